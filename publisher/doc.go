@@ -7,10 +7,12 @@
 //
 //	fleet ── Start, Resume, Claim ──▶ run ── StartTurn ──▶ turn ── Answer, Tool
 //	  ├── NewExecutor ── Serve         ├── Phase, Compact, Artifact, Error, Limit, Mark, Handoff
-//	  ├── Get, Head, Events, List,     ├── Ask, AwaitInput, AwaitSettled, Context
-//	  │   History, Plan                ├── Task, Conversation
+//	  ├── Reader: Get, Head, Events,   ├── Ask, AwaitInput, AwaitSettled, Context
+//	  │   List, History, Plan, Offers  ├── Task, Conversation
 //	  │                                └── End, Interrupt
 //	  └── Submit, Result, Input, Cancel, Settle
+//
+// A program that only reads uses [NewReader]: it has no executor's name, heartbeats or notices.
 //
 // # Promises
 //

@@ -90,7 +90,7 @@ var fuzzed = map[string]string{
 	"internal/statedir.serverID":            "- the NATS server's own answer, read into plain fields",
 	"internal/jsapi.Decode":                 "- the NATS server's own answer, read into plain fields",
 	"internal/cli/fleet.monitored":          "- the NATS server's own answer, read into plain fields",
-	"publisher.Fleet.settings":              "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
+	"publisher.Reader.settings":             "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
 	"internal/cli/base.Client.Ask":          "- the daemon's answer, read into plain fields that are shown",
 	"internal/cli/base.Client.servedFleets": "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
 	"internal/cli/runs.answerProblems":      "- the daemon's answer, read into plain fields that are shown",

@@ -57,18 +57,15 @@ func (c *Client) notThere(ctx context.Context, err error) error {
 	return &failure.Error{Code: failure.NotFound, Err: err, Hint: c.StartHint(ctx), What: fmt.Sprintf("fleet %s does not exist on %s", c.Fleet, c.Target.Address())}
 }
 
-// WithPublisher calls use with the SDK on the client's connection.
-func (c *Client) WithPublisher(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
+// WithExecutor calls use with the SDK on the client's connection, for a command that publishes events as the executor of that name.
+func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
 	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: executor, RequestTimeout: c.Wait}
 	if executor == Operator {
 		config.Heartbeat = -1 // a command keeps no run
 	}
 	fleet, err := publisher.Connect(ctx, config)
-	if errors.Is(err, publisher.ErrNotProvisioned) {
-		return c.notThere(ctx, err)
-	}
 	if err != nil {
-		return err
+		return c.connectFailed(ctx, err)
 	}
 	err = use(fleet)
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseTimeout)
@@ -76,9 +73,25 @@ func (c *Client) WithPublisher(ctx context.Context, executor string, use func(*p
 	return errors.Join(err, fleet.Close(limit))
 }
 
+// WithReader calls use with a reader on the client's connection.
+func (c *Client) WithReader(ctx context.Context, use func(*publisher.Reader) error) error {
+	reader, err := publisher.NewReader(ctx, publisher.ReaderConfig{Conn: c.NATS, Fleet: c.Fleet, RequestTimeout: c.Wait})
+	if err != nil {
+		return c.connectFailed(ctx, err)
+	}
+	return use(reader)
+}
+
+func (c *Client) connectFailed(ctx context.Context, err error) error {
+	if errors.Is(err, publisher.ErrNotProvisioned) {
+		return c.notThere(ctx, err)
+	}
+	return err
+}
+
 // StateOf reads all that a run's events add up to. Of a run that misses events the state is what is there, and missing
 // says what is not.
-func StateOf(ctx context.Context, fleet *publisher.Fleet, run string) (state *schema.State, missing, err error) {
+func StateOf(ctx context.Context, fleet *publisher.Reader, run string) (state *schema.State, missing, err error) {
 	state, err = fleet.Get(ctx, run)
 	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
 		missing, err = err, nil

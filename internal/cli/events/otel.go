@@ -90,7 +90,7 @@ func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		if c.Run_ != "" {
 			return c.single(ctx, a, fleet, c.exporter(a, client, log))
 		}
@@ -132,7 +132,7 @@ func collectorError(err error) error {
 }
 
 // single exports one run.
-func (c OtelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Fleet, exporter *spans.Exporter) error {
+func (c OtelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Reader, exporter *spans.Exporter) error {
 	one := spans.NewSingle(a.Fleet, c.options(), fleet.Keys, exporter.Export)
 	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, c.Run_, &rec) })
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
@@ -167,7 +167,7 @@ func (c OtelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exp
 }
 
 // follow exports all runs of the fleet.
-func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet, exporter *spans.Exporter, log zerolog.Logger) error {
+func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Reader, exporter *spans.Exporter, log zerolog.Logger) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func positionError(err error) error {
 }
 
 // historyOf reads a run by way of the daemon.
-func historyOf(fleet *publisher.Fleet) func(context.Context, string, func(schema.Record) error) error {
+func historyOf(fleet *publisher.Reader) func(context.Context, string, func(schema.Record) error) error {
 	return func(ctx context.Context, run string, yield func(schema.Record) error) error {
 		err := fleet.Events(ctx, run, yield)
 		switch {

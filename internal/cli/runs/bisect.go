@@ -61,7 +61,7 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	found := bisected{Run: c.Run_, Predicate: c.Predicate}
 	var event *schema.Event
 	var senseless error
-	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		head := schema.NewHead(cl.Fleet, c.Run_)
 		last := schema.StreamSequence(0)
 		err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error {

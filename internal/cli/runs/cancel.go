@@ -148,7 +148,7 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 // release takes the run over by request, which ends a quarantine, and lets go of it. Were this process killed between the
 // two, the fleet would find the run without an executor.
 func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
-	err := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 // showState prints all that a run's events add up to. Of a run that misses events it prints what is there, and
 // fails.
 func showState(ctx context.Context, a *base.App, cl *base.Client, run string) error {
-	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, missing, err := base.StateOf(ctx, fleet, run)
 		if err != nil {
 			return err
@@ -39,7 +39,7 @@ func parsePoint(flag, text string) (schema.Point, error) {
 func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string) error {
 	switch view {
 	case schema.ViewState:
-		return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 			state, err := fleet.GetAt(ctx, run, at)
 			if state == nil {
 				return err
@@ -47,7 +47,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 			return errors.Join(printState(a, state), err)
 		})
 	case schema.ViewEvents:
-		return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 			head, err := fleet.HeadAt(ctx, run, at)
 			if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 				return err
@@ -140,7 +140,7 @@ func printValues(a *base.App, values []schema.StateValue) error {
 
 // showEvents prints a run's events from its first, sealed ones included, and holds none of them.
 func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) error {
-	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		head, err := fleet.Head(ctx, run)
 		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 			return err
@@ -150,7 +150,7 @@ func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) e
 }
 
 // foldedEvents prints the events of a run with what the fold makes of each. last is the head behind them, which knows the rewinds.
-func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Fleet, run string, last schema.Head) func(schema.Record) error {
+func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Reader, run string, last schema.Head) func(schema.Record) error {
 	head, before := schema.NewHead(fleet.Name(), run), schema.StreamSequence(0)
 	return func(rec schema.Record) error {
 		if rec.Stream <= before {

@@ -57,7 +57,7 @@ func (s side) String() string {
 }
 
 // steps reads the calls of a side.
-func (s side) steps(ctx context.Context, fleet *publisher.Fleet) ([]history.Step, error) {
+func (s side) steps(ctx context.Context, fleet *publisher.Reader) ([]history.Step, error) {
 	state, err := fleet.GetAt(ctx, s.run, s.point)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (c DiffCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	defer cl.Close()
 	out := difference{LeftName: left.String(), RightName: right.String()}
-	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		one, err := left.steps(ctx, fleet)
 		if err != nil {
 			return err

@@ -70,7 +70,7 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
+	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
 	if errors.Is(err, publisher.ErrRunExists) {
 		return c.taken(ctx, cl, err)
 	}

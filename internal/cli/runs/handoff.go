@@ -44,7 +44,7 @@ func (c handoffLsCmd) Run(ctx context.Context, a *base.App) error {
 	defer cl.Close()
 	var state *schema.State
 	var missing error
-	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) (err error) {
+	err = cl.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
 		state, missing, err = base.StateOf(ctx, fleet, c.Run_)
 		return err
 	})

@@ -321,7 +321,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 		waits = []schema.OpenInterrupt{*w}
 	}
 	reply := questions{Run: h.Run, Waits: make([]question, len(waits))}
-	err := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	err := cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		// Of a run that misses events what is there is shown.
 		state, _, err := base.StateOf(ctx, fleet, h.Run)
 		if err != nil {
@@ -360,7 +360,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 }
 
 // asked completes what a run waits for from its content.
-func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *schema.OpenInterrupt) (question, error) {
+func asked(ctx context.Context, fleet *publisher.Reader, s *schema.State, w *schema.OpenInterrupt) (question, error) {
 	q := question{OpenInterrupt: *w}
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {

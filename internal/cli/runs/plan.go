@@ -38,7 +38,7 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, missing, err := base.StateOf(ctx, fleet, c.Run_)
 		if err != nil {
 			return err

@@ -66,7 +66,7 @@ func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 	defer cl.Close()
 	out := replayed{Run: c.Run_, Point: point.String()}
 	var steps []history.Step
-	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		// The point stays where it is although the run goes on.
 		head, err := fleet.HeadAt(ctx, c.Run_, point)
 		if err != nil {
@@ -109,7 +109,7 @@ func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 
 // recorded compares the calls of a state with the events that record them, one by one. Events that a rewind left behind are not part of the
 // state. The calls that a fork has of its base are compared in the other run.
-func recorded(ctx context.Context, a *base.App, fleet *publisher.Fleet, run string, at schema.Point, state *schema.State) error {
+func recorded(ctx context.Context, a *base.App, fleet *publisher.Reader, run string, at schema.Point, state *schema.State) error {
 	differs := func(what string, key schema.CallKey) error {
 		return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+run), "call %s of turn %d of run %s is not what %s says", key.ToolCallID, key.Turn, run, what)
 	}

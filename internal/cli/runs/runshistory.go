@@ -73,7 +73,7 @@ func (c historyCmd) Run(ctx context.Context, a *base.App) error {
 	if err := cl.Ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &history.HistoryReply); err != nil {
 		return err
 	}
-	missing := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	missing := cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		return c.collect(ctx, fleet, &history)
 	})
 	if missing != nil && len(history.Points) == 0 {
@@ -87,7 +87,7 @@ func (c historyCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // collect reads the run's boundaries, and keeps the newest.
-func (c historyCmd) collect(ctx context.Context, fleet *publisher.Fleet, history *runHistory) error {
+func (c historyCmd) collect(ctx context.Context, fleet *publisher.Reader, history *runHistory) error {
 	head := schema.NewHead("", c.Run_)
 	last := schema.StreamSequence(0)
 	return fleet.Events(ctx, c.Run_, func(rec schema.Record) error {

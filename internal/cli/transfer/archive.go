@@ -20,7 +20,7 @@ import (
 )
 
 // archive writes the runs to an archive.
-func (c ExportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet) error {
+func (c ExportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Reader) error {
 	var m *archive.Manifest
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c ImportCmd) archive(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		js, err := jetstream.New(cl.NATS)
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (c ImportCmd) archive(ctx context.Context, a *base.App) error {
 }
 
 // confirm asks the daemon for a run that was imported: its digest must be that of the archive.
-func (c ImportCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archive.Imported) error {
+func (c ImportCmd) confirm(ctx context.Context, fleet *publisher.Reader, r archive.Imported) error {
 	if r.Since > 0 || c.Live {
 		return nil // it has gone on, or may have
 	}

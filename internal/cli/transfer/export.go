@@ -63,7 +63,7 @@ func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		if c.Archive != "" {
 			return c.archive(ctx, a, cl, fleet)
 		}
@@ -96,7 +96,7 @@ func (c ExportCmd) replaceable(file string) error {
 }
 
 // write exports to w. Of a run that misses events it writes what is there, and fails.
-func (c ExportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Fleet, out io.Writer) error {
+func (c ExportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Reader, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 64<<10)
 	var missing error
 	var err error
@@ -111,7 +111,7 @@ func (c ExportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Flee
 	return errors.Join(w.Flush(), missing)
 }
 
-func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Reader, w io.Writer) (missing, err error) {
 	state, missing, err := base.StateOf(ctx, fleet, c.Run_[0])
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.
 }
 
 // events streams: a run of any size goes through.
-func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Reader, w io.Writer) (missing, err error) {
 	head, err := fleet.Head(ctx, c.Run_[0])
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return nil, err

@@ -165,7 +165,7 @@ func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 		app: a, options: options, replay: replay, jobs: c.Jobs, dryRun: c.DryRun, found: found,
 		bar: a.Progress("importing", found.size, true), written: make(map[string]schema.Epoch), fates: make(map[string]int),
 	}
-	err = cl.WithPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error {
+	err = cl.WithExecutor(ctx, c.Executor, func(fleet *publisher.Fleet) error {
 		if err := im.files(ctx, fleet); err != nil {
 			return err
 		}
