@@ -94,7 +94,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	spec := publisher.RunSpec{ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, MaxTurns: c.MaxTurns, HeadOnly: true}
 	said := started{Run: c.ID, Agent: c.Agent}
 	var failed error
-	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		if err := fleet.Submit(ctx, spec); err != nil || !c.Await {
 			return err
 		}
