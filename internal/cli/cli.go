@@ -4,6 +4,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/demo"
 	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/fleet"
 	"github.com/waymarkio/waymark/internal/cli/runs"
@@ -51,13 +52,13 @@ type cli struct {
 	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
 	Conform  events.ConformCmd  `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
-	Demo     demoCmd            `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
+	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Version  versionCmd         `cmd:"" serverless:"" help:"Show versions."`
 	HelpCmd  helpCmd            `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
 
-	DemoChild    demoChildCmd    `cmd:"" hidden:""`
-	DemoExecutor demoExecutorCmd `cmd:"" hidden:""`
-	DemoProgram  demoProgramCmd  `cmd:"" hidden:""`
+	DemoChild    childCmd         `cmd:"" hidden:""`
+	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
+	DemoProgram  demo.ProgramCmd  `cmd:"" hidden:""`
 }
 
 // helpFlag prints the help of what was given so far and ends the parse.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/demo"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
@@ -117,6 +118,6 @@ func requireGone(t *testing.T, output, temp string) {
 		require.Eventually(t, func() bool {
 			p, err := os.FindProcess(pid)
 			return err != nil || p.Signal(syscall.Signal(0)) != nil
-		}, demoStopLimit+5*time.Second, 20*time.Millisecond, "process %d is still there", pid)
+		}, demo.StopLimit+5*time.Second, 20*time.Millisecond, "process %d is still there", pid)
 	}
 }

@@ -226,7 +226,7 @@ func TestOpen_RandomBadInputs_LoseOnlyWhatTheReportNames(t *testing.T) {
 		inputs /= 5
 		t.Logf("short: %d of %d inputs", inputs, badInputs)
 	}
-	own := append(transcripts(t, "testdata"), transcripts(t, filepath.Join("..", "..", "internal", "cli", "demodata"))...)
+	own := append(transcripts(t, "testdata"), transcripts(t, filepath.Join("..", "..", "internal", "cli", "demo", "demodata"))...)
 	own = slices.DeleteFunc(own, func(path string) bool { return filepath.Base(path) == "workshop.json" }) // no transcript
 	var refused, exported int
 	for seed := range uint64(inputs) {

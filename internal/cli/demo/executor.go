@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"context"
@@ -22,17 +22,17 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// demoToolTime is how long the tools of the demonstration take: long enough to be caught in the middle.
-const demoToolTime = 400 * time.Millisecond
+// toolTime is how long the tools of the demonstration take: long enough to be caught in the middle.
+const toolTime = 400 * time.Millisecond
 
-// demoPatience is how long an executor tries to get one event acknowledged: longer than the server is away.
-const demoPatience = 30 * time.Second
+// patience is how long an executor tries to get one event acknowledged: longer than the server is away.
+const patience = 30 * time.Second
 
-// demoAsk is how often an executor asks whether a person has settled a call that is held.
-const demoAsk = 100 * time.Millisecond
+// askEvery is how often an executor asks whether a person has settled a call that is held.
+const askEvery = 100 * time.Millisecond
 
-// demoExecutorCmd is an executor of the demonstration. It knows its runs by their ids alone.
-type demoExecutorCmd struct {
+// ExecutorCmd is an executor of the demonstration. It knows its runs by their ids alone.
+type ExecutorCmd struct {
 	Name   string   `required:"" help:"Name of the executor."`
 	Dir    string   `required:"" help:"Directory of the demonstration."`
 	Resume bool     `help:"Take the runs over instead of starting them."`
@@ -41,17 +41,17 @@ type demoExecutorCmd struct {
 }
 
 // Paths below the demonstration's directory.
-func demoInputs(dir string) string  { return filepath.Join(dir, "inputs") }
-func demoJournal(dir string) string { return filepath.Join(dir, "outside.jsonl") }
-func demoScratch(dir string) string { return filepath.Join(dir, "scratch") }
+func inputsIn(dir string) string  { return filepath.Join(dir, "inputs") }
+func journalIn(dir string) string { return filepath.Join(dir, "outside.jsonl") }
+func scratchIn(dir string) string { return filepath.Join(dir, "scratch") }
 
 // Run plays the runs.
-func (c demoExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
-	runs, err := demoRuns(demoInputs(c.Dir))
+func (c ExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
+	runs, err := plannedRuns(inputsIn(c.Dir))
 	if err != nil {
 		return err
 	}
-	witness, err := journal.Open(demoJournal(c.Dir), a.Now)
+	witness, err := journal.Open(journalIn(c.Dir), a.Now)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (c demoExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		return err
 	}
-	fleet, err := connectDemo(ctx, a, stateDir, c.Name)
+	fleet, err := connect(ctx, a, stateDir, c.Name)
 	if err != nil {
 		return err
 	}
@@ -70,13 +70,13 @@ func (c demoExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 		err = errors.Join(err, fleet.Close(limit))
 	}()
 	p := &player.Player{
-		Fleet: fleet, Journal: witness, Now: a.Now, Replay: demoPolicy, AwaitPerson: demoAsk,
-		Tool: demoTool(demoToolbox{scratch: demoScratch(c.Dir), pause: 2 * demoToolTime}),
+		Fleet: fleet, Journal: witness, Now: a.Now, Replay: policyOf, AwaitPerson: askEvery,
+		Tool: toolOf(toolbox{scratch: scratchIn(c.Dir), pause: 2 * toolTime}),
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(c.Lanes)
 	for _, id := range c.IDs {
-		i := slices.IndexFunc(runs, func(r demoRun) bool { return r.script.ID == id })
+		i := slices.IndexFunc(runs, func(r plannedRun) bool { return r.script.ID == id })
 		if i < 0 {
 			return errors.Join(fmt.Errorf("there is no run %q in the demonstration", id), group.Wait())
 		}
@@ -85,7 +85,7 @@ func (c demoExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 	return group.Wait()
 }
 
-func (c demoExecutorCmd) play(ctx context.Context, p *player.Player, script *transcript.Run) error {
+func (c ExecutorCmd) play(ctx context.Context, p *player.Player, script *transcript.Run) error {
 	play := p.Play
 	if c.Resume {
 		play = p.Resume
@@ -97,8 +97,8 @@ func (c demoExecutorCmd) play(ctx context.Context, p *player.Player, script *tra
 	return nil
 }
 
-// connectDemo connects to the demonstration's server as any client on this machine does: through its state directory.
-func connectDemo(ctx context.Context, a *base.App, dir, executor string) (*publisher.Fleet, error) {
+// connect connects to the demonstration's server as any client on this machine does: through its state directory.
+func connect(ctx context.Context, a *base.App, dir, executor string) (*publisher.Fleet, error) {
 	end, err := statedir.Discover(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -108,21 +108,21 @@ func connectDemo(ctx context.Context, a *base.App, dir, executor string) (*publi
 		return nil, err
 	}
 	return publisher.Connect(ctx, publisher.Config{
-		URL: end.URL, Executor: executor, PublishTimeout: demoPatience, RequestTimeout: demoPatience, Now: a.Now,
+		URL: end.URL, Executor: executor, PublishTimeout: patience, RequestTimeout: patience, Now: a.Now,
 		Options: append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)),
 	})
 }
 
-// demoTool runs real tools for the workshop; for transcripts it takes its time and returns what they have.
-func demoTool(box demoToolbox) player.Tool {
+// toolOf runs real tools for the workshop; for transcripts it takes its time and returns what they have.
+func toolOf(box toolbox) player.Tool {
 	return func(ctx context.Context, run *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
 		if run.Format != "" {
-			if err := pause.For(ctx, demoToolTime+spread(run.ID, call)); err != nil {
+			if err := pause.For(ctx, toolTime+spread(run.ID, call)); err != nil {
 				return publisher.ToolResult{}, err
 			}
 			return player.Recorded(ctx, run, call)
 		}
-		var in demoArguments
+		var in arguments
 		if err := json.Unmarshal(call.Arguments, &in); err != nil {
 			return publisher.ToolResult{}, err
 		}

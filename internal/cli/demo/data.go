@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"embed"
@@ -17,13 +17,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// demoData are the transcripts that the demonstration plays, written for it.
+// embedded are the transcripts that the demonstration plays, written for it.
 //
 //go:embed demodata
-var demoData embed.FS
+var embedded embed.FS
 
-// demoFiles are the transcripts by executor, and how often each is played: copies have -2, -3, … at their run ids.
-var demoFiles = []struct {
+// inputFiles are the transcripts by executor, and how often each is played: copies have -2, -3, … at their run ids.
+var inputFiles = []struct {
 	executor, file string
 	format         transcript.Format
 	copies         int
@@ -31,22 +31,22 @@ var demoFiles = []struct {
 	{"counter", "support.jsonl", transcript.OpenAIChat, 3},
 	{"coder", "coding-session.jsonl", transcript.ClaudeCode, 2},
 	{"coder", "fix-rounding.traj", transcript.SWEAgent, 2},
-	{"workshop", demoWorkshopFile, "", 1},
+	{"workshop", workshopName, "", 1},
 }
 
-const demoWorkshopFile = "workshop.json"
+const workshopName = "workshop.json"
 
-// demoRun is one run of the demonstration.
-type demoRun struct {
+// plannedRun is one run of the demonstration.
+type plannedRun struct {
 	executor string
 	file     string
 	format   transcript.Format
 	script   *transcript.Run
 }
 
-// writeDemoInputs writes the embedded files into dir, for readers that want files.
-func writeDemoInputs(dir string) error {
-	return fs.WalkDir(demoData, "demodata", func(name string, entry fs.DirEntry, err error) error {
+// writeInputs writes the embedded files into dir, for readers that want files.
+func writeInputs(dir string) error {
+	return fs.WalkDir(embedded, "demodata", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func writeDemoInputs(dir string) error {
 		if entry.IsDir() {
 			return os.MkdirAll(to, 0o700)
 		}
-		b, err := demoData.ReadFile(name)
+		b, err := embedded.ReadFile(name)
 		if err != nil {
 			return err
 		}
@@ -62,17 +62,17 @@ func writeDemoInputs(dir string) error {
 	})
 }
 
-// demoRuns reads the runs of the demonstration, in the order in which their executors play them.
-func demoRuns(inputs string) ([]demoRun, error) {
-	var runs []demoRun
-	for _, f := range demoFiles {
+// plannedRuns reads the runs of the demonstration, in the order in which their executors play them.
+func plannedRuns(inputs string) ([]plannedRun, error) {
+	var runs []plannedRun
+	for _, f := range inputFiles {
 		for n := 1; n <= f.copies; n++ {
-			scripts, err := demoScripts(filepath.Join(inputs, f.file), f.format)
+			scripts, err := scriptsOf(filepath.Join(inputs, f.file), f.format)
 			if err != nil {
 				return nil, err
 			}
 			for _, s := range scripts {
-				r := demoRun{executor: f.executor, file: f.file, format: f.format, script: s}
+				r := plannedRun{executor: f.executor, file: f.file, format: f.format, script: s}
 				if n > 1 {
 					s.ID = fmt.Sprintf("%s-%d", s.ID, n)
 					if s.Parent != nil {
@@ -88,9 +88,9 @@ func demoRuns(inputs string) ([]demoRun, error) {
 	return runs, nil
 }
 
-func demoScripts(file string, format transcript.Format) ([]*transcript.Run, error) {
+func scriptsOf(file string, format transcript.Format) ([]*transcript.Run, error) {
 	if format == "" {
-		script, err := demoWorkshop(file)
+		script, err := workshopScript(file)
 		return []*transcript.Run{script}, err
 	}
 	f, err := transcript.Open(file, transcript.Options{Format: format})
@@ -141,8 +141,8 @@ func readWorkshop(file string) (*workshopFile, error) {
 	return w, nil
 }
 
-// demoWorkshop makes a script of the file.
-func demoWorkshop(file string) (*transcript.Run, error) {
+// workshopScript makes a script of the file.
+func workshopScript(file string) (*transcript.Run, error) {
 	w, err := readWorkshop(file)
 	if err != nil {
 		return nil, err
@@ -186,8 +186,8 @@ func workshopPolicy(p schema.Replay) jsontext.Value {
 	return jsontext.Value(`{"workshop":{"replay":"` + string(p) + `"}}`)
 }
 
-// demoPolicy is the replay policy of a call. Those of transcripts only look things up.
-func demoPolicy(c *transcript.Call) schema.Replay {
+// policyOf is the replay policy of a call. Those of transcripts only look things up.
+func policyOf(c *transcript.Call) schema.Replay {
 	var source struct {
 		Workshop struct {
 			Replay schema.Replay `json:"replay"`

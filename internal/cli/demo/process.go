@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"bufio"
@@ -18,24 +18,24 @@ import (
 
 // Bounds on the life of the demonstration's processes.
 const (
-	demoStartLimit = 30 * time.Second
-	demoStopLimit  = 8 * time.Second
+	startLimit = 30 * time.Second
+	StopLimit  = 8 * time.Second
 )
 
-// demoFleet is the process tree of a demonstration: it starts processes, kills them and never leaves one.
-type demoFleet struct {
+// processTree is the process tree of a demonstration: it starts processes, kills them and never leaves one.
+type processTree struct {
 	binary string
 	state  string
 	logs   string
 	env    []string
 
 	mu        sync.Mutex
-	processes []*demoProcess
+	processes []*process
 	started   int
 }
 
-func newDemoFleet(binary, dir string, environ []string) (*demoFleet, error) {
-	f := &demoFleet{binary: binary, state: filepath.Join(dir, "state"), logs: filepath.Join(dir, "logs")}
+func newProcessTree(binary, dir string, environ []string) (*processTree, error) {
+	f := &processTree{binary: binary, state: filepath.Join(dir, "state"), logs: filepath.Join(dir, "logs")}
 	// What the user's shell says about servers must not lead the demonstration to one of theirs.
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
@@ -47,9 +47,9 @@ func newDemoFleet(binary, dir string, environ []string) (*demoFleet, error) {
 	return f, os.MkdirAll(f.logs, 0o700)
 }
 
-// demoProcess is one child. Its standard input is held open by the parent: when the parent ends, whichever way,
+// process is one child. Its standard input is held open by the parent: when the parent ends, whichever way,
 // the child reads end of file and ends too.
-type demoProcess struct {
+type process struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -63,11 +63,11 @@ type demoProcess struct {
 }
 
 // start starts this binary with the arguments.
-func (f *demoFleet) start(name string, args ...string) (*demoProcess, error) {
+func (f *processTree) start(name string, args ...string) (*process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started++
-	p := &demoProcess{
+	p := &process{
 		name: name, first: make(chan struct{}), gone: make(chan struct{}),
 		log: filepath.Join(f.logs, fmt.Sprintf("%02d-%s.log", f.started, name)),
 	}
@@ -94,7 +94,7 @@ func (f *demoFleet) start(name string, args ...string) (*demoProcess, error) {
 }
 
 // watch owns the child's output and its end.
-func (p *demoProcess) watch(stdout io.Reader, log io.Closer) {
+func (p *process) watch(stdout io.Reader, log io.Closer) {
 	r := bufio.NewReader(stdout)
 	if line, err := r.ReadString('\n'); err == nil {
 		p.line = strings.TrimSpace(line)
@@ -105,10 +105,10 @@ func (p *demoProcess) watch(stdout io.Reader, log io.Closer) {
 	close(p.gone)
 }
 
-func (p *demoProcess) pid() int { return p.cmd.Process.Pid }
+func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // ended reports whether the process is gone.
-func (p *demoProcess) ended() bool {
+func (p *process) ended() bool {
 	select {
 	case <-p.gone:
 		return true
@@ -118,7 +118,7 @@ func (p *demoProcess) ended() bool {
 }
 
 // kill ends the process as kill -9 does, and waits until it is gone.
-func (p *demoProcess) kill() error {
+func (p *process) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("killing %s: %w", p.name, err)
 	}
@@ -127,21 +127,21 @@ func (p *demoProcess) kill() error {
 }
 
 // stop lets the process end in order, and makes it when that takes too long.
-func (p *demoProcess) stop() error {
+func (p *process) stop() error {
 	_ = p.stdin.Close() // the process may be gone
-	limit := time.NewTimer(demoStopLimit)
+	limit := time.NewTimer(StopLimit)
 	defer limit.Stop()
 	select {
 	case <-p.gone:
 		return nil
 	case <-limit.C:
-		return errors.Join(p.kill(), fmt.Errorf("%s did not stop within %s and was killed", p.name, demoStopLimit))
+		return errors.Join(p.kill(), fmt.Errorf("%s did not stop within %s and was killed", p.name, StopLimit))
 	}
 }
 
 // ready waits for the first line of output.
-func (p *demoProcess) ready(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, demoStartLimit, errors.New("it took too long"))
+func (p *process) ready(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("it took too long"))
 	defer cancel()
 	select {
 	case <-p.first:
@@ -154,7 +154,7 @@ func (p *demoProcess) ready(ctx context.Context) (string, error) {
 }
 
 // failed is an error with the last lines of the process's log.
-func (p *demoProcess) failed(what string) error {
+func (p *process) failed(what string) error {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return fmt.Errorf("%s %s (%w)", p.name, what, p.err)
@@ -164,7 +164,7 @@ func (p *demoProcess) failed(what string) error {
 }
 
 // stopAll stops every process: those that were started last, the executors, before the server.
-func (f *demoFleet) stopAll() error {
+func (f *processTree) stopAll() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error

@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"context"
@@ -23,40 +23,40 @@ import (
 
 // Bounds of a scene, and how often the history is looked at.
 const (
-	demoSceneLimit = 45 * time.Second
-	demoLook       = 5 * time.Millisecond
+	sceneLimit = 45 * time.Second
+	lookEvery  = 5 * time.Millisecond
 )
 
-// demoStage directs the demonstration from outside: it knows of the runs what the journal and the scratch folder show,
+// stage directs the demonstration from outside: it knows of the runs what the journal and the scratch folder show,
 // and nothing else.
-type demoStage struct {
+type stage struct {
 	app    *base.App
-	fleet  *demoFleet
+	fleet  *processTree
 	dir    string
-	runs   []demoRun
+	runs   []plannedRun
 	begun  time.Time
 	reader *journal.Reader
 
 	history []journal.Entry
-	server  *demoProcess
+	server  *process
 	// executors are the living processes by the name of their lane; attempts counts them.
-	executors map[string]*demoProcess
+	executors map[string]*process
 	attempts  map[string]int
 
-	kills      []demoKill
-	inDoubt    []*demoDoubt
+	kills      []killing
+	inDoubt    []*doubt
 	recoveries []time.Duration
 }
 
-// demoKill is one process that was killed, and the runs it had in hand.
-type demoKill struct {
+// killing is one process that was killed, and the runs it had in hand.
+type killing struct {
 	at   time.Time
 	what string
 	runs []string
 }
 
-// demoDoubt is a call that was begun and had no recorded result when its executor was killed.
-type demoDoubt struct {
+// doubt is a call that was begun and had no recorded result when its executor was killed.
+type doubt struct {
 	run, name, replay string
 	call              journal.Call
 	// from is the length of the history at the kill: what became of it stands behind.
@@ -64,15 +64,15 @@ type demoDoubt struct {
 	fate string
 }
 
-func newDemoStage(a *base.App, fleet *demoFleet, dir string, runs []demoRun) *demoStage {
-	return &demoStage{
-		app: a, fleet: fleet, dir: dir, runs: runs, begun: a.Now(), reader: journal.NewReader(demoJournal(dir)),
-		executors: make(map[string]*demoProcess), attempts: make(map[string]int),
+func newStage(a *base.App, fleet *processTree, dir string, runs []plannedRun) *stage {
+	return &stage{
+		app: a, fleet: fleet, dir: dir, runs: runs, begun: a.Now(), reader: journal.NewReader(journalIn(dir)),
+		executors: make(map[string]*process), attempts: make(map[string]int),
 	}
 }
 
 // say prints one line of progress: who, and what.
-func (s *demoStage) say(who, format string, args ...any) {
+func (s *stage) say(who, format string, args ...any) {
 	if s.app.Quiet {
 		return
 	}
@@ -90,24 +90,24 @@ func (s *demoStage) say(who, format string, args ...any) {
 	_, _ = io.WriteString(s.app.Stdout, b.String())
 }
 
-// demoIntroduction says what is to be seen.
-const demoIntroduction = `Agents work through transcripts; some run real tools in a scratch folder. Each step that the server
+// introduction says what is to be seen.
+const introduction = `Agents work through transcripts; some run real tools in a scratch folder. Each step that the server
 acknowledged, and each execution of a tool, is written to a file outside Waymark. Then processes are
 killed with SIGKILL from outside and new ones take over. The table at the end compares.
 
 `
 
 // play is the whole demonstration, scene by scene.
-func (s *demoStage) play(ctx context.Context) error {
+func (s *stage) play(ctx context.Context) error {
 	if !s.app.Quiet {
-		if _, err := io.WriteString(s.app.Stdout, demoIntroduction); err != nil {
+		if _, err := io.WriteString(s.app.Stdout, introduction); err != nil {
 			return err
 		}
 	}
 	for _, scene := range []func(context.Context) error{
 		s.startServer, s.killInMidCall, s.killAfterTheEffect, s.killBeforeTheEffect, s.killServer, s.killBoth, s.finish,
 	} {
-		limit, cancel := context.WithTimeoutCause(ctx, demoSceneLimit, errors.New("a scene took too long"))
+		limit, cancel := context.WithTimeoutCause(ctx, sceneLimit, errors.New("a scene took too long"))
 		err := scene(limit)
 		cancel()
 		if err != nil {
@@ -117,7 +117,7 @@ func (s *demoStage) play(ctx context.Context) error {
 	return nil
 }
 
-func (s *demoStage) startServer(ctx context.Context) error {
+func (s *stage) startServer(ctx context.Context) error {
 	begun := s.app.Now()
 	p, err := s.fleet.start("server", "serve", "--embedded", "--http", "off", "--quota", "256MiB", "--log-format", "json")
 	if err != nil {
@@ -127,12 +127,12 @@ func (s *demoStage) startServer(ctx context.Context) error {
 	if _, err := p.ready(ctx); err != nil {
 		return err
 	}
-	s.say("server", "ready after %s (process %d)", demoTime(s.app.Now().Sub(begun)), p.pid())
+	s.say("server", "ready after %s (process %d)", clockTime(s.app.Now().Sub(begun)), p.pid())
 	return nil
 }
 
 // start starts an executor for runs; resumed ones are named by their ids and nothing else.
-func (s *demoStage) start(lane string, resume bool, lanes int, runs ...string) error {
+func (s *stage) start(lane string, resume bool, lanes int, runs ...string) error {
 	s.attempts[lane]++
 	name := fmt.Sprintf("%s-%d", lane, s.attempts[lane])
 	args := []string{"demo-executor", "--name", name, "--dir", s.dir, fmt.Sprintf("--lanes=%d", lanes)}
@@ -145,16 +145,16 @@ func (s *demoStage) start(lane string, resume bool, lanes int, runs ...string) e
 	}
 	s.executors[lane] = p
 	if resume {
-		s.say(lane, "a new process %d resumes, knowing only: %s", p.pid(), demoList(runs))
+		s.say(lane, "a new process %d resumes, knowing only: %s", p.pid(), shortened(runs))
 	} else {
-		s.say(lane, "executor process %d begins %s", p.pid(), demoList(runs))
+		s.say(lane, "executor process %d begins %s", p.pid(), shortened(runs))
 	}
 	return nil
 }
 
 // await looks at the history until it shows what is waited for.
-func (s *demoStage) await(ctx context.Context, what string, seen func() bool) error {
-	ticker := time.NewTicker(demoLook)
+func (s *stage) await(ctx context.Context, what string, seen func() bool) error {
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
 		if err := s.look(); err != nil {
@@ -180,7 +180,7 @@ func (s *demoStage) await(ctx context.Context, what string, seen func() bool) er
 }
 
 // look reads what was written since the last time.
-func (s *demoStage) look() error {
+func (s *stage) look() error {
 	entries, err := s.reader.Next()
 	s.history = append(s.history, entries...)
 	for _, e := range entries {
@@ -192,7 +192,7 @@ func (s *demoStage) look() error {
 }
 
 // underWay returns the calls of a lane that were begun and have no recorded result yet.
-func (s *demoStage) underWay(lane string) []journal.Entry {
+func (s *stage) underWay(lane string) []journal.Entry {
 	var open []journal.Entry
 	for _, e := range s.history {
 		if s.lane(e.Run) != lane {
@@ -209,7 +209,7 @@ func (s *demoStage) underWay(lane string) []journal.Entry {
 	return open
 }
 
-func (s *demoStage) lane(run string) string {
+func (s *stage) lane(run string) string {
 	for _, r := range s.runs {
 		if r.script.ID == run {
 			return r.executor
@@ -219,7 +219,7 @@ func (s *demoStage) lane(run string) string {
 }
 
 // unfinished returns the runs of a lane that have not ended.
-func (s *demoStage) unfinished(lane string) []string {
+func (s *stage) unfinished(lane string) []string {
 	var ids []string
 	for _, r := range s.runs {
 		id := r.script.ID
@@ -231,13 +231,13 @@ func (s *demoStage) unfinished(lane string) []string {
 }
 
 // inHand returns the runs of a lane that have begun and not ended.
-func (s *demoStage) inHand(lane string) []string {
+func (s *stage) inHand(lane string) []string {
 	return slices.DeleteFunc(s.unfinished(lane), func(id string) bool {
 		return !slices.ContainsFunc(s.history, func(e journal.Entry) bool { return e.Op == journal.Ack && e.Run == id })
 	})
 }
 
-func (s *demoStage) acknowledged(lane string) int {
+func (s *stage) acknowledged(lane string) int {
 	n := 0
 	for _, e := range s.history {
 		if e.Op == journal.Ack && s.lane(e.Run) == lane {
@@ -248,7 +248,7 @@ func (s *demoStage) acknowledged(lane string) int {
 }
 
 // kill kills an executor and notes what it had in hand.
-func (s *demoStage) kill(lane string) error {
+func (s *stage) kill(lane string) error {
 	p := s.executors[lane]
 	if err := p.kill(); err != nil {
 		return err
@@ -257,19 +257,19 @@ func (s *demoStage) kill(lane string) error {
 	if err := s.look(); err != nil { // its last words
 		return err
 	}
-	s.kills = append(s.kills, demoKill{at: s.app.Now(), what: "executor", runs: s.inHand(lane)})
+	s.kills = append(s.kills, killing{at: s.app.Now(), what: "executor", runs: s.inHand(lane)})
 	open := s.underWay(lane)
 	names := make([]string, len(open))
 	for i, e := range open {
 		names[i] = e.Run + " in " + e.Name
-		s.inDoubt = append(s.inDoubt, &demoDoubt{run: e.Run, name: e.Name, replay: e.Replay, call: e.Call, from: len(s.history)})
+		s.inDoubt = append(s.inDoubt, &doubt{run: e.Run, name: e.Name, replay: e.Replay, call: e.Call, from: len(s.history)})
 	}
-	s.say(lane, "KILLED (SIGKILL, process %d) in mid tool call: %s", p.pid(), demoList(names))
+	s.say(lane, "KILLED (SIGKILL, process %d) in mid tool call: %s", p.pid(), shortened(names))
 	return nil
 }
 
 // killInMidCall kills an executor that has several runs in hand.
-func (s *demoStage) killInMidCall(ctx context.Context) error {
+func (s *stage) killInMidCall(ctx context.Context) error {
 	if err := s.start("counter", false, 5, s.unfinished("counter")...); err != nil {
 		return err
 	}
@@ -284,32 +284,32 @@ func (s *demoStage) killInMidCall(ctx context.Context) error {
 }
 
 // killAfterTheEffect kills the workshop when the mail is out, but its result is not recorded.
-func (s *demoStage) killAfterTheEffect(ctx context.Context) error {
+func (s *stage) killAfterTheEffect(ctx context.Context) error {
 	if err := s.start("workshop", false, 1, s.unfinished("workshop")...); err != nil {
 		return err
 	}
-	err := s.await(ctx, "the mail", func() bool { return s.toolUnderWay("send_mail") && s.outside(demoOutbox) != "" })
+	err := s.await(ctx, "the mail", func() bool { return s.toolUnderWay("send_mail") && s.outside(outboxFile) != "" })
 	if err != nil {
 		return err
 	}
-	return s.holdAndSettle(ctx, "send_mail", demoOutbox)
+	return s.holdAndSettle(ctx, "send_mail", outboxFile)
 }
 
 // killBeforeTheEffect kills the workshop when the payment has begun and nothing was paid.
-func (s *demoStage) killBeforeTheEffect(ctx context.Context) error {
+func (s *stage) killBeforeTheEffect(ctx context.Context) error {
 	if err := s.await(ctx, "the payment", func() bool { return s.toolUnderWay("pay") }); err != nil {
 		return err
 	}
-	return s.holdAndSettle(ctx, "pay", demoLedger)
+	return s.holdAndSettle(ctx, "pay", ledgerFile)
 }
 
-func (s *demoStage) toolUnderWay(name string) bool {
+func (s *stage) toolUnderWay(name string) bool {
 	return slices.ContainsFunc(s.underWay("workshop"), func(e journal.Entry) bool { return e.Name == name })
 }
 
 // outside is what the world outside shows of an effect.
-func (s *demoStage) outside(file string) string {
-	b, err := os.ReadFile(filepath.Join(demoScratch(s.dir), file))
+func (s *stage) outside(file string) string {
+	b, err := os.ReadFile(filepath.Join(scratchIn(s.dir), file))
 	if err != nil {
 		return ""
 	}
@@ -318,7 +318,7 @@ func (s *demoStage) outside(file string) string {
 
 // holdAndSettle kills the workshop in mid call, has it resumed, and then does what a person would do about the call
 // that is held: look at the world outside, and settle it with the operator's command.
-func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error {
+func (s *stage) holdAndSettle(ctx context.Context, tool, file string) error {
 	if err := s.kill("workshop"); err != nil {
 		return err
 	}
@@ -350,7 +350,7 @@ func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error 
 		args = append(args, "--result", result)
 	}
 	// Written down before it is said: the executor may act on the answer before the command has ended.
-	person, err := journal.Open(demoJournal(s.dir), s.app.Now)
+	person, err := journal.Open(journalIn(s.dir), s.app.Now)
 	if err != nil {
 		return err
 	}
@@ -362,7 +362,7 @@ func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error 
 }
 
 // operator runs one of the operator's commands to its end.
-func (s *demoStage) operator(ctx context.Context, args ...string) error {
+func (s *stage) operator(ctx context.Context, args ...string) error {
 	s.say("person", "$ %s", prompt.ShellCommand(args))
 	p, err := s.fleet.start(args[0], args...)
 	if err != nil {
@@ -380,7 +380,7 @@ func (s *demoStage) operator(ctx context.Context, args ...string) error {
 }
 
 // killServer kills daemon and server under executors that go on.
-func (s *demoStage) killServer(ctx context.Context) error {
+func (s *stage) killServer(ctx context.Context) error {
 	if err := s.start("coder", false, 3, s.unfinished("coder")...); err != nil {
 		return err
 	}
@@ -402,21 +402,21 @@ func (s *demoStage) killServer(ctx context.Context) error {
 	if err := s.await(ctx, "the executors to go on", func() bool { return s.acknowledged("coder") > before+1 }); err != nil {
 		return err
 	}
-	s.say("coder", "goes on by itself, %s after the server was ready", demoTime(s.app.Now().Sub(begun)))
+	s.say("coder", "goes on by itself, %s after the server was ready", clockTime(s.app.Now().Sub(begun)))
 	return nil
 }
 
-func (s *demoStage) downServer() error {
+func (s *stage) downServer() error {
 	if err := s.server.kill(); err != nil {
 		return err
 	}
-	s.kills = append(s.kills, demoKill{at: s.app.Now(), what: "server"})
+	s.kills = append(s.kills, killing{at: s.app.Now(), what: "server"})
 	s.say("server", "KILLED (SIGKILL, process %d): NATS server and daemon are gone", s.server.pid())
 	return nil
 }
 
 // killBoth kills an executor and the server at the same moment.
-func (s *demoStage) killBoth(ctx context.Context) error {
+func (s *stage) killBoth(ctx context.Context) error {
 	if err := s.await(ctx, "a tool call under way", func() bool { return len(s.underWay("coder")) > 1 }); err != nil {
 		return err
 	}
@@ -433,9 +433,9 @@ func (s *demoStage) killBoth(ctx context.Context) error {
 }
 
 // finish waits until every run has ended.
-func (s *demoStage) finish(ctx context.Context) error {
+func (s *stage) finish(ctx context.Context) error {
 	all := func() bool {
-		return !slices.ContainsFunc(s.runs, func(r demoRun) bool { return len(s.unfinished(r.executor)) > 0 })
+		return !slices.ContainsFunc(s.runs, func(r plannedRun) bool { return len(s.unfinished(r.executor)) > 0 })
 	}
 	if err := s.await(ctx, "all runs to end", all); err != nil {
 		return err
@@ -454,8 +454,8 @@ func (s *demoStage) finish(ctx context.Context) error {
 	return nil
 }
 
-// demoList shortens a list to what fits a line.
-func demoList(names []string) string {
+// shortened shortens a list to what fits a line.
+func shortened(names []string) string {
 	const shown = 3
 	if len(names) > shown {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown-1], ", "), len(names)-shown+1)
@@ -463,8 +463,8 @@ func demoList(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// demoTime is a duration for people.
-func demoTime(d time.Duration) string {
+// clockTime is a duration for people.
+func clockTime(d time.Duration) string {
 	if d < 10*time.Millisecond {
 		return d.Round(100 * time.Microsecond).String()
 	}

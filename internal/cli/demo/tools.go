@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"bytes"
@@ -13,30 +13,31 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/pause"
 )
 
-// demoPrograms is what the commands of demo-program compute.
-var demoPrograms = map[string]func([]byte) string{
+// programs is what the commands of demo-program compute.
+var programs = map[string]func([]byte) string{
 	"lines":  func(b []byte) string { return strconv.Itoa(bytes.Count(b, []byte("\n"))) },
 	"sha256": func(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) },
 }
 
 // Files of the scratch folder that stand for the world outside: what is in them cannot be taken back.
 const (
-	demoOutbox = "outbox.txt"
-	demoLedger = "ledger.txt"
+	outboxFile = "outbox.txt"
+	ledgerFile = "ledger.txt"
 )
 
-// demoToolbox runs real tools in a scratch folder.
-type demoToolbox struct {
+// toolbox runs real tools in a scratch folder.
+type toolbox struct {
 	scratch string
 	// pause is how long a tool takes that talks to the world outside.
 	pause time.Duration
 }
 
-// demoArguments are the arguments of all tools.
-type demoArguments struct {
+// arguments are the arguments of all tools.
+type arguments struct {
 	Path   string   `json:"path"`
 	Text   string   `json:"text"`
 	Args   []string `json:"args"`
@@ -46,7 +47,7 @@ type demoArguments struct {
 }
 
 // Run runs one tool and returns what it says.
-func (t demoToolbox) run(ctx context.Context, name string, in demoArguments) (string, error) {
+func (t toolbox) run(ctx context.Context, name string, in arguments) (string, error) {
 	switch name {
 	case "write_file":
 		path, err := t.path(in.Path)
@@ -71,7 +72,7 @@ func (t demoToolbox) run(ctx context.Context, name string, in demoArguments) (st
 		return t.command(ctx, in.Args)
 	case "send_mail":
 		// The mail goes out first; the answer that it did takes its time. Killed in between, the mail is out.
-		if err := t.append(demoOutbox, fmt.Sprintf("to %s: %s\n", in.To, in.File)); err != nil {
+		if err := t.append(outboxFile, fmt.Sprintf("to %s: %s\n", in.To, in.File)); err != nil {
 			return "", err
 		}
 		return "sent", pause.For(ctx, t.pause)
@@ -80,14 +81,14 @@ func (t demoToolbox) run(ctx context.Context, name string, in demoArguments) (st
 		if err := pause.For(ctx, t.pause); err != nil {
 			return "", err
 		}
-		return "paid", t.append(demoLedger, fmt.Sprintf("%s %s\n", in.To, in.Amount))
+		return "paid", t.append(ledgerFile, fmt.Sprintf("%s %s\n", in.To, in.Amount))
 	default:
 		return "", fmt.Errorf("there is no tool %q", name)
 	}
 }
 
 // path keeps a path within the scratch folder.
-func (t demoToolbox) path(name string) (string, error) {
+func (t toolbox) path(name string) (string, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return "", fmt.Errorf("%q is outside the scratch folder", name)
 	}
@@ -95,7 +96,7 @@ func (t demoToolbox) path(name string) (string, error) {
 }
 
 // command runs a program in the scratch folder.
-func (t demoToolbox) command(ctx context.Context, args []string) (string, error) {
+func (t toolbox) command(ctx context.Context, args []string) (string, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return "", err
@@ -112,7 +113,7 @@ func (t demoToolbox) command(ctx context.Context, args []string) (string, error)
 	return strings.TrimSpace(string(out)), nil
 }
 
-func (t demoToolbox) append(name, text string) (err error) {
+func (t toolbox) append(name, text string) (err error) {
 	f, err := os.OpenFile(filepath.Join(t.scratch, name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -122,4 +123,21 @@ func (t demoToolbox) append(name, text string) (err error) {
 		return err
 	}
 	return f.Sync()
+}
+
+// ProgramCmd are the harmless commands that the demonstration's agents run as processes of their own, so that it
+// needs no shell and no program of the system.
+type ProgramCmd struct {
+	What string `arg:"" enum:"lines,sha256" help:"What to print."`
+	File string `arg:"" help:"File to look at."`
+}
+
+// Run prints the number of lines or the checksum.
+func (c ProgramCmd) Run(a *base.App) error {
+	b, err := os.ReadFile(c.File)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.Stdout, programs[c.What](b))
+	return err
 }

@@ -2,28 +2,28 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/demo"
 )
 
-// demoChildCmd runs another command as a process of the demonstration: it ends when its standard input does.
-type demoChildCmd struct {
+// childCmd runs another command as a process of the demonstration: it ends when its standard input does.
+type childCmd struct {
 	Args []string `arg:"" passthrough:"" help:"The command."`
 }
 
 // Run runs the command with a context that ends with the parent.
-func (c demoChildCmd) Run(ctx context.Context, a *base.App) error {
+func (c childCmd) Run(ctx context.Context, a *base.App) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Nobody can await a read of standard input that never ends: this goroutine lives as long as the process.
 	go func() {
 		_, _ = io.Copy(io.Discard, a.Stdin)
 		cancel()
-		<-time.After(demoStopLimit)
+		<-time.After(demo.StopLimit)
 		kill(os.Getpid())
 	}()
 	inner := &base.App{Getenv: a.Getenv, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr, Now: a.Now}
@@ -39,21 +39,4 @@ func kill(pid int) {
 	if p, err := os.FindProcess(pid); err == nil {
 		_ = p.Kill() // it may be gone
 	}
-}
-
-// demoProgramCmd are the harmless commands that the demonstration's agents run as processes of their own, so that it
-// needs no shell and no program of the system.
-type demoProgramCmd struct {
-	What string `arg:"" enum:"lines,sha256" help:"What to print."`
-	File string `arg:"" help:"File to look at."`
-}
-
-// Run prints the number of lines or the checksum.
-func (c demoProgramCmd) Run(a *base.App) error {
-	b, err := os.ReadFile(c.File)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(a.Stdout, demoPrograms[c.What](b))
-	return err
 }

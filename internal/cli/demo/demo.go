@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"context"
@@ -13,16 +13,16 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
-// demoLimit bounds the whole demonstration.
-const demoLimit = 3 * time.Minute
+// longest bounds the whole demonstration.
+const longest = 3 * time.Minute
 
-// demoCmd shows what Waymark is for, on a temporary directory of its own.
-type demoCmd struct {
+// Cmd shows what Waymark is for, on a temporary directory of its own.
+type Cmd struct {
 	Keep bool `help:"Keep the temporary directory, with logs and the history written outside."`
 }
 
 // Run starts a server, a daemon and a small fleet of agents, kills them from outside and proves what was left.
-func (c demoCmd) Run(ctx context.Context, a *base.App) (err error) {
+func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return err
@@ -34,26 +34,26 @@ func (c demoCmd) Run(ctx context.Context, a *base.App) (err error) {
 	if !c.Keep {
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit, fmt.Errorf("the demonstration took longer than %s", demoLimit))
+	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the demonstration took longer than %s", longest))
 	defer cancel()
 
-	fleet, err := newDemoFleet(binary, dir, os.Environ())
+	fleet, err := newProcessTree(binary, dir, os.Environ())
 	if err != nil {
 		return err
 	}
-	for _, folder := range []string{demoInputs(dir), demoScratch(dir)} {
+	for _, folder := range []string{inputsIn(dir), scratchIn(dir)} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			return err
 		}
 	}
-	if err := writeDemoInputs(demoInputs(dir)); err != nil {
+	if err := writeInputs(inputsIn(dir)); err != nil {
 		return err
 	}
-	runs, err := demoRuns(demoInputs(dir))
+	runs, err := plannedRuns(inputsIn(dir))
 	if err != nil {
 		return err
 	}
-	s := newDemoStage(a, fleet, dir, runs)
+	s := newStage(a, fleet, dir, runs)
 	// Deferred calls run in reverse: the processes are gone before their directory is.
 	defer func() { err = errors.Join(err, fleet.stopAll()) }()
 	if err := s.play(ctx); err != nil {
@@ -76,7 +76,7 @@ func (c demoCmd) Run(ctx context.Context, a *base.App) (err error) {
 }
 
 // explain adds where to look.
-func (c demoCmd) explain(err error, dir string) error {
+func (c Cmd) explain(err error, dir string) error {
 	f := &failure.Error{Code: failure.General, What: err.Error(), Hint: "run it with --keep and look at the logs it leaves", Err: err}
 	if errors.Is(err, context.Canceled) {
 		f.Code, f.What, f.Hint = failure.Interrupted, "interrupted; every process of the demonstration was stopped", ""

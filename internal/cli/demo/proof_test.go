@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 func TestDemoProof_NarrowTerminal_KeepsItsSentences(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	var proof demoProof
+	var proof proof
 	require.NoError(t, proof.print(output.NewPage(&b, func(string) string { return "80" })))
 	require.NotContains(t, b.String(), "…")
 	for l := range strings.Lines(b.String()) {

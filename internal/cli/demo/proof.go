@@ -1,4 +1,4 @@
-package cli
+package demo
 
 import (
 	"context"
@@ -21,21 +21,21 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// demoProof is what the demonstration ends with.
-type demoProof struct {
+// proof is what the demonstration ends with.
+type proof struct {
 	facts      journal.Facts
 	runs       int
 	results    int
-	kills      []demoKill
-	doubts     []*demoDoubt
+	kills      []killing
+	doubts     []*doubt
 	recoveries []time.Duration
 	returns    []time.Duration
 	took       time.Duration
 }
 
 // prove reads every run back and compares it with the history outside, and the run of the real tools with what its script expects.
-func (s *demoStage) prove(ctx context.Context) (_ *demoProof, err error) {
-	fleet, err := connectDemo(ctx, s.app, s.fleet.state, "proof")
+func (s *stage) prove(ctx context.Context) (_ *proof, err error) {
+	fleet, err := connect(ctx, s.app, s.fleet.state, "proof")
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (s *demoStage) prove(ctx context.Context) (_ *demoProof, err error) {
 		return nil, err
 	}
 	recovered := make(map[string][]journal.Event)
-	p := &demoProof{runs: len(s.runs), kills: s.kills, doubts: s.inDoubt, recoveries: s.recoveries, returns: s.backAtWork()}
+	p := &proof{runs: len(s.runs), kills: s.kills, doubts: s.inDoubt, recoveries: s.recoveries, returns: s.backAtWork()}
 	var problems []string
 	for _, r := range s.runs {
 		id := r.script.ID
@@ -75,8 +75,8 @@ func (s *demoStage) prove(ctx context.Context) (_ *demoProof, err error) {
 
 // compareWorkshop compares the results of the real tools, and what they left in the scratch folder, with what the
 // script expects.
-func (s *demoStage) compareWorkshop(r demoRun, state *schema.State, p *demoProof) error {
-	b, err := os.ReadFile(filepath.Join(demoInputs(s.dir), r.file))
+func (s *stage) compareWorkshop(r plannedRun, state *schema.State, p *proof) error {
+	b, err := os.ReadFile(filepath.Join(inputsIn(s.dir), r.file))
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *demoStage) compareWorkshop(r demoRun, state *schema.State, p *demoProof
 		return fmt.Errorf("%d calls were recorded, want %d", len(state.Calls), n)
 	}
 	for name, text := range want.Files {
-		got, err := os.ReadFile(filepath.Join(demoScratch(s.dir), filepath.FromSlash(name)))
+		got, err := os.ReadFile(filepath.Join(scratchIn(s.dir), filepath.FromSlash(name)))
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (s *demoStage) compareWorkshop(r demoRun, state *schema.State, p *demoProof
 }
 
 // fates says what became of the calls in doubt: what the history says behind the kill.
-func (s *demoStage) fates() {
+func (s *stage) fates() {
 	for _, d := range s.inDoubt {
 		settled, again, returned := "", false, false
 		for _, e := range s.history[d.from:] {
@@ -161,7 +161,7 @@ func (s *demoStage) fates() {
 }
 
 // backAtWork measures, for each run that lost its executor, how long it took from the kill to the next boundary.
-func (s *demoStage) backAtWork() []time.Duration {
+func (s *stage) backAtWork() []time.Duration {
 	var list []time.Duration
 	for _, k := range s.kills {
 		for _, run := range k.runs {
@@ -177,7 +177,7 @@ func (s *demoStage) backAtWork() []time.Duration {
 }
 
 // print shows the proof as a table.
-func (p *demoProof) print(w io.Writer) error {
+func (p *proof) print(w io.Writer) error {
 	killed := map[string]int{}
 	for _, k := range p.kills {
 		killed[k.what]++
@@ -192,8 +192,8 @@ func (p *demoProof) print(w io.Writer) error {
 		{"results of real tools", strconv.Itoa(p.results), "as expected, with the files that they left"},
 		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %s, %d in doubt run again as allowed", output.Plural(f.Calls, "call"), f.Reruns)},
 		{"tool calls RUN TWICE", strconv.Itoa(f.Twice), "although they must not"},
-		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to state in hand: p50 %s, max %s", demoTime(quantile(p.recoveries, 2)), demoTime(quantile(p.recoveries, 1)))},
-		{"killed runs back at work", strconv.Itoa(len(p.returns)), fmt.Sprintf("kill to next boundary: p50 %s, max %s", demoTime(quantile(p.returns, 2)), demoTime(quantile(p.returns, 1)))},
+		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to state in hand: p50 %s, max %s", clockTime(quantile(p.recoveries, 2)), clockTime(quantile(p.recoveries, 1)))},
+		{"killed runs back at work", strconv.Itoa(len(p.returns)), fmt.Sprintf("kill to next boundary: p50 %s, max %s", clockTime(quantile(p.returns, 2)), clockTime(quantile(p.returns, 1)))},
 	}
 	var b strings.Builder
 	b.WriteByte('\n')
