@@ -22,6 +22,7 @@ func TestLoop_RandomAgentsUnderALimit_EndThroughTheCompletionTool(t *testing.T) 
 	t.Parallel()
 	agents := 1000
 	if testing.Short() {
+		t.Log("short: 40 agents instead of 1,000")
 		agents = 40
 	}
 	w := newWorld(t)

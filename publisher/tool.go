@@ -23,7 +23,8 @@ type Invocation struct {
 	Arguments jsontext.Value
 	// IdempotencyKey is the same whenever the call is run again. Hand it to the system that the tool changes.
 	IdempotencyKey string
-	// Attempt counts the runs of the call, from 1; above 1 an earlier one may have had its effect.
+	// Attempt counts the runs of the call, from 1; above 1 an earlier one may have had its effect. A pure or idempotent call that an
+	// earlier executor ran without recording it as begun is at 1 again.
 	Attempt int
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
 	// than the question it answered; see [ServeVerify].

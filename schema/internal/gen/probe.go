@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -268,6 +269,9 @@ func (p *prober) required(owner object, at place) {
 	requireMember(owner, at.member)
 }
 
+// longestText is a text that is longer than any bound of one.
+const longestText = 1 << 16
+
 func (p *prober) askText(property object, at place) {
 	if bad := p.with(at.path, "?!"); bad != nil {
 		switch {
@@ -296,8 +300,13 @@ func (p *prober) askText(property object, at place) {
 	if p.with(at.path, "") != nil {
 		property["minLength"] = 1
 	}
-	if bad := p.with(at.path, strings.Repeat("x", schema.MaxIdentifier+1)); bad != nil && property["format"] == nil {
+	refusedBehind := func(length int) bool { return p.with(at.path, strings.Repeat("x", length+1)) != nil }
+	switch {
+	case property["format"] != nil:
+	case refusedBehind(0): // whatever its length, for want of another member: those are identifiers
 		property["maxLength"] = schema.MaxIdentifier
+	case refusedBehind(longestText):
+		property["maxLength"] = sort.Search(longestText, refusedBehind)
 	}
 	if p.with(at.path, "\x01") != nil && property["format"] == nil {
 		property["pattern"] = textPattern
