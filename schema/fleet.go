@@ -59,15 +59,11 @@ type GivenUp struct {
 // the instance. No stream of ours may ever capture agents.>.
 const AgentHeartbeats = "agents.hb.*.*.*"
 
-// AgentHeartbeat is a heartbeat of the Synadia Agent Protocol. The instance is gone after three intervals.
+// AgentHeartbeat has the members of a heartbeat of the Synadia Agent Protocol that a daemon reads. The instance is gone
+// after three intervals.
 type AgentHeartbeat struct {
-	Agent      string         `json:"agent"`
-	Owner      string         `json:"owner"`
-	Session    string         `json:"session,omitzero"`
-	InstanceID string         `json:"instance_id"`
-	TS         string         `json:"ts,omitzero"`
-	IntervalS  float64        `json:"interval_s,omitzero"`
-	Extra      jsontext.Value `json:",embed"`
+	InstanceID string  `json:"instance_id"`
+	IntervalS  float64 `json:"interval_s,omitzero"`
 }
 
 // Notice tells an executor over core NATS that somebody else wrote into a run that it has or had: it may look at once,
