@@ -309,15 +309,6 @@ func (r *Report) close() {
 // maxNoted bounds the names in one note.
 const maxNoted = 40
 
-// SkippedLines is the sum of Skipped.
-func (r *Report) SkippedLines() int {
-	n := 0
-	for _, c := range r.Skipped {
-		n += c
-	}
-	return n
-}
-
 func (r *Report) problem(line int, path string, err error) {
 	r.problemIn(r.File, line, path, err)
 }

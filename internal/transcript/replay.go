@@ -28,9 +28,6 @@ type ReplayOptions struct {
 	// TakeOver continues a run that another executor has, which is gone, and one that a person cancelled. Without it [ErrInUse] or
 	// [ErrCancelled] is returned.
 	TakeOver bool
-	// KeepState keeps the run's content in the handle; without it a run that is started here keeps only the
-	// head, for the transcript is in memory already.
-	KeepState bool
 }
 
 // Validate names the field and value that is wrong.
@@ -84,7 +81,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	}
 	steps := plan(run, fleet.Executor())
 	out := Outcome{Steps: len(steps)}
-	handle, err := begin(ctx, fleet, run, o)
+	handle, err := begin(ctx, fleet, run)
 	switch {
 	case err == nil:
 		o.boundary(run, steps, 0)
@@ -199,7 +196,7 @@ func stillLeft(ctx context.Context, fleet *publisher.Fleet, handle *publisher.Ru
 
 // begin starts the run unless it exists. It asks first: an executor of the same name that starts the same run
 // again publishes the same event, which the server takes for a repeat of the first one.
-func begin(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (*publisher.Run, error) {
+func begin(ctx context.Context, fleet *publisher.Fleet, run *Run) (*publisher.Run, error) {
 	switch _, err := fleet.Head(ctx, run.ID); {
 	case err == nil:
 		return nil, publisher.ErrRunExists
@@ -208,7 +205,7 @@ func begin(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOption
 	}
 	return fleet.Start(ctx, publisher.RunSpec{
 		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
-		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: !o.KeepState,
+		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: true, // the transcript is in memory already
 	})
 }
 
