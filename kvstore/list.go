@@ -107,25 +107,3 @@ func (c *Checkpoints) Runs(ctx context.Context, after string, yield func(runs []
 	}
 	return nil
 }
-
-// LiveRuns returns up to limit runs of the live index, sorted, from the first after the run named by after,
-// and the after of the next page ("" at the end). It reads no checkpoint; the cost is that of the live runs.
-func (c *Checkpoints) LiveRuns(ctx context.Context, after string, limit int) (runs []string, next string, err error) {
-	if limit < 1 {
-		return nil, "", fmt.Errorf("list live runs: limit is %d, use 1 or more", limit)
-	}
-	err = c.pages(ctx, schema.LiveKeyPrefix, after, func(page []string) (bool, error) {
-		room := limit - len(runs)
-		if len(page) >= room {
-			runs = append(runs, page[:room]...)
-			next = runs[len(runs)-1]
-			return false, nil
-		}
-		runs = append(runs, page...)
-		return true, nil
-	}, func() { next = "" })
-	if err != nil {
-		return nil, "", fmt.Errorf("list live runs of %s: %w", c.bucket.name, err)
-	}
-	return runs, next, nil
-}
