@@ -64,11 +64,11 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, pendingOnly bool)
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	c, ok := f.claimOf(&spec, pendingOnly)
+	c, done, ok := f.takeovers.take(&spec, pendingOnly)
 	if !ok {
 		return nil, &NothingError{}
 	}
-	defer f.asking(c.id)()
+	defer done()
 	run, err := f.claim(ctx, &c, &spec)
 	if err != nil {
 		return nil, f.claimFailed(ctx, &c, &spec, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -51,50 +52,92 @@ func (c *claim) serves(spec *ClaimSpec) bool {
 	return slices.Equal(c.agents, spec.Agents) && maps.Equal(c.labels, spec.Labels)
 }
 
-// claimOf returns a claim for the spec: the one that has been due for longest of those that were not brought to their
-// end, or a new one. There is none when only a pending one is wanted, and none is due.
-func (f *Fleet) claimOf(spec *ClaimSpec, pendingOnly bool) (claim, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := f.nextPending(spec)
-	full := len(f.claims) >= maxPending && !pendingOnly
-	if i >= 0 && (full || !f.claims[i].due.After(time.Now())) {
-		c := f.claims[i]
-		f.claims = slices.Delete(f.claims, i, i+1)
-		return c, true
-	}
-	return claim{id: rand.Text(), agents: slices.Clone(spec.Agents), labels: maps.Clone(spec.Labels)}, !pendingOnly
+// takeovers are the runs that this process asks for: claims that are tried again later, and takeovers that are under way. It is a
+// memory alone, and asks nobody.
+type takeovers struct {
+	// retry is how soon a claim is tried again first.
+	retry time.Duration
+
+	mu sync.Mutex
+	// pending are claims that were begun and came neither to a run in hand nor to nothing.
+	pending []claim
+	// asked counts the takeovers of a run, and the claims by their ids, that are under way.
+	asked map[string]int
 }
 
-// nextPending is the place of the claim for the spec that is due first, -1 for none. Under Fleet.mu.
-func (f *Fleet) nextPending(spec *ClaimSpec) int {
+// take returns a claim for the spec: the one that has been due for longest of those that were not brought to their
+// end, or a new one. There is none when only a pending one is wanted, and none is due. It is under way until done is called.
+func (t *takeovers) take(spec *ClaimSpec, pendingOnly bool) (c claim, done func(), ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := t.next(spec)
+	full := len(t.pending) >= maxPending && !pendingOnly
+	switch {
+	case i >= 0 && (full || !t.pending[i].due.After(time.Now())):
+		c = t.pending[i]
+		t.pending = slices.Delete(t.pending, i, i+1)
+	case pendingOnly:
+		return claim{}, nil, false
+	default:
+		c = claim{id: rand.Text(), agents: slices.Clone(spec.Agents), labels: maps.Clone(spec.Labels)}
+	}
+	t.asked[c.id]++
+	return c, func() { t.end(c.id) }, true
+}
+
+// next is the place of the claim for the spec that is due first, -1 for none. Under mu.
+func (t *takeovers) next(spec *ClaimSpec) int {
 	next := -1
-	for i := range f.claims {
-		if f.claims[i].serves(spec) && (next < 0 || f.claims[i].due.Before(f.claims[next].due)) {
+	for i := range t.pending {
+		if t.pending[i].serves(spec) && (next < 0 || t.pending[i].due.Before(t.pending[next].due)) {
 			next = i
 		}
 	}
 	return next
 }
 
-// pendingDue says when a claim for the spec is to be tried again, if there is one.
-func (f *Fleet) pendingDue(spec *ClaimSpec) (due time.Time, pending bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := f.nextPending(spec)
+// due says when a claim for the spec is to be tried again, if there is one.
+func (t *takeovers) due(spec *ClaimSpec) (due time.Time, pending bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := t.next(spec)
 	if i < 0 {
 		return time.Time{}, false
 	}
-	return f.claims[i].due, true
+	return t.pending[i].due, true
 }
 
 // postpone keeps a claim for a later try.
-func (f *Fleet) postpone(c *claim, least, most time.Duration) {
+func (t *takeovers) postpone(c *claim, least, most time.Duration) {
 	c.pause = min(max(2*c.pause, least), most)
 	c.due = time.Now().Add(c.pause)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.claims = append(f.claims, *c)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending = append(t.pending, *c)
+}
+
+// begin notes that a run is being taken over, until done is called.
+func (t *takeovers) begin(run string) (done func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked[run]++
+	return func() { t.end(run) }
+}
+
+func (t *takeovers) end(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked[id]--; t.asked[id] == 0 {
+		delete(t.asked, id)
+	}
+}
+
+// want reports whether a run is asked for: by its name, or by the claim or request with that id.
+func (t *takeovers) want(run, request string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.asked[run] > 0 || t.asked[request] > 0 ||
+		slices.ContainsFunc(t.pending, func(c claim) bool { return c.run == run || c.id == request })
 }
 
 // claimFailed decides what becomes of a claim after an error, and returns the error with it.
@@ -104,7 +147,7 @@ func (f *Fleet) claimFailed(ctx context.Context, c *claim, spec *ClaimSpec, err 
 		return err
 	case c.run == "":
 		if !refusal(err) {
-			f.postpone(c, claimPause, mostClaimPause)
+			f.takeovers.postpone(c, claimPause, mostClaimPause)
 		}
 		return err
 	}
@@ -129,10 +172,10 @@ func (f *Fleet) claimFailed(ctx context.Context, c *claim, spec *ClaimSpec, err 
 	}
 	if c.tries >= claimGiveUpAfter {
 		failed.Fate = ClaimLeft
-		f.abandon(schema.GivenUp{Run: c.run, Epoch: c.epoch})
+		f.presence.abandon(schema.GivenUp{Run: c.run, Epoch: c.epoch})
 		return failed
 	}
-	f.postpone(c, f.claimRetry, mostClaimRetries*f.claimRetry)
+	f.takeovers.postpone(c, f.takeovers.retry, mostClaimRetries*f.takeovers.retry)
 	failed.Fate, failed.RetryAfter = ClaimRetried, c.pause
 	return failed
 }

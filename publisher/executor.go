@@ -325,7 +325,7 @@ func (e *Executor) Serve(ctx context.Context) error {
 	for _, d := range e.inHand() {
 		<-d.done
 	}
-	e.fleet.addCapacity(-max(e.spec.Capacity, 0))
+	e.fleet.presence.addCapacity(-max(e.spec.Capacity, 0))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return errors.Join(append(e.left, err)...)
@@ -341,18 +341,11 @@ func (e *Executor) begin() error {
 		return configError("Serve", "called again", "make another executor")
 	}
 	e.serving = true
-	e.fleet.addCapacity(max(e.spec.Capacity, 0))
+	e.fleet.presence.addCapacity(max(e.spec.Capacity, 0))
 	for d := range e.driven {
 		go e.drive(d)
 	}
 	return nil
-}
-
-// addCapacity changes what heartbeats say.
-func (f *Fleet) addCapacity(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.capacity += n
 }
 
 // close lets nothing more in, and returns what is in hand.
@@ -403,7 +396,7 @@ func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room, ok bool
 		e.mu.Lock()
 		room = len(e.driven) < e.spec.Capacity
 		e.mu.Unlock()
-		due, pending := e.fleet.pendingDue(spec)
+		due, pending := e.fleet.takeovers.due(spec)
 		pending = pending && e.spec.Capacity > 0 // who claims nothing leaves it to the executor that does
 		left := time.Until(due)
 		if room || pending && left <= 0 {

@@ -24,7 +24,7 @@ func SetProofAge(f *Fleet, d time.Duration) { f.proofAge = d }
 const BeginTries = beginTries
 
 // Abandon gives a run up.
-func Abandon(f *Fleet, left schema.GivenUp) { f.abandon(left) }
+func Abandon(f *Fleet, left schema.GivenUp) { f.presence.abandon(left) }
 
 // Outwait is how long that is.
 const Outwait = beginWithin + beginGrace
@@ -38,16 +38,16 @@ func AgeProof(r *Run, d time.Duration) {
 
 // SetClaimRetry sets how soon a claimed run that could not be taken in hand is tried again first. Call it before the
 // first claim.
-func SetClaimRetry(f *Fleet, d time.Duration) { f.claimRetry = d }
+func SetClaimRetry(f *Fleet, d time.Duration) { f.takeovers.retry = d }
 
 // SetStrayAfter sets how long a run that was given to this process may be in nobody's hand. Call it before the first is.
 func SetStrayAfter(f *Fleet, d time.Duration) { f.strays.after = d }
 
 // PendingClaims counts the claims that are tried again.
 func PendingClaims(f *Fleet) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.claims)
+	f.takeovers.mu.Lock()
+	defer f.takeovers.mu.Unlock()
+	return len(f.takeovers.pending)
 }
 
 // Tries after which a claimed run is given back, and given up.

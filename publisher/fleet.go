@@ -41,8 +41,11 @@ type Fleet struct {
 	// outwait is how long the executor of the epoch before may still begin a call.
 	outwait time.Duration
 	// proofAge is how old the proof of an epoch may be when a guarded tool begins.
-	proofAge time.Duration
-	hand     hand
+	proofAge  time.Duration
+	hand      hand
+	presence  presence
+	takeovers takeovers
+	strays    strays
 
 	mu      sync.Mutex
 	stopped bool
@@ -54,20 +57,6 @@ type Fleet struct {
 	notices *nats.Subscription
 	// changes tells that the fleet's shards were changed.
 	changes *nats.Subscription
-	// capacity is the most runs that the executors of this handle take.
-	capacity int
-	// givenUp are the latest runs that could not be let go in their log.
-	givenUp []schema.GivenUp
-	// instanceKey signs heartbeats; nil when the caller named the instance. beats counts them.
-	instanceKey ed25519.PrivateKey
-	beats       uint64
-	// news makes the next heartbeat due at once.
-	news chan struct{}
-	// claims are those that were begun and neither came to a run in hand nor to nothing. claimRetry is how soon one is
-	// tried again first.
-	claims     []claim
-	claimRetry time.Duration
-	strays     strays
 }
 
 // Connect finds the server (see [Config]), or takes the connection given, and looks the fleet up. It returns [ErrConfig],
@@ -78,16 +67,18 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), pipelines: make(map[*Run]struct{}),
-		placingTurn: make(chan struct{}, 1), news: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
+		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, hand: hand{runs: make(map[string][]*Run)},
 	}
+	f.takeovers = takeovers{retry: claimRetry, asked: make(map[string]int)}
+	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, news: make(chan struct{}, 1)}
 	if f.cfg.Instance == "" && f.cfg.Heartbeat > 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {
 			return nil, fmt.Errorf("key of the instance: %w", err)
 		}
-		f.cfg.Instance, f.instanceKey = schema.InstanceOf(public), private
+		f.cfg.Instance, f.presence.key = schema.InstanceOf(public), private
 	}
-	f.strays = newStrays(&cfg, &f.cfg)
+	f.strays = strays{after: strayAfter(&cfg, &f.cfg), look: f.stillAsked, due: make(map[string]time.Time)}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
 	reader, p, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)
@@ -95,6 +86,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	f.Reader = reader
+	f.presence.nc = f.nc
 	f.placing.Store(p)
 	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}
 	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout}

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -65,12 +66,13 @@ func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 	return func(in, attended bool, epoch schema.Epoch) {
 		if in {
 			f.hand.take(r)
-			f.found(r.id, epoch)
+			f.strays.found(r.id)
+			f.presence.found(schema.GivenUp{Run: r.id, Epoch: epoch})
 			return
 		}
 		f.hand.letGo(r)
 		if attended && len(f.hand.of(r.id)) == 0 {
-			f.abandon(schema.GivenUp{Run: r.id, Epoch: epoch})
+			f.presence.abandon(schema.GivenUp{Run: r.id, Epoch: epoch})
 		}
 	}
 }
@@ -103,7 +105,10 @@ func (f *Fleet) appear() error {
 	f.alive, f.notices, f.changes = true, sub, changes
 	if f.cfg.Heartbeat > 0 {
 		f.beaten = make(chan struct{})
-		go f.beat()
+		go func() {
+			defer close(f.beaten)
+			f.presence.beat(f.life)
+		}()
 	}
 	return nil
 }
@@ -116,7 +121,7 @@ func (f *Fleet) depart() error {
 	}
 	if f.beaten != nil {
 		<-f.beaten
-		if f.heartbeat(true) && f.closed == nil {
+		if f.presence.heartbeat(true) && f.closed == nil {
 			// The caller may close the connection next, with what is not written yet. Whoever does not hear it notices
 			// the silence.
 			if err := f.nc.FlushTimeout(departPatience); err != nil {
@@ -130,11 +135,29 @@ func (f *Fleet) depart() error {
 	return nil
 }
 
-// beat publishes heartbeats until the fleet is closed, or its connection for good.
-func (f *Fleet) beat() {
-	defer close(f.beaten)
-	changed := f.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
-	defer f.nc.RemoveStatusListener(changed)
+// presence says over core NATS that this executor lives, and which runs it has given up. It knows runs by their ids alone.
+type presence struct {
+	cfg *Config
+	nc  *nats.Conn
+	// inHand counts the runs that heartbeats say.
+	inHand func() int
+	// key signs heartbeats; nil when the caller named the instance.
+	key ed25519.PrivateKey
+	// news makes the next heartbeat due at once.
+	news chan struct{}
+
+	mu    sync.Mutex
+	beats uint64
+	// capacity is the most runs that the executors of this handle take.
+	capacity int
+	// givenUp are the latest runs that could not be let go in their log.
+	givenUp []schema.GivenUp
+}
+
+// beat publishes heartbeats until life ends, or its connection for good.
+func (p *presence) beat(life context.Context) {
+	changed := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer p.nc.RemoveStatusListener(changed)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -142,67 +165,92 @@ func (f *Fleet) beat() {
 		case <-timer.C:
 		case <-changed:
 			// Connected again: everybody wants to know now.
-		case <-f.news:
-		case <-f.life.Done():
+		case <-p.news:
+		case <-life.Done():
 			return
 		}
-		if f.nc.IsClosed() {
+		if p.nc.IsClosed() {
 			return
 		}
-		f.heartbeat(false)
+		p.heartbeat(false)
 		// The jitter keeps executors that were started together from speaking together.
-		timer.Reset(f.cfg.Heartbeat - rand.N(f.cfg.Heartbeat/8+1)) //nolint:gosec // jitter
+		timer.Reset(p.cfg.Heartbeat - rand.N(p.cfg.Heartbeat/8+1)) //nolint:gosec // jitter
 	}
 }
 
 // abandon says at once, and with every further heartbeat, that nothing more is done for a run in that epoch, so that it is orphaned.
-func (f *Fleet) abandon(left schema.GivenUp) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.giveUp(left)
+func (p *presence) abandon(left schema.GivenUp) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.giveUp(left)
 }
 
-// giveUp is abandon under Fleet.mu.
-func (f *Fleet) giveUp(left schema.GivenUp) {
-	if slices.Contains(f.givenUp, left) {
+// abandonUnless is abandon of a run that is not in use. Who comes to use it says so by found, afterwards.
+func (p *presence) abandonUnless(left schema.GivenUp, used func() bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if used() {
+		return false
+	}
+	p.giveUp(left)
+	return true
+}
+
+// found takes back that a run was given up: it is in hand.
+func (p *presence) found(run schema.GivenUp) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.givenUp = slices.DeleteFunc(p.givenUp, func(g schema.GivenUp) bool { return g == run })
+}
+
+// addCapacity changes what heartbeats say.
+func (p *presence) addCapacity(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.capacity += n
+}
+
+// giveUp is abandon under mu.
+func (p *presence) giveUp(left schema.GivenUp) {
+	if slices.Contains(p.givenUp, left) {
 		return
 	}
 	select {
-	case f.news <- struct{}{}:
+	case p.news <- struct{}{}:
 	default: // the next heartbeat is due already
 	}
-	f.givenUp = append(f.givenUp, left)
-	if more := len(f.givenUp) - schema.MaxGivenUp; more > 0 {
-		for _, dropped := range f.givenUp[:more] {
-			f.cfg.Logger.Warn().Str("executor", f.cfg.Executor).Str("run", dropped.Run).Uint64("epoch", uint64(dropped.Epoch)).
+	p.givenUp = append(p.givenUp, left)
+	if more := len(p.givenUp) - schema.MaxGivenUp; more > 0 {
+		for _, dropped := range p.givenUp[:more] {
+			p.cfg.Logger.Warn().Str("executor", p.cfg.Executor).Str("run", dropped.Run).Uint64("epoch", uint64(dropped.Epoch)).
 				Str("hint", "unless it is orphaned already: waymark release "+dropped.Run+" --force").
 				Msg("heartbeats do not give this run up any more: too many")
 		}
-		f.givenUp = slices.Delete(f.givenUp, 0, more)
+		p.givenUp = slices.Delete(p.givenUp, 0, more)
 	}
 }
 
 // heartbeat publishes one. What is not sent, because there is no connection, is not sent later either.
-func (f *Fleet) heartbeat(leaving bool) bool {
-	f.mu.Lock()
-	f.beats++
-	capacity, givenUp, count := f.capacity, slices.Clone(f.givenUp), f.beats
-	f.mu.Unlock()
-	m := nats.NewMsg(schema.HeartbeatSubject(f.cfg.Fleet, f.cfg.Executor))
+func (p *presence) heartbeat(leaving bool) bool {
+	p.mu.Lock()
+	p.beats++
+	capacity, givenUp, count := p.capacity, slices.Clone(p.givenUp), p.beats
+	p.mu.Unlock()
+	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
-		Executor: f.cfg.Executor, Instance: f.cfg.Instance, IntervalMS: f.cfg.Heartbeat.Milliseconds(),
-		Time: schema.FormatTime(f.cfg.Now()), Runs: f.hand.size(), Capacity: capacity, Leaving: leaving,
+		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.cfg.Heartbeat.Milliseconds(),
+		Time: schema.FormatTime(p.cfg.Now()), Runs: p.inHand(), Capacity: capacity, Leaving: leaving,
 		GivenUp: givenUp, Beat: count,
 	})
-	if f.instanceKey != nil {
-		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(f.instanceKey, m.Subject, m.Data))
+	if p.key != nil {
+		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))
 	}
 	if err == nil {
-		err = f.nc.PublishMsg(m)
+		err = p.nc.PublishMsg(m)
 	}
 	if err != nil {
-		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("heartbeat is not sent")
+		p.cfg.Logger.Debug().Err(err).Str("executor", p.cfg.Executor).Msg("heartbeat is not sent")
 	}
 	return err == nil
 }

@@ -52,7 +52,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if spec.RequestID == "" {
 		spec.RequestID = rand.Text()
 	}
-	defer f.asking(run)()
+	defer f.takeovers.begin(run)()
 	request := &schema.RecoverRequest{
 		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
 	}

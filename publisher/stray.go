@@ -3,7 +3,7 @@ package publisher
 import (
 	"context"
 	"errors"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/pause"
@@ -19,100 +19,94 @@ const maxStrays = 1024
 // nobody else would be given it.
 //
 // A process that gave itself an instance of its own, as most do, gives such a run up with its heartbeats. Another handle may
-// have the runs of an instance that its caller named. Under Fleet.mu, but for after.
+// have the runs of an instance that its caller named.
 type strays struct {
 	// after is how long such a run is left to whoever may be about to take it in hand; 0 when none is given up.
 	after time.Duration
+	// look looks at a run whose time has come, and reports whether it must be looked at once more.
+	look func(ctx context.Context, run string) (again bool)
+
+	mu sync.Mutex
 	// due is when a run is looked at.
 	due map[string]time.Time
-	// asked counts the takeovers of a run, and the claims by their ids, that are under way.
-	asked map[string]int
 	// watching: a goroutine looks at what comes due.
 	watching bool
 }
 
-// newStrays returns none. given is the configuration as the caller gave it, and filled with its defaults filled in.
-func newStrays(given, filled *Config) strays {
-	s := strays{due: make(map[string]time.Time), asked: make(map[string]int)}
+// strayAfter is how long a run may be in nobody's hand. given is the configuration as the caller gave it, and filled with its defaults
+// filled in.
+func strayAfter(given, filled *Config) time.Duration {
 	if given.Instance == "" && filled.Instance != "" {
-		s.after = 2 * filled.RequestTimeout
+		return 2 * filled.RequestTimeout
 	}
-	return s
+	return 0
 }
 
-// mayStray notes that the log gives a run to this process, or perhaps to another of its name.
-func (f *Fleet) mayStray(run string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := &f.strays
-	if f.stopped || s.after == 0 || len(s.due) >= maxStrays {
-		return
+// note notes that the log gives a run to this process, or perhaps to another of its name. It reports whether the caller must begin to
+// watch.
+func (s *strays) note(run string) (watch bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.after == 0 || len(s.due) >= maxStrays {
+		return false
 	}
 	s.due[run] = time.Now().Add(s.after)
-	if !s.watching {
-		s.watching = true
-		f.background.Go(func() { f.watchStrays(f.life) })
-	}
+	watch = !s.watching
+	s.watching = true
+	return watch
 }
 
-// found notes that a run is in hand: what was given up of it in that epoch is taken back. Under Run.mu.
-func (f *Fleet) found(run string, epoch schema.Epoch) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.strays.due, run)
-	f.givenUp = slices.DeleteFunc(f.givenUp, func(g schema.GivenUp) bool { return g == schema.GivenUp{Run: run, Epoch: epoch} })
+// found notes that a run is in hand.
+func (s *strays) found(run string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.due, run)
 }
 
-// asking notes that a run, or by a claim with that id any run, is being taken over, until the function that it returns is
-// called.
-func (f *Fleet) asking(id string) (done func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.strays.asked[id]++
-	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.strays.asked[id]--; f.strays.asked[id] == 0 {
-			delete(f.strays.asked, id)
-		}
-	}
-}
-
-// nextStray returns the run that comes due first, or ends the watching when there is none.
-func (f *Fleet) nextStray() (run string, due time.Time, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for id, at := range f.strays.due {
+// next returns the run that comes due first, or ends the watching when there is none.
+func (s *strays) next() (run string, due time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, at := range s.due {
 		if !ok || at.Before(due) {
 			run, due, ok = id, at, true
 		}
 	}
-	f.strays.watching = ok
+	s.watching = ok
 	return run, due, ok
 }
 
-// watchStrays looks at what comes due, one after the other, until there is nothing more or ctx ends.
-func (f *Fleet) watchStrays(ctx context.Context) {
+// watch looks at what comes due, one after the other, until there is nothing more or ctx ends.
+func (s *strays) watch(ctx context.Context) {
 	for {
-		run, due, ok := f.nextStray()
+		run, due, ok := s.next()
 		if !ok || pause.For(ctx, time.Until(due)) != nil {
 			return
 		}
-		if f.takeStray(run, due) && f.stillAsked(ctx, run) {
-			f.mayStray(run)
+		if s.take(run, due) && s.look(ctx, run) && ctx.Err() == nil {
+			s.note(run) // this goroutine watches
 		}
 	}
 }
 
-// takeStray takes a run out of those that are watched. It reports false when it was found meanwhile, or given once more.
-func (f *Fleet) takeStray(run string, due time.Time) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if at, there := f.strays.due[run]; !there || at.After(due) {
+// take takes a run out of those that are watched. It reports false when it was found meanwhile, or given once more.
+func (s *strays) take(run string, due time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, there := s.due[run]; !there || at.After(due) {
 		return false
 	}
-	delete(f.strays.due, run)
+	delete(s.due, run)
 	return true
+}
+
+// mayStray watches a run that the log gives to this process, or perhaps to another of its name.
+func (f *Fleet) mayStray(run string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopped && f.strays.note(run) {
+		f.background.Go(func() { f.strays.watch(f.life) })
+	}
 }
 
 // stillAsked looks at a run whose time has come, and gives it up if it is this process's and nobody in it asks for it. It
@@ -127,13 +121,12 @@ func (f *Fleet) stillAsked(ctx context.Context, run string) bool {
 	case head.Executor != f.cfg.Executor, head.Instance != f.cfg.Instance, head.Status.Terminal(), head.Status.Claimable(), head.Unattended != "":
 		return false // nobody's, or another's
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	pending := slices.ContainsFunc(f.claims, func(c claim) bool { return c.run == run || c.id == head.RequestID })
-	if pending || f.strays.asked[run] > 0 || f.strays.asked[head.RequestID] > 0 || len(f.hand.of(run)) > 0 {
+	given := f.presence.abandonUnless(schema.GivenUp{Run: run, Epoch: head.Epoch}, func() bool {
+		return f.takeovers.want(run, head.RequestID) || len(f.hand.of(run)) > 0
+	})
+	if !given {
 		return true // a handle of an earlier epoch learns that it is fenced, and goes
 	}
-	f.giveUp(schema.GivenUp{Run: run, Epoch: head.Epoch})
 	f.cfg.Logger.Warn().Str("run", run).Uint32("epoch", uint32(head.Epoch)).Str("executor", f.cfg.Executor).
 		Msg("run was given to this process by a request that nobody waits for, given up")
 	return false
