@@ -23,8 +23,8 @@ type Decision struct {
 	Reason string
 	// Message is what a person is asked; empty means a question that names tool and reason. For ask only, as the rest.
 	Message string
-	// ResponseSchema is a JSON Schema of the answer; empty means [ApprovalSchema]. The answer needs a member decision
-	// with allow or deny in any case; a member reason is kept, too.
+	// ResponseSchema is a JSON Schema of the answer; empty means one of the members decision and reason. The answer needs
+	// a member decision with allow or deny in any case; a member reason is kept, too.
 	ResponseSchema jsontext.Value
 	// Expires is how long the answer is waited for; 0 means for ever. What has expired is denied.
 	Expires time.Duration
@@ -36,8 +36,8 @@ type Decision struct {
 // published to from within.
 type Policy func(ctx context.Context, run *Run, call ToolCall) (Decision, error)
 
-// ApprovalSchema is what the answer to a question about a call must satisfy, unless the policy says otherwise.
-const ApprovalSchema = `{"type":"object","properties":{"decision":{"enum":["allow","deny"]},"reason":{"type":"string"}},"required":["decision"]}`
+// approvalSchema is what the answer to a question about a call must satisfy, unless the policy says otherwise.
+const approvalSchema = `{"type":"object","properties":{"decision":{"enum":["allow","deny"]},"reason":{"type":"string"}},"required":["decision"]}`
 
 // DeniedType is the error type of a call that was denied, in tool.failed and [ToolError].
 const DeniedType = schema.DeniedType
@@ -129,7 +129,7 @@ func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 		}
 	}
 	if len(w.ResponseSchema) == 0 {
-		w.ResponseSchema = jsontext.Value(ApprovalSchema)
+		w.ResponseSchema = jsontext.Value(approvalSchema)
 	}
 	if d.Expires > 0 {
 		w.ExpiresAt = schema.FormatTime(c.run.fleet.cfg.Now().Add(d.Expires))

@@ -194,7 +194,7 @@ func TestAPersonsAnswerDecides(t *testing.T) {
 			require.Equal(t, id, wait.InterruptID)
 			require.Equal(t, schema.WaitToolApproval, wait.Reason)
 			require.Equal(t, "May the tool deploy be called? it changes production", wait.Message)
-			require.JSONEq(t, publisher.ApprovalSchema, string(wait.ResponseSchema))
+			require.JSONEq(t, `{"type":"object","properties":{"decision":{"enum":["allow","deny"]},"reason":{"type":"string"}},"required":["decision"]}`, string(wait.ResponseSchema))
 			require.NotEmpty(t, wait.ExpiresAt)
 			require.Equal(t, int32(1), s.Head.Interrupts[0].Turn)
 			require.Equal(t, 1, s.Head.Interrupts[0].Occurrence)

@@ -96,7 +96,7 @@ func TestTool_NoTool_TheCallFailsAndNothingBegins(t *testing.T) {
 			_, err := turn.Tool(ctx, call, nil)
 			failed, ok := errors.AsType[*publisher.ToolError](err)
 			require.True(t, ok, err)
-			require.Equal(t, schema.Error{Type: publisher.UnknownToolType, Message: `there is no tool "fly"`}, failed.Failure)
+			require.Equal(t, schema.Error{Type: "unknown_tool", Message: `there is no tool "fly"`}, failed.Failure)
 			require.Equal(t, []string{"run.started", "turn.answered", "tool.failed"}, names(w.log("r1")))
 			require.Zero(t, asked, "no person is asked about a tool that is not there")
 		})

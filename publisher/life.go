@@ -12,19 +12,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// StartPhase publishes phase.started. A completed phase is never run again: starting it is [ErrRejected]. Use
-// [Run.Phase] to skip it.
-func (r *Run) StartPhase(ctx context.Context, name string, index int64) error {
-	_, err := r.publish(ctx, draft{data: &schema.PhaseStartedData{Phase: name, Index: index}})
-	return err
-}
-
-// CompletePhase publishes phase.completed; output may be empty.
-func (r *Run) CompletePhase(ctx context.Context, name string, index int64, output jsontext.Value) error {
-	_, err := r.publish(ctx, draft{data: &schema.PhaseCompletedData{Phase: name, Index: index, Output: output}})
-	return err
-}
-
 // Phase runs work as a phase: phase.started, work, phase.completed with what work returned, written as JSON. A phase
 // that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
 // start. When work fails the phase stays open and the error is returned.
@@ -32,7 +19,7 @@ func (r *Run) Phase(ctx context.Context, name string, work func(context.Context)
 	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
 		return r.phaseOutput(ctx, name)
 	}
-	if err := r.StartPhase(ctx, name, 0); err != nil {
+	if err := r.Publish(ctx, &schema.PhaseStartedData{Phase: name}, 0); err != nil {
 		return nil, err
 	}
 	value, err := work(ctx)
@@ -45,7 +32,7 @@ func (r *Run) Phase(ctx context.Context, name string, work func(context.Context)
 			return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
 		}
 	}
-	return output, r.CompletePhase(ctx, name, 0, output)
+	return output, r.Publish(ctx, &schema.PhaseCompletedData{Phase: name, Output: output}, 0)
 }
 
 func (r *Run) phaseOutput(ctx context.Context, name string) (jsontext.Value, error) {

@@ -46,7 +46,7 @@ func TestCompletedPhasesAreSkippedOnResume(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, out)
 	require.Equal(t, []string{"plan", "large", "build", "build"}, ran)
-	require.ErrorIs(t, run.StartPhase(t.Context(), "plan", 0), publisher.ErrRejected)
+	require.ErrorIs(t, run.Publish(t.Context(), &schema.PhaseStartedData{Phase: "plan"}, 0), publisher.ErrRejected)
 	require.Equal(t, 2, w.requireSameFold(run).Phases[2].Attempts)
 }
 

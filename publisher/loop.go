@@ -402,13 +402,13 @@ func (l *looping) complete(turn *Turn, answer Answer, tools []Tool) Answer {
 			c.Error = cmp.Or(c.Error, &schema.Error{Type: "not_offered", Message: "the run is at its limit: only " + cmp.Or(l.Complete, "an answer without a call") + " is left"})
 		}
 		if t == nil {
-			c.Error = cmp.Or(c.Error, &schema.Error{Type: UnknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.Name)})
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.Name)})
 			continue
 		}
 		c.Replay, c.VerifySubject = t.Replay, t.VerifySubject
 		c.SideEffect, c.Timeout = cmp.Or(c.SideEffect, t.SideEffect), cmp.Or(t.Timeout, l.ToolTimeout)
 		if err := t.check(c.Arguments); err != nil && c.Error == nil {
-			c.Error = &schema.Error{Type: InvalidArgumentsType, Message: err.Error()}
+			c.Error = &schema.Error{Type: invalidArgumentsType, Message: err.Error()}
 		}
 	}
 	return answer

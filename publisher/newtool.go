@@ -26,8 +26,8 @@ const (
 	Hold = schema.ReplayHold
 )
 
-// InvalidArgumentsType is the error type of a call whose arguments do not satisfy the schema of its tool, in tool.failed and [ToolError].
-const InvalidArgumentsType = "invalid_arguments"
+// invalidArgumentsType is the error type of a call whose arguments do not satisfy the schema of its tool, in tool.failed and [ToolError].
+const invalidArgumentsType = "invalid_arguments"
 
 // Tool is a tool of a [Loop].
 type Tool struct {
@@ -75,7 +75,7 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 	t.Run = func(ctx context.Context, inv Invocation) (ToolResult, error) {
 		var in In
 		if err := json.Unmarshal(plainArguments(inv.Arguments), &in); err != nil {
-			return ToolResult{}, &markedError{error: err, kind: InvalidArgumentsType}
+			return ToolResult{}, &markedError{error: err, kind: invalidArgumentsType}
 		}
 		out, err := run(context.WithValue(ctx, invocationKey{}, inv), in)
 		if err != nil {

@@ -32,6 +32,6 @@ func TestNewTool_NumbersThatDoNotFit_AreInvalidArguments(t *testing.T) {
 	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{look(nil)}}.Work(t.Context(), run))
 	said := m.sent()[1]
 	for _, line := range said[len(said)-2:] {
-		require.Contains(t, line, publisher.InvalidArgumentsType)
+		require.Contains(t, line, "invalid_arguments")
 	}
 }

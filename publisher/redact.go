@@ -17,7 +17,7 @@ import (
 // what was recorded.
 type Redaction struct {
 	// Fields are names of JSON members, such as "password". Capitals, underscores and hyphens do not count: "apiKey" is
-	// also api_key and API-KEY. The value of such a member, of whatever type, becomes [RedactedText]. They apply within
+	// also api_key and API-KEY. The value of such a member, of whatever type, becomes "[redacted]". They apply within
 	// what tools, models and applications put in: arguments, results, outputs, payloads, sources, labels; the names of
 	// Waymark's own members are not looked at.
 	Fields []string
@@ -33,8 +33,8 @@ type Detector struct {
 	Pattern *regexp.Regexp
 }
 
-// RedactedText stands in place of the value of a field that was taken out.
-const RedactedText = "[redacted]"
+// redactedText stands in place of the value of a field that was taken out.
+const redactedText = "[redacted]"
 
 // SecretDetectors find what commonly leaks: private keys, tokens of well-known services, JSON web tokens, credentials in
 // addresses and in Authorization headers. They know secrets by their form, and do not find those that have none.
@@ -225,14 +225,14 @@ func (w *redacting) token() error {
 	return w.to.WriteToken(t)
 }
 
-// replace puts [RedactedText] in place of the next value.
+// replace puts redactedText in place of the next value.
 func (w *redacting) replace() error {
 	value, err := w.from.ReadValue()
 	if err != nil {
 		return err
 	}
-	w.changed = w.changed || string(value) != `"`+RedactedText+`"`
-	return w.to.WriteToken(jsontext.String(RedactedText))
+	w.changed = w.changed || string(value) != `"`+redactedText+`"`
+	return w.to.WriteToken(jsontext.String(redactedText))
 }
 
 // text takes what the detectors find out of a text.

@@ -187,7 +187,7 @@ func TestAnswer_NameCannotBeRecorded_CallIsRecordedAsFailed(t *testing.T) {
 		require.NoError(t, err)
 		s := w.requireSameFold(run)
 		require.Equal(t, recorded, s.Calls[0].Name)
-		require.Equal(t, publisher.UnknownToolType, s.Calls[0].Error.Type)
+		require.Equal(t, "unknown_tool", s.Calls[0].Error.Type)
 		require.Nil(t, run.OpenTurn())
 	}
 }
@@ -209,7 +209,7 @@ func TestRequested_MoreCallsThanFit_AreRecordedAsFailed(t *testing.T) {
 		require.ErrorIs(t, err, publisher.ErrToolFailed)
 		var failed *publisher.ToolError
 		require.ErrorAs(t, err, &failed)
-		require.Equal(t, publisher.TooManyCallsType, failed.Failure.Type)
+		require.Equal(t, "too_many_calls", failed.Failure.Type)
 		require.Zero(t, n.Load())
 	}
 	w.requireSameFold(run)

@@ -49,7 +49,7 @@ func Result(v any) (ToolResult, error) {
 //   - recorded result or failure: returned (failures as [*ToolError]), the tool does not run;
 //   - not recorded: tool.called is published, then the Config's [Policy] decides about it, then the tool runs, then
 //     tool.returned or tool.failed is published;
-//   - without a tool, as for a name that the model made up (run is nil): recorded as a failure of the type [UnknownToolType] and returned
+//   - without a tool, as for a name that the model made up (run is nil): recorded as a failure of the type unknown_tool and returned
 //     as [*ToolError];
 //   - denied, by a policy or a person: recorded as a failure of the type [DeniedType] and returned as [*ToolError];
 //   - in doubt (called, and the epoch changed before an outcome was recorded): a late result of the older
@@ -230,12 +230,12 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	return c.publishOutcome(ctx, o)
 }
 
-// UnknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
-const UnknownToolType = "unknown_tool"
+// unknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
+const unknownToolType = "unknown_tool"
 
 // unknownTool closes a call for which there is no tool. The model sees that as the tool's failure.
 func (c *callRunner) unknownTool(ctx context.Context) error {
-	return c.fail(ctx, schema.Error{Type: UnknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.asked.Name)})
+	return c.fail(ctx, schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.asked.Name)})
 }
 
 // fail closes a call whose tool does not run.

@@ -165,7 +165,7 @@ type Answer struct {
 // turn is over with the last of their outcomes, without a call at once; [Turn.End] need not be called. A turn is answered once.
 //
 // It returns the keys of the calls, in their order. A call with an Error is recorded as failed, and so are those for which the run has
-// no room ([TooManyCallsType]).
+// no room (type too_many_calls).
 func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, error) {
 	data := &schema.TurnAnsweredData{
 		Turn: t.number, Message: answer.Message, FinishReasons: answer.FinishReasons, ResponseID: answer.ResponseID, Model: answer.Model,
@@ -177,7 +177,7 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	room := t.run.ledger.callRoom(t.number, data.Calls)
 	for i := room; i < len(data.Calls); i++ {
 		if c := &data.Calls[i]; c.Error == nil {
-			c.Error = &schema.Error{Type: TooManyCallsType, Message: "the run has no room for more calls of this answer"}
+			c.Error = &schema.Error{Type: tooManyCallsType, Message: "the run has no room for more calls of this answer"}
 		}
 	}
 	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
@@ -187,9 +187,9 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	return verdicts[0].Calls, nil
 }
 
-// TooManyCallsType is the error type of calls of an answer that would pass 1,024 calls of the turn or open at once, or 128 KiB of their
+// tooManyCallsType is the error type of calls of an answer that would pass 1,024 calls of the turn or open at once, or 128 KiB of their
 // ids and names.
-const TooManyCallsType = "too_many_calls"
+const tooManyCallsType = "too_many_calls"
 
 // readable makes a call that no event can carry one that cannot be made: its arguments are no JSON and are kept to the letter, or its
 // name has to be changed.
@@ -197,7 +197,7 @@ func readable(c ToolCall) *ToolCall {
 	if name := recordable(c.Name); name != c.Name {
 		c.Name = name
 		if c.Error == nil {
-			c.Error = &schema.Error{Type: UnknownToolType, Message: "the model gave a tool name that cannot be recorded"}
+			c.Error = &schema.Error{Type: unknownToolType, Message: "the model gave a tool name that cannot be recorded"}
 		}
 	}
 	if len(c.Arguments) == 0 {
