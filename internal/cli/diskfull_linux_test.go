@@ -1,12 +1,22 @@
 package cli
 
 import (
+	"context"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +28,8 @@ func TestServe_DiskIsFullAtTheStart_SaysSoAndStartsOnceThereIsRoom(t *testing.T)
 	t.Parallel()
 	disk := natstest.Disk(t, 512)
 	state, ballast := filepath.Join(disk, "state"), filepath.Join(disk, "ballast")
-	args := []string{"--state-dir", state, "--http", "off", "--quota", "64MiB"}
+	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	args := []string{"--state-dir", state, "--http", address, "--quota", "64MiB"}
 	none := func(string) string { return "" }
 	_, stop, err := startDaemon(args, none)
 	require.NoError(t, err)
@@ -40,12 +51,64 @@ func TestServe_DiskIsFullAtTheStart_SaysSoAndStartsOnceThereIsRoom(t *testing.T)
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "the daemon starts once there is room") }, time.Minute, 10*time.Millisecond)
 	require.Contains(t, log.String(), "the disk of "+state+" has no room, 0 of 512 MiB are free")
 	require.Contains(t, log.String(), "make room on the disk of "+state+", 25.6 MiB at least")
+	status, text := ask(t, "http://"+address+"/healthz")
+	require.Equal(t, http.StatusOK, status, "no restart makes room: %s", text)
+	status, text = ask(t, "http://"+address+"/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, text, "is starting or stopping")
+	status, _ = ask(t, "http://"+address+"/metrics")
+	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.NoError(t, os.Remove(ballast))
 	got := <-ready
 	require.NoError(t, got.err)
 	require.Contains(t, got.line, "ready")
 	code, text = got.stop()
 	require.Zero(t, code, text)
+}
+
+// The server of a daemon that met a full disk stores nothing more before it is started again. The process, its HTTP address and the
+// server's port stay.
+func TestServe_DiskFillsUpAndHasRoomAgain_TakesWritesAgain(t *testing.T) {
+	t.Parallel()
+	disk := natstest.Disk(t, 512)
+	state, ballast := filepath.Join(disk, "state"), filepath.Join(disk, "ballast")
+	log := new(lockedBuffer)
+	line, stop, err := startDaemonTo(log, []string{"--state-dir", state, "--http", "127.0.0.1:0", "--quota", "64MiB", "--shards", "1"}, func(string) string { return "" })
+	require.NoError(t, err)
+	defer func() {
+		code, text := stop()
+		require.Zero(t, code, text)
+	}()
+	url := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(line)[1]
+	end, err := statedir.Discover(t.Context(), state)
+	require.NoError(t, err)
+	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+	require.NoError(t, err)
+	defer nc.Close()
+	driveRun(t, nc, "before", 0, nil)
+
+	require.ErrorIs(t, os.WriteFile(ballast, make([]byte, 512<<20), 0o600), syscall.ENOSPC)
+	require.Eventually(t, func() bool {
+		_ = nc.Publish(schema.NamesOf(schema.DefaultFleet, 0).EventSubject("large"), make([]byte, 64<<10)) // it has no room
+		status, text := ask(t, url+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "the disk of "+state)
+	}, time.Minute, 10*time.Millisecond)
+	status, text := ask(t, url+"/healthz")
+	require.Equal(t, http.StatusOK, status, text)
+
+	require.NoError(t, os.Remove(ballast))
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "the disk has room again") }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { status, _ := ask(t, url+"/readyz"); return status == http.StatusOK }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, nc.IsConnected, time.Minute, 10*time.Millisecond, "the port stays")
+	driveRun(t, nc, "after", 0, nil)
+	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "disk-test"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, fleet.Close(context.WithoutCancel(t.Context()))) }()
+	for _, run := range []string{"before", "after"} {
+		kept, err := fleet.Get(t.Context(), run)
+		require.NoError(t, err)
+		require.Equal(t, "coder", kept.Head.Agent)
+	}
 }
 
 func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {

@@ -59,8 +59,9 @@ func (d *daemon) refused(e *permissions.Error) {
 }
 
 // start opens everything in order; each thing opened is added to open.
-func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
+func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registerer, open *closers, log zerolog.Logger) (_ *daemon, err error) {
 	d := new(daemon)
+	defer func() { err = d.ranOut(err) }()
 	d.refuse.Store(&a.Refuse)
 	defer d.refuse.Store(nil)
 	if err := c.openServer(ctx, a, d, open, log); err != nil {

@@ -13,9 +13,6 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// errRoomAgain ends a daemon whose own server had run out of room, when there is some again.
-var errRoomAgain = errors.New("the disk has room again")
-
 // roomEvery is how often a full disk is looked at.
 const roomEvery = time.Second
 
@@ -25,24 +22,24 @@ func roomAgain(dir string) bool {
 	return err == nil && free >= failure.LeastRoom(total)
 }
 
-// awaitRoom returns errRoomAgain once the disk has room, and nil when ctx ends before.
-func awaitRoom(ctx context.Context, dir string) error {
+// awaitRoom waits until the disk has room, and reports false when ctx ends before.
+func awaitRoom(ctx context.Context, dir string) bool {
 	tick := time.NewTicker(roomEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
 		case <-tick.C:
 			if roomAgain(dir) {
-				return errRoomAgain
+				return true
 			}
 		}
 	}
 }
 
-// watchRoom waits until the daemon's own server runs out of room, and then until the disk has some again: the server stores nothing
-// more before it is started anew.
+// watchRoom waits until the daemon's own server runs out of room, and then until the disk has some again. Then it ends the daemon, with
+// the error of a full disk: until then there is no better one, and readers are served.
 func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 	select {
 	case <-ctx.Done():
@@ -51,7 +48,24 @@ func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 	}
 	f := d.fullDisk()
 	log.Error().Str("detail", d.server.Full()).Str("hint", f.next).Msg("the disk is full: nothing is stored before there is room")
-	return awaitRoom(ctx, d.server.StateDir())
+	if !awaitRoom(ctx, d.server.StateDir()) {
+		return nil
+	}
+	return d.ranOut(errors.New(d.server.Full()))
+}
+
+// ranOut makes the error of a daemon whose own server ran out of room one of its disk. A system that does not tell what a disk has free
+// cannot be waited for: there the error stays.
+func (d *daemon) ranOut(err error) error {
+	if err == nil || d.server == nil || d.server.Full() == "" {
+		return err
+	}
+	dir := d.server.StateDir()
+	free, total, unknown := natsd.DiskRoom(dir)
+	if errors.Is(err, natsd.ErrDiskFull) || unknown != nil {
+		return err
+	}
+	return &natsd.DiskFullError{Dir: dir, Free: free, Total: total, Err: err}
 }
 
 // fullDisk says that the disk of the daemon's own server is full, and what to do.

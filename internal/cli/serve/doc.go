@@ -7,6 +7,10 @@
 //
 // # A serving process
 //
-//	parse ▶ embedded server or join ▶ provision ▶ service, folder, http ▶ ready line ▶ wait
+//	parse ▶ http ▶ embedded server or join ▶ provision ▶ service, folder ▶ ready line ▶ wait
 //	      signal ▶ not ready ▶ stop taking work ▶ finish work in hand (--grace) ▶ close in reverse
+//
+// A server that ran out of disk stores nothing more before it is started again, and may have acknowledged what it did not store. Once the
+// disk has room, the embedded server is started again with the daemon on it, which makes good for that as after an unclean stop. HTTP
+// answers all the time.
 package serve

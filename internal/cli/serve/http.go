@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
@@ -27,12 +28,27 @@ type healthServer struct {
 	server   *http.Server
 	// ready: the daemon takes work. It is set once and taken back when the daemon stops.
 	ready atomic.Bool
-	// live and work say what of the daemon does not: itself, and what it works with. They are set before run.
+	// shown is of the daemon that runs; nil while none does.
+	shown atomic.Pointer[shown]
+}
+
+// shown is what is asked of a running daemon.
+type shown struct {
+	// live and work say what of the daemon does not: itself, and what it works with.
 	live, work func(context.Context) []trouble
+	metrics    http.Handler
+}
+
+func newShown(registry *prometheus.Registry, d *daemon, now func() time.Time) *shown {
+	return &shown{
+		live:    func(ctx context.Context) []trouble { return d.liveness(ctx, now()) },
+		work:    func(ctx context.Context) []trouble { return d.readiness(ctx, now()) },
+		metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
+	}
 }
 
 // listenHealth opens the address; "off" means none, and a nil server.
-func listenHealth(ctx context.Context, address string, registry *prometheus.Registry) (*healthServer, error) {
+func listenHealth(ctx context.Context, address string, log zerolog.Logger) (*healthServer, error) {
 	if address == "off" {
 		return nil, nil
 	}
@@ -54,7 +70,7 @@ func listenHealth(ctx context.Context, address string, registry *prometheus.Regi
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", h.healthz)
 	mux.HandleFunc("GET /readyz", h.readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	mux.HandleFunc("GET /metrics", h.metrics)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, "waymark: /healthz, /readyz, /metrics")
 	})
@@ -66,6 +82,7 @@ func listenHealth(ctx context.Context, address string, registry *prometheus.Regi
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
+	h.guard(log)
 	return h, nil
 }
 
@@ -94,7 +111,12 @@ func closeListener(l net.Listener) error {
 }
 
 func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
-	tell(w, "not alive", h.live(r.Context()))
+	s := h.shown.Load()
+	if s == nil {
+		tell(w, "not alive", nil) // a start or a stop has its own limits, and a restart makes no room on a disk
+		return
+	}
+	tell(w, "not alive", s.live(r.Context()))
 }
 
 // tell answers with what is wrong, if anything is.
@@ -106,12 +128,25 @@ func tell(w http.ResponseWriter, first string, list []trouble) {
 	answer(w, http.StatusOK, "ok")
 }
 
+// starting is why a daemon that does not run yet, or no more, takes no work.
+var starting = trouble{"daemon", "is starting or stopping", "wait; the daemon's log says how far it is"}
+
 func (h *healthServer) readyz(w http.ResponseWriter, r *http.Request) {
-	if !h.ready.Load() {
-		tell(w, "not ready", []trouble{{"daemon", "is starting or stopping", "wait; the daemon's log says how far it is"}})
+	s := h.shown.Load()
+	if s == nil || !h.ready.Load() {
+		tell(w, "not ready", []trouble{starting})
 		return
 	}
-	tell(w, "not ready", h.work(r.Context()))
+	tell(w, "not ready", s.work(r.Context()))
+}
+
+func (h *healthServer) metrics(w http.ResponseWriter, r *http.Request) {
+	s := h.shown.Load()
+	if s == nil {
+		tell(w, "no metrics", []trouble{starting})
+		return
+	}
+	s.metrics.ServeHTTP(w, r)
 }
 
 func answer(w http.ResponseWriter, status int, text string) {

@@ -108,7 +108,7 @@ func (p *purgeTime) UnmarshalText(text []byte) error {
 }
 
 // Run serves until ctx ends. A stop that was asked for is no failure.
-func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
+func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("fleet", a.Fleet); err != nil {
 		return err
 	}
@@ -123,56 +123,65 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 		return err
 	}
 
-	dir, _ := a.StateDirectory() // whoever has none has no server of its own
-	for again := false; ; {
-		// A port that was chosen once is kept.
-		err := c.once(ctx, a, &c.HTTP, log)
-		if again && ctx.Err() == nil && err != nil && !errors.Is(err, errRoomAgain) && !roomAgain(dir) {
-			log.Error().Err(err).Msg("the disk filled up again during the start")
-			err = awaitRoom(ctx, dir)
-		}
-		if full, ok := errors.AsType[*natsd.DiskFullError](err); ok && ctx.Err() == nil {
-			log.Error().Err(err).Str("hint", failure.MakeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
-			err = awaitRoom(ctx, dir)
-		}
-		switch {
-		case !errors.Is(err, errRoomAgain):
-			return err
-		case ctx.Err() != nil:
-			return nil //nolint:nilerr // a stop that was asked for
-		}
-		again = true
-		log.Warn().Msg("the disk has room again: starting anew, as a server whose disk was full stores nothing more")
-	}
-}
-
-// once serves until ctx ends, something fails, or the embedded server must be started anew.
-func (c Cmd) once(ctx context.Context, a *base.App, address *string, log zerolog.Logger) (err error) {
-	var open closers
-	defer func() {
-		if closeErr := open.close(ctx); closeErr != nil {
-			log.Error().Err(closeErr).Msg("stopping was not clean")
-			err = errors.Join(err, closeErr)
-		}
-		if err == nil {
-			log.Info().Msg("stopped")
-		}
-	}()
-
 	// First what is cheap and can be taken already, so that a wrong start ends before anything is opened.
-	registry := newRegistry()
-	health, err := listenHealth(ctx, *address, registry)
+	health, err := listenHealth(ctx, c.HTTP, log)
 	if err != nil {
 		if used := c.stateInUse(a); used != nil {
 			return used
 		}
 		return err
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	ctx, done := context.WithCancel(ctx)
 	if health != nil {
-		*address = health.listener.Addr().String()
-		health.guard(log)
-		open.add("health server", base.CloseTimeout, health.shutdown)
+		group.Go(health.run)
+		group.Go(func() error {
+			<-ctx.Done()
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
+			defer cancel()
+			return health.shutdown(limit)
+		})
 	}
+	group.Go(func() error {
+		defer done()
+		return c.onDisk(ctx, a, health, log)
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	log.Info().Msg("stopped")
+	return nil
+}
+
+// onDisk serves until ctx ends or something fails. A disk that is full is waited for: a server that ran out of room stores nothing more
+// before it is started again, and what it acknowledged without storing it is made again by a daemon that starts on it.
+func (c Cmd) onDisk(ctx context.Context, a *base.App, health *healthServer, log zerolog.Logger) error {
+	for {
+		err := c.serve(ctx, a, health, log)
+		full, ok := errors.AsType[*natsd.DiskFullError](err)
+		if !ok || ctx.Err() != nil {
+			return err
+		}
+		if !roomAgain(full.Dir) {
+			log.Error().Err(err).Str("hint", failure.MakeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
+		}
+		if !awaitRoom(ctx, full.Dir) {
+			return nil
+		}
+		log.Warn().Msg("the disk has room again: starting the nats server and all that works on it")
+	}
+}
+
+// serve starts a daemon, on its own server or on one that it joins, and runs it until ctx ends or something fails.
+func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log zerolog.Logger) (err error) {
+	var open closers
+	defer func() {
+		if closeErr := open.close(ctx); closeErr != nil {
+			log.Error().Err(closeErr).Msg("stopping was not clean")
+			err = errors.Join(err, closeErr)
+		}
+	}()
+	registry := newRegistry()
 	d, err := c.start(ctx, a, registry, &open, log)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -182,10 +191,10 @@ func (c Cmd) once(ctx context.Context, a *base.App, address *string, log zerolog
 		return err
 	}
 	if health != nil {
-		health.live = func(ctx context.Context) []trouble { return d.liveness(ctx, a.Now()) }
-		health.work = func(ctx context.Context) []trouble { return d.readiness(ctx, a.Now()) }
+		health.shown.Store(newShown(registry, d, a.Now))
+		defer health.shown.Store(nil)
 	}
-	return c.serve(ctx, a, d, health, log)
+	return d.ranOut(c.run(ctx, a, d, health, log))
 }
 
 // stateInUse says that another daemon has the state directory in use: then the port that it listens on is the lesser trouble.
@@ -200,20 +209,10 @@ func (c Cmd) stateInUse(a *base.App) error {
 	return natsd.InUse(dir)
 }
 
-// serve runs everything until ctx ends or something fails.
-func (c Cmd) serve(ctx context.Context, a *base.App, d *daemon, health *healthServer, log zerolog.Logger) error {
+// run runs everything until ctx ends or something fails.
+func (c Cmd) run(ctx context.Context, a *base.App, d *daemon, health *healthServer, log zerolog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	d.run(ctx, group, log)
-	if health != nil {
-		group.Go(health.run)
-		group.Go(func() error {
-			<-ctx.Done()
-			health.ready.Store(false)
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-			defer cancel()
-			return health.shutdown(limit)
-		})
-	}
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -227,6 +226,13 @@ func (c Cmd) serve(ctx context.Context, a *base.App, d *daemon, health *healthSe
 		}
 		log.Info().Str("url", line.URL).Str("fleet", line.Fleet).Msg("ready")
 		return printReady(a, line)
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		if health != nil {
+			health.ready.Store(false)
+		}
+		return nil
 	})
 	return group.Wait()
 }
