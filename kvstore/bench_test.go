@@ -126,16 +126,16 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
-// BenchmarkList reads one page of 100 out of many runs, near their end: behind the first 100,000 that the
+// BenchmarkListLive reads one page of 100 out of many live runs, near their end: behind the first 100,000 that the
 // server names in one answer.
-func BenchmarkList(b *testing.B) {
+func BenchmarkListLive(b *testing.B) {
 	for _, n := range []int{10_000, 150_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			s := newBench(b)
-			putMany(b, s, n)
+			putManyLive(b, s, n)
 			after := fmt.Sprintf("run-%05d", n*9/10)
 			for b.Loop() {
-				page, _, err := s.shard.Checkpoints.List(b.Context(), after, 100, nil)
+				page, _, err := s.shard.Checkpoints.ListLive(b.Context(), after, 100)
 				require.NoError(b, err)
 				require.Len(b, page, 100)
 			}

@@ -10,33 +10,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// listExamined bounds the checkpoints that one call of List reads.
+// listExamined bounds the checkpoints that one call of ListLive reads.
 const listExamined = 8192
 
-// List returns up to limit of the shard's checkpoints in the order of run ids, from the first after the run
-// named by after ("" for the beginning), and the after of the next page ("" at the end). filter, if not nil,
-// chooses; checkpoints that cannot be read pass it and carry their error. A page can be shorter than limit,
-// even empty, with more to come: one call examines at most 8,192 checkpoints.
-//
-// It keeps at most one page of the server's list of subjects (100,000 keys) and one of checkpoints. Each such
-// page makes the server count all of the bucket's keys, so walking a million runs takes seconds; for runs that
-// have not ended use [Checkpoints.ListLive]. It does not wait for the folder, and may be stale.
-func (c *Checkpoints) List(ctx context.Context, after string, limit int, filter func(*schema.Checkpoint) bool) (page []Stored, next string, err error) {
-	return c.list(ctx, "", after, limit, filter)
-}
-
-// ListLive is [Checkpoints.List] over the runs of the live index: runs that have not ended, and perhaps some
-// that have just done so.
-func (c *Checkpoints) ListLive(ctx context.Context, after string, limit int, filter func(*schema.Checkpoint) bool) (page []Stored, next string, err error) {
-	return c.list(ctx, schema.LiveKeyPrefix, after, limit, filter)
-}
-
-func (c *Checkpoints) list(ctx context.Context, prefix, after string, limit int, filter func(*schema.Checkpoint) bool) (page []Stored, next string, err error) {
+// ListLive returns up to limit checkpoints of the live index in the order of run ids, from the first after the run named
+// by after ("" for the beginning), and the after of the next page ("" at the end): runs that have not ended, and perhaps
+// some that have just done so. Checkpoints that cannot be read carry their error. A page can be shorter than limit, even
+// empty, with more to come: one call examines at most 8,192 entries. It does not wait for the fold, and may be stale.
+func (c *Checkpoints) ListLive(ctx context.Context, after string, limit int) (page []Stored, next string, err error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("list checkpoints: limit is %d, use 1 or more", limit)
 	}
 	examined := 0
-	err = c.pages(ctx, prefix, after, func(runs []string) (bool, error) {
+	err = c.pages(ctx, schema.LiveKeyPrefix, after, func(runs []string) (bool, error) {
 		for chunk := range slices.Chunk(runs, manyKeys) {
 			found, err := c.bucket.many(ctx, chunk)
 			if err != nil {
@@ -52,11 +38,7 @@ func (c *Checkpoints) list(ctx context.Context, prefix, after string, limit int,
 				if !ok {
 					continue // deleted, or indexed and not yet put
 				}
-				s := c.stored(run, e)
-				if s.Err == nil && filter != nil && !filter(s.Checkpoint) {
-					continue
-				}
-				page = append(page, s)
+				page = append(page, c.stored(run, e))
 			}
 		}
 		return true, nil

@@ -28,20 +28,32 @@ func putMany(tb testing.TB, b *bench, n int) {
 	}
 }
 
-func TestListPagesInTheOrderOfRunIDs(t *testing.T) {
+// putManyLive puts checkpoints, and an entry of the live index for each.
+func putManyLive(tb testing.TB, b *bench, n int) {
+	tb.Helper()
+	putMany(tb, b, n)
+	runs := make([]string, n)
+	for i := range runs {
+		runs[i] = fmt.Sprintf("run-%05d", i)
+	}
+	for part := range slices.Chunk(runs, 10_000) { // a batch has one deadline
+		putLive(tb, b, part...)
+	}
+}
+
+func TestListLive_ManyRuns_PagesInTheOrderOfRunIDs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
-	putMany(t, b, 1500)
+	putManyLive(t, b, 1500)
 	_, rev, err := cps.GetFresh(t.Context(), "run-00003")
 	require.NoError(t, err)
 	require.NoError(t, cps.Delete(t.Context(), "run-00003", rev))
-	putLive(t, b, "run-00001")
 
 	var runs []string
 	for after, pages := "", 0; ; pages++ {
 		require.Less(t, pages, 6)
-		page, next, err := cps.List(t.Context(), after, 300, nil)
+		page, next, err := cps.ListLive(t.Context(), after, 300)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page), 300)
 		for _, s := range page {
@@ -58,39 +70,37 @@ func TestListPagesInTheOrderOfRunIDs(t *testing.T) {
 	require.Len(t, runs, 1499)
 	require.IsIncreasing(t, runs)
 	require.NotContains(t, runs, "run-00003")
-
-	done, _, err := cps.List(t.Context(), "", 1000, func(cp *schema.Checkpoint) bool { return cp.Status.Terminal() })
-	require.NoError(t, err)
-	require.Len(t, done, 150)
 }
 
-func TestListShowsWhatItCannotRead(t *testing.T) {
+func TestListLive_DamagedCheckpoint_CarriesItsError(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	putMany(t, b, 3)
+	putManyLive(t, b, 3)
 	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
 	require.NoError(t, err)
 	_, err = kv.Put(t.Context(), "run-00001", []byte("junk"))
 	require.NoError(t, err)
 	for _, key := range []string{"\xff", "\xfe", "not-valid!"} {
-		_, err = b.js.Publish(t.Context(), "$KV."+b.names.CheckpointBucket()+"."+key, []byte("foreign"))
+		_, err = b.js.Publish(t.Context(), "$KV."+b.names.CheckpointBucket()+"."+schema.LiveKeyPrefix+key, []byte("foreign"))
 		require.NoError(t, err)
 	}
-	page, next, err := b.shard.Checkpoints.List(t.Context(), "", 10, func(*schema.Checkpoint) bool { return false })
+	page, next, err := b.shard.Checkpoints.ListLive(t.Context(), "", 10)
 	require.NoError(t, err)
 	require.Empty(t, next)
-	require.Len(t, page, 1)
-	require.Equal(t, "run-00001", page[0].Run)
-	require.ErrorIs(t, page[0].Err, kvstore.ErrCorrupt)
+	require.Len(t, page, 3)
+	require.NoError(t, page[0].Err)
+	require.Equal(t, "run-00001", page[1].Run)
+	require.ErrorIs(t, page[1].Err, kvstore.ErrCorrupt)
+	require.NoError(t, page[2].Err)
 }
 
-func TestListOfAnEmptyBucket(t *testing.T) {
+func TestListLive_EmptyBucket_ReturnsAnEmptyPage(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
-	page, next, err := cps.List(t.Context(), "", 10, nil)
+	page, next, err := cps.ListLive(t.Context(), "", 10)
 	require.NoError(t, err)
 	require.Empty(t, page)
 	require.Empty(t, next)
-	_, _, err = cps.List(t.Context(), "", 0, nil)
+	_, _, err = cps.ListLive(t.Context(), "", 0)
 	require.ErrorContains(t, err, "limit")
 }

@@ -64,7 +64,7 @@ func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
 	require.Len(t, kept, 1, "twice is once")
 	require.Equal(t, []string{"run-00002", "run-00004", "run-00009", "unborn"}, slices.Sorted(maps.Keys(indexed(t, cps))))
 
-	page, next, err := cps.ListLive(t.Context(), "", 10, nil)
+	page, next, err := cps.ListLive(t.Context(), "", 10)
 	require.NoError(t, err)
 	require.Empty(t, next)
 	require.Len(t, page, 3, "a run without a checkpoint yet is left out")

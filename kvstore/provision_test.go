@@ -329,7 +329,7 @@ func TestPutIntoMissingBucketSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 	_, _, err = b.shard.Checkpoints.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
-	_, _, err = b.shard.Checkpoints.List(t.Context(), "", 10, nil)
+	_, _, err = b.shard.Checkpoints.ListLive(t.Context(), "", 10)
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 }
 

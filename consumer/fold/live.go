@@ -323,7 +323,7 @@ func (s *term) checkLive(ctx context.Context) error {
 		return err
 	}
 	for after := ""; ; {
-		page, next, err := cps.ListLive(ctx, after, liveCheckPage, nil)
+		page, next, err := cps.ListLive(ctx, after, liveCheckPage)
 		if err != nil {
 			return err
 		}
