@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -39,7 +40,7 @@ type Config struct {
 	MaxClaims int
 	// Requests and Worker tune the service and the fold of each shard. The daemon sets what names the fleet, the replica and the shard,
 	// MaxClaims, and the parts that they share.
-	Requests ServiceConfig
+	Requests service.Config
 	Worker   fold.Config
 	// RetainEvery is the pace at which ended runs are held against the fleet's policy. Default [DefaultRetainEvery].
 	RetainEvery time.Duration
@@ -49,19 +50,19 @@ type Config struct {
 	Changed func(schema.FleetSettings)
 }
 
-// Validate names the first field that cannot be used. The error matches [ErrConfig].
+// Validate names the first field that cannot be used. The error matches [service.ErrConfig].
 func (c *Config) Validate() error {
 	if err := schema.CheckName("fleet", c.Fleet); err != nil {
-		return fmt.Errorf("%w: Fleet: %w", ErrConfig, err)
+		return fmt.Errorf("%w: Fleet: %w", service.ErrConfig, err)
 	}
 	if err := schema.CheckName("replica", c.Name); err != nil {
-		return fmt.Errorf("%w: Name: %w", ErrConfig, err)
+		return fmt.Errorf("%w: Name: %w", service.ErrConfig, err)
 	}
 	if c.Service == nil {
-		return fmt.Errorf("%w: Service is nil", ErrConfig)
+		return fmt.Errorf("%w: Service is nil", service.ErrConfig)
 	}
 	if c.RetainEvery < 0 {
-		return fmt.Errorf("%w: RetainEvery is %s, use 0 or more", ErrConfig, c.RetainEvery)
+		return fmt.Errorf("%w: RetainEvery is %s, use 0 or more", service.ErrConfig, c.RetainEvery)
 	}
 	return nil
 }
@@ -77,11 +78,11 @@ type Daemon struct {
 
 	settings *Settings
 	liveRuns *liveness.LiveRuns
-	service  *Service
+	service  *service.Service
 	// heartbeats and retainer are nil in a daemon that does not fold, and assigner also in one that is alone.
 	heartbeats *liveness.Heartbeats
 	assigner   *assign.Assigner
-	retainer   *Retainer
+	retention  *service.RetentionWorker
 	// doubted counts the shards that have not made good for an unclean start.
 	doubted atomic.Int64
 
@@ -118,21 +119,21 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
 	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
 	requests.Retention = func() schema.RetentionPolicy { return d.settings.Current().Retention }
-	requests.Folder = func(shard int) Folder {
+	requests.Folder = func(shard int) service.Folder {
 		if w := d.worker(shard); w != nil {
 			return w
 		}
 		return nil
 	}
 	var err error
-	if d.service, err = NewService(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
+	if d.service, err = service.New(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err
 	}
 	if cfg.Fold == nil {
 		return d, nil
 	}
 	d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
-	d.retainer = NewRetainer(d.service, d.leads, cfg.RetainEvery, log)
+	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
 		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
 	}
@@ -146,7 +147,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{d.service.Run, d.liveRuns.Run, d.settings.Run}
 	if d.heartbeats != nil {
-		parts = append(parts, d.heartbeats.Run, d.retainer.Run)
+		parts = append(parts, d.heartbeats.Run, d.retention.Run)
 	}
 	if d.assigner != nil {
 		parts = append(parts, d.assigner.Run)
@@ -164,7 +165,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) Ready() <-chan struct{} { return d.service.Ready() }
 
 // Service answers the daemon's requests.
-func (d *Daemon) Service() *Service { return d.service }
+func (d *Daemon) Service() *service.Service { return d.service }
 
 // Settings are the fleet's, as the daemon follows them.
 func (d *Daemon) Settings() *Settings { return d.settings }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -32,7 +33,7 @@ func TestDaemonConfig_FieldThatCannotBeUsed_IsNamed(t *testing.T) {
 		require.NoError(t, cfg.Validate())
 		c.change(&cfg)
 		_, err := consumer.New(t.Context(), cfg, time.Now, natstest.Logger(t))
-		require.ErrorIs(t, err, consumer.ErrConfig)
+		require.ErrorIs(t, err, service.ErrConfig)
 		require.ErrorContains(t, err, c.name)
 	}
 }

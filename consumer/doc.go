@@ -1,45 +1,13 @@
-// Package consumer is the daemon's work on a fleet: it folds the log into checkpoints and segments, and answers who asks
-// for a run.
+// Package consumer is the daemon of a fleet: it folds the log into checkpoints and segments, detects dead executors, and answers who asks
+// for a run. A program that embeds Waymark needs [Daemon] and nothing else.
 //
-// # What it owns
+// It puts the parts together, follows the fleet's settings, and brings shards into service that are added while it runs:
 //
-//   - [Daemon]: one replica, put together from all the parts below. A program that embeds Waymark needs nothing else.
-//   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
-//     handoff, fleet. It reads, and writes nothing but control events and barriers.
+//   - package fold: one shard's fold loop;
+//   - package service: recovery and queries over NATS request-reply;
+//   - package liveness: live runs, heartbeats, and the runs of silent executors;
+//   - package assign: which replica folds which shard.
 //
-// Folder and service meet in the buckets only. The service does not wait for a folder: a checkpoint of any age, or none,
-// is where it starts to fold from.
-//
-// # What it promises
-//
-//   - An answer to recover or get contains every event acknowledged before the request. For recover the proof is the
-//     acknowledgement of run.resumed, published by compare-and-set behind the last event folded; for get it is a
-//     barrier, shared by all who wait for one, and one server's answer that shows it.
-//   - Stale is never passed off as whole: without proof before the deadline the answer is 503.
-//   - A takeover opens exactly one epoch for a request_id, as long as that epoch is the run's current one.
-//   - A claim gives a run to one executor: by the same compare-and-set, on a reading in which the run is claimable. A repeat of
-//     the request is given the same run, also by another replica.
-//   - What was asked for twice (an answer, a cancel, a hand-off) is written once; who comes second is told who was first.
-//   - Missing events are named in the answer, never folded over, and named only after the leader confirmed it.
-//   - Memory does not depend on a run's length: segments are sent as stored, four are fetched ahead, long tails are read
-//     twice, replies under way are bounded, and so is what is folded for view state.
-//   - The segments of view events are sent while the run is read and proven, the answer behind them: before it came nothing
-//     is called whole.
-//
-// # A takeover
-//
-//	read ──▶ judge ──▶ publish run.resumed, CAS on the last event ──▶ read back, fold ──▶ answer
-//	 ▲         │                    │
-//	 │         │ epoch open already, └── another event came first
-//	 │         ▼ or refusal           │
-//	 │      prove by barrier           │
-//	 └─────────┴───────────────────────┘
-//
-// # On failure
-//
-// A checkpoint that is missing, corrupt or of another log costs time: segments and log are read instead, and it is
-// counted. A log that went back is read from its beginning, and what the checkpoint knew beyond it is a gap. A corrupt
-// segment ends an answer with the code damaged and its place. Segments that were sent, and are not what the run was found
-// to be, are taken back. A tail that is sealed and purged while it is read is taken from its segments. A client that does not take its replies ends its own
-// answer and nothing else. Every error reply has a stable code and says what to do next.
+// It must not know how any of them works. Fold and service meet in the buckets only. The service does not wait for a fold worker: a checkpoint
+// of any age, or none, is where it starts to fold from.
 package consumer

@@ -12,6 +12,7 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
@@ -38,7 +39,7 @@ func (w *world) daemon() {
 func startDaemon(ctx context.Context, js jetstream.JetStream, log zerolog.Logger) (heartbeats *liveness.Heartbeats, wait func() error, err error) {
 	daemon, err := consumer.New(ctx, consumer.Config{
 		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
-		Requests: consumer.ServiceConfig{ClaimRate: 1000, ClaimBurst: 1000},
+		Requests: service.Config{ClaimRate: 1000, ClaimBurst: 1000},
 		Worker:   fold.Config{SweepEvery: 50 * time.Millisecond},
 	}, time.Now, log)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
 	answers "github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -62,7 +62,7 @@ func limitRows() [][3]string {
 		{"runs in one list", fmt.Sprintf("%d (to %d)", schema.DefaultList, schema.MaxList), "go on with `after`"},
 		{"a run that the daemon folds for view state", size(schema.MaxStateView), "`too_large`: ask for view events, the client folds"},
 		{"replies under way unacknowledged", size(schema.FlowWindow), "the daemon waits for the client"},
-		{"claims given a run, by each replica", fmt.Sprintf("%d a second, %d at once", consumer.DefaultClaimRate, consumer.DefaultClaimBurst), "told when to ask again"},
+		{"claims given a run, by each replica", fmt.Sprintf("%d a second, %d at once", service.DefaultClaimRate, service.DefaultClaimBurst), "told when to ask again"},
 		{"claims in a row without progress", count(schema.DefaultMaxClaims), "quarantine: `waymark release`, or take it over with reason request"},
 		{"a `response_schema`; nesting of it and of an answer", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},
 		{"steps of holding an answer against its schema", count(answers.MaxWork), "the same"},

@@ -32,7 +32,7 @@ var fuzzed = map[string]string{
 	"kvstore.DecodeErasure":                 "kvstore.FuzzStored",
 	"internal/cli/storage.EraseCmd.check":   "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
 	"internal/cli/storage.forksIn":          "- the daemon's answer, read into plain fields that are shown",
-	"consumer.parseCleanupPlace":            "consumer.FuzzRequests",
+	"consumer/service.parseCleanupPlace":    "consumer/service.FuzzRequests",
 	"internal/spans.Positions.read":         "- this user's own file, with the user's own rights",
 	"kvstore.Blob.judge":                    "kvstore.FuzzStored",
 	"kvstore.decodeLive":                    "kvstore.FuzzStored",
@@ -46,8 +46,8 @@ var fuzzed = map[string]string{
 	"internal/access.Prover":                "internal/access.FuzzProver",
 	"internal/access.Proves":                "- the NATS server's own answer, read into plain fields",
 	"internal/answerschema.bounded":         "internal/answerschema.FuzzCheck",
-	"consumer.task.decode":                  "consumer.FuzzRequests",
-	"consumer.parsePlace":                   "consumer.FuzzPlace",
+	"consumer/service.task.decode":          "consumer/service.FuzzRequests",
+	"consumer/service.parsePlace":           "consumer/service.FuzzPlace",
 	"consumer/liveness.readHeartbeat":       "consumer/liveness.FuzzHeard",
 	"consumer/assign.Assigner.heard":        "consumer/assign.FuzzHeard",
 	"internal/fleetclient.ErrorOf":          "internal/fleetclient.FuzzReplies",
@@ -242,7 +242,7 @@ func TestEveryRequestOfTheServiceIsFuzzed(t *testing.T) {
 					}
 				}
 			case *ast.FuncDecl:
-				if f.dir() == "consumer" && d.Name.Name == "FuzzRequests" {
+				if f.dir() == "consumer/service" && d.Name.Name == "FuzzRequests" {
 					ast.Inspect(d, func(node ast.Node) bool {
 						if s, ok := node.(*ast.SelectorExpr); ok {
 							sent[s.Sel.Name] = true
@@ -255,6 +255,6 @@ func TestEveryRequestOfTheServiceIsFuzzed(t *testing.T) {
 	}
 	require.Greater(t, len(verbs), 8)
 	for verb := range verbs {
-		require.True(t, sent[verb], "consumer.FuzzRequests does not send schema.%s: add it to its verbs, with seeds", verb)
+		require.True(t, sent[verb], "consumer/service.FuzzRequests does not send schema.%s: add it to its verbs, with seeds", verb)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/journal"
@@ -36,7 +37,7 @@ func newFleet(t *testing.T) *publisher.Fleet {
 	config := kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}
 	require.NoError(t, kvstore.Provision(t.Context(), js, config))
 	daemon, err := consumer.New(t.Context(), consumer.Config{
-		Fleet: "default", Name: "test", Service: js, Requests: consumer.ServiceConfig{Grace: time.Second},
+		Fleet: "default", Name: "test", Service: js, Requests: service.Config{Grace: time.Second},
 	}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
@@ -193,7 +193,7 @@ func (c *Client) servedFleets(ctx context.Context) []string {
 		return nil
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
-	if c.NATS.PublishRequest(micro.APIPrefix+"."+micro.PingVerb.String()+"."+consumer.ServiceName, inbox, nil) != nil {
+	if c.NATS.PublishRequest(micro.APIPrefix+"."+micro.PingVerb.String()+"."+service.Name, inbox, nil) != nil {
 		return nil
 	}
 	var list []string

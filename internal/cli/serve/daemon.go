@@ -19,6 +19,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
@@ -122,7 +123,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 	}
 	config := consumer.Config{
 		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
-		Requests: consumer.ServiceConfig{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
+		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
 		Worker:   fold.Config{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
 		Opened:   func(shard int, f *fold.Worker) { registerFolder(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -119,11 +119,11 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 
 // recoveryMetrics show the takeovers that this daemon answered.
 type recoveryMetrics struct {
-	stats                  *consumer.RecoveryStats
+	stats                  *service.RecoveryStats
 	took, last, lastFinish *prometheus.Desc
 }
 
-func newRecoveryMetrics(fleet string, stats *consumer.RecoveryStats) *recoveryMetrics {
+func newRecoveryMetrics(fleet string, stats *service.RecoveryStats) *recoveryMetrics {
 	labels := prometheus.Labels{"fleet": fleet}
 	return &recoveryMetrics{
 		stats: stats,

@@ -13,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
@@ -163,7 +164,7 @@ func registerHeartbeats(registry prometheus.Registerer, fleet string, h *livenes
 }
 
 // registerService adds a service's counters, labelled with the fleet.
-func registerService(registry prometheus.Registerer, fleet string, svc *consumer.Service) {
+func registerService(registry prometheus.Registerer, fleet string, svc *service.Service) {
 	s := svc.Stats()
 	labels := prometheus.Labels{"fleet": fleet}
 	for verb, n := range svc.Requests() {
@@ -210,7 +211,7 @@ func registerService(registry prometheus.Registerer, fleet string, svc *consumer
 }
 
 // registerFleet adds what is known of the fleet as a whole, and of its recoveries.
-func registerFleet(registry prometheus.Registerer, fleet string, s *consumer.Service) {
+func registerFleet(registry prometheus.Registerer, fleet string, s *service.Service) {
 	registry.MustRegister(newFleetMetrics(fleet, s.State), newRecoveryMetrics(fleet, &s.Stats().Recovery))
 }
 

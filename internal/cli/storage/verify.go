@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
@@ -102,7 +102,7 @@ func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 		if errors.Is(err, verify.ErrNoRun) {
 			switch record, _, _, err := shard.Erasures.Get(ctx, c.Run_); {
 			case err == nil:
-				removed = consumer.Erased(record)
+				removed = service.Erased(record)
 			case !errors.Is(err, kvstore.ErrNotFound):
 				return err
 			}

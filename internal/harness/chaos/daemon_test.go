@@ -17,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
 )
@@ -90,7 +91,7 @@ func (w *world) startDaemon() error {
 	}
 	cfg := consumer.Config{
 		Fleet: fleetName, Name: d.name, Service: serviceJS, Fold: foldJS, Alone: true,
-		Requests: consumer.ServiceConfig{Workers: 4, Timeout: serviceTimeout, Grace: 50 * time.Millisecond},
+		Requests: service.Config{Workers: 4, Timeout: serviceTimeout, Grace: 50 * time.Millisecond},
 		Worker: fold.Config{
 			BatchEvents: w.plan.batch, Linger: time.Millisecond, SealBytes: 8 << 10, SealEvents: w.plan.seal,
 			SealMaxBytes: 64 << 10, SealMaxEvents: 2 * w.plan.seal, LeaseTTL: time.Second, ReconcileEvery: 10 * time.Millisecond,

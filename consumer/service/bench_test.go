@@ -1,0 +1,133 @@
+package service_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// benchWorld is a service and a run of n events, sealed by a folder that then stops unless it is to stay.
+func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writer) {
+	b.Helper()
+	w := newServiceWorld(b, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = 2 << 30 })
+	x := w.long("run-1", n, payload)
+	if sealed {
+		_, stop := w.fold(fold.Config{})
+		w.awaitSealed(x, n-n/10-1024)
+		require.Eventually(b, func() bool {
+			c, _, err := w.shard.Checkpoints.GetFresh(b.Context(), "run-1")
+			return err == nil && c.Counts.Events == int64(n+1)
+		}, 60*time.Second, 10*time.Millisecond)
+		stop()
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	return w, x
+}
+
+// BenchmarkHead is a read of a run's head, barrier included, by the length of the run; raw is one publish and one
+// get of the last message, the least that could prove anything.
+func BenchmarkHead(b *testing.B) {
+	for _, n := range []int{100, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("get/events=%d", n), func(b *testing.B) {
+			w, _ := benchWorld(b, n, 200, true)
+			for b.Loop() {
+				w.get("run-1", schema.ViewHead)
+			}
+		})
+		b.Run(fmt.Sprintf("recover/events=%d", n), func(b *testing.B) {
+			w, _ := benchWorld(b, n, 200, true)
+			i := 0
+			for b.Loop() {
+				i++
+				reply, _ := w.recover("run-1", takeover("executor-2", fmt.Sprintf("req-%d", i)))
+				if i%64 == 0 { // as the folder would
+					b.StopTimer()
+					c, rev, err := w.shard.Checkpoints.GetFresh(b.Context(), "run-1")
+					require.NoError(b, err)
+					c.TailEvents += 64
+					c.Head = reply.Head
+					_, err = w.shard.Checkpoints.Put(b.Context(), c, rev)
+					require.NoError(b, err)
+					b.StartTimer()
+				}
+			}
+		})
+	}
+	b.Run("raw", func(b *testing.B) {
+		w, _ := benchWorld(b, 100, 200, false)
+		for b.Loop() {
+			_, err := w.js.Publish(b.Context(), w.names.EventSubject("raw"), nil)
+			require.NoError(b, err)
+			_, _, err = eventlog.Last(b.Context(), w.js, w.names, "run-1")
+			require.NoError(b, err)
+		}
+	})
+}
+
+// BenchmarkEvents is a read of all of a run's events, in bytes of payload a second; raw fetches the same messages
+// from the log with an ordered consumer and does nothing with them.
+func BenchmarkEvents(b *testing.B) {
+	const n, payload = 20_000, 2 << 10
+	size := func(b *testing.B, x *writer) int64 {
+		b.Helper()
+		total := int64(0)
+		require.NoError(b, eventlog.Read(b.Context(), x.w.js, x.w.names, "run-1", 0, func(r schema.Record) error {
+			total += int64(r.Size())
+			return nil
+		}))
+		b.SetBytes(total)
+		return total
+	}
+	for _, sealed := range []bool{true, false} {
+		b.Run(fmt.Sprintf("sealed=%v", sealed), func(b *testing.B) {
+			w, x := benchWorld(b, n, payload, sealed)
+			size(b, x)
+			first := time.Duration(0)
+			for b.Loop() {
+				start, come := time.Now(), false
+				_, err := w.askWith(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents}, func(m *nats.Msg) {
+					if kind := m.Header.Get(schema.HeaderKind); !come && (kind == schema.KindSegment || kind == schema.KindFrames) {
+						come = true
+						first += time.Since(start)
+					}
+				})
+				require.NoError(b, err)
+			}
+			b.ReportMetric(float64(first.Microseconds())/float64(b.N)/1000, "ms/first-byte")
+		})
+	}
+	b.Run("raw", func(b *testing.B) {
+		w, x := benchWorld(b, n, payload, false)
+		size(b, x)
+		for b.Loop() {
+			sub, err := w.nc.SubscribeSync(w.nc.NewRespInbox())
+			require.NoError(b, err)
+			js, err := w.nc.JetStream()
+			require.NoError(b, err)
+			cons, err := js.SubscribeSync(w.names.EventSubject("run-1"), nats.OrderedConsumer())
+			require.NoError(b, err)
+			for range n + 1 {
+				_, err := cons.NextMsg(time.Minute)
+				require.NoError(b, err)
+			}
+			require.NoError(b, cons.Unsubscribe())
+			require.NoError(b, sub.Unsubscribe())
+		}
+	})
+	b.Run("eventlog", func(b *testing.B) {
+		_, x := benchWorld(b, n, payload, false)
+		for b.Loop() {
+			size(b, x)
+		}
+	})
+}

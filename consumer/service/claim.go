@@ -1,0 +1,377 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// maxClaimTries bounds the runs that one claim loses to others before it is told to ask again.
+	maxClaimTries = 8
+	// claimPatience bounds the takeover of one run for a claim, so that a shard without a leader does not hold up the rest.
+	claimPatience = 3 * time.Second
+	// claimIdle is when to ask again where there is nothing to claim.
+	claimIdle = time.Second
+	// claimQueue is the longest that somebody is told to wait because of the rate.
+	claimQueue = 30 * time.Second
+	// hiddenTaken is how long a run is not given that was taken, until its entry says so; hiddenLost one that
+	// somebody else was found to have, and hiddenBroken one that could not be read.
+	hiddenTaken  = 30 * time.Second
+	hiddenLost   = time.Second
+	hiddenBroken = 10 * time.Second
+	// claimMemory and maxClaimMemory bound for how long, and how many, requests are remembered with what they were given.
+	claimMemory    = 10 * time.Minute
+	maxClaimMemory = 1 << 14
+	// maxClaimAgents bounds the agents of a request.
+	maxClaimAgents = 256
+)
+
+// claims is what a replica knows of the claims it serves: which runs are being taken, what the rate allows, and what
+// requests were answered with.
+type claims struct {
+	now   func() time.Time
+	step  time.Duration
+	limit *rate.Limiter
+
+	mu sync.Mutex
+	// line is when the last of those who were told to come again may come.
+	line time.Time
+	// inHand counts the requests that look for a run.
+	inHand int
+	// reserved runs are being taken by one of them.
+	reserved map[string]bool
+	// known are the requests that are in hand or were given a run, and aged those that were, oldest first.
+	known map[claimKey]*claim
+	aged  []*claim
+}
+
+// claimKey names a claim: its executor, and its request.
+type claimKey struct{ executor, request string }
+
+// claim is one request and its repeats.
+type claim struct {
+	key claimKey
+	// done is closed when the try in hand has ended.
+	done chan struct{}
+	// What follows belongs to the try in hand, and after it to nobody.
+
+	// reply is what it was given, nil for nothing yet.
+	reply *schema.ClaimReply
+	// begun is a run whose takeover was published, and may or may not be stored.
+	begun string
+	at    time.Time
+}
+
+func newClaims(cfg *Config, now func() time.Time) *claims {
+	return &claims{
+		now: now, step: time.Duration(float64(time.Second) / cfg.ClaimRate), limit: rate.NewLimiter(rate.Limit(cfg.ClaimRate), cfg.ClaimBurst),
+		reserved: make(map[string]bool), known: make(map[claimKey]*claim),
+	}
+}
+
+// enter returns the request's claim when it is the caller's to serve, and otherwise what it was given, after waiting for
+// the try in hand.
+func (c *claims) enter(ctx context.Context, key claimKey) (*claim, *schema.ClaimReply, error) {
+	for {
+		c.mu.Lock()
+		q := c.known[key]
+		switch {
+		case q == nil:
+			q = &claim{key: key, done: make(chan struct{})}
+			c.known[key] = q
+			c.inHand++
+			c.mu.Unlock()
+			return q, nil, nil
+		case q.done == nil && q.reply != nil:
+			c.mu.Unlock()
+			return nil, q.reply, nil
+		case q.done == nil:
+			q.done = make(chan struct{})
+			c.inHand++
+			c.mu.Unlock()
+			return q, nil, nil
+		}
+		done := q.done
+		c.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("waiting for the same request: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// leave ends a try. A request that was given a run is remembered, and so is one of which nobody knows.
+func (c *claims) leave(q *claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inHand--
+	close(q.done)
+	q.done = nil
+	now := c.now()
+	if q.reply == nil && q.begun == "" {
+		delete(c.known, q.key)
+	} else if q.at.IsZero() { // otherwise it ages already
+		q.at = now
+		c.aged = append(c.aged, q)
+	}
+	for len(c.aged) > 0 && (len(c.aged) > maxClaimMemory || now.Sub(c.aged[0].at) > claimMemory) {
+		old := c.aged[0]
+		c.aged = c.aged[1:]
+		if old.done != nil {
+			old.at = time.Time{} // in hand once more: it ages from then on
+		} else {
+			delete(c.known, old.key)
+		}
+	}
+}
+
+// reserve takes one of the candidates for a request: of its own runs the oldest, or else of all. Where several requests are
+// in hand each takes one of the first few: which, follows from the request, so that a repeat that another replica
+// answers tends to the same run.
+func (c *claims) reserve(req *schema.ClaimRequest, candidates []schema.Live) (string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	best, most, seen := "", uint64(0), 0
+	own := false
+	for i := range candidates {
+		l := &candidates[i]
+		mine := l.Executor == req.Executor
+		if c.reserved[l.Run] || own && !mine {
+			continue
+		}
+		if seen++; seen > min(c.inHand, maxClaimTries) && best != "" {
+			break
+		}
+		own = mine
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(req.RequestID + " " + l.Run)) // a hash takes everything
+		if weight := h.Sum64(); best == "" || weight > most {
+			best, most = l.Run, weight
+		}
+	}
+	if best == "" {
+		return "", false
+	}
+	c.reserved[best] = true
+	return best, true
+}
+
+func (c *claims) release(run string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.reserved, run)
+}
+
+// later gives somebody who came when the rate was used up a place in a line that moves at the rate, and says how far away
+// it is: a thousand who ask at once come again one by one.
+func (c *claims) later() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	if c.line.Before(now) {
+		c.line = now
+	}
+	wait := c.line.Sub(now) + c.step
+	if wait > claimQueue {
+		return jitter(claimQueue)
+	}
+	c.line = c.line.Add(c.step)
+	return jitter(wait)
+}
+
+// jitter adds up to a half to a wait, so that those who were told the same do not come back together.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
+
+// claim hands a claimable run to the executor that asks.
+//
+// A repeat is answered with the run that the first try was given: this replica remembers it, another one finds the run
+// by the request in the live index, and before that has come through both choose alike.
+func (s *Service) claim(ctx context.Context, t *task) error {
+	var req schema.ClaimRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkClaim(&req); err != nil {
+		return err
+	}
+	q, given, err := s.claims.enter(ctx, claimKey{req.Executor, req.RequestID})
+	if err != nil {
+		return err
+	}
+	if given != nil {
+		s.stats.ClaimsRepeated.Add(1)
+		return t.whole(given)
+	}
+	reply, err := s.give(ctx, &req, q)
+	if err == nil && reply.Run != "" {
+		q.reply = reply
+	}
+	s.claims.leave(q)
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// checkClaim validates a request.
+func checkClaim(req *schema.ClaimRequest) error {
+	if err := schema.CheckName("executor", req.Executor); err != nil {
+		return badField("/executor", err)
+	}
+	if req.Instance != "" {
+		if err := schema.CheckName("instance", req.Instance); err != nil {
+			return badField("/instance", err)
+		}
+	}
+	if err := schema.CheckName("request_id", req.RequestID); err != nil {
+		return badField("/request_id", err)
+	}
+	if len(req.Agents) > maxClaimAgents {
+		return badField("/agents", fmt.Errorf("%d agents, name at most %d", len(req.Agents), maxClaimAgents))
+	}
+	for i, agent := range req.Agents {
+		if err := schema.CheckName("agent", agent); err != nil {
+			return badField(fmt.Sprintf("/agents/%d", i), err)
+		}
+	}
+	if len(req.Labels) > schema.MaxLabels {
+		return badField("/labels", fmt.Errorf("%d labels, no run has more than %d", len(req.Labels), schema.MaxLabels))
+	}
+	return nil
+}
+
+// give finds a run for a claim and takes it over.
+func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) (*schema.ClaimReply, error) {
+	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, MaxClaims: s.cfg.MaxClaims}
+	if l, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
+		_, total := s.liveRuns.Claimable(s.now(), want)
+		s.stats.ClaimsRepeated.Add(1)
+		return &schema.ClaimReply{Run: l.Run, Epoch: l.Epoch, Claimable: total + 1}, nil
+	}
+	if run := q.begun; run != "" {
+		// Nobody knows yet whether an earlier try of the request was stored.
+		epoch, err := s.take(ctx, run, req, q)
+		switch {
+		case err != nil:
+			return nil, err
+		case epoch != 0:
+			return s.given(run, epoch, req, want), nil
+		}
+	}
+	total := 0
+	for range maxClaimTries {
+		var candidates []schema.Live
+		candidates, total = s.liveRuns.Claimable(s.now(), want)
+		run, ok := s.claims.reserve(req, candidates)
+		if !ok && total == 0 {
+			s.stats.ClaimsEmpty.Add(1)
+			return &schema.ClaimReply{RetryAfterMS: jitter(claimIdle).Milliseconds()}, nil
+		}
+		if !ok {
+			break // all there are, others are taking now
+		}
+		if !s.claims.limit.AllowN(s.now(), 1) {
+			s.claims.release(run)
+			s.stats.ClaimsLimited.Add(1)
+			return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
+		}
+		epoch, err := s.take(ctx, run, req, q)
+		hide := hiddenLost
+		switch {
+		case err == nil && epoch != 0:
+			hide = hiddenTaken
+		case err != nil:
+			hide = hiddenBroken
+		}
+		s.liveRuns.Hide(run, s.now().Add(hide))
+		s.claims.release(run)
+		switch {
+		case err == nil && epoch != 0:
+			return s.given(run, epoch, req, want), nil
+		case err != nil && (q.begun != "" || ctx.Err() != nil):
+			return nil, err
+		case err != nil:
+			s.log.Warn().Err(err).Str(logkey.Run, run).Msg("run to be claimed cannot be read, trying another")
+		}
+		s.stats.ClaimsLost.Add(1)
+	}
+	s.stats.ClaimsEmpty.Add(1)
+	return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
+}
+
+// given is the answer with a run, and says whether there is more.
+func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest, want liveness.Want) *schema.ClaimReply {
+	_, more := s.liveRuns.Claimable(s.now(), want)
+	s.stats.ClaimsGiven.Add(1)
+	s.log.Info().Str(logkey.Run, run).Uint32("epoch", uint32(epoch)).Str("executor", req.Executor).Int("left", more).Msg("run claimed")
+	reply := &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: more + 1}
+	if more == 0 {
+		reply.RetryAfterMS = jitter(claimIdle).Milliseconds()
+	}
+	return reply
+}
+
+// take takes a run over for a claim, and returns the epoch, 0 when the run is not to be claimed after all. Without proof
+// that it is not: what is wrongly left out is claimed a little later. After an error q.begun tells whether the takeover
+// may have been stored all the same.
+func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest, q *claim) (schema.Epoch, error) {
+	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	defer cancel()
+	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
+	for {
+		// Once something may have been published only a proven reading tells that it was not stored.
+		read := func() (*reader.Snapshot, error) { return s.routing.find(ctx, run, reader.Head) }
+		if q.begun != "" {
+			read = func() (*reader.Snapshot, error) { return s.routing.proven(ctx, run, reader.Head) }
+		}
+		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.reader.Repeat(ctx, run, read) })
+		if errors.Is(err, reader.ErrNoRun) || err == nil && r.Empty() {
+			q.begun = ""
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		again, refusal := s.writer.judge(r, rr)
+		switch {
+		case again:
+			q.begun = ""
+			s.stats.Continued.Add(1)
+			return r.Head.Epoch, nil
+		case refusal != nil:
+			q.begun = ""
+			return 0, nil
+		}
+		q.begun = run
+		opened, err := s.writer.open(ctx, r, rr)
+		if err != nil {
+			if _, told := errors.AsType[*schema.ServiceError](err); told {
+				q.begun = "" // the fold refused it: that is known
+			}
+			return 0, err
+		}
+		if opened {
+			q.begun = ""
+			s.stats.Takeovers.Add(1)
+			return r.Head.Epoch, nil
+		}
+		if err := pause.For(ctx, retryPause); err != nil {
+			return 0, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
+		}
+	}
+}

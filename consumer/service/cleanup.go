@@ -1,0 +1,353 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// removesAtOnce is the number of runs whose removal is ordered side by side.
+	removesAtOnce = 16
+	// pageTries bounds how often a page is begun again whose time was over.
+	pageTries = 50
+	// notReached says of a run that the time was over before it was removed.
+	notReached = "not reached in time"
+	// forkRemovedWait bounds the wait until a fork is removed that stood on a run of the same page.
+	forkRemovedWait = 5 * time.Second
+)
+
+// endingStatuses are those that a cleanup may remove.
+var endingStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
+
+// cleanupPlace is where a page of a cleanup ends: below Before in a shard. A client takes it for a word that means nothing.
+type cleanupPlace struct {
+	Shard  int                   `json:"s"`
+	Before schema.StreamSequence `json:"b"`
+	// Now is when the first page was planned: ages are counted from it.
+	Now string `json:"n"`
+	// Again counts how often the page was begun again.
+	Again int `json:"a,omitzero"`
+}
+
+func (p *cleanupPlace) text() string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return "" // it is made of numbers and a time
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parseCleanupPlace reads a place that a client brings back.
+func parseCleanupPlace(text string) (cleanupPlace, error) {
+	var p cleanupPlace
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || p.Shard < 0 || p.Again < 0 {
+		return p, errors.New("it is no place of a cleanup: use the next of the page before")
+	}
+	return p, nil
+}
+
+// cleanup plans for a page of the runs that ended long ago, and removes those that the plan removes.
+func (s *Service) cleanup(ctx context.Context, t *task) error {
+	var req schema.CleanupRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	policy, err := s.checkCleanup(ctx, &req)
+	if err != nil {
+		return err
+	}
+	reply := &schema.CleanupReply{Policy: policy, Items: []schema.CleanupItem{}}
+	if !req.Pending {
+		var who sender
+		if !req.DryRun {
+			if who, err = t.sender(req.By); err != nil {
+				return err
+			}
+		}
+		if err := s.cleanupPage(ctx, &req, who, reply); err != nil {
+			return err
+		}
+	}
+	for _, src := range s.routing.shards() {
+		n, err := src.Store.Erasures.Ordered(ctx)
+		if err != nil {
+			return err
+		}
+		reply.Pending += n
+	}
+	return t.whole(reply)
+}
+
+// fleetPolicy reads the fleet's policy from the settings again: no run is removed by a policy that was replaced before the request.
+func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, error) {
+	if s.cfg.Retention == nil {
+		return schema.RetentionPolicy{}, nil
+	}
+	if s.cfg.Refresh != nil {
+		if err := s.cfg.Refresh(ctx, s.now()); err != nil {
+			return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, eventlog.ErrStale, err)
+		}
+	}
+	return s.cfg.Retention(), nil
+}
+
+// checkCleanup validates a request, fills in its defaults, and returns the policy to go by.
+func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) (policy schema.RetentionPolicy, err error) {
+	if req.Policy != nil {
+		policy = *req.Policy
+	} else if policy, err = s.fleetPolicy(ctx); err != nil {
+		return policy, err
+	}
+	for path, n := range map[string]int64{
+		"/policy/completed_seconds": policy.CompletedSeconds, "/policy/failed_seconds": policy.FailedSeconds,
+		"/policy/cancelled_seconds": policy.CancelledSeconds, "/policy/grace_seconds": policy.GraceSeconds,
+	} {
+		if n < 0 || n > schema.MaxRetentionSeconds {
+			return policy, badField(path, fmt.Errorf("%d is not between 0 and %d seconds", n, int64(schema.MaxRetentionSeconds)))
+		}
+	}
+	if req.Limit < 0 || req.Limit > schema.MaxList {
+		return policy, badField("/limit", fmt.Errorf("limit %d is not between 0 and %d", req.Limit, schema.MaxList))
+	}
+	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
+	for _, status := range req.Status {
+		if !slices.Contains(endingStatuses, status) {
+			return policy, badField("/status", fmt.Errorf("status %.40q is none of completed, failed, cancelled: only what has ended is removed", status))
+		}
+	}
+	if len(req.Status) > 0 {
+		// What was not asked for is kept.
+		for status, seconds := range map[schema.Status]*int64{
+			schema.StatusCompleted: &policy.CompletedSeconds, schema.StatusFailed: &policy.FailedSeconds, schema.StatusCancelled: &policy.CancelledSeconds,
+		} {
+			if !slices.Contains(req.Status, status) {
+				*seconds = 0
+			}
+		}
+	}
+	return policy, nil
+}
+
+// cleanupPage reads a page, plans it, and carries the plan out.
+func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, who sender, reply *schema.CleanupReply) error {
+	place := cleanupPlace{Now: schema.FormatTime(s.now())}
+	var err error
+	if req.After != "" {
+		if place, err = parseCleanupPlace(req.After); err != nil {
+			return badField("/after", err)
+		}
+	}
+	now, err := time.Parse(time.RFC3339Nano, place.Now)
+	if err != nil {
+		return badField("/after", err)
+	}
+	shards := s.routing.shards()
+	if place.Shard >= len(shards) || !reply.Policy.Removes() {
+		return nil
+	}
+	src := shards[place.Shard]
+	// Ages are of the server's clock, like the times they are compared with: a daemon whose clock is ahead removes nothing early.
+	if now, err = s.noLater(ctx, src, now); err != nil {
+		return err
+	}
+	if place.Before == 0 {
+		// What is younger than the policy keeps anything is not even looked at.
+		if place.Before, err = src.Store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
+			return err
+		}
+	}
+	from := place.Before
+	page, at, err := s.cleanupRuns(ctx, src, &place, req)
+	if err != nil {
+		return err
+	}
+	plan := retention.New(page, reply.Policy, now)
+	reply.Items = plan.Items
+	if !req.DryRun {
+		removed := func(item schema.CleanupItem) bool { return item.Remove && item.Failed == "" }
+		if !s.carryOut(ctx, &plan, page, at, who) && place.Again < pageTries && slices.ContainsFunc(reply.Items, removed) {
+			// What was reached is told now, and the rest is the next page. One that gets nowhere is not begun again: it is told, and
+			// left to the next cleanup.
+			place.Before, place.Again = from, place.Again+1
+			reply.Items = slices.DeleteFunc(reply.Items, func(item schema.CleanupItem) bool { return !removed(item) })
+		} else {
+			place.Again = 0
+		}
+	}
+	if place.Before <= 1 {
+		place.Shard, place.Before = place.Shard+1, 0
+	}
+	if place.Shard < len(shards) {
+		reply.Next = place.text()
+	}
+	return nil
+}
+
+// noLater is a time, or the server's present one if that is earlier.
+func (s *Service) noLater(ctx context.Context, src *reader.Source, at time.Time) (time.Time, error) {
+	// An isolated old leader would tell the time, too, and a plan of what it still has.
+	if _, err := src.Barrier.Wait(ctx); err != nil {
+		return at, err
+	}
+	log, err := eventlog.AskLone(ctx, s.js, src.Store.Names, "")
+	if err != nil {
+		return at, fmt.Errorf("the server's time: %w", err)
+	}
+	if log.Now.Before(at) {
+		return log.Now, nil
+	}
+	return at, nil
+}
+
+// cleanupRuns reads the runs of a page that may be removed, from the index of ended runs, and moves the place on.
+func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest) ([]retention.Run, map[string]schema.Position, error) {
+	cps := src.Store.Checkpoints
+	if err := s.routing.awaitIndexed(ctx, src); err != nil {
+		return nil, nil, err
+	}
+	statuses := req.Status
+	if len(statuses) == 0 {
+		statuses = endingStatuses
+	}
+	found, err := cps.Ended(ctx, kvstore.EndedQuery{Before: place.Before, Statuses: statuses, Limit: req.Limit})
+	if err != nil {
+		return nil, nil, err
+	}
+	place.Before = found.Next
+	ids := make([]string, 0, len(found.Runs))
+	for i := range found.Runs {
+		if id := found.Runs[i].Run; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	list, _, err := cps.Of(ctx, ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	lasts, err := src.Store.LastStored(ctx, ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	runs, at := make([]retention.Run, 0, len(list)), make(map[string]schema.Position, len(list))
+	for i := range list {
+		stored := &list[i]
+		if errors.Is(stored.Err, kvstore.ErrNotFound) || stored.Err == nil && stored.Checkpoint.Status == schema.StatusErased {
+			continue // the index has more than there is
+		}
+		if stored.Err != nil {
+			runs = append(runs, retention.Run{ID: stored.Run, Unreadable: true})
+			continue
+		}
+		c := stored.Checkpoint
+		forks, err := s.forksOf(ctx, c.Run)
+		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeNeeded {
+			forks, err = []string{told.Message}, nil // more than can be looked at, so that it is kept
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes, forks)
+		// An executor's clock may say anything: what counts is when the server stored the run's last event.
+		last, ok := lasts[c.Run]
+		run.Last = last.Stored
+		run.Unreadable = run.Unreadable || !ok || last.At != c.Position.Stream
+		runs, at[c.Run] = append(runs, run), c.Position
+	}
+	return runs, at, nil
+}
+
+// carryOut removes what a plan removes, forks before what they stand on, and notes in the plan what could not be: one run must keep no
+// other from going. It reports false when the time was over before it was through.
+func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, who sender) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
+	defer cancel()
+	var wave, bases []*schema.CleanupItem
+	for i := range plan.Items {
+		switch item := &plan.Items[i]; {
+		case !item.Remove:
+		case plan.Bases[item.Run]:
+			bases = append(bases, item)
+		default:
+			wave = append(wave, item)
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(removesAtOnce)
+	for _, item := range wave {
+		group.Go(func() error {
+			s.removePlanned(ctx, item, at[item.Run], who)
+			return nil
+		})
+	}
+	_ = group.Wait() // each notes what came of it
+	stay := make(map[string]string)
+	for _, item := range wave {
+		if item.Failed != "" {
+			stay[item.Run] = item.Failed
+		}
+	}
+	forks := make(map[string][]string, len(page))
+	for i := range page {
+		forks[page[i].ID] = page[i].Forks
+	}
+	for _, item := range bases {
+		if i := slices.IndexFunc(forks[item.Run], func(fork string) bool { return stay[fork] != "" }); i >= 0 {
+			fork := forks[item.Run][i]
+			item.Failed = fmt.Sprintf("run %s, which stands on it, was not removed: %s", fork, stay[fork])
+		} else {
+			wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
+			s.removePlanned(ctx, item, at[item.Run], who)
+			for item.Failed != "" && pause.For(wait, eraseLook) == nil {
+				s.removePlanned(ctx, item, at[item.Run], who) // its forks are on their way out
+			}
+			cancel()
+		}
+		if item.Failed != "" {
+			stay[item.Run] = item.Failed
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// removePlanned removes a run as planned, and notes why it could not.
+func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, who sender) {
+	item.Failed = ""
+	if ctx.Err() != nil {
+		item.Failed = notReached
+		return
+	}
+	_, err := s.remove(ctx, item.Run, removal{sender: who, reason: string(item.Why), at: at})
+	var told *schema.ServiceError
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		item.Failed = notReached
+	case errors.As(err, &told):
+		item.Failed = told.Message
+	case errors.Is(err, reader.ErrNoRun):
+		item.Failed = "there is no such run"
+	default:
+		s.log.Warn().Err(err).Str(logkey.Run, item.Run).Msg("run is not removed by this cleanup")
+		item.Failed = err.Error()
+	}
+}

@@ -1,0 +1,142 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// DefaultClaimRate and DefaultClaimBurst are how many claims a replica serves with a run: a second, and at once.
+const (
+	DefaultClaimRate  = 50
+	DefaultClaimBurst = 20
+)
+
+// Bounds of ClaimRate.
+const minClaimRate, maxClaimRate = 0.01, 1e6
+
+// Config sets how a fleet's service answers. The zero value of every field but the names means its default.
+type Config struct {
+	// Fleet that is served. Required.
+	Fleet string
+	// Name of this replica: the source of the control events it publishes. Required; the grammar of names.
+	Name string
+	// Version of the daemon, semantic. Default 0.0.0.
+	Version string
+	// Generations are the numbers of shards that runs were spread over, oldest first. Default: all shards.
+	Generations []int
+	// Refresh reads the fleet's settings again, unless a reading began after the time given, and calls [Service.Place] if
+	// they were changed. It is called before a run is said not to exist. Nil means that they never change.
+	Refresh func(ctx context.Context, after time.Time) error
+	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
+	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
+	Proof func(verb string, m *nats.Msg) (by string, err error)
+	// Folder returns what folds a shard in this process, nil for none. Nil stands for a replica that does not fold.
+	Folder func(shard int) Folder
+	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
+	Retention func() schema.RetentionPolicy
+	// Workers is the number of requests answered at the same time. Default 64.
+	Workers int
+	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all requests in hand; more are
+	// refused as overloaded. Defaults 1,024 and 16 MiB.
+	Queue      int
+	QueueBytes int64
+	// Streams is the number of answers with content (views events and state) at the same time, fewer than Workers,
+	// so that slow clients leave workers for others. Default half of Workers.
+	Streams int
+	// StateBudget bounds the payload folded for view state at the same time, in bytes. Default 64 MiB; at least
+	// schema.MaxStateView.
+	StateBudget int64
+	// Timeout is how long a request may take from its arrival until its first reply. One that has waited for a worker for so long is
+	// refused as overloaded, and nothing is done for it. Default 10 s.
+	Timeout time.Duration
+	// AckTimeout is how long a client may take to acknowledge a reply with content. Default 30 s.
+	AckTimeout time.Duration
+	// StreamTimeout bounds a whole answer with content. Default 15 minutes.
+	StreamTimeout time.Duration
+	// ClaimRate is the number of takeovers a second that this replica begins for claims, and ClaimBurst how many at
+	// once after a rest; who comes then is told when to ask again. Defaults DefaultClaimRate and DefaultClaimBurst.
+	ClaimRate  float64
+	ClaimBurst int
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined: nobody is given it
+	// before somebody asks for it by name. Default schema.DefaultMaxClaims; a negative number means never.
+	MaxClaims int
+	// Grace is how long requests in hand may take when the service stops. Default 10 s.
+	Grace time.Duration
+}
+
+// Folder is what a service asks of the fold worker of a shard in its own process.
+type Folder interface {
+	// Folds reports whether it folds the shard now, and no other process does.
+	Folds() bool
+	// Parked reports whether it leaves a run where it stands.
+	Parked(run string) bool
+	// Retry has it fold a parked run now. It returns how the run is parked afterwards, nil when it is not.
+	Retry(ctx context.Context, run string) (*schema.ParkedRun, error)
+	// LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
+	LeaseRenewal() time.Duration
+}
+
+// withDefaults returns the configuration with every default filled in.
+func (c Config) withDefaults() Config {
+	c.Version = cmp.Or(c.Version, "0.0.0")
+	c.Workers = cmp.Or(c.Workers, 64)
+	c.Queue = cmp.Or(c.Queue, 1024)
+	c.QueueBytes = cmp.Or(c.QueueBytes, 16<<20)
+	c.Streams = cmp.Or(c.Streams, max(c.Workers/2, 1))
+	c.StateBudget = cmp.Or(c.StateBudget, 64<<20)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.AckTimeout = cmp.Or(c.AckTimeout, 30*time.Second)
+	c.StreamTimeout = cmp.Or(c.StreamTimeout, 15*time.Minute)
+	c.ClaimRate = cmp.Or(c.ClaimRate, DefaultClaimRate)
+	c.ClaimBurst = cmp.Or(c.ClaimBurst, DefaultClaimBurst)
+	c.MaxClaims = cmp.Or(c.MaxClaims, schema.DefaultMaxClaims)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
+	return c
+}
+
+// Validate names the first field that cannot be used, with its value. The error matches [ErrConfig].
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if err := schema.CheckName("fleet", c.Fleet); err != nil {
+		return fmt.Errorf("%w: Fleet: %w", ErrConfig, err)
+	}
+	if err := schema.CheckName("replica", c.Name); err != nil {
+		return fmt.Errorf("%w: Name: %w", ErrConfig, err)
+	}
+	for _, f := range []struct {
+		name          string
+		got, min, max int64
+	}{
+		{"Workers", int64(c.Workers), 1, 1 << 16},
+		{"Queue", int64(c.Queue), 1, 1 << 20},
+		{"QueueBytes", c.QueueBytes, 1 << 20, 1 << 40},
+		{"Streams", int64(c.Streams), 1, int64(c.Workers)},
+		{"StateBudget", c.StateBudget, schema.MaxStateView, 1 << 40},
+		{"Timeout", int64(c.Timeout), int64(time.Millisecond), int64(time.Hour)},
+		{"AckTimeout", int64(c.AckTimeout), int64(time.Millisecond), int64(time.Hour)},
+		{"StreamTimeout", int64(c.StreamTimeout), int64(time.Millisecond), int64(24 * time.Hour)},
+		{"ClaimBurst", int64(c.ClaimBurst), 1, 1 << 16},
+		{"MaxClaims", int64(c.MaxClaims), -1 << 31, 1 << 31},
+		{"Grace", int64(c.Grace), int64(time.Millisecond), int64(time.Hour)},
+	} {
+		if f.got < f.min || f.got > f.max {
+			return fmt.Errorf("%w: %s is %d, use %d to %d", ErrConfig, f.name, f.got, f.min, f.max)
+		}
+	}
+	if !(c.ClaimRate >= minClaimRate && c.ClaimRate <= maxClaimRate) {
+		return fmt.Errorf("%w: ClaimRate is %g, use %g to %g a second", ErrConfig, c.ClaimRate, minClaimRate, maxClaimRate)
+	}
+	for _, n := range c.Generations {
+		if n < 1 || n > kvstore.MaxShards {
+			return fmt.Errorf("%w: Generations holds %d, use 1 to %d", ErrConfig, n, kvstore.MaxShards)
+		}
+	}
+	return nil
+}

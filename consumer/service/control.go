@@ -1,0 +1,391 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// controlOverhead is what the headers of a control event may take of a message.
+const controlOverhead = 4 << 10
+
+// retryPause is the pause before a run is read again that another event, or another order, came first for.
+const retryPause = 5 * time.Millisecond
+
+// hintRun is the next step of who asked for something that the run is not ready for.
+const hintRun = "waymark.get shows what the run is now and what it waits for."
+
+// decision is what is to be written into a run as it was read.
+type decision struct {
+	data schema.Data
+	turn int32
+	// there, instead, says that it was written before, and where.
+	there *schema.ControlReply
+}
+
+// controlWriter writes control events into runs, takeovers among them: each by compare-and-set behind the event that the
+// decision stands on, and read back.
+type controlWriter struct {
+	fleet string
+	// replica is the source of the events.
+	replica string
+	// maxClaims is [Config.MaxClaims].
+	maxClaims int
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	keys      *keyring.Ring
+	routing   *routing
+	now       func() time.Time
+	stats     *Stats
+	log       zerolog.Logger
+}
+
+// write writes a control event into a run: decide says which, on a proven snapshot, and decides again whenever another event
+// came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
+func (w *controlWriter) write(ctx context.Context, run, once string, who sender,
+	decide func(context.Context, *reader.Snapshot) (decision, error),
+) (*schema.ControlReply, error) {
+	tried, after := "", schema.StreamSequence(0)
+	for {
+		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return w.routing.proven(ctx, run, reader.Head) })
+		if err != nil {
+			return nil, err
+		}
+		if r.Head.Status == "" {
+			return nil, errNothingAccepted(run)
+		}
+		if tried != "" {
+			// The earlier try may have succeeded without our hearing of it.
+			if at, ok, err := w.routing.reader.FindEvent(ctx, r, after, tried); err != nil {
+				return nil, err
+			} else if ok {
+				return &schema.ControlReply{EventID: tried, Stream: at, By: who.by}, nil
+			}
+		}
+		if once != "" {
+			there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
+			if err != nil || there != nil {
+				return already(there), err
+			}
+		}
+		d, err := decide(ctx, r)
+		if err != nil || d.there != nil {
+			return already(d.there), err
+		}
+		e, err := w.event(r, once, &d)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.keys.Sign(ctx, e, r.Head.Digest); err != nil {
+			return nil, err
+		}
+		if err := w.preflight(ctx, r, e); err != nil {
+			return nil, err
+		}
+		at, err := control.Publish(ctx, w.js, r.Source.Store, e, r.LogLast)
+		switch {
+		case errors.Is(err, control.ErrRefused):
+			w.stats.Refused.Add(1)
+			tried, after = e.ID, r.LogLast
+			continue // decided anew on what the run is now
+		case err != nil:
+			return nil, err
+		}
+		if ok, err := w.advance(ctx, r, e, at); err != nil {
+			return nil, err
+		} else if ok {
+			w.log.Info().Str(logkey.Run, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
+			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
+		}
+		tried = ""
+		if err := pause.For(ctx, retryPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// already says of a reply that an earlier request did what it answers; nil stays nil.
+func already(there *schema.ControlReply) *schema.ControlReply {
+	if there != nil {
+		there.Already = true
+	}
+	return there
+}
+
+// preflight asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set
+// makes the run the same when the event is stored. Signatures are judged by the time of storage, and so only afterwards.
+func (w *controlWriter) preflight(ctx context.Context, r *reader.Snapshot, e *schema.Event) error {
+	keys, err := w.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	header, body := e.Encode()
+	rec, head := schema.NewRecord(0, header, body), r.Head.Clone()
+	v := head.Apply(keys, &rec)
+	if v.Kind != schema.Rejected || v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonMisplaced {
+		return nil
+	}
+	return errFoldRefuses(r.Run, e, &v)
+}
+
+// errFoldRefuses answers for a control event that the fold refuses: asking again gives the same answer as long as the run is what it is.
+func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.ServiceError {
+	code := schema.CodeConflict
+	switch v.Reason {
+	case schema.ReasonRunEnded:
+		code = schema.CodeRunEnded
+	case schema.ReasonNotInDoubt, schema.ReasonUnknownCall:
+		code = schema.CodeNotInDoubt
+	case schema.ReasonUnknownInterrupt:
+		code = schema.CodeUnknownInterrupt
+	case schema.ReasonUnknownHandoff:
+		code = schema.CodeUnknownHandoff
+	case schema.ReasonHandoffTaken:
+		code = schema.CodeHandoffTaken
+	default:
+	}
+	return schema.Fail(code, hintRun, "run %s refuses %s as %s: %s", run, e.Name(), v.Reason, v.Detail)
+}
+
+// event builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
+func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*schema.Event, error) {
+	if once == "" {
+		once = rand.Text()
+	}
+	e, err := schema.NewControl(w.fleet, w.replica, r.Run, r.Head.Epoch, once, d.data, w.now())
+	if err == nil {
+		_, err = schema.ParseData(e)
+	}
+	if wrong, ok := errors.AsType[*schema.DataError](err); ok {
+		return nil, badField(wrong.Path, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Turn = d.turn
+	if limit := min(w.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
+		return nil, schema.Fail(schema.CodeTooLarge, "Send less: put what is large where the executor finds it, and send its name.",
+			"the event has %d bytes, an event at most %d", len(e.Data), limit)
+	}
+	return e, nil
+}
+
+// onceFor names the control event of a request by who asked for it and how: the same again for a repeat. Where the request has no id it
+// is empty: every try is one of its own.
+func onceFor(requestID string, who sender, parts ...string) (string, error) {
+	if requestID == "" {
+		return "", nil
+	}
+	if err := schema.CheckName("request_id", requestID); err != nil {
+		return "", badField("/request_id", err)
+	}
+	h := sha256.New()
+	for _, p := range append([]string{requestID, who.by, who.claimed}, parts...) {
+		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
+	}
+	return hex.EncodeToString(h.Sum(nil)[:12]), nil
+}
+
+// errNothingAccepted answers for a name under which no lawful event was published.
+func errNothingAccepted(run string) *schema.ServiceError {
+	return schema.Fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
+		"run %s has no accepted event", run)
+}
+
+// errEnded answers for what a run that has ended can do no more.
+func errEnded(r *reader.Snapshot) *schema.ServiceError {
+	return schema.Fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
+		"run %s has ended: %s", r.Run, r.Head.Status)
+}
+
+// cancel asks a run's executor to stop.
+func (s *Service) cancel(ctx context.Context, t *task) error {
+	var req schema.CancelRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	once, err := onceFor(req.RequestID, who, "cancel")
+	if err != nil {
+		return err
+	}
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		switch {
+		case r.Head.Status.Terminal():
+			return decision{}, errEnded(r)
+		case !r.Head.CancelRequested:
+			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason}}, nil
+		}
+		there, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
+		if there == nil {
+			there = &schema.ControlReply{}
+		}
+		return decision{there: there}, err
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// handoff accepts, declines or closes a hand-off.
+func (s *Service) handoff(ctx context.Context, t *task) error {
+	var req schema.HandoffRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkHandoff(t.run, &req); err != nil {
+		return err
+	}
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	reply, err := s.writer.write(ctx, t.run, "", who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		return decideHandoff(ctx, s.reader, r, &req, who)
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// checkHandoff validates a request.
+func checkHandoff(run string, req *schema.HandoffRequest) error {
+	if req.HandoffID == "" {
+		return badField("/handoff_id", errors.New("is required"))
+	}
+	if req.Action == schema.HandoffAccept {
+		// The name is needed with a proven key, too: executors share a key, and one of them gets the hand-off.
+		if err := schema.CheckName("executor that takes it", req.By); err != nil {
+			return badField("/by", err)
+		}
+	}
+	if req.ChildRun != "" || req.Action == schema.HandoffAccept {
+		if err := schema.CheckName("child run", req.ChildRun); err != nil {
+			return badField("/child_run", err)
+		}
+		if req.ChildRun == run {
+			return badField("/child_run", errors.New("is the run that offers"))
+		}
+	}
+	switch req.Action {
+	case schema.HandoffAccept:
+		if _, err := schema.ParseHash(req.OfferHash); err != nil || req.OfferHash == "" {
+			return badField("/offer_hash", fmt.Errorf("%.80q is no content hash of 64 hex digits", req.OfferHash))
+		}
+		return nil
+	case schema.HandoffDecline, schema.HandoffClose:
+		return nil
+	default:
+		return badField("/action", fmt.Errorf("action %.40q is none of accept, decline, close", req.Action))
+	}
+}
+
+// decideHandoff says what a request does to the hand-off as it is. What it did before is found and not done twice.
+func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
+	var open *schema.OpenHandoff
+	for i := range r.Head.Handoffs {
+		if r.Head.Handoffs[i].HandoffID == req.HandoffID {
+			open = &r.Head.Handoffs[i]
+		}
+	}
+	accept := req.Action == schema.HandoffAccept
+	switch {
+	case open == nil && !accept:
+		if there, err := doneHandoff(ctx, rd, r, req, who); err != nil || there != nil {
+			return decision{there: there}, err
+		}
+		return decision{}, errUnknownHandoff(r, req.HandoffID)
+	case open == nil:
+		return decision{}, errUnknownHandoff(r, req.HandoffID)
+	case open.Status == schema.HandoffStatusAccepted && accept && nameOf(open.By, open.Claimed) == who.name() && open.ChildRun == req.ChildRun:
+		there, err := doneHandoff(ctx, rd, r, req, who)
+		if there == nil {
+			there = &schema.ControlReply{}
+		}
+		return decision{there: there}, err
+	case open.Status == schema.HandoffStatusAccepted && req.Action != schema.HandoffClose:
+		return decision{}, errHandoffTaken(r, open)
+	case accept && open.OfferHash != req.OfferHash:
+		e := schema.Fail(schema.CodeHandoffTaken, "Read the offer again, and accept it by its own hash.",
+			"hand-off %.80q of run %s is another offer than the one that was read: its hash is %s", open.HandoffID, r.Run, open.OfferHash)
+		return decision{}, detailed(e, map[string]string{"offer_hash": open.OfferHash})
+	}
+	switch req.Action {
+	case schema.HandoffAccept:
+		return decision{data: &schema.HandoffAcceptedData{
+			HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, OfferHash: req.OfferHash, Reason: req.Reason,
+		}}, nil
+	case schema.HandoffDecline:
+		return decision{data: &schema.HandoffDeclinedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+	default:
+		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+	}
+}
+
+// doneHandoff finds the event that an earlier try of the request wrote.
+func doneHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
+	return rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
+		if e == nil {
+			return false
+		}
+		switch e.Name() {
+		case schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed:
+		default:
+			return false
+		}
+		data, err := schema.ParseData(e)
+		if err != nil {
+			return false
+		}
+		switch d := data.(type) {
+		case *schema.HandoffAcceptedData:
+			return req.Action == schema.HandoffAccept && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name() && d.ChildRun == req.ChildRun
+		case *schema.HandoffDeclinedData:
+			return req.Action == schema.HandoffDecline && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name()
+		case *schema.HandoffClosedData:
+			return req.Action == schema.HandoffClose && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name()
+		}
+		return false
+	})
+}
+
+func errUnknownHandoff(r *reader.Snapshot, id string) error {
+	var open []string
+	for i := range r.Head.Handoffs {
+		o := &r.Head.Handoffs[i]
+		open = append(open, fmt.Sprintf("%.80q (%s)", o.HandoffID, o.Status))
+	}
+	has := "it has none open"
+	if len(open) > 0 {
+		has = "open are " + strings.Join(open, ", ")
+	}
+	return schema.Fail(schema.CodeUnknownHandoff, hintRun, "run %s has no open hand-off %.80q: %s", r.Run, id, has)
+}
+
+func errHandoffTaken(r *reader.Snapshot, o *schema.OpenHandoff) error {
+	e := schema.Fail(schema.CodeHandoffTaken, "Leave it to them; run "+o.ChildRun+" carries it on. close ends it.",
+		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.Run, nameOf(o.By, o.Claimed), o.ChildRun)
+	return detailed(e, map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
+}

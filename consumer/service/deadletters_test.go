@@ -1,0 +1,122 @@
+package service_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// awaitFolded waits until a folder has committed everything up to a place.
+func awaitFolded(t *testing.T, f *fold.Worker, at uint64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= at }, time.Minute, time.Millisecond)
+}
+
+// garbage publishes n messages that no fold accepts.
+func (w *foldWorld) garbage(run string, n int) {
+	w.tb.Helper()
+	for i := range n {
+		_, err := w.js.PublishMsgAsync(&nats.Msg{Subject: w.names.EventSubject(run), Data: fmt.Appendf(nil, "garbage %d", i)})
+		require.NoError(w.tb, err)
+	}
+	<-w.js.PublishAsyncComplete()
+}
+
+func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	const n = 50
+	w.garbage("run-1", n)
+	require.NoError(t, w.js.DeleteStream(t.Context(), schema.DeadLetterStream("default")))
+	puts := make(chan *nats.Msg, 4*n)
+	_, err := w.nc.ChanSubscribe(schema.DeadLetterSubjects("default"), puts) // in the place of the stream
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
+	f, _ := w.fold(fold.Config{})
+	// batch takes the letters of one try, none of which is answered before the last one came.
+	batch := func() (all []*nats.Msg) {
+		for range n {
+			select {
+			case m := <-puts:
+				require.Equal(t, fmt.Sprintf("garbage %d", len(all)), string(m.Data))
+				all = append(all, m)
+			case <-time.After(20 * time.Second):
+				require.FailNow(t, "the next letter waits for an answer", "%d letters are under way", len(all))
+			}
+		}
+		return all
+	}
+	ack := []byte(`{"stream":"S","seq":1}`)
+	first := batch()
+	for _, m := range first[1:] {
+		require.NoError(t, m.Respond(ack))
+	}
+	_, _, err = w.shard.Checkpoints.Watermark(t.Context())
+	require.ErrorIs(t, err, kvstore.ErrNotFound, "a letter is under way")
+	require.NoError(t, first[0].Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"the disk failed"}}`)))
+	// The reign ends, as a crash would end it, and the next one stores all of them again.
+	again := batch()
+	_, _, err = w.shard.Checkpoints.Watermark(t.Context())
+	require.ErrorIs(t, err, kvstore.ErrNotFound, "a letter was refused, so the watermark is not behind it")
+	require.EqualValues(t, 1, f.Stats().Failures.Load())
+	for i, m := range again {
+		require.Equal(t, first[i].Header.Get(jetstream.MsgIDHeader), m.Header.Get(jetstream.MsgIDHeader), "the server tells it from a new one")
+		require.NoError(t, m.Respond(ack))
+	}
+	awaitFolded(t, f, n)
+	require.Zero(t, f.Stats().DeadLettersDropped.Load())
+	require.Empty(t, puts)
+}
+
+func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	const n = fold.LetterBurst/(4<<10) + 500
+	w.garbage("flood", n)
+	w.garbage("run-1", 1)
+	f, _ := w.fold(fold.Config{})
+	awaitFolded(t, f, n+1)
+	filed, dropped := f.Stats().DeadLetters.Load(), f.Stats().DeadLettersDropped.Load()
+	require.EqualValues(t, n+1, filed+dropped)
+	require.GreaterOrEqual(t, dropped, int64(400), "some are allowed by the time that passed")
+	require.GreaterOrEqual(t, filed, int64(fold.LetterBurst/(4<<10)))
+	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	require.NoError(t, err)
+	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: "run-1"}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "the letters of another run have their own quota")
+	require.WithinDuration(t, time.Now(), list[0].Stored, time.Hour, "when the server stored the message")
+	require.EqualValues(t, 0, f.Stats().Failures.Load())
+}
+
+func TestFold_DeadLetterTooLarge_ShardGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	w.limit(schema.DeadLetterStream("default"), 2<<10)
+	_, err := w.js.Publish(t.Context(), w.names.EventSubject("run-1"), make([]byte, 4<<10))
+	require.NoError(t, err)
+	f, _ := w.fold(fold.Config{})
+	awaitFolded(t, f, 1)
+	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	require.NoError(t, err)
+	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, 4<<10, list[0].Cut)
+
+	// Not even its description fits.
+	w.limit(schema.DeadLetterStream("default"), 10)
+	w.garbage("run-1", 1)
+	awaitFolded(t, f, 2)
+	require.EqualValues(t, 1, f.Stats().DeadLetters.Load())
+	require.EqualValues(t, 1, f.Stats().DeadLettersDropped.Load())
+	require.Zero(t, f.Stats().Failures.Load())
+}

@@ -1,0 +1,334 @@
+package service_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// gated is a service whose reads of the log wait until the test lets them through.
+type gated struct {
+	*serviceWorld
+	mu   sync.Mutex
+	gate func(request string, times int)
+	seen map[string]int
+}
+
+// newGated makes one. The gate is called before each direct get of the log, with the request and how often it was made.
+func newGated(t *testing.T, cfg service.Config) *gated {
+	t.Helper()
+	w := newDamagedWorld(t)
+	w.stop()
+	g := &gated{serviceWorld: w}
+	nc := w.server.Conn(t)
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+		if subject != "$JS.API.DIRECT.GET."+w.names.EventStream() {
+			natstest.Forward(nc, m, subject)
+			return
+		}
+		g.mu.Lock()
+		gate := g.gate
+		if gate == nil {
+			g.mu.Unlock()
+			natstest.Forward(nc, m, subject)
+			return
+		}
+		g.seen[string(m.Data)]++
+		times := g.seen[string(m.Data)]
+		g.mu.Unlock()
+		go func() { // the other requests go on meanwhile
+			gate(string(m.Data), times)
+			natstest.Forward(nc, m, subject)
+		}()
+	})
+	shard := w.openOn(js, "service-1")
+	cfg.Fleet, cfg.Name = "default", "service-1"
+	svc, err := newService(t, cfg, js, []*kvstore.Shard{shard}, time.Now)
+	require.NoError(t, err)
+	g.svc = svc
+	g.stop = w.start(g.svc)
+	return g
+}
+
+// arm sets the gate.
+func (g *gated) arm(gate func(request string, times int)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gate, g.seen = gate, make(map[string]int)
+}
+
+func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			g := newGated(t, service.Config{})
+			x := g.aRun("run-1", 10, 300)
+			g.checkpointAt(x, 30, g.sealByHand(x, 24, 8, true))
+			seen := make(chan struct{})
+			g.arm(func(string, int) { <-seen })
+			var req any = schema.GetRequest{View: schema.ViewEvents}
+			if verb == schema.VerbRecover {
+				req = schema.RecoverRequest{Executor: "executor-2", RequestID: "req-1", View: schema.ViewEvents}
+			}
+			segments := 0
+			a, err := g.askWith(verb, "run-1", req, func(m *nats.Msg) {
+				if m.Header.Get(schema.HeaderKind) == schema.KindSegment {
+					if segments++; segments == 3 {
+						close(seen) // nothing of the log was read before
+					}
+				}
+			})
+			require.NoError(t, err)
+			require.Equal(t, []string{"segment", "segment", "segment", "answer", "frames", "end"}, a.kinds)
+			want := x.model()
+			if verb == schema.VerbGet {
+				require.Equal(t, want, decodeAs[schema.GetReply](t, a.first).Head)
+			}
+			require.GreaterOrEqual(t, len(a.records(t)), len(x.acked))
+			require.Zero(t, g.svc.Stats().Restarted.Load())
+		})
+	}
+}
+
+// Wherever the segments end, wherever the checkpoint stands, purged or not: the answer is the same.
+func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	runs := 0
+	step := 1
+	if testing.Short() {
+		step = 7
+		t.Log("short: each seventh cut")
+	}
+	for cut := 0; cut < 22; cut += step {
+		for _, purge := range []bool{false, true} {
+			for _, at := range []int{cut, (cut + 21) / 2, 21} {
+				if at == 0 {
+					continue
+				}
+				runs++
+				x := w.aRun(fmt.Sprintf("run-%d", runs), 5, 20)
+				require.Len(t, x.acked, 21)
+				index := w.sealByHand(x, cut, 4, false)
+				w.checkpointAt(x, at, index)
+				if purge { // what is sealed, strictly below the checkpoint's place
+					for _, rec := range x.acked[:min(cut, at-1)] {
+						w.deleteMsg(rec.Stream)
+					}
+				}
+				reply, a := w.get(x.run.Run, schema.ViewEvents)
+				require.True(t, reply.Complete)
+				require.Equal(t, x.model(), reply.Head, "cut %d at %d", cut, at)
+				require.Len(t, a.segments, index.Count)
+				got := a.records(t)
+				require.Len(t, got, len(x.acked))
+				for i := range got {
+					require.True(t, x.acked[i].Equal(&got[i]), "cut %d at %d: event %d", cut, at, i)
+				}
+				for after := 1; after <= index.Count; after++ {
+					rest, err := w.ask(schema.VerbGet, x.run.Run, schema.GetRequest{View: schema.ViewEvents, After: after})
+					require.NoError(t, err)
+					require.Equal(t, append([]schema.Record(nil), got[min(4*after, cut):]...), rest.records(t))
+				}
+			}
+		}
+	}
+	require.Zero(t, w.svc.Stats().Restarted.Load())
+	require.Zero(t, w.svc.Stats().Holes.Load())
+	require.Zero(t, w.svc.Stats().Regressions.Load())
+}
+
+func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		payload int
+		// times is how often a part of the log is read when the newer part was sealed and purged just before.
+		times int
+		// counted: a newer checkpoint counts the newer segments.
+		counted bool
+	}{
+		{"with the newer checkpoint", 100, 1, true},
+		{"with the newer checkpoint lost", 100, 1, false},
+		{"before a long tail is read again", 150 << 10, 2, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g := newGated(t, service.Config{})
+			x := g.aRun("run-1", 12, c.payload)
+			require.Len(t, x.acked, 49)
+			index := g.sealByHand(x, 8, 8, true)
+			g.checkpointAt(x, 20, index)
+			moved := false
+			g.arm(func(request string, times int) {
+				if moved || !strings.Contains(request, "next_by_subj") || times != c.times {
+					return
+				}
+				moved = true
+				newer := g.sealMore(x, index, 40, 8)
+				if c.counted {
+					g.checkpointAt(x, 48, newer)
+				}
+				for _, rec := range x.acked[8:40] {
+					g.deleteMsg(rec.Stream)
+				}
+			})
+			reply, a := g.get("run-1", schema.ViewEvents)
+			require.True(t, moved)
+			require.True(t, reply.Complete, "%v", reply.Gaps)
+			require.Equal(t, x.model(), reply.Head)
+			got := a.records(t)
+			require.Len(t, got, len(x.acked))
+			for i := range got {
+				require.True(t, x.acked[i].Equal(&got[i]), "event %d", i)
+			}
+			require.Zero(t, g.svc.Stats().Holes.Load(), "no gap was named")
+			require.Zero(t, g.svc.Stats().Regressions.Load())
+		})
+	}
+}
+
+// What was sent early and turns out not to be what the run is now is taken back, never passed off as the run.
+func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 8, 10)
+	require.Len(t, x.acked, 33)
+	w.checkpointAt(x, len(x.acked), w.sealByHand(x, 24, 8, false))
+	// The second segment is lost and the log went back: it is read anew, with the first segment alone, as the log still
+	// has what follows.
+	stream, err := w.js.Stream(t.Context(), "KV_"+w.names.SegmentBucket())
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
+	for _, r := range x.acked[28:] {
+		w.deleteMsg(r.Stream)
+	}
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.Equal(t, 1, a.again)
+	require.EqualValues(t, 1, w.svc.Stats().Restarted.Load())
+	require.False(t, reply.Complete)
+	require.Len(t, reply.Gaps, 1)
+	require.EqualValues(t, 29, reply.Gaps[0].From)
+	require.Len(t, a.segments, 1)
+	got := a.records(t)
+	require.Len(t, got, 28)
+	for i := range got {
+		require.True(t, x.acked[i].Equal(&got[i]), "event %d", i)
+	}
+	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
+}
+
+const longEvents = 200
+
+// aLongRun has more content than may be under way unacknowledged, most of it sealed.
+func (w *serviceWorld) aLongRun() *writer {
+	w.tb.Helper()
+	x := w.long("run-1", longEvents, 64<<10)
+	_, stop := w.fold(fold.Config{})
+	w.awaitSealed(x, 150)
+	stop()
+	rec, found, err := eventlog.Last(w.tb.Context(), w.js, w.names, "run-1")
+	require.NoError(w.tb, err)
+	require.True(w.tb, found)
+	x.last = uint64(rec.Stream)
+	return x
+}
+
+// stalled asks for the events of a run, takes replies until the window is full, and acknowledges none.
+func (w *serviceWorld) stalled(verb, body string) (*nats.Subscription, []*nats.Msg) {
+	w.tb.Helper()
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, sub.SetPendingLimits(-1, -1))
+	require.NoError(w.tb, w.client.PublishRequest(schema.ServiceSubject(verb, "default", "run-1"), sub.Subject, []byte(body)))
+	var unacked []*nats.Msg
+	for window := 0; window < schema.FlowWindow-schema.MaxSegment; {
+		m, err := sub.NextMsg(time.Minute)
+		require.NoError(w.tb, err)
+		require.Equal(w.tb, schema.KindSegment, m.Header.Get(schema.HeaderKind))
+		window += len(m.Data)
+		unacked = append(unacked, m)
+	}
+	return sub, unacked
+}
+
+func TestARefusalDoesNotWaitForAClientThatStandsStill(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
+	x := w.aLongRun()
+	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(t, err)
+	require.NoError(t, w.client.PublishRequest(schema.ServiceSubject(schema.VerbRecover, "default", "run-1"), sub.Subject,
+		[]byte(`{"executor":"executor-2","request_id":"req-1","view":"events"}`)))
+	for {
+		m, err := sub.NextMsg(time.Minute)
+		require.NoError(t, err)
+		if m.Header.Get(schema.HeaderErrorCode) != "" {
+			require.Equal(t, schema.CodeRunEnded, decodeAs[schema.ServiceError](t, m.Data).Code)
+			break
+		}
+		require.Equal(t, schema.KindSegment, m.Header.Get(schema.HeaderKind))
+	}
+	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
+}
+
+func TestAClientThatStandsStillEndsItsOwnAnswerOnly(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 300 * time.Millisecond })
+	w.aLongRun()
+	w.stalled(schema.VerbRecover, `{"executor":"executor-2","request_id":"req-1","view":"events"}`)
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.True(t, reply.Complete)
+	require.EqualValues(t, 2, reply.Head.Epoch, "the takeover was done at once, whatever became of its answer")
+	require.Equal(t, longEvents+2, len(a.records(t))) //nolint:testifylint // the records themselves are too long to be shown
+	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
+}
+
+func TestAClientThatGoesAwayEndsItsAnswer(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
+	w.aLongRun()
+	sub, unacked := w.stalled(schema.VerbGet, `{"view":"events"}`)
+	require.NoError(t, sub.Unsubscribe())
+	for _, m := range unacked { // it took what it had; what comes finds nobody
+		require.NoError(t, w.client.Publish(m.Reply, nil))
+	}
+	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
+}
+
+func TestAServiceThatStopsGivesUpTheSegmentsUnderWay(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
+		c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour
+	})
+	w.aLongRun()
+	sub, _ := w.stalled(schema.VerbGet, `{"view":"events"}`)
+	w.stop() // it returns: nothing waits for the client
+	require.Zero(t, w.svc.Stats().Streaming.Load())
+	for {
+		m, err := sub.NextMsg(time.Minute)
+		require.NoError(t, err)
+		require.NotEqual(t, schema.KindEnd, m.Header.Get(schema.HeaderKind), "what was given up does not end as if it were whole")
+		if m.Header.Get(schema.HeaderErrorCode) != "" {
+			require.Equal(t, schema.CodeUnavailable, decodeAs[schema.ServiceError](t, m.Data).Code)
+			return
+		}
+	}
+}

@@ -1,0 +1,474 @@
+package service_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/verify"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// eraseSoon is a folder that looks soon at what settles.
+func eraseSoon() fold.Config {
+	cfg := hasty()
+	cfg.SafeAfter = 50 * time.Millisecond
+	return cfg
+}
+
+// end ends the run of a writer.
+func (x *writer) end(status schema.Status) schema.StreamSequence {
+	x.w.tb.Helper()
+	return x.publish(&schema.RunEndedData{Status: string(status)}, 0)
+}
+
+// erase asks for the removal of a run until it is done.
+func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
+	w.tb.Helper()
+	var reply schema.EraseReply
+	require.Eventually(w.tb, func() bool {
+		a, err := w.ask(schema.VerbErase, run, schema.EraseRequest{By: "tester", Reason: "asked", Force: force})
+		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeUnavailable {
+			return false // the index of runs may be on its way
+		}
+		require.NoError(w.tb, err)
+		reply = schema.EraseReply{}
+		require.NoError(w.tb, json.Unmarshal(a.first, &reply))
+		return reply.Done
+	}, time.Minute, 10*time.Millisecond, "run %s is not removed", run)
+	return reply.Erasure
+}
+
+// awaitFolded waits until the shard is folded up to a place.
+func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
+	w.tb.Helper()
+	require.Eventually(w.tb, func() bool {
+		mark, _, err := w.shard.Checkpoints.Watermark(w.tb.Context())
+		return err == nil && mark.Position.Stream >= at
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// erasing is a world with a folder and a roster that is kept up to date.
+func erasing(tb testing.TB) (w *serviceWorld, stopFolder func()) {
+	tb.Helper()
+	w = newServiceWorld(tb)
+	ctx, cancel := context.WithCancel(tb.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.roster.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		require.NoError(tb, <-done)
+	})
+	_, stopFolder = w.fold(eraseSoon())
+	return w, stopFolder
+}
+
+// left asks what is left of a run that was removed.
+func (w *serviceWorld) left(receipt *schema.Erasure) schema.ErasedParts {
+	w.tb.Helper()
+	a, err := w.ask(schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks})
+	require.NoError(w.tb, err)
+	var reply schema.EraseReply
+	require.NoError(w.tb, json.Unmarshal(a.first, &reply))
+	require.NotNil(w.tb, reply.Left)
+	return *reply.Left
+}
+
+// refusedAs asks for what must be refused with a code.
+func (w *serviceWorld) refusedAs(code schema.Code, verb, run string, req any) {
+	w.tb.Helper()
+	told := w.refused(verb, run, req)
+	require.Equal(w.tb, code, told.Code, told.Error())
+}
+
+// publishRaw publishes without compare-and-set, as one without the SDK does.
+func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
+	w.tb.Helper()
+	_, err := w.js.PublishMsg(w.tb.Context(), &nats.Msg{Subject: w.names.EventSubject(run), Header: header, Data: body})
+	require.NoError(w.tb, err)
+}
+
+func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
+	t.Parallel()
+	w, stopFolder := erasing(t)
+	x := w.writer("gone")
+	x.start()
+	for range 10 {
+		x.turnOf(3000)
+	}
+	last := x.end(schema.StatusCompleted)
+	kept := w.writer("kept")
+	kept.start()
+	kept.turnOf(3000)
+	end := kept.end(schema.StatusFailed)
+	w.awaitFolded(end)
+	before, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "gone")
+	require.NoError(t, err)
+	require.Positive(t, before.Segments.Count)
+
+	receipt := w.erase("gone", false)
+	require.Equal(t, "tester", receipt.By)
+	require.Equal(t, before.Digest, receipt.Digest)
+	require.Equal(t, schema.StatusCompleted, receipt.Status)
+	require.Equal(t, last, receipt.Position.Stream)
+	require.Equal(t, before.Counts.Events, receipt.Events)
+	require.NotNil(t, receipt.Removed)
+	require.EqualValues(t, before.Segments.Count, receipt.Removed.Segments)
+	require.NotEmpty(t, receipt.RemovedAt)
+	left := w.left(&receipt)
+	require.True(t, left.None(), "%+v", left)
+	log := w.log("gone")
+	require.Len(t, log, 1, "the mark alone")
+	require.True(t, schema.IsErasedMark(&log[0]))
+	segments, err := w.shard.Segments.List(t.Context(), "gone")
+	require.NoError(t, err)
+	require.Empty(t, segments)
+
+	// Nobody is answered with it, and nobody begins it again.
+	w.refusedAs(schema.CodeErased, schema.VerbGet, "gone", schema.GetRequest{})
+	w.refusedAs(schema.CodeErased, schema.VerbRecover, "gone", schema.RecoverRequest{Executor: "e", RequestID: "r", Reason: schema.TakeoverReopen})
+	w.refusedAs(schema.CodeErased, schema.VerbCancel, "gone", schema.CancelRequest{By: "tester"})
+	a, err := w.ask(schema.VerbList, "", schema.ListRequest{})
+	require.NoError(t, err)
+	var list schema.ListReply
+	require.NoError(t, json.Unmarshal(a.first, &list))
+	require.Len(t, list.Runs, 1)
+	require.Equal(t, "kept", list.Runs[0].Run)
+	again := w.erase("gone", false)
+	require.Equal(t, receipt.ID, again.ID, "asked again it is answered with the same receipt")
+	_, err = verify.Run(t.Context(), w.js, w.shard, "default", "gone")
+	require.ErrorIs(t, err, verify.ErrNoRun, "there is nothing to verify")
+	v, err := verify.Run(t.Context(), w.js, w.shard, "default", "kept")
+	require.NoError(t, err)
+	require.Empty(t, v.Findings)
+
+	// What comes late, without compare-and-set, is refused and goes, too; also after the checkpoints were lost.
+	late := func() {
+		e := schema.Event{
+			ID: "late", Source: schema.Source("default", "executor-9"), Type: schema.TypeOf(schema.RunStarted), Subject: "gone",
+			Time: schema.FormatTime(time.Now()), DataContentType: schema.ContentTypeJSON, Data: []byte(`{"agent":"secret"}`),
+		}
+		header, body := e.Encode()
+		w.publishRaw("gone", header, body)
+		require.Eventually(t, func() bool {
+			log := w.log("gone")
+			return len(log) == 1 && schema.IsErasedMark(&log[0]) && log[0].Stream > last
+		}, time.Minute, 10*time.Millisecond, "the late event is still there")
+		require.Eventually(t, func() bool {
+			left := w.left(&receipt)
+			return left.None()
+		}, time.Minute, 5*time.Millisecond)
+		w.refusedAs(schema.CodeErased, schema.VerbGet, "gone", schema.GetRequest{})
+	}
+	late()
+	stopFolder()
+	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
+	w.fold(eraseSoon())
+	require.Eventually(t, func() bool {
+		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "gone")
+		return err == nil && c.Status == schema.StatusErased
+	}, time.Minute, 10*time.Millisecond, "folded anew it is one that was removed")
+	late()
+	require.Eventually(t, func() bool {
+		n := 0
+		require.NoError(t, w.shard.Erasures.Pending(t.Context(), func(string, bool) bool { n++; return true }))
+		return n == 0
+	}, time.Minute, 5*time.Millisecond, "it settles")
+}
+
+// What describes a large payload is an executor's word. One that is false takes no other run's content out, and keeps no removal from
+// its end.
+func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	bucket := schema.BlobBucket("default")
+	store, err := w.js.ObjectStore(t.Context(), bucket)
+	require.NoError(t, err)
+	name := func(run, digit string) string { return schema.BlobName(run, strings.Repeat(digit, 64)) }
+	kept, err := store.PutBytes(t.Context(), name("kept", "0"), []byte("kept"))
+	require.NoError(t, err)
+	for digit, about := range map[string]string{
+		"1": `{"name":%q,"bucket":%q,"nuid":"*","size":4,"chunks":1}`,
+		"2": `{"name":%q,"bucket":%q,"nuid":"","size":4,"chunks":1}`,
+		"3": `{"name":%[1]q,"bucket":"OTHER","nuid":"` + kept.NUID + `","size":4,"chunks":1}`,
+		"4": `{"name":"` + name("kept", "0") + `","bucket":%[2]q,"nuid":"` + kept.NUID + `","size":4,"chunks":1}`,
+	} {
+		object := name("gone", digit)
+		_, err := w.js.Publish(t.Context(), "$O."+bucket+".M."+base64.URLEncoding.EncodeToString([]byte(object)), fmt.Appendf(nil, about, object, bucket))
+		require.NoError(t, err)
+	}
+	x := w.writer("gone")
+	x.start()
+	w.awaitFolded(x.end(schema.StatusCompleted))
+	receipt := w.erase("gone", false)
+	require.EqualValues(t, 4, receipt.Removed.Blobs)
+	left := w.left(&receipt)
+	require.True(t, left.None(), "%+v", left)
+	content, err := store.GetBytes(t.Context(), name("kept", "0"))
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(content))
+	list, err := store.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+}
+
+func TestAMarkThatNobodyOrderedRemovesNothing(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	x := w.writer("run-1")
+	x.start()
+	x.end(schema.StatusCompleted)
+	forged := schema.NewErased("default", "executor-9", "run-1", "forged", time.Now())
+	header, body := forged.Encode()
+	w.publishRaw("run-1", header, body)
+	other := w.writer("run-2")
+	other.start()
+	at := schema.StreamSequence(other.last)
+	w.awaitFolded(at)
+	a, err := w.ask(schema.VerbGet, "run-1", schema.GetRequest{})
+	require.NoError(t, err)
+	var reply schema.GetReply
+	require.NoError(t, json.Unmarshal(a.first, &reply))
+	require.Equal(t, schema.StatusCompleted, reply.Head.Status)
+}
+
+func TestWhatIsNeededIsNotErased(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	live := w.writer("live")
+	live.start()
+	pinned := w.writer("pinned")
+	pinned.start()
+	pinned.publish(&schema.CheckpointMarkedData{Name: "here"}, 0)
+	pinned.end(schema.StatusCompleted)
+	// An executor without the SDK need not say that a fork continues its base.
+	for base, from := range map[string]string{"base": "base", "base-2": ""} {
+		x := w.writer(base)
+		x.start()
+		x.turnOf(100)
+		x.end(schema.StatusCompleted)
+		var head schema.GetReply
+		a, err := w.ask(schema.VerbGet, base, schema.GetRequest{At: "turn:1"})
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(a.first, &head))
+		fork := w.writer("fork-of-" + base)
+		fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
+		fork.end(schema.StatusCompleted)
+	}
+
+	ask := schema.EraseRequest{By: "tester"}
+	w.refusedAs(schema.CodeNeeded, schema.VerbErase, "live", ask)
+	w.refusedAs(schema.CodeNeeded, schema.VerbErase, "pinned", ask)
+	ask.Force = true
+	for _, run := range []string{"live", "pinned"} {
+		receipt := w.erase(run, true)
+		left := w.left(&receipt)
+		require.True(t, left.None(), "%+v", left)
+	}
+	w.refusedAs(schema.CodeNotFound, schema.VerbErase, "unknown", ask)
+	for _, base := range []string{"base", "base-2"} {
+		told := w.refused(schema.VerbErase, base, ask)
+		require.Equal(t, schema.CodeNeeded, told.Code, told.Error())
+		require.Contains(t, told.Message, "fork-of-"+base)
+		w.refusedAs(schema.CodeConflict, schema.VerbErase, base, schema.EraseRequest{Check: true})
+		_, _, _, err := w.shard.Erasures.Get(t.Context(), base)
+		require.ErrorIs(t, err, kvstore.ErrNotFound, "a refusal leaves no order behind")
+		w.erase("fork-of-"+base, false)
+		w.erase(base, false)
+		w.refusedAs(schema.CodeErased, schema.VerbGet, base, schema.GetRequest{At: "turn:1"})
+	}
+}
+
+// A daemon whose clock is ahead by weeks takes nothing for old that ended just now.
+func TestACleanupGoesByTheServersClock(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	x := w.writer("run-1")
+	x.start()
+	w.awaitFolded(x.end(schema.StatusCompleted))
+	w.stop()
+	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	js := newJS(t, w.server.Conn(t))
+	shard, err := kvstore.OpenShard(js, settings, 0, "service-2")
+	require.NoError(t, err)
+	ahead := func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }
+	w.svc, err = newService(t, serviceConfig{Fleet: "default", Name: "service-2", Generations: settings.Generations}, js, []*kvstore.Shard{shard}, ahead)
+	require.NoError(t, err)
+	w.start(w.svc)
+	ask := func() schema.CleanupReply {
+		a, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true, Policy: &schema.RetentionPolicy{CompletedSeconds: 24 * 60 * 60}})
+		require.NoError(t, err)
+		var reply schema.CleanupReply
+		require.NoError(t, json.Unmarshal(a.first, &reply))
+		return reply
+	}
+	require.Empty(t, ask().Items)
+}
+
+func TestService_CleanupInANewFleet_WaitsForTheIndex(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.storeRun(1, schema.Head{Fleet: "default", Run: "run-1", Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
+	answered := make(chan error, 1)
+	go func() {
+		_, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true, Policy: &schema.RetentionPolicy{CompletedSeconds: 1}})
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		require.Fail(t, "answered without an index", "%v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	w.folded(1)
+	require.NoError(t, <-answered)
+}
+
+func TestService_IndexIsNotBuilt_CleanupIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.writer("run-1")
+	x.start()
+	w.stop()
+	js := newJS(t, w.server.Conn(t))
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2", Timeout: 2 * time.Second}, js, w.shards, time.Now)
+	require.NoError(t, err)
+	w.start(svc)
+	_, err = w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true, Policy: &schema.RetentionPolicy{CompletedSeconds: 1}})
+	refused, ok := errors.AsType[*schema.ServiceError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, schema.CodeUnavailable, refused.Code)
+	require.Equal(t, "the index of the runs of shard 0 is being built", refused.Message)
+	require.NotEmpty(t, refused.Hint)
+}
+
+func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	var end schema.StreamSequence
+	for i := range 12 {
+		x := w.writer(fmt.Sprintf("run-%02d", i))
+		x.start()
+		x.turnOf(200)
+		switch i % 4 {
+		case 0:
+			end = x.end(schema.StatusCompleted)
+		case 1:
+			end = x.end(schema.StatusFailed)
+		case 2:
+			x.publish(&schema.CheckpointMarkedData{Name: "pin"}, 0)
+			end = x.end(schema.StatusCompleted)
+		}
+	}
+	w.awaitFolded(end)
+	policy := &schema.RetentionPolicy{CompletedSeconds: 1, FailedSeconds: 3600, GraceSeconds: 1}
+	page := func(req schema.CleanupRequest) (reply schema.CleanupReply) {
+		a, err := w.ask(schema.VerbCleanup, "", req)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(a.first, &reply))
+		return reply
+	}
+	all := func(dry bool) (items []schema.CleanupItem) {
+		req := schema.CleanupRequest{Policy: policy, DryRun: dry, By: "tester", Limit: 2}
+		for {
+			reply := page(req)
+			items = append(items, reply.Items...)
+			if req.After = reply.Next; req.After == "" {
+				return items
+			}
+		}
+	}
+	var dry []schema.CleanupItem
+	require.Eventually(t, func() bool {
+		dry = all(true)
+		removed := 0
+		for i := range dry {
+			if dry[i].Remove {
+				removed++
+			}
+		}
+		return removed == 3 && len(dry) == 9
+	}, time.Minute, 50*time.Millisecond)
+	require.Len(t, w.list(schema.ListRequest{Limit: 1000}), 12, "a dry run removes nothing")
+	require.ElementsMatch(t, dry, all(false), "what is done is what was planned")
+	require.Eventually(t, func() bool { return page(schema.CleanupRequest{Pending: true}).Pending == 0 }, time.Minute, 5*time.Millisecond)
+	want := map[string]bool{}
+	for i := range 12 {
+		want[fmt.Sprintf("run-%02d", i)] = i%4 != 0
+	}
+	have := map[string]bool{}
+	for _, run := range w.list(schema.ListRequest{Limit: 1000}) {
+		have[run] = true
+	}
+	for run, kept := range want {
+		require.Equal(t, kept, have[run], run)
+	}
+	w.refusedAs(schema.CodeBadRequest, schema.VerbCleanup, "", schema.CleanupRequest{Policy: policy, By: "x", Status: []schema.Status{schema.StatusRunning}})
+	w.refusedAs(schema.CodeBadRequest, schema.VerbCleanup, "", schema.CleanupRequest{Policy: policy})
+}
+
+// A run that cannot go, because a fork of it cannot, keeps no other from going, and the cleanup comes to its end.
+func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
+	t.Parallel()
+	w, _ := erasing(t)
+	base := w.writer("base")
+	base.start()
+	base.turnOf(100)
+	base.end(schema.StatusCompleted)
+	a, err := w.ask(schema.VerbGet, "base", schema.GetRequest{At: "turn:1"})
+	require.NoError(t, err)
+	var head schema.GetReply
+	require.NoError(t, json.Unmarshal(a.first, &head))
+	fork := w.writer("fork")
+	fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
+	fork.end(schema.StatusCompleted)
+	// Somebody's order stands in the way of the fork, which is not to be removed as planned: it names another place of the log.
+	other := w.writer("other")
+	other.start()
+	w.awaitFolded(other.end(schema.StatusCompleted))
+	record := &schema.Erasure{Fleet: "default", Run: "fork", ID: "n1", By: "somebody", AskedAt: "no time", Format: schema.ErasureFormat + 1}
+	b, err := json.Marshal(record)
+	require.NoError(t, err)
+	kv, err := w.js.KeyValue(t.Context(), w.names.SegmentBucket())
+	require.NoError(t, err)
+	_, err = kv.Put(t.Context(), schema.ErasingKeyPrefix+"fork", b)
+	require.NoError(t, err)
+	items := map[string]schema.CleanupItem{}
+	require.Eventually(t, func() bool {
+		clear(items)
+		req := schema.CleanupRequest{Policy: &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}, By: "tester", Limit: 10}
+		for range 100 {
+			a, err := w.ask(schema.VerbCleanup, "", req)
+			require.NoError(t, err, "one run ends the whole page")
+			var reply schema.CleanupReply
+			require.NoError(t, json.Unmarshal(a.first, &reply))
+			for i := range reply.Items {
+				items[reply.Items[i].Run] = reply.Items[i]
+			}
+			if req.After = reply.Next; req.After == "" {
+				return items["fork"].Remove && items["base"].Remove
+			}
+		}
+		require.Fail(t, "the cleanup comes to no end")
+		return false
+	}, time.Minute, 50*time.Millisecond, "%+v", items)
+	require.NotEmpty(t, items["fork"].Failed)
+	require.Contains(t, items["base"].Failed, "fork")
+	require.Eventually(t, func() bool {
+		// What was not to be had for a moment is told as failed, and is for the next cleanup.
+		_, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{Policy: &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}, By: "tester", Limit: 10})
+		require.NoError(t, err)
+		_, _, done, err := w.shard.Erasures.Get(t.Context(), "other")
+		return err == nil && done
+	}, time.Minute, 10*time.Millisecond, "what is beside it is removed")
+}

@@ -1,0 +1,110 @@
+package service_test
+
+import (
+	"encoding/base64"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// chunk stores a chunk that nothing describes, as a put leaves it that was killed half way.
+func (w *serviceWorld) chunk(run, unique string) (id string) {
+	w.tb.Helper()
+	id = schema.BlobID(run, unique)
+	_, err := w.js.Publish(w.tb.Context(), "$O."+schema.BlobBucket("default")+".C."+id, []byte("said by "+run))
+	require.NoError(w.tb, err)
+	return id
+}
+
+// chunks are the ids of the contents that are stored.
+func (w *serviceWorld) chunks() (ids []string) {
+	w.tb.Helper()
+	stream, err := w.js.Stream(w.tb.Context(), "OBJ_"+schema.BlobBucket("default"))
+	require.NoError(w.tb, err)
+	prefix := "$O." + schema.BlobBucket("default") + ".C."
+	info, err := stream.Info(w.tb.Context(), jetstream.WithSubjectFilter(prefix+"*"))
+	require.NoError(w.tb, err)
+	for subject := range info.State.Subjects {
+		ids = append(ids, subject[len(prefix):])
+	}
+	return ids
+}
+
+func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
+	t.Parallel()
+	w, stop := erasing(t)
+	w.ended("gone")
+	w.ended("kept")
+	half, kept := w.chunk("gone", "half"), w.chunk("kept", "half")
+	// One description that cannot be read keeps nothing from being removed.
+	about := "$O." + schema.BlobBucket("default") + ".M." + base64.URLEncoding.EncodeToString([]byte("gone.x"))
+	_, err := w.js.Publish(t.Context(), about, []byte("no JSON"))
+	require.NoError(t, err)
+
+	receipt := w.erase("gone", false)
+	require.EqualValues(t, 2, receipt.Removed.Blobs)
+	require.Equal(t, []string{half}, receipt.Chunks)
+	left := w.left(&receipt)
+	require.True(t, left.None(), "%+v", left)
+	require.Equal(t, []string{kept}, w.chunks())
+
+	// An executor that slept through the removal puts the rest.
+	w.awaitNoOrder()
+	stop()
+	w.chunk("gone", "late")
+	left = w.left(&receipt)
+	require.EqualValues(t, 1, left.Blobs, "whoever asks is told of it")
+	require.NoError(t, w.shard.Erasures.Unsettle(t.Context(), "gone", schema.FormatTime(time.Now())))
+	w.fold(eraseSoon())
+	require.Eventually(t, func() bool { return len(w.chunks()) == 1 }, time.Minute, 5*time.Millisecond, "the next daemon takes it out")
+	require.Equal(t, []string{kept}, w.chunks())
+}
+
+// A daemon can die behind each of its steps. The next one goes on by what is stored.
+func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	w, stop := erasing(t)
+	runs := map[string]func(*schema.Erasure){
+		"ordered": func(*schema.Erasure) {},
+		"counted": func(e *schema.Erasure) {
+			e.Removed = &schema.ErasedParts{Blobs: 2}
+			e.Chunks = []string{schema.BlobID(e.Run, "0"), schema.BlobID(e.Run, "1")}
+		},
+		"half": func(e *schema.Erasure) {
+			e.Removed = &schema.ErasedParts{Blobs: 3}
+			e.Chunks = []string{schema.BlobID(e.Run, "0"), schema.BlobID(e.Run, "1"), schema.BlobID(e.Run, "2")} // the third is out already
+		},
+	}
+	writers := make(map[string]*writer)
+	for run := range runs {
+		writers[run] = w.ended(run)
+		w.chunk(run, "0")
+		w.chunk(run, "1")
+	}
+	kept := w.chunk("kept", "0")
+	stop()
+	for run, change := range runs {
+		w.orderByHand(writers[run], run, func(e *schema.Erasure) {
+			isDecided(e)
+			change(e)
+		})
+		w.markByHand(run, run)
+	}
+	w.fold(eraseSoon())
+	for run := range runs {
+		require.Eventually(t, func() bool {
+			_, _, done, err := w.shard.Erasures.Get(t.Context(), run)
+			require.NoError(t, err)
+			return done
+		}, time.Minute, 10*time.Millisecond, "%s is not gone on with", run)
+		receipt := w.erase(run, false)
+		require.Positive(t, receipt.Removed.Blobs)
+		left := w.left(&receipt)
+		require.True(t, left.None(), "%s: %+v", run, left)
+	}
+	require.Equal(t, []string{kept}, w.chunks())
+}

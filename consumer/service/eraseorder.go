@@ -1,0 +1,133 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/consumer/retention"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// withdrawPatience is how long who gives up asking may take to withdraw the order.
+const withdrawPatience = 2 * time.Second
+
+// remove orders the removal of a run, decides it, and leaves the mark in the log; the fold worker of its shard does the rest.
+// The order comes first, as it says to whoever begins a fork of the run that it goes; then those are looked for that stand on
+// it; then the order is decided, by compare-and-set on itself; then the mark, by compare-and-set on the run's last event. One that
+// is not decided can be withdrawn by anybody. One that is decided is carried out by whoever meets it, and withdrawn only when the
+// log has another event where its mark would be: so no mark is ever in the log without the order.
+func (s *Service) remove(ctx context.Context, run string, why removal) (*reader.Source, error) {
+	for {
+		record, rev, src, err := s.order(ctx, run, &why)
+		switch {
+		case errors.Is(err, kvstore.ErrConflict): // somebody else's order was put, or withdrawn, at this moment
+		case err != nil || record == nil:
+			return src, err
+		default:
+			over, err := s.carry(ctx, src, record, rev)
+			if err != nil || over {
+				return src, err
+			}
+		}
+		if err := pause.For(ctx, retryPause); err != nil {
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
+		}
+	}
+}
+
+// carry brings an order as far as its mark in the log. It reports false when it must be begun anew: the run went on, or somebody else
+// had the order.
+func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.Erasure, rev schema.Revision) (bool, error) {
+	run := record.Run
+	if !record.Decided() {
+		if err := s.unneeded(ctx, run); err != nil {
+			// Also when the time is over: nobody else waits for it.
+			work, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawPatience)
+			defer cancel()
+			there, werr := src.Store.Erasures.Withdraw(work, run, rev)
+			if werr == nil && !there && ctx.Err() == nil {
+				return false, nil // whoever decided it meanwhile saw no need, and goes on
+			}
+			return false, errors.Join(err, werr)
+		}
+		record.DecidedAt = schema.FormatTime(s.now())
+		var err error
+		if rev, err = src.Store.Erasures.Order(ctx, record, rev); errors.Is(err, kvstore.ErrConflict) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	marked, err := retention.Mark(ctx, s.js, src.Store, s.cfg.Name, record, s.now())
+	if err != nil {
+		return false, err // whether it is stored is not known: the fold worker goes on with the order
+	}
+	if !marked {
+		_, err := src.Store.Erasures.Withdraw(ctx, run, rev)
+		return false, err
+	}
+	s.log.Info().Str(logkey.Run, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
+	return true, nil
+}
+
+// order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed. An earlier one that
+// is not decided is judged once more, by what is asked for now. It returns [kvstore.ErrConflict] when it must be asked again.
+func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *reader.Source, error) {
+	record, rev, src, err := s.routing.erasure(ctx, run)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		record = nil
+	case err != nil:
+		return nil, 0, nil, err
+	case record.RemovedAt != "":
+		return nil, 0, src, nil
+	case record.Decided():
+		return record, rev, src, nil
+	}
+	r, err := s.routing.provenAnywhere(ctx, run, reader.Head)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	h := &r.Head
+	if why.at.ID != "" && h.Position != why.at {
+		return nil, 0, nil, schema.Fail(schema.CodeConflict, "The next cleanup looks at it anew.", "run %s went on since it was planned to be removed", run)
+	}
+	if !why.force {
+		if err := removable(r); err != nil {
+			return nil, 0, nil, err
+		}
+	}
+	if record != nil {
+		if record.Position.Stream == r.LogLast {
+			return record, rev, src, nil
+		}
+		if _, err := src.Store.Erasures.Withdraw(ctx, run, rev); err != nil {
+			return nil, 0, nil, err
+		}
+	}
+	if err := s.unneeded(ctx, run); err != nil {
+		return nil, 0, nil, err // most who are refused leave nothing behind
+	}
+	// The fold worker could not read what it is to take out, and the removal would never end.
+	if _, _, err := r.Source.Store.Checkpoints.GetFresh(ctx, run); errors.Is(err, schema.ErrFormat) {
+		return nil, 0, nil, schema.Fail(schema.CodeConflict, "Ask a daemon of the version that wrote it.", "the checkpoint of run %s is of a newer version, and only that can remove it", run)
+	}
+	record = &schema.Erasure{
+		Fleet: s.cfg.Fleet, Run: run, Shard: r.Source.Store.Names.Shard, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: why.reason,
+		AskedAt: schema.FormatTime(s.now()), Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},
+		Segments: r.Segments, TailBytes: r.TailBytes(), Keys: schema.ChildKeys(h),
+	}
+	if !h.Live() {
+		record.Keys = append(record.Keys, schema.EndedKey(h))
+	}
+	rev, err = r.Source.Store.Erasures.Order(ctx, record, 0)
+	return record, rev, r.Source, err
+}

@@ -1,0 +1,33 @@
+package service
+
+import (
+	"context"
+
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Write writes a control event that no request would ask for.
+func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
+	_, err := s.writer.write(ctx, run, "", sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })
+	return err
+}
+
+// Advance stores a control event without asking the fold before, and returns what a request is told of it.
+func Advance(ctx context.Context, s *Service, run string, data schema.Data) error {
+	r, err := s.routing.proven(ctx, run, reader.Head)
+	if err != nil {
+		return err
+	}
+	e, err := s.writer.event(r, "", &decision{data: data})
+	if err != nil {
+		return err
+	}
+	at, err := control.Publish(ctx, s.js, r.Source.Store, e, r.LogLast)
+	if err != nil {
+		return err
+	}
+	_, err = s.writer.advance(ctx, r, e, at)
+	return err
+}

@@ -1,0 +1,156 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// stateAge is how old a look at the shards may be that is shown again.
+	stateAge = 2 * time.Second
+	// statePatience bounds one look at a shard.
+	statePatience = 2 * time.Second
+	// shardsAtOnce bounds the shards that are looked at side by side.
+	shardsAtOnce = 8
+)
+
+// shardStatus looks at the shards of a fleet from outside, as the streams and buckets show them: it needs no fold worker, so that
+// it tells also, and above all, of a shard that nobody folds. A look costs about ten small requests a shard, whatever is
+// stored, and is shown again for two seconds.
+type shardStatus struct {
+	svc *Service
+
+	mu     sync.Mutex
+	at     time.Time
+	shards []schema.ShardState
+}
+
+// look returns the state of each shard and when it was looked at.
+func (l *shardStatus) look(ctx context.Context) ([]schema.ShardState, time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sources := l.svc.routing.shards()
+	if now := l.svc.now(); len(l.shards) == len(sources) && now.Sub(l.at) < stateAge {
+		return l.shards, l.at
+	}
+	shards := make([]schema.ShardState, len(sources))
+	var group errgroup.Group
+	group.SetLimit(shardsAtOnce)
+	for i, src := range sources {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, statePatience)
+			defer cancel()
+			shards[i] = l.shard(ctx, src.Store)
+			return nil
+		})
+	}
+	_ = group.Wait() // a shard carries its own error
+	l.shards, l.at = shards, l.svc.now()
+	return l.shards, l.at
+}
+
+// shard looks at one shard.
+func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard) schema.ShardState {
+	s := schema.ShardState{Shard: store.Names.Shard}
+	if err := l.fill(ctx, store, &s); err != nil {
+		l.svc.log.Debug().Err(err).Int(logkey.Shard, s.Shard).Msg("shard cannot be looked at")
+		return schema.ShardState{Shard: s.Shard, Error: err.Error()}
+	}
+	return s
+}
+
+func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.ShardState) error {
+	js := l.svc.js
+	// The watermark first: what is folded while the rest is read makes the count of what waits too high, never too low.
+	mark, _, err := store.Checkpoints.Watermark(ctx)
+	derived := errors.Is(err, kvstore.ErrStreamMissing) // the bucket is lost, and comes back
+	if err != nil && !derived && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+		return err
+	}
+	usage, err := store.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	if mark.Incarnation != usage.Incarnation {
+		mark = kvstore.Watermark{} // of another log, or none yet: everything waits
+	}
+	waiting, err := eventlog.Behind(ctx, js, store.Names, mark.Position.Stream)
+	if err != nil {
+		return err
+	}
+	kept, err := store.Kept(ctx)
+	if err != nil && !derived {
+		return err
+	}
+	if s.Folder, err = kvstore.Holder(ctx, js, kvstore.FoldLease(store.Names)); err != nil {
+		return err
+	}
+	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
+	s.Parked, s.ParkedCount = mark.Parked[:min(len(mark.Parked), schema.MaxListParked)], len(mark.Parked)
+	s.LogBytes, s.LogMessages, s.LimitBytes = usage.Bytes, usage.Messages, usage.Limit
+	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
+		s.QuotaBytes, s.LimitBytes = 0, 0
+	}
+	s.SegmentBytes, s.CheckpointBytes = kept.Segments, kept.Checkpoints
+	if s.Waiting = waiting.Events; s.Waiting > 0 && !waiting.Stored.IsZero() {
+		s.WaitingSince = schema.FormatTime(waiting.Stored)
+		s.WaitingMS = max(l.svc.now().Sub(waiting.Stored).Milliseconds(), 0)
+	}
+	return nil
+}
+
+// State says how the fleet is, up to two seconds ago. It is what the verb fleet answers with. A shard that cannot be looked
+// at carries its error.
+func (s *Service) State(ctx context.Context) *schema.FleetReply {
+	looked, at := s.shards.look(ctx)
+	shards, room := slices.Clone(looked), schema.MaxListParked // the look is shared
+	for i := range shards {
+		shards[i].Parked = shards[i].Parked[:min(room, len(shards[i].Parked))]
+		room -= len(shards[i].Parked)
+	}
+	runs := s.liveRuns.Counts()
+	reply := &schema.FleetReply{
+		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
+		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},
+		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)),
+	}
+	if signer := s.keys.Signer(); signer != nil {
+		reply.Signer = signer.Name
+	}
+	return reply
+}
+
+// durableMS is the shortest of the latest renewals of the leases that this process holds, 0 for none. The others may have waited for each
+// other: all leases are in one stream.
+func (s *Service) durableMS(shards int) float64 {
+	if s.cfg.Folder == nil {
+		return 0
+	}
+	least := time.Duration(0)
+	for shard := range shards {
+		if f := s.cfg.Folder(shard); f != nil {
+			if took := f.LeaseRenewal(); took > 0 && (least == 0 || took < least) {
+				least = took
+			}
+		}
+	}
+	return float64(least) / float64(time.Millisecond)
+}
+
+// fleet answers how the fleet is.
+func (s *Service) fleet(ctx context.Context, t *task) error {
+	if err := t.decode(new(schema.FleetRequest)); err != nil {
+		return err
+	}
+	return t.whole(s.State(ctx))
+}

@@ -1,0 +1,162 @@
+package service_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// looking is a service whose clock moves ten seconds at each look at it, so that nothing is shown twice.
+func (w *serviceWorld) looking() (*service.Service, *atomic.Int64) {
+	w.tb.Helper()
+	var steps atomic.Int64
+	svc, err := newService(w.tb, serviceConfig{Fleet: "default", Name: "looker"}, w.js, w.shards, func() time.Time {
+		return time.Now().Add(time.Duration(steps.Add(1)) * 10 * time.Second)
+	})
+	require.NoError(w.tb, err)
+	return svc, &steps
+}
+
+func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	svc, _ := w.looking()
+	look := func() schema.ShardState {
+		reply := svc.State(t.Context())
+		require.Len(t, reply.Shards, 1)
+		require.Empty(t, reply.Shards[0].Error)
+		return reply.Shards[0]
+	}
+	s := look()
+	require.Zero(t, s.Waiting)
+	require.Zero(t, s.WaitingMS)
+	require.Empty(t, s.WaitingSince)
+	require.Empty(t, s.Folder)
+	require.EqualValues(t, 256<<20, s.QuotaBytes)
+
+	began := time.Now()
+	x := w.aRun("run-1", 3, 100)
+	s = look()
+	require.EqualValues(t, len(x.acked), s.Waiting)
+	since, err := time.Parse(time.RFC3339Nano, s.WaitingSince)
+	require.NoError(t, err)
+	require.WithinDuration(t, began, since, time.Minute)
+	require.Positive(t, s.WaitingMS)
+	require.Zero(t, s.Position)
+	require.Positive(t, s.LogBytes)
+
+	w.get("run-1", schema.ViewHead) // its barrier is no event that waits
+	require.EqualValues(t, len(x.acked), look().Waiting)
+
+	_, stop := w.fold(fold.Config{})
+	w.told("run-1")
+	require.Eventually(t, func() bool { return look().Waiting == 0 }, time.Minute, time.Millisecond)
+	s = look()
+	require.NotEmpty(t, s.Folder)
+	require.Equal(t, x.acked[len(x.acked)-1].Stream, s.Position)
+	require.NotEmpty(t, s.FoldedAt)
+	require.Positive(t, s.CheckpointBytes)
+	stop()
+	s = look()
+	require.Empty(t, s.Folder, "its lease was given back")
+	x.turnOf(100)
+	require.EqualValues(t, 4, look().Waiting)
+}
+
+func TestTotalsAreThoseOfTheStoreAndSurviveTheFolder(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	svc, _ := w.looking()
+	x := w.aRun("run-1", 8, 3000)
+	y := w.aRun("run-2", 2, 10)
+	events, payload := 0, int64(0)
+	for round := range 3 {
+		if round > 0 {
+			x.turnOf(3000)
+		}
+		events, payload = len(x.acked)+len(y.acked), 0
+		for _, list := range [][]schema.Record{x.acked, y.acked} {
+			for i := range list {
+				payload += int64(len(list[i].Body))
+			}
+		}
+		f, stop := w.fold(smallSeals())
+		var s schema.ShardState
+		require.Eventually(t, func() bool {
+			s = svc.State(t.Context()).Shards[0]
+			return s.Waiting == 0
+		}, time.Minute, time.Millisecond)
+		stop()
+		require.EqualValues(t, events, s.Totals.Events, "round %d", round)
+		require.Equal(t, payload, s.Totals.PayloadBytes)
+		require.Equal(t, s.LogBytes, s.Totals.LogBytes, "what the stream says it holds")
+		require.Positive(t, s.Totals.Checkpoints)
+		require.Greater(t, s.Totals.CheckpointBytes, 300*s.Totals.Checkpoints)
+		require.Positive(t, s.Totals.Segments)
+		require.Less(t, s.Totals.SegmentBytes, s.SegmentBytes)
+		require.Less(t, s.SegmentBytes, s.Totals.SegmentBytes+400*s.Totals.Segments, "but for keys and headers")
+		require.Greater(t, s.Totals.Amplification(), 1.0)
+		require.Equal(t, s.Totals.StoredBytes(), s.Totals.LogBytes+s.Totals.SegmentBytes+s.Totals.CheckpointBytes)
+		if round > 0 {
+			require.Less(t, f.Stats().Events.Load(), s.Totals.Events, "this folder did not fold them all")
+		}
+	}
+}
+
+func TestAShardThatCannotBeLookedAtSaysSo(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	svc, _ := w.looking()
+	w.aRun("run-1", 1, 10)
+	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	s := svc.State(t.Context()).Shards[0]
+	require.Contains(t, s.Error, w.names.EventStream())
+	require.Zero(t, s.Waiting)
+}
+
+func TestALostCheckpointBucketMeansThatEverythingWaits(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	svc, _ := w.looking()
+	x := w.aRun("run-1", 2, 10)
+	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
+	s := svc.State(t.Context()).Shards[0]
+	require.Empty(t, s.Error)
+	require.EqualValues(t, len(x.acked), s.Waiting)
+}
+
+func TestTheVerbFleetTellsOfTheReplicaThatAnswers(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.aRun("run-1", 1, 10)
+	ask := func() *schema.FleetReply {
+		a, err := w.ask(schema.VerbFleet, "", nil)
+		require.NoError(t, err)
+		return decodeAs[schema.FleetReply](t, a.first)
+	}
+	first := ask()
+	require.Equal(t, "default", first.Fleet)
+	require.Equal(t, "service-1", first.Replica)
+	require.Zero(t, first.Recovery)
+	w.recover("run-1", takeover("executor-2", "req-1"))
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRecover, "nobody", takeover("executor-2", "req-2")).Code)
+	var reply *schema.FleetReply
+	require.Eventually(t, func() bool {
+		reply = ask()
+		return reply.Recovery.Count > 0
+	}, time.Minute, time.Millisecond)
+	require.EqualValues(t, 1, reply.Recovery.Count, "what was refused is no recovery")
+	require.Equal(t, "run-1", reply.Recovery.LastRun)
+	require.NotEmpty(t, reply.Recovery.LastAt)
+	n, sum, within := w.svc.Stats().Recovery.Histogram()
+	require.EqualValues(t, 1, n)
+	require.Positive(t, sum)
+	require.EqualValues(t, 1, within[60])
+	require.Len(t, within, 15)
+}

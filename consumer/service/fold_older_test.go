@@ -1,0 +1,113 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// olderCheckpoint is run-1 with two turns that are folded, and a checkpoint that counts the first alone.
+func (w *foldWorld) olderCheckpoint() *writer {
+	w.tb.Helper()
+	x, _, _ := w.foldedTurn(10)
+	older, _, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
+	require.NoError(w.tb, err)
+	_, stop := w.fold(fold.Config{Holder: "folder-2"})
+	at := x.turnOf(10)
+	w.await("the turn that is lost", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	_, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
+	require.NoError(w.tb, err)
+	_, err = w.shard.Checkpoints.Put(w.tb.Context(), older, rev)
+	require.NoError(w.tb, err)
+	return x
+}
+
+// A power cut may take back a checkpoint of an asynchronous bucket and not the watermark that was put behind it, and who
+// folds on a server that is not its own is not told of the cut.
+func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
+	t.Parallel()
+	for name, cas := range map[string]bool{"behind a compare-and-set": true, "of an executor that does not compare": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newFoldWorld(t)
+			x := w.olderCheckpoint()
+			at := schema.StreamSequence(0)
+			folder, _ := w.fold(fold.Config{Holder: "folder-3"})
+			x.turn++
+			e, err := x.run.Event(&schema.TurnStartedData{Turn: x.turn}, x.turn, time.Unix(1_800_000_000, 0), 0)
+			require.NoError(t, err)
+			require.NoError(t, x.run.Commit(e))
+			if cas {
+				at = x.send(e)
+			} else {
+				header, body := e.Encode()
+				ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: body}, jetstream.WithMsgID(e.ID))
+				require.NoError(t, err)
+				at = schema.StreamSequence(ack.Sequence)
+				x.acked = append(x.acked, schema.NewRecord(at, header, body))
+			}
+			c := w.await("the event behind it", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+			require.Equal(t, x.model(), c.Head)
+			require.EqualValues(t, len(x.acked), c.TailEvents+c.Segments.Events)
+			require.Zero(t, folder.Stats().DeadLetters.Load())
+		})
+	}
+}
+
+// The log went back, and gave the places away again to others before anybody looked: nothing but the run itself tells.
+func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	x, at, _ := w.foldedTurn(10)
+	folder, stop := w.fold(fold.Config{Holder: "folder-2"})
+	ack, err := w.js.Publish(t.Context(), w.names.EventSubject("run-2"), []byte("garbage"))
+	require.NoError(t, err)
+	require.EqualValues(t, at+1, ack.Sequence)
+	require.Eventually(t, func() bool { return folder.Stats().Position.Load() == ack.Sequence }, time.Minute, time.Millisecond)
+	stop()
+	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	c.Position = schema.Position{Stream: at + 1, ID: "run-1.1.6.00000000"}
+	c.Sequence++
+	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
+	require.NoError(t, err)
+	_, _ = w.fold(fold.Config{Holder: "folder-3"})
+	at = x.turnOf(10)
+	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
+	require.Equal(t, x.model(), c.Head)
+}
+
+// Without an event of its own nothing would ever load such a run, and what the folder says of it would be refused for ever.
+func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	x := w.olderCheckpoint()
+	nc := w.server.Conn(t)
+	roster := liveness.NewLiveRuns([]*kvstore.Shard{w.shard}, 0, time.Now, natstest.Logger(t))
+	heartbeats := liveness.NewHeartbeats("default", nc, time.Now, natstest.Logger(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	var group errgroup.Group
+	group.Go(func() error { return roster.Run(ctx) })
+	group.Go(func() error { return heartbeats.Run(ctx) })
+	defer func() {
+		cancel()
+		require.NoError(t, group.Wait())
+	}()
+	_, stop := w.fold(fold.Config{Holder: "folder-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
+	defer stop()
+	c := w.await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
+	require.Equal(t, len(x.acked)+1, int(c.Counts.Events))
+	require.True(t, c.Complete())
+}

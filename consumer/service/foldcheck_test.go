@@ -1,0 +1,67 @@
+package service_test
+
+import (
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+)
+
+func TestFolder_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	x := w.writer("run-1")
+	x.start()
+	x.turnOf(100)
+	clock := fleettest.NewHandClock(time.Now())
+	var stale, answers atomic.Int64 // answers yet to come that are stale, and all that were given
+	info := "$JS.API.STREAM.INFO." + w.names.EventStream()
+	f := w.foldThrough(fold.Config{Holder: "folder-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+		if subject != info {
+			natstest.Forward(nc, m, subject)
+			return
+		}
+		got, err := w.nc.Request(subject, m.Data, 5*time.Second)
+		if err != nil {
+			return
+		}
+		var answer struct {
+			Type string `json:"type"`
+			jetstream.StreamInfo
+		}
+		_ = json.Unmarshal(got.Data, &answer)
+		answer.Config.Replicas = 3
+		if stale.Add(-1) >= 0 {
+			answer.State.LastSeq -= 2
+		}
+		b, _ := json.Marshal(answer)
+		_ = nc.Publish(m.Reply, b)
+		answers.Add(1)
+	})
+	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= x.last }, time.Minute, time.Millisecond)
+	more := func(n int64) {
+		t.Helper()
+		n += answers.Load()
+		require.Eventually(t, func() bool { return answers.Load() >= n }, time.Minute, time.Millisecond)
+	}
+	rebuilds := f.Stats().Rebuilds.Load()
+	stale.Store(1)
+	more(4) // the stale one, and some behind it
+	clock.Forward(2 * eventlog.ShorterTrust)
+	stale.Store(1 << 40)
+	more(4)
+	require.Zero(t, f.Stats().Regressions.Load(), "a leader that is cut off may answer so")
+	require.Zero(t, f.Stats().Failures.Load(), "the reign goes on")
+	require.Equal(t, rebuilds, f.Stats().Rebuilds.Load())
+	clock.Forward(eventlog.ShorterTrust)
+	require.Eventually(t, func() bool { return f.Stats().Regressions.Load() > 0 }, time.Minute, time.Millisecond, "no leader is cut off for so long")
+}

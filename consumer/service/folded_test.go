@@ -1,0 +1,196 @@
+package service_test
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// held folds a run up to its last event; the folder's connection sends nothing more, so that nothing of it is stored, until the function
+// returned is called.
+func (w *serviceWorld) held(x *writer) (release func()) {
+	w.tb.Helper()
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var folder atomic.Pointer[fold.Worker]
+	d := &tap{prefixes: []string{"$KV." + w.names.SegmentBucket() + ".", "$KV." + w.names.CheckpointBucket() + "."}}
+	events, reach := int64(len(x.acked)), sync.OnceFunc(func() { close(reached) })
+	d.set(func(string) {
+		if f := folder.Load(); f != nil && f.Stats().Applied.Load() >= events {
+			reach()
+			<-goOn
+		}
+	})
+	f, _ := w.tappedFold(fold.Config{Holder: "folder-1", LeaseTTL: time.Minute}, d)
+	folder.Store(f)
+	release = sync.OnceFunc(func() { close(goOn) })
+	w.tb.Cleanup(release) // a folder that cannot send cannot stop
+	select {
+	case <-reached:
+	case <-time.After(time.Minute):
+		require.FailNow(w.tb, "not folded in time")
+	}
+	return release
+}
+
+// stored waits until a run's checkpoint is at a place.
+func (w *serviceWorld) stored(run string, at schema.StreamSequence) (c *schema.Checkpoint) {
+	w.tb.Helper()
+	require.Eventually(w.tb, func() bool {
+		var err error
+		c, _, err = w.shard.Checkpoints.GetFresh(w.tb.Context(), run)
+		return err == nil && c.Position.Stream >= at
+	}, time.Minute, 10*time.Millisecond)
+	return c
+}
+
+// goesOn makes a writer the executor that took its run over, and lets it work: what it publishes must count.
+func (w *serviceWorld) goesOn(x *writer, reply *schema.RecoverReply, executor string) *schema.Checkpoint {
+	w.tb.Helper()
+	x.resume(reply, executor)
+	c := w.stored(x.run.Run, x.turnOf(10))
+	require.Equal(w.tb, reply.Epoch, c.Epoch)
+	require.Equal(w.tb, executor, c.Executor)
+	require.Equal(w.tb, x.run.Last, c.Sequence)
+	return c
+}
+
+// askBesideHole asks for something of a run whose log lost an event that a folder has folded and not stored. The folder goes on once the
+// hole was met.
+func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, error) {
+	w.tb.Helper()
+	release := w.held(x)
+	w.deleteMsg(x.acked[len(x.acked)-4].Stream)
+	type result struct {
+		*answer
+		err error
+	}
+	answered := make(chan result, 1)
+	go func() {
+		a, err := w.ask(verb, x.run.Run, req)
+		answered <- result{a, err}
+	}()
+	require.Eventually(w.tb, func() bool { return w.svc.Stats().Holes.Load() > 0 }, time.Minute, time.Millisecond)
+	release()
+	got := <-answered
+	return got.answer, got.err
+}
+
+// The log loses an event that the folder has and nothing else: a takeover waits for the folder and stands on what it has. Standing on
+// the log it would be refused by the fold, and with it all that its executor publishes.
+func TestATakeoverOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	want := x.model()
+	a, err := w.askBesideHole(x, schema.VerbRecover, takeover("executor-2", "req-1"))
+	require.NoError(t, err)
+	reply := decodeAs[schema.RecoverReply](t, a.first)
+	require.EqualValues(t, 2, reply.Epoch)
+	require.True(t, reply.Complete, "%v", reply.Gaps)
+	require.Equal(t, want.Counts.Events+1, reply.Head.Counts.Events)
+	w.goesOn(x, reply, "executor-2")
+}
+
+// So does what is decided about a run: here it has ended, which the log alone does not say.
+func TestWhatIsDecidedOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	_, err := w.askBesideHole(x, schema.VerbCancel, schema.CancelRequest{By: "operator-1"})
+	var refused *schema.ServiceError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, schema.CodeRunEnded, refused.Code, refused.Message)
+}
+
+// Without a folder there is nothing to wait for.
+func TestATakeoverOfALogWithAHoleNeedsNoFolder(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	w.deleteMsg(x.acked[len(x.acked)-4].Stream)
+	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.EqualValues(t, 2, reply.Epoch)
+	require.False(t, reply.Complete)
+	w.fold(fold.Config{})
+	w.goesOn(x, reply, "executor-2")
+}
+
+// The log loses the end of a run that a folder has: a reading cannot tell, and the folder follows the log when the next event shows it.
+func TestAFolderFollowsALogThatLostTheEndOfARun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		stored bool
+	}{{"folded and not stored", false}, {"stored", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newDamagedWorld(t)
+			x := w.aRun("run-1", 3, 10)
+			release := w.held(x)
+			if c.stored {
+				release()
+				w.stored("run-1", schema.StreamSequence(x.last))
+				release = func() {}
+			}
+			lost := x.acked[len(x.acked)-1].Stream
+			w.aRun("run-2", 1, 10) // so that it is not the end of the log
+			w.deleteMsg(lost)
+			reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+			release()
+			require.EqualValues(t, 2, reply.Epoch)
+			require.Equal(t, !c.stored, reply.Complete, "only a checkpoint knows of what was lost")
+			got := w.goesOn(x, reply, "executor-2")
+			require.Len(t, got.Lost, 1)
+			require.Equal(t, lost, got.Lost[0].At.Stream)
+		})
+	}
+}
+
+// A control event has no sequence. That the log lost one, the next event's link tells, whoever folds it: reader, folder or verify.
+func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	cancelled := w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "operator-1"}).Stream
+	x.last = uint64(cancelled)
+	at := x.turnOf(10)
+	w.deleteMsg(cancelled)
+	next := x.acked[slices.IndexFunc(x.acked, func(r schema.Record) bool { return r.Stream > cancelled })]
+	want := []schema.Gap{{Epoch: 1, At: schema.PositionOf(&next), Reason: "lost"}}
+	x.stamp()
+	named := func() {
+		t.Helper()
+		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
+			reply, _ := w.get("run-1", view)
+			require.False(t, reply.Complete, view)
+			require.Equal(t, want, reply.Gaps, view)
+			require.Equal(t, x.model(), reply.Head, view)
+		}
+		v := w.verify("run-1")
+		require.Len(t, v.Findings, 1)
+		require.Equal(t, want[0].At, v.Findings[0].Event)
+	}
+	named()
+	_, stop := w.fold(fold.Config{SealEvents: 4, PurgeAfter: -1})
+	require.Equal(t, want, w.stored("run-1", at).Gaps)
+	named()
+	// The checkpoint is derived: segments and log say the same without it.
+	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	require.NoError(t, err)
+	require.NoError(t, kv.Purge(t.Context(), "run-1"))
+	named()
+	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.Equal(t, want, reply.Gaps)
+	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Gaps)
+	stop()
+	w.fold(fold.Config{Holder: "folder-2"})
+	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Gaps)
+}

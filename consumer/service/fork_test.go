@@ -1,0 +1,225 @@
+package service_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/consumer/verify"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// forkAt begins a run whose base is the writer's first n events.
+func (w *serviceWorld) forkAt(x *writer, id string, n int) *writer {
+	w.tb.Helper()
+	head := schema.NewHead("default", x.run.Run)
+	for i := range n {
+		head.Apply(schema.NoKeys, &x.acked[i])
+	}
+	f := w.writer(id)
+	f.turn = head.Turn
+	f.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head, nil)}, 0)
+	return f
+}
+
+func (w *serviceWorld) stateOf(run, at string) *schema.State {
+	w.tb.Helper()
+	_, a := w.at(run, schema.ViewState, at)
+	return decodeAs[schema.State](w.tb, a.state)
+}
+
+func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
+	fork := w.forkAt(x, "fork", 13) // within a segment, behind turn 3
+	fork.turnOf(20)
+	second := w.forkAt(fork, "second", len(fork.acked))
+	x.turnOf(10) // the origin goes on
+	second.turnOf(30)
+
+	for run, turns := range map[string]int{"run-1": 11, "fork": 4, "second": 5} {
+		reply, a := w.get(run, schema.ViewState)
+		require.True(t, reply.Complete, run)
+		state := decodeAs[schema.State](t, a.state)
+		require.Equal(t, reply.Head, state.Head, run)
+		require.Len(t, state.Calls, turns, run)
+		require.Len(t, state.Messages, 2*turns, run)
+	}
+	require.Len(t, w.stateOf("second", "seq:1").Calls, 4, "a point of the fork has its base, too")
+	v := w.verify("second")
+	require.Empty(t, v.Findings)
+	require.Nil(t, w.verifyBases(v.Base))
+	other := *v.Base
+	other.Digest = v.Digest
+	require.Equal(t, verify.InBase, w.verifyBases(&other).In)
+	w.deleteMsg(x.acked[35].Stream)
+	require.Nil(t, w.verifyBases(v.Base), "it is behind the point")
+	w.loseSegment("run-1", 1)
+	require.Contains(t, w.verifyBases(v.Base).Problem, "run run-1 had digest", "below the base")
+	require.Contains(t, w.refused(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3", View: schema.ViewEvents}).Message,
+		"run fork is a fork of run run-1")
+	before, _ := w.get("second", schema.ViewHead)
+	require.EqualValues(t, 1, before.Head.Epoch, "it is not taken over by who could not read it")
+	reply, _ := w.recover("second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3"})
+	require.EqualValues(t, 2, reply.Epoch, "who wants the head alone needs no base")
+}
+
+// verifyBases verifies what a fork stands on.
+func (w *serviceWorld) verifyBases(base *schema.BaseRef) *verify.Finding {
+	w.tb.Helper()
+	f, err := verify.Bases(w.tb.Context(), w.js, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.shard}, nil })
+	require.NoError(w.tb, err)
+	return f
+}
+
+// again publishes a message once more as it is: a plain executor that knows of no message ids.
+func (x *writer) again(rec *schema.Record) {
+	x.w.tb.Helper()
+	ack, err := x.w.js.PublishMsg(x.w.tb.Context(), &nats.Msg{Subject: x.w.names.EventSubject(x.run.Run), Header: rec.Header, Data: rec.Body})
+	require.NoError(x.w.tb, err)
+	x.last = ack.Sequence
+	x.acked = append(x.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), rec.Header, rec.Body))
+}
+
+func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
+	t.Parallel()
+	garbage := schema.NewRecord(0, nil, []byte("garbage"))
+	for name, twice := range map[string]func(x *writer){
+		"an event": func(x *writer) { x.again(&x.acked[len(x.acked)-1]) },
+		"garbage": func(x *writer) {
+			x.again(&garbage)
+			x.turnOf(10)
+			x.again(&garbage)
+		},
+	} {
+		for _, sealed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, sealed: %v", name, sealed), func(t *testing.T) {
+				t.Parallel()
+				w := newServiceWorld(t)
+				x := w.aRun("run-1", 3, 10)
+				twice(x)
+				n := len(x.acked)
+				fork := w.forkAt(x, "fork", n)
+				fork.turnOf(20)
+				x.turnOf(10)
+				if sealed {
+					w.sealByHand(x, n, 5, false)
+				}
+				reply, a := w.get("fork", schema.ViewState)
+				require.True(t, reply.Complete)
+				state := decodeAs[schema.State](t, a.state)
+				require.Len(t, state.Calls, int(state.Head.Turn))
+				require.Nil(t, w.verifyBases(w.verify("fork").Base))
+				w.requireFirst(x, fmt.Sprintf("record:%d", n), n)
+			})
+		}
+	}
+}
+
+func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3}, time.Unix(1_700_000_000, 0))
+	require.NoError(t, err)
+	w.writer("run-1").send(e)
+	f := w.verifyBases(&schema.BaseRef{Run: "run-1", Records: 1, Digest: "d", Position: schema.Position{ID: "x"}})
+	require.Contains(t, f.Problem, "is no longer there")
+	_, err = verify.Run(t.Context(), w.js, w.shard, "default", "run-1")
+	require.ErrorIs(t, err, verify.ErrNoRun)
+}
+
+// What is sealed and purged between the reading of the segments and that of the log is in neither.
+func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	fork := w.forkAt(x, "fork", 20)
+	head := fork.model()
+	var once sync.Once
+	nc := w.server.Conn(t)
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+		if subject == "$JS.API.STREAM.MSG.GET."+w.names.EventStream() {
+			once.Do(func() { w.sealByHand(x, 30, 7, true) })
+		}
+		natstest.Forward(nc, m, subject)
+	})
+	shard := w.openOn(js, "tester")
+	f, err := verify.Bases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
+	require.NoError(t, err)
+	require.Nil(t, f)
+	_, err = w.shard.Segments.GetFresh(t.Context(), "run-1", 5)
+	require.NoError(t, err, "it was sealed meanwhile")
+}
+
+func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
+	fork := w.forkAt(x, "fork", 13)
+	fork.turnOf(20)
+	second := w.forkAt(fork, "second", len(fork.acked))
+	second.turnOf(30)
+	a, err := w.ask(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-2", RequestID: "r", View: schema.ViewState})
+	require.NoError(t, err)
+	require.Len(t, decodeAs[schema.State](t, a.state).Calls, 5)
+}
+
+func TestAQuestionOfTheBaseIsAnsweredInTheFork(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	x.wait("w1", yesOrNo)
+	w.forkAt(x, "fork", len(x.acked))
+	reply, _ := w.get("fork", schema.ViewHead)
+	require.Equal(t, schema.StatusWaiting, reply.Head.Status)
+	e := w.refused(schema.VerbInput, "fork", answerTo("w1", `{"ok":"perhaps"}`))
+	require.Equal(t, schema.CodeInvalidAnswer, e.Code, "by the schema that the base asked with")
+	w.control(schema.VerbInput, "fork", answerTo("w1", `{"ok":true}`))
+	reply, _ = w.get("fork", schema.ViewHead)
+	require.Equal(t, schema.StatusRunning, reply.Head.Status)
+	reply, _ = w.get("run-1", schema.ViewHead)
+	require.Equal(t, schema.StatusWaiting, reply.Head.Status, "the base still waits")
+}
+
+func TestAForkWhoseBaseIsGoneSaysSo(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	w.forkAt(x, "fork", 9)
+	w.deleteMsg(x.acked[4].Stream)
+	e := w.refused(schema.VerbGet, "fork", schema.GetRequest{View: schema.ViewState})
+	require.Equal(t, schema.CodeDamaged, e.Code)
+	require.Contains(t, e.Message, "fork of run run-1")
+	reply, _ := w.get("fork", schema.ViewHead)
+	require.True(t, reply.Complete, "where it stands it says itself")
+	require.Equal(t, int32(2), reply.Head.Turn)
+}
+
+// The chain of a fork can be longer than what is read within the time of one request.
+func TestRecover_ChainOfForksLongerThanARequest_LaterTryTakesItOver(t *testing.T) {
+	t.Parallel()
+	const forks, requestTime = 12, time.Second
+	g := newGated(t, service.Config{Timeout: requestTime})
+	x := g.aRun("run-0", 2, 10)
+	for i := range forks {
+		x = g.forkAt(x, fmt.Sprintf("run-%d", i+1), len(x.acked))
+		x.turnOf(10)
+	}
+	g.arm(func(string, int) { <-time.After(requestTime / 8) })
+	for try := 1; ; try++ {
+		require.LessOrEqual(t, try, 10*forks, "no try goes further than the one before") // one on a busy machine may go no further
+		_, err := g.ask(schema.VerbRecover, x.run.Run, schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", View: schema.ViewEvents})
+		if err == nil {
+			require.Greater(t, try, 1, "the chain is read within one request, and this test shows nothing")
+			return
+		}
+		var told *schema.ServiceError
+		require.ErrorAs(t, err, &told)
+		require.Equal(t, schema.CodeUnavailable, told.Code, told.Message)
+	}
+}

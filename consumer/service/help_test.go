@@ -1,0 +1,434 @@
+package service_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// serviceWorld is a fleet with a service and, unless a test starts one, no folder.
+type serviceWorld struct {
+	*foldWorld
+	svc    *service.Service
+	roster *liveness.LiveRuns
+	shards []*kvstore.Shard
+	// watched are the rosters that follow the live index; see feed.
+	watched map[*liveness.LiveRuns]bool
+	client  *nats.Conn
+	stop    func()
+}
+
+// testTimeout is a service's: as patient as the tests themselves, which may share a slow machine with many others.
+const testTimeout = time.Minute
+
+// setup changes the fleet and the service before they are made.
+type setup func(*kvstore.FleetConfig, *service.Config)
+
+func newServiceWorld(tb testing.TB, changes ...setup) *serviceWorld {
+	tb.Helper()
+	server := natstest.Start(tb)
+	w := &serviceWorld{watched: make(map[*liveness.LiveRuns]bool), foldWorld: &foldWorld{
+		tb: tb, server: server, nc: server.Conn(tb), fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
+		names: schema.NamesOf("default", 0), heard: make(chan *schema.Checkpoint, 1<<14),
+	}}
+	w.js = newJS(tb, w.nc)
+	cfg := service.Config{}
+	for _, change := range changes {
+		change(&w.fleet, &cfg)
+	}
+	w.provision()
+	settings, _, err := kvstore.NewFleets(w.js).Get(tb.Context(), "default")
+	require.NoError(tb, err)
+	w.shard = w.open("tester")
+	w.client = server.Conn(tb)
+	w.svc, w.stop = w.serve(settings, cfg)
+	return w
+}
+
+// newDamagedWorld is a world whose event stream lets messages be deleted, as damage does: the real one forbids it.
+func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
+	tb.Helper()
+	w := newServiceWorld(tb, changes...)
+	stream, err := w.js.Stream(tb.Context(), w.names.EventStream())
+	require.NoError(tb, err)
+	cfg := stream.CachedInfo().Config
+	require.NoError(tb, w.js.DeleteStream(tb.Context(), cfg.Name))
+	cfg.DenyDelete = false
+	_, err = w.js.CreateStream(tb.Context(), cfg)
+	require.NoError(tb, err)
+	return w
+}
+
+// serve starts a replica of the service and returns it with the function that stops it and waits for its end.
+func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) (*service.Service, func()) {
+	w.tb.Helper()
+	nc := w.server.Conn(w.tb)
+	js := newJS(w.tb, nc)
+	var shards []*kvstore.Shard
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, "service-1")
+		require.NoError(w.tb, err)
+		shards = append(shards, shard)
+	}
+	w.shards = shards
+	cfg.Fleet, cfg.Generations = "default", settings.Generations
+	cfg.Timeout = cmp.Or(cfg.Timeout, testTimeout)
+	if cfg.Name == "" {
+		cfg.Name = "service-1"
+	}
+	log := loggerOf(w.tb)
+	w.roster = liveness.NewLiveRuns(shards, 0, time.Now, log)
+	svc, err := service.New(cfg, nc, js, shards, w.roster, time.Now, log)
+	require.NoError(w.tb, err)
+	return svc, w.start(svc)
+}
+
+// newService makes a service whose roster stays empty.
+func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time) (*service.Service, error) {
+	tb.Helper()
+	log := natstest.Logger(tb)
+	cfg.Timeout = cmp.Or(cfg.Timeout, testTimeout)
+	return service.New(cfg, js.Conn(), js, shards, liveness.NewLiveRuns(shards, 0, now, log), now, log)
+}
+
+// start runs a service and returns the function that stops it and waits for its end.
+func (w *serviceWorld) start(svc *service.Service) func() {
+	w.tb.Helper()
+	ctx, cancel := context.WithCancel(w.tb.Context())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	select {
+	case <-svc.Ready():
+	case err := <-done:
+		require.NoError(w.tb, err)
+	}
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(w.tb, <-done)
+		}
+	}
+	w.tb.Cleanup(stop)
+	return stop
+}
+
+// answer is all that a request was answered with.
+type answer struct {
+	first    []byte
+	kinds    []string
+	segments [][]byte
+	frames   [][]byte
+	state    []byte
+	bytes    int
+	// again counts how often the answer took back what it had sent.
+	again int
+}
+
+// records are the events of the answer, in order.
+func (a *answer) records(tb testing.TB) []schema.Record {
+	tb.Helper()
+	var all []schema.Record
+	keep := func(r schema.Record) bool {
+		all = append(all, r)
+		return true
+	}
+	for _, stored := range a.segments {
+		_, frames, err := schema.DecodeSegment(stored)
+		require.NoError(tb, err)
+		require.NoError(tb, schema.ReadFrames(frames, keep))
+	}
+	for _, frames := range a.frames {
+		require.NoError(tb, schema.ReadFrames(frames, keep))
+	}
+	return all
+}
+
+// fold is what a client makes of the events of the answer.
+func (a *answer) fold(tb testing.TB, run string) *schema.State {
+	tb.Helper()
+	s := schema.NewState("default", run)
+	for _, r := range a.records(tb) {
+		s.Apply(schema.NoKeys, &r)
+	}
+	return s
+}
+
+// errNoAnswer says that a request was not answered in time.
+var errNoAnswer = errors.New("no answer")
+
+// ask sends a request and takes the whole answer, acknowledging as a client must.
+func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
+	w.tb.Helper()
+	return w.askWith(verb, run, req, func(*nats.Msg) {})
+}
+
+// askWith calls seen before each reply is acknowledged.
+func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) (*answer, error) {
+	w.tb.Helper()
+	body, ok := req.([]byte)
+	if !ok {
+		var err error
+		body, err = json.Marshal(req)
+		require.NoError(w.tb, err)
+	}
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(w.tb, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	require.NoError(w.tb, w.client.PublishRequest(schema.ServiceSubject(verb, "default", run), sub.Subject, body))
+	a := &answer{}
+	for n := 1; ; n++ {
+		m, err := sub.NextMsg(time.Minute)
+		if err != nil {
+			return a, fmt.Errorf("%w: %w", errNoAnswer, err)
+		}
+		require.Equal(w.tb, strconv.Itoa(n), m.Header.Get(schema.HeaderReply), "replies are numbered")
+		if m.Header.Get(schema.HeaderErrorCode) != "" {
+			e := new(schema.ServiceError)
+			require.NoError(w.tb, json.Unmarshal(m.Data, e))
+			require.Equal(w.tb, strconv.Itoa(e.Code.HTTPStatus()), m.Header.Get(schema.HeaderErrorCode))
+			require.NotEmpty(w.tb, m.Header.Get(schema.HeaderError))
+			require.NotEmpty(w.tb, e.Hint)
+			return a, e
+		}
+		kind := m.Header.Get(schema.HeaderKind)
+		a.kinds = append(a.kinds, kind)
+		a.bytes += len(m.Data)
+		switch kind {
+		case schema.KindAnswer:
+			a.first = m.Data
+		case schema.KindSegment:
+			a.segments = append(a.segments, m.Data)
+		case schema.KindFrames:
+			a.frames = append(a.frames, m.Data)
+		case schema.KindState:
+			a.state = append(a.state, m.Data...)
+		case schema.KindAgain:
+			require.Empty(w.tb, m.Data)
+			require.Nil(w.tb, a.first, "nothing is taken back behind the answer")
+			a.segments, a.frames, a.again = nil, nil, a.again+1
+		case schema.KindEnd:
+			require.Empty(w.tb, m.Data)
+			require.NotNil(w.tb, a.first)
+			return a, nil
+		default:
+			require.FailNow(w.tb, "unknown kind of reply", kind)
+		}
+		seen(m)
+		if m.Reply != "" {
+			require.NoError(w.tb, w.client.Publish(m.Reply, nil))
+		}
+	}
+}
+
+func (w *serviceWorld) get(run, view string) (*schema.GetReply, *answer) {
+	w.tb.Helper()
+	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view})
+	require.NoError(w.tb, err)
+	return decodeAs[schema.GetReply](w.tb, a.first), a
+}
+
+func (w *serviceWorld) recover(run string, req schema.RecoverRequest) (*schema.RecoverReply, *answer) {
+	w.tb.Helper()
+	a, err := w.ask(schema.VerbRecover, run, req)
+	require.NoError(w.tb, err)
+	return decodeAs[schema.RecoverReply](w.tb, a.first), a
+}
+
+func decodeAs[T any](tb testing.TB, b []byte) *T {
+	tb.Helper()
+	v := new(T)
+	require.NoError(tb, json.Unmarshal(b, v))
+	return v
+}
+
+// refused is the error that a request must be answered with.
+func (w *serviceWorld) refused(verb, run string, req any) *schema.ServiceError {
+	w.tb.Helper()
+	_, err := w.ask(verb, run, req)
+	e := new(schema.ServiceError)
+	require.ErrorAs(w.tb, err, &e)
+	return e
+}
+
+func takeover(executor, request string) schema.RecoverRequest {
+	return schema.RecoverRequest{Executor: executor, Agent: "agent-1", RequestID: request}
+}
+
+// sealByHand moves the first n events of the writer into segments of at most per events each, counts them in a
+// checkpoint at the given number of events, and purges the sealed ones from the log if asked.
+func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.SegmentIndex {
+	w.tb.Helper()
+	index := w.sealMore(x, schema.SegmentIndex{}, n, per)
+	if purge {
+		for _, rec := range x.acked[:n] {
+			w.deleteMsg(rec.Stream)
+		}
+	}
+	return index
+}
+
+// openOn opens the shard for a daemon with that JetStream.
+func (w *serviceWorld) openOn(js jetstream.JetStream, daemon string) *kvstore.Shard {
+	w.tb.Helper()
+	settings, _, err := kvstore.NewFleets(w.js).Get(w.tb.Context(), "default")
+	require.NoError(w.tb, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, daemon)
+	require.NoError(w.tb, err)
+	return shard
+}
+
+// sealMore goes on sealing behind the segments of the index.
+func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int) schema.SegmentIndex {
+	w.tb.Helper()
+	x.stamp()
+	head := schema.NewHead("default", x.run.Run)
+	for i := range index.Events {
+		head.Apply(schema.NoKeys, &x.acked[i])
+	}
+	for from := int(index.Events); from < n; from += per {
+		to := min(from+per, n)
+		info := schema.SegmentInfo{
+			Fleet: "default", Run: x.run.Run, Number: index.Count + 1, Events: to - from,
+			First: schema.PositionOf(&x.acked[from]), Last: schema.PositionOf(&x.acked[to-1]),
+			DigestBefore: head.Digest,
+		}
+		var frames []byte
+		for i := from; i < to; i++ {
+			frames = schema.AppendFrame(frames, &x.acked[i])
+			head.Apply(schema.NoKeys, &x.acked[i])
+		}
+		info.DigestAfter = head.Digest
+		stored, err := schema.EncodeSegment(info, frames)
+		require.NoError(w.tb, err)
+		require.NoError(w.tb, w.shard.Segments.Create(w.tb.Context(), x.run.Run, info.Number, stored))
+		index = schema.SegmentIndex{
+			Count: info.Number, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
+			Last: info.Last, Digest: info.DigestAfter,
+		}
+	}
+	return index
+}
+
+func (w *serviceWorld) deleteMsg(seq schema.StreamSequence) {
+	w.tb.Helper()
+	stream, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, stream.DeleteMsg(w.tb.Context(), uint64(seq)))
+}
+
+// checkpointAt puts a checkpoint of the writer's first n events, counting the segments.
+func (w *serviceWorld) checkpointAt(x *writer, n int, index schema.SegmentIndex) {
+	w.tb.Helper()
+	head := schema.NewHead("default", x.run.Run)
+	c := &schema.Checkpoint{Segments: index, Incarnation: "2026-01-01T00:00:00Z"}
+	for i := range n {
+		head.Apply(schema.NoKeys, &x.acked[i])
+		if x.acked[i].Stream > index.Last.Stream {
+			c.TailEvents++
+			c.TailBytes += int64(x.acked[i].Size())
+		}
+	}
+	c.Head = head
+	_, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), x.run.Run)
+	if err != nil {
+		require.ErrorIs(w.tb, err, kvstore.ErrNotFound)
+	}
+	_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
+	require.NoError(w.tb, err)
+}
+
+type serviceConfig = service.Config
+
+// smallSeals makes a folder seal early.
+func smallSeals() fold.Config {
+	return fold.Config{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
+}
+
+// requireOneWon wants one of those who raced to have come first, and the others to have been refused with the code.
+func requireOneWon(tb testing.TB, errs []error, code schema.Code) {
+	tb.Helper()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+			continue
+		}
+		e := new(schema.ServiceError)
+		require.ErrorAs(tb, err, &e)
+		require.Equal(tb, code, e.Code)
+	}
+	require.Equal(tb, 1, won)
+}
+
+// replicated starts the world's service again, on a connection to which the event stream seems to have three replicas: reads need barriers then.
+func (w *serviceWorld) replicated(cfg service.Config, now func() time.Time) *service.Service {
+	w.tb.Helper()
+	w.stop()
+	js := asReplicated(w.tb, w.server.Conn(w.tb), w.names.EventStream())
+	if cfg.Fleet, cfg.Name = "default", "service-1"; now == nil {
+		now = time.Now
+	}
+	svc, err := newService(w.tb, cfg, js, []*kvstore.Shard{w.openOn(js, "service-1")}, now)
+	require.NoError(w.tb, err)
+	w.svc, w.stop = svc, w.start(svc)
+	return svc
+}
+
+// asReplicated returns a JetStream on nc to which a stream with one replica seems to have three.
+func asReplicated(tb testing.TB, nc *nats.Conn, stream string) jetstream.JetStream {
+	tb.Helper()
+	return natstest.Between(tb, nc, func(m *nats.Msg, subject string) {
+		replicas := map[string]int{"$JS.API.STREAM.INFO." + stream: 3, "$JS.API.STREAM.UPDATE." + stream: 1}[subject]
+		switch {
+		case replicas == 0:
+			natstest.Forward(nc, m, subject)
+		case strings.Contains(subject, "UPDATE"):
+			m.Data = withReplicas(m.Data, replicas, func(v map[string]any) map[string]any { return v })
+			natstest.Forward(nc, m, subject)
+		default:
+			go func() {
+				if got, err := nc.Request(subject, m.Data, time.Minute); err == nil {
+					_ = nc.Publish(m.Reply, withReplicas(got.Data, replicas, func(v map[string]any) map[string]any {
+						config, _ := v["config"].(map[string]any)
+						return config
+					}))
+				}
+			}()
+		}
+	})
+}
+
+// withReplicas is a JSON text with another number of replicas in the stream's configuration that it has.
+func withReplicas(text []byte, replicas int, config func(map[string]any) map[string]any) []byte {
+	var v map[string]any
+	if err := json.Unmarshal(text, &v); err != nil {
+		return text
+	}
+	if c := config(v); c != nil {
+		c["num_replicas"] = replicas
+	}
+	changed, err := json.Marshal(v)
+	if err != nil {
+		return text
+	}
+	return changed
+}

@@ -1,0 +1,195 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/answerschema"
+	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// answersAtOnce bounds the answers that are held against their schemas at the same time: each may take some tenths of a
+// second and some tens of MiB.
+const answersAtOnce = 4
+
+// input answers something that a run waits for.
+//
+// An answer is held against the schema that was asked by. A schema that cannot be used, because it is wrong, refers to
+// something outside itself or costs too much, lets no answer through: nobody can say what the executor would make of
+// it. The run is not stuck for that: status cancelled needs no schema, and the executor asks anew.
+func (s *Service) input(ctx context.Context, t *task) error {
+	var req schema.InputRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkInput(&req); err != nil {
+		return err
+	}
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	once, err := onceFor(req.RequestID, who, req.InterruptID)
+	if err != nil {
+		return err
+	}
+	var checked schema.Position
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		o, err := answerable(r, &req)
+		if err != nil {
+			return decision{}, err
+		}
+		if req.Status == schema.InputResolved && checked != o.Position {
+			if err := s.checkAnswer(ctx, r, o, req.Payload); err != nil {
+				return decision{}, err
+			}
+			checked = o.Position
+		}
+		return decision{data: &schema.RunInputData{
+			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, By: who.by, Claimed: who.claimed,
+		}}, nil
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// checkInput validates a request and fills in its defaults.
+func checkInput(req *schema.InputRequest) error {
+	req.Status = cmp.Or(req.Status, schema.InputResolved)
+	switch {
+	case req.InterruptID == "":
+		return badField("/interrupt_id", errors.New("is required"))
+	case req.Status == schema.InputExpired:
+		return badField("/status", errors.New("expired is the daemon's word alone; use resolved or cancelled"))
+	case req.Status != schema.InputResolved && req.Status != schema.InputCancelled:
+		return badField("/status", fmt.Errorf("status %.40q is none of resolved, cancelled", req.Status))
+	}
+	return nil
+}
+
+// answerable finds what is answered. The reading is proven.
+func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInterrupt, error) {
+	if r.Head.Status.Terminal() {
+		return nil, errEnded(r)
+	}
+	i := slices.IndexFunc(r.Head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == req.InterruptID })
+	if i < 0 {
+		waits := "it waits for nothing"
+		var open []string
+		for _, o := range r.Head.Interrupts {
+			open = append(open, fmt.Sprintf("%.80q (%s)", o.InterruptID, o.Reason))
+		}
+		if len(open) > 0 {
+			waits = "it waits for " + strings.Join(open, ", ")
+		}
+		return nil, schema.Fail(schema.CodeUnknownInterrupt, "Answer one of those, or look whether somebody else answered first: "+hintRun,
+			"run %s does not wait for %.80q: %s", r.Run, req.InterruptID, waits)
+	}
+	o := &r.Head.Interrupts[i]
+	if o.Reason == schema.WaitToolInDoubt && req.Status == schema.InputResolved {
+		return nil, schema.Fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
+			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
+	}
+	return o, nil
+}
+
+// checkAnswer holds a payload against the schema that the run asked by.
+func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema.OpenInterrupt, payload jsontext.Value) error {
+	e, found, err := s.reader.EventAt(ctx, r, o.Position)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return schema.Fail(schema.CodeDamaged, "Answer with status cancelled, and let the executor ask anew.",
+			"the event that asked for %.80q is no longer at %d", o.InterruptID, o.Position.Stream)
+	}
+	parsed, err := schema.ParseData(e)
+	asked, ok := parsed.(*schema.RunWaitingData)
+	if err != nil || !ok {
+		return fmt.Errorf("event %s of run %s is no lawful run.waiting: %w", o.Position.ID, r.Run, errors.Join(err, schema.ErrCorrupt))
+	}
+	text, err := s.responseSchema(ctx, r, asked)
+	if err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if err := s.answers.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.answers.Release(1)
+	problems, err := answerschema.Check(text, payload)
+	switch {
+	case err != nil:
+		return unusable(o.InterruptID, err.Error())
+	case len(problems) > 0:
+		e := schema.Fail(schema.CodeInvalidAnswer, "Mend the answer at the places named in details; response_schema of run.waiting says what is asked.",
+			"the answer to %.80q is not what was asked for: at %q: %s", o.InterruptID, problems[0].Path, problems[0].Problem)
+		return detailed(e, problems)
+	}
+	return nil
+}
+
+// unusable answers for a schema that no answer can be held against.
+func unusable(interrupt, why string) error {
+	e := schema.Fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask anew with one that can be used.",
+		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
+	return detailed(e, []answerschema.Problem{{Problem: why}})
+}
+
+// responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one checks nothing here: the
+// service has no key, and the executor that asked checks the answer.
+func (s *Service) responseSchema(ctx context.Context, r *reader.Snapshot, asked *schema.RunWaitingData) ([]byte, error) {
+	i := slices.IndexFunc(asked.Refs, func(ref schema.Ref) bool { return ref.Path == "/response_schema" })
+	switch {
+	case i >= 0 && asked.Refs[i].KeyID != "":
+		return nil, nil
+	case len(asked.ResponseSchema) > 0 || i < 0:
+		return asked.ResponseSchema, nil
+	}
+	run, digest, err := schema.ParseDataRef(asked.Refs[i].DataRef)
+	if err != nil {
+		return nil, unusable(asked.InterruptID, err.Error())
+	}
+	name := schema.BlobName(run, digest)
+	var text []byte
+	store, err := blob.Open(ctx, s.js, schema.BlobBucket(s.cfg.Fleet))
+	if err == nil {
+		text, err = store.Load(ctx, run, digest, answerschema.MaxSchema)
+	}
+	switch {
+	case err == nil:
+		return text, nil
+	case errors.Is(err, jetstream.ErrObjectNotFound), errors.Is(err, jetstream.ErrBucketNotFound):
+		return nil, unusable(asked.InterruptID, "blob "+name+" is missing")
+	case errors.Is(err, blob.ErrTooLarge):
+		return nil, unusable(asked.InterruptID, fmt.Sprintf("blob %s is too large: at most %d bytes are checked", name, answerschema.MaxSchema))
+	case errors.Is(err, blob.ErrChanged):
+		return nil, unusable(asked.InterruptID, "blob "+name+" is not what its name says")
+	default:
+		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.Run, err)
+	}
+}
+
+// detailed adds details to an error.
+func detailed(e *schema.ServiceError, details any) error {
+	b, err := json.Marshal(details, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	e.Details = b
+	return e
+}

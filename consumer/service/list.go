@@ -1,0 +1,472 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// maxPlace is the size of a place in a list, as a request names it.
+	maxPlace = 64 << 10
+	// maxEndedSince bounds the runs that end while somebody pages through those that live: a page has to look at all of them.
+	maxEndedSince = 1 << 14
+	// maxChildrenRead bounds the checkpoints that one page of a run's children reads.
+	maxChildrenRead = 2048
+	// staleTries is how often a replica is asked that is behind the daemon's own knowledge, and staleWait the first wait.
+	staleTries = 8
+	staleWait  = 5 * time.Millisecond
+)
+
+var statuses = []schema.Status{
+	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
+	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
+}
+
+// list answers with a page of runs, as their checkpoints are. They may be a moment old, and are never what a daemon knows that was
+// cut off from the majority of the servers.
+func (s *Service) list(ctx context.Context, t *task) error {
+	var req schema.ListRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	l, err := s.newListing(&req)
+	if err != nil {
+		return err
+	}
+	if err := reached(ctx, l.shards); err != nil {
+		return err
+	}
+	if err := l.read(ctx); err != nil {
+		return err
+	}
+	reply := schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete}
+	place := l.begin
+	if req.After == "" {
+		shards, _ := s.shards.look(ctx)
+		for i := range shards {
+			room := schema.MaxListParked - len(reply.Parked)
+			reply.Parked = append(reply.Parked, shards[i].Parked[:min(room, len(shards[i].Parked))]...)
+		}
+	}
+	// A page that does not fit one message ends earlier.
+	room := t.svc.nc.MaxPayload()/2 - replyOverhead
+	whole := true
+	for i := range l.lines {
+		room -= summarySize(&l.lines[i].RunSummary)
+		if room < 0 && i > 0 {
+			whole = false
+			break
+		}
+		reply.Runs = append(reply.Runs, l.lines[i].RunSummary)
+		l.lines[i].passed(&place)
+	}
+	if whole {
+		place = l.place
+	}
+	if !place.Over {
+		reply.Next = place.text()
+	}
+	return t.whole(&reply)
+}
+
+// summary is a checkpoint's line in a list.
+func summary(h *schema.Head, maxClaims int) schema.RunSummary {
+	sum := schema.SummaryOf(h)
+	sum.Quarantined = h.Quarantined(maxClaims)
+	return sum
+}
+
+// summarySize is the size of a line in JSON, roughly; a page keeps to half of a message, so roughly will do.
+func summarySize(sum *schema.RunSummary) int64 {
+	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent) + len(sum.ResumedFrom) + len(sum.HandoffOf)
+	for k, v := range sum.Labels {
+		n += len(k) + len(v) + 6
+	}
+	return int64(n)
+}
+
+// listPlace is a place in a list: where a page ends and the next one begins. A client takes it for a word that means
+// nothing.
+//
+// The list has two parts. The first are the runs that live, from the one that was started last, and those that have
+// ended behind the place that the log had been folded up to when the list began (Top of each shard). The second are those that had
+// ended before, from the one that ended last. No run leaves the first part for the second, and all of the first part stays in
+// its order, whatever happens to it: so a list has every run once.
+type listPlace struct {
+	// Filter is what was asked for, as a digest.
+	Filter string `json:"f"`
+	// Started and Run are the last run that was listed of the first part. No Run: none was.
+	Started int64  `json:"t,omitzero"`
+	Run     string `json:"r,omitzero"`
+	// Ended: the first part is over.
+	Ended bool `json:"e,omitzero"`
+	// Shards are the places in the second part.
+	Shards []shardPlace `json:"s,omitzero"`
+	// Since and Until are those of the first page.
+	Since string `json:"a,omitzero"`
+	Until string `json:"z,omitzero"`
+	// Child is the last run that was looked at in a list of what came of a run.
+	Child string `json:"c,omitzero"`
+	// Over: there is nothing more.
+	Over bool `json:"o,omitzero"`
+}
+
+// shardPlace is a place among the ended runs of a shard, in positions of its log.
+type shardPlace struct {
+	// Top is the last position of the second part. Before is above the next one to list, and Floor the last one to list.
+	Top    schema.StreamSequence `json:"t"`
+	Before schema.StreamSequence `json:"b"`
+	Floor  schema.StreamSequence `json:"f,omitzero"`
+	// Until is the first position that is too new to be listed; 0 for none.
+	Until schema.StreamSequence `json:"u,omitzero"`
+}
+
+// over reports whether the shard has no more ended runs to list.
+func (p *shardPlace) over() bool { return p.Before <= max(p.Floor, 1) }
+
+func (p *listPlace) text() string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return "" // it is made of numbers and names
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parsePlace reads a place that a client brings back.
+func parsePlace(text, filter string, shards int) (listPlace, error) {
+	var p listPlace
+	if len(text) > maxPlace {
+		return p, errors.New("it is no place of a list")
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil {
+		return p, errors.New("it is no place of a list: use the next of the page before")
+	}
+	if p.Filter != filter {
+		return p, errors.New("it is a place in another list: ask for the same as for the page before")
+	}
+	if len(p.Shards) > shards {
+		return p, fmt.Errorf("it is of %d shards, the fleet has %d", len(p.Shards), shards)
+	}
+	return p, nil
+}
+
+// filterDigest names what a request asks for, the page apart.
+func filterDigest(req *schema.ListRequest) (string, error) {
+	same := *req
+	same.After, same.Limit, same.Extra = "", 0, nil
+	// Whoever asks by an age asks for another time with each page; that of the first one counts.
+	for _, at := range []*string{&same.Since, &same.Until} {
+		if *at != "" {
+			*at = "given"
+		}
+	}
+	b, err := json.Marshal(&same, json.Deterministic(true))
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:6]), nil
+}
+
+// listing is a page of a list in the making.
+type listing struct {
+	svc *Service
+	req *schema.ListRequest
+	// shards of the fleet as the page begins.
+	shards []*reader.Source
+	// since and until are the request's, zero for none.
+	since, until time.Time
+	// begin is where the page begins, and place how far it has come. first: the list begins with it.
+	begin, place listPlace
+	first        bool
+	// newest is, by shard, what a replica must have to be believed.
+	newest     []schema.Revision
+	lines      []listLine
+	incomplete bool
+}
+
+// listLine is one line, and where it leaves the list.
+type listLine struct {
+	schema.RunSummary
+	started int64
+	// shard and position of a line of the second part; position is 0 in the others.
+	shard    int
+	position schema.StreamSequence
+	child    bool
+}
+
+// passed moves a place behind the line.
+func (l *listLine) passed(p *listPlace) {
+	switch {
+	case l.child:
+		p.Child = l.Run
+	case l.position != 0:
+		p.Ended = true
+		p.Shards[l.shard].Before = l.position
+	default:
+		p.Started, p.Run = l.started, l.Run
+	}
+}
+
+// newListing checks a request.
+func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
+	l := &listing{svc: s, req: req, shards: s.routing.shards()}
+	l.newest = make([]schema.Revision, len(l.shards))
+	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
+	if req.Limit < 1 || req.Limit > schema.MaxList {
+		return nil, badField("/limit", fmt.Errorf("limit is %d, use 1 to %d", req.Limit, schema.MaxList))
+	}
+	for _, f := range []struct{ path, run string }{{"/parent", req.Parent}, {"/related", req.Related}} {
+		if f.run == "" {
+			continue
+		}
+		if err := schema.CheckName("run id", f.run); err != nil {
+			return nil, badField(f.path, err)
+		}
+		if req.Since != "" || req.Until != "" {
+			return nil, badField(f.path, errors.New("what came of a run is listed without since and until"))
+		}
+	}
+	for i, status := range req.Status {
+		if !slices.Contains(statuses, status) {
+			return nil, badField(fmt.Sprintf("/status/%d", i), fmt.Errorf("status %.40q is none of %v", status, statuses))
+		}
+	}
+	filter, err := filterDigest(req)
+	if err != nil {
+		return nil, err
+	}
+	if req.After == "" {
+		l.first, l.place = true, listPlace{Filter: filter, Shards: make([]shardPlace, len(l.shards))}
+	} else if l.place, err = parsePlace(req.After, filter, len(l.shards)); err != nil {
+		return nil, badField("/after", err)
+	}
+	if l.first {
+		l.place.Since, l.place.Until = req.Since, req.Until
+	}
+	for _, f := range []struct {
+		path, text string
+		at         *time.Time
+	}{{"/since", l.place.Since, &l.since}, {"/until", l.place.Until, &l.until}} {
+		if f.text == "" {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339Nano, f.text)
+		if err != nil {
+			return nil, badField(f.path, fmt.Errorf("%.40q is no RFC 3339 time", f.text))
+		}
+		*f.at = at
+	}
+	return l, nil
+}
+
+// read reads the page.
+func (l *listing) read(ctx context.Context) error {
+	family := l.req.Parent != "" || l.req.Related != ""
+	if family || l.wantsEnded() {
+		for _, src := range l.shards {
+			st, _, err := src.Store.Checkpoints.IndexState(ctx)
+			if err != nil {
+				return err
+			}
+			l.incomplete = l.incomplete || !st.Complete
+		}
+	}
+	if family {
+		l.begin = l.place
+		return l.readChildren(ctx)
+	}
+	if err := l.placeShards(ctx); err != nil {
+		return err
+	}
+	l.begin = l.place
+	l.begin.Shards = slices.Clone(l.place.Shards)
+	if !l.place.Ended {
+		if err := l.readLive(ctx); err != nil {
+			return err
+		}
+	}
+	if l.place.Ended && len(l.lines) < l.req.Limit && l.wantsEnded() {
+		if err := l.readEnded(ctx); err != nil {
+			return err
+		}
+	}
+	l.place.Over = l.place.Ended && (!l.wantsEnded() || !slices.ContainsFunc(l.place.Shards, func(p shardPlace) bool { return !p.over() }))
+	return nil
+}
+
+// wantsEnded reports whether runs that have ended are asked for.
+func (l *listing) wantsEnded() bool {
+	return !l.req.Quarantined && (len(l.req.Status) == 0 || slices.ContainsFunc(l.req.Status, schema.Status.Terminal))
+}
+
+// placeShards notes what a replica must have to be believed, and at the beginning of a list the parts of it.
+func (l *listing) placeShards(ctx context.Context) error {
+	for i, src := range l.shards {
+		l.newest[i] = l.svc.liveRuns.Revision(i)
+		if !l.wantsEnded() {
+			continue
+		}
+		mark, rev, err := src.Store.Checkpoints.Watermark(ctx)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+			return err
+		}
+		l.newest[i] = max(l.newest[i], rev)
+		if !l.first {
+			continue
+		}
+		p := shardPlace{Top: mark.Position.Stream}
+		if !l.since.IsZero() {
+			if p.Floor, err = src.Store.PositionAt(ctx, l.since); err != nil {
+				return err
+			}
+		}
+		if !l.until.IsZero() {
+			if p.Until, err = src.Store.PositionAt(ctx, l.until); err != nil {
+				return err
+			}
+		}
+		if p.Before = p.Top + 1; p.Until != 0 {
+			p.Before = min(p.Before, p.Until)
+		}
+		l.place.Shards[i] = p
+	}
+	return nil
+}
+
+// matches reports whether a line is one that the request asks for, its time apart.
+func (l *listing) matches(status schema.Status, agent string, labels map[string]string) bool {
+	if len(l.req.Status) > 0 && !slices.Contains(l.req.Status, status) || l.req.Agent != "" && l.req.Agent != agent {
+		return false
+	}
+	for key, value := range l.req.Labels {
+		if got, ok := labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *listing) matchesHead(h *schema.Head) bool {
+	return l.matches(h.Status, h.Agent, h.Labels) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims)) &&
+		(!l.req.Held || len(h.HeldCalls()) > 0)
+}
+
+func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
+	return l.matches(e.Status, e.Agent, e.Labels) && (!l.req.Quarantined || e.Quarantined(l.svc.cfg.MaxClaims)) &&
+		(l.since.IsZero() || !started.Before(l.since)) && (l.until.IsZero() || started.Before(l.until))
+}
+
+// checkpoints reads those of runs of a shard, from a replica that has what the daemon knows of already.
+func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) (list []kvstore.Stored, err error) {
+	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
+		list, upTo, err = l.shards[shard].Store.Checkpoints.Of(ctx, runs)
+		return upTo, err
+	})
+	return list, err
+}
+
+// fresh repeats a read until a replica answers that has what the daemon knows of already.
+func (l *listing) fresh(ctx context.Context, shard int, read func() (schema.Revision, error)) error {
+	wait := staleWait
+	for range staleTries {
+		upTo, err := read()
+		if err != nil || upTo == 0 || upTo >= l.newest[shard] {
+			return err
+		}
+		l.svc.stats.StaleAnswers.Add(1)
+		if err := pause.For(ctx, wait); err != nil {
+			return err
+		}
+		wait *= 2
+	}
+	return fmt.Errorf("list runs: a replica of %s stays behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
+}
+
+// readChildren reads a page of what came of a run.
+func (l *listing) readChildren(ctx context.Context) error {
+	of := cmp.Or(l.req.Related, l.req.Parent)
+	type child struct {
+		run   string
+		shard int
+	}
+	var children []child
+	for i, src := range l.shards {
+		runs, err := src.Store.Checkpoints.Children(ctx, of)
+		if err != nil {
+			return err
+		}
+		for _, run := range runs {
+			if run > l.place.Child {
+				children = append(children, child{run, i})
+			}
+		}
+	}
+	slices.SortFunc(children, func(a, b child) int { return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.shard, b.shard)) })
+	examined := 0
+	for len(children) > 0 && len(l.lines) < l.req.Limit && examined < maxChildrenRead {
+		n := min(len(children), max(2*(l.req.Limit-len(l.lines)), 16), maxChildrenRead-examined)
+		found := make(map[child]kvstore.Stored, n)
+		for i := range l.shards {
+			var runs []string
+			for _, c := range children[:n] {
+				if c.shard == i {
+					runs = append(runs, c.run)
+				}
+			}
+			list, err := l.checkpoints(ctx, i, runs)
+			if err != nil {
+				return err
+			}
+			for _, stored := range list {
+				found[child{stored.Run, i}] = stored
+			}
+		}
+		for i := range n {
+			if len(l.lines) == l.req.Limit {
+				return nil
+			}
+			c := children[i]
+			l.place.Child = c.run
+			stored := found[c]
+			switch {
+			case errors.Is(stored.Err, kvstore.ErrNotFound): // named before its first checkpoint
+			case stored.Err != nil:
+				l.lines = append(l.lines, listLine{RunSummary: schema.RunSummary{Run: c.run}, child: true})
+			case l.matchesHead(&stored.Checkpoint.Head) && l.cameOf(&stored.Checkpoint.Head):
+				l.lines = append(l.lines, listLine{RunSummary: summary(&stored.Checkpoint.Head, l.svc.cfg.MaxClaims), child: true})
+			}
+		}
+		examined += n
+		children = children[n:]
+	}
+	l.place.Over = len(children) == 0
+	return nil
+}
+
+// cameOf reports whether the run came of the one asked for in the way asked for.
+func (l *listing) cameOf(h *schema.Head) bool {
+	if l.req.Parent != "" && (h.Parent == nil || h.Parent.Run != l.req.Parent) {
+		return false
+	}
+	of := l.req.Related
+	return of == "" || h.Parent != nil && h.Parent.Run == of || h.ResumedFrom == of || h.Handoff != nil && h.Handoff.Run == of
+}

@@ -1,0 +1,326 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// candidate is a run that may belong into the first part of a list: one that lives, or has ended since the list began.
+type candidate struct {
+	run     string
+	shard   int
+	started int64
+	// line is what is known of it without its checkpoint.
+	line schema.RunSummary
+}
+
+// nanos is a time as a number that sorts, 0 for none.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// beside compares two runs of the first part in its order: the one that was started last comes first.
+func beside(aStarted int64, aRun string, bStarted int64, bRun string) int {
+	return cmp.Or(cmp.Compare(bStarted, aStarted), strings.Compare(aRun, bRun))
+}
+
+// newestFirst keeps the first runs of a list's order out of many.
+type newestFirst struct {
+	limit int
+	list  []candidate
+}
+
+// offer takes a run in if it belongs among the first. Of a run that is offered twice one is kept.
+func (n *newestFirst) offer(c candidate) {
+	at, found := slices.BinarySearchFunc(n.list, c, func(a, b candidate) int { return beside(a.started, a.run, b.started, b.run) })
+	if found || at >= n.limit {
+		return
+	}
+	n.list = slices.Insert(n.list, at, c)
+	if len(n.list) > n.limit {
+		n.list = n.list[:n.limit]
+	}
+}
+
+// readLive reads the part of the page that is of the list's first part.
+func (l *listing) readLive(ctx context.Context) error {
+	newest := newestFirst{limit: l.req.Limit}
+	offer := func(c candidate) {
+		if l.place.Run == "" || beside(c.started, c.run, l.place.Started, l.place.Run) > 0 {
+			newest.offer(c)
+		}
+	}
+	// The runs that live are read before those that have ended: a run is put there before it is taken out here.
+	if err := l.offerLive(ctx, offer); err != nil {
+		return err
+	}
+	if l.wantsEnded() {
+		if err := l.offerEnded(ctx, offer); err != nil {
+			return err
+		}
+	}
+	stored := make(map[string]kvstore.Stored, len(newest.list))
+	for i := range l.shards {
+		var runs []string
+		for _, c := range newest.list {
+			if c.shard == i {
+				runs = append(runs, c.run)
+			}
+		}
+		list, err := l.checkpoints(ctx, i, runs)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			stored[s.Run] = s
+		}
+	}
+	for _, c := range newest.list {
+		l.place.Started, l.place.Run = c.started, c.run
+		switch s := stored[c.run]; {
+		case errors.Is(s.Err, kvstore.ErrNotFound):
+			// The index names it before its first checkpoint, or it was erased.
+		case s.Err != nil:
+			l.lines = append(l.lines, listLine{RunSummary: c.line, started: c.started})
+		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.top(c.shard):
+			// It is of the second part.
+		case l.matchesHead(&s.Checkpoint.Head):
+			l.lines = append(l.lines, listLine{RunSummary: summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims), started: c.started})
+		}
+	}
+	l.place.Ended = len(newest.list) < l.req.Limit
+	return nil
+}
+
+// top is the last position of the second part that is of a shard; a shard that came since the list began has none.
+func (l *listing) top(shard int) schema.StreamSequence {
+	if shard < len(l.place.Shards) {
+		return l.place.Shards[shard].Top
+	}
+	return 0
+}
+
+// offerLive offers the runs that live: from memory, or from the live index itself while that is not in memory.
+func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
+	if l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
+		// A shard that came this moment has no run that the list must have.
+		if shard < len(l.shards) && l.matchesLive(e, started) {
+			offer(candidate{run: e.Run, shard: shard, started: nanos(started), line: schema.SummaryOfLive(e)})
+		}
+	}) {
+		l.incomplete = l.incomplete || l.svc.liveRuns.Counts().Unreadable > 0
+		return nil
+	}
+	for i, src := range l.shards {
+		err := src.Store.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
+			if e.Live == nil {
+				l.incomplete = l.incomplete || e.Err != nil
+				return true
+			}
+			if started := parseTime(e.Live.StartedAt); l.matchesLive(e.Live, started) {
+				offer(candidate{run: e.Run, shard: i, started: nanos(started), line: schema.SummaryOfLive(e.Live)})
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// offerEnded offers the runs that have ended since the list began.
+func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
+	for i, src := range l.shards {
+		if i >= len(l.place.Shards) {
+			continue // a shard that came since then
+		}
+		p := &l.place.Shards[i]
+		usage, err := src.Store.Usage(ctx)
+		if err != nil {
+			return err
+		}
+		q := l.query(max(p.Top+1, p.Floor), usage.Last+1)
+		if p.Until != 0 {
+			q.Before = min(q.Before, p.Until)
+		}
+		q.Limit = maxEndedSince
+		for n := 0; q.Before > q.Floor; {
+			page, err := l.ended(ctx, i, q)
+			if err != nil {
+				return err
+			}
+			for _, e := range page.Runs {
+				offer(candidate{run: e.Run, shard: i, started: nanos(parseTime(e.StartedAt)), line: e.RunSummary})
+			}
+			if n += len(page.Runs); n > maxEndedSince {
+				return schema.Fail(schema.CodeConflict, "Begin the list anew.", "more than %d runs have ended since this list began", maxEndedSince)
+			}
+			q.Before = page.Next
+		}
+	}
+	return nil
+}
+
+// query asks for the ended runs that the request asks for, in a range of the log.
+func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery {
+	q := kvstore.EndedQuery{
+		Floor: max(floor, 1), Before: before, Agent: l.req.Agent, Limit: l.req.Limit,
+		Match: func(e *schema.Ended) bool {
+			// An entry that does not count the held calls is left to the run's checkpoint.
+			return l.matches(e.Status, e.Agent, e.Labels) && (!l.req.Held || e.Held > 0 || e.OpenCalls > 0 || e.Format == 0)
+		},
+	}
+	for _, s := range l.req.Status {
+		if s.Terminal() {
+			q.Statuses = append(q.Statuses, s)
+		}
+	}
+	return q
+}
+
+// ended asks a shard for ended runs, of a replica that has what the daemon knows of already.
+func (l *listing) ended(ctx context.Context, shard int, q kvstore.EndedQuery) (page kvstore.EndedPage, err error) {
+	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
+		page, err = l.shards[shard].Store.Checkpoints.Ended(ctx, q)
+		return page.UpTo, err
+	})
+	return page, err
+}
+
+// endedRun is a run of the second part.
+type endedRun struct {
+	schema.Ended
+	shard int
+}
+
+// readEnded reads the part of the page that is of the list's second part: those of all shards, each in its own order, and
+// among shards the one that ended last first.
+func (l *listing) readEnded(ctx context.Context) error {
+	limit := l.req.Limit - len(l.lines)
+	pages := make([]kvstore.EndedPage, len(l.place.Shards))
+	for i := range l.place.Shards {
+		p := &l.place.Shards[i]
+		pages[i].Next = p.Before
+		if p.over() {
+			continue
+		}
+		q := l.query(p.Floor, p.Before)
+		q.Limit = limit
+		var err error
+		if pages[i], err = l.ended(ctx, i, q); err != nil {
+			return err
+		}
+	}
+	merged := l.merge(pages, limit)
+	for i := range l.place.Shards {
+		var runs []string
+		for k := range merged {
+			if merged[k].shard == i {
+				runs = append(runs, merged[k].Run)
+			}
+		}
+		list, err := l.checkpoints(ctx, i, runs)
+		if err != nil {
+			return err
+		}
+		stored := make(map[string]*kvstore.Stored, len(list))
+		for k := range list {
+			stored[list[k].Run] = &list[k]
+		}
+		for k := range merged {
+			if merged[k].shard == i {
+				l.settle(&merged[k], stored[merged[k].Run])
+			}
+		}
+	}
+	for k := range merged {
+		if e := &merged[k]; e.Run != "" {
+			l.lines = append(l.lines, listLine{RunSummary: e.RunSummary, shard: e.shard, position: e.Position})
+		}
+	}
+	return nil
+}
+
+// settle makes of an entry what the run's checkpoint says, and nothing if that says that it does not belong there.
+func (l *listing) settle(e *endedRun, s *kvstore.Stored) {
+	switch {
+	case errors.Is(s.Err, kvstore.ErrNotFound):
+		e.Run = "" // erased
+	case s.Err != nil:
+		// As the index knows it.
+	case s.Checkpoint.Live(), misplaced(e, s.Checkpoint.Position.Stream), !l.matchesHead(&s.Checkpoint.Head):
+		e.Run = "" // it has come back to life, or is listed elsewhere
+	default:
+		e.RunSummary = summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims)
+	}
+}
+
+// misplaced reports whether the run is listed at another place than its entry's. A checkpoint may be put a moment later.
+func misplaced(e *endedRun, at schema.StreamSequence) bool {
+	if e.Format == 0 {
+		return schema.EndedVolume(e.Position, 0) != schema.EndedVolume(at, 0)
+	}
+	return at > e.Position
+}
+
+// merge takes the first of the shards' pages, and moves the place of each shard behind what was taken of it.
+func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
+	var merged []endedRun
+	next := make([]int, len(pages))
+	for i := range pages {
+		if len(pages[i].Runs) > 0 {
+			continue
+		}
+		// Behind the place where a shard stopped looking nothing is known of it, so the page ends there, too.
+		if l.place.Shards[i].Before = pages[i].Next; !l.place.Shards[i].over() {
+			return nil
+		}
+	}
+	for {
+		best := -1
+		var bestAt int64
+		for i := range pages {
+			if next[i] == len(pages[i].Runs) {
+				continue
+			}
+			if at := nanos(parseTime(pages[i].Runs[next[i]].UpdatedAt)); best < 0 || at > bestAt {
+				best, bestAt = i, at
+			}
+		}
+		if best < 0 {
+			return merged
+		}
+		e := pages[best].Runs[next[best]]
+		// Entries that cannot be read share a position, and are not parted.
+		if n := len(merged); n >= limit && (merged[n-1].shard != best || merged[n-1].Position != e.Position) {
+			return merged
+		}
+		merged = append(merged, endedRun{Ended: e, shard: best})
+		next[best]++
+		l.place.Shards[best].Before = e.Position
+		if next[best] < len(pages[best].Runs) {
+			continue
+		}
+		l.place.Shards[best].Before = pages[best].Next
+		if !l.place.Shards[best].over() {
+			return merged
+		}
+	}
+}
+
+// parseTime returns the zero time for what is none.
+func parseTime(s string) time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, s)
+	return t
+}

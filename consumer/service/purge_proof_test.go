@@ -1,0 +1,192 @@
+package service_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// tampered is a world with a sound run and one that something is wrong with, both sealed and not purged.
+type tampered struct {
+	*foldWorld
+	sound, bad *writer
+	c          *schema.Checkpoint
+	kv         jetstream.KeyValue
+}
+
+func newTampered(t *testing.T) *tampered {
+	t.Helper()
+	w := &tampered{foldWorld: newFoldWorld(t)}
+	cfg := hasty()
+	cfg.PurgeAfter = time.Hour
+	_, stop := w.fold(cfg)
+	w.sound, w.bad = w.writer("run-sound"), w.writer("run-bad")
+	for _, x := range []*writer{w.bad, w.sound} {
+		x.start()
+		var at schema.StreamSequence
+		for range 8 {
+			at = x.turnOf(900)
+		}
+		c := w.await("sealed", func(c *schema.Checkpoint) bool {
+			return c.Run == x.run.Run && c.Position.Stream >= at && c.Segments.Count > 2
+		})
+		if x == w.bad {
+			w.c = c
+		}
+	}
+	stop()
+	var err error
+	w.kv, err = w.js.KeyValue(t.Context(), w.names.SegmentBucket())
+	require.NoError(t, err)
+	return w
+}
+
+// segment returns what is stored of the bad run.
+func (w *tampered) segment(n int) (schema.SegmentInfo, []byte, []byte) {
+	w.tb.Helper()
+	stored, err := w.shard.Segments.GetFresh(w.tb.Context(), "run-bad", n)
+	require.NoError(w.tb, err)
+	info, frames, err := schema.DecodeSegment(stored)
+	require.NoError(w.tb, err)
+	return info, frames, stored
+}
+
+// from is what the log has of the bad run from an event on.
+func (w *tampered) from(at schema.StreamSequence) []schema.Record {
+	w.tb.Helper()
+	return slices.DeleteFunc(w.log("run-bad"), func(rec schema.Record) bool { return rec.Stream < at })
+}
+
+func (w *tampered) put(n int, stored []byte) {
+	w.tb.Helper()
+	_, err := w.kv.Put(w.tb.Context(), schema.SegmentKey("run-bad", n), stored)
+	require.NoError(w.tb, err)
+}
+
+func (w *tampered) encode(info schema.SegmentInfo, frames []byte) []byte {
+	w.tb.Helper()
+	stored, err := schema.EncodeSegment(info, frames)
+	require.NoError(w.tb, err)
+	return stored
+}
+
+func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(*tampered){
+		"a segment is missing": func(w *tampered) { require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", 2))) },
+		"the latest is missing": func(w *tampered) {
+			require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", w.c.Segments.Count)))
+		},
+		"a byte of it has flipped": func(w *tampered) { _, _, b := w.segment(2); b = bytes.Clone(b); b[len(b)-9] ^= 1; w.put(2, b) },
+		"it is another segment of the run": func(w *tampered) {
+			_, _, b := w.segment(1)
+			w.put(2, b)
+		},
+		"it is of another run": func(w *tampered) {
+			b, err := w.shard.Segments.GetFresh(w.tb.Context(), "run-sound", 2)
+			require.NoError(w.tb, err)
+			w.put(2, b)
+		},
+		"an event in it was altered, and its sum is right": func(w *tampered) {
+			info, frames, _ := w.segment(2)
+			frames = bytes.Clone(frames)
+			frames[len(frames)-2] ^= 1
+			w.put(2, w.encode(info, frames))
+		},
+		"an event was left out of it": func(w *tampered) {
+			info, frames, _ := w.segment(2)
+			var fewer []byte
+			n := 0
+			require.NoError(w.tb, schema.ReadFrames(frames, func(rec schema.Record) bool {
+				if n++; n != 2 {
+					fewer = schema.AppendFrame(fewer, &rec)
+				}
+				return true
+			}))
+			info.Events--
+			w.put(2, w.encode(info, fewer))
+		},
+		"it does not follow from the one before": func(w *tampered) {
+			info, frames, _ := w.segment(2)
+			info.DigestBefore = info.DigestAfter
+			w.put(2, w.encode(info, frames))
+		},
+		"the checkpoint counts another digest": func(w *tampered) {
+			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-bad")
+			require.NoError(w.tb, err)
+			c.Segments.Digest = c.Segments.Digest[1:] + "0"
+			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
+			require.NoError(w.tb, err)
+		},
+		"the checkpoint is of an event that the log does not have": func(w *tampered) {
+			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-bad")
+			require.NoError(w.tb, err)
+			c.Position.Stream++
+			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
+			require.NoError(w.tb, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTampered(t)
+			kept := schema.StreamSequence(0)
+			if strings.HasPrefix(name, "an event ") {
+				// The links are whole, and so is the segment before: a proof that ends before the second may take the events of the first.
+				second, _, _ := w.segment(2)
+				kept = second.First.Stream
+			}
+			damage(w)
+			before := w.from(kept)
+			cfg := hasty()
+			cfg.Holder = "folder-2"
+			f, _ := w.fold(cfg)
+			require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 2 }, time.Minute, time.Millisecond, "it is said, and tried again")
+			require.Equal(t, before, w.from(kept), "nothing is purged")
+			w.requireWhole(w.sound, w.awaitPurged(w.sound))
+		})
+	}
+}
+
+func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
+	t.Parallel()
+	w := newTampered(t)
+	_, _, sound := w.segment(2)
+	w.put(2, []byte("rubbish"))
+	cfg := hasty()
+	cfg.Holder = "folder-2"
+	f, _ := w.fold(cfg)
+	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 1 }, time.Minute, time.Millisecond)
+	w.put(2, sound)
+	w.requireWhole(w.bad, w.awaitPurged(w.bad))
+}
+
+// What a run misses may be in the log of another replica: as long as it is incomplete nothing of it is purged.
+func TestARunWithAGapIsNotPurged(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	f, _ := w.fold(hasty())
+	x := w.writer("run-1")
+	x.start()
+	// Before anything that a seal could take: what is sealed before the gap is folded may be purged.
+	e, err := x.run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), 0)
+	require.NoError(t, err)
+	require.NoError(t, x.run.Commit(e))
+	for range 10 {
+		x.turnOf(900)
+	}
+	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() > 2 }, time.Minute, time.Millisecond)
+	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.False(t, c.Complete())
+	require.Positive(t, c.Segments.Count)
+	require.Len(t, w.log("run-1"), len(x.acked))
+	require.Zero(t, f.Stats().Purge.Events.Load())
+}

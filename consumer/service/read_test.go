@@ -1,0 +1,407 @@
+package service_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// run of a few turns, all acknowledged.
+func (w *serviceWorld) aRun(id string, turns, payload int) *writer {
+	w.tb.Helper()
+	x := w.writer(id)
+	x.start()
+	for range turns {
+		x.turnOf(payload)
+	}
+	return x
+}
+
+// everyView checks that all views of a run show exactly what was acknowledged, whole.
+func (w *serviceWorld) everyView(x *writer) {
+	w.tb.Helper()
+	want := x.model()
+	reply, a := w.get(x.run.Run, schema.ViewHead)
+	require.Equal(w.tb, want, reply.Head)
+	require.True(w.tb, reply.Complete)
+	require.Empty(w.tb, reply.Gaps)
+	require.NotNil(w.tb, reply.Gaps)
+	require.Equal(w.tb, []string{schema.KindAnswer, schema.KindEnd}, a.kinds)
+
+	reply, a = w.get(x.run.Run, schema.ViewEvents)
+	require.Equal(w.tb, want, reply.Head)
+	require.True(w.tb, reply.Complete)
+	require.Len(w.tb, a.segments, reply.Segments.Count)
+	got := a.records(w.tb)
+	require.Len(w.tb, got, len(x.acked))
+	for i := range got {
+		require.True(w.tb, x.acked[i].Equal(&got[i]), "event %d", i)
+	}
+
+	reply, a = w.get(x.run.Run, schema.ViewState)
+	require.Equal(w.tb, want, reply.Head)
+	require.True(w.tb, reply.Complete)
+	state := decodeAs[schema.State](w.tb, a.state)
+	require.Equal(w.tb, want, state.Head)
+	require.Len(w.tb, state.Turns, int(want.Counts.Turns))
+}
+
+func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		prepare func(*serviceWorld, *writer)
+		// scratch: the reads had no checkpoint to begin with.
+		scratch bool
+	}{
+		{"with no folder and no checkpoint", func(*serviceWorld, *writer) {}, true},
+		{"with a checkpoint at the end", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+		}, false},
+		{"with a checkpoint that is stale", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 3, schema.SegmentIndex{})
+		}, false},
+		{"with segments, a checkpoint and a tail", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, false))
+		}, false},
+		{"with the sealed part purged from the log", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
+		}, false},
+		{"with everything sealed and all but the last purged", func(w *serviceWorld, x *writer) {
+			index := w.sealByHand(x, len(x.acked), 8, false)
+			w.checkpointAt(x, len(x.acked), index)
+			for _, r := range x.acked[:len(x.acked)-1] {
+				w.deleteMsg(r.Stream)
+			}
+		}, false},
+		{"with the sealed part purged and no checkpoint", func(w *serviceWorld, x *writer) {
+			w.sealByHand(x, 20, 8, true)
+		}, true},
+		{"with a stale checkpoint, newer segments and the log purged beyond its place", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 10, schema.SegmentIndex{})
+			w.sealByHand(x, 24, 8, true)
+		}, true},
+		{"with a checkpoint that counts fewer segments than there are", func(w *serviceWorld, x *writer) {
+			first := w.sealByHand(x, 8, 8, false)
+			w.checkpointAt(x, 30, first)
+			w.loseSegment(x.run.Run, 1)
+			w.sealByHand(x, 24, 8, true)
+		}, false},
+		{"with a corrupt checkpoint", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
+			kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
+			require.NoError(w.tb, err)
+			e, err := kv.Get(w.tb.Context(), x.run.Run)
+			require.NoError(w.tb, err)
+			bad := append([]byte{}, e.Value()...)
+			bad[40] ^= 1
+			require.NoError(w.tb, kv.Purge(w.tb.Context(), x.run.Run))
+			_, err = kv.Put(w.tb.Context(), x.run.Run, bad)
+			require.NoError(w.tb, err)
+		}, true},
+		{"with a corrupt checkpoint and an earlier one", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
+			w.flipCheckpoint(x.run.Run)
+		}, false},
+		{"with the checkpoint bucket deleted", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
+			require.NoError(w.tb, w.js.DeleteKeyValue(w.tb.Context(), w.names.CheckpointBucket()))
+		}, true},
+		{"with a corrupt segment whose events are still in the log", func(w *serviceWorld, x *writer) {
+			w.sealByHand(x, 16, 8, false)
+			kv, err := w.js.KeyValue(w.tb.Context(), w.names.SegmentBucket())
+			require.NoError(w.tb, err)
+			_, err = kv.Put(w.tb.Context(), schema.SegmentKey(x.run.Run, 2), []byte("{}\nnothing"))
+			require.NoError(w.tb, err)
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newDamagedWorld(t)
+			w.aRun("other", 2, 10)
+			x := w.aRun("run-1", 10, 300)
+			require.Len(t, x.acked, 41)
+			c.prepare(w, x)
+			w.everyView(x)
+			if c.scratch {
+				require.Positive(t, w.svc.Stats().FoldsFromScratch.Load())
+			}
+			require.Zero(t, w.svc.Stats().Regressions.Load())
+			require.Zero(t, w.svc.Stats().Holes.Load())
+
+			reply, a := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "req-1", View: schema.ViewEvents})
+			require.True(t, reply.Complete)
+			require.EqualValues(t, 2, reply.Epoch)
+			require.Len(t, a.records(t), 42)
+			require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
+		})
+	}
+}
+
+func TestReadIsRightWhileAFolderSealsAndWritesGoOn(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.fold(smallSeals())
+	x := w.writer("run-1")
+	x.start()
+	for range 60 {
+		x.turnOf(4 << 10)
+		reply, a := w.get("run-1", schema.ViewEvents)
+		require.True(t, reply.Complete)
+		require.Equal(t, x.model(), reply.Head)
+		require.Len(t, a.records(t), len(x.acked))
+	}
+	require.Zero(t, w.svc.Stats().Regressions.Load())
+	require.Zero(t, w.svc.Stats().Holes.Load())
+}
+
+func TestGapsAreNamedAndNeverFoldedOver(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		prepare func(*serviceWorld, *writer)
+	}{
+		{"with no checkpoint", func(*serviceWorld, *writer) {}},
+		{"behind the checkpoint", func(w *serviceWorld, x *writer) { w.checkpointAt(x, 5, schema.SegmentIndex{}) }},
+		{"behind segments", func(w *serviceWorld, x *writer) { w.sealByHand(x, 6, 3, true) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newDamagedWorld(t)
+			x := w.aRun("run-1", 3, 10)
+			c.prepare(w, x)
+			w.deleteMsg(x.acked[9].Stream)
+			reply, a := w.get("run-1", schema.ViewEvents)
+			require.False(t, reply.Complete)
+			require.Len(t, reply.Gaps, 1)
+			require.Equal(t, schema.Gap{
+				Epoch: 1, From: 10, To: 13, Reason: schema.ReasonGap, At: schema.PositionOf(&x.acked[10]),
+			}, reply.Gaps[0])
+			require.EqualValues(t, 9, reply.Head.Sequence, "nothing behind the hole is folded")
+			require.Len(t, a.records(t), 12)
+			require.Positive(t, w.svc.Stats().Holes.Load(), "the leader confirmed it")
+
+			taken, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+			require.False(t, taken.Complete)
+			require.Equal(t, reply.Gaps, taken.Gaps)
+			require.EqualValues(t, 2, taken.Epoch, "a damaged run can be taken over all the same")
+		})
+	}
+}
+
+func TestEventsLostBeforeTheCheckpointAreNamed(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	w.deleteMsg(x.acked[7].Stream)
+	reply, _ := w.get("run-1", schema.ViewEvents)
+	require.False(t, reply.Complete)
+	require.Equal(t, x.model(), reply.Head, "the folder folded them: its head stands")
+	require.Len(t, reply.Gaps, 1)
+	require.EqualValues(t, "lost", reply.Gaps[0].Reason)
+	require.EqualValues(t, 8, reply.Gaps[0].From)
+}
+
+func TestMissingSegmentIsNamedAndTheRestSent(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 8, 10)
+	w.checkpointAt(x, len(x.acked), w.sealByHand(x, 24, 8, true))
+	stream, err := w.js.Stream(t.Context(), "KV_"+w.names.SegmentBucket())
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.False(t, reply.Complete)
+	require.Len(t, reply.Gaps, 1)
+	require.EqualValues(t, 9, reply.Gaps[0].From)
+	require.Len(t, a.segments, 2)
+	require.Len(t, a.records(t), len(x.acked)-8)
+}
+
+func TestCorruptSegmentEndsTheAnswerAsDamaged(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 8, 10)
+	w.checkpointAt(x, len(x.acked), w.sealByHand(x, 24, 8, true))
+	kv, err := w.js.KeyValue(t.Context(), w.names.SegmentBucket())
+	require.NoError(t, err)
+	e, err := kv.Get(t.Context(), schema.SegmentKey("run-1", 2))
+	require.NoError(t, err)
+	bad := append([]byte{}, e.Value()...)
+	bad[len(bad)-5] ^= 1
+	_, err = kv.Put(t.Context(), schema.SegmentKey("run-1", 2), bad)
+	require.NoError(t, err)
+	got := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents})
+	require.Equal(t, schema.CodeDamaged, got.Code)
+	require.Contains(t, got.Message, "segment 2")
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, x.model(), reply.Head, "the head is still known")
+	a, err := w.ask(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents, After: 2})
+	require.NoError(t, err)
+	require.Len(t, a.records(t), len(x.acked)-16)
+}
+
+func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	for _, r := range x.acked[15:] {
+		w.deleteMsg(r.Stream)
+	}
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.False(t, reply.Complete)
+	require.EqualValues(t, 15, reply.Head.Sequence)
+	require.Len(t, reply.Gaps, 1)
+	require.EqualValues(t, "lost", reply.Gaps[0].Reason)
+	require.EqualValues(t, 16, reply.Gaps[0].From)
+	require.EqualValues(t, 21, reply.Gaps[0].To)
+	require.Len(t, a.records(t), 15)
+	require.Positive(t, w.svc.Stats().Regressions.Load())
+}
+
+// A lone server whose disk was damaged cuts off the log's end. The folder makes a checkpoint of what is left, and that must not
+// be where the loss is forgotten: neither at once, nor when the run went on.
+func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	for _, r := range x.acked[15:] {
+		w.deleteMsg(r.Stream)
+	}
+	told := func(sequence schema.Sequence) {
+		t.Helper()
+		for _, view := range []string{schema.ViewHead, schema.ViewEvents} {
+			reply, _ := w.get("run-1", view)
+			require.False(t, reply.Complete, view)
+			require.Equal(t, sequence, reply.Head.Sequence, view)
+			require.Len(t, reply.Gaps, 1, view)
+			g := reply.Gaps[0]
+			require.Equal(t, schema.Gap{Epoch: 1, From: 16, To: 21, At: x.model().Position, Reason: "lost"}, g, view)
+		}
+	}
+	told(15)
+	w.fold(fold.Config{})
+	anew := func(event string) *schema.Checkpoint {
+		t.Helper()
+		var c *schema.Checkpoint
+		require.Eventually(t, func() bool {
+			var err error
+			c, _, err = w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			require.NoError(t, err)
+			return c.Position.ID == event
+		}, time.Minute, 10*time.Millisecond)
+		return c
+	}
+	require.Len(t, anew(schema.PositionOf(&x.acked[14]).ID).Lost, 1)
+	told(15)
+
+	reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q1"})
+	require.False(t, reply.Complete)
+	require.Len(t, anew(reply.Head.Position.ID).Lost, 1)
+	told(0)
+}
+
+func TestPositionReUsedByAnotherEventIsNoticed(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	// A checkpoint of a log in which another event stood where the run's last one stands now.
+	c := &schema.Checkpoint{Head: x.model()}
+	c.Position.ID = "run-1.1.21.00000000"
+	_, err := w.shard.Checkpoints.Put(t.Context(), c, 0)
+	require.NoError(t, err)
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, x.model(), reply.Head)
+	require.True(t, reply.Complete)
+	require.Positive(t, w.svc.Stats().Regressions.Load())
+}
+
+func TestLogPurgedByHandStillGivesWhatIsSealed(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 8, 10)
+	w.sealByHand(x, 24, 8, false)
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1"))))
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.EqualValues(t, 24, reply.Head.Sequence)
+	require.Len(t, a.records(t), 24)
+}
+
+// Found by damaging the store of a stopped server: a log that is gone took its runs with it, and they were said never to have been.
+func TestARunOfWhichOnlyTheCheckpointIsLeftIsDamagedAndNotUnknown(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 8, 10)
+	c := &schema.Checkpoint{Head: x.model()}
+	_, err := w.shard.Checkpoints.Put(t.Context(), c, 0)
+	require.NoError(t, err)
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1"))))
+	for verb, request := range map[string]any{
+		schema.VerbGet: schema.GetRequest{}, schema.VerbRecover: takeover("executor-2", "req-1"),
+	} {
+		e := w.refused(verb, "run-1", request)
+		require.Equal(t, schema.CodeDamaged, e.Code, "%s: %s", verb, e.Message)
+		require.Contains(t, e.Message, "up to sequence "+strconv.FormatUint(uint64(c.Sequence), 10))
+		require.NotEmpty(t, e.Hint)
+	}
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "run-2", schema.GetRequest{}).Code)
+}
+
+func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards = 3; f.QuotaBytes = kvstore.MinQuotaBytes })
+	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		names := schema.NamesOf("default", schema.ShardOf(id, 3))
+		x := w.writer(id)
+		x.w = &foldWorld{tb: t, js: w.js, names: names}
+		x.start()
+		reply, _ := w.get(id, schema.ViewHead)
+		require.Equal(t, x.model(), reply.Head)
+	}
+	w.stop()
+	// Another number of shards: runs stay where they began.
+	w.fleet.Shards = 2
+	w.provision()
+	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	require.Equal(t, []int{3, 2}, settings.Generations)
+	w.serve(settings, serviceConfig{})
+	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		reply, _ := w.recover(id, takeover("executor-2", "req-1"))
+		require.EqualValues(t, 2, reply.Epoch)
+	}
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
+}
+
+func TestStateOfARunWhoseLogBeginsAgainIsWhole(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	w.sealByHand(x, len(x.acked), 7, false)
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	_, err = w.js.CreateStream(t.Context(), stream.CachedInfo().Config)
+	require.NoError(t, err)
+	x.last = 0
+	x.turnOf(10)
+	reply, a := w.get("run-1", schema.ViewState)
+	require.True(t, reply.Complete, "%v", reply.Gaps)
+	state := decodeAs[schema.State](t, a.state)
+	require.Equal(t, reply.Head.Digest, state.Head.Digest)
+	require.Len(t, state.Turns, 6)
+}

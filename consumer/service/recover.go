@@ -1,0 +1,252 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// takeover opens the next epoch of a run for the executor of the request, or continues the one that an earlier try of
+// the same request opened. The reading it returns ends with the event that did so, or behind it for a request that is
+// repeated later.
+//
+// prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
+// fails before anything was changed.
+func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.RecoverRequest, want reader.Want,
+	prepare func(*reader.Snapshot) error,
+) (*reader.Snapshot, error) {
+	for {
+		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) {
+			r, err := w.routing.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) {
+				return w.routing.find(ctx, run, want)
+			})
+			if err == nil && (r.Empty() || r.Head.Status == "") {
+				// Stale answers can hide a run; only a barrier may say that there is none.
+				r, err = w.routing.proven(ctx, run, want)
+			}
+			return r, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		again, refusal := w.judge(r, req)
+		if again || refusal != nil {
+			now, err := w.routing.reader.Current(ctx, r)
+			switch {
+			case err != nil:
+				return nil, err
+			case !now:
+				continue
+			case refusal != nil:
+				return nil, refusal
+			}
+			if err := prepare(r); err != nil {
+				return nil, err
+			}
+			w.stats.Continued.Add(1)
+			return r, nil
+		}
+		if err := prepare(r); err != nil {
+			return nil, err
+		}
+		opened, err := w.open(ctx, r, req)
+		if err != nil {
+			return nil, err
+		}
+		if opened {
+			w.stats.Takeovers.Add(1)
+			return r, nil
+		}
+		// Somebody else came first, or our own earlier try did: the next reading tells.
+		if err := pause.For(ctx, retryPause); err != nil {
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
+		}
+	}
+}
+
+// judge says whether the request's epoch is open already, or why the request must be refused, as far as the reading
+// shows. Both must be proven to be current before they are believed.
+func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
+	h := &r.Head
+	switch {
+	case h.Status == "":
+		return false, errNothingAccepted(r.Run)
+	case req.Agent != "" && h.Agent != "" && req.Agent != h.Agent:
+		return false, schema.Fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.Run, h.Agent, req.Agent)
+	case h.RequestID == req.RequestID && h.Epoch > 1:
+		if h.Executor != req.Executor {
+			return false, schema.Fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
+				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.Run, h.Executor)
+		}
+		return true, nil
+	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen:
+		return false, errEnded(r)
+	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
+		return false, schema.Fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
+			"run %s is %s with executor %s and not to be claimed", r.Run, h.Status, h.Executor)
+	case req.Reason == schema.TakeoverClaim && h.Quarantined(w.maxClaims):
+		return false, schema.Fail(schema.CodeQuarantined, "Look at what it stops at, then: waymark release "+r.Run+"; or ask with reason request.",
+			"run %s is quarantined: %d claims in a row made no progress", r.Run, h.Stalled)
+	default:
+		return false, nil
+	}
+}
+
+// open publishes the takeover behind the reading's last event and folds it. It reports false when another event came
+// first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
+// compare-and-set fails.
+func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest) (bool, error) {
+	h := &r.Head
+	data := &schema.RunResumedData{
+		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
+		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
+	}
+	e, err := schema.NewControl(w.fleet, w.replica, r.Run, h.Epoch+1, rand.Text(), data, w.now())
+	if err != nil {
+		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
+	}
+	if err := w.keys.Sign(ctx, e, h.Digest); err != nil {
+		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
+	}
+	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
+		return false, err
+	}
+	at, err := control.Publish(ctx, w.js, r.Source.Store, e, r.LogLast)
+	if errors.Is(err, control.ErrRefused) {
+		w.stats.Refused.Add(1)
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
+	}
+	if err := failpoint.Hit(ctx, failpoint.AfterTakeover); err != nil {
+		return false, err
+	}
+	return w.advance(ctx, r, e, at)
+}
+
+// advance folds the log up to a control event at its place. It reports false when the event is not there. An event that the fold
+// refuses is an error, because the next one would be refused, too: [keyring.ErrSigner] for its signature, else the answer to the
+// request.
+func (w *controlWriter) advance(ctx context.Context, r *reader.Snapshot, e *schema.Event, at schema.StreamSequence) (bool, error) {
+	v, err := w.routing.reader.Advance(ctx, r, at)
+	switch {
+	case err != nil || v.Event == nil || v.Event.ID != e.ID || v.Kind != schema.Applied && v.Kind != schema.Rejected:
+		return false, err
+	case v.Kind == schema.Applied:
+		return true, nil
+	case v.Reason == schema.ReasonUnsigned, v.Reason == schema.ReasonMisplaced:
+		return false, fmt.Errorf("%w: run %s refused event %s as %s: %s", keyring.ErrSigner, r.Run, e.ID, v.Reason, v.Detail)
+	default:
+		return false, errFoldRefuses(r.Run, e, &v)
+	}
+}
+
+// recover answers a takeover.
+func (s *Service) recover(ctx context.Context, t *task) error {
+	var req schema.RecoverRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if req.At != "" {
+		if err := checkLook(&req); err != nil {
+			return err
+		}
+		return s.recoverAt(ctx, t, &req)
+	}
+	if err := checkRecover(&req); err != nil {
+		return err
+	}
+	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	r, err := s.writer.takeover(ctx, t.run, &req, v.want(), func(r *reader.Snapshot) error {
+		if v.kind == schema.ViewEvents {
+			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
+			if err := s.reader.CheckBases(ctx, r.Run, r.Head.Base); err != nil {
+				return err
+			}
+		}
+		return v.prepare(ctx, r)
+	})
+	if err != nil {
+		return err
+	}
+	if err := v.finish(ctx, r); err != nil {
+		return err
+	}
+	inDoubt := r.Head.InDoubt()
+	if inDoubt == nil {
+		inDoubt = []schema.OpenCall{}
+	}
+	s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
+	err = s.answer(v, r, func() any {
+		return &schema.RecoverReply{
+			Head: r.Head, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
+			InDoubt: inDoubt, Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments,
+			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
+		}
+	})
+	if err == nil {
+		s.stats.Recovery.observe(r.Run, t.arrived, s.now())
+	}
+	return err
+}
+
+// checkRecover validates a request and fills in its defaults.
+func checkRecover(req *schema.RecoverRequest) error {
+	if req.Reason == "" {
+		req.Reason = schema.TakeoverRequest
+	}
+	if err := schema.CheckName("executor", req.Executor); err != nil {
+		return badField("/executor", err)
+	}
+	if req.Instance != "" {
+		if err := schema.CheckName("instance", req.Instance); err != nil {
+			return badField("/instance", err)
+		}
+	}
+	if req.Agent != "" {
+		if err := schema.CheckName("agent", req.Agent); err != nil {
+			return badField("/agent", err)
+		}
+	}
+	if err := schema.CheckName("request_id", req.RequestID); err != nil {
+		return badField("/request_id", err)
+	}
+	return checkReason(req.Reason)
+}
+
+// checkReason checks why a run is taken over.
+func checkReason(reason string) error {
+	switch reason {
+	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen:
+		return nil
+	case schema.TakeoverRewind:
+		return badField("/reason", errors.New("reason rewind is not offered yet"))
+	default:
+		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen", reason))
+	}
+}
+
+// checkLook checks a request with a point. It takes nothing over: a client that gives a reason would take the answer for its takeover's.
+func checkLook(req *schema.RecoverRequest) error {
+	if req.Reason == "" {
+		return nil
+	}
+	if err := checkReason(req.Reason); err != nil {
+		return err
+	}
+	return badField("/reason", fmt.Errorf("reason %s takes the run over, and a point of the past cannot be taken over: leave out reason or at", req.Reason))
+}

@@ -1,0 +1,393 @@
+package service_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// openCall publishes a turn that stands in the middle of a call.
+func (x *writer) openCall(id string, replay schema.Replay) {
+	x.w.tb.Helper()
+	x.turn++
+	x.publish(&schema.TurnStartedData{Turn: x.turn}, x.turn)
+	x.publish(&schema.ToolCalledData{ToolCallID: id, Name: "send", Replay: replay}, x.turn)
+}
+
+// resume makes the writer the one that a takeover was granted to.
+func (x *writer) resume(r *schema.RecoverReply, executor string) {
+	x.run = schema.Writer{Fleet: "default", Run: x.run.Run, Executor: executor, Epoch: r.Epoch, Last: r.NextSequence - 1}
+	x.last = uint64(r.LastStream)
+}
+
+func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 2, 10)
+	x.openCall("call-x", schema.ReplayHold)
+	old := *x
+	reply, a := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.Equal(t, []string{schema.KindAnswer, schema.KindEnd}, a.kinds)
+	require.EqualValues(t, 2, reply.Epoch)
+	require.EqualValues(t, 1, reply.NextSequence)
+	require.Equal(t, "executor-2", reply.Head.Executor)
+	require.True(t, reply.Complete)
+	require.Len(t, reply.InDoubt, 1)
+	require.True(t, reply.InDoubt[0].Held)
+
+	e, err := old.run.Event(&schema.TurnEndedData{Turn: old.turn}, old.turn, time.Unix(1, 0), 0)
+	require.NoError(t, err)
+	header, body := e.Encode()
+	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: body},
+		jetstream.WithExpectLastSequencePerSubject(old.last))
+	require.ErrorContains(t, err, "wrong last sequence")
+
+	x.resume(reply, "executor-2")
+	x.publish(&schema.ToolSettledData{ToolCallID: "call-x", How: schema.SettledAbandoned, By: "executor-2"}, x.turn)
+	x.publish(&schema.TurnEndedData{Turn: x.turn}, x.turn)
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.Empty(t, got.Head.OpenCalls)
+	require.EqualValues(t, 2, got.Head.Sequence)
+	require.Zero(t, got.Head.Counts.DeadLetters)
+}
+
+func TestViewsOfATakeoverEndWithIt(t *testing.T) {
+	t.Parallel()
+	for _, view := range []string{schema.ViewEvents, schema.ViewState} {
+		t.Run(view, func(t *testing.T) {
+			t.Parallel()
+			w := newDamagedWorld(t)
+			x := w.aRun("run-1", 10, 100)
+			w.checkpointAt(x, 30, w.sealByHand(x, 24, 8, true))
+			req := takeover("executor-2", "req-1")
+			req.View = view
+			reply, a := w.recover("run-1", req)
+			require.True(t, reply.Complete)
+			state := decodeState(t, a, view)
+			require.Equal(t, reply.Head, state.Head)
+			require.Len(t, state.Takeovers, 1)
+			require.Equal(t, "req-1", state.Takeovers[0].RequestID)
+		})
+	}
+}
+
+func decodeState(t *testing.T, a *answer, view string) *schema.State {
+	t.Helper()
+	if view == schema.ViewState {
+		return decodeAs[schema.State](t, a.state)
+	}
+	return a.fold(t, "run-1")
+}
+
+func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	first, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	again, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.Equal(t, first, again)
+	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
+	require.EqualValues(t, 1, w.svc.Stats().Continued.Load())
+
+	x.resume(first, "executor-2")
+	x.turnOf(10)
+	again, _ = w.recover("run-1", takeover("executor-2", "req-1"))
+	require.EqualValues(t, 2, again.Epoch)
+	require.EqualValues(t, 5, again.NextSequence, "behind what was written since")
+
+	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbRecover, "run-1", takeover("executor-3", "req-1")).Code)
+
+	other, _ := w.recover("run-1", takeover("executor-3", "req-2"))
+	require.EqualValues(t, 3, other.Epoch)
+	anew, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.EqualValues(t, 4, anew.Epoch, "an epoch that is over is not continued")
+}
+
+func TestRefusedTakeovers(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.aRun("running", 1, 10)
+	ended := w.aRun("ended", 1, 10)
+	ended.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	interrupted := w.aRun("interrupted", 1, 10)
+	interrupted.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+	_, err := w.js.Publish(t.Context(), w.names.EventSubject("garbage"), []byte("no event"))
+	require.NoError(t, err)
+
+	req := func(change func(*schema.RecoverRequest)) schema.RecoverRequest {
+		r := takeover("executor-2", "req-1")
+		change(&r)
+		return r
+	}
+	for _, c := range []struct {
+		name, run string
+		req       any
+		code      schema.Code
+		says      string
+	}{
+		{"run that does not exist", "nobody", takeover("executor-2", "req-1"), schema.CodeNotFound, "nobody"},
+		{"run of which nothing was accepted", "garbage", takeover("executor-2", "req-1"), schema.CodeNotFound, "accepted"},
+		{"run that has ended", "ended", takeover("executor-2", "req-1"), schema.CodeRunEnded, "completed"},
+		{"wrong agent", "running", req(func(r *schema.RecoverRequest) { r.Agent = "other" }), schema.CodeWrongAgent, "agent-1"},
+		{"claim of a run that is at work", "running", req(func(r *schema.RecoverRequest) { r.Reason = "claim" }), schema.CodeConflict, "executor-1"},
+		{"no executor", "running", req(func(r *schema.RecoverRequest) { r.Executor = "" }), schema.CodeBadRequest, "/executor"},
+		{"executor outside the grammar", "running", req(func(r *schema.RecoverRequest) { r.Executor = "a.b" }), schema.CodeBadRequest, "/executor"},
+		{"agent outside the grammar", "running", req(func(r *schema.RecoverRequest) { r.Agent = "a b" }), schema.CodeBadRequest, "/agent"},
+		{"no request id", "running", req(func(r *schema.RecoverRequest) { r.RequestID = "" }), schema.CodeBadRequest, "/request_id"},
+		{"unknown reason", "running", req(func(r *schema.RecoverRequest) { r.Reason = "fun" }), schema.CodeBadRequest, "/reason"},
+		{"unknown view", "running", req(func(r *schema.RecoverRequest) { r.View = "all" }), schema.CodeBadRequest, "/view"},
+		{"after without events", "running", req(func(r *schema.RecoverRequest) { r.After = 2 }), schema.CodeBadRequest, "/after"},
+		{"after behind the last segment", "running", req(func(r *schema.RecoverRequest) { r.After, r.View = 2, "events" }), schema.CodeBadRequest, "/after"},
+		{"no JSON", "running", []byte("{"), schema.CodeBadRequest, "request at"},
+		{"wrong type", "running", []byte(`{"executor":[1]}`), schema.CodeBadRequest, "/executor"},
+		{"duplicate name", "running", []byte(`{"executor":"a","executor":"b"}`), schema.CodeBadRequest, "executor"},
+		{"invalid UTF-8", "running", []byte("{\"executor\":\"\xff\"}"), schema.CodeBadRequest, "/executor"},
+		{"deep JSON", "running", []byte(`{"x":` + nested(20_000) + `}`), schema.CodeBadRequest, "/x/0"},
+		{"run id outside the grammar", "_barrier", takeover("executor-2", "req-1"), schema.CodeBadRequest, "_barrier"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := w.refused(schema.VerbRecover, c.run, c.req)
+			require.Equal(t, c.code, e.Code, e.Message)
+			require.Contains(t, e.Message, c.says)
+		})
+	}
+	require.Zero(t, w.svc.Stats().Takeovers.Load(), "nothing was changed")
+	require.EqualValues(t, 1, w.svc.Stats().Errors()[schema.CodeRunEnded])
+
+	reply, _ := w.recover("ended", req(func(r *schema.RecoverRequest) { r.Reason = "reopen" }))
+	require.Equal(t, schema.StatusRunning, reply.Head.Status)
+	reply, _ = w.recover("interrupted", req(func(r *schema.RecoverRequest) { r.Reason = "claim" }))
+	require.EqualValues(t, 2, reply.Epoch)
+}
+
+func nested(n int) string {
+	b := make([]byte, 2*n)
+	for i := range n {
+		b[i], b[2*n-1-i] = '[', ']'
+	}
+	return string(b)
+}
+
+// Many ask for one run at once, of two replicas. Each epoch has one winner, and everybody who asked gets one.
+func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	second, _ := w.serve(settings, serviceConfig{Name: "service-2"})
+	w.aRun("run-1", 3, 10)
+	const askers = 16
+	replies := make([]*schema.RecoverReply, askers)
+	var wg sync.WaitGroup
+	for i := range askers {
+		wg.Go(func() {
+			a, err := w.ask(schema.VerbRecover, "run-1", takeover(fmt.Sprintf("executor-%d", i), fmt.Sprintf("req-%d", i)))
+			if err == nil {
+				replies[i] = decodeAs[schema.RecoverReply](t, a.first)
+			}
+		})
+	}
+	wg.Wait()
+	epochs := map[schema.Epoch]string{}
+	for i, r := range replies {
+		require.NotNil(t, r, "asker %d", i)
+		require.Empty(t, epochs[r.Epoch], "epoch %d was won twice", r.Epoch)
+		epochs[r.Epoch] = r.Head.Executor
+		require.Equal(t, fmt.Sprintf("executor-%d", i), r.Head.Executor)
+	}
+	require.Len(t, epochs, askers)
+	stats, stats2 := w.svc.Stats(), second.Stats()
+	require.EqualValues(t, askers, stats.Takeovers.Load()+stats2.Takeovers.Load())
+	require.Positive(t, stats.Takeovers.Load())
+	require.Positive(t, stats2.Takeovers.Load(), "both replicas answer")
+
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.EqualValues(t, askers+1, reply.Head.Epoch)
+	require.EqualValues(t, askers, reply.Head.Counts.Resumes)
+	require.Zero(t, reply.Head.Counts.DeadLetters, "no takeover was published that the fold refuses")
+}
+
+func TestRequestRepeatedAtTheSameTimeOpensOneEpoch(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.aRun("run-1", 3, 10)
+	var wg sync.WaitGroup
+	replies := make([]*schema.RecoverReply, 8)
+	for i := range replies {
+		wg.Go(func() {
+			if a, err := w.ask(schema.VerbRecover, "run-1", takeover("executor-2", "req-1")); err == nil {
+				replies[i] = decodeAs[schema.RecoverReply](t, a.first)
+			}
+		})
+	}
+	wg.Wait()
+	for _, r := range replies {
+		require.NotNil(t, r)
+		require.Equal(t, replies[0], r)
+	}
+	require.EqualValues(t, 2, replies[0].Epoch)
+	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
+}
+
+func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) {
+		f.QuotaBytes, f.ReserveBytes = kvstore.MinQuotaBytes, 1<<20
+	})
+	x := w.aRun("run-1", 1, 10)
+	x.openCall("call-x", schema.ReplayHold)
+	fill := func() {
+		t.Helper()
+		for size := 256 << 10; size > 0; size /= 2 {
+			for {
+				if _, err := w.js.Publish(t.Context(), w.names.EventSubject("filler"), make([]byte, size)); err != nil {
+					require.ErrorContains(t, err, "maximum bytes exceeded")
+					break
+				}
+			}
+		}
+	}
+	fill()
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, x.model(), got.Head)
+	fill()
+	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.EqualValues(t, 2, reply.Epoch)
+	fill()
+	_, err := w.ask(schema.VerbSettle, "run-1", schema.SettleRequest{
+		CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledAbandoned, By: "alice",
+	})
+	require.NoError(t, err)
+}
+
+func TestSettlementsOfAnOperator(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	x.openCall("call-x", schema.ReplayHold)
+	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledDecided, Result: []byte(`"sent"`), By: "alice"}
+
+	e := w.refused(schema.VerbSettle, "run-1", req)
+	require.Equal(t, schema.CodeNotInDoubt, e.Code, "the executor is still at it")
+	w.recover("run-1", takeover("executor-2", "req-1"))
+
+	bad := req
+	bad.How = "somehow"
+	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbSettle, "run-1", bad).Code)
+	bad = req
+	bad.By = "not a name"
+	require.Contains(t, w.refused(schema.VerbSettle, "run-1", bad).Message, "/by")
+	bad = req
+	bad.How, bad.Result = schema.SettledAdopted, nil
+	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbSettle, "run-1", bad).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbSettle, "nobody", req).Code)
+
+	a, err := w.ask(schema.VerbSettle, "run-1", req)
+	require.NoError(t, err)
+	settled := decodeAs[schema.SettleReply](t, a.first)
+	got, ra := w.get("run-1", schema.ViewState)
+	require.Empty(t, got.Head.OpenCalls)
+	require.Equal(t, settled.EventID, got.Head.Position.ID)
+	require.Equal(t, settled.Stream, got.Head.Position.Stream)
+	state := decodeAs[schema.State](t, ra.state)
+	require.JSONEq(t, `"sent"`, string(state.Calls[1].Result))
+
+	require.Equal(t, schema.CodeNotInDoubt, w.refused(schema.VerbSettle, "run-1", req).Code, "settled once")
+}
+
+// Its first try may be read long after the second was answered, when the call is in doubt once more: a person said once that it
+// may run again.
+func TestARequestSettlesACallOnce(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	x.openCall("call-x", schema.ReplayHold)
+	taken, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledRerun, By: "alice", RequestID: "s1"}
+	bad := req
+	bad.RequestID = "not a name"
+	require.Contains(t, w.refused(schema.VerbSettle, "run-1", bad).Message, "/request_id")
+	settled := w.control(schema.VerbSettle, "run-1", req)
+	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
+	x.resume(taken, "executor-2")
+	x.last = uint64(settled.Stream)
+	x.publish(&schema.ToolCalledData{ToolCallID: "call-x", Name: "send"}, 2)
+	w.recover("run-1", takeover("executor-3", "req-2"))
+	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.Len(t, got.Head.InDoubt(), 1)
+	require.EqualValues(t, 1, got.Head.Counts.Settled)
+	req.RequestID = "s2"
+	require.NotEqual(t, settled, w.control(schema.VerbSettle, "run-1", req), "another request is another word")
+}
+
+func TestRacingSettlementsSettleOnce(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	x.openCall("call-x", schema.ReplayHold)
+	w.recover("run-1", takeover("executor-2", "req-1"))
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() {
+			_, errs[i] = w.ask(schema.VerbSettle, "run-1", schema.SettleRequest{
+				CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledAbandoned, By: fmt.Sprintf("operator-%d", i),
+			})
+		})
+	}
+	wg.Wait()
+	requireOneWon(t, errs, schema.CodeNotInDoubt)
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.EqualValues(t, 1, got.Head.Counts.Settled)
+	require.Zero(t, got.Head.Counts.DeadLetters)
+}
+
+func TestPoisonDoesNotKeepARunFromBeingTakenOver(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	for _, header := range []nats.Header{nil, {"ce-specversion": {"9"}}, {"Status": {"204"}, "Description": {"EOB"}}, {"Nats-Sequence": {"1"}}} {
+		_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: []byte("poison")})
+		require.NoError(t, err)
+	}
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.EqualValues(t, 4, got.Head.Counts.DeadLetters)
+	require.Equal(t, x.model().Digest, got.Head.Digest)
+	reply, a := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "req-1", View: schema.ViewEvents})
+	require.EqualValues(t, 2, reply.Epoch)
+	require.True(t, reply.Complete)
+	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
+}
+
+// In an event turn 0 names the newest turn with the id: written as asked, the settlement would be the later call's.
+func TestSettle_CallBeforeAnyTurn_LaterCallWithItsIDStaysOpen(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.writer("run-1")
+	x.start()
+	x.publish(&schema.ToolCalledData{ToolCallID: "a", Name: "send", Replay: schema.ReplayHold}, 0)
+	x.openCall("a", schema.ReplayHold)
+	w.recover("run-1", takeover("executor-2", "req-1"))
+	early := schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "a"}, How: schema.SettledAbandoned, By: "alice"}
+	refused := w.refused(schema.VerbSettle, "run-1", early)
+	require.Equal(t, schema.CodeConflict, refused.Code)
+	require.Equal(t, "Settle the call of turn 1 first.", refused.Hint)
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.Len(t, got.Head.InDoubt(), 2)
+
+	late := early
+	late.Turn = 1
+	w.control(schema.VerbSettle, "run-1", late)
+	w.control(schema.VerbSettle, "run-1", early)
+	got, _ = w.get("run-1", schema.ViewHead)
+	require.Empty(t, got.Head.OpenCalls)
+}

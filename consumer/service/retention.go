@@ -1,0 +1,89 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// DefaultRetainEvery is the pace at which a daemon looks for runs that its fleet's policy does not keep.
+const DefaultRetainEvery = time.Hour
+
+// retainPause is the pause between two pages, so that executors have the server meanwhile.
+const retainPause = 100 * time.Millisecond
+
+// RetentionWorker removes what a fleet's policy does not keep, of the shards that its daemon folds, by the same plan as a cleanup that
+// a person asks for. A replica that loses a shard leaves the rest to the one that took it; two at once do no harm.
+type RetentionWorker struct {
+	svc   *Service
+	leads func(shard int) bool
+	every time.Duration
+	log   zerolog.Logger
+}
+
+// NewRetentionWorker returns the worker of a service's fleet; leads says whether this daemon folds a shard. every is the
+// pace, 0 means [DefaultRetainEvery].
+func NewRetentionWorker(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *RetentionWorker {
+	every = cmp.Or(every, DefaultRetainEvery)
+	return &RetentionWorker{svc: svc, leads: leads, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
+}
+
+// Run removes until ctx ends; it returns nil then. The first look is soon after the start. The service must run.
+func (r *RetentionWorker) Run(ctx context.Context) error {
+	wait := min(r.every, time.Minute)
+	for pause.For(ctx, wait) == nil {
+		wait = r.every
+		for shard := range r.svc.routing.shards() {
+			if !r.leads(shard) {
+				continue
+			}
+			removed, err := r.shard(ctx, shard)
+			if removed > 0 {
+				r.log.Info().Int(logkey.Shard, shard).Int("runs", removed).Msg("runs are removed as the fleet's policy says")
+			}
+			if err != nil && ctx.Err() == nil {
+				r.log.Warn().Err(err).Int(logkey.Shard, shard).Msg("the fleet's policy could not be applied, trying again later")
+				wait = min(r.every, time.Minute)
+			}
+		}
+	}
+	return nil
+}
+
+// shard goes once through the runs of a shard that ended long ago.
+func (r *RetentionWorker) shard(ctx context.Context, shard int) (removed int, err error) {
+	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
+	for place.Shard == shard && r.leads(shard) {
+		req := schema.CleanupRequest{Limit: schema.DefaultList, After: place.text()}
+		var reply schema.CleanupReply
+		work, cancel := context.WithTimeout(ctx, r.svc.cfg.Timeout)
+		if reply.Policy, err = r.svc.fleetPolicy(work); err == nil {
+			err = r.svc.cleanupPage(work, &req, sender{by: r.svc.cfg.Name}, &reply)
+		}
+		cancel()
+		for i := range reply.Items {
+			switch item := &reply.Items[i]; {
+			case item.Remove && item.Failed == "":
+				removed++
+			case item.Remove:
+				r.log.Warn().Int(logkey.Shard, shard).Str(logkey.Run, item.Run).Str("detail", item.Failed).Msg("run is not removed as the fleet's policy says, trying again later")
+			}
+		}
+		if err != nil || reply.Next == "" {
+			return removed, err
+		}
+		if place, err = parseCleanupPlace(reply.Next); err != nil {
+			return removed, err
+		}
+		if err := pause.For(ctx, retainPause); err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}

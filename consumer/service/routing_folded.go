@@ -1,0 +1,123 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// undoubted reads a run to write into it. If the log misses events of it behind the checkpoint, the fold worker may have folded them before
+// they were lost: then the fold refuses what stands on the log alone, and all that follows it. So the fold comes first, and the run
+// is read once more. Where no fold worker is, there is only the log.
+func (rt *routing) undoubted(ctx context.Context, run string, read func() (*reader.Snapshot, error)) (*reader.Snapshot, error) {
+	r, err := read()
+	if err != nil || !r.Doubtful {
+		return r, err
+	}
+	err = reader.Insist(ctx, "run "+run+" misses events", func() error {
+		folder, err := kvstore.Holder(ctx, rt.js, kvstore.FoldLease(r.Source.Store.Names))
+		if err != nil || folder == "" {
+			return err
+		}
+		return rt.awaitFolded(ctx, r.Source, r.LogLast)
+	}, func(error) {})
+	if err != nil {
+		return nil, err
+	}
+	return read()
+}
+
+// foldedSince makes sure that all shards are folded up to what their logs had at some time. Those who wait share the looks.
+type foldedSince struct {
+	turn sync.Mutex
+	at   time.Time
+}
+
+// foldedSince returns when everything that was acknowledged before a time is folded.
+func (rt *routing) foldedSince(ctx context.Context, after time.Time) error {
+	f := &rt.folded
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if f.at.After(after) {
+		return nil
+	}
+	began := rt.now()
+	for _, src := range rt.shards() {
+		upTo, err := src.Barrier.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		if err := rt.awaitFolded(ctx, src, upTo.At); err != nil {
+			return err
+		}
+	}
+	f.at = began
+	return nil
+}
+
+// awaitFolded waits until a shard is folded up to a place in its log.
+func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
+	for {
+		if done, err := foldedUpTo(ctx, rt.js, src, upTo); err != nil || done {
+			return err
+		}
+		if err := pause.For(ctx, foldLook); err != nil {
+			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.Store.Names.Shard, upTo, eventlog.ErrStale, err)
+		}
+	}
+}
+
+// awaitIndexed waits until the index of a shard's runs is complete. In a new fleet that takes a moment, and behind an upgrade or damage as
+// long as the shard is folded: then a request is refused in time for its answer.
+func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
+	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the rest
+	defer cancel()
+	for {
+		state, _, err := src.Store.Checkpoints.IndexState(ctx)
+		if err != nil || state.Complete {
+			return err
+		}
+		if pause.For(patience, foldLook) != nil {
+			return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
+				"the index of the runs of shard %d is being built", src.Store.Names.Shard)
+		}
+	}
+}
+
+// foldedUpTo reports whether a shard is folded up to a place in its log.
+func foldedUpTo(ctx context.Context, js jetstream.JetStream, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
+	mark, _, err := src.Store.Checkpoints.Watermark(ctx)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+		return false, err
+	}
+	if mark.Position.Stream >= upTo {
+		return true, nil
+	}
+	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
+	waiting, err := eventlog.Behind(ctx, js, src.Store.Names, mark.Position.Stream)
+	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
+		return false, err
+	}
+	for from := mark.Position.Stream + 1; from <= upTo; {
+		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
+		next, found, err := eventlog.Next(ctx, js, src.Store.Names, "*", from)
+		if err != nil || !found || next.Stream > upTo {
+			return err == nil, err
+		}
+		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {
+			return false, nil //nolint:nilerr // it is no barrier
+		}
+		from = next.Stream + 1
+	}
+	return true, nil
+}

@@ -1,0 +1,295 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Name is the name by which NATS tools discover the service. All replicas share it and, but for retry, its queue group.
+const Name = "waymark"
+
+// flushPatience bounds the wait for the last replies to leave.
+const flushPatience = 5 * time.Second
+
+// flushRetry is the pause before the server is asked again whether it knows the subscriptions.
+const flushRetry = 100 * time.Millisecond
+
+// refusalsLogged is how many wrong requests a second are in the log; the metrics count all.
+const refusalsLogged = 20
+
+// Service answers requests about the runs of one fleet. Every replica may answer any of them, and none waits for a fold worker, but for retry,
+// which that of the run's shard answers.
+//
+//	New ──Run──▶ serving ──ctx ends──▶ draining ──all answered, or grace over──▶ stopped
+//
+// While it drains, requests that still arrive are told to ask again.
+type Service struct {
+	cfg Config
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	log zerolog.Logger
+	// refusals takes what was asked wrongly, so much a second: who floods the service cannot flood the log.
+	refusals zerolog.Logger
+	stats    *Stats
+	now      func() time.Time
+	reader   *reader.Reader
+	// keys are those that the fleet's control events are signed and checked by.
+	keys     *keyring.Ring
+	routing  *routing
+	liveRuns *liveness.LiveRuns
+	budget   *semaphore.Weighted
+	streams  *semaphore.Weighted
+	answers  *semaphore.Weighted
+	claims   *claims
+	shards   *shardStatus
+	ready    chan struct{}
+
+	writer *controlWriter
+	queue  *requestQueue
+}
+
+// New returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
+// shards stay the caller's to close, and the live runs of the same shards the caller's to run.
+func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, live *liveness.LiveRuns,
+	now func() time.Time, log zerolog.Logger,
+) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	if len(cfg.Generations) == 0 {
+		cfg.Generations = []int{len(shards)}
+	}
+	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
+	s := &Service{
+		cfg: cfg, nc: nc, js: js, log: log, stats: newStats(), now: now, liveRuns: live,
+		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
+		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: newRequestQueue(&cfg),
+	}
+	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
+	s.shards = &shardStatus{svc: s}
+	keys, err := kvstore.NewKeyring(js, cfg.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	s.keys = keys
+	s.routing = newRouting(&cfg, js, keys, &s.stats.Stats, now, log)
+	s.reader = s.routing.reader
+	s.writer = &controlWriter{
+		fleet: cfg.Fleet, replica: cfg.Name, maxClaims: cfg.MaxClaims, nc: nc, js: js, keys: keys, routing: s.routing, now: now, stats: s.stats, log: log,
+	}
+	if err := s.Place(cfg.Generations, shards...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Place tells the service where runs are from now on: the generations of shards, oldest first, and the shards that came
+// to those it has, in the order of their numbers. Runs stay where they began. It may be called while the service runs.
+func (s *Service) Place(generations []int, added ...*kvstore.Shard) error {
+	return s.routing.place(generations, added...)
+}
+
+// Stats are the service's counters.
+func (s *Service) Stats() *Stats { return s.stats }
+
+// Requests are the counters of requests received, by verb.
+func (s *Service) Requests() map[string]*atomic.Int64 {
+	counters := make(map[string]*atomic.Int64)
+	for _, e := range s.endpoints() {
+		counters[e.verb] = e.count
+	}
+	return counters
+}
+
+// Ready is closed once requests are answered.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// Run answers requests until ctx ends, then lets those in hand finish within the grace. It returns nil after a drain, and
+// an error when the service could not start or its connection was closed. It may be called once.
+func (s *Service) Run(ctx context.Context) error {
+	// Work in hand outlives ctx by the grace.
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	var helpers, workers errgroup.Group
+	s.routing.tendWith(func(src *reader.Source) {
+		helpers.Go(func() error { return src.Barrier.Run(work) })
+	})
+	for range s.cfg.Workers {
+		workers.Go(func() error {
+			for t := range s.queue.tasks {
+				s.serve(work, t)
+			}
+			return nil
+		})
+	}
+	stop := func() error {
+		s.routing.tendWith(nil)
+		cancel(reader.ErrStopping)
+		return errors.Join(workers.Wait(), helpers.Wait())
+	}
+	down := s.nc.StatusChanged(nats.CLOSED)
+	defer s.nc.RemoveStatusListener(down)
+	heard, err := s.listen()
+	if err != nil {
+		s.queue.close()
+		return errors.Join(err, stop())
+	}
+	s.announceReady(ctx)
+	var lost error
+	select {
+	case <-ctx.Done():
+	case <-down:
+		lost = fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, nats.ErrConnectionClosed)
+	}
+	return errors.Join(lost, s.drain(heard, &workers, stop))
+}
+
+// announceReady waits until the server knows the subscriptions.
+func (s *Service) announceReady(ctx context.Context) {
+	for ctx.Err() == nil && !s.nc.IsClosed() {
+		wait, cancel := context.WithTimeout(ctx, time.Second)
+		err := s.nc.FlushWithContext(wait)
+		cancel()
+		if err == nil {
+			s.log.Info().Str("version", s.cfg.Version).Msg("service answers")
+			close(s.ready)
+			return
+		}
+		if pause.For(ctx, flushRetry) != nil {
+			return
+		}
+	}
+}
+
+// drain takes no more requests and lets those in hand finish.
+func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func() error) error {
+	err := heard.drain()
+	s.queue.close()
+	grace := time.NewTimer(s.cfg.Grace)
+	defer grace.Stop()
+	done := make(chan struct{})
+	go func() {
+		_ = workers.Wait() // they return nil
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-grace.C:
+		s.log.Warn().Int64("requests", s.stats.Working.Load()+s.stats.Queued.Load()).Msg("requests given up at the end of the grace")
+	}
+	err = errors.Join(err, stop())
+	<-done
+	if !s.nc.IsClosed() && s.nc.IsConnected() {
+		if ferr := s.nc.FlushTimeout(flushPatience); ferr != nil && !errors.Is(ferr, nats.ErrConnectionClosed) {
+			err = errors.Join(err, fmt.Errorf("flush the last replies: %w", ferr))
+		}
+	}
+	return err
+}
+
+// accept hands a request over to the workers, or refuses it. It never waits: the endpoint has one goroutine.
+func (s *Service) accept(e *endpoint, m *nats.Msg) {
+	e.count.Add(1)
+	if m.Reply == "" {
+		return // nobody wants the answer, and nothing is done that nobody can be told of
+	}
+	t := &task{svc: s, endpoint: e, arrived: s.now(), reply: m.Reply, data: m.Data, size: int64(len(m.Data)) + taskOverhead}
+	if !e.whole {
+		t.run = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	}
+	if e.byFolder && !s.folds(t.run) {
+		return // the replica that does answers
+	}
+	if err := checkRequest(m); err != nil {
+		// Do not reply: the daemon may publish to subjects that the client may not.
+		s.stats.countError(schema.CodeForbidden)
+		s.logRefusal(t, schema.CodeForbidden, err.Error())
+		return
+	}
+	if schema.Changes(e.verb) && s.cfg.Proof != nil {
+		var err error
+		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil {
+			s.refuse(t, schema.Fail(schema.CodeForbidden, "Use the credentials of a role with that right: docs/security.md lists the rights.", "%s", err))
+			return
+		}
+	}
+	switch s.queue.put(t) {
+	case taskQueued:
+		s.stats.Queued.Add(1)
+	case queueClosed:
+		s.refuse(t, schema.Fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping"))
+	case queueFull:
+		s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
+			"%d requests are waiting already", s.stats.Queued.Load()))
+	}
+}
+
+// errReplyAsked is returned for a reply of the daemon that arrives as a request.
+var errReplyAsked = errors.New("the message is a reply of the daemon: its asker named a verb as reply subject")
+
+// checkRequest refuses a message that must not be answered. A reply enters the asker's account on the subject that the asker named, and an
+// import takes it back to the daemon: the content of a run would be carried out as a request.
+func checkRequest(m *nats.Msg) error {
+	if len(m.Header[schema.HeaderKind]) > 0 {
+		return errReplyAsked
+	}
+	return schema.CheckReply(m.Reply)
+}
+
+// serve answers one request.
+func (s *Service) serve(ctx context.Context, t *task) {
+	s.stats.Queued.Add(-1)
+	s.stats.Working.Add(1)
+	defer func() {
+		s.stats.Working.Add(-1)
+		s.queue.release(t)
+	}()
+	t.work = ctx
+	// The time counts from the arrival: whoever asked has given up by then, or asked again. Requests that waited long would else be served
+	// for nobody, and keep those waiting that somebody still wants.
+	waited := s.now().Sub(t.arrived)
+	if waited >= s.cfg.Timeout {
+		s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again; or start another replica.",
+			"the request waited for %s, and nothing was done for it", waited.Round(time.Millisecond)))
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout-max(0, waited))
+	defer cancel()
+	err := error(nil)
+	if !t.endpoint.whole {
+		if nerr := schema.CheckName("run id", t.run); nerr != nil {
+			err = schema.Fail(schema.CodeBadRequest, "Use the run's id as the last token of the subject.", "%s", nerr)
+		}
+	}
+	if err == nil {
+		err = t.endpoint.serve(ctx, t)
+	}
+	if err == nil {
+		return
+	}
+	if errors.Is(err, ErrClientGone) {
+		s.stats.ClientsGone.Add(1)
+		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("answer given up")
+		return
+	}
+	s.refuse(t, s.explain(t, err))
+}

@@ -1,0 +1,562 @@
+package service_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestServiceIsDiscovered(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Version = "1.2.3" })
+	m, err := w.client.RequestWithContext(t.Context(), "$SRV.PING.waymark", nil)
+	require.NoError(t, err)
+	ping := decodeAs[micro.Ping](t, m.Data)
+	require.Equal(t, "waymark", ping.Name)
+	require.Equal(t, "1.2.3", ping.Version)
+	require.Equal(t, "default", ping.Metadata["fleet"])
+	m, err = w.client.RequestWithContext(t.Context(), "$SRV.INFO.waymark", nil)
+	require.NoError(t, err)
+	info := decodeAs[micro.Info](t, m.Data)
+	subjects := map[string]string{}
+	for _, e := range info.Endpoints {
+		subjects[e.Name] = e.Subject
+		group := "waymark"
+		if e.Name == schema.VerbRetry {
+			group = "" // all replicas hear it
+		}
+		require.Equal(t, group, e.QueueGroup, e.Name)
+		require.NotEmpty(t, e.Metadata["response"])
+	}
+	require.Equal(t, map[string]string{
+		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
+		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
+		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
+		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*",
+		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
+	}, subjects)
+}
+
+func TestConfigurationNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	ok := serviceConfig{Fleet: "default", Name: "service-1"}
+	require.NoError(t, ok.Validate())
+	for name, change := range map[string]func(*serviceConfig){
+		"Fleet":       func(c *serviceConfig) { c.Fleet = "a.b" },
+		"Name":        func(c *serviceConfig) { c.Name = "" },
+		"Workers":     func(c *serviceConfig) { c.Workers = -1 },
+		"Streams":     func(c *serviceConfig) { c.Streams = 1000 },
+		"StateBudget": func(c *serviceConfig) { c.StateBudget = 1 },
+		"Timeout":     func(c *serviceConfig) { c.Timeout = -time.Second },
+		"Generations": func(c *serviceConfig) { c.Generations = []int{0} },
+		"ClaimRate":   func(c *serviceConfig) { c.ClaimRate = -1 },
+		"ClaimBurst":  func(c *serviceConfig) { c.ClaimBurst = -1 },
+	} {
+		c := ok
+		change(&c)
+		err := c.Validate()
+		require.ErrorIs(t, err, service.ErrConfig)
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// Sixty-four runs' readers that come at once share a few barriers, and older ones do not pile up.
+func TestOneBarrierServesAllWhoWait(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.replicated(service.Config{}, nil)
+	w.aRun("run-1", 1, 10)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 20 {
+				w.get("run-1", schema.ViewHead)
+			}
+		})
+	}
+	wg.Wait()
+	barriers := w.svc.Stats().Barriers.Load()
+	require.Less(t, barriers, int64(320), "requests shared barriers")
+	require.Positive(t, barriers)
+	t.Logf("320 reads, %d barriers", barriers)
+}
+
+func TestOlderBarriersArePurged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: barriers are published until older ones are purged")
+	}
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.aRun("run-1", 1, 10)
+	clock := time.Unix(1_700_000_000, 0)
+	var mu sync.Mutex
+	now := func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		clock = clock.Add(time.Second)
+		return clock
+	}
+	svc := w.replicated(service.Config{}, now)
+	for range 200 {
+		w.get("run-1", schema.ViewHead)
+	}
+	require.EqualValues(t, 200, svc.Stats().Barriers.Load())
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(w.names.EventSubject(schema.BarrierRun)))
+	require.NoError(t, err)
+	require.LessOrEqual(t, info.State.Subjects[w.names.EventSubject(schema.BarrierRun)], uint64(65))
+}
+
+func TestOverloadIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
+		c.Workers, c.Queue, c.Timeout = 1, 2, time.Minute
+	})
+	w.aRun("run-1", 1, 10)
+	inbox := w.client.NewRespInbox()
+	sub, err := w.client.SubscribeSync(inbox)
+	require.NoError(t, err)
+	const burst = 100
+	for range burst {
+		require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", inbox, []byte(`{}`)))
+	}
+	served, refused, ends := 0, 0, 0
+	for served+refused < burst || ends < served {
+		m, err := sub.NextMsg(time.Minute)
+		require.NoError(t, err)
+		switch {
+		case m.Header.Get(schema.HeaderErrorCode) != "":
+			require.Equal(t, "429", m.Header.Get(schema.HeaderErrorCode))
+			e := decodeAs[schema.ServiceError](t, m.Data)
+			require.Equal(t, schema.CodeOverloaded, e.Code)
+			require.NotEmpty(t, e.Hint)
+			refused++
+		case m.Header.Get(schema.HeaderKind) == schema.KindEnd:
+			ends++
+		default:
+			served++
+		}
+	}
+	require.Positive(t, refused)
+	require.Positive(t, served)
+	require.EqualValues(t, refused, w.svc.Stats().Errors()[schema.CodeOverloaded])
+	w.get("run-1", schema.ViewHead) // and service goes on
+}
+
+func TestBytesInHandAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
+		c.Workers, c.QueueBytes = 1, 1<<20
+	})
+	w.aRun("run-1", 1, 10)
+	body := append([]byte(`{"x":"`), make([]byte, 700<<10)...)
+	for i := range body[6:] {
+		body[6+i] = 'x'
+	}
+	body = append(body, `"}`...)
+	inbox := w.client.NewRespInbox()
+	sub, err := w.client.SubscribeSync(inbox)
+	require.NoError(t, err)
+	for range 20 {
+		require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", inbox, body))
+	}
+	refused := 0
+	for answered := 0; answered < 20; {
+		m, err := sub.NextMsg(time.Minute)
+		require.NoError(t, err)
+		if m.Header.Get(schema.HeaderKind) != schema.KindEnd {
+			answered++
+		}
+		if m.Header.Get(schema.HeaderErrorCode) == "429" {
+			refused++
+		}
+	}
+	require.Positive(t, refused)
+}
+
+// long publishes a run of n events with payload bytes each, in atomic-free asynchronous singles.
+func (w *serviceWorld) long(id string, n, payload int) *writer {
+	w.tb.Helper()
+	x := w.writer(id)
+	x.start()
+	js, err := jetstream.New(w.nc, jetstream.WithPublishAsyncMaxPending(256))
+	require.NoError(w.tb, err)
+	for i := range n {
+		d := &schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: string(noise(payload, int64(i))[1 : payload+1])}}
+		e, err := x.run.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
+		require.NoError(w.tb, err)
+		require.NoError(w.tb, x.run.Commit(e))
+		header, body := e.Encode()
+		_, err = js.PublishMsgAsync(&nats.Msg{Subject: w.names.EventSubject(id), Header: header, Data: body})
+		require.NoError(w.tb, err)
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-time.After(time.Minute):
+		require.FailNow(w.tb, "events not stored in time")
+	}
+	return x
+}
+
+// heap is the memory in use after a collection.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse
+}
+
+// A client that stands still is sent no more than the window; when it goes on, so does the answer, to its end. It is not parallel: the heap
+// that it measures is that of the whole process.
+func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 40 MiB for a client that reads slowly")
+	}
+	for _, sealed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("sealed %v", sealed), func(t *testing.T) {
+			w := newServiceWorld(t)
+			const events, payload = 640, 64 << 10
+			x := w.long("run-1", events, payload)
+			if sealed {
+				_, stop := w.fold(fold.Config{})
+				w.awaitSealed(x, events/2)
+				stop()
+			}
+			inbox := w.client.NewRespInbox()
+			sub, err := w.client.SubscribeSync(inbox)
+			require.NoError(t, err)
+			require.NoError(t, sub.SetPendingLimits(-1, -1))
+			before := heap()
+			require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", inbox, []byte(`{"view":"events"}`)))
+			var unacked []*nats.Msg
+			total, window := 0, 0
+			for {
+				patience := time.Minute
+				if window > schema.FlowWindow-1<<20 {
+					patience = 300 * time.Millisecond
+				}
+				m, err := sub.NextMsg(patience)
+				if errors.Is(err, nats.ErrTimeout) && len(unacked) > 0 {
+					// The service stands still: it waits for us. What it holds meanwhile is little.
+					require.Greater(t, window, schema.FlowWindow-1<<20)
+					require.Less(t, int64(heap())-int64(before), int64(48<<20), "of a run of %d MiB", events*payload>>20)
+					break
+				}
+				require.NoError(t, err)
+				require.Empty(t, m.Header.Get(schema.HeaderErrorCode), string(m.Data))
+				if m.Reply != "" {
+					unacked = append(unacked, m)
+					window += len(m.Data)
+					total += len(m.Data)
+				}
+				require.LessOrEqual(t, window, schema.FlowWindow, "no more than the window is under way")
+			}
+			peak := uint64(0)
+			for _, m := range unacked {
+				require.NoError(t, w.client.Publish(m.Reply, nil))
+			}
+			for n := 0; ; n++ {
+				m, err := sub.NextMsg(time.Minute)
+				require.NoError(t, err)
+				if m.Header.Get(schema.HeaderKind) == schema.KindEnd {
+					break
+				}
+				total += len(m.Data)
+				if m.Reply != "" { // the answer itself comes between
+					require.NoError(t, w.client.Publish(m.Reply, nil))
+				}
+				if n%40 == 0 {
+					peak = max(peak, heap())
+				}
+			}
+			require.Greater(t, total, events*payload/2)
+			require.Less(t, int64(peak)-int64(before), int64(64<<20))
+			require.Zero(t, w.svc.Stats().Streaming.Load())
+		})
+	}
+}
+
+// awaitSealed waits until that many of the run's events are in segments.
+func (w *serviceWorld) awaitSealed(x *writer, events int) {
+	w.tb.Helper()
+	require.Eventually(w.tb, func() bool {
+		c, _, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), x.run.Run)
+		return err == nil && c.Segments.Events >= int64(events)
+	}, 60*time.Second, 20*time.Millisecond)
+}
+
+func TestClientThatVanishesEndsItsAnswerAlone(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 10 * time.Minute })
+	w.long("run-1", 200, 64<<10)
+	client := w.server.Conn(t)
+	sub, err := client.SubscribeSync(client.NewRespInbox())
+	require.NoError(t, err)
+	require.NoError(t, client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
+	_, err = sub.NextMsg(time.Minute)
+	require.NoError(t, err)
+	client.Close()
+	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 && w.svc.Stats().Streaming.Load() == 0 },
+		time.Minute, 5*time.Millisecond, "the server says that nobody listens, long before the timeout")
+	w.get("run-1", schema.ViewHead)
+}
+
+func TestClientThatNeverAcknowledgesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 100 * time.Millisecond })
+	w.long("run-1", 200, 64<<10)
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(t, err)
+	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
+	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, 5*time.Millisecond)
+}
+
+func TestSlowStreamsLeaveHeadsAlone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: streams of 13 MiB that nobody reads")
+	}
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Workers, c.Streams = 4, 2 })
+	w.long("run-1", 200, 64<<10)
+	for range 2 {
+		sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+		require.NoError(t, err)
+		require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
+		_, err = sub.NextMsg(time.Minute)
+		require.NoError(t, err)
+	}
+	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents})
+	require.Equal(t, schema.CodeOverloaded, e.Code)
+	w.get("run-1", schema.ViewHead)
+}
+
+func TestStateOfARunTooLargeIsRefusedBeforeTheTakeover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a run of 19 MiB")
+	}
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.long("run-1", 300, 64<<10)
+	req := takeover("executor-2", "req-1")
+	req.View = schema.ViewState
+	e := w.refused(schema.VerbRecover, "run-1", req)
+	require.Equal(t, schema.CodeTooLarge, e.Code)
+	require.Contains(t, e.Hint, "events")
+	require.Zero(t, w.svc.Stats().Takeovers.Load())
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.EqualValues(t, 1, reply.Head.Epoch)
+}
+
+func TestServerThatIsGoneGivesUnavailableAndComesBack(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 500 * time.Millisecond })
+	x := w.aRun("run-1", 1, 10)
+	// The event stream loses its server while requests still arrive: deleting it is the nearest thing to that here.
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
+	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
+		var req any = schema.GetRequest{}
+		if verb == schema.VerbRecover {
+			req = takeover("executor-2", "req-1")
+		}
+		start := time.Now()
+		e := w.refused(verb, "run-1", req)
+		require.Equal(t, schema.CodeUnavailable, e.Code)
+		require.Less(t, time.Since(start), time.Minute)
+	}
+	_, err = w.js.CreateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	for _, r := range x.acked {
+		_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: r.Header, Data: r.Body})
+		require.NoError(t, err)
+	}
+	w.awaitHead("run-1")
+
+	// A restart of the server: the service and its subscriptions come back by themselves.
+	w.server.Restart(t)
+	require.Eventually(t, func() bool {
+		_, err := w.client.Request("waymark.get.default.run-1", nil, 200*time.Millisecond)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	reply := w.awaitHead("run-1")
+	require.True(t, reply.Complete)
+	require.Equal(t, x.model().Digest, reply.Head.Digest)
+}
+
+// awaitHead asks for a run until it is answered: a request with a short timeout may be refused on a loaded machine.
+func (w *serviceWorld) awaitHead(run string) *schema.GetReply {
+	w.tb.Helper()
+	var reply *schema.GetReply
+	deadline := time.Now().Add(time.Minute)
+	for reply == nil {
+		a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead})
+		if err == nil {
+			reply = decodeAs[schema.GetReply](w.tb, a.first)
+			continue
+		}
+		var e *schema.ServiceError
+		require.ErrorAs(w.tb, err, &e)
+		require.Equal(w.tb, schema.CodeUnavailable, e.Code)
+		require.True(w.tb, time.Now().Before(deadline), "no answer within a minute: %v", err)
+	}
+	return reply
+}
+
+func TestStopFinishesWhatIsInHand(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.long("run-1", 200, 64<<10)
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(t, err)
+	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
+	first, err := sub.NextMsg(time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, schema.KindAnswer, first.Header.Get(schema.HeaderKind))
+	stopped := make(chan struct{})
+	go func() {
+		w.stop()
+		close(stopped)
+	}()
+	for {
+		m, err := sub.NextMsg(time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, m.Header.Get(schema.HeaderErrorCode))
+		if m.Header.Get(schema.HeaderKind) == schema.KindEnd {
+			break
+		}
+		require.NoError(t, w.client.Publish(m.Reply, nil))
+	}
+	<-stopped
+	_, err = w.client.Request("waymark.get.default.run-1", nil, time.Second)
+	require.ErrorIs(t, err, nats.ErrNoResponders)
+}
+
+func TestStopGivesUpAtTheEndOfTheGrace(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour })
+	w.long("run-1", 200, 64<<10)
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(t, err)
+	require.NoError(t, w.client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
+	_, err = sub.NextMsg(time.Minute)
+	require.NoError(t, err)
+	start := time.Now()
+	w.stop()
+	require.Less(t, time.Since(start), time.Minute)
+}
+
+func TestConnectionThatIsClosedEndsRun(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	nc := w.server.Conn(t)
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, newJS(t, nc), []*kvstore.Shard{w.shard}, time.Now)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { done <- svc.Run(ctx) }()
+	<-svc.Ready()
+	nc.Close()
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, nats.ErrConnectionClosed)
+	case <-time.After(time.Minute):
+		require.FailNow(t, "Run did not end")
+	}
+}
+
+func TestHistoryListsTheCheckpointsKept(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 3, 10)
+	for _, n := range []int{2, 5, 9} {
+		w.checkpointAt(x, n, schema.SegmentIndex{})
+	}
+	a, err := w.ask(schema.VerbHistory, "run-1", []byte(nil))
+	require.NoError(t, err)
+	reply := decodeAs[schema.HistoryReply](t, a.first)
+	require.Len(t, reply.Checkpoints, 3)
+	require.EqualValues(t, 9, reply.Checkpoints[0].Sequence)
+	require.EqualValues(t, 2, reply.Checkpoints[2].Sequence)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbHistory, "nobody", []byte(nil)).Code)
+	w.aRun("run-2", 1, 10)
+	a, err = w.ask(schema.VerbHistory, "run-2", []byte(nil))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"run":"run-2","checkpoints":[]}`, string(a.first))
+}
+
+func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.aRun("run-1", 1, 10)
+	body, err := json.Marshal(takeover("executor-2", "req-1"))
+	require.NoError(t, err)
+	require.NoError(t, w.client.Publish("waymark.recover.default.run-1", body))
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.EqualValues(t, 1, reply.Head.Epoch)
+}
+
+func FuzzRequests(f *testing.F) {
+	var folder atomic.Pointer[fold.Worker] // retry is answered by it
+	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&folder))
+	folding, _ := w.fold(fold.Config{})
+	folder.Store(folding)
+	require.Eventually(f, folding.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
+	x := w.aRun("run-1", 1, 10)
+	x.wait("w1", yesOrNo)
+	x.wait("w2", `{"items":{"$ref":"#"},"pattern":"a+"}`)
+	hash := x.offer("h1", "error")
+	verbs := []string{
+		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
+		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFleet,
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry,
+	}
+	for i := range verbs {
+		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
+		f.Add(uint16(i), []byte(`{"executor":null,"after":-1}`))
+		f.Add(uint16(i), []byte(`{"policy":{"keep":-1},"dry_run":true,"after":"bm90aGluZw","limit":-1,"request_id":"r","by":"a"}`))
+		f.Add(uint16(i), []byte(`{"name":"m","by":"alice","move":true,"at":"turn:1","view":"events","run":"run-1"}`))
+		f.Add(uint16(i), binary.AppendUvarint(nil, 1<<40))
+		f.Add(uint16(i), []byte(`{"interrupt_id":"w1","payload":{"ok":true},"by":"alice","request_id":"r","reason":"x","labels":{"a":"b"},"agents":["a"]}`))
+		f.Add(uint16(i), []byte(`{"interrupt_id":"w2","status":"cancelled","payload":[["a",1e9]],"by":"alice"}`))
+		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"accept","by":"e","child_run":"run-2","offer_hash":"`+hash+`"}`))
+		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"close","by":"e"}`))
+	}
+	f.Fuzz(func(t *testing.T, verb uint16, body []byte) {
+		w.tb = t
+		v := verbs[int(verb)%len(verbs)]
+		run := "run-1"
+		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup {
+			run = ""
+		}
+		if v == schema.VerbErase {
+			run = "run-2" // the other verbs need run-1
+		}
+		_, err := w.ask(v, run, body)
+		var e *schema.ServiceError
+		if err != nil {
+			require.ErrorAs(t, err, &e)
+			require.NotEqual(t, schema.CodeInternal, e.Code)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package service
+
+import (
+	"sync/atomic"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Stats counts what a service did since it was made. Every field may be read at any time.
+type Stats struct {
+	// What reads met.
+	reader.Stats
+	// Requests received, by verb.
+	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets, Erases, Cleanups, Retries atomic.Int64
+	// Replies sent, the last empty ones included, and their bytes.
+	Replies, ReplyBytes atomic.Int64
+	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
+	Takeovers, Continued atomic.Int64
+	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the one that an earlier try was given. ClaimsEmpty found
+	// none, ClaimsLimited came when the rate was used up. ClaimsLost are runs that somebody else was found to have, or
+	// that could not be read.
+	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsLost atomic.Int64
+	// Refused counts control events whose compare-and-set found another event.
+	Refused atomic.Int64
+	// Restarted are answers that took back what was sent before the run was found to be damaged.
+	Restarted atomic.Int64
+	// Points are answers with a run as it was at a point of its history.
+	Points atomic.Int64
+	// ClientsGone did not take their replies.
+	ClientsGone atomic.Int64
+	// Working and Queued requests now; Streaming answers now.
+	Working, Queued, Streaming atomic.Int64
+
+	// Recovery tells how long takeovers took.
+	Recovery RecoveryStats
+
+	errors map[schema.Code]*atomic.Int64
+}
+
+// codes are the labels of Errors; anything else would count as internal.
+var codes = []schema.Code{
+	schema.CodeBadRequest, schema.CodeForbidden, schema.CodeNotFound, schema.CodeConflict, schema.CodeRunEnded,
+	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
+	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
+	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeQuarantined,
+	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded,
+}
+
+func newStats() *Stats {
+	s := &Stats{errors: make(map[schema.Code]*atomic.Int64, len(codes))}
+	for _, code := range codes {
+		s.errors[code] = new(atomic.Int64)
+	}
+	return s
+}
+
+// Errors returns the number of error replies by code. Every code is there.
+func (s *Stats) Errors() map[schema.Code]int64 {
+	counts := make(map[schema.Code]int64, len(s.errors))
+	for code, n := range s.errors {
+		counts[code] = n.Load()
+	}
+	return counts
+}
+
+func (s *Stats) countError(code schema.Code) {
+	n, ok := s.errors[code]
+	if !ok {
+		n = s.errors[schema.CodeInternal]
+	}
+	n.Add(1)
+}

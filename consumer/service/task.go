@@ -1,0 +1,262 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// taskOverhead is what a waiting request costs beside its body, roughly.
+const taskOverhead = 256
+
+// endpoint is one verb of the service.
+type endpoint struct {
+	verb string
+	// whole: the request is about the fleet, its subject names no run.
+	whole bool
+	// request and answer name the types in schema, for those who discover the service.
+	request, answer string
+	// byFolder: all replicas hear the request, and only the one that folds the run's shard answers.
+	byFolder bool
+	count    *atomic.Int64
+	serve    func(context.Context, *task) error
+}
+
+func (s *Service) endpoints() []*endpoint {
+	return []*endpoint{
+		{verb: schema.VerbRecover, request: "RecoverRequest", answer: "RecoverReply", count: &s.stats.Recovers, serve: s.recover},
+		{verb: schema.VerbGet, request: "GetRequest", answer: "GetReply", count: &s.stats.Gets, serve: s.get},
+		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
+		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: s.history},
+		{verb: schema.VerbSettle, request: "SettleRequest", answer: "SettleReply", count: &s.stats.Settles, serve: s.settle},
+		{verb: schema.VerbClaim, whole: true, request: "ClaimRequest", answer: "ClaimReply", count: &s.stats.Claims, serve: s.claim},
+		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},
+		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
+		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},
+		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
+		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
+		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
+		{verb: schema.VerbRetry, byFolder: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
+		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
+	}
+}
+
+// group is the queue group of the endpoint; empty for one that all replicas hear.
+func (e *endpoint) group() string {
+	if e.byFolder {
+		return ""
+	}
+	return Name
+}
+
+// metadata describes the endpoint to those who discover it.
+func (e *endpoint) metadata(fleet string) map[string]string {
+	m := map[string]string{"fleet": fleet, "format": schema.ContentTypeJSON, "response": e.answer, "replies": "many"}
+	if e.request != "" {
+		m["request"] = e.request
+	}
+	return m
+}
+
+// task is one request in hand. Its reply subject was checked when it was accepted.
+type task struct {
+	svc      *Service
+	endpoint *endpoint
+	run      string
+	reply    string
+	// proven is the sender, as schema.ProvenBy; empty if the NATS server proves no senders.
+	proven  string
+	data    []byte
+	size    int64
+	arrived time.Time
+	// work outlives the deadline of the first reply; content is sent under it.
+	work context.Context //nolint:containedctx // a request's own, set by the worker that serves it
+	sent int
+}
+
+// decode reads the request's body; an empty one stands for an empty object.
+func (t *task) decode(into any) error {
+	if len(t.data) == 0 {
+		return nil
+	}
+	err := json.Unmarshal(t.data, into)
+	if err == nil {
+		return nil
+	}
+	path := ""
+	var semantic *json.SemanticError
+	var syntactic *jsontext.SyntacticError
+	switch {
+	case errors.As(err, &syntactic):
+		path = string(syntactic.JSONPointer)
+	case errors.As(err, &semantic):
+		path = string(semantic.JSONPointer)
+	}
+	return badField(path, err)
+}
+
+// badField refuses a request for one of its fields, named by its JSON Pointer.
+func badField(path string, err error) error {
+	if path == "" {
+		path = "/"
+	}
+	details, merr := json.Marshal(map[string]string{"path": path})
+	if merr != nil {
+		return merr
+	}
+	e := schema.Fail(schema.CodeBadRequest, "Mend the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
+	e.Details = details
+	return e
+}
+
+// send sends one numbered reply. ack, if not empty, is where the client says that it took it.
+func (t *task) send(kind string, body []byte, ack string) error {
+	t.sent++
+	msg := &nats.Msg{
+		Subject: t.reply, Reply: ack, Data: body,
+		Header: nats.Header{schema.HeaderReply: {strconv.Itoa(t.sent)}, schema.HeaderKind: {kind}},
+	}
+	if err := t.svc.nc.PublishMsg(msg); err != nil {
+		return err
+	}
+	t.svc.stats.Replies.Add(1)
+	t.svc.stats.ReplyBytes.Add(int64(len(body)))
+	return nil
+}
+
+// answer sends the answer, as JSON.
+func (t *task) answer(answer any) error {
+	body, err := json.Marshal(answer, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	if limit := t.svc.nc.MaxPayload() - replyOverhead; int64(len(body)) > limit {
+		return schema.Fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", len(body), limit)
+	}
+	return t.send(schema.KindAnswer, body, "")
+}
+
+// replyOverhead is what the headers of a reply may take of a message.
+const replyOverhead = 1 << 10
+
+// whole sends an answer of one reply.
+func (t *task) whole(answer any) error {
+	if err := t.answer(answer); err != nil {
+		return err
+	}
+	return t.send(schema.KindEnd, nil, "")
+}
+
+// refuse sends an error, which ends the answer.
+func (s *Service) refuse(t *task, e *schema.ServiceError) {
+	s.stats.countError(e.Code)
+	switch e.Code {
+	case schema.CodeBadRequest, schema.CodeForbidden, schema.CodeTooLarge:
+		s.logRefusal(t, e.Code, e.Message)
+	default:
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		s.log.Error().Err(err).Msg("error reply cannot be written")
+		return
+	}
+	t.sent++
+	err = s.nc.PublishMsg(&nats.Msg{Subject: t.reply, Data: body, Header: nats.Header{
+		schema.HeaderReply:     {strconv.Itoa(t.sent)},
+		schema.HeaderError:     {headerText(e.Message)},
+		schema.HeaderErrorCode: {strconv.Itoa(e.Code.HTTPStatus())},
+	}})
+	if err != nil {
+		s.log.Debug().Err(err).Msg("error reply not sent")
+		return
+	}
+	s.stats.Replies.Add(1)
+	s.stats.ReplyBytes.Add(int64(len(body)))
+}
+
+// logRefusal logs a request that is wrong in itself.
+func (s *Service) logRefusal(t *task, code schema.Code, detail string) {
+	s.refusals.Info().Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Str("code", string(code)).Str("detail", detail).Msg("request refused")
+}
+
+// headerText makes a message fit for a header line.
+func headerText(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c < ' ' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return string(b)
+}
+
+// explain turns an error into what the client is told.
+func (s *Service) explain(t *task, err error) *schema.ServiceError {
+	const again = "Ask again, with the same request_id: a takeover that had happened is continued."
+	var told *schema.ServiceError
+	var broken *reader.Damaged
+	switch {
+	case errors.As(err, &told):
+		return told
+	case errors.Is(err, reader.ErrNoRun):
+		return schema.Fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" names the runs there are.",
+			"fleet %s has no run %s", s.cfg.Fleet, t.run)
+	case errors.Is(err, reader.ErrTooLarge):
+		return schema.Fail(schema.CodeTooLarge, "Ask for view events and fold it yourself; every SDK does.",
+			"run %s has more than %d bytes of events, the most that is folded for view state", t.run, schema.MaxStateView)
+	case errors.Is(err, reader.ErrBusy):
+		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)
+	case errors.Is(err, kvstore.ErrFull):
+		return schema.Fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
+			"the event stream of run %s is full and so is its reserve", t.run)
+	case errors.As(err, &broken):
+		e := schema.Fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.Segment)+" from a backup, or ask for view head; after="+
+			strconv.Itoa(broken.Segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.Segment, t.run)
+		if details, merr := json.Marshal(map[string]any{"segment": broken.Segment, "gap": broken.Gap}); merr == nil {
+			e.Details = details
+		}
+		return e
+	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
+		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not served")
+		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
+	case errors.Is(err, keyring.ErrSigner):
+		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("control event not signed")
+		return schema.Fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
+			"the daemon has no key of fleet %s that signs", s.cfg.Fleet)
+	case isUnavailable(err):
+		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request not answered in time")
+		return schema.Fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
+	default:
+		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request failed")
+		return schema.Fail(schema.CodeInternal, "See the daemon's log.", "request failed")
+	}
+}
+
+// isUnavailable reports whether an error says only that no server answered, or none that was up to date.
+func isUnavailable(err error) bool {
+	for _, kind := range []error{
+		reader.ErrStopping, eventlog.ErrStale, control.ErrRefused, context.DeadlineExceeded, context.Canceled, eventlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
+		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
+		nats.ErrDisconnected, jetstream.ErrNoStreamResponse,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}

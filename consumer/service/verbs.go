@@ -1,0 +1,176 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// get answers a read without takeover.
+func (s *Service) get(ctx context.Context, t *task) error {
+	var req schema.GetRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if req.At != "" {
+		return s.getAt(ctx, t, &req)
+	}
+	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	r, err := s.routing.proven(ctx, t.run, v.want())
+	if err == nil && r.Head.Status == "" {
+		return errNothingAccepted(t.run)
+	}
+	if err == nil {
+		err = v.prepare(ctx, r)
+	}
+	if err == nil {
+		err = v.finish(ctx, r)
+	}
+	if err != nil {
+		return err
+	}
+	return s.answer(v, r, func() any {
+		return &schema.GetReply{
+			Head: r.Head, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
+			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
+		}
+	})
+}
+
+// history answers with the checkpoints kept of a run, as of a moment ago at most; see [Service.reached].
+func (s *Service) history(ctx context.Context, t *task) error {
+	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
+	sources := s.routing.of(t.run)
+	if err := reached(ctx, sources); err != nil {
+		return err
+	}
+	for _, src := range sources {
+		list, err := src.Store.Checkpoints.History(ctx, t.run)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return err
+		}
+		for _, stored := range list {
+			c := stored.Checkpoint
+			if c == nil {
+				s.stats.CorruptCheckpoints.Add(1)
+				continue
+			}
+			reply.Checkpoints = append(reply.Checkpoints, schema.HistoryEntry{
+				Revision: stored.Revision, Epoch: c.Epoch, Sequence: c.Sequence, Turn: c.Turn, Status: c.Status,
+				Events: c.Counts.Events, Position: c.Position, Digest: c.Digest, UpdatedAt: c.UpdatedAt, Stored: schema.FormatTime(stored.Stored),
+			})
+		}
+		if len(list) > 0 {
+			break
+		}
+	}
+	if len(reply.Checkpoints) == 0 {
+		// No checkpoint yet, or no such run: the log tells.
+		if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
+			return err
+		}
+	}
+	return t.whole(&reply)
+}
+
+// settle records an operator's word about a call in doubt.
+func (s *Service) settle(ctx context.Context, t *task) error {
+	var req schema.SettleRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	if req.ToolCallID == "" {
+		return badField("/tool_call_id", errors.New("is required"))
+	}
+	req.Occurrence = cmp.Or(req.Occurrence, 1)
+	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: who.by, Claimed: who.claimed}
+	if _, err := schema.MarshalData(data); err != nil {
+		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
+			return badField(wrong.Path, err)
+		}
+		return badField("/", err)
+	}
+	once, err := onceFor(req.RequestID, who, req.IdempotencyKey(t.run), string(req.How))
+	if err != nil {
+		return err
+	}
+	reply, err := s.writer.write(ctx, t.run, once, who, func(_ context.Context, r *reader.Snapshot) (decision, error) {
+		data.Occurrence = req.Occurrence
+		err := settleable(r, &req)
+		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
+			err = settledAlready(ctx, s.reader, r, &req, refusal)
+		}
+		return decision{data: data, turn: req.Turn}, err
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
+}
+
+// settledAlready replaces the refusal to settle a call by one that names the earlier settlement of the call, if there is one.
+func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest, refusal *schema.ServiceError) error {
+	var settled *schema.ToolSettledData
+	if _, err := rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
+		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolSettled {
+			return false
+		}
+		data, _ := schema.ParseData(e) // the fold refused what cannot be read, too
+		d, ok := data.(*schema.ToolSettledData)
+		if ok = ok && d.ToolCallID == req.ToolCallID && d.Occurrence == req.Occurrence; ok {
+			settled = d
+		}
+		return ok
+	}); err != nil {
+		return err
+	}
+	if settled == nil {
+		return refusal
+	}
+	return schema.Fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.Run,
+		settled.How, nameOf(settled.By, settled.Claimed))
+}
+
+// settleable checks that the call can be settled so. The reading is proven. Each open call of an ended run can be settled: the run has
+// no executor, and is kept until a person has said what became of the call.
+func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
+	i := slices.IndexFunc(r.Head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
+	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
+	ended := r.Head.Status.Terminal()
+	may := i >= 0 && r.Head.OpenCalls[i].MayHaveRun(r.Head.Epoch)
+	switch {
+	case i < 0:
+		return schema.Fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.Run, req.ToolCallID, req.Turn, req.Occurrence)
+	case r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
+		// In an event turn 0 names the newest turn with the id.
+		newest := r.Head.OpenCalls[r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence)]
+		return schema.Fail(schema.CodeConflict, fmt.Sprintf("Settle the call of turn %d first.", newest.Turn), "call %s of turn %d cannot be settled while turn %d has an open call with the same id",
+			req.ToolCallID, req.Turn, newest.Turn)
+	case ended && req.How == schema.SettledRerun:
+		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
+			"run %s is %s, and has no executor to run call %s of turn %d again", r.Run, r.Head.Status, req.ToolCallID, req.Turn)
+	case !ended && !may && r.Head.OpenCalls[i].Requested:
+		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run+".", "call %s of turn %d is requested and has not begun",
+			req.ToolCallID, req.Turn)
+	case !ended && !may:
+		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
+	case req.How == schema.SettledAdopted && !r.Head.OpenCalls[i].Late && len(req.Result) == 0:
+		return schema.Fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)
+	default:
+		return nil
+	}
+}

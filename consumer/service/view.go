@@ -1,0 +1,393 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// maxStateReply is the size of a piece of view state.
+	maxStateReply = 256 << 10
+	// maxUnacked bounds the replies under way unacknowledged, beside their bytes.
+	maxUnacked = 256
+)
+
+// view is what a client asked to see of a run, and what was prepared for it.
+type view struct {
+	svc   *Service
+	task  *task
+	kind  string
+	after int
+	state *reader.StateSink
+	held  bool
+	// out and early belong to view events; cancel ends the deadline of both.
+	out    *replies
+	early  *reader.Early
+	cancel context.CancelFunc
+}
+
+// openView checks the view of a request and takes its place among the answers with content. For view events it begins to
+// send: close must be called before anything else is sent to the client.
+func (s *Service) openView(t *task, kind string, after int) (*view, error) {
+	if kind == "" {
+		kind = schema.ViewHead
+	}
+	v := &view{svc: s, task: t, kind: kind, after: after}
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	if after < 0 || after != 0 && kind != schema.ViewEvents {
+		return nil, badField("/after", fmt.Errorf("after is %d: it is the number of a segment, with view events", after))
+	}
+	if kind != schema.ViewHead {
+		if err := v.hold(); err != nil {
+			return nil, err
+		}
+	}
+	if kind == schema.ViewEvents {
+		if err := v.begin(); err != nil {
+			v.close()
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+// pointView checks the view of a request for a point and takes its place: whatever is shown, the run is folded.
+func (s *Service) pointView(t *task, kind string) (*view, error) {
+	if kind == "" {
+		kind = schema.ViewHead
+	}
+	v := &view{svc: s, task: t, kind: kind}
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	return v, v.hold()
+}
+
+func (v *view) check() error {
+	switch v.kind {
+	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
+		return nil
+	default:
+		return badField("/view", fmt.Errorf("view %.40q is none of head, events, state", v.kind))
+	}
+}
+
+// hold takes a place among the answers with content.
+func (v *view) hold() error {
+	if !v.svc.streams.TryAcquire(1) {
+		return schema.Fail(schema.CodeOverloaded, "Ask again later; view head of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
+	}
+	v.held = true
+	v.svc.stats.Streaming.Add(1)
+	return nil
+}
+
+// begin sends the segments that are known already, while the run is read and proven.
+func (v *view) begin() error {
+	ctx, err := v.open()
+	if err != nil {
+		return err
+	}
+	v.early = v.svc.reader.SendEarly(ctx, v.svc.routing.of(v.task.run), v.task.run, v.after, v.out)
+	return nil
+}
+
+// open makes ready to send content. That has a deadline of its own, beside that of the answer, and ends with the service.
+func (v *view) open() (context.Context, error) {
+	ctx, cancel := context.WithTimeout(v.task.work, v.svc.cfg.StreamTimeout)
+	out, err := openReplies(ctx, v.task, v.svc.cfg.AckTimeout)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	v.out, v.cancel = out, cancel
+	return ctx, nil
+}
+
+// close ends what is still being sent and gives back what was taken. It may be called again.
+func (v *view) close() {
+	if v.out != nil {
+		v.cancel()
+		if v.early != nil {
+			v.early.Stop()
+		}
+		v.out.close()
+	}
+	if v.state != nil {
+		v.state.Release()
+	}
+	if v.held {
+		v.held = false
+		v.svc.streams.Release(1)
+		v.svc.stats.Streaming.Add(-1)
+	}
+}
+
+func (v *view) want() reader.Want { return reader.Want(v.kind != schema.ViewHead) }
+
+// prepare does what can fail for the view alone, before a takeover changes anything.
+func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
+	switch v.kind {
+	case schema.ViewEvents:
+		if v.after > r.Segments.Count {
+			return badField("/after", fmt.Errorf("after is %d, the run has %d segments", v.after, r.Segments.Count))
+		}
+	case schema.ViewState:
+		if v.state != nil {
+			v.state.Release()
+		}
+		if r.Segments.Bytes > schema.MaxStateView || r.TailBytes() > schema.MaxStateView {
+			return reader.ErrTooLarge
+		}
+		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
+			return err
+		}
+		before := len(r.Lost)
+		err := v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
+		if err == nil && len(r.Lost) == before {
+			return nil
+		}
+		mended, merr := v.svc.reader.Mend(ctx, r, err)
+		if merr != nil || !mended {
+			return errors.Join(err, merr)
+		}
+		v.state.Release()
+		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
+			return err
+		}
+		return v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
+	}
+	return nil
+}
+
+// fold begins a state to fold a run to, up to a head, with the content that a fork has of its base.
+func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
+	keys, err := v.svc.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	v.state = reader.NewStateSink(keys, schema.NewState(v.svc.cfg.Fleet, run), v.svc.budget)
+	v.state.State.Expect(to.Superseded)
+	return v.svc.reader.Graft(ctx, v.state, run, to.Base, 0)
+}
+
+// finish brings a folded state up to what was read since, and compares it with the head.
+func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
+	if v.state == nil {
+		return nil
+	}
+	if v.state.State.Head.Position.Stream < r.LogLast {
+		keys, err := v.svc.keys.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v.state.Again(keys)
+		if err := v.svc.reader.Tail(ctx, r, v.state); err != nil {
+			return err
+		}
+	}
+	if v.state.State.Stale { // the run was rewound meanwhile
+		if err := v.prepare(ctx, r); err != nil {
+			return err
+		}
+	}
+	if got := v.state.State.Head.Digest; got != r.Head.Digest && r.Complete() {
+		v.svc.log.Error().Str(logkey.Run, r.Run).Str("digest", got).Str("want", r.Head.Digest).Msg("state and head differ")
+		r.Lost = append(r.Lost, schema.Gap{Epoch: r.Head.Epoch, From: v.state.State.Head.Sequence + 1, To: r.Head.Sequence, At: r.Head.Position, Reason: schema.ReasonLost})
+	}
+	return nil
+}
+
+// answer sends what the view shows, and the answer itself, which is built when all that it says is known.
+func (s *Service) answer(v *view, r *reader.Snapshot, build func() any) error {
+	t := v.task
+	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
+		return err
+	}
+	switch v.kind {
+	case schema.ViewHead:
+		return t.whole(build())
+	case schema.ViewState:
+		if err := t.answer(build()); err != nil {
+			return err
+		}
+		if _, err := v.open(); err != nil {
+			return err
+		}
+		if err := v.out.json(v.state.State); err != nil {
+			return err
+		}
+	default:
+		if err := v.segments(r); err != nil {
+			return err
+		}
+		if err := t.answer(build()); err != nil {
+			return err
+		}
+		if err := s.reader.Tail(v.out.ctx, r, v.out); err != nil {
+			return err
+		}
+	}
+	return t.send(schema.KindEnd, nil, "")
+}
+
+// segments sends what was not sent early of a reading's segments. If damage made the reading another one than what was
+// sent already, that is taken back.
+func (v *view) segments(r *reader.Snapshot) error {
+	if err := v.early.Wait(); err != nil {
+		return err
+	}
+	ctx, rd, p := v.out.ctx, v.svc.reader, &v.early.Cursor
+	begun := p.Next > v.after+1
+	before := len(r.Lost)
+	var err error
+	if begun && (v.early.Source != r.Source || !p.Fits(&r.Segments)) {
+		err = v.again(r)
+	} else {
+		err = rd.Sealed(ctx, r, p, v.out)
+		if begun && errors.Is(err, reader.ErrDoesNotFollow) {
+			err = v.again(r)
+		}
+	}
+	if err == nil && len(r.Lost) == before {
+		return nil
+	}
+	mended, merr := rd.Mend(ctx, r, err)
+	if merr != nil || !mended || v.after > r.Segments.Count {
+		return errors.Join(err, merr)
+	}
+	return v.again(r)
+}
+
+// again takes back what was sent and sends the segments of the reading.
+func (v *view) again(r *reader.Snapshot) error {
+	v.svc.stats.Restarted.Add(1)
+	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments that were sent are not what the run was found to be, sent anew")
+	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
+		return err
+	}
+	return v.svc.reader.Sealed(v.out.ctx, r, &reader.Cursor{Next: v.after + 1}, v.out)
+}
+
+// replies sends content under flow control: what the client has not acknowledged is bounded, and a client that is gone
+// or stands still ends the answer.
+type replies struct {
+	ctx     context.Context //nolint:containedctx // one answer's own
+	t       *task
+	timeout time.Duration
+	prefix  string
+	acks    chan *nats.Msg
+	sub     *nats.Subscription
+	next    int
+	unacked map[int]int
+	bytes   int
+}
+
+func openReplies(ctx context.Context, t *task, timeout time.Duration) (*replies, error) {
+	o := &replies{
+		ctx: ctx, t: t, timeout: timeout, prefix: t.svc.nc.NewRespInbox() + ".",
+		acks: make(chan *nats.Msg, 2*maxUnacked), unacked: make(map[int]int),
+	}
+	sub, err := t.svc.nc.ChanSubscribe(o.prefix+"*", o.acks)
+	if err != nil {
+		return nil, err
+	}
+	o.sub = sub
+	return o, nil
+}
+
+func (o *replies) close() {
+	// A closed connection has no subscription to end.
+	_ = o.sub.Unsubscribe()
+}
+
+func (o *replies) Segment(_ int, stored []byte) error { return o.data(schema.KindSegment, stored) }
+
+func (o *replies) Frames(chunk []byte) error { return o.data(schema.KindFrames, chunk) }
+
+// json sends a value as JSON, in pieces.
+func (o *replies) json(v any) error {
+	var buf bytes.Buffer
+	if err := json.MarshalWrite(&buf, v, json.Deterministic(true)); err != nil {
+		return err
+	}
+	for buf.Len() > 0 {
+		if err := o.data(schema.KindState, buf.Next(maxStateReply)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// data sends one reply when there is room for it.
+func (o *replies) data(kind string, body []byte) error {
+	if err := o.take(); err != nil {
+		return err
+	}
+	for len(o.unacked) > 0 && (o.bytes+len(body) > schema.FlowWindow || len(o.unacked) >= maxUnacked) {
+		if err := o.wait(); err != nil {
+			return err
+		}
+	}
+	o.next++
+	o.unacked[o.next] = len(body)
+	o.bytes += len(body)
+	return o.t.send(kind, body, o.prefix+strconv.Itoa(o.next))
+}
+
+// take takes the acknowledgements that are there.
+func (o *replies) take() error {
+	for {
+		select {
+		case m := <-o.acks:
+			if err := o.acked(m); err != nil {
+				return err
+			}
+		default:
+			return o.ctx.Err()
+		}
+	}
+}
+
+// wait waits for one acknowledgement.
+func (o *replies) wait() error {
+	timer := time.NewTimer(o.timeout)
+	defer timer.Stop()
+	select {
+	case m := <-o.acks:
+		return o.acked(m)
+	case <-timer.C:
+		return fmt.Errorf("%d bytes not acknowledged within %s: %w", o.bytes, o.timeout, ErrClientGone)
+	case <-o.ctx.Done():
+		return context.Cause(o.ctx)
+	}
+}
+
+// acked takes one acknowledgement. The server's word that nobody listens comes the same way.
+func (o *replies) acked(m *nats.Msg) error {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return fmt.Errorf("nobody listens for the replies: %w", ErrClientGone)
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(m.Subject, o.prefix))
+	if err != nil {
+		return nil //nolint:nilerr // somebody's message to our inbox; it acknowledges nothing
+	}
+	o.bytes -= o.unacked[n]
+	delete(o.unacked, n)
+	return nil
+}

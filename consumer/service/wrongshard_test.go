@@ -1,0 +1,58 @@
+package service_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// runIn returns the id of a run that is in a shard of two shards, and in shard 0 of three.
+func runIn(tb testing.TB, name string, shard int) string {
+	tb.Helper()
+	for n := range 1000 {
+		if id := fmt.Sprintf("%s-%d", name, n); schema.ShardOf(id, 2) == shard && schema.ShardOf(id, 3) == 0 {
+			return id
+		}
+	}
+	require.FailNow(tb, "no such id")
+	return ""
+}
+
+// The server acknowledges an event in a wrong shard, too, but no reader looks for the run there.
+func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorldOf(t, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: kvstore.MinQuotaBytes})
+	current, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	settings := consumer.NewSettings(current, w.nc, w.js, time.Now, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
+	f, _ := w.fold(fold.Config{ShardOf: settings.ShardOf})
+	folds := func(run string) {
+		at := w.writer(run).start()
+		w.await(run, func(c *schema.Checkpoint) bool { return c.Run == run && c.Position.Stream == at })
+	}
+
+	wrong := runIn(t, "wrong", 1)
+	w.writer(wrong).start()
+	folds(runIn(t, "right", 0))
+	require.EqualValues(t, 1, f.Stats().DeadLetters.Load())
+	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	require.NoError(t, err)
+	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: wrong}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, schema.ReasonWrongShard, list[0].Reason)
+	require.Contains(t, list[0].Detail, "belongs to shard 1: publish its events on waymark.events.default.1."+wrong)
+
+	// Its executor knows of the change before this daemon does.
+	_, err = kvstore.Change(t.Context(), w.js, "default", func(c *kvstore.FleetConfig) { c.Shards = 3 })
+	require.NoError(t, err)
+	folds(runIn(t, "later", 1))
+}
