@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
@@ -302,8 +303,13 @@ func (r *round) toldByCommands(check string, env ...string) {
 		return 0, string(out)
 	}
 	code, out := ask("runs", "get", probeRun)
-	require.Equal(r.tb, 3, code, out)
-	require.Contains(r.tb, out, "waymark doctor")
+	if r.scale.servers > 1 {
+		require.Equal(r.tb, 3, code, out)
+		require.Contains(r.tb, out, "waymark doctor")
+	} else {
+		// A lone server answers what it has: reading one replica stores no barrier (decision 47).
+		require.Zero(r.tb, code, out)
+	}
 	code, out = ask("--json", "doctor")
 	if r.scale.servers > 1 {
 		// Where no server has JetStream any more, not even the fleet's settings can be read.
@@ -320,8 +326,7 @@ func (r *round) toldByCommands(check string, env ...string) {
 			Do     string `json:"do"`
 		} `json:"checks"`
 	}
-	text, _, _ := strings.Cut(out, "\nwaymark: ")
-	r.must(json.Unmarshal([]byte(text), &said))
+	r.must(json.UnmarshalDecode(jsontext.NewDecoder(strings.NewReader(out)), &said)) // the failure follows as a value of its own
 	failed := make(map[string]string)
 	for _, c := range said.Checks {
 		if c.Result == "FAILED" {
