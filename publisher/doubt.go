@@ -120,11 +120,11 @@ func (c *callRunner) hold(ctx context.Context, why string) error {
 // held says how an open call that must not be run again is settled. why is what its tool answered, if it was asked.
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
-	settle := schema.SettleCommand(r.fleet.cfg.Fleet, r.id, c.CallKey, "")
+	settle := strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
 	switch {
 	case !c.InDoubt:
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
-		e.Command = "publish its outcome with Return or Fail, or resume the run and settle it with: " + settle
+		e.Command = "publish its outcome with Return or Fail; or leave the run, and once another executor has it settle the call with one of: " + settle
 		return e
 	case why == "" && (c.Replay.Rerunnable() || c.Replay == schema.ReplayVerify):
 		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)
@@ -133,6 +133,6 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 	default:
 		e.Detail = "it is in doubt and its replay policy leaves it to a person"
 	}
-	e.Command = "find out what happened, then settle it with one of: " + strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
+	e.Command = "find out what happened, then settle it with one of: " + settle
 	return e
 }

@@ -129,7 +129,7 @@ func TestLoop_CallsThatCannotBeMade_TheModelReadsWhy(t *testing.T) {
 		call("a", "fly", `{}`), call("b", "look", `{"at":`), call("c", "look", `{"at":"here"}`), call("d", "look", ``), call("e", "fall", `{}`), call("f", "panic", ``),
 	)}}
 	fall := publisher.NewTool("fall", "Falls.", publisher.Pure, func(context.Context, struct{}) (string, error) { return "", errors.New("it fell") })
-	shout := publisher.Tool{Name: "panic", Run: func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { panic("oh") }}
+	shout := publisher.Tool{Name: "panic", Replay: publisher.Pure, Run: func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { panic("oh") }}
 	run := start(t, w.fleet(), "r1")
 	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{look(nil), fall, shout}}.Work(t.Context(), run))
 	require.Len(t, m.asked, 2)

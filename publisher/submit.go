@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,20 +20,20 @@ const (
 )
 
 // Submit starts a run for others to work on: an executor of its agent claims it, usually within a second. The caller's id makes it one
-// run: submitting it again, after [ErrUnresolved], [ErrUnavailable] or a crash, changes nothing and returns nil, also when the run has
-// begun or ended since.
+// run: submitting it again, after [ErrUnresolved], [ErrUnavailable] or a crash, changes nothing and is no error, also when the run has
+// begun or ended since. fresh reports whether this call started the run.
 //
-// It returns [ErrConflict] for an id whose run has another agent, task or thread, [ErrRunErased] for one whose run was removed, and the errors
-// of [Fleet.Start].
-func (f *Fleet) Submit(ctx context.Context, spec RunSpec) error {
+// It returns [ErrConflict] for an id whose run has another agent, task, thread, model, limit, parent or other labels, [ErrRunErased] for one
+// whose run was removed, and the errors of [Fleet.Start].
+func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error) {
 	run, err := f.Start(ctx, spec)
 	if errors.Is(err, ErrRunExists) {
-		return f.submitted(ctx, spec, err)
+		return false, f.submitted(ctx, spec, err)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return run.handIn(ctx)
+	return true, run.handIn(ctx)
 }
 
 // handIn lets a run go for others to claim. Another call that does the same, and an executor that has the run already, are no error.
@@ -60,8 +61,8 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	if agent == "" {
 		agent = f.cfg.Agent
 	}
-	if s := state.Started; s == nil || s.Agent != agent || s.Task != spec.Task || s.ThreadID != spec.ThreadID {
-		return fmt.Errorf("run %s is there with another agent, task or thread: %w; submit under another id", spec.ID, ErrConflict)
+	if other := otherThan(state.Started, &spec, agent); other != "" {
+		return fmt.Errorf("run %s is there with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
 	}
 	h := &state.Head
 	if len(f.hand.of(spec.ID)) > 0 || h.Counts.Events > 1 || h.Executor != f.cfg.Executor || h.Instance != f.cfg.Instance {
@@ -74,6 +75,28 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 		return err
 	}
 	return run.handIn(ctx)
+}
+
+// otherThan names what a run was started with otherwise; empty if nothing.
+func otherThan(s *schema.RunStartedData, spec *RunSpec, agent string) string {
+	switch {
+	case s == nil || s.Agent != agent:
+		return "agent"
+	case s.Task != spec.Task:
+		return "task"
+	case s.ThreadID != spec.ThreadID:
+		return "thread"
+	case s.Model != spec.Model || s.ModelTier != spec.ModelTier || s.Provider != spec.Provider:
+		return "model"
+	case s.MaxTurns != spec.MaxTurns:
+		return "limit of turns"
+	case !maps.Equal(s.Labels, spec.Labels):
+		return "set of labels"
+	case (s.Parent == nil) != (spec.Parent == nil) || s.Parent != nil && (s.Parent.Run != spec.Parent.Run || s.Parent.ToolCallID != spec.Parent.ToolCallID):
+		return "parent"
+	default:
+		return ""
+	}
 }
 
 // RunResult is what a run came to.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,8 +28,15 @@ func TestSubmit_ARunForOthers_IsWorkedOnOnceAndItsResultIsThere(t *testing.T) {
 	f := w.fleet(func(c *publisher.Config) { c.Executor = "submitter" })
 	spec := publisher.RunSpec{ID: "r1", Task: "write it", ThreadID: "t1"}
 	var all sync.WaitGroup
+	var began atomic.Int64
 	for range 4 {
-		all.Go(func() { require.NoError(t, f.Submit(t.Context(), spec)) })
+		all.Go(func() {
+			fresh, err := f.Submit(t.Context(), spec)
+			require.NoError(t, err)
+			if fresh {
+				began.Add(1)
+			}
+		})
 	}
 	result, err := f.Result(t.Context(), "r1")
 	require.NoError(t, err)
@@ -37,15 +45,26 @@ func TestSubmit_ARunForOthers_IsWorkedOnOnceAndItsResultIsThere(t *testing.T) {
 	require.Equal(t, "a", result.CompletedBy)
 	require.Len(t, result.Output, 300<<10+2)
 	require.Equal(t, publisher.OutcomeCompleted, worker.outcome(t, "r1").outcome)
-	require.NoError(t, f.Submit(t.Context(), spec), "it has ended since")
+	require.EqualValues(t, 1, began.Load())
+	fresh, err := f.Submit(t.Context(), spec)
+	require.NoError(t, err, "it has ended since")
+	require.False(t, fresh)
 	require.Len(t, m.asked, 1)
 
 	for _, other := range []publisher.RunSpec{
-		{ID: "r1", Task: "write another", ThreadID: "t1"}, {ID: "r1", Task: "write it"}, {ID: "r1", Task: "write it", ThreadID: "t1", Agent: "tester"},
+		{ID: "r1", Task: "write another", ThreadID: "t1"},
+		{ID: "r1", Task: "write it"},
+		{ID: "r1", Task: "write it", ThreadID: "t1", Agent: "tester"},
+		{ID: "r1", Task: "write it", ThreadID: "t1", MaxTurns: 3},
+		{ID: "r1", Task: "write it", ThreadID: "t1", Labels: map[string]string{"a": "b"}},
+		{ID: "r1", Task: "write it", ThreadID: "t1", Model: "m"},
+		{ID: "r1", Task: "write it", ThreadID: "t1", Parent: &schema.Parent{Run: "r0"}},
 	} {
-		require.ErrorIs(t, f.Submit(t.Context(), other), publisher.ErrConflict)
+		_, err := f.Submit(t.Context(), other)
+		require.ErrorIs(t, err, publisher.ErrConflict)
 	}
-	require.ErrorIs(t, f.Submit(t.Context(), publisher.RunSpec{ID: "no id"}), publisher.ErrConfig)
+	_, err = f.Submit(t.Context(), publisher.RunSpec{ID: "no id"})
+	require.ErrorIs(t, err, publisher.ErrConfig)
 	_, err = f.Result(t.Context(), "r2")
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
 }
@@ -60,8 +79,13 @@ func TestSubmit_StartedBefore_IsLetGo(t *testing.T) {
 	other := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
 	spec := publisher.RunSpec{ID: "r1", Task: "write it"}
 	run := start(t, f, "r1")
-	require.NoError(t, other.Submit(t.Context(), spec))
-	require.NoError(t, f.Submit(t.Context(), spec))
+	again := func(f *publisher.Fleet, spec publisher.RunSpec) {
+		fresh, err := f.Submit(t.Context(), spec)
+		require.NoError(t, err)
+		require.False(t, fresh)
+	}
+	again(other, spec)
+	again(f, spec)
 	require.Equal(t, schema.StatusRunning, w.fold("r1").Head.Status, "a handle of this process works on it")
 	require.NoError(t, run.AddMessage(t.Context(), user("hello")))
 
@@ -69,9 +93,9 @@ func TestSubmit_StartedBefore_IsLetGo(t *testing.T) {
 	e, err := began.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Instance: f.Instance(), Task: "write it"}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
-	require.NoError(t, other.Submit(t.Context(), publisher.RunSpec{ID: "r2", Task: "write it"}))
+	again(other, publisher.RunSpec{ID: "r2", Task: "write it"})
 	require.Equal(t, schema.StatusRunning, w.fold("r2").Head.Status, "its executor lives, or is found silent")
-	require.NoError(t, f.Submit(t.Context(), publisher.RunSpec{ID: "r2", Task: "write it"}))
+	again(f, publisher.RunSpec{ID: "r2", Task: "write it"})
 	require.Equal(t, schema.StatusInterrupted, w.fold("r2").Head.Status)
 }
 

@@ -31,8 +31,9 @@ type Invocation struct {
 	Epoch schema.Epoch
 }
 
-// ToolFunc runs a tool. An error is recorded as tool.failed, and a panic, too; a result that the model should see
-// as an error is a ToolResult with IsError.
+// ToolFunc runs a tool. An error is recorded as tool.failed, and the panic of a pure or idempotent tool, too; a result that the model
+// should see as an error is a ToolResult with IsError. Of a hold or verify tool that panicked nobody knows whether it had its effect: its
+// call is held.
 type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
 
 // Result returns a tool's result of any value that can be written as JSON.
@@ -211,6 +212,11 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	if err != nil && ctx.Err() != nil {
 		// Whether the tool had its effect is not known: an outcome must not be invented.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
+	}
+	if panicked, ok := errors.AsType[*panicError](err); ok && !c.open.Replay.Rerunnable() {
+		// Nor here: it may have had its effect before.
+		r.fleet.cfg.Logger.Error().Str("run", r.id).Str("call", key.ToolCallID).Bytes("stack", panicked.stack).Err(panicked).Msg("tool panicked")
+		return result, fmt.Errorf("tool %s: %s: %w", c.asked.Name, panicked.Error(), r.held(c.open, ""))
 	}
 	o := &outcome{result: result}
 	if err != nil {

@@ -344,18 +344,26 @@ func TestTool_NumbersOfTheArguments_ComparedExactlyAndKept(t *testing.T) {
 	require.Equal(t, int64(1), n.Load())
 }
 
-func TestPanicBecomesAFailure(t *testing.T) {
+func TestTool_Panics_IsAFailureOnlyWhereItMayRunAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
-	_, err := openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-		panic("division by zero")
-	})
+	turn := openTurn(t, run)
+	panics := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { panic("division by zero") }
+	_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x", Replay: schema.ReplayPure}, panics)
 	var failed *publisher.ToolError
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, "panic", failed.Failure.Type)
 	require.Equal(t, "panic: division by zero", failed.Failure.Message)
 	require.Equal(t, schema.OutcomeFailed, w.requireSameFold(run).Calls[0].Outcome)
+
+	// It may have had its effect before it panicked.
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "x"}, panics)
+	held, ok := errors.AsType[*publisher.HeldError](err)
+	require.True(t, ok, "%v", err)
+	require.Contains(t, held.Command, "--how decided --result JSON")
+	require.ErrorContains(t, err, "panic: division by zero")
+	require.Equal(t, schema.OutcomeOpen, w.requireSameFold(run).Calls[1].Outcome)
 }
 
 func TestToolWhoseContextEndsStaysOpen(t *testing.T) {

@@ -166,6 +166,9 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 	case !ended && !may && r.Head.OpenCalls[i].Requested:
 		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run+".", "call %s of turn %d is requested and has not begun",
 			req.ToolCallID, req.Turn)
+	case !ended && !may && r.Head.Status.Claimable():
+		return schema.Fail(schema.CodeNotInDoubt, "Settle it once an executor has taken the run over. If none will: waymark recover "+r.Run+" --executor NAME, settle it, then waymark release "+r.Run+" --force.",
+			"call %s of turn %d is open and its executor is gone, but no other one has taken the run over", req.ToolCallID, req.Turn)
 	case !ended && !may:
 		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
 	case req.How == schema.SettledAdopted && !r.Head.OpenCalls[i].Late && len(req.Result) == 0:

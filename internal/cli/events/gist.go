@@ -56,7 +56,11 @@ func gist(e *schema.Event) string {
 		}
 		return output.Words("executor "+d.Executor, d.Reason, to)
 	case *schema.RunEndedData:
-		return output.Words(d.Status, d.Summary)
+		why := ""
+		if d.Error != nil {
+			why = d.Error.Message
+		}
+		return output.Words(d.Status, d.Summary, why)
 	case *schema.TurnStartedData:
 		return output.Words(fmt.Sprintf("turn %d", d.Turn), MessagesText(d.Messages))
 	case *schema.TurnAnsweredData:

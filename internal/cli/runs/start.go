@@ -7,18 +7,27 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxTask bounds a task that is read from standard input.
-const maxTask = 16 << 20
+const (
+	// maxTask bounds a task that is read from standard input.
+	maxTask = 16 << 20
+	// startLook is the pause between looks why a run stands still, startUnclaimed how long nobody claims one that is said to wait for that.
+	startLook      = 2 * time.Second
+	startUnclaimed = 10 * time.Second
+)
 
 // StartCmd is waymark start.
 type StartCmd struct {
@@ -37,7 +46,7 @@ func (StartCmd) Help() string {
 		`its answer was lost; it never starts a second run.
 
 With --wait the output of the run is printed, or its summary if it has none. The exit code is 0 for a run that is completed, and 1 for one ` +
-		`that has failed or was cancelled. Ctrl-C ends the waiting, and not the run.
+		`that has failed or was cancelled. Ctrl-C ends the waiting, and not the run; --timeout bounds each request, and not the waiting.
 
 Examples:
   waymark start coder --task "Mend the parser." --id fix-parser
@@ -48,6 +57,8 @@ Examples:
 type started struct {
 	Run   string `json:"run"`
 	Agent string `json:"agent"`
+	// Already: an earlier command handed it in, and nothing was changed.
+	Already bool `json:"already,omitzero"`
 	// Result is there with --wait.
 	Result *result `json:"result,omitzero"`
 }
@@ -64,54 +75,25 @@ type result struct {
 
 // Run hands a run in.
 func (c StartCmd) Run(ctx context.Context, a *base.App) error {
-	if c.ID == "" {
-		id := rand.Text()
-		c.ID = c.Agent[:min(len(c.Agent), schema.MaxName-9)] + "-" + strings.ToLower(id[len(id)-8:])
-	}
-	for what, name := range map[string]string{"--id": c.ID, "agent": c.Agent} {
-		if err := schema.CheckName(what, name); err != nil {
-			return err
-		}
-	}
-	if c.MaxTurns < 0 {
-		return failure.New(failure.Usage, "name a number of turns above 0, or leave out --max-turns", "--max-turns %d", c.MaxTurns)
-	}
-	if c.Task == "-" {
-		text, err := io.ReadAll(io.LimitReader(a.Stdin, maxTask+1))
-		if err != nil {
-			return fmt.Errorf("reading the task from standard input: %w", err)
-		}
-		if len(text) > maxTask {
-			return failure.New(failure.Usage, "name a file in the task, which the agent reads", "the task on standard input is larger than %d MiB", maxTask>>20)
-		}
-		c.Task = strings.TrimSuffix(string(text), "\n")
+	if err := c.prepare(ctx, a); err != nil {
+		return err
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
-	spec := publisher.RunSpec{ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, MaxTurns: c.MaxTurns, HeadOnly: true}
 	said := started{Run: c.ID, Agent: c.Agent}
-	var failed error
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
-		if err := fleet.Submit(ctx, spec); err != nil || !c.Await {
+		fresh, err := fleet.Submit(ctx, publisher.RunSpec{
+			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, MaxTurns: c.MaxTurns, HeadOnly: true,
+		})
+		said.Already = !fresh
+		if err != nil || !c.Await {
 			return err
 		}
-		if !a.JSON && !a.Quiet {
-			if _, err := fmt.Fprintln(a.Stderr, output.Printable("run "+c.ID+" is handed in; waiting for its end")); err != nil {
-				return err
-			}
-		}
-		came, err := fleet.Result(ctx, c.ID)
-		if err != nil {
-			return err
-		}
-		said.Result = &result{Status: came.Status, Summary: came.Summary, Output: came.Output, CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error}
-		if came.Status != schema.StatusCompleted {
-			failed = &failure.Error{Code: failure.General, What: "run " + c.ID + " has ended as " + string(came.Status), Hint: "see why with: " + cl.Prompt.Command("runs get "+c.ID)}
-		}
-		return nil
+		said.Result, err = c.await(ctx, a, cl, fleet, &said)
+		return err
 	})
 	switch {
 	case errors.Is(err, publisher.ErrConflict), errors.Is(err, publisher.ErrRunErased):
@@ -119,10 +101,124 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	case err != nil:
 		return err
 	}
-	if err := c.print(a, cl, &said); err != nil {
+	if err := c.print(a, cl, &said); err != nil || said.Result == nil || said.Result.Status == schema.StatusCompleted {
 		return err
 	}
-	return failed
+	why := said.Result.Summary
+	if said.Result.Error != nil {
+		why = said.Result.Error.Message
+	}
+	return &failure.Error{
+		Code: failure.General, What: strings.TrimSuffix("run "+c.ID+" has ended as "+string(said.Result.Status)+": "+why, ": "),
+		Hint: "see all of it with: " + cl.Prompt.Command("runs get "+c.ID),
+	}
+}
+
+// prepare checks what was given, and reads the task.
+func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
+	if err := schema.CheckName("agent", c.Agent); err != nil {
+		return err
+	}
+	if c.ID == "" {
+		id := rand.Text()
+		c.ID = c.Agent[:min(len(c.Agent), schema.MaxName-9)] + "-" + strings.ToLower(id[len(id)-8:])
+	}
+	if err := schema.CheckName("--id", c.ID); err != nil {
+		return err
+	}
+	if c.MaxTurns < 0 {
+		return failure.New(failure.Usage, "name a number of turns above 0, or leave out --max-turns", "--max-turns %d", c.MaxTurns)
+	}
+	if c.Task == "-" {
+		if output.IsTerminal(a.Stdin) {
+			if _, err := fmt.Fprintln(a.Stderr, "write the task, and end it with Ctrl-D on a line of its own:"); err != nil {
+				return err
+			}
+		}
+		text, err := readTask(ctx, a.Stdin)
+		if err != nil {
+			return err
+		}
+		if c.Task = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r"); strings.TrimSpace(c.Task) == "" {
+			return failure.New(failure.Usage, "write the task, or leave out --task", "the task on standard input is empty")
+		}
+	}
+	if !utf8.ValidString(c.Task) {
+		return failure.New(failure.Usage, "name a file in the task, which the agent reads", "the task is not UTF-8 text")
+	}
+	return nil
+}
+
+// readTask reads a task until its end or until ctx ends. Nobody can end the read itself; the process ends soon.
+func readTask(ctx context.Context, from io.Reader) (string, error) {
+	type read struct {
+		text []byte
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(from, maxTask+1))
+		done <- read{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case r := <-done:
+		switch {
+		case r.err != nil:
+			return "", fmt.Errorf("reading the task from standard input: %w", r.err)
+		case len(r.text) > maxTask:
+			return "", failure.New(failure.Usage, "name a file in the task, which the agent reads", "the task on standard input is larger than %d MiB", maxTask>>20)
+		}
+		return string(r.text), nil
+	}
+}
+
+// await waits until the run has ended, and says meanwhile what it stands still for.
+func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet, said *started) (*result, error) {
+	tell := func(text string) {
+		if !a.JSON && !a.Quiet {
+			_, _ = fmt.Fprintln(a.Stderr, output.Printable(text)) // the result is told all the same
+		}
+	}
+	tell("run " + c.ID + said.already(" is handed in", " was handed in before") + "; waiting for its end")
+	watching, stop := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() { c.watch(watching, cl, fleet, tell) })
+	came, err := fleet.Result(ctx, c.ID)
+	stop()
+	watcher.Wait()
+	if err != nil {
+		if ctx.Err() != nil {
+			tell("the run goes on; follow it with: " + cl.Prompt.Command("runs watch "+c.ID))
+		}
+		return nil, err
+	}
+	return &result{Status: came.Status, Summary: came.Summary, Output: came.Output, CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error}, nil
+}
+
+// watch says, once for each reason, why the run does not go on.
+func (c *StartCmd) watch(ctx context.Context, cl *base.Client, fleet *publisher.Fleet, tell func(string)) {
+	told, unclaimed := "", 0
+	for pause.For(ctx, startLook) == nil {
+		head, err := fleet.Head(ctx, c.ID)
+		if err != nil {
+			continue // Result says what it comes to
+		}
+		why := ""
+		switch unclaimed++; {
+		case len(head.Interrupts) > 0:
+			unclaimed, why = 0, "the run waits for a person; see what it asks with: "+cl.Prompt.Command("input "+c.ID)
+		case !head.Status.Claimable():
+			unclaimed = 0
+		case unclaimed*int(startLook) >= int(startUnclaimed):
+			why = "no executor has claimed the run yet: is one of agent " + c.Agent + " running? See: " + cl.Prompt.Command("plan "+c.ID)
+		}
+		if why != "" && why != told {
+			tell(why)
+		}
+		told = why
+	}
 }
 
 func (c StartCmd) print(a *base.App, cl *base.Client, said *started) error {
@@ -132,16 +228,30 @@ func (c StartCmd) print(a *base.App, cl *base.Client, said *started) error {
 	case r != nil && len(r.Output) > 0:
 		_, err := fmt.Fprintln(a.Stdout, string(r.Output))
 		return err
-	case r != nil:
+	case r != nil && r.Status == schema.StatusCompleted && r.Summary != "":
 		_, err := fmt.Fprintln(a.Stdout, output.Printable(r.Summary))
 		return err
+	case r != nil:
+		return nil
 	case a.Quiet:
 		_, err := fmt.Fprintln(a.Stdout, said.Run)
 		return err
 	}
-	if err := output.Fields(a.Stdout, "run", said.Run, "agent", said.Agent); err != nil {
+	if err := output.Fields(a.Stdout, output.PastLabel("run", said.Already), said.Run, "agent", said.Agent); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(a.Stderr, output.Printable("an executor of the agent claims it; follow it with: "+cl.Prompt.Command("runs watch "+said.Run)))
+	next := "an executor of agent " + said.Agent + " claims it, as soon as one runs"
+	if said.Already {
+		next = "it was handed in before, and nothing was changed"
+	}
+	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("runs watch "+said.Run)))
 	return err
+}
+
+// already chooses the words for a run that was there.
+func (s *started) already(fresh, before string) string {
+	if s.Already {
+		return before
+	}
+	return fresh
 }
