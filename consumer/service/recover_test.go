@@ -277,6 +277,11 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 
 	e := w.refused(schema.VerbSettle, "run-1", req)
 	require.Equal(t, schema.CodeNotInDoubt, e.Code, "the executor is still at it")
+	x.publish(&schema.RunInterruptedData{Reason: schema.InterruptedShutdown}, 0)
+	e = w.refused(schema.VerbSettle, "run-1", req)
+	require.Equal(t, schema.CodeNotInDoubt, e.Code)
+	require.Contains(t, e.Message, "its executor is gone")
+	require.Contains(t, e.Hint, "waymark recover run-1 --executor NAME")
 	w.recover("run-1", takeover("executor-2", "req-1"))
 
 	bad := req
