@@ -66,31 +66,37 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 	if err := r.Flush(ctx); err != nil {
 		return err
 	}
-	end.Summary = cmp.Or(summary, end.Summary, r.lastAnswer(), "limit reached: "+limit.Kind)
+	end.Summary = cmp.Or(summary, end.Summary, r.lastAnswer(ctx), "limit reached: "+limit.Kind)
 	return r.End(ctx, end)
 }
 
 // lastAnswer is the text that the model gave last in the latest turn; empty when it is not known.
-func (r *Run) lastAnswer() string {
-	text := ""
-	r.View(func(s *schema.State) {
-		for i := range slices.Backward(s.Messages) {
-			m := &s.Messages[i]
-			if m.Turn != s.Head.Turn || m.Role != schema.RoleAssistant {
-				continue
-			}
-			var parts []string
-			for j := range m.Parts {
-				if p := &m.Parts[j]; p.Type == schema.PartText && p.Content != nil {
-					parts = append(parts, *p.Content)
-				}
-			}
-			if text = strings.Join(parts, "\n"); text != "" {
-				return
-			}
+func (r *Run) lastAnswer(ctx context.Context) string {
+	s, err := r.loaded(ctx)
+	if err != nil {
+		return ""
+	}
+	for i := range slices.Backward(s.Messages) {
+		m := &s.Messages[i]
+		if m.Turn != s.Head.Turn || m.Role != schema.RoleAssistant {
+			continue
 		}
-	})
-	return text
+		if text := textOf(&m.Message); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// textOf is the text of a message, its parts on lines of their own.
+func textOf(m *schema.Message) string {
+	var parts []string
+	for i := range m.Parts {
+		if p := &m.Parts[i]; p.Type == schema.PartText && p.Content != nil {
+			parts = append(parts, *p.Content)
+		}
+	}
+	return strings.Join(parts, "\n")
 }
 
 // Complete ends the run as its completion contract says: by a tool call that the agent must make to be done, such as

@@ -3,12 +3,13 @@ package publisher
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -20,6 +21,10 @@ const (
 )
 
 const (
+	// maxShownProblem bounds what a model is told of wrong arguments, in bytes: the text may quote them.
+	maxShownProblem = 1000
+	// maxArgumentDepth leaves room for the event around the arguments.
+	maxArgumentDepth = schema.MaxJSONDepth - 10
 	// mostReminders is how often a model that does not call the completion tool is told to, one time after the other.
 	mostReminders = 3
 	// modelPause and toolPause are the first pauses between two tries; mostTryPause bounds all.
@@ -139,6 +144,12 @@ func (l Loop) Work(ctx context.Context, run *Run) error {
 		return err
 	}
 	l.ModelTries, l.ToolTries, l.Parallel = cmp.Or(l.ModelTries, defaultModelTries), cmp.Or(l.ToolTries, defaultToolTries), cmp.Or(l.Parallel, defaultParallel)
+	if err := run.Synchronous(ctx); err != nil {
+		return err
+	}
+	if err := run.Sync(ctx); err != nil { // what a person settled, and answers, before anything is done
+		return err
+	}
 	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools))}
 	for i := range l.Tools {
 		loop.tools[l.Tools[i].Name] = &l.Tools[i]
@@ -155,98 +166,166 @@ type looping struct {
 	Loop
 	run   *Run
 	tools map[string]*Tool
+	// limit that the latest turn of this loop was started for; empty for none.
+	limit string
+	// given are the arguments of the calls of the turn, as the model gave them: a redaction may have changed those of the record.
+	given struct {
+		turn      int32
+		arguments []jsontext.Value
+	}
 }
 
 // step does what comes next by the record: the calls of the latest answer, or the next question.
 func (l *looping) step(ctx context.Context) (done bool, err error) {
+	if err := l.actEarlier(ctx); err != nil {
+		return false, err
+	}
 	head := l.run.Head()
 	if head.TurnAnswered {
-		if done, err := l.act(ctx, l.run.Turn(head.Turn), head.TurnPurpose == schema.PurposeRecovery); done || err != nil {
+		if done, err := l.act(ctx, l.run.Turn(head.Turn)); done || err != nil {
 			return done, err
 		}
 	}
-	limit := Limit{Kind: head.Limit}
-	if limit.Kind == "" {
-		if limit, err = l.reached(ctx); err != nil {
+	limit, err := l.reached(ctx, l.Compact != nil)
+	if err != nil {
+		return false, err
+	}
+	recorded := l.recordedLimit()
+	if limit.Kind != "" && limit.Kind != recorded {
+		if err := l.run.Limit(ctx, limit.Kind, limit.Value, limit.Maximum); err != nil {
 			return false, err
 		}
-		if limit.Kind != "" {
-			if err := l.run.Limit(ctx, limit.Kind, limit.Value, limit.Maximum); err != nil {
-				return false, err
-			}
-		}
 	}
-	return false, l.ask(ctx, limit.Kind)
+	l.limit = cmp.Or(limit.Kind, recorded)
+	return false, l.ask(ctx, l.limit)
 }
 
-// act runs the calls of an answer, and ends the run where the answer or one of its calls does.
-func (l *looping) act(ctx context.Context, turn *Turn, last bool) (done bool, err error) {
+// recordedLimit is the limit that is recorded without the turn that sums up: the executor before was killed between the two.
+func (l *looping) recordedLimit() (kind string) {
+	l.run.View(func(s *schema.State) {
+		if len(s.Limits) == 0 || slices.ContainsFunc(s.Turns, func(t schema.StateTurn) bool { return t.Purpose == schema.PurposeRecovery && t.Answer != nil }) {
+			return
+		}
+		kind = s.Limits[len(s.Limits)-1].Limit
+	})
+	return kind
+}
+
+// actEarlier runs the calls that other code left open in turns before the latest answer.
+func (l *looping) actEarlier(ctx context.Context) error {
+	head := l.run.Head()
+	var turns []int32
+	for i := range head.OpenCalls {
+		if t := head.OpenCalls[i].Turn; (t != head.Turn || !head.TurnAnswered) && !slices.Contains(turns, t) {
+			turns = append(turns, t)
+		}
+	}
+	for _, number := range turns {
+		turn := l.run.Turn(number)
+		calls, err := turn.Calls(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := l.runCalls(ctx, turn, calls); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// act runs the calls of an answer, and ends the run where the answer or one of its calls does. Where somebody has said something behind
+// the answer the run goes on, as one that was reopened for that.
+func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	calls, err := turn.Calls(ctx)
 	if err != nil {
 		return false, err
 	}
+	if l.given.turn == turn.number && len(l.given.arguments) == len(calls) {
+		for i := range calls {
+			calls[i].Arguments = l.given.arguments[i]
+		}
+	}
 	results, err := l.runCalls(ctx, turn, calls)
-	if err != nil {
+	if err != nil || l.spokenBehind() {
 		return false, err
 	}
 	for i, call := range calls {
 		if r := results[i]; call.Name == l.Complete && r.err == nil && (r.IsError == nil || !*r.IsError) {
 			key := schema.CallKey{Turn: turn.number, ToolCallID: call.ID, Occurrence: call.Occurrence}
-			return true, l.run.Complete(ctx, key, RunEnd{Summary: l.run.lastAnswer()})
+			return true, l.run.Complete(ctx, key, RunEnd{Summary: l.run.lastAnswer(ctx)})
 		}
 	}
+	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
+		limit, err := l.reached(ctx, false)
+		if err != nil {
+			return false, err
+		}
+		if kind := cmp.Or(limit.Kind, l.limit); kind != "" {
+			return true, l.run.End(ctx, RunEnd{Status: schema.StatusFailed, Summary: cmp.Or(l.run.lastAnswer(ctx), "limit reached: "+kind)})
+		}
+		return false, nil // the limit was raised since, and the run reopened
+	}
 	switch {
-	case last:
-		limit := l.run.Head().Limit
-		return true, l.run.End(ctx, RunEnd{Status: schema.StatusFailed, Summary: cmp.Or(l.run.lastAnswer(), "limit reached: "+limit)})
 	case len(calls) > 0:
 		return false, nil
 	case l.Complete == "":
-		return true, l.run.End(ctx, RunEnd{Summary: l.run.lastAnswer()})
-	case l.idle() > mostReminders:
+		return true, l.run.End(ctx, RunEnd{Summary: l.run.lastAnswer(ctx)})
+	case l.reminders() >= mostReminders:
 		return false, fmt.Errorf("run %s: the model does not call the completion tool %s, although it was told to %d times", l.run.id, l.Complete, mostReminders)
 	default:
 		return false, nil
 	}
 }
 
-// idle counts the turns at the end of the run that were answered without a call.
-func (l *looping) idle() (n int) {
+// spokenBehind reports whether a message came behind the latest answer.
+func (l *looping) spokenBehind() (spoken bool) {
+	l.run.View(func(s *schema.State) {
+		spoken = len(s.Messages) > 0 && s.Messages[len(s.Messages)-1].Role != schema.RoleAssistant
+	})
+	return spoken
+}
+
+// reminder is what a model is told that answered without a call, where it is to call the completion tool.
+func (l *looping) reminder() string {
+	return "You answered without calling a tool. Go on with the work, or call " + l.Complete + " if it is done."
+}
+
+// reminders counts the turns at the end of the run that began with the reminder and were answered without a call again.
+func (l *looping) reminders() (n int) {
 	l.run.View(func(s *schema.State) {
 		called := int32(0)
 		if len(s.Calls) > 0 {
 			called = s.Calls[len(s.Calls)-1].Turn
 		}
-		for i := range slices.Backward(s.Turns) {
-			if t := &s.Turns[i]; t.Answer == nil || t.Turn <= called {
+		for i := range slices.Backward(s.Messages) {
+			m := &s.Messages[i]
+			switch {
+			case m.Turn <= called || m.Role != schema.RoleAssistant && (m.Role != schema.RoleUser || textOf(&m.Message) != l.reminder()):
 				return
+			case m.Role == schema.RoleUser:
+				n++
 			}
-			n++
 		}
 	})
 	return n
 }
 
-// reached returns the limit that the run has reached; its Kind is empty if there is none. It compacts the conversation where it must.
-func (l *looping) reached(ctx context.Context) (Limit, error) {
+// reached returns the limit that the run has reached; its Kind is empty if there is none. It compacts the conversation where it may and
+// must.
+func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	head := l.run.Head()
 	most := l.MaxTurns
 	if most == 0 || head.MaxTurns > 0 && head.MaxTurns < most {
 		most = head.MaxTurns
 	}
-	if most > 0 && head.Turn >= most && !head.TurnOpen {
+	recovering := head.TurnOpen && head.TurnPurpose == schema.PurposeRecovery
+	if most > 0 && head.Turn >= most && (!head.TurnOpen || recovering) {
 		return Limit{Kind: schema.LimitTurns, Value: head.Turn, Maximum: most}, nil
 	}
-	var used int64
-	l.run.View(func(s *schema.State) {
-		for i := range s.Turns {
-			if u := s.Turns[i].Usage(); u != nil {
-				used += u.InputTokens + u.OutputTokens
-			}
+	if l.MaxTokens > 0 {
+		if used := l.tokens(); used >= l.MaxTokens {
+			return Limit{Kind: schema.LimitTokens, Value: used, Maximum: l.MaxTokens}, nil
 		}
-	})
-	if l.MaxTokens > 0 && used >= l.MaxTokens {
-		return Limit{Kind: schema.LimitTokens, Value: used, Maximum: l.MaxTokens}, nil
 	}
 	if l.MaxTime > 0 {
 		began, err := time.Parse(time.RFC3339Nano, head.StartedAt)
@@ -262,7 +341,7 @@ func (l *looping) reached(ctx context.Context) (Limit, error) {
 	}
 	budget := Budget{Window: l.Window}
 	level, tokens, err := budget.Check(l.run)
-	if err == nil && level != BudgetOK && l.Compact != nil {
+	if err == nil && level != BudgetOK && mayCompact {
 		if err = l.compact(ctx, tokens); err == nil {
 			level, tokens, err = budget.Check(l.run)
 		}
@@ -271,6 +350,18 @@ func (l *looping) reached(ctx context.Context) (Limit, error) {
 		return Limit{Kind: schema.LimitContext, Value: tokens, Maximum: l.Window}, nil
 	}
 	return Limit{}, err
+}
+
+// tokens is what all turns used together.
+func (l *looping) tokens() (used int64) {
+	l.run.View(func(s *schema.State) {
+		for i := range s.Turns {
+			if u := s.Turns[i].Usage(); u != nil {
+				used += max(0, u.InputTokens, u.InputTokens+u.OutputTokens)
+			}
+		}
+	})
+	return used
 }
 
 // compact puts a summary in place of the conversation through the latest turn that is over.
@@ -288,142 +379,15 @@ func (l *looping) compact(ctx context.Context, tokens int64) error {
 		return err
 	}
 	summary, err := l.Compact(ctx, l.run, conversation)
-	if err != nil {
-		return fmt.Errorf("compaction of run %s: %w", l.run.id, err)
-	}
-	if summary == "" {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		// It is tried again before the next turn, as long as there is room.
+		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Err(err).Msg("conversation is not compacted")
+		return nil
+	case summary == "":
 		return nil
 	}
-	return l.run.Compact(ctx, schema.ContextCompactedData{Summary: summary, ThroughTurn: through, TokensBefore: tokens})
-}
-
-// ask asks the model in the next turn, or again in one that was left without an answer, and records what it answers.
-func (l *looping) ask(ctx context.Context, limit string) error {
-	turn, err := l.startTurn(ctx, limit)
-	if err != nil {
-		return err
-	}
-	conversation, err := l.run.Conversation(ctx)
-	if err != nil {
-		return err
-	}
-	request := ModelRequest{Run: l.run.id, Turn: turn.number, Messages: conversation, Tools: l.Tools, Limit: limit}
-	if limit != "" {
-		request.Tools = slices.DeleteFunc(slices.Clone(l.Tools), func(t Tool) bool { return t.Name != l.Complete })
-	}
-	answer, err := l.askModel(ctx, request)
-	if err != nil {
-		return fmt.Errorf("model in %s: %w", turn, err)
-	}
-	_, err = turn.Answer(ctx, l.complete(turn, answer, request.Tools))
-	return err
-}
-
-// startTurn starts the turn in which the model is asked next. What is new to the model follows from the record.
-func (l *looping) startTurn(ctx context.Context, limit string) (*Turn, error) {
-	head := l.run.Head()
-	open := head.TurnOpen && !head.TurnAnswered
-	spec := TurnSpec{Number: head.Turn + 1}
-	if open && (limit == "" || head.TurnPurpose == schema.PurposeRecovery) {
-		spec.Number = head.Turn
-	} else if open {
-		// The limit was reached before this turn had an answer.
-		if err := l.run.Turn(head.Turn).End(ctx, TurnEnd{}); err != nil {
-			return nil, err
-		}
-	}
-	say := func(role, text string) {
-		if text != "" {
-			spec.Messages = append(spec.Messages, schema.Message{Role: role, Parts: []schema.Part{schema.Text(text)}})
-		}
-	}
-	if spec.Number == 1 {
-		task, err := l.run.Task(ctx)
-		if err != nil {
-			return nil, err
-		}
-		say(schema.RoleSystem, l.System)
-		say(schema.RoleUser, task)
-	}
-	switch {
-	case limit != "":
-		spec.Purpose = schema.PurposeRecovery
-		text := "The run has reached its limit (" + limit + "). This is its last turn. Sum up what was done, what was found, and what is left to do."
-		if l.Complete != "" {
-			text += " Then call " + l.Complete + "."
-		}
-		say(schema.RoleUser, text)
-	case l.Complete != "" && l.idle() > 0:
-		say(schema.RoleUser, "You answered without calling a tool. Go on with the work, or call "+l.Complete+" if it is done.")
-	}
-	return l.run.StartTurn(ctx, spec)
-}
-
-// askModel asks until there is an answer, or no try is left.
-func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, error) {
-	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
-	for try := 1; ; try++ {
-		answer, err := within(ctx, l.ModelTimeout, l.Model, request)
-		switch {
-		case err == nil:
-			return answer, nil
-		case ctx.Err() != nil:
-			return Answer{}, context.Cause(ctx)
-		case try >= l.ModelTries || isPermanent(err):
-			return Answer{}, err
-		}
-		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Int32("turn", request.Turn).Int("try", try).Err(err).Msg("model gave no answer, it is asked again")
-		if !wait.Wait(ctx) {
-			return Answer{}, context.Cause(ctx)
-		}
-	}
-}
-
-// complete adds to a model's answer what the loop knows: the role, ids, a part for each call, and of each call what its tool says.
-func (l *looping) complete(turn *Turn, answer Answer, tools []Tool) Answer {
-	answer.Message.Role = cmp.Or(answer.Message.Role, schema.RoleAssistant)
-	answer.Message.Parts = slices.Clone(answer.Message.Parts)
-	answer.Calls = slices.Clone(answer.Calls)
-	named := make(map[string]int)
-	for i := range answer.Message.Parts {
-		if p := &answer.Message.Parts[i]; p.Type == schema.PartToolCall {
-			named[p.ID]++
-		}
-	}
-	for i := range answer.Calls {
-		c := &answer.Calls[i]
-		c.ID = cmp.Or(c.ID, fmt.Sprintf("call-%d-%d", turn.number, i+1))
-		if named[c.ID]--; named[c.ID] < 0 {
-			named[c.ID] = 0
-			answer.Message.Parts = append(answer.Message.Parts, schema.CallPart(c.ID, recordable(c.Name)))
-		}
-		t := l.tools[c.Name]
-		if t != nil && !slices.ContainsFunc(tools, func(o Tool) bool { return o.Name == c.Name }) {
-			c.Error = cmp.Or(c.Error, &schema.Error{Type: "not_offered", Message: "the run is at its limit: only " + cmp.Or(l.Complete, "an answer without a call") + " is left"})
-		}
-		if t == nil {
-			c.Error = cmp.Or(c.Error, &schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.Name)})
-			continue
-		}
-		c.Replay, c.VerifySubject = t.Replay, t.VerifySubject
-		c.SideEffect, c.Timeout = cmp.Or(c.SideEffect, t.SideEffect), cmp.Or(t.Timeout, l.ToolTimeout)
-		if err := t.check(c.Arguments); err != nil && c.Error == nil {
-			c.Error = &schema.Error{Type: invalidArgumentsType, Message: err.Error()}
-		}
-	}
-	return answer
-}
-
-// within calls a function of the user's that may take so long; 0 means as long as ctx lasts.
-func within[In, Out any](ctx context.Context, timeout time.Duration, f func(context.Context, In) (Out, error), in In) (Out, error) {
-	if timeout <= 0 {
-		return f(ctx, in)
-	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	out, err := f(bounded, in)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w after %s: %w", context.DeadlineExceeded, timeout, err)
-	}
-	return out, err
+	return l.run.Compact(ctx, schema.ContextCompactedData{Summary: strings.ToValidUTF8(summary, "\uFFFD"), ThroughTurn: through, TokensBefore: tokens})
 }

@@ -3,6 +3,9 @@ package publisher
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -10,6 +13,9 @@ import (
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
+
+// errRedacted is what a model reads of a call whose arguments the record does not have.
+var errRedacted = errors.New("the arguments of the call were redacted in the record, and the executor that had them is gone: make the call again")
 
 // called is what became of a call: its result, or the error that the model is shown.
 type called struct {
@@ -28,17 +34,20 @@ func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([
 		var group errgroup.Group
 		group.SetLimit(l.Parallel)
 		for i := from; i < to; i++ {
+			results[i].err = errGoexit // as long as the call has not come back
 			group.Go(func() error {
-				result, err := l.call(ctx, turn, calls[i])
-				results[i] = called{result, err}
-				if errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned) {
-					return nil // the model reads it
-				}
-				return err
+				results[i].ToolResult, results[i].err = protect(ctx, func(ctx context.Context, call ToolCall) (ToolResult, error) {
+					return l.call(ctx, turn, call)
+				}, calls[i])
+				return nil
 			})
 		}
-		if err := group.Wait(); err != nil {
-			return nil, err
+		_ = group.Wait() // each has its own error
+		for i := from; i < to; i++ {
+			// The model reads that a call failed or was abandoned.
+			if err := results[i].err; err != nil && !errors.Is(err, ErrToolFailed) && !errors.Is(err, ErrAbandoned) {
+				return nil, fmt.Errorf("call %s of %s: %w", calls[i].ID, turn, err)
+			}
 		}
 		from = to
 	}
@@ -61,12 +70,19 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	if timeout == 0 {
 		timeout = l.ToolTimeout
 	}
+	run := t.Run
+	if l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
+		// An earlier executor had them whole; the record has not.
+		run = func(context.Context, Invocation) (ToolResult, error) {
+			return ToolResult{}, &markedError{error: errRedacted, kind: "redacted_arguments"}
+		}
+	}
 	recorded := call.Replay
 	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter of it and the recorded policy counts
 	if schema.Stricter(recorded, t.Replay).Rerunnable() {
-		return turn.Tool(ctx, call, l.retried(t.Run, timeout))
+		return turn.Tool(ctx, call, l.retried(run, timeout))
 	}
-	return l.once(ctx, turn, call, t.Run, timeout)
+	return l.once(ctx, turn, call, run, timeout)
 }
 
 // retried runs a tool that may run again, as long as its errors may pass by themselves.
@@ -74,7 +90,9 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 	return func(ctx context.Context, inv Invocation) (ToolResult, error) {
 		wait := &pause.Backoff{Next: toolPause, Most: mostTryPause}
 		for try := 1; ; try++ {
-			result, err := within(ctx, timeout, run, inv)
+			given := inv
+			given.Arguments = slices.Clone(inv.Arguments) // a tool may change them
+			result, err := within(ctx, timeout, run, given)
 			if err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) {
 				return result, err
 			}

@@ -81,7 +81,15 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 		if err != nil {
 			return ToolResult{}, err
 		}
-		return Result(out)
+		result, err := Result(out)
+		if err != nil && !replay.Rerunnable() {
+			// It has had its effect: a failure would invite the model to have it once more.
+			return Result("The tool was run, and its result cannot be shown: " + err.Error())
+		}
+		return result, err
+	}
+	if _, err := Result(*new(Out)); err != nil && t.err == nil {
+		t.err = err
 	}
 	return t
 }
@@ -99,7 +107,19 @@ func parameters[In any]() (jsontext.Value, *jsonschema.Resolved, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	text, err := made.MarshalJSON()
+	// The schema is made by the rules of encoding/json, and the arguments are read by those of its second version.
+	var zero any
+	text, err := json.Marshal(*new(In))
+	if err == nil {
+		err = json.Unmarshal(text, &zero)
+	}
+	if err == nil {
+		err = resolved.Validate(zero)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("arguments of type %T are written otherwise than their schema says: %w", *new(In), err)
+	}
+	text, err = made.MarshalJSON()
 	return text, resolved, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
@@ -127,6 +128,22 @@ func (f *Fleet) redact(data schema.Data, body []byte) (schema.Data, []byte, erro
 		return nil, nil, fmt.Errorf("%s: %w", data.EventName(), err)
 	}
 	return data, body, nil
+}
+
+// text redacts a text, as it is redacted in an event.
+func (r *redactor) text(in string) (string, error) {
+	if r == nil {
+		return in, nil
+	}
+	quoted, err := json.Marshal(in)
+	if err != nil {
+		return "", err
+	}
+	out, _, err := r.redact(quoted, false)
+	if err != nil {
+		return "", err
+	}
+	return in, json.Unmarshal(out, &in)
 }
 
 // value redacts a value that is not Waymark's own, such as the arguments of a call.

@@ -33,7 +33,11 @@ func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error
 	if err != nil {
 		return false, err
 	}
-	return true, run.handIn(ctx)
+	if err := run.handIn(ctx); err != nil {
+		run.ledger.letGo(letGoError(run, err)) // so that another call can hand it in
+		return true, err
+	}
+	return true, nil
 }
 
 // handIn lets a run go for others to claim. Another call that does the same, and an executor that has the run already, are no error.
@@ -60,6 +64,9 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	agent := spec.Agent
 	if agent == "" {
 		agent = f.cfg.Agent
+	}
+	if spec.Task, err = f.redactor.text(spec.Task); err != nil {
+		return fmt.Errorf("run %s is there: %w", spec.ID, err)
 	}
 	if other := otherThan(state.Started, &spec, agent); other != "" {
 		return fmt.Errorf("run %s is there with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
@@ -123,7 +130,9 @@ func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 		head, err := f.Head(ctx, run)
 		switch {
 		case err == nil && head.Status.Terminal():
-			return f.result(ctx, run)
+			if result, err := f.result(ctx, run); err != nil || result.Status.Terminal() { // else it was reopened in between
+				return result, err
+			}
 		case err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNoService):
 			return nil, err
 		}

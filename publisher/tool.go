@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -38,7 +39,7 @@ type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
 
 // Result returns a tool's result of any value that can be written as JSON.
 func Result(v any) (ToolResult, error) {
-	b, err := json.Marshal(v, json.Deterministic(true))
+	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return ToolResult{}, fmt.Errorf("result of type %T: %w", v, err)
 	}
@@ -205,7 +206,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		}
 	}
 	inv.Attempt = r.ledger.calls.begin(key, earlier)
-	inv.Name, inv.Arguments = c.asked.Name, c.arguments
+	inv.Name, inv.Arguments = c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
 	begun := r.fleet.cfg.Now()
 	result, err := protect(ctx, c.tool, inv)
 	took := r.fleet.cfg.Now().Sub(begun)
@@ -221,6 +222,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	o := &outcome{result: result}
 	if err != nil {
 		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
+		failure.Failure.Retryable = failure.Failure.Retryable && c.open.Replay.Rerunnable()
 		o.err = failure
 		o.draft = draft{
 			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},

@@ -226,7 +226,7 @@ func (c StartCmd) print(a *base.App, cl *base.Client, said *started) error {
 	case a.JSON:
 		return output.Document(a.Stdout, said)
 	case r != nil && len(r.Output) > 0:
-		_, err := fmt.Fprintln(a.Stdout, string(r.Output))
+		_, err := fmt.Fprintln(a.Stdout, string(output.Escaped(r.Output)))
 		return err
 	case r != nil && r.Status == schema.StatusCompleted && r.Summary != "":
 		_, err := fmt.Fprintln(a.Stdout, output.Printable(r.Summary))

@@ -1,0 +1,254 @@
+package publisher
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ask asks the model in the next turn, or again in one that was left without an answer, and records what it answers.
+func (l *looping) ask(ctx context.Context, limit string) error {
+	turn, err := l.startTurn(ctx, limit)
+	if err != nil {
+		return err
+	}
+	conversation, err := l.run.Conversation(ctx)
+	if err != nil {
+		return err
+	}
+	request := ModelRequest{Run: l.run.id, Turn: turn.number, Messages: conversation, Tools: slices.Clone(l.Tools), Limit: limit}
+	if limit != "" {
+		request.Tools = slices.DeleteFunc(request.Tools, func(t Tool) bool { return t.Name != l.Complete })
+	}
+	answer, err := l.askModel(ctx, request)
+	if err != nil {
+		return fmt.Errorf("model in %s: %w", turn, err)
+	}
+	answer = l.complete(turn, answer, limit != "")
+	l.given.turn, l.given.arguments = turn.number, nil
+	for i := range answer.Calls {
+		l.given.arguments = append(l.given.arguments, answer.Calls[i].Arguments)
+	}
+	_, err = turn.Answer(ctx, answer)
+	return err
+}
+
+// startTurn starts the turn in which the model is asked next, or goes on with one that this epoch has started. What is new to the model
+// follows from the record.
+func (l *looping) startTurn(ctx context.Context, limit string) (*Turn, error) {
+	head := l.run.Head()
+	spec := TurnSpec{Number: head.Turn + 1}
+	if head.TurnOpen && !head.TurnAnswered {
+		latest := l.run.Turn(head.Turn)
+		fits, own := (limit != "") == (head.TurnPurpose == schema.PurposeRecovery), head.TurnEpoch == head.Epoch
+		switch {
+		case fits && own:
+			return latest, nil
+		case fits || limit == "" && !own:
+			spec.Number = head.Turn
+		default:
+			// The limit was reached before this turn had an answer, or is no longer.
+			if err := latest.End(ctx, TurnEnd{}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	say := func(role, text string) {
+		if text != "" {
+			spec.Messages = append(spec.Messages, schema.Message{Role: role, Parts: []schema.Part{schema.Text(text)}})
+		}
+	}
+	if spec.Number == 1 {
+		task, err := l.run.Task(ctx)
+		if err != nil {
+			return nil, err
+		}
+		offer, err := l.offer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		say(schema.RoleSystem, l.System)
+		say(schema.RoleUser, task)
+		say(schema.RoleUser, offer)
+	}
+	switch {
+	case limit != "":
+		spec.Purpose = schema.PurposeRecovery
+		text := "The run has reached its limit (" + limit + "). This is its last turn. Sum up what was done, what was found, and what is left to do."
+		if l.Complete != "" {
+			text += " Then call " + l.Complete + "."
+		}
+		say(schema.RoleUser, text)
+	case l.Complete != "" && l.leftOff():
+		say(schema.RoleUser, l.reminder())
+	}
+	return l.run.StartTurn(ctx, spec)
+}
+
+// offer is what the run was handed, in words for the model; empty for a run that is no hand-off.
+func (l *looping) offer(ctx context.Context) (string, error) {
+	var from *schema.HandoffSource
+	l.run.View(func(s *schema.State) {
+		if s.Started != nil {
+			from = s.Started.Handoff
+		}
+	})
+	if from == nil {
+		return "", nil
+	}
+	offers, err := l.run.fleet.Offers(ctx, from.Run)
+	if err != nil {
+		return "", fmt.Errorf("offer %s of run %s, which run %s carries out: %w", from.HandoffID, from.Run, l.run.id, err)
+	}
+	for i := range offers {
+		if offers[i].HandoffID != from.HandoffID {
+			continue
+		}
+		text, err := json.Marshal(offers[i].Data, jsontext.Multiline(true), json.Deterministic(true))
+		return "You carry on work that another agent has handed over:\n" + string(text), err
+	}
+	l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Str("parent", from.Run).Str("handoff", from.HandoffID).Msg("offer is closed, the model is not shown it")
+	return "", nil
+}
+
+// leftOff reports whether the model answered without a call, and nobody has said anything since.
+func (l *looping) leftOff() (left bool) {
+	l.run.View(func(s *schema.State) {
+		n, t := len(s.Messages), len(s.Turns)
+		if n == 0 || t == 0 || s.Messages[n-1].Role != schema.RoleAssistant {
+			return
+		}
+		left = s.Turns[t-1].Answer != nil && (len(s.Calls) == 0 || s.Calls[len(s.Calls)-1].Turn < s.Turns[t-1].Turn)
+	})
+	return left
+}
+
+// askModel asks until there is an answer, or no try is left.
+func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, error) {
+	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
+	for try := 1; ; try++ {
+		answer, err := within(ctx, l.ModelTimeout, l.Model, request)
+		switch {
+		case err == nil:
+			return answer, nil
+		case ctx.Err() != nil:
+			return Answer{}, context.Cause(ctx)
+		case try >= l.ModelTries || isPermanent(err):
+			return Answer{}, err
+		}
+		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Int32("turn", request.Turn).Int("try", try).Err(err).Msg("model gave no answer, it is asked again")
+		if !wait.Wait(ctx) {
+			return Answer{}, context.Cause(ctx)
+		}
+	}
+}
+
+// complete adds to a model's answer what the loop knows: the role, ids, a part for each call, and of each call what its tool says. What an
+// event cannot carry is mended, so that the answer, which was paid for, is kept.
+func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
+	answer.Message.Role = schema.RoleAssistant
+	answer.Message.Parts = slices.Clone(answer.Message.Parts)
+	answer.Calls = slices.Clone(answer.Calls)
+	if u := answer.Usage; u != nil && min(u.InputTokens, u.OutputTokens, u.CacheReadInputTokens, u.CacheCreationInputTokens, u.ReasoningOutputTokens) < 0 {
+		answer.Usage = nil
+	}
+	if !answer.Source.IsValid() {
+		answer.Source = nil
+	}
+	renamed := make(map[string]string)
+	for i := range answer.Calls {
+		c := &answer.Calls[i]
+		if c.ID == "" || recordable(c.ID) != c.ID {
+			made := fmt.Sprintf("call-%d-%d", turn.number, i+1)
+			renamed[c.ID], c.ID = made, made
+		}
+	}
+	named := make(map[string]int)
+	for i := range answer.Message.Parts {
+		p := &answer.Message.Parts[i]
+		if p.Content != nil && !utf8.ValidString(*p.Content) {
+			text := strings.ToValidUTF8(*p.Content, "\uFFFD")
+			p.Content = &text
+		}
+		if p.Type == schema.PartToolCall {
+			p.ID = cmp.Or(renamed[p.ID], p.ID)
+			named[p.ID]++
+		}
+	}
+	for i := range answer.Calls {
+		c := &answer.Calls[i]
+		if named[c.ID]--; named[c.ID] < 0 {
+			named[c.ID] = 0
+			answer.Message.Parts = append(answer.Message.Parts, schema.CallPart(c.ID, recordable(c.Name)))
+		}
+		if !c.Source.IsValid() {
+			c.Source = nil
+		}
+		if tooDeep(c.Arguments) {
+			c.Arguments, _ = json.Marshal(string(c.Arguments)) // valid JSON is valid text
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: invalidArgumentsType, Message: fmt.Sprintf("the arguments are nested deeper than %d", maxArgumentDepth)})
+		}
+		t := l.tools[c.Name]
+		switch {
+		case t == nil:
+			c.Replay, c.VerifySubject = "", ""
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.Name)})
+			continue
+		case last && c.Name != l.Complete:
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: "not_offered", Message: "the run is at its limit: only " + cmp.Or(l.Complete, "an answer without a call") + " is left"})
+		}
+		c.Replay, c.VerifySubject = t.Replay, t.VerifySubject
+		c.SideEffect, c.Timeout = cmp.Or(c.SideEffect, t.SideEffect), cmp.Or(t.Timeout, l.ToolTimeout)
+		if err := t.check(c.Arguments); err != nil && c.Error == nil {
+			c.Error = &schema.Error{Type: invalidArgumentsType, Message: clipped(err.Error(), maxShownProblem)}
+		}
+	}
+	return answer
+}
+
+// tooDeep reports whether arguments are nested deeper than an event can carry.
+func tooDeep(arguments jsontext.Value) bool {
+	dec := jsontext.NewDecoder(bytes.NewReader(arguments))
+	for {
+		if _, err := dec.ReadToken(); err != nil {
+			return false // the end, or no JSON, which is told elsewhere
+		}
+		if dec.StackDepth() > maxArgumentDepth {
+			return true
+		}
+	}
+}
+
+// clipped is a text, cut where it is longer than so many bytes.
+func clipped(text string, most int) string {
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// within calls a function of the user's that may take so long; 0 means as long as ctx lasts.
+func within[In, Out any](ctx context.Context, timeout time.Duration, f func(context.Context, In) (Out, error), in In) (Out, error) {
+	if timeout <= 0 {
+		return f(ctx, in)
+	}
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	out, err := f(bounded, in)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w after %s: %w", context.DeadlineExceeded, timeout, err)
+	}
+	return out, err
+}
