@@ -101,7 +101,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	case err != nil:
 		return err
 	}
-	if err := c.print(a, cl, &said); err != nil || said.Result == nil || said.Result.Status == schema.StatusCompleted {
+	if err := c.show(a, cl, &said); err != nil || said.Result == nil || said.Result.Status == schema.StatusCompleted {
 		return err
 	}
 	why := said.Result.Summary
@@ -221,7 +221,7 @@ func (c *StartCmd) watch(ctx context.Context, cl *base.Client, fleet *publisher.
 	}
 }
 
-func (c StartCmd) print(a *base.App, cl *base.Client, said *started) error {
+func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 	switch r := said.Result; {
 	case a.JSON:
 		return output.Document(a.Stdout, said)

@@ -15,7 +15,7 @@ import (
 func TestStart_OutputWithControlCharacters_IsEscaped(t *testing.T) {
 	var out bytes.Buffer
 	said := &started{Run: "r1", Agent: "coder", Result: &result{Status: "completed", Output: jsontext.Value("\"\u009b31mred\u202egnp.exe\x7f\"")}}
-	require.NoError(t, StartCmd{}.print(&base.App{Flags: new(base.Flags), Stdout: &out}, nil, said))
+	require.NoError(t, StartCmd{}.show(&base.App{Flags: new(base.Flags), Stdout: &out}, nil, said))
 	line := string(bytes.TrimSuffix(out.Bytes(), []byte("\n")))
 	require.Equal(t, output.Printable(line), line)
 }
