@@ -79,7 +79,7 @@ type Daemon struct {
 	settings *Settings
 	liveRuns *liveness.LiveRuns
 	service  *service.Service
-	// heartbeats and retainer are nil in a daemon that does not fold, and assigner also in one that is alone.
+	// heartbeats and retention are nil in a daemon that does not fold, and assigner also in one that is alone.
 	heartbeats *liveness.Heartbeats
 	assigner   *assign.Assigner
 	retention  *service.RetentionWorker

@@ -152,7 +152,7 @@ func (s *ExecutorSpec) addLoops() error {
 		if s.Agents[agent] != nil {
 			return configError("Loops", agent, "name it in Agents or in Loops")
 		}
-		if err := loop.Validate(); err != nil {
+		if err := loop.prepare(); err != nil {
 			return fmt.Errorf("agent %s: %w", agent, err)
 		}
 		s.Agents[agent] = func(context.Context, *Run) (Work, error) { return loop.Work, nil }

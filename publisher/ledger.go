@@ -48,7 +48,7 @@ type ledger struct {
 	untold bool
 	// inHand is what held was told last.
 	inHand bool
-	// changed is closed when something of the run changed that somebody may wait for; nil when nobody does.
+	// changed is closed when the run changes; nil without waiters.
 	changed chan struct{}
 }
 

@@ -66,15 +66,22 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 	if err := r.Flush(ctx); err != nil {
 		return err
 	}
-	end.Summary = cmp.Or(summary, end.Summary, r.lastAnswer(ctx), "limit reached: "+limit.Kind)
+	answer, err := r.lastAnswer(ctx)
+	if err != nil {
+		return err
+	}
+	end.Summary = cmp.Or(summary, end.Summary, answer, "limit reached: "+limit.Kind)
 	return r.End(ctx, end)
 }
 
 // lastAnswer is the text that the model gave last in the latest turn; empty when it is not known.
-func (r *Run) lastAnswer(ctx context.Context) string {
+func (r *Run) lastAnswer(ctx context.Context) (string, error) {
+	if r.ledger.headOnly() {
+		return "", nil
+	}
 	s, err := r.loaded(ctx)
 	if err != nil {
-		return ""
+		return "", fmt.Errorf("last answer of run %s: %w", r.id, err)
 	}
 	for i := range slices.Backward(s.Messages) {
 		m := &s.Messages[i]
@@ -82,10 +89,10 @@ func (r *Run) lastAnswer(ctx context.Context) string {
 			continue
 		}
 		if text := textOf(&m.Message); text != "" {
-			return text
+			return text, nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // textOf is the text of a message, its parts on lines of their own.

@@ -59,11 +59,11 @@ type ModelRequest struct {
 //   - the first turn begins with System and the task of the run;
 //   - an answer is recorded before a tool of it runs, and the model is not asked again for an answer that is recorded;
 //   - tools run in [Turn.Tool], which returns recorded results and treats calls in doubt by the tool's policy;
-//   - a call that failed, was denied, timed out or was abandoned is shown to the model, as are arguments that do not satisfy the schema
-//     of the tool. A call that is held makes the run wait for a person.
+//   - a call that failed, was denied or was abandoned is shown to the model, as are a pure or idempotent call that timed out, and arguments
+//     that do not satisfy the schema of the tool. A held call makes the run wait for a person.
 //
 // The run ends when the model answers without a call, with the text of the answer as its summary; with Complete, when the completion
-// tool has returned. A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
+// tool has returned. A message that came behind the answer is answered first. A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
 // shutdown end the loop before the next event.
 type Loop struct {
 	// Model that is asked. Required.
@@ -83,7 +83,7 @@ type Loop struct {
 	MaxTokens int64
 	MaxTime   time.Duration
 	// Window is the size of the model's context in tokens; 0 means that the loop does not look at it. From 80 % on Compact is called
-	// before a turn. From 95 % on, and without Compact, the run has reached the limit context.
+	// before a turn. If the context is at 95 % or more after that, the run has reached the limit context.
 	Window int64
 	// Compact returns a summary, which stands in place of the conversation so far; empty keeps the conversation. Where to ask a model for
 	// it is the caller's choice. nil means that nothing is compacted.
@@ -137,13 +137,16 @@ func (l *Loop) prepare() error {
 	return nil
 }
 
-// Work does what is left to do of a run; it is a [Work]. Beside the errors of the run's own methods it returns those of [Loop.Validate],
+// Work does what is left to do of a run; it is a [Work]. In addition to the errors of the run's own methods it returns those of [Loop.Validate],
 // [ErrNoContent] on a handle that keeps only the head, and the model's last error.
 func (l Loop) Work(ctx context.Context, run *Run) error {
 	if err := l.prepare(); err != nil {
 		return err
 	}
 	l.ModelTries, l.ToolTries, l.Parallel = cmp.Or(l.ModelTries, defaultModelTries), cmp.Or(l.ToolTries, defaultToolTries), cmp.Or(l.Parallel, defaultParallel)
+	if run.ledger.headOnly() {
+		return fmt.Errorf("loop on run %s: %w", run.id, ErrNoContent)
+	}
 	if err := run.Synchronous(ctx); err != nil {
 		return err
 	}
@@ -233,26 +236,30 @@ func (l *looping) actEarlier(ctx context.Context) error {
 	return nil
 }
 
-// act runs the calls of an answer, and ends the run where the answer or one of its calls does. Where somebody has said something behind
-// the answer the run goes on, as one that was reopened for that.
+// act runs the calls of an answer and ends the run if the answer or a call says so. If a message follows the answer, the run goes on.
 func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	calls, err := turn.Calls(ctx)
 	if err != nil {
 		return false, err
 	}
-	if l.given.turn == turn.number && len(l.given.arguments) == len(calls) {
-		for i := range calls {
-			calls[i].Arguments = l.given.arguments[i]
+	if before := len(calls) - len(l.given.arguments); l.given.turn == turn.number && before >= 0 {
+		// What other code called before the turn was started again stands before the calls of the answer.
+		for i, arguments := range l.given.arguments {
+			calls[before+i].Arguments = arguments
 		}
 	}
 	results, err := l.runCalls(ctx, turn, calls)
 	if err != nil || l.spokenBehind() {
 		return false, err
 	}
+	said, err := l.run.lastAnswer(ctx)
+	if err != nil {
+		return false, err
+	}
 	for i, call := range calls {
 		if r := results[i]; call.Name == l.Complete && r.err == nil && (r.IsError == nil || !*r.IsError) {
 			key := schema.CallKey{Turn: turn.number, ToolCallID: call.ID, Occurrence: call.Occurrence}
-			return true, l.run.Complete(ctx, key, RunEnd{Summary: l.run.lastAnswer(ctx)})
+			return true, l.run.Complete(ctx, key, RunEnd{Summary: said})
 		}
 	}
 	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
@@ -261,7 +268,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 			return false, err
 		}
 		if kind := cmp.Or(limit.Kind, l.limit); kind != "" {
-			return true, l.run.End(ctx, RunEnd{Status: schema.StatusFailed, Summary: cmp.Or(l.run.lastAnswer(ctx), "limit reached: "+kind)})
+			return true, l.run.End(ctx, RunEnd{Status: schema.StatusFailed, Summary: cmp.Or(said, "limit reached: "+kind)})
 		}
 		return false, nil // the limit was raised since, and the run reopened
 	}
@@ -269,7 +276,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	case len(calls) > 0:
 		return false, nil
 	case l.Complete == "":
-		return true, l.run.End(ctx, RunEnd{Summary: l.run.lastAnswer(ctx)})
+		return true, l.run.End(ctx, RunEnd{Summary: said})
 	case l.reminders() >= mostReminders:
 		return false, fmt.Errorf("run %s: the model does not call the completion tool %s, although it was told to %d times", l.run.id, l.Complete, mostReminders)
 	default:

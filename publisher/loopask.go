@@ -123,10 +123,15 @@ func (l *looping) offer(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// leftOff reports whether the model answered without a call, and nobody has said anything since.
+// leftOff reports whether the latest answer has no call and no message follows it.
 func (l *looping) leftOff() (left bool) {
 	l.run.View(func(s *schema.State) {
 		n, t := len(s.Messages), len(s.Turns)
+		if t > 0 && s.Head.TurnOpen && !s.Head.TurnAnswered {
+			// That turn is started again, and its messages are superseded.
+			for t--; n > 0 && s.Messages[n-1].Turn == s.Turns[t].Turn; n-- {
+			}
+		}
 		if n == 0 || t == 0 || s.Messages[n-1].Role != schema.RoleAssistant {
 			return
 		}
@@ -167,12 +172,12 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 	if !answer.Source.IsValid() {
 		answer.Source = nil
 	}
-	renamed := make(map[string]string)
+	renamed := make(map[string][]string) // the ids that were made for calls of an id, in their order
 	for i := range answer.Calls {
 		c := &answer.Calls[i]
 		if c.ID == "" || recordable(c.ID) != c.ID {
 			made := fmt.Sprintf("call-%d-%d", turn.number, i+1)
-			renamed[c.ID], c.ID = made, made
+			renamed[c.ID], c.ID = append(renamed[c.ID], made), made
 		}
 	}
 	named := make(map[string]int)
@@ -183,7 +188,9 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 			p.Content = &text
 		}
 		if p.Type == schema.PartToolCall {
-			p.ID = cmp.Or(renamed[p.ID], p.ID)
+			if made := renamed[p.ID]; len(made) > 0 {
+				renamed[p.ID], p.ID = made[1:], made[0]
+			}
 			named[p.ID]++
 		}
 	}

@@ -25,7 +25,7 @@ func TestLoop_Redaction_SubmitTwice(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet(redacting)
-	spec := publisher.RunSpec{ID: "r1", Task: "use " + canary}
+	spec := publisher.RunSpec{ID: "r1", Task: "use " + canary, Labels: map[string]string{"password": "x", "team": "blue"}}
 	require.NoError(t, submitOnly(t.Context(), f, spec))
 	require.NoError(t, submitOnly(t.Context(), f, spec))
 }

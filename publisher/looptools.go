@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 )
 
 // errRedacted is what a model reads of a call whose arguments the record does not have.
-var errRedacted = errors.New("the arguments of the call were redacted in the record, and the executor that had them is gone: make the call again")
+var errRedacted = errors.New("the record has the arguments of this call only in redacted form: make the call again")
 
 // called is what became of a call: its result, or the error that the model is shown.
 type called struct {
@@ -23,12 +24,12 @@ type called struct {
 	err error
 }
 
-// runCalls runs the calls of an answer in their order. Those that follow each other and may run beside others do so.
+// runCalls runs the calls of an answer in their order. Those that follow each other run concurrently if they may.
 func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([]called, error) {
 	results := make([]called, len(calls))
 	for from := 0; from < len(calls); {
 		to := from + 1
-		for to < len(calls) && l.beside(calls[from].Name) && l.beside(calls[to].Name) {
+		for to < len(calls) && l.concurrent(calls[from].Name) && l.concurrent(calls[to].Name) {
 			to++
 		}
 		var group errgroup.Group
@@ -54,8 +55,8 @@ func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([
 	return results, nil
 }
 
-// beside reports whether calls of a tool may run beside others.
-func (l *looping) beside(name string) bool {
+// concurrent reports whether calls of a tool may run concurrently with others.
+func (l *looping) concurrent(name string) bool {
 	t := l.tools[name]
 	return t != nil && (t.Replay == schema.ReplayPure || t.Concurrent)
 }
@@ -66,10 +67,7 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	if t == nil {
 		return turn.Tool(ctx, call, nil)
 	}
-	timeout := t.Timeout
-	if timeout == 0 {
-		timeout = l.ToolTimeout
-	}
+	timeout := cmp.Or(t.Timeout, l.ToolTimeout)
 	run := t.Run
 	if l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
 		// An earlier executor had them whole; the record has not.
@@ -101,8 +99,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 	}
 }
 
-// once runs a tool that must not run again. Whether it had its effect when its time was over nobody knows: then the call is held, for a
-// person to settle.
+// once runs a tool that must not run again. After a timeout its effect is unknown: the call is held for a person to settle.
 func (l *looping) once(ctx context.Context, turn *Turn, call ToolCall, run ToolFunc, timeout time.Duration) (ToolResult, error) {
 	if timeout <= 0 {
 		return turn.Tool(ctx, call, run)

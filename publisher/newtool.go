@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Policies of tools: what may be done with a call of which nobody knows whether it had its effect. See docs/executors.md.
+// Policies of tools: what the next executor may do with a call in doubt. See docs/executors.md.
 const (
 	// Pure tools change nothing, and are run again.
 	Pure = schema.ReplayPure
@@ -47,7 +48,7 @@ type Tool struct {
 	// Timeout bounds one run of the tool; 0 means Loop.ToolTimeout. A tool heeds it by its context. A call of the policies hold and
 	// verify that exceeds it is held: whether it had its effect is not known.
 	Timeout time.Duration
-	// Concurrent: calls of the tool may run beside other calls of the same answer. Those of pure tools may always.
+	// Concurrent: calls of the tool may run concurrently with other calls of the same answer. Those of pure tools may always.
 	Concurrent bool
 	// Run runs the tool. Required.
 	Run ToolFunc
@@ -63,10 +64,11 @@ type Tool struct {
 // names and options of its json tags, with the text of a jsonschema tag as the description of a field. A field without omitempty or
 // omitzero is required. The result is Out, written as JSON.
 //
-// In its context the function finds the call ([InvocationOf]). A type of which no schema can be made is an error of [Loop.Validate].
+// In its context the function finds the call ([InvocationOf]). A type of which no schema can be made, and one whose zero value cannot be
+// written as JSON, is an error of [Loop.Validate].
 func NewTool[In, Out any](name, description string, replay schema.Replay, run func(ctx context.Context, in In) (Out, error)) Tool {
 	t := Tool{Name: name, Description: description, Replay: replay}
-	t.Parameters, t.arguments, t.err = parameters[In]()
+	t.Parameters, t.err = parameters[In]()
 	if run == nil {
 		return t
 	}
@@ -82,7 +84,7 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 			return ToolResult{}, err
 		}
 		result, err := Result(out)
-		if err != nil && !replay.Rerunnable() {
+		if err != nil && !inv.replay.Rerunnable() {
 			// It has had its effect: a failure would invite the model to have it once more.
 			return Result("The tool was run, and its result cannot be shown: " + err.Error())
 		}
@@ -95,17 +97,17 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 }
 
 // parameters makes the schema of a type.
-func parameters[In any]() (jsontext.Value, *jsonschema.Resolved, error) {
+func parameters[In any]() (jsontext.Value, error) {
 	made, err := jsonschema.For[In](nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if made.Type != "object" {
-		return nil, nil, fmt.Errorf("arguments of type %T are no JSON object", *new(In))
+		return nil, fmt.Errorf("arguments of type %T are no JSON object", *new(In))
 	}
 	resolved, err := made.Resolve(nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	// The schema is made by the rules of encoding/json, and the arguments are read by those of its second version.
 	var zero any
@@ -117,10 +119,10 @@ func parameters[In any]() (jsontext.Value, *jsonschema.Resolved, error) {
 		err = resolved.Validate(zero)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("arguments of type %T are written otherwise than their schema says: %w", *new(In), err)
+		return nil, fmt.Errorf("arguments of type %T are written otherwise than their schema says: %w", *new(In), err)
 	}
 	text, err = made.MarshalJSON()
-	return text, resolved, err
+	return text, err
 }
 
 func (t *Tool) prepare() error {
@@ -134,8 +136,9 @@ func (t *Tool) prepare() error {
 	case t.Timeout < 0:
 		return configError("Loop.Tools", fmt.Sprintf("%s with the timeout %s", t.Name, t.Timeout), "use 0 or more")
 	}
+	t.Replay = cmp.Or(t.Replay, Hold)
 	switch t.Replay {
-	case "", Pure, Idempotent, Hold:
+	case Pure, Idempotent, Hold:
 		if t.VerifySubject != "" {
 			return configError("Loop.Tools", t.Name+" with a VerifySubject", "leave it out, or use the policy verify")
 		}
@@ -146,7 +149,8 @@ func (t *Tool) prepare() error {
 	default:
 		return configError("Loop.Tools", fmt.Sprintf("%s with the policy %.40q", t.Name, t.Replay), "use pure, idempotent, verify or hold")
 	}
-	if len(t.Parameters) > 0 && t.arguments == nil {
+	t.arguments = nil
+	if len(t.Parameters) > 0 {
 		given := new(jsonschema.Schema)
 		err := given.UnmarshalJSON(t.Parameters)
 		if err == nil {
@@ -161,15 +165,14 @@ func (t *Tool) prepare() error {
 
 // check returns why the arguments do not satisfy the tool's schema, in words for the model.
 func (t *Tool) check(arguments jsontext.Value) error {
-	if t.arguments == nil {
-		return nil
-	}
-	var value any
-	if err := json.Unmarshal(plainArguments(arguments), &value); err != nil {
-		return fmt.Errorf("the arguments are not JSON: %w", err)
-	}
-	if err := t.arguments.Validate(value); err != nil {
-		return fmt.Errorf("the arguments do not satisfy the schema of %s: %w", t.Name, err)
+	if t.arguments != nil {
+		var value any
+		if err := json.Unmarshal(plainArguments(arguments), &value); err != nil {
+			return fmt.Errorf("the arguments are not JSON: %w", err)
+		}
+		if err := t.arguments.Validate(value); err != nil {
+			return fmt.Errorf("the arguments do not satisfy the schema of %s: %w", t.Name, err)
+		}
 	}
 	if t.decode == nil {
 		return nil
@@ -209,7 +212,9 @@ func (e *markedError) Unwrap() error { return e.error }
 
 // ToolFailure is what is recorded of the error.
 func (e *markedError) ToolFailure() schema.Error {
-	return schema.Error{Type: e.kind, Message: e.Error(), Retryable: e.retryable}
+	f := failureOf(e.error)
+	f.Type, f.Retryable = cmp.Or(e.kind, f.Type), e.retryable
+	return f
 }
 
 // Retryable marks an error of a tool that may pass by itself: a [Loop] runs a pure or idempotent tool again after it. nil stays nil.
@@ -217,7 +222,7 @@ func Retryable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &markedError{error: err, kind: "error", retryable: true}
+	return &markedError{error: err, retryable: true}
 }
 
 // Permanent marks an error of a [Model] that stays, as for a key that the provider refuses: the model is not asked again. nil stays nil.
@@ -225,7 +230,7 @@ func Permanent(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &markedError{error: err, kind: "error", permanent: true}
+	return &markedError{error: err, permanent: true}
 }
 
 func isPermanent(err error) bool {

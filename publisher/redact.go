@@ -130,20 +130,25 @@ func (f *Fleet) redact(data schema.Data, body []byte) (schema.Data, []byte, erro
 	return data, body, nil
 }
 
-// text redacts a text, as it is redacted in an event.
-func (r *redactor) text(in string) (string, error) {
+// start redacts what a run is started with, as it is redacted in run.started.
+func (r *redactor) start(spec *RunSpec) error {
 	if r == nil {
-		return in, nil
+		return nil
 	}
-	quoted, err := json.Marshal(in)
+	given := schema.RunStartedData{Task: spec.Task, Labels: spec.Labels}
+	body, err := json.Marshal(&given)
 	if err != nil {
-		return "", err
+		return err
 	}
-	out, _, err := r.redact(quoted, false)
-	if err != nil {
-		return "", err
+	if body, _, err = r.redact(body, false); err != nil {
+		return err
 	}
-	return in, json.Unmarshal(out, &in)
+	var recorded schema.RunStartedData
+	if err := json.Unmarshal(body, &recorded); err != nil {
+		return err
+	}
+	spec.Task, spec.Labels = recorded.Task, recorded.Labels
+	return nil
 }
 
 // value redacts a value that is not Waymark's own, such as the arguments of a call.

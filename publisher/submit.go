@@ -33,11 +33,7 @@ func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error
 	if err != nil {
 		return false, err
 	}
-	if err := run.handIn(ctx); err != nil {
-		run.ledger.letGo(letGoError(run, err)) // so that another call can hand it in
-		return true, err
-	}
-	return true, nil
+	return true, run.handIn(ctx)
 }
 
 // handIn lets a run go for others to claim. Another call that does the same, and an executor that has the run already, are no error.
@@ -45,6 +41,9 @@ func (r *Run) handIn(ctx context.Context) error {
 	err := r.Interrupt(ctx, schema.InterruptedPreempted)
 	if errors.Is(err, ErrFenced) || errors.Is(err, ErrForked) {
 		return nil
+	}
+	if err != nil {
+		r.ledger.letGo(letGoError(r, err)) // so that another call can hand it in
 	}
 	return err
 }
@@ -65,7 +64,7 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	if agent == "" {
 		agent = f.cfg.Agent
 	}
-	if spec.Task, err = f.redactor.text(spec.Task); err != nil {
+	if err := f.redactor.start(&spec); err != nil {
 		return fmt.Errorf("run %s is there: %w", spec.ID, err)
 	}
 	if other := otherThan(state.Started, &spec, agent); other != "" {
@@ -75,8 +74,8 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	if len(f.hand.of(spec.ID)) > 0 || h.Counts.Events > 1 || h.Executor != f.cfg.Executor || h.Instance != f.cfg.Instance {
 		return nil // it is in hand, or will be found orphaned
 	}
-	// An earlier call did not come to hand it in, and nobody else would take it for as long as this process lives. Whoever did so since is
-	// met by the compare-and-set: nothing is taken over.
+	// The earlier call did not hand the run in, and no other executor can claim it while this process lives. Compare-and-set refuses this
+	// write if the run moved: nothing is taken over.
 	run := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), spec.ID)
 	if err := run.ledger.takeUp(state, &schema.RecoverReply{Epoch: h.Epoch, NextSequence: h.Sequence + 1, LastStream: h.Position.Stream}); err != nil {
 		return err
@@ -128,12 +127,13 @@ func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 	wait := &pause.Backoff{Next: firstResultLook, Most: mostResultLook}
 	for {
 		head, err := f.Head(ctx, run)
-		switch {
-		case err == nil && head.Status.Terminal():
-			if result, err := f.result(ctx, run); err != nil || result.Status.Terminal() { // else it was reopened in between
-				return result, err
+		if err == nil && head.Status.Terminal() {
+			var result *RunResult
+			if result, err = f.result(ctx, run); err == nil && result.Status.Terminal() { // else it was reopened in between
+				return result, nil
 			}
-		case err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNoService):
+		}
+		if err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNoService) {
 			return nil, err
 		}
 		if !wait.Wait(ctx) {

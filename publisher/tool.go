@@ -24,17 +24,19 @@ type Invocation struct {
 	Arguments jsontext.Value
 	// IdempotencyKey is the same whenever the call is run again. Hand it to the system that the tool changes.
 	IdempotencyKey string
-	// Attempt counts the runs of the call, from 1; above 1 an earlier one may have had its effect. A pure or idempotent call that an
+	// Attempt counts the runs of the call, from 1, where the tries of a [Loop] for one call count on from there; above 1 an earlier one may have had its effect. A pure or idempotent call that an
 	// earlier executor ran without recording it as begun is at 1 again.
 	Attempt int
+	// replay is the policy that counts.
+	replay schema.Replay
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
 	// than the question it answered; see [ServeVerify].
 	Epoch schema.Epoch
 }
 
 // ToolFunc runs a tool. An error is recorded as tool.failed, and the panic of a pure or idempotent tool, too; a result that the model
-// should see as an error is a ToolResult with IsError. Of a hold or verify tool that panicked nobody knows whether it had its effect: its
-// call is held.
+// should see as an error is a ToolResult with IsError. The panic of a hold or verify tool leaves its effect unknown: the call is
+// held.
 type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
 
 // Result returns a tool's result of any value that can be written as JSON.
@@ -206,7 +208,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		}
 	}
 	inv.Attempt = r.ledger.calls.begin(key, earlier)
-	inv.Name, inv.Arguments = c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
+	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
 	begun := r.fleet.cfg.Now()
 	result, err := protect(ctx, c.tool, inv)
 	took := r.fleet.cfg.Now().Sub(begun)

@@ -210,7 +210,7 @@ func readable(c ToolCall) *ToolCall {
 		c.Arguments = text
 	}
 	if c.Error == nil {
-		c.Error = &schema.Error{Type: "invalid_arguments", Message: "the arguments are not JSON"}
+		c.Error = &schema.Error{Type: invalidArgumentsType, Message: "the arguments are not JSON"}
 	}
 	return &c
 }

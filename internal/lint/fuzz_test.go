@@ -54,7 +54,7 @@ var fuzzed = map[string]string{
 	"internal/fleetclient.Decode":           "internal/fleetclient.FuzzReplies",
 	"publisher.tooDeep":                     "publisher.FuzzAnswers",
 	"publisher.parameters":                  "- the zero value of a type of the program, written a line before",
-	"publisher.redactor.text":               "publisher.FuzzAnswers",
+	"publisher.redactor.start":              "publisher.FuzzAnswers",
 	"publisher.NewTool":                     "publisher.FuzzAnswers",
 	"publisher.Tool.check":                  "publisher.FuzzAnswers",
 	"publisher.plainArguments":              "publisher.FuzzAnswers",

@@ -24,7 +24,7 @@ import (
 const (
 	// maxTask bounds a task that is read from standard input.
 	maxTask = 16 << 20
-	// startLook is the pause between looks why a run stands still, startUnclaimed how long nobody claims one that is said to wait for that.
+	// startLook is the pause between checks why a run stands still, startUnclaimed how long a run stays unclaimed before start says so.
 	startLook      = 2 * time.Second
 	startUnclaimed = 10 * time.Second
 )
@@ -149,7 +149,7 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// readTask reads a task until its end or until ctx ends. Nobody can end the read itself; the process ends soon.
+// readTask reads a task until its end or until ctx ends. The read cannot be interrupted; the process ends soon.
 func readTask(ctx context.Context, from io.Reader) (string, error) {
 	type read struct {
 		text []byte
@@ -211,8 +211,8 @@ func (c *StartCmd) watch(ctx context.Context, cl *base.Client, fleet *publisher.
 			unclaimed, why = 0, "the run waits for a person; see what it asks with: "+cl.Prompt.Command("input "+c.ID)
 		case !head.Status.Claimable():
 			unclaimed = 0
-		case unclaimed*int(startLook) >= int(startUnclaimed):
-			why = "no executor has claimed the run yet: is one of agent " + c.Agent + " running? See: " + cl.Prompt.Command("plan "+c.ID)
+		case time.Duration(unclaimed)*startLook >= startUnclaimed:
+			why = "no executor claims the run: is one of agent " + c.Agent + " running, or is the run quarantined? See: " + cl.Prompt.Command("plan "+c.ID)
 		}
 		if why != "" && why != told {
 			tell(why)
