@@ -564,6 +564,8 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"handoff", "accept", "hostile", "h\u202e", "--child", "hostile-child"},
 			{"handoff", "decline", "hostile", "h\u202e", "--reason", hostile},
 			{"handoff", "close", "hostile", "h\u202e"},
+			{"start", hostile, "--task", hostile},
+			{"start", "coder", "--id", "hostile", "--task", hostile},
 			{"fork", "hostile", "--as", "hostile-fork"},
 			{"recover", "hostile", "--executor", "e"},
 			{"recover", "hostile", "--at", "mark:m\u202e\u2066"},

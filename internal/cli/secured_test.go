@@ -88,7 +88,7 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	for _, role := range []access.Role{access.Observer, access.Operator, access.Daemon} {
 		var found struct {
 			Checks []struct {
-				Name   string `json:"name"`
+				Name   string `json:"check"`
 				Result string `json:"result"`
 				Detail string `json:"detail"`
 			} `json:"checks"`
