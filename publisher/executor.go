@@ -212,8 +212,7 @@ func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 	switch {
 	case headErr != nil:
 		return nil, errors.Join(err, headErr)
-	case head.Executor != e.fleet.cfg.Executor, head.Instance != e.fleet.cfg.Instance, head.Agent != spec.Agent,
-		head.Status != schema.StatusRunning, head.Epoch != 1, head.Counts.Events != 1:
+	case !e.fleet.startedUnheard(&head) || head.Agent != spec.Agent:
 		return nil, err
 	}
 	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})

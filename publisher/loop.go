@@ -252,14 +252,20 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	if err != nil || l.spokenBehind() {
 		return false, err
 	}
-	said, err := l.run.lastAnswer(ctx)
-	if err != nil {
-		return false, err
+	// end ends the run with what the model said last, which is loaded for nothing else.
+	end := func(with RunEnd, publish func(RunEnd) error) (bool, error) {
+		said, err := l.run.lastAnswer(ctx)
+		if err != nil {
+			return false, err
+		}
+		with.Summary = cmp.Or(said, with.Summary)
+		return true, publish(with)
 	}
+	ended := func(with RunEnd) error { return l.run.End(ctx, with) }
 	for i, call := range calls {
 		if r := results[i]; call.Name == l.Complete && r.err == nil && (r.IsError == nil || !*r.IsError) {
 			key := schema.CallKey{Turn: turn.number, ToolCallID: call.ID, Occurrence: call.Occurrence}
-			return true, l.run.Complete(ctx, key, RunEnd{Summary: said})
+			return end(RunEnd{}, func(with RunEnd) error { return l.run.Complete(ctx, key, with) })
 		}
 	}
 	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
@@ -268,7 +274,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 			return false, err
 		}
 		if kind := cmp.Or(limit.Kind, l.limit); kind != "" {
-			return true, l.run.End(ctx, RunEnd{Status: schema.StatusFailed, Summary: cmp.Or(said, "limit reached: "+kind)})
+			return end(RunEnd{Status: schema.StatusFailed, Summary: "limit reached: " + kind}, ended)
 		}
 		return false, nil // the limit was raised since, and the run reopened
 	}
@@ -276,7 +282,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	case len(calls) > 0:
 		return false, nil
 	case l.Complete == "":
-		return true, l.run.End(ctx, RunEnd{Summary: said})
+		return end(RunEnd{}, ended)
 	case l.reminders() >= mostReminders:
 		return false, fmt.Errorf("run %s: the model does not call the completion tool %s, although it was told to %d times", l.run.id, l.Complete, mostReminders)
 	default:

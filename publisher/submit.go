@@ -71,7 +71,7 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 		return fmt.Errorf("run %s is there with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
 	}
 	h := &state.Head
-	if len(f.hand.of(spec.ID)) > 0 || h.Counts.Events > 1 || h.Executor != f.cfg.Executor || h.Instance != f.cfg.Instance {
+	if !f.startedUnheard(h) {
 		return nil // it is in hand, or will be found orphaned
 	}
 	// The earlier call did not hand the run in, and no other executor can claim it while this process lives. Compare-and-set refuses this
@@ -81,6 +81,12 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 		return err
 	}
 	return run.handIn(ctx)
+}
+
+// startedUnheard reports whether a run was started by this process, which did not hear of it or gave the handle up: it has one event, and
+// is in no hand here.
+func (f *Fleet) startedUnheard(h *schema.Head) bool {
+	return h.Counts.Events == 1 && h.Executor == f.cfg.Executor && h.Instance == f.cfg.Instance && len(f.hand.of(h.Run)) == 0
 }
 
 // otherThan names what a run was started with otherwise; empty if nothing.

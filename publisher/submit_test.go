@@ -138,7 +138,7 @@ func TestResult_NoDaemon_WaitsForOne(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := f.Result(ctx, "r1")
-	require.ErrorIs(t, err, publisher.ErrNoService)
+	require.ErrorIs(t, err, context.DeadlineExceeded) // whether a question was under way then is a matter of time
 	w.serve()
 	require.NoError(t, <-done)
 }
