@@ -331,7 +331,9 @@ func (e *Executor) Serve(ctx context.Context) error {
 }
 
 func (e *Executor) begin() error {
-	if err := e.fleet.appear(); err != nil {
+	// The runs that Start and Adopt brought are finished also when the fleet was closed before Serve: nobody else is told
+	// what becomes of them.
+	if err := e.fleet.appear(); err != nil && !errors.Is(err, ErrStopped) {
 		return err
 	}
 	e.mu.Lock()

@@ -171,3 +171,29 @@ func TestARunThatWasBegunUnheardIsDrivenByTheNextTry(t *testing.T) {
 	_, err = s.Start(t.Context(), publisher.RunSpec{ID: "r1"})
 	require.ErrorIs(t, err, publisher.ErrRunExists, "and not once more")
 }
+
+func TestServe_FleetClosedBefore_RunsInHandAreLeft(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet()
+	outcomes := make(chan ended, 1)
+	e, err := f.NewExecutor(publisher.ExecutorSpec{
+		Capacity:  -1,
+		Agents:    map[string]func(context.Context, *publisher.Run) (publisher.Work, error){"coder": working(nil)},
+		OnOutcome: func(run string, outcome publisher.Outcome, err error) { outcomes <- ended{run, outcome, err} },
+	})
+	require.NoError(t, err)
+	_, err = e.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	require.NoError(t, f.Close(t.Context()))
+	err = e.Serve(t.Context())
+	require.ErrorIs(t, err, publisher.ErrStopped)
+	require.ErrorContains(t, err, "run r1 is left as it stands")
+	select {
+	case got := <-outcomes:
+		require.Equal(t, publisher.OutcomeLeft, got.outcome)
+		require.Equal(t, "r1", got.run)
+	default:
+		require.Fail(t, "nobody was told what became of r1")
+	}
+}
