@@ -1,4 +1,4 @@
-// Package consumer is the daemon of a fleet: it folds the log into checkpoints and segments, detects dead executors, and answers who asks
+// Package consumer is the daemon of a fleet: it folds the log into checkpoints and segments, detects dead executors, and answers those who ask
 // for a run. A program that embeds Waymark needs [Daemon] and nothing else.
 //
 // It puts the parts together, follows the fleet's settings, and brings shards into service that are added while it runs:

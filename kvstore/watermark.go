@@ -63,7 +63,7 @@ func NewSafeWatermarks(js jetstream.JetStream) *SafeWatermarks {
 	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "safe"}
 }
 
-// NewPurgeMarks returns the janitors' marks of the account that js speaks to, kept beside the safe watermarks: everything
+// NewPurgeMarks returns the purgers' marks of the account that js speaks to, kept beside the safe watermarks: everything
 // below a shard's mark was looked at for what can be purged. They are hints; one that is lost costs a walk through
 // the log. It does no I/O.
 func NewPurgeMarks(js jetstream.JetStream) *SafeWatermarks {

@@ -112,7 +112,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 }
 
 // rebuild reads the run anew from the daemon, because the log no longer shows the message that the handle knows: the
-// janitor purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
+// purger purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
 func (a *appender) rebuild(ctx context.Context, items []*item) error {
 	before, beforeID := a.ledger.end()
 	rec, found, err := eventlog.Next(ctx, a.js, a.names, a.run, before)

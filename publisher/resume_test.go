@@ -324,7 +324,7 @@ func (w *world) requireLog(run string, events int) {
 	}
 }
 
-// purged purges what the run has in the log but for its last event, as the janitor does with what is sealed, and answers reads with all of it.
+// purged purges what the run has in the log but for its last event, as the purger does with what is sealed, and answers reads with all of it.
 func (w *world) purged(t *testing.T, run string) (all []schema.Record, state *schema.State) {
 	t.Helper()
 	stream, err := w.js.Stream(t.Context(), w.names.EventStream())

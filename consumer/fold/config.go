@@ -148,14 +148,14 @@ func (c Config) Validate() error {
 		{"OrphansPerSecond", int64(c.OrphansPerSecond), 1},
 	} {
 		if f.got < f.min {
-			return fmt.Errorf("folder: %s is %d, at least %d", f.name, f.got, f.min)
+			return fmt.Errorf("fold worker: %s is %d, at least %d", f.name, f.got, f.min)
 		}
 	}
 	if c.purges() && !c.Synced && c.PurgeAfter < c.SafeAfter {
-		return fmt.Errorf("folder: PurgeAfter is %s, at least SafeAfter, %s, with a server that does not sync each message", c.PurgeAfter, c.SafeAfter)
+		return fmt.Errorf("fold worker: PurgeAfter is %s, at least SafeAfter, %s, with a server that does not sync each message", c.PurgeAfter, c.SafeAfter)
 	}
 	if c.SealMaxBytes > schema.MaxSegment-(32<<10) {
-		return fmt.Errorf("folder: SealMaxBytes is %d, at most %d: a segment that does not compress must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
+		return fmt.Errorf("fold worker: SealMaxBytes is %d, at most %d: a segment that does not compress must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 					return err == nil && uint64(c.Position.Stream) == x.last && c.Segments.Count > 3
 				}, time.Minute, 10*time.Millisecond)
 				stop()
-				// A janitor leaves its mark before it purges anything.
+				// A purger leaves its mark before it purges anything.
 				_, err := kvstore.NewPurgeMarks(w.js).Put(t.Context(), w.names, kvstore.Watermark{Incarnation: c.Incarnation}, 0)
 				require.NoError(t, err)
 				// What is left is what a purge of all that is sealed leaves, and what came back of it.
@@ -105,7 +105,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 				require.Equal(t, x.model(), a.fold(t, "run-1").Head)
 				cfg = hasty()
 				cfg.Holder, cfg.UncleanStart = "folder-2", true
-				cfg.Linger = 200 * time.Millisecond // its janitor meets the run long before the fold has counted anything
+				cfg.Linger = 200 * time.Millisecond // its purger meets the run long before the fold has counted anything
 				f, _ := w.fold(cfg)
 				w.requireWhole(x, w.awaitPurged(x))
 				x.turnOf(900)
@@ -211,7 +211,7 @@ func TestASealOfAnOldTailSetsTheMarkBack(t *testing.T) {
 	w.requireWhole(old, w.awaitPurged(old))
 }
 
-// purgeMark is the janitor's mark, 0 before there is one.
+// purgeMark is the purger's mark, 0 before there is one.
 func (w *foldWorld) purgeMark() schema.StreamSequence {
 	w.tb.Helper()
 	mark, _, err := kvstore.NewPurgeMarks(w.js).Get(w.tb.Context(), w.names)

@@ -107,7 +107,7 @@ func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
 	}
 }
 
-func TestNothingIsPurgedWithinItsGraceOrByAJanitorThatNeverPurges(t *testing.T) {
+func TestNothingIsPurgedWithinItsGraceOrByAPurgerThatNeverPurges(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]time.Duration{"within its grace": time.Hour, "never": -1} {
 		t.Run(name, func(t *testing.T) {

@@ -323,8 +323,8 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 	require.Equal(t, "its segment", v.Findings[0].Instead)
 	incarnation, err := w.shard.Incarnation(t.Context())
 	require.NoError(t, err)
-	// As the janitor leaves it when the server's start was unclean.
-	_, err = kvstore.NewPurgeMarks(w.js).Put(t.Context(), w.names, kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "janitor"}}, 0)
+	// As the purger leaves it when the server's start was unclean.
+	_, err = kvstore.NewPurgeMarks(w.js).Put(t.Context(), w.names, kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "purger"}}, 0)
 	require.NoError(t, err)
 	v = w.verify("run-1")
 	require.Empty(t, v.Findings)
@@ -334,7 +334,7 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 	require.Len(t, a.records(t), len(x.acked))
 }
 
-// The janitor purges what is sealed while somebody reads it: the reader has the beginning of a log that begins elsewhere now.
+// The purger purges what is sealed while somebody reads it: the reader has the beginning of a log that begins elsewhere now.
 func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 	t.Parallel()
 	for _, left := range []int{10, 0} {

@@ -156,7 +156,7 @@ func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
 			return
 		}
 		sealed = true
-		// As the folder and the janitor of a full log would: the run goes on, is sealed, and its events leave the log.
+		// As the folder and the purger of a full log would: the run goes on, is sealed, and its events leave the log.
 		require.NoError(t, x.oneTurn(t.Context(), 100))
 		w.seal(x, 1, 0, len(x.acked))
 		n, err := w.shard(0).PurgeRun(t.Context(), "x", x.acked[len(x.acked)-1].Stream)

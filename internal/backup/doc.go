@@ -19,7 +19,7 @@
 //
 //	barrier ─▶ log (up to its cut) ─▶ segments ─▶ blobs, dead letters ─▶ what is missing or too new is mended ─▶ manifest
 //
-// Streams cannot be read at one moment, so the order does it. An event that the janitor purges before the log was read lies in a
+// Streams cannot be read at one moment, so the order does it. An event that the purger purges before the log was read lies in a
 // segment that was stored before, and the segments are read after the log. Segments that reach beyond the cut were
 // stored meanwhile: they are left out, and if the log was purged by one of them while it was being read, its events go back
 // where they were. A run that is removed meanwhile is in the backup whole or not at all: what its shard's leader has of it when all

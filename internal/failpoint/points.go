@@ -7,7 +7,7 @@ const PointVariable = "WAYMARK_FAILPOINT"
 // Point is a place in the work. Its text is what the environment names it by.
 type Point string
 
-// Points of the daemon, in the order in which a batch meets them, then those of its service and its janitor, then the
+// Points of the daemon, in the order in which a batch meets them, then those of its service and its purger, then the
 // executor's.
 const (
 	// AfterFetch: messages were read, nothing is folded.

@@ -67,7 +67,7 @@ func (f *fleet) publish(l *log, from, to int) {
 	}
 }
 
-// purge takes all but the run's last message out of the stream, as the janitor does.
+// purge takes all but the run's last message out of the stream, as the purger does.
 func (f *fleet) purge(run string) {
 	f.t.Helper()
 	stream, err := f.js.Stream(f.t.Context(), f.names.EventStream())

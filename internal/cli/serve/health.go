@@ -77,7 +77,7 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	for shard, folder := range d.waymark.Workers() {
 		beat := folder.Stats().Beat.Load()
 		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > folderSilence {
-			list = append(list, trouble{fmt.Sprintf("folder of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
+			list = append(list, trouble{fmt.Sprintf("fold worker of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
 		}
 	}
 	return list

@@ -92,7 +92,7 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, f *
 		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
 		{"handed_over", "Times that the shard was given up to another replica.", &s.HandedOver},
 		{"batches", "Batches committed.", &s.Batches},
-		{"conflicts", "Times that another folder won.", &s.Conflicts},
+		{"conflicts", "Times that another fold worker won.", &s.Conflicts},
 		{"regressions", "Times that the log went back.", &s.Regressions},
 		{"rebuilds", "Runs folded anew from the log.", &s.Rebuilds},
 	} {

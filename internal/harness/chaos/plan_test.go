@@ -103,7 +103,7 @@ var ordinary = map[stepKind]int{
 	burst: 60, forge: 10, crash: 9, pause: 4, letGo: 4, second: 2, stopOne: 3, restart: 1, loseBucket: 1, loseMessage: 4, loseAnswer: 5, freeze: 5, thaw: 2,
 }
 
-// daemonPoints are those of folder, service and janitor.
+// daemonPoints are those of folder, service and purger.
 func daemonPoints() []failpoint.Point {
 	var list []failpoint.Point
 	for _, p := range failpoint.Points() {
