@@ -16,7 +16,7 @@ import (
 
 // runCmd measures.
 type runCmd struct {
-	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all but million, which takes half an hour."`
+	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all but million, which takes a quarter of an hour."`
 	List       bool     `help:"List the cases and measure nothing."`
 	Server     string   `default:"embedded" enum:"embedded,process,cluster" placeholder:"KIND" help:"embedded in this process, process of its own, or cluster of three processes (default: embedded)."`
 	Sync       string   `default:"" enum:",always,default" placeholder:"WHEN" help:"When servers write through to the disk: always, or JetStream's default of two minutes (default: always, save in cases about the other)."`

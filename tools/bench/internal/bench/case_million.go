@@ -37,7 +37,7 @@ func millionCase() Case {
 	return Case{
 		Name: "million",
 		About: "A store of a million runs beside one of a thousand: a daemon's start and memory, recovery, claims, and lists by page, status, " +
-			"agent, label and age. It takes about 10 GB of disk and, on two cores, half an hour.",
+			"agent, label and age. It takes about 10 GB of disk and, on two cores, a quarter of an hour.",
 		Uses:  []string{"runs", "shards"},
 		Named: true,
 		Variants: func(o Options) []Variant {
