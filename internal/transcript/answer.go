@@ -28,8 +28,6 @@ const (
 	maxAnswerBytes = 400 << 10
 	// maxAnswerNames bounds the ids and names of an answer's calls.
 	maxAnswerNames = schema.MaxCallBytes / 2
-	// maxParts bounds the parts of one message.
-	maxParts = 512
 	// partBytes and callBytes are what a part and a call take without their fields, and refBytes what the place of a field in the blob store
 	// takes. The SDK moves none that is smaller than leastBlob.
 	partBytes, callBytes, refBytes, leastBlob = 80, 130, 200, 512

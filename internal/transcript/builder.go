@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -78,22 +79,22 @@ func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
 }
 
 // call gives a call its key: the source's id where it can be used, else step-<turn>.
-func (b *builder) call(m *decoded, p *pendingCall) *Call {
-	c := &Call{Arguments: p.args, At: m.At, legacy: p.legacy}
-	id, isString := unquote(p.rawID)
-	if text, ok := idText(p.rawID); ok {
+func (b *builder) call(m *decoded, p *form.Call) *Call {
+	c := &Call{Arguments: p.Arguments, At: m.At, legacy: p.Legacy}
+	id, isString := form.Unquote(p.ID)
+	if text, ok := idText(p.ID); ok {
 		c.rawID = &text
 	}
-	if p.rawID != nil && !isString && !b.odd {
+	if p.ID != nil && !isString && !b.odd {
 		b.odd = true
-		b.rep.note("run %s has ids of tool calls that are no text, the first is %s: its call is named by its turn", b.run.ID, clip(string(p.rawID)))
+		b.rep.note("run %s has ids of tool calls that are no text, the first is %s: its call is named by its turn", b.run.ID, clip(string(p.ID)))
 	}
 	if !isString || !validIdentifier(id) || b.isOpen(id) {
 		switch {
-		case p.rawID != nil:
-			p.d.ID = p.rawID
-		case !p.legacy: // the older form has none
-			p.d.absent("id")
+		case p.ID != nil:
+			p.Detail.ID = p.ID
+		case !p.Legacy: // the older form has none
+			p.Detail.Lacking("id")
 		}
 		id = b.stepID()
 	}
@@ -102,21 +103,21 @@ func (b *builder) call(m *decoded, p *pendingCall) *Call {
 	}
 	b.occurrences[id]++
 	c.Key = schema.CallKey{Turn: b.number, ToolCallID: id, Occurrence: b.occurrences[id]}
-	c.Name, _ = unquote(p.name)
+	c.Name, _ = form.Unquote(p.Name)
 	if !validIdentifier(c.Name) {
-		if p.name == nil {
-			p.d.absent("name")
+		if p.Name == nil {
+			p.Detail.Lacking("name")
 		} else {
-			p.d.Name = p.name
+			p.Detail.Name = p.Name
 		}
 		c.Name = "unnamed"
 	}
-	part := &m.Parts[p.part]
+	part := &m.Parts[p.Part]
 	part.Type, part.ID, part.Name = schema.PartToolCall, id, c.Name
 	if c.Key.Occurrence > 1 {
 		part.Occurrence = c.Key.Occurrence
 	}
-	part.Source = p.d.source(b.format)
+	part.Source = p.Detail.Source(string(b.format))
 	b.open = append(b.open, c)
 	return c
 }
@@ -160,28 +161,28 @@ func (b *builder) other(m *decoded, belongs bool) {
 }
 
 // response finds the call that a result answers and closes it. Without one the result stays in its part.
-func (b *builder) response(m *decoded, p *pendingResponse) *Call {
-	part := &m.Parts[p.part]
+func (b *builder) response(m *decoded, p *form.Response) *Call {
+	part := &m.Parts[p.Part]
 	part.Type = schema.PartToolCallResponse
-	raw, isString := unquote(p.rawID)
-	text, isText := idText(p.rawID)
+	raw, isString := form.Unquote(p.ID)
+	text, isText := idText(p.ID)
 	i := b.find(p, text, isText)
 	if i < 0 {
 		part.ID = raw
 		if !validIdentifier(raw) {
 			part.ID = "unknown"
-			if p.rawID == nil {
-				p.d.absent("id")
+			if p.ID == nil {
+				p.Detail.Lacking("id")
 			} else {
-				p.d.ID = p.rawID
+				p.Detail.ID = p.ID
 			}
 		}
-		part.Response = p.content
-		p.d.From = fromMessage
-		if p.isError != nil {
-			p.d.IsError = marshalValue(*p.isError)
+		part.Response = p.Content
+		p.Detail.From = fromMessage
+		if p.IsError != nil {
+			p.Detail.IsError = form.Marshal(*p.IsError)
 		}
-		part.Source = p.d.source(b.format)
+		part.Source = p.Detail.Source(string(b.format))
 		return nil
 	}
 	c := b.open[i]
@@ -193,33 +194,33 @@ func (b *builder) response(m *decoded, p *pendingResponse) *Call {
 	if b.cur == nil || c.Key.Turn != b.cur.Number {
 		part.CallTurn = c.Key.Turn
 	}
-	if p.legacy == "" && (!isString || raw != part.ID) {
-		if p.rawID == nil {
-			p.d.absent("id")
+	if p.Legacy == "" && (!isString || raw != part.ID) {
+		if p.ID == nil {
+			p.Detail.Lacking("id")
 		} else {
-			p.d.ID = p.rawID
+			p.Detail.ID = p.ID
 		}
 	}
-	part.Source = p.d.source(b.format)
-	c.Answered, c.Result, c.IsError, c.ResultAt = true, p.content, p.isError, m.At
+	part.Source = p.Detail.Source(string(b.format))
+	c.Answered, c.Result, c.IsError, c.ResultAt = true, p.Content, p.IsError, m.At
 	return c
 }
 
 // idText is the text of an id that is a text or a number.
 func idText(raw jsontext.Value) (string, bool) {
 	if raw.Kind() == '0' {
-		return string(compact(raw)), true
+		return string(form.Compact(raw)), true
 	}
-	return unquote(raw)
+	return form.Unquote(raw)
 }
 
 // find returns the index of the open call that a result answers: of the current turn first, in order; then
 // the latest earlier one. A result without an id answers the turn's first open call.
-func (b *builder) find(p *pendingResponse, raw string, isString bool) int {
+func (b *builder) find(p *form.Response, raw string, isString bool) int {
 	matches := func(c *Call) bool {
 		switch {
-		case p.legacy != "":
-			return c.legacy && c.Name == p.legacy
+		case p.Legacy != "":
+			return c.legacy && c.Name == p.Legacy
 		case isString && c.rawID != nil:
 			return *c.rawID == raw
 		case isString:
@@ -323,43 +324,43 @@ func later(a, b time.Time) time.Time {
 func (m *decoded) inline(f Format) {
 	for i := range m.calls {
 		p := &m.calls[i]
-		part := &m.Parts[p.part]
+		part := &m.Parts[p.Part]
 		part.Type = schema.PartToolCall
-		part.ID, part.Name = inlineID(p.rawID, &p.d), inlineName(p.name, &p.d)
-		part.Arguments = p.args
-		part.Source = p.d.source(f)
+		part.ID, part.Name = inlineID(p.ID, &p.Detail), inlineName(p.Name, &p.Detail)
+		part.Arguments = p.Arguments
+		part.Source = p.Detail.Source(string(f))
 	}
 	for i := range m.responses {
 		p := &m.responses[i]
-		part := &m.Parts[p.part]
+		part := &m.Parts[p.Part]
 		part.Type = schema.PartToolCallResponse
-		part.ID, part.Response = inlineID(p.rawID, &p.d), p.content
-		p.d.From = fromMessage
-		part.Source = p.d.source(f)
+		part.ID, part.Response = inlineID(p.ID, &p.Detail), p.Content
+		p.Detail.From = fromMessage
+		part.Source = p.Detail.Source(string(f))
 	}
 	m.calls, m.responses = nil, nil
 }
 
-func inlineID(raw jsontext.Value, d *detail) string {
-	id, ok := unquote(raw)
+func inlineID(raw jsontext.Value, d *form.Detail) string {
+	id, ok := form.Unquote(raw)
 	if ok && validIdentifier(id) {
 		return id
 	}
 	if raw == nil {
-		d.absent("id")
+		d.Lacking("id")
 	} else {
 		d.ID = raw
 	}
 	return "unknown"
 }
 
-func inlineName(raw jsontext.Value, d *detail) string {
-	name, ok := unquote(raw)
+func inlineName(raw jsontext.Value, d *form.Detail) string {
+	name, ok := form.Unquote(raw)
 	if ok && validIdentifier(name) {
 		return name
 	}
 	if raw == nil {
-		d.absent("name")
+		d.Lacking("name")
 	} else {
 		d.Name = raw
 	}

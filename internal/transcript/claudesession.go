@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -165,7 +166,7 @@ func (s *session) newThread(run *Run) *thread {
 }
 
 // read hands each line that is a JSON object to f.
-func (s *session) read(path string, f func(line *object, typ string, n int) error) error {
+func (s *session) read(path string, f func(line *form.Object, typ string, n int) error) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -195,12 +196,12 @@ func (s *session) read(path string, f func(line *object, typ string, n int) erro
 			s.rep.problemIn(path, n, p, cause)
 			continue
 		}
-		o, ok := parseObject(b)
+		o, ok := form.ParseObject(b)
 		if !ok {
 			s.rep.problemIn(path, n, "", errors.New("the line is no JSON object"))
 			continue
 		}
-		typ, _ := o.str("type")
+		typ, _ := o.Str("type")
 		if err := f(o, typ, n); err != nil {
 			s.rep.problemIn(path, n, pathOf(err), err)
 		}
@@ -215,7 +216,7 @@ func pathOf(err error) string {
 }
 
 // mainLine sorts a line of the session's file to its thread.
-func (s *session) mainLine(o *object, typ string, n int) error {
+func (s *session) mainLine(o *form.Object, typ string, n int) error {
 	switch {
 	case isMessage(typ) && isTrue(o, "isSidechain"):
 		agent := s.sidechain(o)
@@ -252,79 +253,79 @@ func (s *session) child(threads map[string]*thread, agent string) *thread {
 var copiedLineFields = []string{"sessionId", "cwd", "version", "gitBranch"}
 
 // progress takes the copy of a sub-agent's message, unless the sub-agent has a file of its own.
-func (s *session) progress(o *object, n int) error {
-	raw, _ := o.get("data")
-	data, ok := parseObject(raw)
+func (s *session) progress(o *form.Object, n int) error {
+	raw, _ := o.Get("data")
+	data, ok := form.ParseObject(raw)
 	kind := ""
 	if ok {
-		kind, _ = data.str("type")
+		kind, _ = data.Str("type")
 	}
 	agent, _ := dataStr(data, "agentId")
 	if kind != "agent_progress" || agent == "" {
 		s.rep.skip(joinType("progress", kind))
 		return nil
 	}
-	if call, ok := o.str("parentToolUseID"); ok && call != "" {
+	if call, ok := o.Str("parentToolUseID"); ok && call != "" {
 		s.callOf[agent] = call
 	}
 	if s.owned[agent] != "" {
 		s.rep.skip("progress/agent_progress (the sub-agent's file is there)")
 		return nil
 	}
-	inner, _ := data.get("message")
-	line, ok := parseObject(inner)
+	inner, _ := data.Get("message")
+	line, ok := form.ParseObject(inner)
 	if !ok {
 		return at("/data/message", errNoMessage)
 	}
-	typ, _ := line.str("type")
+	typ, _ := line.Str("type")
 	if !isMessage(typ) {
 		s.rep.skip(joinType("progress/agent_progress", typ))
 		return nil
 	}
 	// The rest of the line around the copy is not kept.
-	for i, name := range o.names {
-		if _, has := line.get(name); !has && slices.Contains(copiedLineFields, name) {
-			line.put(name, o.values[i])
+	for i, name := range o.Names {
+		if _, has := line.Get(name); !has && slices.Contains(copiedLineFields, name) {
+			line.Put(name, o.Values[i])
 		} else if name != "type" && name != "data" {
-			s.rep.drop("agent_progress."+name, len(o.values[i]))
+			s.rep.drop("agent_progress."+name, len(o.Values[i]))
 		}
 	}
-	for i, name := range data.names {
+	for i, name := range data.Names {
 		if name != "type" && name != "message" && name != "agentId" {
-			s.rep.drop("agent_progress.data."+name, len(data.values[i]))
+			s.rep.drop("agent_progress.data."+name, len(data.Values[i]))
 		}
 	}
 	return s.child(s.copies, agent).line(line, typ, n)
 }
 
-func dataStr(o *object, name string) (string, bool) {
+func dataStr(o *form.Object, name string) (string, bool) {
 	if o == nil {
 		return "", false
 	}
-	return o.str(name)
+	return o.Str(name)
 }
 
 // linkAgent learns from a call's result which agent the call started.
-func (s *session) linkAgent(o *object) {
-	raw, _ := o.get("toolUseResult")
-	result, ok := parseObject(raw)
+func (s *session) linkAgent(o *form.Object) {
+	raw, _ := o.Get("toolUseResult")
+	result, ok := form.ParseObject(raw)
 	if !ok {
 		return
 	}
-	agent, ok := result.str("agentId")
+	agent, ok := result.Str("agentId")
 	if !ok || agent == "" || s.callOf[agent] != "" {
 		return
 	}
-	raw, _ = o.get("message")
-	message, ok := parseObject(raw)
+	raw, _ = o.Get("message")
+	message, ok := form.ParseObject(raw)
 	if !ok {
 		return
 	}
-	content, _ := message.get("content")
-	blocks, _ := parseArray(content)
+	content, _ := message.Get("content")
+	blocks, _ := form.ParseArray(content)
 	for _, b := range blocks {
-		if block, ok := parseObject(b); ok {
-			if id, ok := block.str("tool_use_id"); ok {
+		if block, ok := form.ParseObject(b); ok {
+			if id, ok := block.Str("tool_use_id"); ok {
 				s.callOf[agent] = id
 				return
 			}
@@ -334,10 +335,10 @@ func (s *session) linkAgent(o *object) {
 
 // sidechain names the agent of a sidechain line. Older files have no agent id: a chain is then named after
 // its first line.
-func (s *session) sidechain(o *object) string {
-	uuid, _ := o.str("uuid")
-	parent, _ := o.str("parentUuid")
-	if agent, ok := o.str("agentId"); ok && agent != "" {
+func (s *session) sidechain(o *form.Object) string {
+	uuid, _ := o.Str("uuid")
+	parent, _ := o.Str("parentUuid")
+	if agent, ok := o.Str("agentId"); ok && agent != "" {
 		return agent
 	}
 	root, ok := s.roots[parent]
@@ -355,11 +356,11 @@ func (s *session) sidechain(o *object) string {
 }
 
 // line adds one line to the thread.
-func (t *thread) line(o *object, typ string, n int) error {
+func (t *thread) line(o *form.Object, typ string, n int) error {
 	switch {
 	case isMessage(typ):
 	case typ == "system":
-		sub, _ := o.str("subtype")
+		sub, _ := o.Str("subtype")
 		if sub != "compact_boundary" {
 			t.s.rep.skip(joinType(typ, sub))
 			return nil
@@ -370,9 +371,9 @@ func (t *thread) line(o *object, typ string, n int) error {
 		return nil
 	default:
 		kind := ""
-		if raw, ok := o.get("data"); ok {
-			if data, ok := parseObject(raw); ok {
-				kind, _ = data.str("type")
+		if raw, ok := o.Get("data"); ok {
+			if data, ok := form.ParseObject(raw); ok {
+				kind, _ = data.Str("type")
 			}
 		}
 		t.s.rep.skip(joinType(typ, kind))
@@ -413,19 +414,19 @@ func (t *thread) settle() {
 }
 
 // start keeps what the first line tells about the whole session.
-func (t *thread) start(o *object, n int) {
+func (t *thread) start(o *form.Object, n int) {
 	if t.common != nil {
 		return
 	}
 	run := t.run
 	run.Line = n
-	if id, ok := o.str("sessionId"); ok && validIdentifier(id) {
+	if id, ok := o.Str("sessionId"); ok && validIdentifier(id) {
 		run.ThreadID = id
 	}
 	t.common = make(map[string]jsontext.Value)
 	for _, name := range commonLineFields {
-		if v, ok := o.get(name); ok && len(v) <= maxMember {
-			t.common[name] = compact(v)
+		if v, ok := o.Get(name); ok && len(v) <= maxMember {
+			t.common[name] = form.Compact(v)
 		}
 	}
 	run.Source = (&detail{Line: t.common}).source(ClaudeCode)
@@ -446,11 +447,11 @@ func joinType(typ, sub string) string {
 
 // agentKind reads which kind of agent a call asks for.
 func agentKind(c *Call) string {
-	o, ok := parseObject(c.Arguments)
+	o, ok := form.ParseObject(c.Arguments)
 	if !ok {
 		return ""
 	}
-	kind, _ := o.str("subagent_type")
+	kind, _ := o.Str("subagent_type")
 	return kind
 }
 

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/form"
 )
 
 // detectLines is how many lines are looked at; a broken first line must not hide the format.
@@ -180,12 +182,12 @@ func formatOf(v jsontext.Value) Format {
 
 // looseObject returns the names of an object's members, of unchecked JSON.
 func looseObject(v jsontext.Value) (map[string]bool, bool) {
-	o, ok := parseObjectWith(v, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	o, ok := form.ParseObjectWith(v, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	if !ok {
 		return nil, false
 	}
-	names := make(map[string]bool, len(o.names))
-	for _, n := range o.names {
+	names := make(map[string]bool, len(o.Names))
+	for _, n := range o.Names {
 		names[n] = true
 	}
 	return names, true

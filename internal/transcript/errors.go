@@ -33,9 +33,6 @@ var ErrUnresolvedBlob = errors.New("content is in the blob store")
 // ErrEncrypted is returned by [Export] for content that an executor encrypted. Waymark has no keys; export the events as they are.
 var ErrEncrypted = errors.New("is encrypted")
 
-// errTooDeep refuses values that no event could carry.
-var errTooDeep = errors.New("is nested too deep")
-
 // Problem is something in a file that was not imported.
 type Problem struct {
 	// File as given.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -55,6 +56,51 @@ func (x *exporter) callOf(m *schema.StateMessage, p *schema.Part) *schema.Call {
 		k.Turn = p.CallTurn
 	}
 	return x.calls[k]
+}
+
+// encoder writes the messages of the format. What became of a call it takes from the call.
+func (x *exporter) encoder(m *schema.StateMessage) *form.Encoder {
+	e := &form.Encoder{Keys: keysOfForm(x.f), Reasoning: form.FieldReasoning, Observations: x.f == SWEAgent}
+	if x.f == SWEAgent {
+		e.Reasoning = fieldThought
+	}
+	e.Outcome = func(p *schema.Part, d *form.Detail) (response jsontext.Value, isError *bool) {
+		response = p.Response
+		if d.From == fromMessage && x.f == ClaudeCode {
+			return response, nil
+		}
+		c := x.callOf(m, p)
+		if c == nil {
+			return response, nil
+		}
+		isError = c.IsError
+		if c.Error != nil {
+			if response == nil {
+				response = form.Quote(c.Error.Message)
+			}
+			if isError == nil {
+				isError = new(true)
+			}
+		}
+		return response, isError
+	}
+	return e
+}
+
+// chatMessages writes a message in chat form, with the members that a copy of its text stands in.
+func (x *exporter) chatMessages(m *schema.StateMessage) []jsontext.Value {
+	_, own := detailOf(m.Source, x.f)
+	e := x.encoder(m)
+	return e.ChatMessages(&m.Message, own || x.runFormat() == x.f, func(one *schema.Message) jsontext.Value {
+		d, _ := detailOf(one.Source, x.f)
+		return e.Chat(one, &d.Detail, func(o *form.Writer, content []schema.Part) {
+			for field, from := range d.Copy {
+				if from == "content" && len(content) > 0 && content[0].Content != nil {
+					o.Str(field, *content[0].Content)
+				}
+			}
+		})
+	})
 }
 
 // messages are the run's messages, and one for each result that no message carries: an executor may leave
@@ -115,16 +161,16 @@ func (x *exporter) openAI(w io.Writer) error {
 		messages = append(messages, x.chatMessages(&joined[i])...)
 	}
 	d, own := x.runDetail()
-	if d.Content == shapeList {
-		return write(w, array(messages))
+	if d.Content == form.ShapeList {
+		return write(w, form.Array(messages))
 	}
-	var o writer
+	var o form.Writer
 	if !own {
-		o.str("id", x.s.Head.Run)
+		o.Str("id", x.s.Head.Run)
 	}
-	o.members(d.Members)
-	o.set("messages", array(messages))
-	return write(w, o.value())
+	o.Members(d.Members)
+	o.Set("messages", form.Array(messages))
+	return write(w, o.Value())
 }
 
 // runDetail is what the run keeps of a document or session in the export's format; own is false for a run of another
@@ -177,22 +223,22 @@ func (x *exporter) sweAgent(w io.Writer) error {
 			steps = append(steps, x.sweStep(x.s.Turns[i].Turn, joined))
 		}
 	}
-	var o writer
-	o.members(d.Members)
-	o.set("history", array(history))
-	if d.Members["trajectory"] == nil && !d.lacks("trajectory") {
-		o.set("trajectory", array(steps))
+	var o form.Writer
+	o.Members(d.Members)
+	o.Set("history", form.Array(history))
+	if d.Members["trajectory"] == nil && !d.Lacks("trajectory") {
+		o.Set("trajectory", form.Array(steps))
 	}
-	if d.Members["info"] == nil && !d.lacks("info") {
-		o.set("info", x.sweInfo())
+	if d.Members["info"] == nil && !d.Lacks("info") {
+		o.Set("info", x.sweInfo())
 	}
-	return write(w, o.value())
+	return write(w, o.Value())
 }
 
 // sweStep is one step of the trajectory: what was said, done and seen. Its observation is the message's.
 func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Value {
-	var o writer
-	action, observation := quote(""), jsontext.Value("null")
+	var o form.Writer
+	action, observation := form.Quote(""), jsontext.Value("null")
 	for i := range x.s.Calls {
 		c := &x.s.Calls[i]
 		if c.Turn != turn {
@@ -201,10 +247,10 @@ func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Va
 		if c.Arguments.Kind() == '"' {
 			action = c.Arguments
 		} else if c.Arguments != nil {
-			action = quote(string(c.Arguments))
+			action = form.Quote(string(c.Arguments))
 		}
 		if c.Outcome != schema.OutcomeOpen {
-			observation = quote("")
+			observation = form.Quote("")
 		}
 		if c.Result != nil {
 			observation = c.Result
@@ -221,31 +267,31 @@ func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Va
 			break
 		}
 	}
-	o.set("action", action)
-	o.set(fieldObservation, observation)
-	o.str(fieldResponse, response)
-	return o.value()
+	o.Set("action", action)
+	o.Set(fieldObservation, observation)
+	o.Str(fieldResponse, response)
+	return o.Value()
 }
 
 // actionOf is the action that the source wrote beside the call.
 func (x *exporter) actionOf(m *schema.StateMessage) jsontext.Value {
 	d, _ := detailOf(m.Source, SWEAgent)
-	return d.Members[fieldAction]
+	return d.Members[form.FieldAction]
 }
 
 func (x *exporter) sweInfo() jsontext.Value {
-	var o writer
+	var o form.Writer
 	if e := x.s.Ended; e != nil {
 		d, _ := detailOf(e.Source, SWEAgent)
-		o.members(d.Members)
+		o.Members(d.Members)
 		if d.Members["exit_status"] == nil && x.runFormat() != SWEAgent {
-			o.str("exit_status", e.Status)
+			o.Str("exit_status", e.Status)
 		}
 		if e.Output != nil {
-			o.set("submission", e.Output)
+			o.Set("submission", e.Output)
 		}
 	}
-	return o.value()
+	return o.Value()
 }
 
 // runFormat is the format the run was imported from; empty for others.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -256,7 +257,7 @@ func (r *Report) drop(name string, size int) {
 // cannot go to the blob store.
 func (r *Report) within(members map[string]jsontext.Value, prefix string) {
 	total := 0
-	for _, name := range sortedKeys(members) {
+	for _, name := range form.SortedKeys(members) {
 		n := len(name) + len(members[name])
 		if total+n > maxRunSource {
 			r.drop(prefix+name, len(members[name]))
@@ -269,12 +270,12 @@ func (r *Report) within(members map[string]jsontext.Value, prefix string) {
 
 // text returns the JSON of a line or document, with U+FFFD in place of characters that no text can carry.
 func (r *Report) text(b []byte, line int) ([]byte, error) {
-	err := checkJSON(b)
+	err := form.CheckJSON(b)
 	if err == nil {
 		return b, nil
 	}
-	mended, n := replaceInvalid(b)
-	if n == 0 || checkJSON(mended) != nil {
+	mended, n := form.ReplaceInvalid(b)
+	if n == 0 || form.CheckJSON(mended) != nil {
 		return nil, err
 	}
 	if r.Replaced == 0 {
@@ -293,7 +294,7 @@ func (r *Report) close() {
 		return
 	}
 	var b strings.Builder
-	for i, name := range sortedKeys(r.Dropped) {
+	for i, name := range form.SortedKeys(r.Dropped) {
 		if i == maxNoted {
 			fmt.Fprintf(&b, " and %d more", len(r.Dropped)-i)
 			break

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -404,8 +405,8 @@ func (f *File) idOf(v jsontext.Value, line, index int, ids map[string]int) strin
 		return f.opts.RunID
 	}
 	name := ""
-	if o, ok := parseObject(v); ok && f.rep.Format == OpenAIChat {
-		name, _ = o.str("id")
+	if o, ok := form.ParseObject(v); ok && f.rep.Format == OpenAIChat {
+		name, _ = o.Str("id")
 	}
 	if name == "" {
 		name = f.opts.name(f.path)

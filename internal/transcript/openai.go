@@ -6,13 +6,11 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
-var (
-	errNoRole     = errors.New("the message has no role")
-	errNoMessages = errors.New("no list of messages")
-)
+var errNoMessages = errors.New("no list of messages")
 
 // maxRunSource bounds the members that the source of a run, of its end or of a compaction keeps, in bytes: these events
 // cannot move it to the blob store. Further members are counted in the report.
@@ -22,21 +20,21 @@ const maxRunSource = 64 << 10
 func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	run.Format = OpenAIChat
 	var messages []jsontext.Value
-	var o *object
-	if list, ok := parseArray(v); ok {
+	var o *form.Object
+	if list, ok := form.ParseArray(v); ok {
 		messages = list
 	} else {
-		o, ok = parseObject(v)
+		o, ok = form.ParseObject(v)
 		if !ok {
 			return nil, errNoMessages
 		}
-		raw, _ := o.take("messages")
-		if messages, ok = parseArray(raw); !ok {
+		raw, _ := o.Take("messages")
+		if messages, ok = form.ParseArray(raw); !ok {
 			return nil, at("/messages", errNoMessages)
 		}
 	}
 	b := newBuilder(run, OpenAIChat, rep)
-	c := chat{OpenAIChat}
+	c := chatDecoder(OpenAIChat)
 	if len(messages) == 0 {
 		rep.noMessage(run)
 	}
@@ -46,11 +44,11 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 			return nil, err
 		}
 		path := fmt.Sprintf("/messages/%d", i)
-		entry, ok := parseObject(raw)
+		entry, ok := form.ParseObject(raw)
 		if !ok {
 			return nil, at(path, errors.New("the message is no object"))
 		}
-		m, err := c.message(entry)
+		m, err := chatMessage(c, entry)
 		if err != nil {
 			return nil, at(path, err)
 		}
@@ -70,31 +68,31 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 			run.ID, plural(blocks, "part"))
 	}
 	if o != nil {
-		if model, ok := o.str("model"); ok {
+		if model, ok := o.Str("model"); ok {
 			run.Model = model
 		}
-		if v, ok := o.get("usage"); ok {
+		if v, ok := o.Get("usage"); ok {
 			run.End.Usage = chatUsage(v)
 		}
 		for _, name := range []string{"created_at", "created", "timestamp"} {
-			if v, ok := o.get(name); ok && run.StartedAt.IsZero() {
-				run.StartedAt = timeOf(v)
+			if v, ok := o.Get(name); ok && run.StartedAt.IsZero() {
+				run.StartedAt = form.TimeOf(v)
 			}
 		}
-		if id, ok := o.str("id"); ok && validIdentifier(id) {
+		if id, ok := o.Str("id"); ok && validIdentifier(id) {
 			run.ThreadID = id
 		}
 		run.Source = runSource(o, OpenAIChat, detail{}, rep)
 	} else {
-		run.Source = (&detail{Content: shapeList}).source(OpenAIChat)
+		run.Source = (&detail{Detail: form.Detail{Content: form.ShapeList}}).source(OpenAIChat)
 	}
 	return b.finish(), nil
 }
 
 // runSource keeps a document's own members, as far as they are small. It is never nil: an export of the run then knows
 // that what is not in it was not in the document.
-func runSource(o *object, f Format, d detail, rep *Report) jsontext.Value {
-	if d.Members = o.rest(); d.Members == nil {
+func runSource(o *form.Object, f Format, d detail, rep *Report) jsontext.Value {
+	if d.Members = o.Rest(); d.Members == nil {
 		d.Members = make(map[string]jsontext.Value)
 	}
 	rep.within(d.Members, "")
@@ -116,7 +114,7 @@ func at(path string, err error) error { return &pathError{path, err} }
 func chatAnswer(m *decoded) answer {
 	var a answer
 	if v, ok := m.d.Members["finish_reason"]; ok {
-		if s, ok := unquote(v); ok {
+		if s, ok := form.Unquote(v); ok {
 			a.finishReasons = []string{s}
 		}
 	}
@@ -124,45 +122,18 @@ func chatAnswer(m *decoded) answer {
 		a.usage = chatUsage(v)
 	}
 	if v, ok := m.d.Members["model"]; ok {
-		a.model, _ = unquote(v)
+		a.model, _ = form.Unquote(v)
 	}
 	if v, ok := m.d.Members["response_id"]; ok {
-		a.responseID, _ = unquote(v)
+		a.responseID, _ = form.Unquote(v)
 	}
 	return a
 }
 
-// chatUsage reads token counts by the names of either generation of the interface.
+// chatUsage reads token counts; nil where nothing was counted.
 func chatUsage(v jsontext.Value) *schema.Usage {
-	o, ok := parseObject(v)
-	if !ok {
-		return nil
-	}
-	u := new(schema.Usage)
-	first := func(names ...string) int64 {
-		for _, name := range names {
-			if v, ok := o.get(name); ok {
-				if n, ok := integer(v); ok && n >= 0 {
-					return n
-				}
-			}
-		}
-		return 0
-	}
-	u.InputTokens = first("prompt_tokens", "input_tokens")
-	u.OutputTokens = first("completion_tokens", "output_tokens")
-	u.CacheReadInputTokens = first("cache_read_input_tokens")
-	u.CacheCreationInputTokens = first("cache_creation_input_tokens")
-	if d, ok := takeObject(o, "prompt_tokens_details"); ok {
-		o = d
-		u.CacheReadInputTokens = first("cached_tokens")
-	}
-	o, _ = parseObject(v)
-	if d, ok := takeObject(o, "completion_tokens_details"); ok {
-		o = d
-		u.ReasoningOutputTokens = first("reasoning_tokens")
-	}
-	if u.IsZero() {
+	u := form.Usage(v)
+	if u == nil || u.IsZero() {
 		return nil
 	}
 	return u

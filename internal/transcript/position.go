@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -414,7 +415,7 @@ func (c *cursor) end() *schema.RunEndedData {
 		if c.moreSteps || before.Steps != nil {
 			end.Steps = append(now.Steps, c.run.trajectory()...)
 		}
-		if size := len(marshalValue(end.Steps)); size > maxRunSource {
+		if size := len(form.Marshal(end.Steps)); size > maxRunSource {
 			c.notes = append(c.notes, fmt.Sprintf("run %s: steps of the trajectory stay as they were imported first: the new ones have %d bytes", c.run.ID, size))
 			end.Steps = nil
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -19,12 +20,12 @@ var (
 // sweRun reads one trajectory: history is the source; trajectory has the observations that no message tells.
 func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	run.Format = SWEAgent
-	o, ok := parseObject(v)
+	o, ok := form.ParseObject(v)
 	if !ok {
 		return nil, errNoHistory
 	}
-	raw, _ := o.take("history")
-	history, ok := parseArray(raw)
+	raw, _ := o.Take("history")
+	history, ok := form.ParseArray(raw)
 	if !ok {
 		return nil, at("/history", errNoHistory)
 	}
@@ -37,12 +38,12 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 			return nil, err
 		}
 		path := fmt.Sprintf("/history/%d", i)
-		entry, ok := parseObject(raw)
+		entry, ok := form.ParseObject(raw)
 		if !ok {
 			return nil, at(path, errNotAnEntry)
 		}
 		demo := isTrue(entry, "is_demo")
-		action, hasAction := entry.str(fieldAction)
+		action, hasAction := entry.Str(form.FieldAction)
 		m, err := sweMessage(entry, b, demo)
 		if err != nil {
 			return nil, at(path, err)
@@ -65,24 +66,24 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		}
 	}
 	var d detail
-	traj, hasTrajectory := o.get("trajectory")
-	steps, ok := parseArray(traj)
+	traj, hasTrajectory := o.Get("trajectory")
+	steps, ok := form.ParseArray(traj)
 	if len(history)+len(steps) == 0 {
 		rep.noMessage(run)
 	}
 	if ok {
-		o.take("trajectory")
+		o.Take("trajectory")
 		b.fromTrajectory(steps, actions, answers)
 		d.Steps = keepSteps(steps, said, history)
-		if size := len(marshalValue(d.Steps)); d.Steps != nil && size > maxRunSource {
+		if size := len(form.Marshal(d.Steps)); d.Steps != nil && size > maxRunSource {
 			rep.drop("trajectory", size)
 			d.Steps = nil
 		}
 	} else if !hasTrajectory {
-		d.absent("trajectory")
+		d.Lacking("trajectory")
 	}
-	if _, has := o.get("info"); !has {
-		d.absent("info")
+	if _, has := o.Get("info"); !has {
+		d.Lacking("info")
 	}
 	sweEnd(o, run, rep)
 	run.Source = runSource(o, SWEAgent, d, rep)
@@ -91,21 +92,21 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 
 // sweMessage decodes a history entry: a chat message with thought, action and the ids of the calls that an
 // observation answers.
-func sweMessage(o *object, b *builder, demo bool) (*decoded, error) {
-	c := chat{SWEAgent}
-	thought, hasThought := o.takeStr(fieldThought)
-	content, contentIsText := o.str("content")
-	_, hasCalls := o.get("tool_calls")
-	action, hasAction := o.str(fieldAction)
+func sweMessage(o *form.Object, b *builder, demo bool) (*decoded, error) {
+	c := chatDecoder(SWEAgent)
+	thought, hasThought := o.TakeStr(fieldThought)
+	content, contentIsText := o.Str("content")
+	_, hasCalls := o.Get("tool_calls")
+	action, hasAction := o.Str(form.FieldAction)
 	ids, hasIDs := takeIDs(o)
-	role, _ := o.str("role")
+	role, _ := o.Str("role")
 
-	_, hasID := o.get("tool_call_id")
+	_, hasID := o.Get("tool_call_id")
 
 	// Before function calling the action is the call, and its text the arguments.
 	isCall := role == schema.RoleAssistant && hasAction && action != "" && !hasCalls && !demo
 	if isCall {
-		o.take(fieldAction)
+		o.Take(form.FieldAction)
 	}
 	answers := role == schema.RoleTool || role == schema.RoleUser && len(b.pending) == 0 && b.awaits()
 	var m *decoded
@@ -114,9 +115,9 @@ func sweMessage(o *object, b *builder, demo bool) (*decoded, error) {
 		m, err = sweObservation(c, o, ids, hasIDs)
 	} else {
 		if hasIDs {
-			o.put("tool_call_ids", idsValue(ids))
+			o.Put("tool_call_ids", idsValue(ids))
 		}
-		m, err = c.message(o)
+		m, err = chatMessage(c, o)
 	}
 	if err != nil {
 		return nil, err
@@ -125,7 +126,9 @@ func sweMessage(o *object, b *builder, demo bool) (*decoded, error) {
 		if contentIsText && thought == content {
 			m.d.Copy = map[string]string{fieldThought: "content"}
 		} else {
-			c.field(m, schema.Reasoning(thought), fieldThought)
+			part := schema.Reasoning(thought)
+			part.Source = (&form.Detail{Field: fieldThought}).Source(string(SWEAgent))
+			m.Parts = append(m.Parts, part)
 		}
 	}
 	if isCall {
@@ -133,8 +136,8 @@ func sweMessage(o *object, b *builder, demo bool) (*decoded, error) {
 		if words := strings.Fields(action); len(words) > 0 {
 			name = words[0]
 		}
-		m.calls = append(m.calls, pendingCall{
-			part: len(m.Parts), name: quote(name), args: quote(action), d: detail{Field: fieldAction},
+		m.calls = append(m.calls, form.Call{
+			Part: len(m.Parts), Name: form.Quote(name), Arguments: form.Quote(action), Detail: form.Detail{Field: form.FieldAction},
 		})
 		m.Parts = append(m.Parts, schema.Part{})
 	}
@@ -142,9 +145,9 @@ func sweMessage(o *object, b *builder, demo bool) (*decoded, error) {
 }
 
 // sweObservation decodes the message that brings a result back.
-func sweObservation(c chat, o *object, ids []string, hasIDs bool) (*decoded, error) {
-	content, hasContent := o.take("content")
-	m, err := c.message(o)
+func sweObservation(c *form.Decoder, o *form.Object, ids []string, hasIDs bool) (*decoded, error) {
+	content, hasContent := o.Take("content")
+	m, err := chatMessage(c, o)
 	if err != nil {
 		return nil, err
 	}
@@ -159,21 +162,21 @@ func sweObservation(c chat, o *object, ids []string, hasIDs bool) (*decoded, err
 		field = "tool_call_ids"
 	}
 	if !hasIDs {
-		m.d.absent("tool_call_ids")
+		m.d.Lacking("tool_call_ids")
 	}
 	for i, id := range ids {
-		p := pendingResponse{part: i, d: detail{Field: field}}
+		p := form.Response{Part: i, Detail: form.Detail{Field: field}}
 		if hasIDs && id != "" {
-			p.rawID = quote(id)
+			p.ID = form.Quote(id)
 		}
 		switch {
 		case i > 0:
 			// One observation for several calls is stored with the first of them.
-			p.d.From = fromFirst
+			p.Detail.From = fromFirst
 		case !hasContent:
-			p.d.absent("content")
+			p.Detail.Lacking("content")
 		default:
-			p.setContent(content)
+			p.SetContent(content)
 		}
 		m.Parts = append(m.Parts, schema.Part{})
 		m.responses = append(m.responses, p)
@@ -215,8 +218,8 @@ func (b *builder) fromTrajectory(steps []jsontext.Value, actions []string, answe
 				break
 			}
 			b.open = append(b.open[:i], b.open[i+1:]...)
-			c.Answered, c.Result = true, compact(obs)
-			c.ResultSource = (&detail{From: fromTrajectory}).source(SWEAgent)
+			c.Answered, c.Result = true, form.Compact(obs)
+			c.ResultSource = (&detail{Detail: form.Detail{From: fromTrajectory}}).source(SWEAgent)
 			s.Turn.source = append(s.Turn.source, sourceItem{result: c})
 			break
 		}
@@ -226,12 +229,12 @@ func (b *builder) fromTrajectory(steps []jsontext.Value, actions []string, answe
 // observationOf finds the trajectory's step of an action: the one at its place, else the last that matches.
 func observationOf(steps []jsontext.Value, k int, action string) (jsontext.Value, bool) {
 	match := func(i int) (jsontext.Value, bool) {
-		o, ok := parseObject(steps[i])
+		o, ok := form.ParseObject(steps[i])
 		if !ok {
 			return nil, false
 		}
-		a, isText := o.str(fieldAction)
-		obs, has := o.get(fieldObservation)
+		a, isText := o.Str(form.FieldAction)
+		obs, has := o.Get(fieldObservation)
 		return obs, has && isText && a == action && obs.Kind() != 'n'
 	}
 	if k < len(steps) {
@@ -248,24 +251,24 @@ func observationOf(steps []jsontext.Value, k int, action string) (jsontext.Value
 }
 
 // sweEnd reads info: how the agent came to its end, and what it handed in.
-func sweEnd(o *object, run *Run, rep *Report) {
-	raw, has := o.take("info")
-	info, ok := parseObject(raw)
+func sweEnd(o *form.Object, run *Run, rep *Report) {
+	raw, has := o.Take("info")
+	info, ok := form.ParseObject(raw)
 	if !ok {
 		if has {
-			o.put("info", raw)
+			o.Put("info", raw)
 		}
 		return
 	}
-	if stats, ok := info.get("model_stats"); ok {
-		if s, ok := parseObject(stats); ok {
-			in, _ := s.get("tokens_sent")
-			out, _ := s.get("tokens_received")
+	if stats, ok := info.Get("model_stats"); ok {
+		if s, ok := form.ParseObject(stats); ok {
+			in, _ := s.Get("tokens_sent")
+			out, _ := s.Get("tokens_received")
 			u := schema.Usage{}
-			if n, ok := integer(in); ok && n > 0 {
+			if n, ok := form.Integer(in); ok && n > 0 {
 				u.InputTokens = n
 			}
-			if n, ok := integer(out); ok && n > 0 {
+			if n, ok := form.Integer(out); ok && n > 0 {
 				u.OutputTokens = n
 			}
 			if !u.IsZero() {
@@ -274,11 +277,11 @@ func sweEnd(o *object, run *Run, rep *Report) {
 		}
 	}
 	d := detail{}
-	if sub, ok := info.get("submission"); ok && sub.Kind() == '"' {
-		run.End.Output = compact(sub)
-		info.take("submission")
+	if sub, ok := info.Get("submission"); ok && sub.Kind() == '"' {
+		run.End.Output = form.Compact(sub)
+		info.Take("submission")
 	}
-	status, hasStatus := info.str("exit_status")
+	status, hasStatus := info.Str("exit_status")
 	if hasStatus && status != "" {
 		run.End.Summary = status
 		if !strings.HasPrefix(status, "submitted") {
@@ -286,45 +289,40 @@ func sweEnd(o *object, run *Run, rep *Report) {
 			run.End.Error = &schema.Error{Type: status}
 		}
 	}
-	d.Members = info.rest()
+	d.Members = info.Rest()
 	rep.within(d.Members, "info.")
 	run.End.Source = d.source(SWEAgent)
 }
 
-func isTrue(o *object, name string) bool {
-	v, _ := o.get(name)
-	b, _ := boolean(v)
+func isTrue(o *form.Object, name string) bool {
+	v, _ := o.Get(name)
+	b, _ := form.Boolean(v)
 	return b
 }
 
 // takeIDs removes tool_call_ids if it is a list of strings.
-func takeIDs(o *object) ([]string, bool) {
-	v, _ := o.get("tool_call_ids")
-	values, ok := parseArray(v)
+func takeIDs(o *form.Object) ([]string, bool) {
+	v, _ := o.Get("tool_call_ids")
+	values, ok := form.ParseArray(v)
 	if !ok || len(values) == 0 {
 		return nil, false
 	}
 	ids := make([]string, 0, len(values))
 	for _, v := range values {
-		s, ok := unquote(v)
+		s, ok := form.Unquote(v)
 		if !ok {
 			return nil, false
 		}
 		ids = append(ids, s)
 	}
-	o.take("tool_call_ids")
+	o.Take("tool_call_ids")
 	return ids, true
 }
 
 func idsValue(ids []string) jsontext.Value {
 	values := make([]jsontext.Value, len(ids))
 	for i, id := range ids {
-		values[i] = quote(id)
+		values[i] = form.Quote(id)
 	}
-	return array(values)
-}
-
-func (o *object) put(name string, v jsontext.Value) {
-	o.names = append(o.names, name)
-	o.values = append(o.values, v)
+	return form.Array(values)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -24,8 +25,9 @@ type sweStep struct {
 	Members map[string]jsontext.Value `json:"members,omitzero"`
 }
 
-// Members of a step, and of a copy that is a call's result.
+// Members of a history entry, of a step, and of a copy that is a call's result.
 const (
+	fieldThought     = "thought"
 	fieldObservation = "observation"
 	fieldResponse    = "response"
 	copyResult       = "result"
@@ -37,44 +39,44 @@ type sweAnswer struct {
 	turn  *Turn
 	entry jsontext.Value
 	// members of the entry, once they are asked for.
-	members *object
+	members *form.Object
 }
 
 func (a *sweAnswer) get(name string) jsontext.Value {
 	if a.members == nil {
-		a.members, _ = parseObject(a.entry)
+		a.members, _ = form.ParseObject(a.entry)
 	}
-	v, _ := a.members.get(name)
+	v, _ := a.members.Get(name)
 	return v
 }
 
 // took reports whether a step is of this answer: it has the same action, or the same words where either has none.
-func (a *sweAnswer) took(step *object) bool {
+func (a *sweAnswer) took(step *form.Object) bool {
 	if step == nil {
 		return false
 	}
-	mine, theirs := a.get(fieldAction), member(step, fieldAction)
+	mine, theirs := a.get(form.FieldAction), member(step, form.FieldAction)
 	if mine == nil || theirs == nil {
 		mine, theirs = a.get("content"), member(step, fieldResponse)
 	}
 	return mine != nil && bytes.Equal(mine, theirs)
 }
 
-func member(o *object, name string) jsontext.Value {
-	v, _ := o.get(name)
+func member(o *form.Object, name string) jsontext.Value {
+	v, _ := o.Get(name)
 	return v
 }
 
 // keepSteps puts the steps of the trajectory to the answers that they are of. One that is of none stays with the answer
 // before it, so that all keep their order. Without any answer the steps are returned.
 func keepSteps(steps []jsontext.Value, said []*sweAnswer, history []jsontext.Value) []sweStep {
-	objects := make([]*object, len(steps))
+	objects := make([]*form.Object, len(steps))
 	for i, v := range steps {
-		objects[i], _ = parseObject(v)
+		objects[i], _ = form.ParseObject(v)
 	}
 	entries := make([]jsontext.Value, len(history))
 	for i, v := range history {
-		entries[i] = compact(v)
+		entries[i] = form.Compact(v)
 	}
 	var rest []sweStep
 	next := 0
@@ -108,14 +110,14 @@ func keepSteps(steps []jsontext.Value, said []*sweAnswer, history []jsontext.Val
 }
 
 // keepStep keeps one step with the answer a, which may be nil.
-func keepStep(v jsontext.Value, step *object, a *sweAnswer, entries []jsontext.Value) sweStep {
+func keepStep(v jsontext.Value, step *form.Object, a *sweAnswer, entries []jsontext.Value) sweStep {
 	var s sweStep
 	if step == nil {
-		s.Value = compact(v)
+		s.Value = form.Compact(v)
 		return s
 	}
-	for i, name := range step.names {
-		v := compact(step.values[i])
+	for i, name := range step.Names {
+		v := form.Compact(step.Values[i])
 		if from := a.copied(name, v); from != "" {
 			if s.Copy == nil {
 				s.Copy = make(map[string]string)
@@ -143,7 +145,7 @@ func (a *sweAnswer) copied(name string, v jsontext.Value) string {
 	if a == nil || v.Kind() != '"' {
 		return ""
 	}
-	for _, from := range []string{fieldAction, fieldThought, "content"} {
+	for _, from := range []string{form.FieldAction, fieldThought, "content"} {
 		if bytes.Equal(a.get(from), v) {
 			return from
 		}
@@ -162,7 +164,7 @@ func (a *sweAnswer) copied(name string, v jsontext.Value) string {
 // entriesOf keeps a list of history entries, such as what the model was asked with. ok is false for a list that repeats
 // no entry.
 func entriesOf(v jsontext.Value, entries []jsontext.Value) (kept []jsontext.Value, ok bool) {
-	list, _ := parseArray(v)
+	list, _ := form.ParseArray(v)
 	same := 0
 	flush := func() {
 		if same > 0 {
@@ -171,12 +173,12 @@ func entriesOf(v jsontext.Value, entries []jsontext.Value) (kept []jsontext.Valu
 		}
 	}
 	for i, e := range list {
-		if i < len(entries) && bytes.Equal(compact(e), entries[i]) {
+		if i < len(entries) && bytes.Equal(form.Compact(e), entries[i]) {
 			same++
 			continue
 		}
 		flush()
-		kept = append(kept, array([]jsontext.Value{compact(e)}))
+		kept = append(kept, form.Array([]jsontext.Value{form.Compact(e)}))
 	}
 	flush()
 	return kept, ok
@@ -187,33 +189,33 @@ func (x *exporter) step(s *sweStep, of *schema.StateMessage, entry jsontext.Valu
 	if s.Value != nil {
 		return s.Value
 	}
-	var o writer
-	said, ok := parseObject(entry)
-	for _, name := range sortedKeys(s.Copy) {
+	var o form.Writer
+	said, ok := form.ParseObject(entry)
+	for _, name := range form.SortedKeys(s.Copy) {
 		v := x.observed(of)
 		if from := s.Copy[name]; from != copyResult && ok {
-			v, _ = said.get(from)
+			v, _ = said.Get(from)
 		}
 		if v != nil {
-			o.set(name, v)
+			o.Set(name, v)
 		}
 	}
-	for _, name := range sortedKeys(s.History) {
+	for _, name := range form.SortedKeys(s.History) {
 		var list []jsontext.Value
 		for _, e := range s.History[name] {
-			if one, ok := parseArray(e); ok {
+			if one, ok := form.ParseArray(e); ok {
 				list = append(list, one...)
 				continue
 			}
-			n, _ := integer(e)
+			n, _ := form.Integer(e)
 			if from := len(list); n > 0 && int64(from)+n <= int64(len(history)) {
 				list = append(list, history[from:from+int(n)]...)
 			}
 		}
-		o.set(name, array(list))
+		o.Set(name, form.Array(list))
 	}
-	o.members(s.Members)
-	return o.value()
+	o.Members(s.Members)
+	return o.Value()
 }
 
 // observed is the result that only the trajectory had.

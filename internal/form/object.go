@@ -1,4 +1,4 @@
-package transcript
+package form
 
 import (
 	"bytes"
@@ -19,9 +19,12 @@ import (
 // maxDepth leaves room for the levels that an event adds around a value.
 const maxDepth = schema.MaxJSONDepth - 16
 
-// checkJSON reports what makes b anything but one JSON value that an event can carry: syntax, duplicate
+// ErrTooDeep refuses values that no event could carry.
+var ErrTooDeep = errors.New("is nested too deep")
+
+// CheckJSON reports what makes b anything but one JSON value that an event can carry: syntax, duplicate
 // names, invalid UTF-8, lone surrogates, too deep nesting.
-func checkJSON(b []byte) error {
+func CheckJSON(b []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(b))
 	for {
 		t, err := d.ReadToken()
@@ -32,7 +35,7 @@ func checkJSON(b []byte) error {
 			return err
 		}
 		if k := t.Kind(); (k == '{' || k == '[') && d.StackDepth() > maxDepth {
-			return &jsontext.SyntacticError{JSONPointer: d.StackPointer(), Err: errTooDeep}
+			return &jsontext.SyntacticError{JSONPointer: d.StackPointer(), Err: ErrTooDeep}
 		}
 		if d.StackDepth() == 0 {
 			break
@@ -44,9 +47,9 @@ func checkJSON(b []byte) error {
 	return nil
 }
 
-// replaceInvalid returns a copy of b in which each lone surrogate escape and each byte that is no UTF-8 is U+FFFD, and
+// ReplaceInvalid returns a copy of b in which each lone surrogate escape and each byte that is no UTF-8 is U+FFFD, and
 // how many those are.
-func replaceInvalid(b []byte) (out []byte, n int) {
+func ReplaceInvalid(b []byte) (out []byte, n int) {
 	out = make([]byte, 0, len(b))
 	for i := 0; i < len(b); {
 		if b[i] != '\\' {
@@ -87,16 +90,17 @@ func escaped(b []byte) rune {
 	return rune(v)
 }
 
-// object is a JSON object whose members are taken out one by one; what is left is what nobody knew.
-type object struct {
-	names  []string
-	values []jsontext.Value
+// Object is a JSON object whose members are taken out one by one; what is left is what nobody knew.
+type Object struct {
+	Names  []string
+	Values []jsontext.Value
 }
 
-// parseObject splits an object that was checked before. ok is false for any other value.
-func parseObject(v jsontext.Value) (o *object, ok bool) { return parseObjectWith(v) }
+// ParseObject splits an object that was checked before. ok is false for any other value.
+func ParseObject(v jsontext.Value) (o *Object, ok bool) { return ParseObjectWith(v) }
 
-func parseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *object, ok bool) {
+// ParseObjectWith is [ParseObject] for a value that was not checked before.
+func ParseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *Object, ok bool) {
 	if v.Kind() != '{' {
 		return nil, false
 	}
@@ -104,7 +108,7 @@ func parseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *object, ok 
 	if _, err := d.ReadToken(); err != nil {
 		return nil, false
 	}
-	o = new(object)
+	o = new(Object)
 	for d.PeekKind() != '}' {
 		name, err := d.ReadToken()
 		if err != nil {
@@ -115,14 +119,14 @@ func parseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *object, ok 
 		if err != nil {
 			return nil, false
 		}
-		o.names = append(o.names, key)
-		o.values = append(o.values, value.Clone())
+		o.Names = append(o.Names, key)
+		o.Values = append(o.Values, value.Clone())
 	}
 	return o, true
 }
 
-// parseArray splits an array that was checked before.
-func parseArray(v jsontext.Value) (values []jsontext.Value, ok bool) {
+// ParseArray splits an array that was checked before.
+func ParseArray(v jsontext.Value) (values []jsontext.Value, ok bool) {
 	if v.Kind() != '[' {
 		return nil, false
 	}
@@ -141,56 +145,75 @@ func parseArray(v jsontext.Value) (values []jsontext.Value, ok bool) {
 	return values, true
 }
 
-func (o *object) get(name string) (jsontext.Value, bool) {
-	for i, n := range o.names {
+// Get returns a member.
+func (o *Object) Get(name string) (jsontext.Value, bool) {
+	for i, n := range o.Names {
 		if n == name {
-			return o.values[i], true
+			return o.Values[i], true
 		}
 	}
 	return nil, false
 }
 
-// take removes a member and returns it.
-func (o *object) take(name string) (jsontext.Value, bool) {
-	for i, n := range o.names {
+// Take removes a member and returns it.
+func (o *Object) Take(name string) (jsontext.Value, bool) {
+	for i, n := range o.Names {
 		if n == name {
-			v := o.values[i]
-			o.names = append(o.names[:i:i], o.names[i+1:]...)
-			o.values = append(o.values[:i:i], o.values[i+1:]...)
+			v := o.Values[i]
+			o.Names = append(o.Names[:i:i], o.Names[i+1:]...)
+			o.Values = append(o.Values[:i:i], o.Values[i+1:]...)
 			return v, true
 		}
 	}
 	return nil, false
 }
 
-// str returns a member that is a string.
-func (o *object) str(name string) (string, bool) {
-	v, _ := o.get(name)
-	return unquote(v)
+// Str returns a member that is a string.
+func (o *Object) Str(name string) (string, bool) {
+	v, _ := o.Get(name)
+	return Unquote(v)
 }
 
-// takeStr removes a member if it is a string; any other value stays.
-func (o *object) takeStr(name string) (string, bool) {
-	s, ok := o.str(name)
+// TakeStr removes a member if it is a string; any other value stays.
+func (o *Object) TakeStr(name string) (string, bool) {
+	s, ok := o.Str(name)
 	if ok {
-		o.take(name)
+		o.Take(name)
 	}
 	return s, ok
 }
 
-// rest returns what is left as raw members, or nil.
-func (o *object) rest() map[string]jsontext.Value {
-	if len(o.names) == 0 {
+// Put adds a member behind the others.
+func (o *Object) Put(name string, v jsontext.Value) {
+	o.Names = append(o.Names, name)
+	o.Values = append(o.Values, v)
+}
+
+// TakeObject removes a member that is an object; the result is empty, not nil, when there is none.
+func TakeObject(o *Object, name string) (*Object, bool) {
+	v, _ := o.Get(name)
+	inner, ok := ParseObject(v)
+	if !ok {
+		return new(Object), false
+	}
+	o.Take(name)
+	return inner, true
+}
+
+// Rest returns what is left as raw members, or nil.
+func (o *Object) Rest() map[string]jsontext.Value {
+	if len(o.Names) == 0 {
 		return nil
 	}
-	m := make(map[string]jsontext.Value, len(o.names))
-	for i, n := range o.names {
-		m[n] = o.values[i]
+	m := make(map[string]jsontext.Value, len(o.Names))
+	for i, n := range o.Names {
+		m[n] = o.Values[i]
 	}
 	return m
 }
 
-func unquote(v jsontext.Value) (string, bool) {
+// Unquote returns the text of a JSON string; ok is false for any other value.
+func Unquote(v jsontext.Value) (string, bool) {
 	if v.Kind() != '"' {
 		return "", false
 	}
@@ -198,8 +221,8 @@ func unquote(v jsontext.Value) (string, bool) {
 	return string(b), err == nil
 }
 
-// quote returns the JSON text of s.
-func quote(s string) jsontext.Value {
+// Quote returns the JSON text of s.
+func Quote(s string) jsontext.Value {
 	b, err := jsontext.AppendQuote(nil, s)
 	if err != nil {
 		// Invalid UTF-8 became the replacement character; strings of checked JSON have none.
@@ -208,8 +231,8 @@ func quote(s string) jsontext.Value {
 	return b
 }
 
-// compact returns a copy of v without white space outside strings; strings and numbers stay to the letter.
-func compact(v jsontext.Value) jsontext.Value {
+// Compact returns a copy of v without white space outside strings; strings and numbers stay to the letter.
+func Compact(v jsontext.Value) jsontext.Value {
 	if v == nil {
 		return nil
 	}
@@ -220,8 +243,8 @@ func compact(v jsontext.Value) jsontext.Value {
 	return c
 }
 
-// integer reads a JSON number without fraction.
-func integer(v jsontext.Value) (int64, bool) {
+// Integer reads a JSON number without fraction.
+func Integer(v jsontext.Value) (int64, bool) {
 	if v.Kind() != '0' {
 		return 0, false
 	}
@@ -229,15 +252,15 @@ func integer(v jsontext.Value) (int64, bool) {
 	return n, err == nil
 }
 
-// boolean reads true or false.
-func boolean(v jsontext.Value) (b, ok bool) {
+// Boolean reads true or false.
+func Boolean(v jsontext.Value) (b, ok bool) {
 	k := v.Kind()
 	return k == 't', k == 't' || k == 'f'
 }
 
-// timeOf reads an RFC 3339 text, or a count of seconds since 1970. Anything else is no time.
-func timeOf(v jsontext.Value) time.Time {
-	if s, ok := unquote(v); ok {
+// TimeOf reads an RFC 3339 text, or a count of seconds since 1970. Anything else is no time.
+func TimeOf(v jsontext.Value) time.Time {
+	if s, ok := Unquote(v); ok {
 		if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 			return t.UTC()
 		}
@@ -252,12 +275,12 @@ func timeOf(v jsontext.Value) time.Time {
 	return time.Time{}
 }
 
-// marshalValue returns the JSON of v, which is made of strings, numbers and checked raw values.
-func marshalValue(v any) jsontext.Value {
+// Marshal returns the JSON of v, which is made of strings, numbers and checked raw values.
+func Marshal(v any) jsontext.Value {
 	b, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		// Only a programming error gets here; the value is unreadable, not wrong.
-		return quote(fmt.Sprintf("unwritable: %v", err))
+		return Quote(fmt.Sprintf("unwritable: %v", err))
 	}
 	return b
 }
