@@ -13,7 +13,12 @@ import (
 // Conversation returns what a model is sent when the run goes on: [schema.State.Conversation] of the run's state, with large fields
 // loaded. It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], and [ErrEncrypted] where the record has cipher text.
 func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
-	state, err := r.loaded(ctx)
+	return r.conversationAhead(ctx, nil)
+}
+
+// conversationAhead is Conversation once outcomes of calls are durable.
+func (r *Run) conversationAhead(ctx context.Context, outcomes []*outcomeAhead) ([]schema.Message, error) {
+	state, err := r.loaded(ctx, outcomes...)
 	if err != nil {
 		return nil, fmt.Errorf("conversation of run %s: %w", r.id, err)
 	}
@@ -79,12 +84,15 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 	return of
 }
 
-// loaded is [Run.State] with its large fields loaded.
-func (r *Run) loaded(ctx context.Context) (*schema.State, error) {
+// loaded is [Run.State] with its large fields loaded, once outcomes of calls are durable.
+func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.State, error) {
 	if r.ledger.headOnly() {
 		return nil, ErrNoContent
 	}
-	state := r.State()
+	state, err := r.ledger.foreseen(outcomes)
+	if err != nil {
+		return nil, err
+	}
 	return state, r.fleet.load(ctx, state)
 }
 

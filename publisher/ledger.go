@@ -123,6 +123,27 @@ func (l *ledger) keepHead() {
 	l.fold.keepHead()
 }
 
+// foreseen is a copy of the state as it will be once the outcomes of calls are durable.
+func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	state, writer := snapshot(l.fold.content()), l.writer
+	fold := localFold{run: l.run, state: state, head: &state.Head}
+	for _, o := range outcomes {
+		if openCall(fold.head, o.key) == nil {
+			continue // durable by now
+		}
+		it := o.draft.seal(&writer, writer.Last+1)
+		if it.verdict = fold.applyItem(it, 0); it.verdict.Kind == schema.Rejected {
+			return nil, fmt.Errorf("run %s: %w", l.run, rejectedError(it))
+		}
+		if err := writer.Commit(it.event); err != nil {
+			return nil, fmt.Errorf("run %s: %w", l.run, err)
+		}
+	}
+	return state, nil
+}
+
 // headOnly reports whether the handle keeps only the head.
 func (l *ledger) headOnly() bool {
 	l.mu.Lock()

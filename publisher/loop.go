@@ -3,6 +3,7 @@ package publisher
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,6 +60,8 @@ type ModelRequest struct {
 //   - the first turn begins with System and the task of the run;
 //   - an answer is recorded before a tool of it runs, and the model is not asked again for an answer that is recorded;
 //   - tools run in [Turn.Tool], which returns recorded results and treats calls in doubt by the tool's policy;
+//   - the model is shown results as they are recorded. Those of pure and idempotent tools may be on their way to the log meanwhile: the
+//     answer stands behind them, or is dropped. So an executor that dies loses one request at most; see AwaitResults;
 //   - a call that failed, was denied or was abandoned is shown to the model, as are a pure or idempotent call that timed out, and arguments
 //     that do not satisfy the schema of the tool. A held call makes the run wait for a person.
 //
@@ -97,6 +100,11 @@ type Loop struct {
 	ModelTries, ToolTries int
 	// Parallel is how many calls of one answer run at the same time, where they follow each other and their tools allow it; 0 means 8.
 	Parallel int
+	// AwaitResults asks the model only once all results are durable. Set it for a model whose provider keeps the conversation or runs tools
+	// itself: there a request has an effect although its answer is dropped. Otherwise the model is asked while the results of pure and
+	// idempotent tools are on their way to the log, one request ahead. If one cannot be recorded, or the run was taken over, the request is
+	// cancelled and its answer dropped.
+	AwaitResults bool
 }
 
 // Validate returns [ErrConfig] for a loop that cannot work.
@@ -139,7 +147,7 @@ func (l *Loop) prepare() error {
 
 // Work does what is left to do of a run; it is a [Work]. In addition to the errors of the run's own methods it returns those of [Loop.Validate],
 // [ErrNoContent] on a handle that keeps only the head, and the model's last error.
-func (l Loop) Work(ctx context.Context, run *Run) error {
+func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := l.prepare(); err != nil {
 		return err
 	}
@@ -153,12 +161,13 @@ func (l Loop) Work(ctx context.Context, run *Run) error {
 	if err := run.Sync(ctx); err != nil { // what a person settled, and answers, before anything is done
 		return err
 	}
-	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools))}
+	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools)), recording: newRecording()}
+	defer func() { err = cmp.Or(err, loop.recorded()) }()
 	for i := range l.Tools {
 		loop.tools[l.Tools[i].Name] = &l.Tools[i]
 	}
 	for {
-		if done, err := loop.step(ctx); done || err != nil {
+		if done, err := loop.step(ctx); done || err != nil && !errors.Is(err, errOvertaken) {
 			return err
 		}
 	}
@@ -169,6 +178,8 @@ type looping struct {
 	Loop
 	run   *Run
 	tools map[string]*Tool
+	// recording is what is on its way to the log.
+	recording *recording
 	// limit that the latest turn of this loop was started for; empty for none.
 	limit string
 	// given are the arguments of the calls of the turn, as the model gave them: a redaction may have changed those of the record.
@@ -180,7 +191,7 @@ type looping struct {
 
 // step does what comes next by the record: the calls of the latest answer, or the next question.
 func (l *looping) step(ctx context.Context) (done bool, err error) {
-	if err := l.actEarlier(ctx); err != nil {
+	if err := cmp.Or(l.actEarlier(ctx), l.recorded()); err != nil {
 		return false, err
 	}
 	head := l.run.Head()
@@ -195,6 +206,9 @@ func (l *looping) step(ctx context.Context) (done bool, err error) {
 	}
 	recorded := l.recordedLimit()
 	if limit.Kind != "" && limit.Kind != recorded {
+		if err := l.recorded(); err != nil {
+			return false, err
+		}
 		if err := l.run.Limit(ctx, limit.Kind, limit.Value, limit.Maximum); err != nil {
 			return false, err
 		}
@@ -254,6 +268,9 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	}
 	// end ends the run with what the model said last, which is loaded for nothing else.
 	end := func(with RunEnd, publish func(RunEnd) error) (bool, error) {
+		if err := l.recorded(); err != nil {
+			return false, err
+		}
 		said, err := l.run.lastAnswer(ctx)
 		if err != nil {
 			return false, err
@@ -331,8 +348,8 @@ func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	if most == 0 || head.MaxTurns > 0 && head.MaxTurns < most {
 		most = head.MaxTurns
 	}
-	recovering := head.TurnOpen && head.TurnPurpose == schema.PurposeRecovery
-	if most > 0 && head.Turn >= most && (!head.TurnOpen || recovering) {
+	open := head.TurnOpen && !head.TurnAnswered // the calls of an answer have been run
+	if most > 0 && head.Turn >= most && (!open || head.TurnPurpose == schema.PurposeRecovery) {
 		return Limit{Kind: schema.LimitTurns, Value: head.Turn, Maximum: most}, nil
 	}
 	if l.MaxTokens > 0 {
@@ -379,6 +396,9 @@ func (l *looping) tokens() (used int64) {
 
 // compact puts a summary in place of the conversation through the latest turn that is over.
 func (l *looping) compact(ctx context.Context, tokens int64) error {
+	if err := l.recorded(); err != nil {
+		return err
+	}
 	head := l.run.Head()
 	through := head.Turn
 	if head.TurnOpen {

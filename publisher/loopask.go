@@ -20,20 +20,29 @@ import (
 
 // ask asks the model in the next turn, or again in one that was left without an answer, and records what it answers.
 func (l *looping) ask(ctx context.Context, limit string) error {
-	turn, err := l.startTurn(ctx, limit)
+	if l.AwaitResults || limit != "" {
+		if err := l.recorded(); err != nil {
+			return err
+		}
+	}
+	turn, err := l.startTurn(ctx, limit) // publishes nothing right behind calls, unless there is a limit
 	if err != nil {
 		return err
 	}
-	conversation, err := l.run.Conversation(ctx)
+	conversation, err := l.run.conversationAhead(ctx, l.recording.ahead())
 	if err != nil {
-		return err
+		return cmp.Or(l.recorded(), err)
 	}
 	request := ModelRequest{Run: l.run.id, Turn: turn.number, Messages: conversation, Tools: slices.Clone(l.Tools), Limit: limit}
 	if limit != "" {
 		request.Tools = slices.DeleteFunc(request.Tools, func(t Tool) bool { return t.Name != l.Complete })
 	}
 	answer, err := l.askModel(ctx, request)
-	if err != nil {
+	// An answer stands behind the results that its model was shown, or nowhere.
+	switch failed := l.recorded(); {
+	case failed != nil:
+		return failed
+	case err != nil:
 		return fmt.Errorf("model in %s: %w", turn, err)
 	}
 	answer = l.complete(turn, answer, limit != "")
@@ -140,8 +149,10 @@ func (l *looping) leftOff() (left bool) {
 	return left
 }
 
-// askModel asks until there is an answer, or no try is left.
+// askModel asks until there is an answer, no try is left, or the answer would be of no use.
 func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, error) {
+	ctx, cancel := l.recording.context(ctx, l.run)
+	defer cancel()
 	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
 	for try := 1; ; try++ {
 		answer, err := within(ctx, l.ModelTimeout, l.Model, request)

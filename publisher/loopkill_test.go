@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,21 +18,32 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A loop dies at each of its events, before it is sent and before it is acknowledged, and in each tool. The next executor comes to the same
-// conversation; a side effect happens once, or its call is held; the model is asked again only for an answer that was not stored.
+// A loop dies at each of its events, before it is sent and before it is acknowledged, in each tool, and in each request to the model, with
+// the results before it on their way, stored and lost. The next executor comes to the same conversation; a side effect happens once, or its
+// call is held; the model is asked again only for an answer that was not stored, once.
 func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 	t.Parallel()
+	for name, await := range map[string]bool{"results on their way": false, "results awaited": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dieAnywhere(t, await)
+		})
+	}
+}
+
+func dieAnywhere(t *testing.T, await bool) {
+	t.Helper()
 	w := newWorld(t)
 	w.serve()
 	m := func() *scripted {
 		return &scripted{answers: map[int32]publisher.Answer{
 			1: calls(call("a", "look", `{"at":1}`), call("b", "mail", `{"at":1}`), call("c", "put", `{"at":2}`)),
-			2: calls(call("a", "look", `{"at":2}`), call("b", "mail", `{"at":2}`)),
+			2: calls(call("b", "mail", `{"at":2}`), call("a", "look", `{"at":2}`)),
 			3: {Message: assistant(schema.Text("It is done.")), Calls: []publisher.ToolCall{call("d", "submit", `{"result":"42"}`)}},
 		}}
 	}
 	// play works on the run until it ends; inTool is called in each tool.
-	play := func(ctx context.Context, m *scripted, run *publisher.Run, inTool func(publisher.Invocation)) error {
+	play := func(ctx context.Context, model publisher.Model, run *publisher.Run, inTool func(publisher.Invocation)) error {
 		tool := func(name string, replay schema.Replay) publisher.Tool {
 			return publisher.NewTool(name, "", replay, func(ctx context.Context, in place) (string, error) {
 				inTool(publisher.InvocationOf(ctx))
@@ -39,7 +51,7 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 			})
 		}
 		loop := publisher.Loop{
-			Model: m.model, System: "Work.", Complete: "submit", MaxTurns: 20, Parallel: 1,
+			Model: model, System: "Work.", Complete: "submit", MaxTurns: 20, Parallel: 1, AwaitResults: await,
 			Tools: []publisher.Tool{tool("look", publisher.Pure), tool("mail", publisher.Hold), tool("put", publisher.Idempotent), submit()},
 		}
 		return loop.Work(ctx, run)
@@ -49,7 +61,10 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 		nth  int64
 		sent bool
 		tool int64 // the nth tool
+		ask  int   // the nth request to the model
+		lost bool  // with the result of the last tool before it
 	}
+	lastTool := map[int]int64{2: 3, 3: 5} // before the nth request
 	deaths := []death{{}}
 	for n := range int64(events) {
 		deaths = append(deaths, death{nth: n + 1}, death{nth: n + 1, sent: true})
@@ -57,18 +72,24 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 	for n := range int64(5) {
 		deaths = append(deaths, death{tool: n + 1})
 	}
+	for n := range 3 {
+		deaths = append(deaths, death{ask: n + 1})
+		if !await && lastTool[n+1] > 0 {
+			deaths = append(deaths, death{ask: n + 1, lost: true})
+		}
+	}
 	var want []schema.Message
 	held := 0
 	for i, d := range deaths {
 		name, id, m := fmt.Sprintf("%+v", d), fmt.Sprint("r", i), m()
 		effects := map[string]int{}
-		var dead atomic.Bool
+		var dead, mute atomic.Bool
 		ctx, die := context.WithCancel(t.Context())
 		left := new(atomic.Int64)
 		left.Store(d.nth)
 		subject := []byte("HPUB " + w.names.EventSubject(id) + " ")
 		nc, err := nats.Connect(w.server.URL(), append(w.server.Options(), nats.NoReconnect(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), nats.SetCustomDialer(dialer(func(c net.Conn) net.Conn {
-			return &mortal{Conn: c, subject: subject, left: left, sent: d.sent, dead: &dead}
+			return &mortal{Conn: c, subject: subject, left: left, sent: d.sent, dead: &dead, mute: &mute}
 		})))...)
 		require.NoError(t, err)
 		f, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond})
@@ -77,14 +98,24 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 		nthTool := int64(0)
 		run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, Task: "write it"})
 		if err == nil {
-			err = play(ctx, m, run, func(inv publisher.Invocation) {
+			end := func() {
+				dead.Store(true)
+				die()
+				nc.Close()
+			}
+			err = play(ctx, func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+				answer, err := m.model(ctx, request)
+				if len(m.asked) == d.ask {
+					end()
+				}
+				return answer, err // too late
+			}, run, func(inv publisher.Invocation) {
 				require.False(t, dead.Load(), "%s: a tool ran in a dead process", name)
 				effects[inv.IdempotencyKey]++
 				if nthTool++; nthTool == d.tool {
-					dead.Store(true)
-					die()
-					nc.Close()
+					end()
 				}
+				mute.Store(d.lost && nthTool == lastTool[d.ask])
 			})
 		}
 		die()
@@ -109,7 +140,7 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 		require.NoError(t, err, name)
 		again := func(inv publisher.Invocation) { effects[inv.IdempotencyKey]++ }
 		for run != nil {
-			err := play(t.Context(), m, run, again)
+			err := play(t.Context(), m.model, run, again)
 			wait, isHeld := errors.AsType[*publisher.HeldError](err)
 			if !isHeld {
 				require.NoError(t, err, name)
@@ -134,6 +165,10 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 		}
 		require.Equal(t, want, s.Conversation(), name)
 		require.LessOrEqual(t, len(m.asked), 4, "%s: the model was asked again more than once", name)
+		if d.ask > 0 {
+			require.Len(t, m.asked, 4, name)
+		}
+		require.NoError(t, shownOtherwise(m.asked, s), name)
 		for key, n := range effects {
 			hold := strings.HasSuffix(key, ".b.1")
 			require.True(t, n == 1 || n == 2 && !hold, "%s: %s ran %d times", name, key, n)
@@ -141,4 +176,21 @@ func TestLoop_ExecutorDiesAnywhere_ComesToTheSameConversation(t *testing.T) {
 		require.Len(t, effects, 5, name)
 	}
 	require.Positive(t, held)
+}
+
+// shownOtherwise returns an error for an answer that does not stand behind what its model was shown.
+func shownOtherwise(asked []publisher.ModelRequest, s *schema.State) error {
+	shown := make(map[int32][]string)
+	for i := range asked {
+		shown[asked[i].Turn] = lines(asked[i].Messages)
+	}
+	all := lines(s.Conversation())
+	for i := range s.Turns {
+		turn := &s.Turns[i]
+		got := shown[turn.Turn]
+		if turn.Answer != nil && (len(got) == 0 || len(got) > len(all) || !slices.Equal(got, all[:len(got)])) {
+			return fmt.Errorf("turn %d: the model was shown %q, the record has %q", turn.Turn, got, all)
+		}
+	}
+	return nil
 }

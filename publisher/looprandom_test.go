@@ -34,7 +34,7 @@ func TestLoop_RandomAgentsUnderALimit_EndThroughTheCompletionTool(t *testing.T) 
 	for i := range agents {
 		group.Go(func() error {
 			id := fmt.Sprint("r", i)
-			n, err := randomAgent(t.Context(), f, id, rand.New(rand.NewPCG(uint64(i), 1))) //nolint:gosec // a test's
+			n, asked, err := randomAgent(t.Context(), f, id, rand.New(rand.NewPCG(uint64(i), 1))) //nolint:gosec // a test's
 			left.Add(int64(n))
 			if err != nil {
 				return fmt.Errorf("run %s: %w", id, err)
@@ -45,6 +45,11 @@ func TestLoop_RandomAgentsUnderALimit_EndThroughTheCompletionTool(t *testing.T) 
 				return fmt.Errorf("run %s: %w", id, err)
 			case s.Head.Status != schema.StatusCompleted || s.Head.CompletedBy != "end" || s.Head.Limit == "" || s.Head.Summary != "So far it came." || string(s.Ended.Output) != `"so far"`:
 				return fmt.Errorf("run %s ended as %s, by %q, limit %q, summary %q, output %s", id, s.Head.Status, s.Head.CompletedBy, s.Head.Limit, s.Head.Summary, s.Ended.Output)
+			case len(asked) > len(s.Turns)+n:
+				return fmt.Errorf("run %s: the model was asked %d times for %d turns, and the executor left %d times", id, len(asked), len(s.Turns), n)
+			}
+			if err := shownOtherwise(asked, s); err != nil {
+				return fmt.Errorf("run %s: %w", id, err)
 			}
 			return nil
 		})
@@ -54,8 +59,8 @@ func TestLoop_RandomAgentsUnderALimit_EndThroughTheCompletionTool(t *testing.T) 
 	t.Logf("%d agents, left %d times", agents, left.Load())
 }
 
-// randomAgent works on a run until it has ended, and returns how often an executor left it in the middle.
-func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.Rand) (left int, err error) {
+// randomAgent works on a run until it has ended, and returns how often an executor left it in the middle, and what the model was asked.
+func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.Rand) (left int, asked []publisher.ModelRequest, err error) {
 	leaves := errors.New("the executor leaves")
 	var leave context.CancelCauseFunc
 	at := 1 + rnd.IntN(12)
@@ -66,6 +71,7 @@ func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.R
 	}
 	names := []string{"look", "put", "submit", "fly"}
 	model := func(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+		asked = append(asked, request)
 		step()
 		answer := publisher.Answer{Usage: &schema.Usage{InputTokens: 100, OutputTokens: int64(rnd.IntN(100))}}
 		if request.Limit != "" {
@@ -91,6 +97,7 @@ func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.R
 	}
 	loop := publisher.Loop{
 		Model: model, Tools: []publisher.Tool{tool("look", publisher.Pure), tool("put", publisher.Idempotent), submit()}, Complete: "submit", Parallel: 1,
+		AwaitResults: rnd.IntN(3) == 0,
 	}
 	if rnd.IntN(2) == 0 {
 		loop.MaxTurns = 1 + rnd.Int32N(8)
@@ -104,7 +111,7 @@ func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.R
 		err = loop.Work(working, run)
 		leave(nil)
 		if err == nil || !errors.Is(err, leaves) && !errors.Is(err, context.Canceled) {
-			return left, err
+			return left, asked, err
 		}
 		left++
 		at = 1 + rnd.IntN(12)
@@ -112,5 +119,5 @@ func randomAgent(ctx context.Context, f *publisher.Fleet, id string, rnd *rand.R
 		run, err = f.Resume(resume, id, publisher.ResumeSpec{})
 		cancel()
 	}
-	return left, err
+	return left, asked, err
 }

@@ -28,6 +28,9 @@ type called struct {
 func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([]called, error) {
 	results := make([]called, len(calls))
 	for from := 0; from < len(calls); {
+		if err := l.recorded(); err != nil {
+			return nil, err
+		}
 		to := from + 1
 		for to < len(calls) && l.concurrent(calls[from].Name) && l.concurrent(calls[to].Name) {
 			to++
@@ -78,7 +81,11 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	recorded := call.Replay
 	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter of it and the recorded policy counts
 	if schema.Stricter(recorded, t.Replay).Rerunnable() {
-		return turn.Tool(ctx, call, l.retried(run, timeout))
+		result, ahead, err := turn.tool(ctx, call, l.retried(run, timeout))
+		if ahead != nil {
+			l.recording.add(ahead)
+		}
+		return result, err
 	}
 	return l.once(ctx, turn, call, run, timeout)
 }

@@ -127,13 +127,8 @@ func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, e
 
 // publishAnd is publish that ends the handle with last, unless that is nil, before anything else can be published.
 func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]schema.Verdict, error) {
-	for i := range drafts {
-		d := &drafts[i]
-		var err error
-		d.at = r.fleet.timeOf(ctx, d.at)
-		if d.body, d.dataref, err = r.fleet.prepare(ctx, r.id, d.data); err != nil {
-			return nil, fmt.Errorf("run %s: %w", r.id, err)
-		}
+	if err := r.prepare(ctx, drafts); err != nil {
+		return nil, err
 	}
 	if err := r.slot.enter(ctx); err != nil {
 		return nil, err
@@ -159,6 +154,21 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 		return nil, err
 	}
 	return verdicts(items[len(items)-len(drafts):]), nil
+}
+
+// prepare brings drafts into the form in which they are recorded, unless they are in it.
+func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
+	for i := range drafts {
+		d := &drafts[i]
+		if d.body != nil {
+			continue
+		}
+		d.at = r.fleet.timeOf(ctx, d.at)
+		if d.body, d.dataref, err = r.fleet.prepare(ctx, r.id, d.data); err != nil {
+			return fmt.Errorf("run %s: %w", r.id, err)
+		}
+	}
+	return nil
 }
 
 // publishSlot lets one publish of a run through at a time; those that wait go through in order.

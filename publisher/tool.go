@@ -76,20 +76,82 @@ func Result(v any) (ToolResult, error) {
 // repeating the call publishes it.
 // Parallel calls of one turn may be run from several goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
+	result, ahead, err := t.tool(ctx, call, run)
+	if ahead == nil {
+		return result, err
+	}
+	if failed := ahead.record(); failed != nil && !errors.Is(failed, errOvertaken) {
+		return result, errors.Join(err, failed)
+	}
+	return result, err
+}
+
+// errOvertaken: a call was closed by another before its outcome was published, which is not recorded.
+var errOvertaken = errors.New("the call was closed before its outcome was recorded")
+
+// outcomeAhead is the outcome of a tool that ran, in the form in which it is going to be recorded.
+type outcomeAhead struct {
+	key   schema.CallKey
+	draft draft
+	// record makes it durable. It must be called once.
+	record func() error
+}
+
+// tool is Tool up to the outcome of a tool that ran: ahead is not recorded yet, nil where nothing is to be recorded.
+func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result ToolResult, ahead *outcomeAhead, err error) {
 	r := t.run
 	if err := r.settled(ctx); err != nil {
-		return ToolResult{}, err
+		return ToolResult{}, nil, err
 	}
 	key, ok := r.ledger.calls.reserve(t.number, call.ID, call.Occurrence)
 	if !ok {
-		return ToolResult{}, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
+		return ToolResult{}, nil, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
 	}
 	ended := false
-	defer func() { r.ledger.calls.release(key, ended) }()
+	defer func() {
+		if ahead == nil {
+			r.ledger.calls.release(key, ended)
+		}
+	}()
 	c := callRunner{run: r, key: key, asked: call, tool: run}
-	result, err := c.drive(ctx, t)
-	ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
-	return result, err
+	result, err = c.drive(ctx, t)
+	isOpen := func() bool { return r.ledger.call(key).open != nil }
+	if c.ran == nil || !isOpen() {
+		ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
+		if c.ran != nil {
+			r.ledger.calls.returned(key)
+		}
+		return result, nil, err
+	}
+	// The tool has run: that is recorded even if the caller's context has ended.
+	ctx = context.WithoutCancel(ctx)
+	drafts := []draft{c.ran.draft}
+	failure := func(why error) error {
+		return fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, why)
+	}
+	if failed := r.prepare(ctx, drafts); failed != nil {
+		return result, nil, errors.Join(err, failure(failed))
+	}
+	return result, &outcomeAhead{key: key, draft: drafts[0], record: func() error {
+		defer func() { r.ledger.calls.release(key, ended) }()
+		failed := errOvertaken
+		if isOpen() {
+			var verdicts []schema.Verdict
+			if verdicts, failed = r.publish(ctx, drafts...); failed == nil {
+				failed = r.Flush(ctx)
+			}
+			if failed == nil && verdicts[0].Kind != schema.Applied {
+				failed = errOvertaken
+			}
+		}
+		if ended = failed == nil || errors.Is(failed, errOvertaken); ended {
+			r.ledger.calls.returned(key)
+		}
+		if failed != nil {
+			return failure(failed)
+		}
+		return nil
+	}}, err
 }
 
 // callRunner brings one call to its outcome, as far as its record allows. Each step publishes at most one thing; then the call is looked
@@ -104,6 +166,8 @@ type callRunner struct {
 	callView
 	// proofs counts the events that were published for a proof of the epoch.
 	proofs int
+	// ran is what became of the tool, once it ran.
+	ran *outcome
 }
 
 // look looks the call up.
@@ -133,7 +197,8 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 		}
 		switch {
 		case c.outcome != nil:
-			return c.publishOutcome(ctx, c.outcome)
+			c.ran = c.outcome
+			return c.ran.result, c.ran.err
 		case c.open == nil:
 			return c.recorded(ctx)
 		case c.open.InDoubt:
@@ -195,7 +260,7 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 	return nil
 }
 
-// invoke runs the tool and publishes what became of it.
+// invoke runs the tool.
 func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	r, key := c.run, c.key
 	inv := Invocation{Key: key, IdempotencyKey: c.idempotencyKey(), Epoch: r.Epoch()}
@@ -237,7 +302,8 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		o.draft = returnedDraft(key, o.result)
 	}
 	r.ledger.calls.ran(key, o)
-	return c.publishOutcome(ctx, o)
+	c.ran = o
+	return o.result, o.err
 }
 
 // unknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
@@ -262,18 +328,6 @@ type outcome struct {
 	result ToolResult
 	err    error
 	draft  draft
-}
-
-// publishOutcome returns what became of a tool, and publishes it if it is not durable yet. The tool has run: that is recorded even if the
-// caller's context has ended.
-func (c *callRunner) publishOutcome(ctx context.Context, o *outcome) (ToolResult, error) {
-	if c.run.ledger.call(c.key).open != nil {
-		if err := c.run.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
-			return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err))
-		}
-	}
-	c.run.ledger.calls.returned(c.key)
-	return o.result, o.err
 }
 
 // panicError is a panic of a function of the user's, a tool or what answers for one.

@@ -1,0 +1,59 @@
+package publisher
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// recording is the outcomes of pure and idempotent calls that are on their way to the log while the loop goes on.
+type recording struct {
+	group *errgroup.Group
+	// failed ends when an outcome cannot be recorded, which is its cause.
+	failed context.Context //nolint:containedctx // the life of the group
+
+	mu       sync.Mutex
+	outcomes []*outcomeAhead
+}
+
+func newRecording() *recording {
+	r := new(recording)
+	r.group, r.failed = errgroup.WithContext(context.Background())
+	return r
+}
+
+// add begins to record an outcome.
+func (r *recording) add(ahead *outcomeAhead) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outcomes = append(r.outcomes, ahead)
+	r.group.Go(ahead.record)
+}
+
+// ahead are the outcomes that may not be durable yet.
+func (r *recording) ahead() []*outcomeAhead {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.outcomes)
+}
+
+// context returns one that ends when an outcome cannot be recorded or the run is taken over, with the reason as its cause.
+func (r *recording) context(parent context.Context, run *Run) (ctx context.Context, cancel context.CancelFunc) {
+	parent, leave := run.Context(parent)
+	ctx, fail := context.WithCancelCause(parent)
+	stop := context.AfterFunc(r.failed, func() { fail(context.Cause(r.failed)) })
+	return ctx, func() {
+		stop()
+		fail(nil)
+		leave()
+	}
+}
+
+// recorded waits until all outcomes are durable. Whatever the loop publishes stands behind it.
+func (l *looping) recorded() error {
+	err := l.recording.group.Wait()
+	l.recording = newRecording()
+	return err
+}
