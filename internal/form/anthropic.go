@@ -249,8 +249,14 @@ func (e *Encoder) result(o *Writer, p *schema.Part, d *Detail) {
 	o.Str("type", "tool_result")
 	writeID(o, "tool_use_id", e.callID(p.ID), d)
 	v, isError := e.outcome(p, d)
-	switch {
+	switch parts := resultParts(v); {
 	case d.Lacks("content"):
+	case e.Strict && parts != nil:
+		blocks := make([]jsontext.Value, len(parts))
+		for i := range parts {
+			blocks[i] = e.AnthropicBlock(&parts[i])
+		}
+		o.Set("content", Array(blocks))
 	case d.Content == ShapeNull && !e.Strict:
 		o.Set("content", jsontext.Value("null"))
 	case v == nil, v.Kind() == 'n' && e.Strict, v.Kind() == 'n' && d.Content == "":

@@ -432,7 +432,14 @@ func (e *Encoder) chatCall(p *schema.Part, d *Detail) jsontext.Value {
 
 func (e *Encoder) chatFunction(p *schema.Part, d *Detail, arguments string) jsontext.Value {
 	var o Writer
-	writeName(&o, p.Name, d)
+	e.function(&o, p, d, arguments)
+	o.Members(d.Inner)
+	return o.Value()
+}
+
+// function writes the name and the arguments of a call.
+func (e *Encoder) function(o *Writer, p *schema.Part, d *Detail, arguments string) {
+	writeName(o, p.Name, d)
 	switch {
 	case d.Lacks(arguments):
 	case p.Arguments.Kind() == '"', d.Content != "":
@@ -442,8 +449,6 @@ func (e *Encoder) chatFunction(p *schema.Part, d *Detail, arguments string) json
 	default:
 		o.Str(arguments, string(p.Arguments))
 	}
-	o.Members(d.Inner)
-	return o.Value()
 }
 
 // chatResultBlocks are the blocks that a result may be made of, and the member of each.
@@ -452,6 +457,15 @@ var chatResultBlocks = map[string]string{"text": "text"}
 // chatResult writes the response of a call as the message's content.
 func (e *Encoder) chatResult(o *Writer, p *schema.Part, d *Detail) {
 	v, _ := e.outcome(p, d)
+	if parts := resultParts(v); e.Strict && parts != nil {
+		texts := make([]jsontext.Value, len(parts))
+		for i := range parts {
+			e.place(&parts[i], parts[i].Type == schema.PartText)
+			texts[i] = e.chatBlock(&parts[i])
+		}
+		o.Set("content", Array(texts))
+		return
+	}
 	switch {
 	case d.Lacks("content"):
 	case e.Strict && (v == nil || v.Kind() == 'n'):

@@ -1,0 +1,150 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/wire"
+)
+
+// comesBack reads arbitrary bytes as a response: nothing panics, and what was read is in the next request as it was. sent takes from a
+// response what the request must have, and had from the request what it has.
+func comesBack(t *testing.T, f wire.Form, response []byte, sent, had func(body map[string]any) []any) {
+	t.Helper()
+	answer, err := f.Answer(response)
+	if err != nil {
+		return
+	}
+	conversation, err := recorded(jsontext.Value(`"done"`), answer, user("Go on."))
+	if err != nil {
+		return // ids that no event can carry, which the loop replaces
+	}
+	request, err := f.Request(publisher.ModelRequest{Messages: conversation}, nil)
+	if err != nil {
+		t.Fatalf("%s\nis no conversation: %v", response, err)
+	}
+	if !jsontext.Value(request).IsValid() {
+		t.Fatalf("no JSON: %s", request)
+	}
+	var in, out map[string]any
+	if err := json.Unmarshal(response, &in); err != nil {
+		return // a number that no float can hold
+	}
+	if err := json.Unmarshal(request, &out); err != nil {
+		t.Fatal(err)
+	}
+	if want, got := sent(in), had(out); !reflect.DeepEqual(want, got) {
+		t.Fatalf("%s\nhas\n%v\nand came back as\n%v", response, want, got)
+	}
+}
+
+func FuzzAnthropic(f *testing.F) {
+	f.Add([]byte(anthropicResponse))
+	f.Add([]byte(`{"type":"message","role":"assistant","content":[{"type":"text","text":""},{"type":"text"},{"type":"thinking"},{"type":"image","source":{}},5]}`))
+	f.Add([]byte(`{"type":"message","content":[{"type":"tool_use","input":null},{"type":"tool_use","id":"a","name":"b"},{"type":"tool_result"}]}`))
+	f.Fuzz(func(t *testing.T, response []byte) {
+		sent := func(in map[string]any) []any {
+			content, _ := in["content"].([]any)
+			return slices.DeleteFunc(content, func(b any) bool {
+				// Empty texts, and thoughts that are not signed.
+				block, _ := b.(map[string]any)
+				filled := 0
+				for name, v := range block {
+					if list, isList := v.([]any); name != "type" && name != "thinking" && name != "text" && v != nil && (!isList || len(list) > 0) {
+						filled++
+					}
+				}
+				text, isText := block["text"].(string)
+				switch block["type"] {
+				case "text":
+					return isText && text == "" && filled == 0
+				case "thinking":
+					_, isThought := block["thinking"].(string)
+					return len(block) == 1 || isThought && len(block) == 2
+				}
+				return false
+			})
+		}
+		had := func(out map[string]any) []any {
+			for _, m := range out["messages"].([]any) { //nolint:errcheck // it is a list of objects
+				if at(m, "role") == "assistant" {
+					return m.(map[string]any)["content"].([]any) //nolint:errcheck // as above
+				}
+			}
+			return []any{}
+		}
+		comesBack(t, wire.Anthropic, response, func(in map[string]any) []any { return append([]any{}, withSafeIDs(sent(in))...) }, had)
+	})
+}
+
+// withSafeIDs returns blocks with the ids that Anthropic takes.
+func withSafeIDs(blocks []any) []any {
+	for _, b := range blocks {
+		block, _ := b.(map[string]any)
+		id, isText := block["id"].(string)
+		if block["type"] != "tool_use" || !isText {
+			continue
+		}
+		safe := []rune(id)
+		for i, r := range safe {
+			if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' {
+				safe[i] = '_'
+			}
+		}
+		block["id"] = string(safe)
+	}
+	return blocks
+}
+
+func FuzzOpenAIChat(f *testing.F) {
+	f.Add([]byte(chatResponse))
+	f.Add([]byte(`{"choices":[{"message":{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"b"},{"type":"image_url"},5]}}]}`))
+	f.Add([]byte(`{"choices":[{"message":{"role":"assistant","content":{"a":1},"name":"n","tool_calls":[{"id":"a","function":{"name":"f"}},{"id":"b","type":"x","function":{"name":"g","arguments":null}}]}}]}`))
+	f.Fuzz(func(t *testing.T, response []byte) {
+		clean := func(m any) []any {
+			message, _ := m.(map[string]any)
+			for name, v := range message {
+				if list, isList := v.([]any); v == nil && name != "content" || isList && len(list) == 0 && name != "content" ||
+					slices.Contains([]string{"timestamp", "created_at", "created", "finish_reason", "usage", "model", "response_id", "id", "index"}, name) {
+					delete(message, name)
+				}
+			}
+			return []any{message}
+		}
+		comesBack(t, wire.OpenAIChat, response, func(in map[string]any) []any {
+			return clean(at(in, "choices", 0, "message"))
+		}, func(out map[string]any) []any {
+			if m := at(out, "messages", 1); m != nil {
+				return clean(m)
+			}
+			// A message without parts is not sent: it has no content.
+			var in map[string]any
+			_ = json.Unmarshal(response, &in)
+			return clean(at(in, "choices", 0, "message"))
+		})
+	})
+}
+
+func FuzzOpenAIResponses(f *testing.F) {
+	f.Add([]byte(responsesResponse))
+	f.Add([]byte(`{"status":"completed","output":[5,{"type":"reasoning"},{"type":"reasoning","summary":[{"text":"a"},5,{}]},{"type":"message","role":"assistant","content":[]}]}`))
+	f.Add([]byte(`{"status":"completed","output":[{"type":"message","role":"user","content":[{"type":"output_text","text":"a"}]},{"type":"function_call","call_id":"a","name":"f","arguments":{"a":1}}]}`))
+	f.Fuzz(func(t *testing.T, response []byte) {
+		comesBack(t, wire.OpenAIResponses, response, func(in map[string]any) []any {
+			output, _ := in["output"].([]any)
+			return append([]any{}, output...)
+		}, func(out map[string]any) []any {
+			input, _ := out["input"].([]any)
+			input = input[1:] // what the user said
+			return append([]any{}, slices.DeleteFunc(input, func(item any) bool {
+				typ := at(item, "type")
+				return (typ == "function_call_output" || typ == "custom_tool_call_output") && len(item.(map[string]any)) == 3 && at(item, "output") == "done" //nolint:errcheck // it is an object
+			})...)
+		})
+	})
+}
