@@ -75,6 +75,7 @@ func Cases() []Case {
 		boundaryCase(),
 		boundariesCase(),
 		turnCase(),
+		loopCase(),
 		neighboursCase(),
 		lagCase(),
 		foldCase(),
