@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -171,4 +172,31 @@ func TestLoop_CallClosedBeforeItsResultIsRecorded_TheModelIsShownTheRecord(t *te
 	s := w.requireSameFold(run)
 	require.Equal(t, said, lines(s.Conversation())[:len(said)])
 	require.Equal(t, schema.StatusCompleted, s.Head.Status)
+}
+
+// An answer with more calls than an event can carry is recorded with the first of them, and the model is told.
+func TestLoop_AnswerOfVeryManyCalls_TheModelReadsThatTheyAreTooMany(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var list []publisher.ToolCall
+	parts := []schema.Part{schema.Text("I look everywhere.")}
+	for i := range 6000 {
+		list = append(list, call(fmt.Sprint("c", i), "look", `{"at":1,"why":"`+strings.Repeat("x", 100)+`"}`))
+		parts = append(parts, schema.CallPart(list[i].ID, "look"))
+	}
+	m := &scripted{answers: map[int32]publisher.Answer{1: {Message: assistant(parts...), Calls: list}}}
+	var ran atomic.Int64
+	looking := publisher.NewTool("look", "", publisher.Pure, func(context.Context, map[string]any) (string, error) {
+		ran.Add(1)
+		return "", nil
+	})
+	run := start(t, w.fleet(), "r1")
+	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{looking}}.Work(t.Context(), run))
+	require.EqualValues(t, 1024, ran.Load())
+	s := w.requireSameFold(run)
+	require.Equal(t, schema.StatusCompleted, s.Head.Status)
+	require.Len(t, s.Calls, 1500)
+	said := m.sent()[1]
+	require.Len(t, said, 1+1+2*1500, "task, text, and each call with a response")
+	require.Contains(t, said[len(said)-1], `"type":"too_many_calls","message":"the answer had 6000 calls, which is too large to be recorded`)
 }

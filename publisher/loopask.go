@@ -46,12 +46,37 @@ func (l *looping) ask(ctx context.Context, limit string) error {
 		return fmt.Errorf("model in %s: %w", turn, err)
 	}
 	answer = l.complete(turn, answer, limit != "")
+	_, err = turn.Answer(ctx, answer)
+	for total := len(answer.Calls); errors.Is(err, ErrPayloadTooLarge) && len(answer.Calls) > 1; {
+		answer = firstCalls(answer, len(answer.Calls)/2, total)
+		_, err = turn.Answer(ctx, answer)
+	}
 	l.given.turn, l.given.arguments = turn.number, nil
 	for i := range answer.Calls {
 		l.given.arguments = append(l.given.arguments, answer.Calls[i].Arguments)
 	}
-	_, err = turn.Answer(ctx, answer)
 	return err
+}
+
+// firstCalls is an answer with the first of its calls, for one that no event can carry. The last of them is closed, and tells the model.
+func firstCalls(answer Answer, keep, total int) Answer {
+	answer.Calls = slices.Clone(answer.Calls[:keep])
+	answer.Calls[keep-1].Error = &schema.Error{
+		Type:    tooManyCallsType,
+		Message: fmt.Sprintf("the answer had %d calls, which is too large to be recorded: this call and all behind it are not made, make fewer at a time", total),
+	}
+	named := make(map[string]int)
+	for i := range answer.Calls {
+		named[answer.Calls[i].ID]++
+	}
+	answer.Message.Parts = slices.DeleteFunc(slices.Clone(answer.Message.Parts), func(p schema.Part) bool {
+		if p.Type != schema.PartToolCall {
+			return false
+		}
+		named[p.ID]--
+		return named[p.ID] < 0
+	})
+	return answer
 }
 
 // startTurn starts the turn in which the model is asked next, or goes on with one that this epoch has started. What is new to the model

@@ -128,6 +128,9 @@ func (h *Head) checkTexts() (path, problem string) {
 			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long, or has a control character"
 		}
 	}
+	if wrong(h.Limit) {
+		return "/base/head/limit_reached", "is too long, or has a control character"
+	}
 	for i, phase := range append([]string{h.Phase, h.TurnPurpose}, h.CompletedPhases...) {
 		if wrong(phase) {
 			return fmt.Sprintf("/base/head/completed_phases/%d", i), "is too long, or has a control character"

@@ -79,6 +79,7 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 			require.False(t, after.Stale)
 			require.Equal(t, content(t, before), content(t, after))
 			require.Equal(t, before.Head.Turn, after.Head.Turn)
+			require.Equal(t, before.Head.Limit, after.Head.Limit)
 			require.Equal(t, s.head, after.Head)
 			for range rapid.IntRange(0, 10).Draw(t, "more") {
 				s.step()
