@@ -61,8 +61,8 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	require.Equal(t, 2, <-changed)
 	require.Equal(t, 1, <-opened)
 	require.Eventually(t, func() bool {
-		folders := d.Workers()
-		return folders[0].Leads() && folders[1].Leads()
+		workers := d.Workers()
+		return workers[0].Leads() && workers[1].Leads()
 	}, time.Minute, time.Millisecond)
 	stop()
 	require.NoError(t, <-done)

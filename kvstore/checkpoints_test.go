@@ -303,7 +303,7 @@ func TestWatermarkIsGuardedByItsRevision(t *testing.T) {
 	_, rev, err := cps.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 	require.Zero(t, rev)
-	first := kvstore.Watermark{Incarnation: "i", Folder: "daemon-1", Updated: "2026-01-01T00:00:00Z"}
+	first := kvstore.Watermark{Incarnation: "i", Worker: "daemon-1", Updated: "2026-01-01T00:00:00Z"}
 	rev, err = cps.PutWatermark(t.Context(), first, 0)
 	require.NoError(t, err)
 	second := first
@@ -311,7 +311,7 @@ func TestWatermarkIsGuardedByItsRevision(t *testing.T) {
 	_, err = cps.PutWatermark(t.Context(), second, rev)
 	require.NoError(t, err)
 	_, err = cps.PutWatermark(t.Context(), second, rev)
-	require.ErrorIs(t, err, kvstore.ErrConflict, "the other folder has lost the shard")
+	require.ErrorIs(t, err, kvstore.ErrConflict, "the other fold worker has lost the shard")
 	got, _, err := cps.Watermark(t.Context())
 	require.NoError(t, err)
 	second.Format = kvstore.WatermarkFormat

@@ -98,7 +98,7 @@ func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
 func TestAVolumeWithMoreEntriesThanAnAnswerIsReadByName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	// Other hands put what no folder would: runs with the same last event.
+	// Other hands put what no fold worker would: runs with the same last event.
 	var puts []kvstore.IndexPut
 	for i := range 1100 {
 		h := schema.Head{

@@ -214,7 +214,7 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string, wide
 	if err != nil {
 		return err
 	}
-	// The entry of the live index is the folder's, who tells the watches of it.
+	// The entry of the live index is the fold worker's, which tells the watches of it.
 	keys = slices.DeleteFunc(keys, func(key string) bool { return key == schema.LiveKeyPrefix+run })
 	there, err := s.Checkpoints.bucket.many(ctx, keys)
 	if err != nil {

@@ -57,7 +57,7 @@ func decodeIndexState(value []byte) IndexState {
 	return st
 }
 
-// PutIndexState stores how far the index is if the key is at revision rev; 0 creates it. Of two folders one gets
+// PutIndexState stores how far the index is if the key is at revision rev; 0 creates it. Of two fold workers one gets
 // [ErrConflict].
 func (c *Checkpoints) PutIndexState(ctx context.Context, st IndexState, rev schema.Revision) (schema.Revision, error) {
 	st.Format, st.Version = IndexFormat, IndexVersion
@@ -73,7 +73,7 @@ func (c *Checkpoints) PutIndexState(ctx context.Context, st IndexState, rev sche
 }
 
 // ClearIndex takes every entry of the index out that was put at a revision or before: they are of another log. Who was paused
-// in between takes nothing out that another folder put since.
+// in between takes nothing out that another fold worker put since.
 func (c *Checkpoints) ClearIndex(ctx context.Context, upTo schema.Revision) error {
 	for _, prefix := range []string{schema.EndedKeyPrefix, schema.ChildKeyPrefix} {
 		if err := c.bucket.purge(ctx, prefix+">", upTo); err != nil {

@@ -49,7 +49,7 @@ type LeaseConfig struct {
 	TTL time.Duration
 }
 
-// FoldLease is the name of the lease of a shard's folder.
+// FoldLease is the name of the lease of a shard's fold worker.
 func FoldLease(n schema.Names) string { return fmt.Sprintf("fold.%s.%d", n.Fleet, n.Shard) }
 
 // Defaults returns the configuration with the defaults in place of zeros.

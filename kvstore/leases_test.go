@@ -72,7 +72,7 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	require.Equal(t, "b", holder)
 }
 
-// A folder that is told to stop gives up the renewal that it waits for, which may arrive all the same.
+// A fold worker that is told to stop gives up the renewal that it waits for, which may arrive all the same.
 func TestRelease_RenewalArrivedUnanswered_FreeAtOnce(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js

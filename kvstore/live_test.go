@@ -89,9 +89,9 @@ func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
 	require.NoError(t, err, "its checkpoint stays")
 }
 
-// A folder was paused between a run's last checkpoint and the erasure of its entry. Meanwhile another one folded that the
+// A fold worker was paused between a run's last checkpoint and the erasure of its entry. Meanwhile another one folded that the
 // run was reopened; then the first goes on.
-func TestAPausedFolderCannotEraseARunThatCameBackToLife(t *testing.T) {
+func TestAPausedWorkerCannotEraseARunThatCameBackToLife(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints

@@ -282,7 +282,7 @@ func TestDerivedStreamsComeBack(t *testing.T) {
 	}
 }
 
-// A folder that stood still has read a revision of a bucket that is gone. In the one that was made since, the same key must not come to
+// A fold worker that stood still has read a revision of a bucket that is gone. In the one that was made since, the same key must not come to
 // the same number: compare-and-set would put the old state over the new one.
 func TestARevisionOfABucketThatIsGoneIsOfNoOther(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ func (s *Segments) Create(ctx context.Context, run string, n int, stored []byte)
 }
 
 // Replace stores segment n of a run over the one that [Segments.Examine] returned with this revision. It returns
-// [ErrConflict] when that is not the last any more: it is another folder's, and perhaps the only copy of its events.
+// [ErrConflict] when that is not the last any more: it is another fold worker's, and perhaps the only copy of its events.
 // Otherwise the errors are those of [Segments.Create].
 func (s *Segments) Replace(ctx context.Context, run string, n int, stored []byte, rev schema.Revision) error {
 	if rev == 0 {

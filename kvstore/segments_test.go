@@ -33,12 +33,12 @@ func TestSegments_ReplaceOfExaminedRevision_ReplacesNoOther(t *testing.T) {
 	stored, rev, err := segments.Examine(t.Context(), "run-1", 1)
 	require.NoError(t, err)
 	require.Equal(t, "damaged", string(stored))
-	require.NoError(t, segments.Replace(t.Context(), "run-1", 1, []byte("of the next folder"), rev))
+	require.NoError(t, segments.Replace(t.Context(), "run-1", 1, []byte("of the next worker"), rev))
 	require.ErrorIs(t, segments.Replace(t.Context(), "run-1", 1, []byte("of the one that stood still"), rev), kvstore.ErrConflict)
 	require.Error(t, segments.Replace(t.Context(), "run-1", 2, []byte("not examined"), 0))
 	stored, _, err = segments.Examine(t.Context(), "run-1", 1)
 	require.NoError(t, err)
-	require.Equal(t, "of the next folder", string(stored))
+	require.Equal(t, "of the next worker", string(stored))
 	_, _, err = segments.Examine(t.Context(), "run-1", 2)
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }
@@ -49,7 +49,7 @@ func TestSegments_CreateOverDeletion_Refused(t *testing.T) {
 	segments := b.shard.Segments
 	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("of a run that is removed next")))
 	b.deleteSegment(t, "run-1", 1)
-	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 1, []byte("of a folder that stood still")), kvstore.ErrExists)
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 1, []byte("of a worker that stood still")), kvstore.ErrExists)
 	_, err := segments.Get(t.Context(), "run-1", 1)
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }

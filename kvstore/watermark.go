@@ -24,9 +24,9 @@ type Watermark struct {
 	Incarnation string `json:"incarnation"`
 	// Position of the last event folded. The zero position is the stream's beginning.
 	Position schema.Position `json:"position"`
-	// Folder that wrote it.
-	Folder string `json:"folder"`
-	// Updated is when, by the folder's clock, RFC 3339. For people; nothing is decided by it.
+	// Worker that wrote it.
+	Worker string `json:"folder"`
+	// Updated is when, by the fold worker's clock, RFC 3339. For people; nothing is decided by it.
 	Updated string `json:"updated,omitzero"`
 	// Totals of what was folded up to the position.
 	Totals schema.FoldTotals `json:"totals,omitzero"`
@@ -43,14 +43,14 @@ func (c *Checkpoints) Watermark(ctx context.Context) (Watermark, schema.Revision
 }
 
 // PutWatermark stores the watermark if the key is at revision rev; 0 creates it. Call it after the puts of
-// every checkpoint that it covers were acknowledged. Of two folders one gets [ErrConflict]: it has lost the
+// every checkpoint that it covers were acknowledged. Of two fold workers one gets [ErrConflict]: it has lost the
 // shard. It is not republished.
 func (c *Checkpoints) PutWatermark(ctx context.Context, w Watermark, rev schema.Revision) (schema.Revision, error) {
 	return putWatermark(ctx, &c.bucket, schema.WatermarkKey, w, rev)
 }
 
 // SafeWatermarks keeps a second watermark of each shard in a bucket that is synced like the log. A power cut
-// can take checkpoint puts back that the watermark counts; the folder lets this one lag behind by more than
+// can take checkpoint puts back that the watermark counts; the fold worker lets this one lag behind by more than
 // the server's sync interval, and begins there after an unclean start of the server.
 type SafeWatermarks struct {
 	bucket bucket

@@ -13,7 +13,7 @@ import (
 // server is the one that the configuration names, else the one that a command of this user finds.
 func server(ctx context.Context, url string) (natsconn.Target, error) {
 	if url != "" {
-		target, err := natsconn.To(url, "Config.URL")
+		target, err := natsconn.To(url, "the URL of the configuration")
 		return target, connectError(err, target)
 	}
 	dir, noDir := statedir.Default(os.Getenv)
@@ -31,7 +31,7 @@ func connectError(err error, target natsconn.Target) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, natsconn.ErrNoServer):
-		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or Config.URL", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or URL in the configuration", ErrUnavailable, err)
 	case errors.Is(err, natsconn.ErrUnknownContext):
 		return fmt.Errorf("%w: %w; %s", ErrConfig, err, contextStep())
 	case errors.Is(err, statedir.ErrUnusable), target.Origin == natsconn.OriginProgram && errors.Is(err, natsconn.ErrSettings):
@@ -60,13 +60,13 @@ func contextStep() string {
 	if v := variable("NATS_CONTEXT"); v != "" {
 		return "set " + v + " to the name or the path of a context, or unset it"
 	}
-	return "choose another one with nats context select, or name a server with NATS_URL, NATS_CONTEXT or Config.URL"
+	return "choose another one with nats context select, or name a server with NATS_URL, NATS_CONTEXT or URL in the configuration"
 }
 
 func credentialsStep(target natsconn.Target) string {
 	switch {
 	case target.Origin == natsconn.OriginProgram:
-		return "give credentials with Config.Options, such as nats.UserCredentials(FILE)"
+		return "give credentials with Options in the configuration, such as nats.UserCredentials(FILE)"
 	case target.Origin == natsconn.OriginEnvironment && target.Context == "":
 		return "set NATS_CREDS, NATS_NKEY, NATS_TOKEN, or NATS_USER and NATS_PASSWORD, to credentials that this server knows"
 	default:
@@ -78,7 +78,7 @@ func reachStep(target natsconn.Target) string {
 	const start = "start the server (waymark serve starts one on this machine), or "
 	switch {
 	case target.Origin == natsconn.OriginProgram:
-		return start + "set Config.URL to the address of a running one"
+		return start + "set URL in the configuration to the address of a running one"
 	case target.Origin == natsconn.OriginEnvironment && variable("NATS_URL") != "":
 		return start + "set " + variable("NATS_URL") + " to the address of a running one"
 	case target.Origin == natsconn.OriginLocal:

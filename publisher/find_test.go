@@ -95,7 +95,7 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 	}{
 		"nowhere": {
 			is:   []error{publisher.ErrUnavailable, statedir.ErrNotRunning},
-			says: []string{`"waymark serve"`, "NATS_URL", "NATS_CONTEXT", "Config.URL"},
+			says: []string{`"waymark serve"`, "NATS_URL", "NATS_CONTEXT", "URL in the configuration"},
 		},
 		"no home directory": {
 			set: func(t *testing.T) {
@@ -150,15 +150,15 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_PASSWORD", credentials.Password)
 			},
 			config: publisher.Config{URL: w.server.URL()},
-			is:     []error{publisher.ErrNotPermitted}, says: []string{w.server.URL(), "Config.Options"},
+			is:     []error{publisher.ErrNotPermitted}, says: []string{w.server.URL(), "Options in the configuration"},
 		},
 		"an address that is none": {
 			config: publisher.Config{URL: "nats://me:hidden@ho st:1"},
-			is:     []error{publisher.ErrConfig}, says: []string{"Config.URL", "such as nats://127.0.0.1:4222"}, not: "hidden",
+			is:     []error{publisher.ErrConfig}, says: []string{"the URL of the configuration", "such as nats://127.0.0.1:4222"}, not: "hidden",
 		},
 		"no server at the address": {
 			config: publisher.Config{URL: "nats://me:hidden@127.0.0.1:1"},
-			is:     []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "set Config.URL"}, not: "hidden",
+			is:     []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "set URL in the configuration"}, not: "hidden",
 		},
 		"no server at the address of the environment": {
 			set: func(t *testing.T) {

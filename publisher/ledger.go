@@ -11,15 +11,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ledger is what a handle knows of its run: what the durable events add up to, where the run stands in the log, the events without an
-// answer, and what ended the handle. It does no I/O: the appender tells it what the log has, and everybody may ask.
+// ledger is a handle's record of its run: the fold of the durable events, the run's position in the log, the events without an
+// answer, and the error that ended the handle. It does no I/O: the appender reports the log's events. All goroutines may ask it.
 type ledger struct {
 	run   string
 	calls *callBook
 	// onControl is [RunSpec].OnControl.
 	onControl func(*schema.Event, schema.Data)
-	// held is called, under mu, when the run comes into the hand of this handle and when it leaves it. attended: the log
-	// goes on giving it to this process.
+	// held is called, under mu, when this handle gets the run in hand and when it loses it. attended: by the log the run
+	// stays with this process.
 	held func(in, attended bool, epoch schema.Epoch)
 	// halt ends, with the reason as its cause, when work on the run should end.
 	halt     context.Context //nolint:containedctx // the life of the handle itself
@@ -27,7 +27,7 @@ type ledger struct {
 
 	mu   sync.Mutex
 	fold localFold
-	// writer is after the last durable event; last and lastID are the run's last message, of whomever.
+	// writer is after the last durable event; last and lastID are the run's last message, of any writer.
 	writer schema.Writer
 	last   schema.StreamSequence
 	lastID string
@@ -36,23 +36,23 @@ type ledger struct {
 	stood time.Time
 	// starting: run.started is not durable yet.
 	starting bool
-	// plan is what comes after the durable events in pipelined mode, nil in synchronous mode.
+	// plan is the run behind the queued events in pipelined mode, nil in synchronous mode.
 	plan *plan
-	// pending are the events of a call that did not come to its end; unknown says that one of them may be stored.
+	// pending are the events of a call that was cut short; unknown: one of them may be stored.
 	pending []*item
 	unknown bool
-	// dead is the error that ended the handle; gone says that it was its own executor's doing.
+	// dead is the error that ended the handle; gone: its own executor ended it.
 	dead error
 	gone bool
 	// untold: a request to cancel was folded, and no call has said so yet.
 	untold bool
-	// inHand is what held was told last.
+	// inHand is the last value given to held.
 	inHand bool
 	// changed is closed when the run changes; nil without waiters.
 	changed chan struct{}
 }
 
-// plan is where the run will stand once all that is queued is durable.
+// plan is the run once all queued events are durable.
 type plan struct {
 	head   schema.Head
 	writer schema.Writer
@@ -77,7 +77,7 @@ func (l *ledger) start(base *schema.State) {
 	}
 }
 
-// takeUp sets the ledger to where a takeover stands.
+// takeUp sets the ledger to the result of a takeover.
 func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	if reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
 		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d", l.run, ErrBadAnswer,
@@ -102,14 +102,14 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	return nil
 }
 
-// end is the run's last message that is known.
+// end is the run's last known message.
 func (l *ledger) end() (schema.StreamSequence, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last, l.lastID
 }
 
-// standing is where the run stands, for an event that is not published by way of the ledger.
+// standing is the run's position, for an event that is not published through the ledger.
 func (l *ledger) standing() (schema.Head, schema.StreamSequence, schema.Writer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,7 +189,7 @@ func (l *ledger) unresolved() error {
 // cancelError is the reason to stop that an operator gave.
 func (l *ledger) cancelError() error { return fmt.Errorf("run %s: %w", l.run, ErrCancelRequested) }
 
-// checkLive returns what stands against work, and a request to cancel once.
+// checkLive returns the error that forbids work, and a request to cancel once.
 func (l *ledger) checkLive() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,11 +211,11 @@ func (l *ledger) proven(age time.Duration) (bool, error) {
 	if l.dead != nil {
 		return false, l.dead
 	}
-	// A machine that was asleep shows it on the clock of the wall only.
+	// Only the wall clock shows that the machine was asleep.
 	return !l.stood.IsZero() && time.Since(l.stood) < age && time.Now().Round(0).Sub(l.stood.Round(0)) < age, nil
 }
 
-// ahead is the head after what is queued, which in synchronous mode is the head. Under mu.
+// ahead is the head after the queued events; in synchronous mode, the head. Under mu.
 func (l *ledger) ahead() *schema.Head {
 	if l.plan != nil {
 		return &l.plan.head
@@ -223,21 +223,21 @@ func (l *ledger) ahead() *schema.Head {
 	return l.fold.head
 }
 
-// planned is a copy of the head after what is queued.
+// planned is a copy of the head after the queued events.
 func (l *ledger) planned() schema.Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ahead().Clone()
 }
 
-// callRoom is how many of the calls the turn has room for.
+// callRoom is the number of the calls that fit the turn.
 func (l *ledger) callRoom(turn int32, calls []schema.RequestedCall) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fold.head.CallRoom(turn, calls)
 }
 
-// openTurn is the number of the turn that is open after what is queued, 0 outside turns.
+// openTurn is the number of the turn that is open after the queued events, 0 outside turns.
 func (l *ledger) openTurn() int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,14 +270,14 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	}
 	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
 	if err == nil && l.untold && l.fold.head.CancelRequested && beginsWork(items) {
-		// It was folded between two publishes. Work must not begin behind it before the executor knows.
+		// The request was folded between two publishes. The executor must know of it before more work begins.
 		l.untold = false
 		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 	}
 	return items, err
 }
 
-// beginPlan begins the pipelined mode: from now on events are sealed by sealPlanned, behind those that are queued.
+// beginPlan begins the pipelined mode: from now on sealPlanned seals events behind the queued ones.
 func (l *ledger) beginPlan() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -292,7 +292,7 @@ func (l *ledger) endPlan() {
 	l.plan = nil
 }
 
-// sealPlanned seals drafts behind what is queued.
+// sealPlanned seals drafts behind the queued events.
 func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -330,7 +330,7 @@ func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time
 	it.stream, l.stood = stream, sent
 	it.verdict = l.fold.take(it, stream)
 	if err := l.writer.Commit(it.event); err != nil {
-		// Items are sealed behind the writer and committed in order: this cannot come.
+		// Items are sealed behind the writer and committed in order: this cannot happen.
 		_ = l.dieLocked(fmt.Errorf("run %s: %w: %w", l.run, ErrForked, err))
 	}
 	l.last, l.lastID = max(l.last, stream), it.event.ID
@@ -340,8 +340,8 @@ func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time
 	l.wake()
 }
 
-// acknowledged is durable for an event that is delivered: it returns what ended the handle by it. What ended it before came later in
-// the log, and the next call is told of it.
+// acknowledged is durable for a delivered event: it returns the error by which the event ended the handle. An error from before belongs
+// to a later event of the log, and the next call returns it.
 func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -353,7 +353,7 @@ func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.
 	return l.dead
 }
 
-// delivered notes what became of a delivery, and returns its error. On one that leaves the handle usable, the events are kept as
+// delivered records the outcome of a delivery, and returns its error. On an error that leaves the handle usable, the events stay
 // pending, so that the same call goes on where it broke off.
 func (l *ledger) delivered(items []*item, err error) error {
 	l.mu.Lock()
@@ -388,13 +388,13 @@ func (l *ledger) unresolvedItems() ([]*item, error) {
 	return l.pending, nil
 }
 
-// resolved says whether the first of items can be sent again after the log was read, from before on: done when it was found there.
+// resolved decides, after the log was read from before on, whether the first of items can be sent again: done when the log has it.
 func (l *ledger) resolved(items []*item, before schema.StreamSequence, read error) (done bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case items[0].stream != 0:
-		// It is durable, whatever was met behind it: that it is fenced by now, the next call is told.
+		// It is durable, whatever follows it in the log: the next call returns that it is fenced by now.
 		return true, nil
 	case read != nil:
 		return false, read
@@ -407,7 +407,7 @@ func (l *ledger) resolved(items []*item, before schema.StreamSequence, read erro
 	return false, l.fold.recheck(items)
 }
 
-// meet folds one message behind the last one known, whoever wrote it; items are the events that this handle is delivering.
+// meet folds one message behind the last known one, of any writer; items are the events that this handle is delivering.
 func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) error {
 	control, err := l.meetLocked(keys, rec, items)
 	if control != nil && l.onControl != nil {
@@ -441,8 +441,8 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 		}
 		return nil, l.dieLocked(fmt.Errorf("run %s: %w: stop working on it", l.run, ErrRunErased))
 	}
-	// The same start, by an executor of the same name at the same time, is another's all the same unless this handle
-	// sent it before.
+	// An equal start, by an executor of the same name at the same time, is another executor's unless this handle sent
+	// it before.
 	if l.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {
 		return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: resume it, or choose another id", l.run, ErrRunExists))
 	}
@@ -478,7 +478,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 		l.plan.head.Apply(keys, &unplaced)
 	}
 	l.wake()
-	// Work that has not begun must not begin behind a request to stop. The next try may: then the executor knows.
+	// Work must not begin behind a request to stop that the executor does not know. The next try may: then it knows.
 	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && l.fold.head.CancelRequested {
 		l.haltWith(l.cancelError())
 		if l.untold = l.plan == nil; l.untold && len(items) > 0 && beginsWork(items) {
@@ -489,7 +489,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	return &v, nil
 }
 
-// keep tells whether the handle has the run in hand, as its own events say. Under mu.
+// keep calls held when the handle's own events give it the run or take it. Under mu.
 func (l *ledger) keep() {
 	attended := l.fold.attended()
 	if held := l.dead == nil && attended; held != l.inHand {
@@ -515,8 +515,8 @@ func (l *ledger) dieLocked(err error) error {
 	return l.dead
 }
 
-// letGo ends the handle because its own executor has done with the run, so that nothing of this process follows what it
-// said last. What a tool did nevertheless may still be handed in; see late.
+// letGo ends the handle because its own executor released the run, so that no event of this process follows its last one. A
+// tool's late result may still be recorded; see late.
 func (l *ledger) letGo(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -530,7 +530,7 @@ func (l *ledger) wentAway() bool {
 	return l.gone
 }
 
-// wake lets everybody look again who waits for the run. Under mu.
+// wake wakes all goroutines that wait for the run. Under mu.
 func (l *ledger) wake() {
 	if l.changed != nil {
 		close(l.changed)
@@ -538,8 +538,8 @@ func (l *ledger) wake() {
 	}
 }
 
-// check asks done about the fold. Where it says no, changed is closed once there is a reason to ask again, unless the handle has ended:
-// that is the error then.
+// check asks done about the fold. If it is not done, changed is closed on the next change of the run; of a handle that has ended, check
+// returns the error.
 func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

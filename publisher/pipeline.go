@@ -18,11 +18,11 @@ type Window struct {
 	Bytes int
 }
 
-// queuedWindows bounds what waits to be sent, in windows.
+// queuedWindows bounds the queue, in windows.
 const queuedWindows = 4
 
-// pipeline is the queue of a run in pipelined mode, and the goroutine that sends what is in it. It knows sealed events and nothing of
-// their run.
+// pipeline is the queue of a run in pipelined mode, and the goroutine that sends the queued events. It knows sealed events, and not their
+// run.
 type pipeline struct {
 	run string
 	// send makes a window of events durable.
@@ -41,7 +41,7 @@ type pipeline struct {
 	err error
 	// stopping: the sender ends once the queue is empty.
 	stopping bool
-	// changed is closed and made anew whenever any of the above changes.
+	// changed is closed and replaced whenever a field above changes.
 	changed chan struct{}
 }
 
@@ -84,7 +84,7 @@ func (p *pipeline) failure() error {
 	return p.err
 }
 
-// idle: the sender waits, and will go on waiting as long as nothing is added.
+// idle: the sender waits for events.
 func (p *pipeline) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *pipeline) room(ctx context.Context) error {
 	}
 }
 
-// add queues events. What is added while the sender ends is not sent.
+// add queues events. Events that are added while the sender ends are not sent.
 func (p *pipeline) add(items []*item) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *pipeline) flush(ctx context.Context) error {
 	return p.err
 }
 
-// pump sends what is queued, until it is told to stop or fails.
+// pump sends the queued events, until it is stopped or fails.
 func (p *pipeline) pump(ctx context.Context) {
 	defer close(p.done)
 	for {
@@ -226,8 +226,8 @@ func refusedOf(run string, items []*item) error {
 
 // Pipelined switches the run to pipelined mode: events are queued and sent in the background, a window of them as
 // one atomic batch (fewer than 16 one after the other), one under way at a time. Nothing is
-// durable before [Run.Flush] returned nil. The first failure stays: all that follows is refused with it, and what was
-// queued behind it is not published.
+// durable before [Run.Flush] returned nil. The first failure stays: later events are refused with it, and events queued behind
+// it are not published.
 //
 // The mode is for imports and for work that is repeatable from its last flush. [Turn.Tool] flushes by itself. Call
 // [Run.Synchronous] to leave the mode; Close of the fleet does so, too.
@@ -265,7 +265,7 @@ func (r *Run) Pipelined(window Window) error {
 	return nil
 }
 
-// enqueue seals drafts behind what is queued. Its caller holds the slot.
+// enqueue seals drafts behind the queued events. Its caller holds the slot.
 func (r *Run) enqueue(ctx context.Context, p *pipeline, drafts []draft) ([]schema.Verdict, error) {
 	if err := r.ledger.err(); err != nil {
 		return nil, err
@@ -318,8 +318,8 @@ func (r *Run) stopPipeline(ctx context.Context) error {
 	return err
 }
 
-// settled is Flush for a call that goes on with the handle's state: in synchronous mode that may be unresolved, because
-// repeating what is unresolved is what mends it.
+// settled is Flush for a call that goes on with the handle's state. In synchronous mode that may be unresolved: the same call
+// again resolves it.
 func (r *Run) settled(ctx context.Context) error {
 	if r.pipe.Load() != nil {
 		return r.Flush(ctx)

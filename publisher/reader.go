@@ -251,7 +251,7 @@ func (r *Reader) readPlacing(ctx context.Context) (*placing, error) {
 // notProvisioned names what the fleet lacks, the server and the next step.
 func (r *Reader) notProvisioned(missing string) error {
 	return fmt.Errorf("%w: fleet %s has no %s on %s; start its daemon there (waymark serve --fleet %s), or restore its backup; "+
-		"for another fleet set Config.Fleet, or WAYMARK_FLEET where Config names no server",
+		"for another fleet set Fleet in the configuration, or WAYMARK_FLEET where it names no server",
 		ErrNotProvisioned, r.opts.Fleet, missing, r.nc.ConnectedUrlRedacted(), r.opts.Fleet)
 }
 

@@ -114,16 +114,16 @@ func otherThan(s *schema.RunStartedData, spec *RunSpec, agent string) string {
 // RunResult is what a run came to.
 type RunResult struct {
 	// Status is completed, failed or cancelled.
-	Status schema.Status
+	Status schema.Status `json:"status"`
 	// Output as JSON; Summary in words.
-	Output  jsontext.Value
-	Summary string
+	Output  jsontext.Value `json:"output,omitzero"`
+	Summary string         `json:"summary,omitempty"`
 	// CompletedBy is the call of the completion tool; empty if the run ended otherwise.
-	CompletedBy string
+	CompletedBy string `json:"completed_by,omitempty"`
 	// Limit that the run had reached; empty if none.
-	Limit string
+	Limit string `json:"limit,omitempty"`
 	// Error that ended the run; nil means none.
-	Error *schema.Error
+	Error *schema.Error `json:"error,omitzero"`
 }
 
 // Result waits until a run has ended, and returns what it came to. A run that waits for a person or that is quarantined has not ended: ctx

@@ -2,7 +2,7 @@ package schema
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// FoldTotals adds up what was folded and stored of a shard, since its watermark was first put or lost. The folder keeps
+// FoldTotals adds up what was folded and stored of a shard, since its watermark was first put or lost. The fold worker keeps
 // them in the watermark, so that they survive it; a crash loses none and counts none twice. Bytes are those of one copy,
 // as JetStream counts them.
 type FoldTotals struct {
@@ -113,9 +113,9 @@ type ParkedRun struct {
 // ShardState is how a shard of a fleet is.
 type ShardState struct {
 	Shard int `json:"shard"`
-	// Folder is the replica that holds the shard's lease; empty when it is free. One that died holds it until it runs out.
-	Folder string `json:"folder,omitzero"`
-	// Position up to which the shard is folded, and when the folder said so, RFC 3339; Last is the log's last stream
+	// Worker is the replica that holds the shard's lease; empty when it is free. One that died holds it until it runs out.
+	Worker string `json:"worker,omitzero"`
+	// Position up to which the shard is folded, and when the fold worker said so, RFC 3339; Last is the log's last stream
 	// sequence, barriers included.
 	Position StreamSequence `json:"position"`
 	FoldedAt string         `json:"folded_at,omitzero"`

@@ -199,7 +199,7 @@ type GetReply struct {
 	At *Moment `json:"at,omitzero"`
 }
 
-// ListRequest lists runs by their checkpoints. It does not wait for the folder. The newest come first: those that have not
+// ListRequest lists runs by their checkpoints. It does not wait for the fold worker. The newest come first: those that have not
 // ended from the one started last, then those that have from the one ended last. With Parent or Related the list is in the
 // order of run ids.
 type ListRequest struct {

@@ -50,7 +50,7 @@ const (
 //	the next replica does not take a shard ──one more time to live──▶ any replica does, and keeps it for a while
 //
 // Announcements also name the executors that a replica saw alive by their events alone, so that an executor that never
-// heartbeats is alive for the folders of all its runs.
+// heartbeats is alive for the fold workers of all its runs.
 //
 // A nil *Assigner stands for a daemon that has no replicas: every shard is its own. All methods may be called at any time
 // from any goroutine.
@@ -92,7 +92,7 @@ type peer struct {
 
 // shardStand is how this replica stands to a shard.
 type shardStand struct {
-	// wake tells the folder to ask for the lease now.
+	// wake tells the fold worker to ask for the lease now.
 	wake chan struct{}
 	// other is since when the shard is another's.
 	other time.Time
@@ -276,7 +276,7 @@ func (a *Assigner) assign() {
 	a.log.Info().Int("replicas", len(counted)).Int("mine", mine).Int("shards", a.shards).Msg("shards are shared anew")
 }
 
-// wake tells the folder of a shard to look at the lease. Under a.mu.
+// wake tells the fold worker of a shard to look at the lease. Under a.mu.
 func (a *Assigner) wake(shard int) {
 	select {
 	case a.stands[shard].wake <- struct{}{}:

@@ -41,7 +41,7 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 			require.NoError(t, kv.Delete(t.Context(), "r1"))
 		},
 	} {
-		for _, when := range []string{"while the folder folds", "between two folders"} {
+		for _, when := range []string{"while the worker folds", "between two workers"} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				t.Parallel()
 				w := newLifeWorld(t)
@@ -50,11 +50,11 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 				cfg.SweepEvery, cfg.Silence = 50*time.Millisecond, 500*time.Millisecond
 				w.stop = w.fold(cfg)
 				r := w.begin("r1", "e1", "i1")
-				if when == "between two folders" {
+				if when == "between two workers" {
 					w.stop()
 				}
 				damage(t, w, r)
-				if when == "between two folders" {
+				if when == "between two workers" {
 					w.stop = w.fold(cfg)
 				}
 				require.Eventually(t, func() bool {

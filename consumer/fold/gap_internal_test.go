@@ -51,11 +51,11 @@ func (r *logged) put(compared bool, e *schema.Event) {
 // term is one of a worker that reads what the test brings it.
 func (w *lifeWorld) term() *term {
 	w.TB.Helper()
-	folder, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
+	worker, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
 	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "reading"})
 	require.NoError(w.TB, err)
-	s, err := folder.begin(w.TB.Context(), lease)
+	s, err := worker.begin(w.TB.Context(), lease)
 	require.NoError(w.TB, err)
 	return s
 }

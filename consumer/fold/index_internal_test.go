@@ -88,9 +88,9 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				change(r)
 				was := r.Checkpoint()
 
-				lease, err := w.folder.acquire(t.Context())
+				lease, err := w.worker.acquire(t.Context())
 				require.NoError(t, err)
-				s, err := w.folder.begin(t.Context(), lease)
+				s, err := w.worker.begin(t.Context(), lease)
 				require.NoError(t, err)
 				rec, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 
 // A worker that was paused between two steps goes on with what it knew: the shard is another's by then, and the run has ended
 // under the same key once more.
-func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
+func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"it did not put the entry itself": false, "it had put the entry itself": true} {
 		t.Run("takes none out/"+name, func(t *testing.T) {
@@ -282,9 +282,9 @@ func TestWhatARunCameOfFindsIt(t *testing.T) {
 	r.Own(&schema.RunStartedData{
 		Agent: "agent-1", Executor: "executor-1", Instance: "i1", Parent: &schema.Parent{Run: "above"}, ResumedFrom: "before",
 	})
-	puts := w.folder.stats.IndexPuts.Load()
+	puts := w.worker.stats.IndexPuts.Load()
 	r.Own(&schema.TurnStartedData{Turn: 1})
-	require.Equal(t, puts, w.folder.stats.IndexPuts.Load(), "it is named once")
+	require.Equal(t, puts, w.worker.stats.IndexPuts.Load(), "it is named once")
 	r.Own(&schema.RunEndedData{Status: "completed"})
 	for _, of := range []string{"above", "before"} {
 		runs, err := w.Shard.Checkpoints.Children(t.Context(), of)

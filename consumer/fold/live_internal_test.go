@@ -88,7 +88,7 @@ func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
 	r.Folded()
 	_, err := w.Shard.Checkpoints.LiveOf(t.Context(), "run-1")
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
-	require.Zero(t, w.folder.stats.LivePuts.Load())
+	require.Zero(t, w.worker.stats.LivePuts.Load())
 }
 
 func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
@@ -99,7 +99,7 @@ func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
 	w.stop = w.fold(w.config())
 	r.Own(&schema.RunEndedData{Status: "completed"})
 	r.erased()
-	require.Zero(t, w.folder.stats.LivePuts.Load())
+	require.Zero(t, w.worker.stats.LivePuts.Load())
 }
 
 func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
@@ -150,7 +150,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	w.roster = again
 	missing.Own(&schema.TurnStartedData{Turn: 1})
 	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it anew")
-	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
 	for _, r := range []*lifeRun{ended, left, w.unwritten("nobody")} {
 		r.erased()
 	}
@@ -159,7 +159,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	require.Equal(t, liveness.Counts{Live: 5}, again.Counts())
 	// While the worker folds, an entry that cannot be read does not wait for the next check.
 	put("good", "junk")
-	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
 	good.Folded()
 	require.Equal(t, kept.Live, good.entry().Live)
 }
@@ -212,11 +212,11 @@ func (w *lifeWorld) paused() *term {
 		_, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
 		return err == nil
 	}, time.Minute, 10*time.Millisecond, "the reign that is there has begun")
-	folder, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
+	worker, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
 	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "paused"})
 	require.NoError(w.TB, err)
-	s, err := folder.begin(w.TB.Context(), lease)
+	s, err := worker.begin(w.TB.Context(), lease)
 	require.NoError(w.TB, err)
 	return s
 }
@@ -234,7 +234,7 @@ func (r *lifeRun) fetch(s *term) *run {
 	return got
 }
 
-func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
+func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -263,7 +263,7 @@ func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	require.Equal(t, schema.StatusRunning, l.Status)
 }
 
-func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
+func TestAWorkerPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -351,7 +351,7 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: nobody is told
 	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
 	r.Control(&schema.RunOrphanedData{Executor: "executor-2"})
-	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 5 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.worker.stats.Notices.Load() == 5 }, time.Minute, time.Millisecond)
 	require.NoError(t, w.NC.Publish(schema.NoticeSubject("default", "end"), nil))
 	for _, want := range []struct{ executor, name string }{
 		{"executor-1", schema.RunCancelRequested},
@@ -389,7 +389,7 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	claim("claim", "q2")
 	r.Control(&schema.RunResumedData{Executor: "executor-1", Reason: "claim", RequestID: "q3"})
 	require.Empty(t, msgs)
-	require.Zero(t, w.folder.stats.Quarantined.Load(), "the third claim has a chance")
+	require.Zero(t, w.worker.stats.Quarantined.Load(), "the third claim has a chance")
 	r.Control(&schema.RunOrphanedData{Executor: "executor-1"})
 	m := next(t, msgs)
 	e, err := schema.Decode(m.Header, m.Data)
@@ -405,14 +405,14 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	w.stop()
 	w.stop = w.fold(w.config())
 	r.Control(&schema.RunOrphanedData{Executor: "executor-1"}) // once more: it changes nothing
-	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 1 }, time.Minute, time.Millisecond)
-	require.Zero(t, w.folder.stats.Quarantined.Load(), "another folder does not say it again")
+	require.Eventually(t, func() bool { return w.worker.stats.Notices.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Zero(t, w.worker.stats.Quarantined.Load(), "another fold worker does not say it again")
 	claim("request", "q4")
 	claim("claim", "q5")
 	claim("claim", "q6")
 	require.Equal(t, liveness.Counts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins anew")
 	claim("claim", "q7")
 	next(t, msgs)
-	require.Equal(t, int64(1), w.folder.stats.Quarantined.Load())
+	require.Equal(t, int64(1), w.worker.stats.Quarantined.Load())
 	require.Empty(t, msgs)
 }

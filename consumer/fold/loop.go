@@ -504,7 +504,7 @@ func (s *term) pass(ctx context.Context, b *batch) error {
 // putMark puts the watermark, with the runs that are parked: from then on it hides none of them.
 func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
-	next.Position, next.Folder, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
+	next.Position, next.Worker, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
 	next.Totals = s.totals.with(s.stats.totals())
 	next.Parked = s.parked.list()
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)

@@ -11,14 +11,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut: a hole would be folded over for ever.
-func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
+// TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut: a hole would be folded over for ever.
+func TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
-	s := &term{Worker: &Worker{cfg: Config{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
+	s := &term{Worker: &Worker{cfg: Config{Fleet: "default", Holder: "worker-1"}.withDefaults()}}
 	barrier := func(pending uint64) *chunk {
 		l := &chunk{ready: make(chan struct{})}
 		l.messages = []message{{Arrived: eventlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
@@ -36,12 +36,12 @@ func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	}
 }
 
-// TestAFolderToldToStopTakesNoFurtherBatch: the chunk that a batch left out is in front of it.
-func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
+// TestAWorkerToldToStopTakesNoFurtherBatch: the chunk that a batch left out is in front of it.
+func TestAWorkerToldToStopTakesNoFurtherBatch(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := &term{Worker: &Worker{cfg: Config{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
+	s := &term{Worker: &Worker{cfg: Config{Fleet: "default", Holder: "worker-1"}.withDefaults()}}
 	for range 200 {
 		in := make(chan *chunk, 1)
 		l := &chunk{ready: make(chan struct{}), messages: []message{{Arrived: eventlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
@@ -69,7 +69,7 @@ func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			linger := time.NewTimer(time.Hour)
 			defer linger.Stop()
-			cfg := Config{Fleet: "default", Holder: "folder-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
+			cfg := Config{Fleet: "default", Holder: "worker-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
 			s := &term{Worker: &Worker{cfg: cfg.withDefaults(), now: time.Now}}
 			in := make(chan *chunk, 50)
 			for range cap(in) {

@@ -53,7 +53,7 @@ func (s *term) checkBucket(ctx context.Context) error {
 		return fmt.Errorf("watermark: %w", err)
 	}
 	if rev != s.markRev {
-		return fmt.Errorf("%w: the watermark is at revision %d, this folder put %d", errSuperseded, rev, s.markRev)
+		return fmt.Errorf("%w: the watermark is at revision %d, this fold worker put %d", errSuperseded, rev, s.markRev)
 	}
 	return nil
 }

@@ -193,7 +193,7 @@ var (
 	// errRegressed ends a term: the log is not the one that the checkpoints are of.
 	errRegressed = errors.New("the log went back: its sequences are re-used or its end is gone")
 	// errSuperseded ends a term: another worker has won.
-	errSuperseded = errors.New("another folder won")
+	errSuperseded = errors.New("another fold worker won")
 	// errRebalanced ends a term: another replica should have the shard.
 	errRebalanced = errors.New("the shard is handed over")
 )
@@ -218,7 +218,7 @@ func (f *Worker) Run(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errSuperseded):
 			f.stats.Conflicts.Add(1)
-			f.log.Warn().Err(err).Msg("another folder won, standing by")
+			f.log.Warn().Err(err).Msg("another fold worker won, standing by")
 		case errors.Is(err, errRegressed):
 			f.stats.Regressions.Add(1)
 			f.fromStart = true

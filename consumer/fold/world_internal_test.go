@@ -21,7 +21,7 @@ type lifeWorld struct {
 	*fleettest.World
 	roster *liveness.LiveRuns
 	hb     *liveness.Heartbeats
-	folder *Worker
+	worker *Worker
 	// unwatch ends the watch of the live index, and stop the worker.
 	unwatch, stop func()
 }
@@ -36,7 +36,7 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	w.Go(w.hb.Run)
 	w.unwatch = w.Go(w.roster.Run)
 	w.stop = w.fold(w.config())
-	require.Eventually(tb, func() bool { return w.roster.Synced() && w.folder.Leads() }, time.Minute, time.Millisecond)
+	require.Eventually(tb, func() bool { return w.roster.Synced() && w.worker.Leads() }, time.Minute, time.Millisecond)
 	return w
 }
 
@@ -52,9 +52,9 @@ func (w *lifeWorld) config() Config {
 func (w *lifeWorld) fold(cfg Config) func() {
 	w.TB.Helper()
 	var err error
-	w.folder, err = New(cfg, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(w.TB))
+	w.worker, err = New(cfg, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(w.TB))
 	require.NoError(w.TB, err)
-	return w.Go(w.folder.Run)
+	return w.Go(w.worker.Run)
 }
 
 // watchAgain has the live index read anew, as happens from time to time.

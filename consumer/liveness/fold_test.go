@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	liveness.NewFolder = func(w *fleettest.World, live *liveness.LiveRuns, heartbeats *liveness.Heartbeats) (liveness.Folder, error) {
+	liveness.NewWorker = func(w *fleettest.World, live *liveness.LiveRuns, heartbeats *liveness.Heartbeats) (liveness.Worker, error) {
 		return fold.New(fold.Config{
 			Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second, ReconcileEvery: 20 * time.Millisecond,
 			LiveRuns: live, Heartbeats: heartbeats, SweepEvery: time.Hour, Silence: 3 * time.Hour,

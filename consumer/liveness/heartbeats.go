@@ -53,8 +53,8 @@ type HeartbeatStats struct {
 }
 
 // Heartbeats is when each executor of a fleet was last seen alive, by the daemon's clock: by its heartbeats over core
-// NATS, those of the Synadia Agent Protocol included, and by its accepted events, which the daemon's folders report. All
-// folders of a daemon share one.
+// NATS, those of the Synadia Agent Protocol included, and by its accepted events, which the daemon's fold workers report. All
+// fold workers of a daemon share one.
 //
 // It is bounded: of more than 65,536 instances the one that has been silent for longest is forgotten, and counts
 // as never seen. The instances give up at most 65,536 runs together.

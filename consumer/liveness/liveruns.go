@@ -17,12 +17,12 @@ import (
 // MaxCandidates bounds the runs that [LiveRuns.Claimable] returns: as many as a claim may lose races for.
 const MaxCandidates = 32
 
-// maxVanished bounds the runs of a shard that are remembered because their entry is gone. The shard's folder looks at
+// maxVanished bounds the runs of a shard that are remembered because their entry is gone. The shard's fold worker looks at
 // them every tick; a daemon that does not fold it keeps the first.
 const maxVanished = 1 << 12
 
 // LiveRuns is what a daemon knows of the runs of a fleet that have not ended: the live index of all its shards, in
-// memory. Folders find the runs whose executor is gone in it, and the service the runs that can be claimed. It is fed by
+// memory. Fold workers find the runs whose executor is gone in it, and the service the runs that can be claimed. It is fed by
 // a watch of each shard's live index and lags behind it by as much as a message takes; nothing is decided by it
 // alone, as whoever acts on an entry does so by compare-and-set on the run's log.
 //
@@ -178,7 +178,7 @@ func (r *LiveRuns) Synced() bool {
 }
 
 // Counts says how many runs are live, and how many of those claimable and quarantined: nobody is given one of
-// those before somebody asks for it by name. Unreadable entries are being mended by the shard's folder.
+// those before somebody asks for it by name. Unreadable entries are being mended by the shard's fold worker.
 // Twice are runs that were begun in two shards, which must not be.
 type Counts struct{ Live, Claimable, Quarantined, Unreadable, Twice int }
 
@@ -210,7 +210,7 @@ func (r *LiveRuns) Lacks(shard int, run string) bool {
 	return s.synced && !there
 }
 
-// due returns up to limit entries of a shard that a run's folder has something to do for.
+// due returns up to limit entries of a shard that a run's fold worker has something to do for.
 func (r *LiveRuns) due(shard, limit int, is func(*entry) bool) []*entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // TestNobodyIsGoneBecauseTheServerWasStopped is a server that was paused for longer than the silence: when it goes on, it may answer
-// the folder before it brings the heartbeats that wait in it.
+// the fold worker before it brings the heartbeats that wait in it.
 func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -87,7 +87,7 @@ type Sweeper struct {
 	served func(context.Context) (time.Time, error)
 
 	mu sync.Mutex
-	// grace is since when the silence of executors counts that are known by their events, which only a folder sees; zero
+	// grace is since when the silence of executors counts that are known by their events, which only a fold worker sees; zero
 	// before the first sweep. heard is since when that of executors that heartbeat does: a daemon hears them whoever
 	// folds.
 	grace, heardSince time.Time
@@ -155,7 +155,7 @@ func (w *Sweeper) graceFrom(steady time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.grace.IsZero() {
-		w.regrace(w.deps.Now(), "this folder begins; who heartbeats was heard before")
+		w.regrace(w.deps.Now(), "this fold worker begins; who heartbeats was heard before")
 		w.heardSince = steady
 	}
 	if steady.After(w.grace) {

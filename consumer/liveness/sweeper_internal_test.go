@@ -243,7 +243,7 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(10, nil)
-	// The event is in the log, and the folder has not come to it.
+	// The event is in the log, and the fold worker has not come to it.
 	w.stop()
 	r.Publish(&schema.TurnStartedData{Turn: 1})
 	last := r.Last
@@ -259,7 +259,7 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.RacesLost.Load(), "its event is a sign of life")
 }
 
-func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
+func TestAnotherWorkerTakesAHeartbeatForWhatItIs(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -272,7 +272,7 @@ func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
 	require.Equal(t, schema.FormatTime(fleettest.Noon.Add(3*time.Second)), fleettest.LastData[schema.RunOrphanedData](r.Run).LastSeen)
 }
 
-func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t *testing.T) {
+func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherWorker(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
@@ -282,7 +282,7 @@ func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t 
 		r.Own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
 	}
 	w.pass(9, nil)
-	w.Sweeper = w.newSweeper() // it does not know what the other folder has seen last
+	w.Sweeper = w.newSweeper() // it does not know what the other fold worker has seen last
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
@@ -311,14 +311,14 @@ func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
 	require.False(t, seen)
 }
 
-func TestAFolderThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
+func TestAWorkerThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.Clock.Forward(time.Hour)
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
-	w.Sweeper = w.newSweeper() // another folder
+	w.Sweeper = w.newSweeper() // another fold worker
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
@@ -355,7 +355,7 @@ func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.FreshGraces.Load())
 }
 
-func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
+func TestNobodyIsGoneWhileNobodyListensOrTheWorkerIsBehind(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")

@@ -16,16 +16,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Folder folds the fleet of a test. The package's own tests cannot import one, so that the tests outside it say how to make it.
-type Folder interface {
+// Worker folds the fleet of a test. The package's own tests cannot import one, so that the tests outside it say how to make it.
+type Worker interface {
 	Leads() bool
 	Run(ctx context.Context) error
 }
 
-// NewFolder makes a folder that leaves the sweeps to the test.
-var NewFolder func(w *fleettest.World, live *LiveRuns, heartbeats *Heartbeats) (Folder, error)
+// NewWorker makes a fold worker that leaves the sweeps to the test.
+var NewWorker func(w *fleettest.World, live *LiveRuns, heartbeats *Heartbeats) (Worker, error)
 
-// lifeWorld is a fleet whose folder folds in real time, and whose sweeps and clock are the test's own.
+// lifeWorld is a fleet whose fold worker folds in real time, and whose sweeps and clock are the test's own.
 type lifeWorld struct {
 	*fleettest.World
 	// begun is the server's time when the clock was at noon.
@@ -51,16 +51,16 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	return w
 }
 
-// fold runs a folder.
+// fold runs a fold worker.
 func (w *lifeWorld) fold() {
 	w.TB.Helper()
-	f, err := NewFolder(w.World, w.live, w.hb)
+	f, err := NewWorker(w.World, w.live, w.hb)
 	require.NoError(w.TB, err)
 	w.stop = w.Go(f.Run)
 	require.Eventually(w.TB, f.Leads, time.Minute, time.Millisecond)
 }
 
-// newSweeper is what a folder begins its term with, with the defaults.
+// newSweeper is what a fold worker begins its term with, with the defaults.
 func (w *lifeWorld) newSweeper() *Sweeper {
 	keys, err := kvstore.NewKeyring(w.JS, "default")
 	require.NoError(w.TB, err)

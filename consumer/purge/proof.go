@@ -94,7 +94,7 @@ func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequen
 	}
 	if !found || schema.PositionOf(&rec) != c.Position {
 		if now, _, err := p.deps.Shard.Checkpoints.GetFresh(ctx, run); err != nil || now.Position != c.Position {
-			// It went on, and another folder purged what this one looked for.
+			// It went on, and another fold worker purged what this one looked for.
 			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, eventlog.ErrStale), err)
 		}
 		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}

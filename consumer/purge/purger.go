@@ -166,7 +166,7 @@ func (p *Purger) Sealing(ctx context.Context, run string, first, last schema.Str
 // putMark stores the mark. Under p.mu.
 func (p *Purger) putMark(ctx context.Context, at schema.StreamSequence) error {
 	rev, err := p.marks.Put(ctx, p.deps.Shard.Names, kvstore.Watermark{
-		Incarnation: p.incarnation, Position: schema.Position{Stream: at, ID: "purger"}, Folder: p.cfg.Holder,
+		Incarnation: p.incarnation, Position: schema.Position{Stream: at, ID: "purger"}, Worker: p.cfg.Holder,
 		Updated: schema.FormatTime(p.deps.Now()),
 	}, p.markRev)
 	if errors.Is(err, kvstore.ErrConflict) {

@@ -418,7 +418,7 @@ func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o
 }
 
 // reconcilePrefix compares a run read from segments and log with a checkpoint that counted other events in its tail. If
-// events are missing before the checkpoint, the checkpoint's head stands: it folded them, as the folder did.
+// events are missing before the checkpoint, the checkpoint's head stands: it folded them, as the fold worker did.
 func (rd *Reader) reconcilePrefix(ctx context.Context, r *Snapshot, c *schema.Checkpoint, o readOptions) (*Snapshot, error) {
 	o.content = false
 	short, err := rd.fromCheckpoint(ctx, r.Source, r.Run, c, o)

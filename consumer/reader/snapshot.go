@@ -33,7 +33,7 @@ type Snapshot struct {
 	Damage []schema.Damage
 	// Marked: the log has a mark that the run was removed. Whether it was, the record in the segment bucket says.
 	Marked bool
-	// Doubtful: the log misses events behind all that the folder is known to have folded. It may have folded them before they were lost.
+	// Doubtful: the log misses events behind all that the fold worker is known to have folded. It may have folded them before they were lost.
 	Doubtful bool
 	// unusable: the segment behind those of the index is there, and damaged.
 	unusable bool

@@ -85,7 +85,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	}
 	t.Parallel()
 	w := newServiceWorld(t)
-	folder, _ := w.fold(fold.Config{})
+	worker, _ := w.fold(fold.Config{})
 	bad := w.aRun("bad", 1, 10)
 	var others []*writer
 	for i := range 99 {
@@ -134,7 +134,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 		told = append(told, l.Reason)
 	}
 	require.Equal(t, reasons, told)
-	require.Zero(t, folder.Stats().Rebuilds.Load())
+	require.Zero(t, worker.Stats().Rebuilds.Load())
 
 	head, _ := w.get("bad", schema.ViewHead)
 	require.True(t, head.Complete, "%v", head.Gaps)

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// benchWorld is a service and a run of n events, sealed by a folder that then stops unless it is to stay.
+// benchWorld is a service and a run of n events, sealed by a fold worker that then stops unless it is to stay.
 func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writer) {
 	b.Helper()
 	w := newServiceWorld(b, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = 2 << 30 })
@@ -50,7 +50,7 @@ func BenchmarkHead(b *testing.B) {
 			for b.Loop() {
 				i++
 				reply, _ := w.recover("run-1", takeover("executor-2", fmt.Sprintf("req-%d", i)))
-				if i%64 == 0 { // as the folder would
+				if i%64 == 0 { // as the fold worker would
 					b.StopTimer()
 					c, rev, err := w.shard.Checkpoints.GetFresh(b.Context(), "run-1")
 					require.NoError(b, err)

@@ -440,7 +440,7 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
 }
 
-// The whole way: a folder writes the live index, the roster follows it, and the claimer of a claimer that left is given the
+// The whole way: a fold worker writes the live index, the roster follows it, and the claimer of a claimer that left is given the
 // run once more.
 func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	t.Parallel()

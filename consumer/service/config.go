@@ -37,8 +37,8 @@ type Config struct {
 	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
 	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
 	Proof func(verb string, m *nats.Msg) (by string, err error)
-	// Folder returns what folds a shard in this process, nil for none. Nil stands for a replica that does not fold.
-	Folder func(shard int) Folder
+	// Worker returns what folds a shard in this process, nil for none. Nil stands for a replica that does not fold.
+	Worker func(shard int) Worker
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
 	Retention func() schema.RetentionPolicy
 	// Workers is the number of requests answered at the same time. Default 64.
@@ -71,8 +71,8 @@ type Config struct {
 	Grace time.Duration
 }
 
-// Folder is what a service asks of the fold worker of a shard in its own process.
-type Folder interface {
+// Worker is what a service asks of the fold worker of a shard in its own process.
+type Worker interface {
 	// Folds reports whether it folds the shard now, and no other process does.
 	Folds() bool
 	// Parked reports whether it leaves a run where it stands.

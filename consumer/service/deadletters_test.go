@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// awaitFolded waits until a folder has committed everything up to a place.
+// awaitFolded waits until a fold worker has committed everything up to a place.
 func awaitFolded(t *testing.T, f *fold.Worker, at uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= at }, time.Minute, time.Millisecond)

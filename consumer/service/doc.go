@@ -4,7 +4,7 @@
 //   - [Service]: the verbs, the queue of their requests, and the content of their answers. It reads, and writes nothing but control events,
 //     barriers and orders to remove runs.
 //   - [RetentionWorker]: it orders the removal of ended runs that the fleet's policy does not keep.
-//   - [Folder]: what a service asks of a fold worker in its own process.
+//   - [Worker]: what a service asks of a fold worker in its own process.
 //
 // It owns what a request may do and how it is answered. It must not know how a log is folded, nor who is alive: it reads runs by package reader,
 // and live runs by package liveness.

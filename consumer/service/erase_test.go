@@ -19,7 +19,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// eraseSoon is a folder that looks soon at what settles.
+// eraseSoon is a fold worker that looks soon at what settles.
 func eraseSoon() fold.Config {
 	cfg := hasty()
 	cfg.SafeAfter = 50 * time.Millisecond
@@ -58,8 +58,8 @@ func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// erasing is a world with a folder and a roster that is kept up to date.
-func erasing(tb testing.TB) (w *serviceWorld, stopFolder func()) {
+// erasing is a world with a fold worker and a roster that is kept up to date.
+func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 	tb.Helper()
 	w = newServiceWorld(tb)
 	ctx, cancel := context.WithCancel(tb.Context())
@@ -69,8 +69,8 @@ func erasing(tb testing.TB) (w *serviceWorld, stopFolder func()) {
 		cancel()
 		require.NoError(tb, <-done)
 	})
-	_, stopFolder = w.fold(eraseSoon())
-	return w, stopFolder
+	_, stopWorker = w.fold(eraseSoon())
+	return w, stopWorker
 }
 
 // left asks what is left of a run that was removed.
@@ -100,7 +100,7 @@ func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
 
 func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	t.Parallel()
-	w, stopFolder := erasing(t)
+	w, stopWorker := erasing(t)
 	x := w.writer("gone")
 	x.start()
 	for range 10 {
@@ -171,7 +171,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 		w.refusedAs(schema.CodeErased, schema.VerbGet, "gone", schema.GetRequest{})
 	}
 	late()
-	stopFolder()
+	stopWorker()
 	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
 	w.fold(eraseSoon())
 	require.Eventually(t, func() bool {

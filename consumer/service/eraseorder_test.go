@@ -69,7 +69,7 @@ func (w *serviceWorld) status(run string) schema.Status {
 	return reply.Head.Status
 }
 
-// impatient is a world whose folder waits for nobody who gave an order.
+// impatient is a world whose fold worker waits for nobody who gave an order.
 func impatient(tb testing.TB) *serviceWorld {
 	tb.Helper()
 	w, stop := erasing(tb)
@@ -101,7 +101,7 @@ func TestAnOrderThatNobodyDecidesIsWithdrawnWithoutANewReign(t *testing.T) {
 	require.NoError(t, err, "its points are given again")
 }
 
-func TestAnOrderThatIsDecidedIsCarriedOutByTheFolder(t *testing.T) {
+func TestAnOrderThatIsDecidedIsCarriedOutByTheWorker(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
@@ -310,7 +310,7 @@ func TestEraser_UnsettledWhileItSettles_LooksAgain(t *testing.T) {
 	settled := make(chan struct{})
 	var once sync.Once
 	cfg := eraseSoon()
-	cfg.Holder = "folder-2"
+	cfg.Holder = "worker-2"
 	w.foldThrough(cfg, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		if !strings.HasPrefix(subject, "$JS.API.STREAM.PURGE.KV_") || !strings.Contains(string(m.Data), schema.SettlingKeyPrefix+"run-1\"") {
 			natstest.Forward(nc, m, subject)

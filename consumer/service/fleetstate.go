@@ -92,7 +92,7 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 	if err != nil && !derived {
 		return err
 	}
-	if s.Folder, err = kvstore.Holder(ctx, js, kvstore.FoldLease(store.Names)); err != nil {
+	if s.Worker, err = kvstore.Holder(ctx, js, kvstore.FoldLease(store.Names)); err != nil {
 		return err
 	}
 	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
@@ -133,12 +133,12 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 // durableMS is the shortest of the latest renewals of the leases that this process holds, 0 for none. The others may have waited for each
 // other: all leases are in one stream.
 func (s *Service) durableMS(shards int) float64 {
-	if s.cfg.Folder == nil {
+	if s.cfg.Worker == nil {
 		return 0
 	}
 	least := time.Duration(0)
 	for shard := range shards {
-		if f := s.cfg.Folder(shard); f != nil {
+		if f := s.cfg.Worker(shard); f != nil {
 			if took := f.LeaseRenewal(); took > 0 && (least == 0 || took < least) {
 				least = took
 			}

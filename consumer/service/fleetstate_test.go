@@ -37,7 +37,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	require.Zero(t, s.Waiting)
 	require.Zero(t, s.WaitingMS)
 	require.Empty(t, s.WaitingSince)
-	require.Empty(t, s.Folder)
+	require.Empty(t, s.Worker)
 	require.EqualValues(t, 256<<20, s.QuotaBytes)
 
 	began := time.Now()
@@ -58,18 +58,18 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	w.told("run-1")
 	require.Eventually(t, func() bool { return look().Waiting == 0 }, time.Minute, time.Millisecond)
 	s = look()
-	require.NotEmpty(t, s.Folder)
+	require.NotEmpty(t, s.Worker)
 	require.Equal(t, x.acked[len(x.acked)-1].Stream, s.Position)
 	require.NotEmpty(t, s.FoldedAt)
 	require.Positive(t, s.CheckpointBytes)
 	stop()
 	s = look()
-	require.Empty(t, s.Folder, "its lease was given back")
+	require.Empty(t, s.Worker, "its lease was given back")
 	x.turnOf(100)
 	require.EqualValues(t, 4, look().Waiting)
 }
 
-func TestTotalsAreThoseOfTheStoreAndSurviveTheFolder(t *testing.T) {
+func TestTotalsAreThoseOfTheStoreAndSurviveTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
@@ -104,7 +104,7 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheFolder(t *testing.T) {
 		require.Greater(t, s.Totals.Amplification(), 1.0)
 		require.Equal(t, s.Totals.StoredBytes(), s.Totals.LogBytes+s.Totals.SegmentBytes+s.Totals.CheckpointBytes)
 		if round > 0 {
-			require.Less(t, f.Stats().Events.Load(), s.Totals.Events, "this folder did not fold them all")
+			require.Less(t, f.Stats().Events.Load(), s.Totals.Events, "this fold worker did not fold them all")
 		}
 	}
 }

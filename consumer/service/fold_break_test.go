@@ -26,31 +26,31 @@ func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
 		t.Run(header.Get("Status")+" "+header.Get("Description"), func(t *testing.T) {
 			t.Parallel()
 			w := newFoldWorld(t)
-			folder, _ := w.fold(fold.Config{})
+			worker, _ := w.fold(fold.Config{})
 			x := w.writer("run-1")
 			x.start()
 			_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-poison"), Header: header})
 			require.NoError(t, err)
 			last := x.turnOf(100)
 			w.await("the turn behind the poison", func(c *schema.Checkpoint) bool { return c.Run == "run-1" && c.Position.Stream >= last })
-			require.EqualValues(t, 1, folder.Stats().DeadLetters.Load())
+			require.EqualValues(t, 1, worker.Stats().DeadLetters.Load())
 		})
 	}
 }
 
-func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
+func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextWorker(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	folder, stop := w.fold(fold.Config{})
+	worker, stop := w.fold(fold.Config{})
 	ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Data: []byte("garbage")})
 	require.NoError(t, err)
-	// Behind the garbage, so that it is not what the next folder begins with.
+	// Behind the garbage, so that it is not what the next fold worker begins with.
 	ack2, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-2"), Data: []byte("garbage")})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= ack2.Sequence }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= ack2.Sequence }, time.Minute, time.Millisecond)
 	stop()
 
-	folder, _ = w.fold(fold.Config{Holder: "folder-2", SealBytes: 1 << 10})
+	worker, _ = w.fold(fold.Config{Holder: "worker-2", SealBytes: 1 << 10})
 	x := w.writer("run-1")
 	x.last = ack.Sequence
 	x.acked = append(x.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), nil, []byte("garbage")))
@@ -58,7 +58,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 	last := x.turnOf(2000)
 	c := w.await("the turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last && c.Segments.Count > 0 })
 	require.Equal(t, x.model(), c.Head)
-	require.Zero(t, folder.Stats().Regressions.Load())
+	require.Zero(t, worker.Stats().Regressions.Load())
 	require.Len(t, w.segments(c), len(x.acked))
 }
 
@@ -85,8 +85,8 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 	for range 3 {
 		x.turnOf(2000)
 	}
-	cfg.Holder = "folder-2"
-	folder, _ := w.fold(cfg)
+	cfg.Holder = "worker-2"
+	worker, _ := w.fold(cfg)
 	c := w.await("new turns", func(c *schema.Checkpoint) bool { return c.Turn == 8 && !c.TurnOpen })
 	model := schema.NewHead("default", "run-1")
 	for i := range x.acked {
@@ -101,7 +101,7 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 		x.turnOf(2000)
 	}
 	w.await("sealed again", func(c *schema.Checkpoint) bool { return c.Turn == 12 && int(c.Segments.Events) == len(x.acked) })
-	require.Zero(t, folder.Stats().Regressions.Load())
+	require.Zero(t, worker.Stats().Regressions.Load())
 }
 
 func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
@@ -114,19 +114,19 @@ func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 	c.Position = schema.Position{Stream: at + 100, ID: "run-1.1.9.00000000"}
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	folder, _ := w.fold(fold.Config{Holder: "folder-2"})
+	worker, _ := w.fold(fold.Config{Holder: "worker-2"})
 	at = x.turnOf(10)
 	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
 	require.Equal(t, x.model(), c.Head)
-	require.Zero(t, folder.Stats().Regressions.Load())
+	require.Zero(t, worker.Stats().Regressions.Load())
 }
 
-func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
+func TestASegmentThatAnotherWorkerCountedIsNeverReplaced(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	x, _, _ := w.foldedTurn(2000)
-	// The other folder sealed what had waited long enough: another range than a tail of this size ends with.
-	idle := fold.Config{Holder: "folder-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
+	// The other fold worker sealed what had waited long enough: another range than a tail of this size ends with.
+	idle := fold.Config{Holder: "worker-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
 	_, stop := w.fold(idle)
 	at := x.turnOf(10)
 	w.await("sealed", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
@@ -144,7 +144,7 @@ func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 	c.Segments = schema.SegmentIndex{}
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	_, _ = w.fold(fold.Config{Holder: "folder-3", SealBytes: 1 << 10})
+	_, _ = w.fold(fold.Config{Holder: "worker-3", SealBytes: 1 << 10})
 	at = x.turnOf(2000)
 	c = w.await("sealed again", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
 	require.Equal(t, x.model(), c.Head)
@@ -181,8 +181,8 @@ func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 	require.Equal(t, x.model(), c.Head)
 }
 
-// A folder that stood still must not put its safe watermark over that of the next one.
-func TestSafeWatermark_PutByAnotherFolder_IsNotOverwritten(t *testing.T) {
+// A fold worker that stood still must not put its safe watermark over that of the next one.
+func TestSafeWatermark_PutByAnotherWorker_IsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	safe := kvstore.NewSafeWatermarks(w.js)

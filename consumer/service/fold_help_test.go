@@ -88,12 +88,12 @@ func loggerOf(tb testing.TB) zerolog.Logger {
 	return natstest.Logger(tb)
 }
 
-// fold starts a folder and returns it with the function that stops it and waits for its end.
+// fold starts a fold worker and returns it with the function that stops it and waits for its end.
 func (w *foldWorld) fold(cfg fold.Config) (*fold.Worker, func()) {
 	w.tb.Helper()
 	cfg.Fleet = "default"
 	if cfg.Holder == "" {
-		cfg.Holder = "folder-1"
+		cfg.Holder = "worker-1"
 	}
 	if cfg.ReconcileEvery == 0 {
 		cfg.ReconcileEvery = 50 * time.Millisecond
@@ -106,7 +106,7 @@ func (w *foldWorld) fold(cfg fold.Config) (*fold.Worker, func()) {
 	return f, w.run(f)
 }
 
-// run runs a folder and returns the function that stops it and waits for its end.
+// run runs a fold worker and returns the function that stops it and waits for its end.
 func (w *foldWorld) run(f *fold.Worker) func() {
 	w.tb.Helper()
 	ctx, cancel := context.WithCancel(w.tb.Context())
@@ -120,7 +120,7 @@ func (w *foldWorld) run(f *fold.Worker) func() {
 	return stop
 }
 
-// foldedTurn is run-1 with one turn, whose tool returned payload characters, folded up to at by a folder that has stopped.
+// foldedTurn is run-1 with one turn, whose tool returned payload characters, folded up to at by a fold worker that has stopped.
 func (w *foldWorld) foldedTurn(payload int) (x *writer, at schema.StreamSequence, f *fold.Worker) {
 	w.tb.Helper()
 	f, stop := w.fold(fold.Config{})

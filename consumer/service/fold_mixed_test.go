@@ -80,7 +80,7 @@ func (x *mixed) step(w *serviceWorld, n int) {
 	}
 }
 
-// TestAllFoldsOfAMixedLogAreOne: folder, service and client see one state, wherever the folder was stopped.
+// TestAllFoldsOfAMixedLogAreOne: fold worker, service and client see one state, wherever the fold worker was stopped.
 func TestAllFoldsOfAMixedLogAreOne(t *testing.T) {
 	t.Parallel()
 	seeds := 6

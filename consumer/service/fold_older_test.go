@@ -23,7 +23,7 @@ func (w *foldWorld) olderCheckpoint() *writer {
 	x, _, _ := w.foldedTurn(10)
 	older, _, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
 	require.NoError(w.tb, err)
-	_, stop := w.fold(fold.Config{Holder: "folder-2"})
+	_, stop := w.fold(fold.Config{Holder: "worker-2"})
 	at := x.turnOf(10)
 	w.await("the turn that is lost", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	stop()
@@ -44,7 +44,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 			w := newFoldWorld(t)
 			x := w.olderCheckpoint()
 			at := schema.StreamSequence(0)
-			folder, _ := w.fold(fold.Config{Holder: "folder-3"})
+			worker, _ := w.fold(fold.Config{Holder: "worker-3"})
 			x.turn++
 			e, err := x.run.Event(&schema.TurnStartedData{Turn: x.turn}, x.turn, time.Unix(1_800_000_000, 0), 0)
 			require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 			c := w.await("the event behind it", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 			require.Equal(t, x.model(), c.Head)
 			require.EqualValues(t, len(x.acked), c.TailEvents+c.Segments.Events)
-			require.Zero(t, folder.Stats().DeadLetters.Load())
+			require.Zero(t, worker.Stats().DeadLetters.Load())
 		})
 	}
 }
@@ -71,11 +71,11 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	x, at, _ := w.foldedTurn(10)
-	folder, stop := w.fold(fold.Config{Holder: "folder-2"})
+	worker, stop := w.fold(fold.Config{Holder: "worker-2"})
 	ack, err := w.js.Publish(t.Context(), w.names.EventSubject("run-2"), []byte("garbage"))
 	require.NoError(t, err)
 	require.EqualValues(t, at+1, ack.Sequence)
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() == ack.Sequence }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() == ack.Sequence }, time.Minute, time.Millisecond)
 	stop()
 	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
@@ -83,13 +83,13 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	c.Sequence++
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	_, _ = w.fold(fold.Config{Holder: "folder-3"})
+	_, _ = w.fold(fold.Config{Holder: "worker-3"})
 	at = x.turnOf(10)
 	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
 	require.Equal(t, x.model(), c.Head)
 }
 
-// Without an event of its own nothing would ever load such a run, and what the folder says of it would be refused for ever.
+// Without an event of its own nothing would ever load such a run, and what the fold worker says of it would be refused for ever.
 func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
@@ -105,7 +105,7 @@ func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 		cancel()
 		require.NoError(t, group.Wait())
 	}()
-	_, stop := w.fold(fold.Config{Holder: "folder-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
+	_, stop := w.fold(fold.Config{Holder: "worker-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
 	defer stop()
 	c := w.await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
 	require.Equal(t, len(x.acked)+1, int(c.Counts.Events))

@@ -76,7 +76,7 @@ func TestASegmentIsCountedOnlyOnceItIsStored(t *testing.T) {
 	require.Len(t, w.segments(c), int(c.Segments.Events))
 }
 
-func TestATailThatWasNeverSealedIsSealedByTheNextFolder(t *testing.T) {
+func TestATailThatWasNeverSealedIsSealedByTheNextWorker(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.SegmentBucket(), 100)

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAFolderChecksPointsWhatTheModelFolds(t *testing.T) {
+func TestAWorkerChecksPointsWhatTheModelFolds(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	_, stop := w.fold(fold.Config{})
@@ -53,13 +53,13 @@ func TestAFolderChecksPointsWhatTheModelFolds(t *testing.T) {
 	require.Equal(t, schema.StreamSequence(writers[4].last), mark.Position.Stream)
 }
 
-func TestAFolderGoesOnWhereTheOtherStopped(t *testing.T) {
+func TestAWorkerGoesOnWhereTheOtherStopped(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	x := w.writer("run-1")
 	x.start()
 	for i := range 6 {
-		f, stop := w.fold(fold.Config{Holder: fmt.Sprintf("folder-%d", i), SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+		f, stop := w.fold(fold.Config{Holder: fmt.Sprintf("worker-%d", i), SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
 		var at schema.StreamSequence
 		for range 3 {
 			at = x.turnOf(1000)
@@ -103,7 +103,7 @@ func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	folder, _ := w.fold(fold.Config{})
+	worker, _ := w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	e := &schema.Event{
@@ -121,7 +121,7 @@ func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
 	x.last = ack.Sequence
 	at := x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 	c := w.await("end", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	require.Zero(t, folder.Stats().SealsRefused.Load())
+	require.Zero(t, worker.Stats().SealsRefused.Load())
 	require.EqualValues(t, 3, c.Segments.Events)
 }
 
@@ -209,11 +209,11 @@ func TestAnUncountedSegmentIsAdopted(t *testing.T) {
 	require.Equal(t, sealed.Head, again.Head)
 }
 
-func TestTwoFoldersNeverCorruptARun(t *testing.T) {
+func TestTwoWorkersNeverCorruptARun(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	a, stopA := w.fold(fold.Config{Holder: "folder-a"})
-	b, _ := w.fold(fold.Config{Holder: "folder-b"})
+	a, stopA := w.fold(fold.Config{Holder: "worker-a"})
+	b, _ := w.fold(fold.Config{Holder: "worker-b"})
 	x := w.writer("run-1")
 	x.start()
 	at := x.turnOf(100)
@@ -363,7 +363,7 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
 }
 
-// The whole store goes back to an older copy of itself, checkpoints and watermark with it, below a folder that goes on. Nothing in the
+// The whole store goes back to an older copy of itself, checkpoints and watermark with it, below a fold worker that goes on. Nothing in the
 // store says that anything is gone.
 func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
 	t.Parallel()

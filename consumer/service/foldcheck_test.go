@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
-func TestFolder_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T) {
+func TestWorker_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	x := w.writer("run-1")
@@ -25,7 +25,7 @@ func TestFolder_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T
 	clock := fleettest.NewHandClock(time.Now())
 	var stale, answers atomic.Int64 // answers yet to come that are stale, and all that were given
 	info := "$JS.API.STREAM.INFO." + w.names.EventStream()
-	f := w.foldThrough(fold.Config{Holder: "folder-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+	f := w.foldThrough(fold.Config{Holder: "worker-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		if subject != info {
 			natstest.Forward(nc, m, subject)
 			return

@@ -13,24 +13,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// held folds a run up to its last event; the folder's connection sends nothing more, so that nothing of it is stored, until the function
+// held folds a run up to its last event; the fold worker's connection sends nothing more, so that nothing of it is stored, until the function
 // returned is called.
 func (w *serviceWorld) held(x *writer) (release func()) {
 	w.tb.Helper()
 	reached, goOn := make(chan struct{}), make(chan struct{})
-	var folder atomic.Pointer[fold.Worker]
+	var worker atomic.Pointer[fold.Worker]
 	d := &tap{prefixes: []string{"$KV." + w.names.SegmentBucket() + ".", "$KV." + w.names.CheckpointBucket() + "."}}
 	events, reach := int64(len(x.acked)), sync.OnceFunc(func() { close(reached) })
 	d.set(func(string) {
-		if f := folder.Load(); f != nil && f.Stats().Applied.Load() >= events {
+		if f := worker.Load(); f != nil && f.Stats().Applied.Load() >= events {
 			reach()
 			<-goOn
 		}
 	})
-	f, _ := w.tappedFold(fold.Config{Holder: "folder-1", LeaseTTL: time.Minute}, d)
-	folder.Store(f)
+	f, _ := w.tappedFold(fold.Config{Holder: "worker-1", LeaseTTL: time.Minute}, d)
+	worker.Store(f)
 	release = sync.OnceFunc(func() { close(goOn) })
-	w.tb.Cleanup(release) // a folder that cannot send cannot stop
+	w.tb.Cleanup(release) // a fold worker that cannot send cannot stop
 	select {
 	case <-reached:
 	case <-time.After(time.Minute):
@@ -61,7 +61,7 @@ func (w *serviceWorld) goesOn(x *writer, reply *schema.RecoverReply, executor st
 	return c
 }
 
-// askBesideHole asks for something of a run whose log lost an event that a folder has folded and not stored. The folder goes on once the
+// askBesideHole asks for something of a run whose log lost an event that a fold worker has folded and not stored. The fold worker goes on once the
 // hole was met.
 func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, error) {
 	w.tb.Helper()
@@ -82,9 +82,9 @@ func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, 
 	return got.answer, got.err
 }
 
-// The log loses an event that the folder has and nothing else: a takeover waits for the folder and stands on what it has. Standing on
+// The log loses an event that the fold worker has and nothing else: a takeover waits for the fold worker and stands on what it has. Standing on
 // the log it would be refused by the fold, and with it all that its executor publishes.
-func TestATakeoverOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) {
+func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -99,7 +99,7 @@ func TestATakeoverOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) 
 }
 
 // So does what is decided about a run: here it has ended, which the log alone does not say.
-func TestWhatIsDecidedOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) {
+func TestWhatIsDecidedOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -110,8 +110,8 @@ func TestWhatIsDecidedOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing
 	require.Equal(t, schema.CodeRunEnded, refused.Code, refused.Message)
 }
 
-// Without a folder there is nothing to wait for.
-func TestATakeoverOfALogWithAHoleNeedsNoFolder(t *testing.T) {
+// Without a fold worker there is nothing to wait for.
+func TestATakeoverOfALogWithAHoleNeedsNoWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -123,8 +123,8 @@ func TestATakeoverOfALogWithAHoleNeedsNoFolder(t *testing.T) {
 	w.goesOn(x, reply, "executor-2")
 }
 
-// The log loses the end of a run that a folder has: a reading cannot tell, and the folder follows the log when the next event shows it.
-func TestAFolderFollowsALogThatLostTheEndOfARun(t *testing.T) {
+// The log loses the end of a run that a fold worker has: a reading cannot tell, and the fold worker follows the log when the next event shows it.
+func TestAWorkerFollowsALogThatLostTheEndOfARun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -154,7 +154,7 @@ func TestAFolderFollowsALogThatLostTheEndOfARun(t *testing.T) {
 	}
 }
 
-// A control event has no sequence. That the log lost one, the next event's link tells, whoever folds it: reader, folder or verify.
+// A control event has no sequence. That the log lost one, the next event's link tells, whoever folds it: reader, fold worker or verify.
 func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -191,6 +191,6 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	require.Equal(t, want, reply.Gaps)
 	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Gaps)
 	stop()
-	w.fold(fold.Config{Holder: "folder-2"})
+	w.fold(fold.Config{Holder: "worker-2"})
 	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Gaps)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// serviceWorld is a fleet with a service and, unless a test starts one, no folder.
+// serviceWorld is a fleet with a service and, unless a test starts one, no fold worker.
 type serviceWorld struct {
 	*foldWorld
 	svc    *service.Service
@@ -358,7 +358,7 @@ func (w *serviceWorld) checkpointAt(x *writer, n int, index schema.SegmentIndex)
 
 type serviceConfig = service.Config
 
-// smallSeals makes a folder seal early.
+// smallSeals makes a fold worker seal early.
 func smallSeals() fold.Config {
 	return fold.Config{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// storeRun stores a run as a folder does: its entries in the indexes, and its checkpoint.
+// storeRun stores a run as a fold worker does: its entries in the indexes, and its checkpoint.
 func (w *serviceWorld) storeRun(shards int, h schema.Head) {
 	w.tb.Helper()
 	cps := w.shards[schema.ShardOf(h.Run, shards)].Checkpoints
@@ -297,7 +297,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 		cancel()
 		require.NoError(t, <-rostered)
 	})
-	folder, stop := w.fold(fold.Config{LiveRuns: w.roster, Linger: time.Millisecond})
+	worker, stop := w.fold(fold.Config{LiveRuns: w.roster, Linger: time.Millisecond})
 	defer stop()
 	var open []*writer
 	for i := range runs {
@@ -307,7 +307,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	}
 	folded := func(at schema.StreamSequence) {
 		t.Helper()
-		require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
 	}
 	folded(open[runs-1].acked[0].Stream)
 	require.Eventually(t, func() bool { return w.roster.Counts().Live == runs }, time.Minute, time.Millisecond)
@@ -353,7 +353,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 func TestRunsAreListedByTheirAge(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	folder, stop := w.fold(fold.Config{})
+	worker, stop := w.fold(fold.Config{})
 	defer stop()
 	first, second, third := w.writer("first"), w.writer("second"), w.writer("third")
 	first.start()
@@ -369,7 +369,7 @@ func TestRunsAreListedByTheirAge(t *testing.T) {
 		return m.Time
 	}
 	second.publish(&schema.RunEndedData{Status: "failed"}, 0)
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= second.last }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= second.last }, time.Minute, time.Millisecond)
 	ended := stored(second)
 	text := func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 	require.Equal(t, []string{"third", "second", "first"}, w.list(schema.ListRequest{}))
@@ -392,12 +392,12 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
-	folder, stop := w.fold(fold.Config{})
+	worker, stop := w.fold(fold.Config{})
 	defer stop()
 	x := w.writer("ended")
 	x.start()
 	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= x.last }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= x.last }, time.Minute, time.Millisecond)
 	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
 	require.NoError(t, err)
 	m, err := stream.GetMsg(t.Context(), x.last)
@@ -416,7 +416,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	}
 	t.Parallel()
 	w := newServiceWorld(t)
-	folder, stop := w.fold(fold.Config{})
+	worker, stop := w.fold(fold.Config{})
 	var last *writer
 	want := []string{}
 	for i := range 700 {
@@ -425,7 +425,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 		last.publish(&schema.RunEndedData{Status: "completed"}, 0)
 		want = append(want, last.run.Run)
 	}
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= last.last }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= last.last }, time.Minute, time.Millisecond)
 	stop()
 	children := slices.Clone(want)
 	slices.Reverse(want)

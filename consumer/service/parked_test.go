@@ -69,7 +69,7 @@ func TestPark_CheckpointTooLarge_ShardGoesOn(t *testing.T) {
 
 	// The next replica knows of it, and skips it as long as it rests.
 	stop()
-	next, stop := w.fold(fold.Config{Holder: "folder-2"})
+	next, stop := w.fold(fold.Config{Holder: "worker-2"})
 	large.publish(&schema.PhaseCompletedData{Phase: "more"}, 0)
 	at = small.turnOf(100)
 	w.awaitPassed(uint64(at))
@@ -88,7 +88,7 @@ func TestPark_Retried_FoldedWhole(t *testing.T) {
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
 	cfg := hasty()
-	cfg.Holder = "folder-1"
+	cfg.Holder = "worker-1"
 	f := w.foldThrough(cfg, clock.Now, forwardAll)
 	x := w.writer("large")
 	x.start()
@@ -203,7 +203,7 @@ func TestPark_UncleanStart_LaterTriesAreKept(t *testing.T) {
 	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
 	require.NoError(t, err)
 
-	w.fold(fold.Config{Holder: "folder-2", UncleanStart: true})
+	w.fold(fold.Config{Holder: "worker-2", UncleanStart: true})
 	x.turnOf(100)
 	w.awaitPassed(x.last)
 	require.Equal(t, []schema.ParkedRun{late}, w.parked())

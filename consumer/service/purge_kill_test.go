@@ -19,7 +19,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// tappedFold starts a folder all of whose requests go through a tap, and returns it with the function that stops it.
+// tappedFold starts a fold worker all of whose requests go through a tap, and returns it with the function that stops it.
 func (w *foldWorld) tappedFold(cfg fold.Config, d *tap) (*fold.Worker, func()) {
 	w.tb.Helper()
 	cfg.Fleet, cfg.LeaseTTL, cfg.ReconcileEvery = "default", cmp.Or(cfg.LeaseTTL, time.Second), 20*time.Millisecond
@@ -42,7 +42,7 @@ func (w *foldWorld) tappedFold(cfg fold.Config, d *tap) (*fold.Worker, func()) {
 	return f, stop
 }
 
-// freeLease lets the next folder begin at once.
+// freeLease lets the next fold worker begin at once.
 func (w *foldWorld) freeLease() {
 	w.tb.Helper()
 	kv, err := w.js.KeyValue(w.tb.Context(), schema.LeaseBucket)
@@ -50,15 +50,15 @@ func (w *foldWorld) freeLease() {
 	require.NoError(w.tb, kv.Purge(w.tb.Context(), kvstore.FoldLease(w.names)))
 }
 
-// steps of a folder by which it changes something, in the order in which it takes them with a segment.
+// steps of a fold worker by which it changes something, in the order in which it takes them with a segment.
 func (w *foldWorld) stepPrefixes() []string {
 	return []string{
 		"$KV." + w.names.SegmentBucket(), "$KV." + w.names.CheckpointBucket(), "$JS.API.STREAM.PURGE.", "$KV." + schema.LeaseBucket + ".purged.",
 	}
 }
 
-// A folder that dies before or after any of its writes leaves a run that the next one folds, seals and purges whole.
-func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
+// A fold worker that dies before or after any of its writes leaves a run that the next one folds, seals and purges whole.
+func TestAWorkerThatDiesAtAnyStepLosesNothing(t *testing.T) {
 	t.Parallel()
 	every := int64(2)
 	if testing.Short() {
@@ -78,7 +78,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 					}
 				})
 				cfg := hasty()
-				cfg.Holder = fmt.Sprintf("folder-%d-a", k)
+				cfg.Holder = fmt.Sprintf("worker-%d-a", k)
 				w.freeLease()
 				_, end := w.tappedFold(cfg, d)
 				x := w.writer(fmt.Sprintf("run-%d", k))
@@ -91,7 +91,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 				require.Eventually(t, func() bool { return died() || len(w.log(x.run.Run)) == 1 }, time.Minute, 10*time.Millisecond)
 				d.dead.Store(true)
 				w.freeLease()
-				cfg.Holder = fmt.Sprintf("folder-%d-b", k)
+				cfg.Holder = fmt.Sprintf("worker-%d-b", k)
 				f, stop := w.fold(cfg)
 				c := w.awaitPurged(x)
 				w.requireWhole(x, c)
@@ -105,11 +105,11 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 	}
 }
 
-// A folder that was stopped at any of its writes, and goes on when another has the shard, changes nothing that the other
+// A fold worker that was stopped at any of its writes, and goes on when another has the shard, changes nothing that the other
 // relies on.
-func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
+func TestAWorkerThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: a folder is paused at each of its steps")
+		t.Skip("short: a fold worker is paused at each of its steps")
 	}
 	t.Parallel()
 	w := newFoldWorld(t)
@@ -139,7 +139,7 @@ func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 					select {
 					case <-paused:
 						return true
-					default: // a folder purges and marks as often as it comes to it
+					default: // a fold worker purges and marks as often as it comes to it
 						return nth > 1 && len(w.log(run)) < 8
 					}
 				}, time.Minute, 10*time.Millisecond)

@@ -145,7 +145,7 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			damage(w)
 			before := w.from(kept)
 			cfg := hasty()
-			cfg.Holder = "folder-2"
+			cfg.Holder = "worker-2"
 			f, _ := w.fold(cfg)
 			require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 2 }, time.Minute, time.Millisecond, "it is said, and tried again")
 			require.Equal(t, before, w.from(kept), "nothing is purged")
@@ -160,7 +160,7 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 	_, _, sound := w.segment(2)
 	w.put(2, []byte("rubbish"))
 	cfg := hasty()
-	cfg.Holder = "folder-2"
+	cfg.Holder = "worker-2"
 	f, _ := w.fold(cfg)
 	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 1 }, time.Minute, time.Millisecond)
 	w.put(2, sound)

@@ -112,7 +112,7 @@ func newTapped(t *testing.T) (*serviceWorld, *tap) {
 	return w, d
 }
 
-// mover seals, checkpoints and purges a run by hand, step by step, as folder and purger do.
+// mover seals, checkpoints and purges a run by hand, step by step, as fold worker and purger do.
 type mover struct {
 	w     *serviceWorld
 	x     *writer
@@ -159,7 +159,7 @@ func (m *mover) purge() {
 	require.NoError(m.w.tb, err)
 }
 
-// steps are what folder and purger do to a run of 41 events, of which the first are sealed and purged at once.
+// steps are what fold worker and purger do to a run of 41 events, of which the first are sealed and purged at once.
 func (m *mover) steps() []func() {
 	m.seal(9)
 	m.checkpoint(13)

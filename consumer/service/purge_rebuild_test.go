@@ -36,7 +36,7 @@ func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
 	}
 	stop()
 	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
-	cfg.Holder = "folder-2"
+	cfg.Holder = "worker-2"
 	f, _ := w.fold(cfg)
 	for _, x := range writers {
 		c := w.awaitPurged(x)
@@ -104,7 +104,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 				require.Equal(t, x.model(), reply.Head)
 				require.Equal(t, x.model(), a.fold(t, "run-1").Head)
 				cfg = hasty()
-				cfg.Holder, cfg.UncleanStart = "folder-2", true
+				cfg.Holder, cfg.UncleanStart = "worker-2", true
 				cfg.Linger = 200 * time.Millisecond // its purger meets the run long before the fold has counted anything
 				f, _ := w.fold(cfg)
 				w.requireWhole(x, w.awaitPurged(x))
@@ -142,7 +142,7 @@ func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
 	require.NoError(t, err)
-	cfg.Holder = "folder-2"
+	cfg.Holder = "worker-2"
 	f, _ := w.fold(cfg)
 	w.requireWhole(x, w.awaitPurged(x))
 	require.Zero(t, f.Stats().DeadLetters.Load(), "what is between was not taken for a hole")
@@ -196,16 +196,16 @@ func TestASealOfAnOldTailSetsTheMarkBack(t *testing.T) {
 	w.awaitPurged(x)
 	require.Eventually(t, func() bool { return uint64(w.purgeMark()) == x.last }, time.Minute, 5*time.Millisecond, "the mark passes a tail that is too small to be sealed")
 	stop()
-	// The next folder dies before it stores the segment of the old run's tail.
+	// The next fold worker dies before it stores the segment of the old run's tail.
 	d.set(func(string) { d.dead.Store(true) })
 	d.after = true
-	cfg.Holder = "folder-2"
+	cfg.Holder = "worker-2"
 	w.freeLease()
 	w.tappedFold(cfg, d)
 	old.turnOf(900)
 	require.Eventually(t, d.dead.Load, time.Minute, time.Millisecond)
 	require.Equal(t, first, w.purgeMark())
-	cfg.Holder = "folder-3"
+	cfg.Holder = "worker-3"
 	w.freeLease()
 	w.fold(cfg)
 	w.requireWhole(old, w.awaitPurged(old))

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// hasty is a folder that seals early and purges at once.
+// hasty is a fold worker that seals early and purges at once.
 func hasty() fold.Config {
 	return fold.Config{
 		SealBytes: 2 << 10, SealMaxBytes: 8 << 10, SealEvents: 8, SealMaxEvents: 32,
@@ -129,7 +129,7 @@ func TestNothingIsPurgedWithinItsGraceOrByAPurgerThatNeverPurges(t *testing.T) {
 	}
 }
 
-func TestTheNextFolderPurgesWhatTheLastOneSealed(t *testing.T) {
+func TestTheNextWorkerPurgesWhatTheLastOneSealed(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	cfg := hasty()
@@ -144,14 +144,14 @@ func TestTheNextFolderPurgesWhatTheLastOneSealed(t *testing.T) {
 	w.await("sealed", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at && c.Segments.Count > 2 })
 	stop()
 	cfg = hasty()
-	cfg.Holder = "folder-2"
+	cfg.Holder = "worker-2"
 	w.fold(cfg)
 	w.requireWhole(x, w.awaitPurged(x))
 }
 
 func TestAPurgeAfterThatAPowerCutCouldOutliveIsRefused(t *testing.T) {
 	t.Parallel()
-	cfg := fold.Config{Fleet: "default", Holder: "folder-1", PurgeAfter: time.Minute}
+	cfg := fold.Config{Fleet: "default", Holder: "worker-1", PurgeAfter: time.Minute}
 	require.ErrorContains(t, cfg.Validate(), "PurgeAfter is 1m0s, at least SafeAfter, 5m0s")
 	cfg.Synced = true
 	require.NoError(t, cfg.Validate())

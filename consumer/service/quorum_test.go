@@ -81,7 +81,7 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 		s, of := coverage()
 		return s.Waiting == 0 && of == 1 && s.Totals.Boundaries == boundaries+4
 	}, time.Minute, time.Millisecond,
-		"the next folder adds to what the last one counted")
+		"the next fold worker adds to what the last one counted")
 	stop()
 }
 

@@ -61,7 +61,7 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 		// scratch: the reads had no checkpoint to begin with.
 		scratch bool
 	}{
-		{"with no folder and no checkpoint", func(*serviceWorld, *writer) {}, true},
+		{"with no fold worker and no checkpoint", func(*serviceWorld, *writer) {}, true},
 		{"with a checkpoint at the end", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
 		}, false},
@@ -145,7 +145,7 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-func TestReadIsRightWhileAFolderSealsAndWritesGoOn(t *testing.T) {
+func TestReadIsRightWhileAWorkerSealsAndWritesGoOn(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.fold(smallSeals())
@@ -204,7 +204,7 @@ func TestEventsLostBeforeTheCheckpointAreNamed(t *testing.T) {
 	w.deleteMsg(x.acked[7].Stream)
 	reply, _ := w.get("run-1", schema.ViewEvents)
 	require.False(t, reply.Complete)
-	require.Equal(t, x.model(), reply.Head, "the folder folded them: its head stands")
+	require.Equal(t, x.model(), reply.Head, "the fold worker folded them: its head stands")
 	require.Len(t, reply.Gaps, 1)
 	require.EqualValues(t, "lost", reply.Gaps[0].Reason)
 	require.EqualValues(t, 8, reply.Gaps[0].From)
@@ -268,7 +268,7 @@ func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
 	require.Positive(t, w.svc.Stats().Regressions.Load())
 }
 
-// A lone server whose disk was damaged cuts off the log's end. The folder makes a checkpoint of what is left, and that must not
+// A lone server whose disk was damaged cuts off the log's end. The fold worker makes a checkpoint of what is left, and that must not
 // be where the loss is forgotten: neither at once, nor when the run went on.
 func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 	t.Parallel()

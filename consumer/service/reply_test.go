@@ -17,10 +17,10 @@ import (
 // The daemon publishes its answers with its own permissions: in an account that it shares with readers, a reader could have it purge the log.
 func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
-	var folder atomic.Pointer[fold.Worker]
-	w := newServiceWorld(t, foldedBy(&folder))
+	var worker atomic.Pointer[fold.Worker]
+	w := newServiceWorld(t, foldedBy(&worker))
 	f, _ := w.fold(fold.Config{})
-	folder.Store(f)
+	worker.Store(f)
 	require.Eventually(t, f.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
 	x := w.writer("run-1")
 	x.start()

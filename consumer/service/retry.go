@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// retry has the folder of a parked run's shard fold it now, and answers with what came of it. A replica that does not fold the shard does not
+// retry has the fold worker of a parked run's shard fold it now, and answers with what came of it. A replica that does not fold the shard does not
 // answer.
 func (s *Service) retry(ctx context.Context, t *task) error {
 	sources := s.routing.of(t.run)
@@ -51,11 +51,11 @@ func (s *Service) folds(run string) bool {
 }
 
 // foldsHere is what folds a shard in this process; nil while none does.
-func (s *Service) foldsHere(src *reader.Source) Folder {
-	if s.cfg.Folder == nil {
+func (s *Service) foldsHere(src *reader.Source) Worker {
+	if s.cfg.Worker == nil {
 		return nil
 	}
-	f := s.cfg.Folder(src.Store.Names.Shard)
+	f := s.cfg.Worker(src.Store.Names.Shard)
 	if f == nil || !f.Folds() {
 		return nil
 	}

@@ -23,10 +23,10 @@ func (w *serviceWorld) retry(run string) schema.RetryReply {
 	return *decodeAs[schema.RetryReply](w.tb, a.first)
 }
 
-// foldedBy lets a service know the folder of its only shard, which may begin later.
+// foldedBy lets a service know the fold worker of its only shard, which may begin later.
 func foldedBy(f *atomic.Pointer[fold.Worker]) setup {
 	return func(_ *kvstore.FleetConfig, c *serviceConfig) {
-		c.Folder = func(int) service.Folder {
+		c.Worker = func(int) service.Worker {
 			if w := f.Load(); w != nil {
 				return w
 			}
@@ -35,16 +35,16 @@ func foldedBy(f *atomic.Pointer[fold.Worker]) setup {
 	}
 }
 
-func TestRetry_ParkedRun_FolderReportsOutcome(t *testing.T) {
+func TestRetry_ParkedRun_WorkerReportsOutcome(t *testing.T) {
 	t.Parallel()
-	var folder atomic.Pointer[fold.Worker]
-	w := newServiceWorld(t, foldedBy(&folder))
+	var worker atomic.Pointer[fold.Worker]
+	w := newServiceWorld(t, foldedBy(&worker))
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
 	w.serve(settings, service.Config{Name: "service-2"}) // it does not fold
 	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
 	f, stop := w.fold(fold.Config{})
-	folder.Store(f)
+	worker.Store(f)
 	x := w.writer("large")
 	x.start()
 	grow := func() {
@@ -88,6 +88,6 @@ func TestRetry_ParkedRun_FolderReportsOutcome(t *testing.T) {
 	grow()
 	stop()
 	_, err = w.client.Request(schema.ServiceSubject(schema.VerbRetry, "default", "large"), nil, 300*time.Millisecond)
-	require.ErrorIs(t, err, nats.ErrTimeout, "without a folder no replica answers")
+	require.ErrorIs(t, err, nats.ErrTimeout, "without a fold worker no replica answers")
 	require.Zero(t, f.Stats().Failures.Load())
 }

@@ -25,8 +25,8 @@ func (rt *routing) undoubted(ctx context.Context, run string, read func() (*read
 		return r, err
 	}
 	err = reader.Insist(ctx, "run "+run+" misses events", func() error {
-		folder, err := kvstore.Holder(ctx, rt.js, kvstore.FoldLease(r.Source.Store.Names))
-		if err != nil || folder == "" {
+		worker, err := kvstore.Holder(ctx, rt.js, kvstore.FoldLease(r.Source.Store.Names))
+		if err != nil || worker == "" {
 			return err
 		}
 		return rt.awaitFolded(ctx, r.Source, r.LogLast)

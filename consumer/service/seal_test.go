@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// foldThrough starts a folder whose requests to the JetStream API a test sees first, as natstest.Between has it.
+// foldThrough starts a fold worker whose requests to the JetStream API a test sees first, as natstest.Between has it.
 func (w *foldWorld) foldThrough(cfg fold.Config, now func() time.Time, seen func(nc *nats.Conn, m *nats.Msg, subject string)) *fold.Worker {
 	w.tb.Helper()
 	cfg.Fleet, cfg.LeaseTTL = "default", time.Second
@@ -52,7 +52,7 @@ func (x *writer) segmentOf(events int, before string) []byte {
 	return stored
 }
 
-func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextFolder(t *testing.T) {
+func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextWorker(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	x := w.writer("run-1")
@@ -60,13 +60,13 @@ func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextFolder(t *testing.T) {
 	for range 4 {
 		x.turnOf(100)
 	}
-	// Whole, all in the log, and of another history: both folders replace it.
+	// Whole, all in the log, and of another history: both fold workers replace it.
 	require.NoError(t, w.shard.Segments.Create(t.Context(), "run-1", 1, x.segmentOf(3, strings.Repeat("0", 64))))
 	hold, held := make(chan struct{}), make(chan struct{})
 	var looked, paused atomic.Bool
 	// Both cut the same log, each in its own way, as an idle or a pressed tail is cut shorter.
 	cfg := hasty()
-	cfg.Holder, cfg.SealEvents, cfg.SealMaxEvents = "folder-a", 4, 4
+	cfg.Holder, cfg.SealEvents, cfg.SealMaxEvents = "worker-a", 4, 4
 	a := w.foldThrough(cfg, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		switch {
 		case strings.HasPrefix(subject, "$JS.API.STREAM.MSG.GET.KV_WAYMARK_SEGMENTS") && strings.Contains(string(m.Data), ".run-1.1\""):
@@ -81,13 +81,13 @@ func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextFolder(t *testing.T) {
 	})
 	<-held
 	w.freeLease()
-	cfg.Holder, cfg.SealEvents, cfg.SealMaxEvents, cfg.SealBytes, cfg.SealMaxBytes = "folder-b", 12, 12, 1<<16, 1<<17
+	cfg.Holder, cfg.SealEvents, cfg.SealMaxEvents, cfg.SealBytes, cfg.SealMaxBytes = "worker-b", 12, 12, 1<<16, 1<<17
 	w.fold(cfg)
 	c := w.awaitPurged(x)
 	w.requireWhole(x, c)
 	require.Less(t, len(w.log("run-1")), len(x.acked), "events are in the segment alone")
 	close(hold)
-	require.Eventually(t, func() bool { return a.Stats().Conflicts.Load() > 0 }, time.Minute, time.Millisecond, "its batch ended, and the next folder has won")
+	require.Eventually(t, func() bool { return a.Stats().Conflicts.Load() > 0 }, time.Minute, time.Millisecond, "its batch ended, and the next fold worker has won")
 	w.requireWhole(x, c)
 }
 
@@ -101,7 +101,7 @@ func TestSealFromLog_ReplicaLacksFirstOfTail_SealsWhatTheLeaderHas(t *testing.T)
 	}
 	var lacked atomic.Bool
 	cfg := hasty()
-	cfg.Holder, cfg.SealEvents, cfg.SealMaxEvents, cfg.TailMemory, cfg.PurgeAfter = "folder-1", 4, 4, -1, -1
+	cfg.Holder, cfg.SealEvents, cfg.SealMaxEvents, cfg.TailMemory, cfg.PurgeAfter = "worker-1", 4, 4, -1, -1
 	f := w.foldThrough(cfg, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() && strings.Contains(string(m.Data), `"seq":1,`) {
 			lacked.Store(true)

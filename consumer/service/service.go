@@ -216,7 +216,7 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 	if !e.whole {
 		t.run = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	}
-	if e.byFolder && !s.folds(t.run) {
+	if e.byWorker && !s.folds(t.run) {
 		return // the replica that does answers
 	}
 	if err := checkRequest(m); err != nil {

@@ -517,10 +517,10 @@ func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
 }
 
 func FuzzRequests(f *testing.F) {
-	var folder atomic.Pointer[fold.Worker] // retry is answered by it
-	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&folder))
+	var worker atomic.Pointer[fold.Worker] // retry is answered by it
+	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&worker))
 	folding, _ := w.fold(fold.Config{})
-	folder.Store(folding)
+	worker.Store(folding)
 	require.Eventually(f, folding.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)

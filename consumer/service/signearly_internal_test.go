@@ -46,9 +46,9 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 	live := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, natstest.Logger(t))
 	w.Live = live
 	w.Go(live.Run)
-	folder, err := fold.New(fold.Config{Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second}, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(t))
+	worker, err := fold.New(fold.Config{Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second}, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(t))
 	require.NoError(t, err)
-	w.Go(folder.Run)
+	w.Go(worker.Run)
 	w.Begin("run-1", "executor-1", "i1")
 	nc := w.Server.Conn(t)
 	fleettest.Keyed(t)(nc)

@@ -31,8 +31,8 @@ type endpoint struct {
 	whole bool
 	// request and answer name the types in schema, for those who discover the service.
 	request, answer string
-	// byFolder: all replicas hear the request, and only the one that folds the run's shard answers.
-	byFolder bool
+	// byWorker: all replicas hear the request, and only the one that folds the run's shard answers.
+	byWorker bool
 	count    *atomic.Int64
 	serve    func(context.Context, *task) error
 }
@@ -51,14 +51,14 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
 		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
 		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
-		{verb: schema.VerbRetry, byFolder: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
+		{verb: schema.VerbRetry, byWorker: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
 }
 
 // group is the queue group of the endpoint; empty for one that all replicas hear.
 func (e *endpoint) group() string {
-	if e.byFolder {
+	if e.byWorker {
 		return ""
 	}
 	return Name

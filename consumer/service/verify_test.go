@@ -88,7 +88,7 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 	}
 }
 
-func TestARunOfTheFolderIsVerifiedWhole(t *testing.T) {
+func TestARunOfTheWorkerIsVerifiedWhole(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	_, stop := w.fold(smallSeals())

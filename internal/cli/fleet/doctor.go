@@ -418,12 +418,12 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	for i := range reply.Shards {
 		s := &reply.Shards[i]
 		switch {
-		case s.Folder == "" && !takes[i]:
+		case s.Worker == "" && !takes[i]:
 			continue // a lease is written, too: what was said of the writes is the reason
 		case s.Error != "":
 			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
 			continue
-		case s.Folder == "":
+		case s.Worker == "":
 			d.add("lock", checkFailed, d.cl.StartHint(ctx), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
 			continue
 		}

@@ -85,7 +85,7 @@ func printFleet(a *base.App, reply *schema.FleetReply) error {
 	}
 	return output.Table(a.Stdout, []output.Column{
 		{Title: "shard", Right: true},
-		{Title: "folder", Shrinks: true},
+		{Title: "worker", Shrinks: true},
 		{Title: "waiting", Right: true},
 		{Title: "oldest", Right: true},
 		{Title: "log", Shrinks: true},
@@ -101,9 +101,9 @@ func shardRow(s *schema.ShardState) []string {
 	if s.Error != "" {
 		return []string{strconv.Itoa(s.Shard), "unknown", "", "", "", "", "", "", "", ""}
 	}
-	folder := s.Folder
-	if folder == "" {
-		folder = "nobody"
+	worker := s.Worker
+	if worker == "" {
+		worker = "nobody"
 	}
 	oldest := ""
 	if s.Waiting > 0 {
@@ -120,7 +120,7 @@ func shardRow(s *schema.ShardState) []string {
 		perPut = fmt.Sprintf("%.1f", s.Totals.EventsPerCheckpoint())
 	}
 	return []string{
-		strconv.Itoa(s.Shard), folder, strconv.FormatInt(s.Waiting, 10), oldest, log, output.Bytes(s.SegmentBytes), amplification, perEvent, perPut, output.Number(s.Position),
+		strconv.Itoa(s.Shard), worker, strconv.FormatInt(s.Waiting, 10), oldest, log, output.Bytes(s.SegmentBytes), amplification, perEvent, perPut, output.Number(s.Position),
 	}
 }
 

@@ -49,8 +49,8 @@ type shardView struct {
 	Last   schema.StreamSequence `json:"last"`
 	Bytes  int64                 `json:"bytes"`
 	Quota  int64                 `json:"quota_bytes"`
-	// Folder is the daemon that folds the shard; empty for none.
-	Folder string `json:"folder"`
+	// Worker is the daemon that folds the shard; empty for none.
+	Worker string `json:"worker"`
 }
 
 // Run shows the shards. It asks the streams, and works without a daemon.
@@ -77,16 +77,16 @@ func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
 		if s.Quota > 0 {
 			used += fmt.Sprintf(" of %s", output.Bytes(s.Quota))
 		}
-		begins, folder := "yes", s.Folder
+		begins, worker := "yes", s.Worker
 		if !s.NewRuns {
 			begins = "no"
 		}
-		if folder == "" {
-			folder = "nobody"
+		if worker == "" {
+			worker = "nobody"
 		}
 		rows[i] = []string{
 			strconv.Itoa(s.Shard), begins, strconv.Itoa(s.Live), strconv.FormatUint(uint64(s.Folded), 10),
-			strconv.FormatUint(uint64(s.Last), 10), used, folder,
+			strconv.FormatUint(uint64(s.Last), 10), used, worker,
 		}
 	}
 	return output.Table(a.Stdout, []output.Column{
@@ -96,7 +96,7 @@ func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
 		{Title: "folded", Right: true, Drop: 1},
 		{Title: "last", Right: true, Drop: 2},
 		{Title: "log"},
-		{Title: "folder", Shrinks: true},
+		{Title: "worker", Shrinks: true},
 	}, rows)
 }
 
@@ -129,7 +129,7 @@ func viewShards(ctx context.Context, cl *base.Client, js jetstream.JetStream, se
 		if err != nil {
 			return nil, err
 		}
-		if s.Folder, err = kvstore.Holder(ctx, js, kvstore.FoldLease(shard.Names)); err != nil {
+		if s.Worker, err = kvstore.Holder(ctx, js, kvstore.FoldLease(shard.Names)); err != nil {
 			return nil, err
 		}
 		view.Shards = append(view.Shards, s)

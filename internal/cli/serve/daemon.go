@@ -32,7 +32,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// embeddedLease is the time to live of a folder's lease on the embedded server: only one process can use its
+// embeddedLease is the time to live of a fold worker's lease on the embedded server: only one process can use its
 // directory, so that after a crash nobody else needs to be waited for.
 const embeddedLease = time.Second
 
@@ -74,7 +74,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err != nil {
 		return nil, err
 	}
-	foldConn, err := d.connect(work, "folder", registry, open, log)
+	foldConn, err := d.connect(work, "fold-worker", registry, open, log)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
 		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
 		Worker:   fold.Config{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
-		Opened:   func(shard int, f *fold.Worker) { registerFolder(registry, a.Fleet, shard, f) },
+		Opened:   func(shard int, f *fold.Worker) { registerWorker(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },
 	}
 	if d.server != nil {

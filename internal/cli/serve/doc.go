@@ -7,7 +7,7 @@
 //
 // # A serving process
 //
-//	parse ▶ http ▶ embedded server or join ▶ provision ▶ service, folder ▶ ready line ▶ wait
+//	parse ▶ http ▶ embedded server or join ▶ provision ▶ service, fold worker ▶ ready line ▶ wait
 //	      signal ▶ not ready ▶ stop taking work ▶ finish work in hand (--grace) ▶ close in reverse
 //
 // A server that ran out of disk stores nothing more before it is started again, and may have acknowledged what it did not store. Once the

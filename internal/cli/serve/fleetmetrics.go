@@ -109,7 +109,7 @@ func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		out <- prometheus.MustNewConstMetric(m.ok, prometheus.GaugeValue, 1, shard)
-		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1, shard, s.Folder)
+		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1, shard, s.Worker)
 		for j := range m.of {
 			v := &m.of[j]
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value(s), append([]string{shard}, v.labels...)...)

@@ -15,9 +15,9 @@ const (
 	// one may take: less than a probe waits.
 	proofFresh    = 10 * time.Second
 	proofPatience = 4 * time.Second
-	// folderSilence is how long a folder may take over one thing. The longest known one, a batch of runs that are folded
+	// workerSilence is how long a fold worker may take over one thing. The longest known one, a batch of runs that are folded
 	// anew from their first events, takes seconds.
-	folderSilence = 5 * time.Minute
+	workerSilence = 5 * time.Minute
 	// lockPatience is how long a lock may be held that everybody needs.
 	lockPatience = 4 * time.Second
 )
@@ -74,9 +74,9 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 		list = append(list, trouble{"locks", fmt.Sprintf("held for longer than %s", lockPatience), restart})
 		return list
 	}
-	for shard, folder := range d.waymark.Workers() {
-		beat := folder.Stats().Beat.Load()
-		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > folderSilence {
+	for shard, worker := range d.waymark.Workers() {
+		beat := worker.Stats().Beat.Load()
+		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > workerSilence {
 			list = append(list, trouble{fmt.Sprintf("fold worker of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
 		}
 	}
@@ -97,7 +97,7 @@ func (d *daemon) takeLocks() {
 	d.waymark.LiveRuns().Counts()
 	d.waymark.Settings().Current()
 	if heartbeats := d.waymark.Heartbeats(); heartbeats != nil {
-		heartbeats.Alive(folderSilence)
+		heartbeats.Alive(workerSilence)
 	}
 	d.waymark.Workers()
 }

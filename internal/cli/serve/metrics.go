@@ -54,8 +54,8 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	}
 }
 
-// registerFolder adds a folder's counters, labelled with fleet and shard.
-func registerFolder(registry prometheus.Registerer, fleet string, shard int, f *fold.Worker) {
+// registerWorker adds a fold worker's counters, labelled with fleet and shard.
+func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *fold.Worker) {
 	s := f.Stats()
 	labels := prometheus.Labels{"fleet": fleet, "shard": strconv.Itoa(shard)}
 	for _, c := range []struct {

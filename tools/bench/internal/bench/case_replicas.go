@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// replicasAim is the lease of a folder, in us: what a killed daemon leaves is folded on within it.
+// replicasAim is the lease of a fold worker, in us: what a killed daemon leaves is folded on within it.
 const replicasAim = 5_000_000
 
 // replicasRuns are enough that every shard has some.

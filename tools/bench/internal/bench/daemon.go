@@ -23,7 +23,7 @@ type daemonConfig struct {
 	Fleet, Name string
 	// NoFold answers requests and folds nothing.
 	NoFold bool
-	// LeaseTTL of the folders in ms; 0 means their default.
+	// LeaseTTL of the fold workers in ms; 0 means their default.
 	LeaseMS int64
 	// SilenceMS is how long executors may be silent; 0 means ten minutes.
 	SilenceMS int64
@@ -35,7 +35,7 @@ type daemonConfig struct {
 	Shared bool
 }
 
-// foldCounts are what a daemon's folders did.
+// foldCounts are what a daemon's fold workers did.
 type foldCounts struct {
 	Events, Checkpoints, Segments, SegmentBytes, Batches int64
 	// Leading is the number of shards that it folds.
@@ -87,7 +87,7 @@ func startDaemon(ctx context.Context, cfg daemonConfig, connect connector, log z
 		return nil, err
 	}
 	if !cfg.NoFold {
-		if config.Fold, err = d.connect(connect, cfg.Name+"-folder"); err != nil {
+		if config.Fold, err = d.connect(connect, cfg.Name+"-fold-worker"); err != nil {
 			return nil, err
 		}
 	}
@@ -117,7 +117,7 @@ func (d *daemon) connect(connect connector, name string) (jetstream.JetStream, e
 	return jetstream.New(l.Conn)
 }
 
-// counts are what its folders did so far.
+// counts are what its fold workers did so far.
 func (d *daemon) counts() foldCounts {
 	var c foldCounts
 	for _, f := range d.waymark.Workers() {

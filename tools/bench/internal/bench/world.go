@@ -38,7 +38,7 @@ type WorldSpec struct {
 	// NoFold lets the daemons answer requests without folding.
 	NoFold bool
 	// Silence of executors until their runs are orphaned; 0 means ten minutes, so that nothing is while a machine is
-	// busy. LeaseTTL of folders; 0 means theirs.
+	// busy. LeaseTTL of fold workers; 0 means theirs.
 	Silence, LeaseTTL time.Duration
 	// PurgeAfter is how long sealed events stay in the log; 0 means ten minutes, a negative time for ever.
 	PurgeAfter time.Duration
@@ -320,7 +320,7 @@ func (w *World) AwaitFolded(ctx context.Context) error {
 			if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 				return false, err
 			}
-			// Barriers are no events: the folder does not move its mark for them.
+			// Barriers are no events: the fold worker does not move its mark for them.
 			for last > mark.Position.Stream {
 				m, err := stream.GetMsg(ctx, uint64(last))
 				switch {
