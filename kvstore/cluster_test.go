@@ -57,6 +57,9 @@ func startCluster(tb testing.TB) *nats.Conn {
 
 func TestOnAClusterOfThree(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: three servers")
+	}
 	nc := startCluster(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)

@@ -120,6 +120,9 @@ func (c *cluster) requireWholeLog(run *publisher.Run) {
 
 func TestOnAClusterOfThree(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: three servers, and one of them stops")
+	}
 	c := newCluster(t)
 	f := c.fleet(func(cfg *publisher.Config) { cfg.PublishTimeout = time.Minute })
 

@@ -16,6 +16,9 @@ import (
 
 func TestRequested_ManyCallsOfAMiddlingSize(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: answers of a thousand calls")
+	}
 	for _, size := range []int{950, 1100} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			w := newWorld(t)

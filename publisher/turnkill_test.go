@@ -372,6 +372,9 @@ func keysOf(open []schema.OpenCall) []schema.CallKey {
 // runs unasked.
 func TestFork_EveryRecordOfRecordedRuns_MakesWhatMayRunAndAsksAboutTheRest(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a fork behind each record of the recorded runs")
+	}
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()

@@ -389,6 +389,9 @@ func TestAPersonMarksWhereARunStands(t *testing.T) {
 
 func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: each of ten boundaries is restored")
+	}
 	w := newServiceWorld(t)
 	w.fold(smallSeals())
 	x := w.writer("run-1")

@@ -134,6 +134,9 @@ func TestABackupOfSeveralShardsIsRestored(t *testing.T) {
 
 func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a log of more bytes than travel at once")
+	}
 	w := newWorld(t, 1)
 	names := schema.NamesOf(fleet, 0)
 	// The log is more than what travels before the first acknowledgement, so that its end is read later.

@@ -91,6 +91,8 @@ func TestLongTests_Sources_AreThoseThatAskShort(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string][]string{"p": {"TestA"}, "m": {"TestScripts"}}, long)
 	require.Equal(t, []string{"-run", "^(TestA|TestScripts)$", "./m", "./p"}, longArguments(long))
+	long["internal/harness/h"] = []string{"TestH"}
+	require.Equal(t, []string{"-run", "^(TestA|TestH|TestScripts)$", "./internal/harness/h", "./m", "./p"}, longArguments(long), "the longest begin first")
 }
 
 // They are in no go test of the main module, but in a tier all the same.
