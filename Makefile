@@ -11,9 +11,10 @@ CYCLONEDX := $(BIN)/cyclonedx-gomod-$(CYCLONEDX_GOMOD_VERSION)
 ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
 
 PKG ?= ./...
-# Modules of their own: the readers of the files in deploy, and the program that measures.
+# Modules of their own: the readers of the files in deploy, the program that measures, and the agents with clients of providers.
 DEPLOYCHECK := tools/deploycheck
 BENCHMARKS := tools/bench
+AGENTS := docs/examples/agents
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
@@ -27,7 +28,7 @@ PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 # Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
 # from running.
 CHECK := generate-check lint vet short short-race bench-short
-CHECK_FULL := deploycheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
+CHECK_FULL := deploycheck agents asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
 # The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
 # the commands and the embedded server among them.
@@ -224,6 +225,13 @@ vet: ## run go vet with failpoints compiled in; lint has govet for the code with
 .PHONY: deploycheck
 deploycheck: ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
 	$(TIERS) test $(RECORD) -- -C $(DEPLOYCHECK) -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: agents
+agents: $(LINT) ## kill the example agents of docs/examples/agents, which ask local fakes of the providers' APIs (a module of its own)
+	@go -C $(AGENTS) mod download || { echo "agents: NOT TESTED: the modules of $(AGENTS) cannot be fetched" >&2; exit 1; }
+	go vet -C $(AGENTS) ./...
+	cd $(AGENTS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	$(TIERS) test $(RECORD) -- -C $(AGENTS) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: cross
 cross: ## build and vet for the other platforms

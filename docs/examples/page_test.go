@@ -2,6 +2,7 @@ package examples_test
 
 import (
 	"flag"
+	"go/format"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,9 +15,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-var update = flag.Bool("update", false, "write the code in docs/executors.md anew")
+var update = flag.Bool("update", false, "write the code in docs/executors.md and README.md anew")
 
-const page = "../executors.md"
+// pages show code of the examples.
+var pages = []string{"../executors.md", "../../README.md"}
+
+// agent is the program on both pages.
+const agent = "agents/anthropic/main.go"
 
 // snippets are the pieces of a file that the page shows, by name.
 func snippets(t *testing.T, file string) map[string]string {
@@ -36,25 +41,28 @@ var block = regexp.MustCompile("(?s)<!-- from ([a-z./]+): ([a-z-]+) -->\n```([a-
 
 func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
 	shown := map[string]bool{}
-	got := block.ReplaceAllStringFunc(string(text), func(s string) string {
-		m := block.FindStringSubmatch(s)
-		code, ok := snippets(t, m[1])[m[2]]
-		require.True(t, ok, "%s has no snippet %s", m[1], m[2])
-		shown[m[1]+": "+m[2]] = true
-		return "<!-- from " + m[1] + ": " + m[2] + " -->\n```" + m[3] + "\n" + code + "```\n"
-	})
-	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(got), 0o644))
-		text = []byte(got)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		got := block.ReplaceAllStringFunc(string(text), func(s string) string {
+			m := block.FindStringSubmatch(s)
+			code, ok := snippets(t, m[1])[m[2]]
+			require.True(t, ok, "%s has no snippet %s", m[1], m[2])
+			shown[m[1]+": "+m[2]] = true
+			return "<!-- from " + m[1] + ": " + m[2] + " -->\n```" + m[3] + "\n" + code + "```\n"
+		})
+		if *update {
+			require.NoError(t, os.WriteFile(page, []byte(got), 0o644))
+			text = []byte(got)
+		}
+		require.Equal(t, got, string(text), "go test ./docs/examples -update writes it anew")
+		require.Equal(t, strings.Count(string(text), "```go\n"), strings.Count(string(text), "-->\n```go\n"), "code on %s that no file has", page)
+		require.Contains(t, got, "<!-- from "+agent+": agent -->", page)
 	}
-	require.Equal(t, got, string(text), "go test ./docs/examples -update writes it anew")
-	require.Equal(t, strings.Count(string(text), "```go\n"), strings.Count(string(text), "-->\n```go\n"), "code on the page that no file has")
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range append(files, "shortest/main.go", "plain.sh") {
+	for _, file := range append(files, agent, "shortest/main.go", "plain.sh") {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
@@ -62,6 +70,22 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 			require.True(t, shown[file+": "+name], "the page does not show %s of %s", name, file)
 		}
 	}
+}
+
+// maxAgentLines is how long an agent with a real model and a tool may be, imports included and empty lines not.
+const maxAgentLines = 30
+
+func TestTheAgentOnThePagesIsShort(t *testing.T) {
+	t.Parallel()
+	code := snippets(t, agent)["agent"]
+	formatted, err := format.Source([]byte(code))
+	require.NoError(t, err)
+	require.Equal(t, string(formatted), code)
+	require.True(t, strings.HasPrefix(code, "package main\n"), "the whole program")
+	lines := strings.FieldsFunc(code, func(r rune) bool { return r == '\n' })
+	require.LessOrEqual(t, len(lines), maxAgentLines)
+	require.Contains(t, code, "github.com/anthropics/anthropic-sdk-go")
+	require.Contains(t, code, "publisher.NewTool")
 }
 
 // TestThePlainExecutorOnThePageIsARun publishes what the page's commands publish.

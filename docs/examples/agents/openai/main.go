@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/responses"
+	"github.com/openai/openai-go/v3/shared"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/wire"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := serve(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "openai:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context) (err error) {
+	fleet, err := publisher.Connect(ctx, publisher.Config{Executor: "buyer-1"})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
+	client := openai.NewClient() // it finds OPENAI_API_KEY
+	settings := responses.ResponseNewParams{
+		Model: openai.ChatModelGPT5_5, Reasoning: shared.ReasoningParam{Effort: shared.ReasoningEffortLow},
+		Store: openai.Bool(false), Include: []responses.ResponseIncludable{responses.ResponseIncludableReasoningEncryptedContent},
+	}
+	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"buyer": {
+		Model: wire.Model(wire.OpenAIResponses, settings, client.Post),
+		Tools: []publisher.Tool{publisher.NewTool("order", "Orders a thing.", publisher.Hold, order)},
+	}}})
+	if err != nil {
+		return err
+	}
+	return executor.Serve(ctx)
+}
+
+type thing struct {
+	Name string `json:"name"`
+}
+
+// order sends an order to the shop, and returns what the shop says.
+func order(ctx context.Context, t thing) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, os.Getenv("SHOP_URL"), bytes.NewBufferString(t.Name))
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	return response.Status, response.Body.Close()
+}
