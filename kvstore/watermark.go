@@ -28,8 +28,11 @@ type Watermark struct {
 	Worker string `json:"folder"`
 	// Updated is when, by the fold worker's clock, RFC 3339. For people; nothing is decided by it.
 	Updated string `json:"updated,omitzero"`
-	// Totals of what was folded up to the position.
+	// Totals of what was folded, each event once; up to the position, or to CountedThrough where that is set.
 	Totals schema.FoldTotals `json:"totals,omitzero"`
+	// CountedThrough is beyond the position while a fold worker folds again what was folded and counted before. An
+	// event on a sequence below it that damage freed is not counted.
+	CountedThrough schema.StreamSequence `json:"counted_through,omitzero"`
 	// Parked runs: of them not everything up to the position is in their checkpoints.
 	Parked []schema.ParkedRun `json:"parked,omitzero"`
 	// Extra keeps the members of later versions.

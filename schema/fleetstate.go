@@ -3,8 +3,8 @@ package schema
 import "github.com/go-json-experiment/json/jsontext"
 
 // FoldTotals adds up what was folded and stored of a shard, since its watermark was first put or lost. The fold worker keeps
-// them in the watermark, so that they survive it; a crash loses none and counts none twice. Bytes are those of one copy,
-// as JetStream counts them.
+// them in the watermark, so that they survive it. Events and their bytes count once, however often a crash makes them be folded
+// again; of puts and boundaries, a crash can leave out those of one batch. Bytes are those of one copy, as JetStream counts them.
 type FoldTotals struct {
 	// Events folded, accepted or not.
 	Events int64 `json:"events"`

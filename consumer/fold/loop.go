@@ -312,7 +312,7 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 	if s.parked.has(id) {
 		if !schema.IsErasedMark(&a.Record) {
 			b.last = a.prepared.Position()
-			s.stats.measure(&a.Arrived)
+			s.measure(a)
 			return nil
 		}
 		s.parked.try(id, s.now()) // what is left of it fits
@@ -348,6 +348,9 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 	switch v.Kind {
 	case schema.Replayed:
 		s.stats.Replayed.Add(1)
+		if at := a.Record.Stream; at <= r.loaded && at > s.mark.Position.Stream && !s.totals.counted(at) {
+			s.totals.add(&a.Arrived)
+		}
 		b.last = a.prepared.Position()
 		if r.dirty {
 			b.touched[id] = r // folded anew, from segments that have this event
@@ -370,7 +373,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 			b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, answer, v.Calls})
 		}
 		b.heed(r, had, &v)
-		if v.Boundary {
+		if v.Boundary && !s.totals.counted(a.Record.Stream) {
 			s.stats.Boundaries.Add(1)
 			r.uncovered++
 		}
@@ -383,11 +386,19 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 			}
 		}
 	}
-	s.stats.measure(&a.Arrived)
+	s.measure(a)
 	r.touched = s.now()
 	b.touched[id] = r
 	b.last = r.head.Position
 	return nil
+}
+
+// measure counts an event that was folded, and once only in the totals.
+func (s *term) measure(a *message) {
+	s.stats.measure(&a.Arrived)
+	if s.totals.counted(a.Record.Stream) {
+		s.totals.leaveOut(&a.Arrived)
+	}
 }
 
 // sealsAtOnce bounds the runs that are sealed side by side; each has its own tail in memory, below 1 MiB.
@@ -505,7 +516,7 @@ func (s *term) pass(ctx context.Context, b *batch) error {
 func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
 	next.Position, next.Worker, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
-	next.Totals = s.totals.with(s.stats.totals())
+	s.totals.at(&next, s.stats.totals())
 	next.Parked = s.parked.list()
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
 	if err != nil {

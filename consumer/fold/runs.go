@@ -87,6 +87,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		}
 		r.index.unsure = true
 	}
+	r.loaded = max(r.head.Position.Stream, r.segments.Last.Stream)
 	s.runs[id] = s.recent.PushFront(r)
 	return r, nil
 }

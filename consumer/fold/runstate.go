@@ -40,6 +40,8 @@ type run struct {
 	quarantined bool
 	// dirty: the head moved since the last checkpoint.
 	dirty bool
+	// loaded is the last event that it had when it came into memory.
+	loaded schema.StreamSequence
 	// uncovered counts the boundaries that were accepted since then.
 	uncovered int64
 	// refolded: the run was folded anew, from the segments that could be used.

@@ -29,13 +29,62 @@ func (s *Stats) totals() schema.FoldTotals {
 	}
 }
 
-// totals adds what one term counts to what the watermark that it began at says. What a term counted and did not get
-// into a watermark is folded again by the next one, and counted there.
-type totals struct{ before, began schema.FoldTotals }
+// totals adds what one term counts to what the highest watermark known at its begin says. That one may be ahead of where the
+// term begins: an unclean start of the server, a lost index, and checkpoints that are not trusted make it fold again what
+// was counted.
+type totals struct {
+	before, began schema.FoldTotals
+	// through is the position up to which the events are in before.
+	through schema.StreamSequence
+}
 
-// begin sets where a term begins: the watermark it reads on from, and the counters of the process.
-func (t *totals) begin(mark *kvstore.Watermark, now schema.FoldTotals) {
-	t.before, t.began = mark.Totals, now
+// countedOf returns what a shard's watermark and its safe watermark say was counted. The latter is older, and there when the
+// bucket of the other was lost.
+func countedOf(mark, safe *kvstore.Watermark, incarnation string) kvstore.Watermark {
+	var found kvstore.Watermark
+	for _, w := range []*kvstore.Watermark{mark, safe} {
+		if w.Incarnation == incarnation && countedThrough(w) >= countedThrough(&found) {
+			found = *w
+		}
+	}
+	return found
+}
+
+func countedThrough(w *kvstore.Watermark) schema.StreamSequence {
+	return max(w.Position.Stream, w.CountedThrough)
+}
+
+// begin sets what was counted before a term, and the counters of the process as it begins.
+func (t *totals) begin(found *kvstore.Watermark, now schema.FoldTotals) {
+	t.before, t.began, t.through = found.Totals, now, countedThrough(found)
+}
+
+// counted reports whether an event is in the totals that the term began with.
+func (t *totals) counted(at schema.StreamSequence) bool { return at <= t.through }
+
+// leaveOut keeps an event that the process counts out of the totals.
+func (t *totals) leaveOut(a *eventlog.Arrived) {
+	t.began.Events++
+	t.began.PayloadBytes += int64(len(a.Record.Body))
+	t.began.LogBytes += int64(a.Stored)
+}
+
+// add counts an event that the process does not: its checkpoint was put and, since a crash came between, no watermark.
+func (t *totals) add(a *eventlog.Arrived) {
+	t.before.Events++
+	t.before.PayloadBytes += int64(len(a.Record.Body))
+	t.before.LogBytes += int64(a.Stored)
+}
+
+// at sets a watermark's totals. What was put to come up to what was counted before is left out of them.
+func (t *totals) at(w *kvstore.Watermark, now schema.FoldTotals) {
+	if w.Position.Stream <= t.through {
+		t.began = now
+		w.CountedThrough = t.through
+	} else {
+		w.CountedThrough = 0
+	}
+	w.Totals = t.with(now)
 }
 
 // with returns the totals for the next watermark.

@@ -67,7 +67,7 @@ type Stats struct {
 	Position atomic.Uint64
 	// HandedOver counts the times that the shard was given up to another replica.
 	HandedOver atomic.Int64
-	// Boundaries accepted, and those of them that a checkpoint was put behind.
+	// Boundaries accepted, and those of them that a checkpoint was put behind, without what an earlier worker had counted.
 	Boundaries, Covered atomic.Int64
 	// Beat is when the worker last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
 	Beat atomic.Int64
@@ -344,6 +344,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 		}
 		s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
 	}
+	found := s.mark
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
 		// A new shard, or a checkpoint bucket that was lost: it is derived and comes back.
@@ -398,7 +399,8 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 		return nil, err
 	}
 	s.setCommitted()
-	s.totals.begin(&s.mark, s.stats.totals())
+	counted := countedOf(&found, &safe, s.incarnation)
+	s.totals.begin(&counted, s.stats.totals())
 	s.remover = retention.New(retention.Config{Holder: f.cfg.Holder, Patience: f.cfg.OrderPatience, SafeAfter: f.cfg.SafeAfter},
 		retention.Deps{JS: f.js, Shard: f.shard, Now: f.now, Log: f.log})
 	s.purger, err = purge.New(ctx, purge.Config{Holder: f.cfg.Holder, After: f.cfg.PurgeAfter, Least: f.cfg.leastGrace(), Every: f.cfg.SweepEvery}, purge.Deps{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -106,6 +107,102 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheWorker(t *testing.T) {
 		if round > 0 {
 			require.Less(t, f.Stats().Events.Load(), s.Totals.Events, "this fold worker did not fold them all")
 		}
+	}
+}
+
+func putSafe(t *testing.T, w *serviceWorld, mark *kvstore.Watermark) {
+	t.Helper()
+	safe := kvstore.NewSafeWatermarks(w.js)
+	_, rev, err := safe.Get(t.Context(), w.names)
+	if err != nil {
+		require.ErrorIs(t, err, kvstore.ErrNotFound)
+	}
+	_, err = safe.Put(t.Context(), w.names, *mark, rev)
+	require.NoError(t, err)
+}
+
+func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		// stored does to the store what a crash does to it, given the watermark of before the last round.
+		stored func(*testing.T, *serviceWorld, *kvstore.Watermark)
+		change func(*fold.Config)
+		// older: the watermark found does not know of the last batch, whose puts and boundaries are not counted.
+		older bool
+	}{
+		"unclean start without a safe watermark": {change: func(cfg *fold.Config) { cfg.UncleanStart = true }},
+		"unclean start": {
+			stored: func(t *testing.T, w *serviceWorld, was *kvstore.Watermark) {
+				putSafe(t, w, was)
+			},
+			change: func(cfg *fold.Config) { cfg.UncleanStart = true },
+		},
+		"checkpoints lost": {stored: func(t *testing.T, w *serviceWorld, was *kvstore.Watermark) {
+			putSafe(t, w, was)
+			require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
+		}, older: true},
+		"index lost": {stored: func(t *testing.T, w *serviceWorld, _ *kvstore.Watermark) {
+			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			require.NoError(t, err)
+			require.NoError(t, kv.Delete(t.Context(), schema.IndexKey))
+		}},
+		"killed between a checkpoint and the watermark": {
+			stored: func(t *testing.T, w *serviceWorld, was *kvstore.Watermark) {
+				_, rev, err := w.shard.Checkpoints.Watermark(t.Context())
+				require.NoError(t, err)
+				_, err = w.shard.Checkpoints.PutWatermark(t.Context(), *was, rev)
+				require.NoError(t, err)
+			},
+			older: true,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newServiceWorld(t)
+			svc, _ := w.looking()
+			x := w.aRun("run-1", 4, 3000)
+			folded := func(change func(*fold.Config)) schema.FoldTotals {
+				cfg := smallSeals()
+				if change != nil {
+					change(&cfg)
+				}
+				_, stop := w.fold(cfg)
+				var s schema.ShardState
+				require.Eventually(t, func() bool {
+					s = svc.State(t.Context()).Shards[0]
+					return s.Waiting == 0 && s.Position == x.acked[len(x.acked)-1].Stream
+				}, time.Minute, time.Millisecond)
+				stop()
+				return s.Totals
+			}
+			folded(nil)
+			was, _, err := w.shard.Checkpoints.Watermark(t.Context())
+			require.NoError(t, err)
+			x.turnOf(3000)
+			before := folded(nil)
+			require.EqualValues(t, len(x.acked), before.Events)
+			if tt.stored != nil {
+				tt.stored(t, w, &was)
+			}
+			for range 2 { // the second of them begins where the first one got to
+				x.turnOf(3000)
+				after := folded(tt.change)
+				payload := int64(0)
+				for i := range x.acked {
+					payload += int64(len(x.acked[i].Body))
+				}
+				require.EqualValues(t, len(x.acked), after.Events)
+				require.Equal(t, payload, after.PayloadBytes)
+				require.Equal(t, after.Covered, after.Boundaries)
+				require.GreaterOrEqual(t, after.Checkpoints+1, before.Checkpoints)
+				if !tt.older {
+					require.Greater(t, after.Boundaries, before.Boundaries)
+					require.Greater(t, after.Checkpoints, before.Checkpoints)
+				}
+				before = after
+			}
+		})
 	}
 }
 

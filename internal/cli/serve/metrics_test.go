@@ -120,8 +120,8 @@ is left out.
 | ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
 | ` + "`waymark_runs_…`, `waymark_roster_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
 
-The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back. They begin
-anew when a shard is folded anew from its log's beginning.
+The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back, and an event
+that is folded again is not counted again. They begin anew when the log itself is a new one.
 
 What to look at first:
 
