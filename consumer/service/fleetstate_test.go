@@ -110,48 +110,48 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheWorker(t *testing.T) {
 	}
 }
 
-func putSafe(t *testing.T, w *serviceWorld, mark *kvstore.Watermark) {
-	t.Helper()
+func (w *serviceWorld) putSafe(mark *kvstore.Watermark) {
+	w.tb.Helper()
 	safe := kvstore.NewSafeWatermarks(w.js)
-	_, rev, err := safe.Get(t.Context(), w.names)
+	_, rev, err := safe.Get(w.tb.Context(), w.names)
 	if err != nil {
-		require.ErrorIs(t, err, kvstore.ErrNotFound)
+		require.ErrorIs(w.tb, err, kvstore.ErrNotFound)
 	}
-	_, err = safe.Put(t.Context(), w.names, *mark, rev)
-	require.NoError(t, err)
+	_, err = safe.Put(w.tb.Context(), w.names, *mark, rev)
+	require.NoError(w.tb, err)
 }
 
 func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		// stored does to the store what a crash does to it, given the watermark of before the last round.
-		stored func(*testing.T, *serviceWorld, *kvstore.Watermark)
+		stored func(*serviceWorld, *kvstore.Watermark)
 		change func(*fold.Config)
 		// older: the watermark found does not know of the last batch, whose puts and boundaries are not counted.
 		older bool
 	}{
 		"unclean start without a safe watermark": {change: func(cfg *fold.Config) { cfg.UncleanStart = true }},
 		"unclean start": {
-			stored: func(t *testing.T, w *serviceWorld, was *kvstore.Watermark) {
-				putSafe(t, w, was)
+			stored: func(w *serviceWorld, was *kvstore.Watermark) {
+				w.putSafe(was)
 			},
 			change: func(cfg *fold.Config) { cfg.UncleanStart = true },
 		},
-		"checkpoints lost": {stored: func(t *testing.T, w *serviceWorld, was *kvstore.Watermark) {
-			putSafe(t, w, was)
-			require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
+		"checkpoints lost": {stored: func(w *serviceWorld, was *kvstore.Watermark) {
+			w.putSafe(was)
+			require.NoError(w.tb, w.js.DeleteKeyValue(w.tb.Context(), w.names.CheckpointBucket()))
 		}, older: true},
-		"index lost": {stored: func(t *testing.T, w *serviceWorld, _ *kvstore.Watermark) {
-			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
-			require.NoError(t, err)
-			require.NoError(t, kv.Delete(t.Context(), schema.IndexKey))
+		"index lost": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
+			kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
+			require.NoError(w.tb, err)
+			require.NoError(w.tb, kv.Delete(w.tb.Context(), schema.IndexKey))
 		}},
 		"killed between a checkpoint and the watermark": {
-			stored: func(t *testing.T, w *serviceWorld, was *kvstore.Watermark) {
-				_, rev, err := w.shard.Checkpoints.Watermark(t.Context())
-				require.NoError(t, err)
-				_, err = w.shard.Checkpoints.PutWatermark(t.Context(), *was, rev)
-				require.NoError(t, err)
+			stored: func(w *serviceWorld, was *kvstore.Watermark) {
+				_, rev, err := w.shard.Checkpoints.Watermark(w.tb.Context())
+				require.NoError(w.tb, err)
+				_, err = w.shard.Checkpoints.PutWatermark(w.tb.Context(), *was, rev)
+				require.NoError(w.tb, err)
 			},
 			older: true,
 		},
@@ -183,7 +183,7 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 			before := folded(nil)
 			require.EqualValues(t, len(x.acked), before.Events)
 			if tt.stored != nil {
-				tt.stored(t, w, &was)
+				tt.stored(w, &was)
 			}
 			for range 2 { // the second of them begins where the first one got to
 				x.turnOf(3000)
