@@ -59,6 +59,12 @@ func (w *serviceWorld) page(req schema.ListRequest) *schema.ListReply {
 	return decodeAs[schema.ListReply](w.tb, a.first)
 }
 
+// awaitIndex waits until the index of ended runs is complete, which the worker says a moment after it has folded the log.
+func (w *serviceWorld) awaitIndex() {
+	w.tb.Helper()
+	require.Eventually(w.tb, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
+}
+
 // list asks for all pages.
 func (w *serviceWorld) list(req schema.ListRequest) []string {
 	w.tb.Helper()
@@ -370,6 +376,7 @@ func TestRunsAreListedByTheirAge(t *testing.T) {
 	}
 	second.publish(&schema.RunEndedData{Status: "failed"}, 0)
 	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= second.last }, time.Minute, time.Millisecond)
+	w.awaitIndex()
 	ended := stored(second)
 	text := func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 	require.Equal(t, []string{"third", "second", "first"}, w.list(schema.ListRequest{}))
@@ -405,6 +412,7 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	late, err := newService(t, serviceConfig{Fleet: "default", Name: "late"}, w.js, []*kvstore.Shard{w.shard}, func() time.Time { return time.Now().Add(-time.Hour) })
 	require.NoError(t, err)
 	w.start(late)
+	w.awaitIndex()
 	require.Equal(t, []string{"ended"}, w.list(schema.ListRequest{}))
 	require.Empty(t, w.list(schema.ListRequest{Until: m.Time.UTC().Format(time.RFC3339Nano)}))
 }
@@ -426,6 +434,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 		want = append(want, last.run.Run)
 	}
 	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= last.last }, time.Minute, time.Millisecond)
+	w.awaitIndex()
 	stop()
 	children := slices.Clone(want)
 	slices.Reverse(want)
@@ -444,7 +453,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 
 	_, stop = w.fold(fold.Config{})
 	defer stop()
-	require.Eventually(t, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
+	w.awaitIndex()
 	require.Equal(t, want, w.list(schema.ListRequest{}))
 	require.Equal(t, children, w.list(schema.ListRequest{Related: "top"}))
 	stop()
