@@ -21,7 +21,7 @@ var binary string
 
 func TestMain(m *testing.M) {
 	for variable, program := range map[string]func(settings string) int{
-		executorVariable: executorMain, workerVariable: workerMain, shopVariable: shopMain,
+		executorVariable: executorMain, workerVariable: workerMain, shopVariable: shopMain, loopVariable: loopMain,
 	} {
 		if settings := os.Getenv(variable); settings != "" {
 			os.Exit(program(settings)) //nolint:forbidigo // stands in for main
