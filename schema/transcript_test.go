@@ -56,7 +56,7 @@ func TestTranscripts(t *testing.T) {
 		})
 	}
 	seen[schema.ReasonErased] = true     // no event brings it about: TestNothingIsAcceptedBehindARemoval
-	seen[schema.ReasonWrongShard] = true // the fold of a shard refuses it before the run: consumer.TestFold_RunOfAnotherShard_IsRefusedWithItsSubject
+	seen[schema.ReasonWrongShard] = true // the fold of a shard refuses it before the run: consumer/fold.TestFold_RunOfAnotherShard_IsRefusedWithItsSubject
 	for _, reason := range schema.Reasons() {
 		require.True(t, seen[reason], "no transcript has an event rejected for %s", reason)
 	}

@@ -25,7 +25,7 @@ func TestSettle_EndedRun_TakesEachWordButRerun(t *testing.T) {
 				taken, _ := w.recover(id, takeover("executor-2", "req-1"))
 				x.resume(taken, "executor-2")
 			}
-			x.publish(&schema.RunEndedData{Status: "cancelled"}, 0)
+			x.Publish(&schema.RunEndedData{Status: "cancelled"}, 0)
 			req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledRerun, By: "alice"}
 			e := w.refused(schema.VerbSettle, id, req)
 			require.Equal(t, schema.CodeRunEnded, e.Code)
@@ -55,18 +55,18 @@ var runStates = map[string]func(x *writer){
 	"running": func(*writer) {},
 	"waiting": func(x *writer) { x.wait("w1", "") },
 	"in doubt": func(x *writer) {
-		x.publish(&schema.RunWaitingData{InterruptID: "w1", Reason: schema.WaitToolInDoubt, ToolCallID: "call-x"}, 2)
+		x.Publish(&schema.RunWaitingData{InterruptID: "w1", Reason: schema.WaitToolInDoubt, ToolCallID: "call-x"}, 2)
 	},
 	"unattended": func(x *writer) {
 		x.wait("w1", "")
-		x.publish(&schema.RunInterruptedData{Reason: "waiting"}, 0)
+		x.Publish(&schema.RunInterruptedData{Reason: "waiting"}, 0)
 	},
-	"interrupted": func(x *writer) { x.publish(&schema.RunInterruptedData{}, 0) },
-	"completed":   func(x *writer) { x.publish(&schema.RunEndedData{Status: "completed"}, 0) },
-	"failed":      func(x *writer) { x.publish(&schema.RunEndedData{Status: "failed"}, 0) },
+	"interrupted": func(x *writer) { x.Publish(&schema.RunInterruptedData{}, 0) },
+	"completed":   func(x *writer) { x.Publish(&schema.RunEndedData{Status: "completed"}, 0) },
+	"failed":      func(x *writer) { x.Publish(&schema.RunEndedData{Status: "failed"}, 0) },
 	"cancelled": func(x *writer) {
 		x.wait("w1", "")
-		x.publish(&schema.RunEndedData{Status: "cancelled"}, 0)
+		x.Publish(&schema.RunEndedData{Status: "cancelled"}, 0)
 	},
 }
 
@@ -124,14 +124,14 @@ func TestControlVerbs_EachStateOfARun_EndAtOnceAndWriteNothingThatTheFoldRefuses
 			taken, _ := w.recover(id, takeover("executor-2", "req-1"))
 			x.resume(taken, "executor-2")
 			for _, offer := range []string{"h1", "h2"} {
-				x.publish(&schema.HandoffOfferedData{HandoffID: offer, Reason: "error"}, 0)
+				x.Publish(&schema.HandoffOfferedData{HandoffID: offer, Reason: "error"}, 0)
 			}
 			taking := schema.HandoffRequest{HandoffID: "h2", Action: schema.HandoffAccept, By: "executor-9", ChildRun: "run-9"}
 			got, _ := w.get(id, schema.ViewHead)
 			hash := got.Head.Handoffs[0].OfferHash
 			taking.OfferHash = got.Head.Handoffs[1].OfferHash
-			x.last = uint64(w.control(schema.VerbHandoff, id, taking).Stream)
-			x.publish(&schema.CheckpointMarkedData{Name: "mark-1"}, 0)
+			x.Last = uint64(w.control(schema.VerbHandoff, id, taking).Stream)
+			x.Publish(&schema.CheckpointMarkedData{Name: "mark-1"}, 0)
 			enter(x)
 			before, _ := w.get(id, schema.ViewHead)
 			request := controlRequests(hash)[name]
@@ -153,7 +153,7 @@ func TestControl_FoldRefusesTheEvent_AnswersWithTheReasonAndWritesNothing(t *tes
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
-	x.publish(&schema.RunEndedData{Status: "failed"}, 0)
+	x.Publish(&schema.RunEndedData{Status: "failed"}, 0)
 	before, _ := w.get("run-1", schema.ViewHead)
 	for _, c := range []struct {
 		data schema.Data

@@ -27,8 +27,8 @@ type wrong struct {
 func (x *writer) wrongs() []wrong {
 	say := &schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("forged")}}}
 	next := func() *schema.Event {
-		e, err := x.run.Event(say, 0, time.Unix(1_700_000_000, 0), 0)
-		require.NoError(x.w.tb, err)
+		e, err := x.Run.Event(say, 0, time.Unix(1_700_000_000, 0), 0)
+		require.NoError(x.World.TB, err)
 		return e
 	}
 	var list []wrong
@@ -52,7 +52,7 @@ func (x *writer) wrongs() []wrong {
 			e := next()
 			e.Data = []byte(data)
 			e.Seal()
-			require.NoError(x.w.tb, x.run.Commit(e))
+			require.NoError(x.World.TB, x.Run.Commit(e))
 			return e.Encode()
 		}})
 	}
@@ -72,7 +72,7 @@ func (x *writer) wrongs() []wrong {
 	forged("of another fleet", schema.ReasonInvalidAttribute, func(e *schema.Event) { e.Source = schema.Source("other", "mallory") })
 	forged("of another run", schema.ReasonInvalidAttribute, func(e *schema.Event) { e.Subject = "elsewhere" })
 	forged("under another's id", schema.ReasonInvalidAttribute, func(e *schema.Event) { e.ID = "bad.2.1.deadbeef" })
-	again := x.acked[len(x.acked)-1]
+	again := x.Acked[len(x.Acked)-1]
 	raw("one of before again", "", again.Header, again.Body)
 	return list
 }
@@ -85,46 +85,46 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	}
 	t.Parallel()
 	w := newServiceWorld(t)
-	worker, _ := w.fold(fold.Config{})
+	worker, _ := w.Fold(fold.Config{})
 	bad := w.aRun("bad", 1, 10)
 	var others []*writer
 	for i := range 99 {
 		x := w.writer(fmt.Sprintf("good-%02d", i))
-		x.start()
+		x.Start()
 		others = append(others, x)
 	}
 	reply, _ := w.recover("bad", takeover("executor-2", "req-1"))
-	taken := w.log("bad")
-	bad.acked = append(bad.acked, taken[len(taken)-1])
+	taken := w.Log("bad")
+	bad.Acked = append(bad.Acked, taken[len(taken)-1])
 	bad.resume(reply, "executor-2")
-	bad.turnOf(10)
+	bad.TurnOf(10)
 
-	_, err := w.js.Publish(t.Context(), w.names.EventSubject("bad"), make([]byte, kvstore.MaxEventMessage+1))
+	_, err := w.JS.Publish(t.Context(), w.Names.EventSubject("bad"), make([]byte, kvstore.MaxEventMessage+1))
 	require.Error(t, err, "what is larger is not stored")
 
 	var reasons []schema.Reason
 	cases := bad.wrongs()
 	for i, c := range cases {
 		header, body := c.make()
-		ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("bad"), Header: header, Data: body})
+		ack, err := w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("bad"), Header: header, Data: body})
 		require.NoError(t, err, c.name)
-		bad.last = ack.Sequence
-		bad.acked = append(bad.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), header, body))
+		bad.Last = ack.Sequence
+		bad.Acked = append(bad.Acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), header, body))
 		if c.reason != "" {
 			reasons = append(reasons, c.reason)
 		}
 		// The lawful writers go on between any two.
 		for n := i; n < len(others); n += len(cases) {
-			others[n].turnOf(10)
+			others[n].TurnOf(10)
 		}
 	}
-	last := bad.turnOf(10)
+	last := bad.TurnOf(10)
 	for _, x := range others {
-		last = x.turnOf(10)
+		last = x.TurnOf(10)
 	}
 	w.awaitFolded(last)
 
-	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	dead, err := kvstore.NewDeadLetters(w.JS, "default")
 	require.NoError(t, err)
 	letters, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 100)
 	require.NoError(t, err)
@@ -138,16 +138,16 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 
 	head, _ := w.get("bad", schema.ViewHead)
 	require.True(t, head.Complete, "%v", head.Gaps)
-	require.Equal(t, bad.model(), head.Head)
+	require.Equal(t, bad.Model(), head.Head)
 	require.EqualValues(t, 14+5, head.Head.Counts.Events, "the start, three turns, the takeover, and five of the executor's whose data counts for nothing")
 	require.EqualValues(t, 6, head.Head.Counts.Messages)
-	require.Empty(t, referencefold.Fold(schema.NoKeys, "default", "bad", w.log("bad")).Differences(&head.Head))
+	require.Empty(t, referencefold.Fold(schema.NoKeys, "default", "bad", w.Log("bad")).Differences(&head.Head))
 	for i, x := range others {
 		if i%20 == 0 {
 			w.everyView(x)
 		}
-		got, _ := w.get(x.run.Run, schema.ViewHead)
-		require.Equal(t, x.model(), got.Head)
+		got, _ := w.get(x.Run.Run, schema.ViewHead)
+		require.Equal(t, x.Model(), got.Head)
 	}
 	next, _ := w.recover("bad", takeover("executor-3", "req-2"))
 	require.EqualValues(t, 3, next.Epoch)
@@ -159,12 +159,12 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 	t.Parallel()
 	source := newServiceWorld(t).aRun("run-1", 1, 10)
-	ahead := source.run
+	ahead := source.Run
 	ahead.Epoch, ahead.Last = 9, 0
 	e, err := ahead.Event(&schema.ErrorRaisedData{Error: schema.Error{Type: "t", Message: "of an epoch to come"}}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
 	header, body := e.Encode()
-	events := append(source.acked, schema.NewRecord(0, header, body))
+	events := append(source.Acked, schema.NewRecord(0, header, body))
 	for name, order := range map[string][]int{
 		"two changed places": {0, 1, 2, 4, 3}, "one came late": {0, 1, 3, 4, 2}, "the first came last": {1, 2, 3, 4, 0},
 		"one of an epoch whose takeover is not there": {0, 1, 2, 3, 4, 5},
@@ -172,18 +172,18 @@ func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newServiceWorld(t)
-			w.fold(fold.Config{})
+			w.Fold(fold.Config{})
 			for _, i := range order {
 				w.publishRaw("run-1", events[i].Header, events[i].Body)
 			}
 			whole := w.aRun("run-2", 1, 10)
-			w.awaitFolded(schema.StreamSequence(whole.last))
+			w.awaitFolded(schema.StreamSequence(whole.Last))
 			head, a := w.get("run-1", schema.ViewEvents)
 			require.False(t, head.Complete)
 			require.NotEmpty(t, head.Gaps)
-			require.Empty(t, referencefold.Fold(schema.NoKeys, "default", "run-1", w.log("run-1")).Differences(&head.Head))
+			require.Empty(t, referencefold.Fold(schema.NoKeys, "default", "run-1", w.Log("run-1")).Differences(&head.Head))
 			require.Len(t, a.records(t), len(order), "nothing is thrown away")
-			c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			require.NoError(t, err)
 			require.Equal(t, head.Head.Digest, c.Digest)
 			require.False(t, c.Complete())

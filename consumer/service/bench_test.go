@@ -21,10 +21,10 @@ func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writ
 	w := newServiceWorld(b, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = 2 << 30 })
 	x := w.long("run-1", n, payload)
 	if sealed {
-		_, stop := w.fold(fold.Config{})
+		_, stop := w.Fold(fold.Config{})
 		w.awaitSealed(x, n-n/10-1024)
 		require.Eventually(b, func() bool {
-			c, _, err := w.shard.Checkpoints.GetFresh(b.Context(), "run-1")
+			c, _, err := w.Shard.Checkpoints.GetFresh(b.Context(), "run-1")
 			return err == nil && c.Counts.Events == int64(n+1)
 		}, 60*time.Second, 10*time.Millisecond)
 		stop()
@@ -52,11 +52,11 @@ func BenchmarkHead(b *testing.B) {
 				reply, _ := w.recover("run-1", takeover("executor-2", fmt.Sprintf("req-%d", i)))
 				if i%64 == 0 { // as the fold worker would
 					b.StopTimer()
-					c, rev, err := w.shard.Checkpoints.GetFresh(b.Context(), "run-1")
+					c, rev, err := w.Shard.Checkpoints.GetFresh(b.Context(), "run-1")
 					require.NoError(b, err)
 					c.TailEvents += 64
 					c.Head = reply.Head
-					_, err = w.shard.Checkpoints.Put(b.Context(), c, rev)
+					_, err = w.Shard.Checkpoints.Put(b.Context(), c, rev)
 					require.NoError(b, err)
 					b.StartTimer()
 				}
@@ -66,9 +66,9 @@ func BenchmarkHead(b *testing.B) {
 	b.Run("raw", func(b *testing.B) {
 		w, _ := benchWorld(b, 100, 200, false)
 		for b.Loop() {
-			_, err := w.js.Publish(b.Context(), w.names.EventSubject("raw"), nil)
+			_, err := w.JS.Publish(b.Context(), w.Names.EventSubject("raw"), nil)
 			require.NoError(b, err)
-			_, _, err = eventlog.Last(b.Context(), w.js, w.names, "run-1")
+			_, _, err = eventlog.Last(b.Context(), w.JS, w.Names, "run-1")
 			require.NoError(b, err)
 		}
 	})
@@ -81,7 +81,7 @@ func BenchmarkEvents(b *testing.B) {
 	size := func(b *testing.B, x *writer) int64 {
 		b.Helper()
 		total := int64(0)
-		require.NoError(b, eventlog.Read(b.Context(), x.w.js, x.w.names, "run-1", 0, func(r schema.Record) error {
+		require.NoError(b, eventlog.Read(b.Context(), x.World.JS, x.World.Names, "run-1", 0, func(r schema.Record) error {
 			total += int64(r.Size())
 			return nil
 		}))
@@ -110,11 +110,11 @@ func BenchmarkEvents(b *testing.B) {
 		w, x := benchWorld(b, n, payload, false)
 		size(b, x)
 		for b.Loop() {
-			sub, err := w.nc.SubscribeSync(w.nc.NewRespInbox())
+			sub, err := w.NC.SubscribeSync(w.NC.NewRespInbox())
 			require.NoError(b, err)
-			js, err := w.nc.JetStream()
+			js, err := w.NC.JetStream()
 			require.NoError(b, err)
-			cons, err := js.SubscribeSync(w.names.EventSubject("run-1"), nats.OrderedConsumer())
+			cons, err := js.SubscribeSync(w.Names.EventSubject("run-1"), nats.OrderedConsumer())
 			require.NoError(b, err)
 			for range n + 1 {
 				_, err := cons.NextMsg(time.Minute)

@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -22,16 +23,16 @@ import (
 
 // orphan publishes a run that its executor left, so many seconds ago, and tells the roster.
 func (w *serviceWorld) orphan(id, executor string, ago int, change ...func(*schema.RunStartedData)) *writer {
-	w.tb.Helper()
+	w.TB.Helper()
 	x := w.writer(id)
 	d := &schema.RunStartedData{Agent: "agent-1", Executor: executor}
 	for _, c := range change {
 		c(d)
 	}
-	x.publish(d, 0)
-	x.turnOf(10)
-	x.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
-	head := x.model()
+	x.Publish(d, 0)
+	x.TurnOf(10)
+	x.Publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+	head := x.Model()
 	live := schema.LiveOf(&head)
 	live.Since = schema.FormatTime(time.Unix(1_700_000_000-int64(ago), 0))
 	w.feed(w.roster, live)
@@ -40,27 +41,27 @@ func (w *serviceWorld) orphan(id, executor string, ago int, change ...func(*sche
 
 // told is what the roster is told of a run as it is now.
 func (w *serviceWorld) told(run string) {
-	w.tb.Helper()
+	w.TB.Helper()
 	got, _ := w.get(run, schema.ViewHead)
 	w.feed(w.roster, schema.LiveOf(&got.Head))
 }
 
 // feed puts a run into the live index, and waits until a replica's roster says so, which is watched from then on.
 func (w *serviceWorld) feed(roster *liveness.LiveRuns, l schema.Live) {
-	w.tb.Helper()
+	w.TB.Helper()
 	if !w.watched[roster] {
 		w.watched[roster] = true
-		ctx, cancel := context.WithCancel(w.tb.Context())
+		ctx, cancel := context.WithCancel(w.TB.Context())
 		done := make(chan error, 1)
 		go func() { done <- roster.Run(ctx) }()
-		w.tb.Cleanup(func() {
+		w.TB.Cleanup(func() {
 			cancel()
-			require.NoError(w.tb, <-done)
+			require.NoError(w.TB, <-done)
 		})
 	}
-	_, err := w.shard.Checkpoints.PutLive(w.tb.Context(), kvstore.LivePut{Live: l})
-	require.NoError(w.tb, err)
-	require.Eventually(w.tb, func() bool {
+	_, err := w.Shard.Checkpoints.PutLive(w.TB.Context(), kvstore.LivePut{Live: l})
+	require.NoError(w.TB, err)
+	require.Eventually(w.TB, func() bool {
 		known, ok := roster.Get(l.Run)
 		return ok && known.Same(&l)
 	}, time.Minute, time.Millisecond)
@@ -71,10 +72,10 @@ func claimFor(executor string) schema.ClaimRequest {
 }
 
 func (w *serviceWorld) claim(req schema.ClaimRequest) *schema.ClaimReply {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbClaim, "", req)
-	require.NoError(w.tb, err)
-	return decodeAs[schema.ClaimReply](w.tb, a.first)
+	require.NoError(w.TB, err)
+	return decodeAs[schema.ClaimReply](w.TB, a.first)
 }
 
 func TestClaimsAreGivenOwnRunsAndThenTheOldest(t *testing.T) {
@@ -141,7 +142,7 @@ func TestAClaimOpensTheEpochThatRecoverContinues(t *testing.T) {
 	require.Equal(t, "executor-2", reply.Head.Executor)
 	require.Equal(t, "start-1", reply.Head.Instance)
 	require.Equal(t, 1, reply.Head.Stalled)
-	require.Len(t, a.records(t), len(x.acked)+1)
+	require.Len(t, a.records(t), len(x.Acked)+1)
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
 	require.EqualValues(t, 1, w.svc.Stats().Continued.Load())
 }
@@ -169,7 +170,7 @@ func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
 		t.Run(fmt.Sprintf("roster told %v", told), func(t *testing.T) {
 			t.Parallel()
 			w := newServiceWorld(t)
-			settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+			settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 			require.NoError(t, err)
 			runs := []string{"run-1", "run-2", "run-3", "run-4"}
 			for i, run := range runs {
@@ -198,10 +199,10 @@ func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
 
 // headAt is what the first n events of a run fold to.
 func (w *serviceWorld) headAt(run string, n int) schema.Head {
-	w.tb.Helper()
+	w.TB.Helper()
 	_, a := w.get(run, schema.ViewEvents)
 	h := schema.NewHead("default", run)
-	for _, rec := range a.records(w.tb)[:n] {
+	for _, rec := range a.records(w.TB)[:n] {
 		h.Apply(schema.NoKeys, &rec)
 	}
 	return h
@@ -231,14 +232,14 @@ func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
 	t.Parallel()
 	loose := func(_ *kvstore.FleetConfig, c *serviceConfig) { c.ClaimRate, c.ClaimBurst = 1000, 1000 }
 	w := newServiceWorld(t, loose)
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
 	first := w.roster
 	second, _ := w.serve(settings, serviceConfig{Name: "service-2", ClaimRate: 1000, ClaimBurst: 1000})
 	const runs, claimers = 20, 50
 	for i := range runs {
 		x := w.orphan(fmt.Sprintf("run-%02d", i), "executor-1", 100-i)
-		head := x.model()
+		head := x.Model()
 		w.feed(first, schema.LiveOf(&head))
 	}
 	var mu sync.Mutex
@@ -291,7 +292,7 @@ func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
 	live.Since = schema.FormatTime(time.Unix(0, 0))
 	w.feed(w.roster, live)
 	w.recover("taken", takeover("executor-3", "req-1"))
-	back.publish(&schema.TurnStartedData{Turn: back.turn + 1}, back.turn+1)
+	back.Publish(&schema.TurnStartedData{Turn: back.Turn + 1}, back.Turn+1)
 	x, _ := w.recover("ended", takeover("executor-3", "req-2"))
 	require.EqualValues(t, 2, x.Epoch)
 	r := w.claim(claimFor("executor-2"))
@@ -326,10 +327,10 @@ func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
 	for i := range 3 {
 		r := w.claim(claimFor("executor-2"))
 		require.Equal(t, "run-1", r.Run, "claim %d", i+1)
-		x.run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-2", Epoch: r.Epoch}
+		x.Run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-2", Epoch: r.Epoch}
 		reply, _ := w.get("run-1", schema.ViewHead)
-		x.last = uint64(reply.Head.Position.Stream)
-		x.publish(&schema.RunInterruptedData{Reason: "preempted"}, 0)
+		x.Last = uint64(reply.Head.Position.Stream)
+		x.Publish(&schema.RunInterruptedData{Reason: "preempted"}, 0)
 		w.told("run-1")
 	}
 	require.Empty(t, w.claim(claimFor("executor-2")).Run)
@@ -350,8 +351,8 @@ func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 	clock := fleettest.NewHandClock(time.Unix(1_700_000_000, 0))
 	log := natstest.Logger(t)
 	w.roster = liveness.NewLiveRuns(w.shards, 0, clock.Now, log)
-	nc := w.server.Conn(t)
-	svc, err := service.New(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3, Timeout: testTimeout}, nc, newJS(t, nc), w.shards, w.roster, clock.Now, log)
+	nc := w.Server.Conn(t)
+	svc, err := service.New(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3, Timeout: testTimeout}, nc, foldtest.JetStream(t, nc), w.shards, w.roster, clock.Now, log)
 	require.NoError(t, err)
 	w.start(svc)
 	for i := range 12 {
@@ -422,18 +423,18 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 	w := newServiceWorld(t)
 	w.orphan("run-1", "executor-1", 100)
 	w.orphan("run-2", "executor-1", 10)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config
 	// A stream without the subject does not acknowledge what is published there.
 	deaf := cfg
-	deaf.Subjects = []string{strings.TrimSuffix(w.names.EventSubject("x"), "x") + "nothing"}
-	_, err = w.js.UpdateStream(t.Context(), deaf)
+	deaf.Subjects = []string{strings.TrimSuffix(w.Names.EventSubject("x"), "x") + "nothing"}
+	_, err = w.JS.UpdateStream(t.Context(), deaf)
 	require.NoError(t, err)
 	req := claimFor("executor-2")
 	e := w.refused(schema.VerbClaim, "", req)
 	require.Equal(t, schema.CodeUnavailable, e.Code, e.Message)
-	_, err = w.js.UpdateStream(t.Context(), cfg)
+	_, err = w.JS.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	r := w.claim(req)
 	require.Equal(t, "run-1", r.Run)
@@ -445,7 +446,7 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	w.fold(fold.Config{})
+	w.Fold(fold.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.roster.Run(ctx) }()
@@ -462,7 +463,7 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	}
 	x := w.aRun("run-1", 1, 10)
 	w.aRun("busy", 1, 10)
-	x.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+	x.Publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
 	claimable(1)
 	for epoch := schema.Epoch(2); epoch <= 4; epoch++ {
 		req := claimFor(fmt.Sprintf("executor-%d", epoch))
@@ -473,18 +474,18 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 		require.Equal(t, epoch, reply.Epoch)
 		claimable(0)
 		x.resume(reply, req.Executor)
-		x.turnOf(10)
-		x.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+		x.TurnOf(10)
+		x.Publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
 		claimable(1)
 	}
 	// A run that waits needs nobody, until it is answered.
 	reply := w.claim(claimFor("executor-5"))
 	require.EqualValues(t, 5, reply.Epoch)
 	got, _ := w.get("run-1", schema.ViewHead)
-	x.run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-5", Epoch: 5}
-	x.last = uint64(got.Head.Position.Stream)
+	x.Run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-5", Epoch: 5}
+	x.Last = uint64(got.Head.Position.Stream)
 	x.wait("w1", yesOrNo)
-	x.publish(&schema.RunInterruptedData{Reason: "waiting"}, 0)
+	x.Publish(&schema.RunInterruptedData{Reason: "waiting"}, 0)
 	claimable(0)
 	w.control(schema.VerbInput, "run-1", answerTo("w1", `{"ok":true}`))
 	claimable(1)

@@ -20,8 +20,8 @@ func TestCancelIsAskedForOnce(t *testing.T) {
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.True(t, got.Head.CancelRequested)
 	require.Equal(t, schema.Position{Stream: first.Stream, ID: first.EventID}, got.Head.Position)
-	x.last = uint64(first.Stream)
-	x.turnOf(10)
+	x.Last = uint64(first.Stream)
+	x.TurnOf(10)
 	require.Equal(t, repeated(first), w.control(schema.VerbCancel, "run-1", req))
 	require.Equal(t, repeated(first), w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "bob"}), "asked for is asked for")
 	require.EqualValues(t, 3, w.svc.Stats().Cancels.Load())
@@ -29,7 +29,7 @@ func TestCancelIsAskedForOnce(t *testing.T) {
 	require.Contains(t, w.refused(schema.VerbCancel, "run-1", schema.CancelRequest{}).Message, "/by")
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbCancel, "nobody", req).Code)
 	ended := w.aRun("ended", 1, 10)
-	ended.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	ended.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	require.Equal(t, schema.CodeRunEnded, w.refused(schema.VerbCancel, "ended", req).Code)
 	before, _ := w.get("ended", schema.ViewHead)
 	require.False(t, before.Head.CancelRequested)
@@ -54,18 +54,18 @@ func TestRacingCancelsAreOneEvent(t *testing.T) {
 
 // offer publishes a hand-off and returns its hash.
 func (x *writer) offer(id, reason string) string {
-	x.w.tb.Helper()
-	x.publish(&schema.HandoffOfferedData{
+	x.World.TB.Helper()
+	x.Publish(&schema.HandoffOfferedData{
 		HandoffID: id, Kind: schema.HandoffTransfer, Reason: reason, NextAgent: "agent-2",
 		Remaining: []schema.HandoffRemaining{{Description: "the rest"}},
 	}, 0)
-	head := x.model()
+	head := x.Model()
 	for _, o := range head.Handoffs {
 		if o.HandoffID == id {
 			return o.OfferHash
 		}
 	}
-	require.FailNow(x.w.tb, "the offer is not open", id)
+	require.FailNow(x.World.TB, "the offer is not open", id)
 	return ""
 }
 
@@ -82,7 +82,7 @@ func TestAHandoffIsATransactionAlsoAfterTheEnd(t *testing.T) {
 			x := w.aRun("run-1", 1, 10)
 			hash := x.offer("h1", "task_complete")
 			if ended {
-				x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+				x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 			}
 			first := w.control(schema.VerbHandoff, "run-1", accept(hash, "run-2"))
 			got, _ := w.get("run-1", schema.ViewHead)
@@ -168,7 +168,7 @@ func TestOneOfManyTakersIsGivenTheHandoff(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	hash := x.offer("h1", "task_complete")
-	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	const takers = 8
 	errs := make([]error, takers)
 	var wg sync.WaitGroup

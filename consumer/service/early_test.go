@@ -33,9 +33,9 @@ func newGated(t *testing.T, cfg service.Config) *gated {
 	w := newDamagedWorld(t)
 	w.stop()
 	g := &gated{serviceWorld: w}
-	nc := w.server.Conn(t)
+	nc := w.Server.Conn(t)
 	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
-		if subject != "$JS.API.DIRECT.GET."+w.names.EventStream() {
+		if subject != "$JS.API.DIRECT.GET."+w.Names.EventStream() {
 			natstest.Forward(nc, m, subject)
 			return
 		}
@@ -94,11 +94,11 @@ func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
 			})
 			require.NoError(t, err)
 			require.Equal(t, []string{"segment", "segment", "segment", "answer", "frames", "end"}, a.kinds)
-			want := x.model()
+			want := x.Model()
 			if verb == schema.VerbGet {
 				require.Equal(t, want, decodeAs[schema.GetReply](t, a.first).Head)
 			}
-			require.GreaterOrEqual(t, len(a.records(t)), len(x.acked))
+			require.GreaterOrEqual(t, len(a.records(t)), len(x.Acked))
 			require.Zero(t, g.svc.Stats().Restarted.Load())
 		})
 	}
@@ -122,25 +122,25 @@ func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
 				}
 				runs++
 				x := w.aRun(fmt.Sprintf("run-%d", runs), 5, 20)
-				require.Len(t, x.acked, 21)
+				require.Len(t, x.Acked, 21)
 				index := w.sealByHand(x, cut, 4, false)
 				w.checkpointAt(x, at, index)
 				if purge { // what is sealed, strictly below the checkpoint's place
-					for _, rec := range x.acked[:min(cut, at-1)] {
+					for _, rec := range x.Acked[:min(cut, at-1)] {
 						w.deleteMsg(rec.Stream)
 					}
 				}
-				reply, a := w.get(x.run.Run, schema.ViewEvents)
+				reply, a := w.get(x.Run.Run, schema.ViewEvents)
 				require.True(t, reply.Complete)
-				require.Equal(t, x.model(), reply.Head, "cut %d at %d", cut, at)
+				require.Equal(t, x.Model(), reply.Head, "cut %d at %d", cut, at)
 				require.Len(t, a.segments, index.Count)
 				got := a.records(t)
-				require.Len(t, got, len(x.acked))
+				require.Len(t, got, len(x.Acked))
 				for i := range got {
-					require.True(t, x.acked[i].Equal(&got[i]), "cut %d at %d: event %d", cut, at, i)
+					require.True(t, x.Acked[i].Equal(&got[i]), "cut %d at %d: event %d", cut, at, i)
 				}
 				for after := 1; after <= index.Count; after++ {
-					rest, err := w.ask(schema.VerbGet, x.run.Run, schema.GetRequest{View: schema.ViewEvents, After: after})
+					rest, err := w.ask(schema.VerbGet, x.Run.Run, schema.GetRequest{View: schema.ViewEvents, After: after})
 					require.NoError(t, err)
 					require.Equal(t, append([]schema.Record(nil), got[min(4*after, cut):]...), rest.records(t))
 				}
@@ -170,7 +170,7 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 			t.Parallel()
 			g := newGated(t, service.Config{})
 			x := g.aRun("run-1", 12, c.payload)
-			require.Len(t, x.acked, 49)
+			require.Len(t, x.Acked, 49)
 			index := g.sealByHand(x, 8, 8, true)
 			g.checkpointAt(x, 20, index)
 			moved := false
@@ -183,18 +183,18 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 				if c.counted {
 					g.checkpointAt(x, 48, newer)
 				}
-				for _, rec := range x.acked[8:40] {
+				for _, rec := range x.Acked[8:40] {
 					g.deleteMsg(rec.Stream)
 				}
 			})
 			reply, a := g.get("run-1", schema.ViewEvents)
 			require.True(t, moved)
 			require.True(t, reply.Complete, "%v", reply.Gaps)
-			require.Equal(t, x.model(), reply.Head)
+			require.Equal(t, x.Model(), reply.Head)
 			got := a.records(t)
-			require.Len(t, got, len(x.acked))
+			require.Len(t, got, len(x.Acked))
 			for i := range got {
-				require.True(t, x.acked[i].Equal(&got[i]), "event %d", i)
+				require.True(t, x.Acked[i].Equal(&got[i]), "event %d", i)
 			}
 			require.Zero(t, g.svc.Stats().Holes.Load(), "no gap was named")
 			require.Zero(t, g.svc.Stats().Regressions.Load())
@@ -207,14 +207,14 @@ func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
-	require.Len(t, x.acked, 33)
-	w.checkpointAt(x, len(x.acked), w.sealByHand(x, 24, 8, false))
+	require.Len(t, x.Acked, 33)
+	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, false))
 	// The second segment is lost and the log went back: it is read anew, with the first segment alone, as the log still
 	// has what follows.
-	stream, err := w.js.Stream(t.Context(), "KV_"+w.names.SegmentBucket())
+	stream, err := w.JS.Stream(t.Context(), "KV_"+w.Names.SegmentBucket())
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
-	for _, r := range x.acked[28:] {
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.Names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
+	for _, r := range x.Acked[28:] {
 		w.deleteMsg(r.Stream)
 	}
 	reply, a := w.get("run-1", schema.ViewEvents)
@@ -227,7 +227,7 @@ func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
 	got := a.records(t)
 	require.Len(t, got, 28)
 	for i := range got {
-		require.True(t, x.acked[i].Equal(&got[i]), "event %d", i)
+		require.True(t, x.Acked[i].Equal(&got[i]), "event %d", i)
 	}
 	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
 }
@@ -236,30 +236,30 @@ const longEvents = 200
 
 // aLongRun has more content than may be under way unacknowledged, most of it sealed.
 func (w *serviceWorld) aLongRun() *writer {
-	w.tb.Helper()
+	w.TB.Helper()
 	x := w.long("run-1", longEvents, 64<<10)
-	_, stop := w.fold(fold.Config{})
+	_, stop := w.Fold(fold.Config{})
 	w.awaitSealed(x, 150)
 	stop()
-	rec, found, err := eventlog.Last(w.tb.Context(), w.js, w.names, "run-1")
-	require.NoError(w.tb, err)
-	require.True(w.tb, found)
-	x.last = uint64(rec.Stream)
+	rec, found, err := eventlog.Last(w.TB.Context(), w.JS, w.Names, "run-1")
+	require.NoError(w.TB, err)
+	require.True(w.TB, found)
+	x.Last = uint64(rec.Stream)
 	return x
 }
 
 // stalled asks for the events of a run, takes replies until the window is full, and acknowledges none.
 func (w *serviceWorld) stalled(verb, body string) (*nats.Subscription, []*nats.Msg) {
-	w.tb.Helper()
+	w.TB.Helper()
 	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-	require.NoError(w.tb, err)
-	require.NoError(w.tb, sub.SetPendingLimits(-1, -1))
-	require.NoError(w.tb, w.client.PublishRequest(schema.ServiceSubject(verb, "default", "run-1"), sub.Subject, []byte(body)))
+	require.NoError(w.TB, err)
+	require.NoError(w.TB, sub.SetPendingLimits(-1, -1))
+	require.NoError(w.TB, w.client.PublishRequest(schema.ServiceSubject(verb, "default", "run-1"), sub.Subject, []byte(body)))
 	var unacked []*nats.Msg
 	for window := 0; window < schema.FlowWindow-schema.MaxSegment; {
 		m, err := sub.NextMsg(time.Minute)
-		require.NoError(w.tb, err)
-		require.Equal(w.tb, schema.KindSegment, m.Header.Get(schema.HeaderKind))
+		require.NoError(w.TB, err)
+		require.Equal(w.TB, schema.KindSegment, m.Header.Get(schema.HeaderKind))
 		window += len(m.Data)
 		unacked = append(unacked, m)
 	}
@@ -270,7 +270,7 @@ func TestARefusalDoesNotWaitForAClientThatStandsStill(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
 	x := w.aLongRun()
-	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
 	require.NoError(t, err)
 	require.NoError(t, w.client.PublishRequest(schema.ServiceSubject(schema.VerbRecover, "default", "run-1"), sub.Subject,

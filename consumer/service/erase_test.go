@@ -15,35 +15,36 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/verify"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // eraseSoon is a fold worker that looks soon at what settles.
 func eraseSoon() fold.Config {
-	cfg := hasty()
+	cfg := foldtest.Hasty()
 	cfg.SafeAfter = 50 * time.Millisecond
 	return cfg
 }
 
 // end ends the run of a writer.
 func (x *writer) end(status schema.Status) schema.StreamSequence {
-	x.w.tb.Helper()
-	return x.publish(&schema.RunEndedData{Status: string(status)}, 0)
+	x.World.TB.Helper()
+	return x.Publish(&schema.RunEndedData{Status: string(status)}, 0)
 }
 
 // erase asks for the removal of a run until it is done.
 func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
-	w.tb.Helper()
+	w.TB.Helper()
 	var reply schema.EraseReply
-	require.Eventually(w.tb, func() bool {
+	require.Eventually(w.TB, func() bool {
 		a, err := w.ask(schema.VerbErase, run, schema.EraseRequest{By: "tester", Reason: "asked", Force: force})
 		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeUnavailable {
 			return false // the index of runs may be on its way
 		}
-		require.NoError(w.tb, err)
+		require.NoError(w.TB, err)
 		reply = schema.EraseReply{}
-		require.NoError(w.tb, json.Unmarshal(a.first, &reply))
+		require.NoError(w.TB, json.Unmarshal(a.first, &reply))
 		return reply.Done
 	}, time.Minute, 10*time.Millisecond, "run %s is not removed", run)
 	return reply.Erasure
@@ -51,9 +52,9 @@ func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
 
 // awaitFolded waits until the shard is folded up to a place.
 func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool {
-		mark, _, err := w.shard.Checkpoints.Watermark(w.tb.Context())
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
+		mark, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
 		return err == nil && mark.Position.Stream >= at
 	}, time.Minute, 10*time.Millisecond)
 }
@@ -69,50 +70,50 @@ func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 		cancel()
 		require.NoError(tb, <-done)
 	})
-	_, stopWorker = w.fold(eraseSoon())
+	_, stopWorker = w.Fold(eraseSoon())
 	return w, stopWorker
 }
 
 // left asks what is left of a run that was removed.
 func (w *serviceWorld) left(receipt *schema.Erasure) schema.ErasedParts {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks})
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	var reply schema.EraseReply
-	require.NoError(w.tb, json.Unmarshal(a.first, &reply))
-	require.NotNil(w.tb, reply.Left)
+	require.NoError(w.TB, json.Unmarshal(a.first, &reply))
+	require.NotNil(w.TB, reply.Left)
 	return *reply.Left
 }
 
 // refusedAs asks for what must be refused with a code.
 func (w *serviceWorld) refusedAs(code schema.Code, verb, run string, req any) {
-	w.tb.Helper()
+	w.TB.Helper()
 	told := w.refused(verb, run, req)
-	require.Equal(w.tb, code, told.Code, told.Error())
+	require.Equal(w.TB, code, told.Code, told.Error())
 }
 
 // publishRaw publishes without compare-and-set, as one without the SDK does.
 func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
-	w.tb.Helper()
-	_, err := w.js.PublishMsg(w.tb.Context(), &nats.Msg{Subject: w.names.EventSubject(run), Header: header, Data: body})
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	_, err := w.JS.PublishMsg(w.TB.Context(), &nats.Msg{Subject: w.Names.EventSubject(run), Header: header, Data: body})
+	require.NoError(w.TB, err)
 }
 
 func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	t.Parallel()
 	w, stopWorker := erasing(t)
 	x := w.writer("gone")
-	x.start()
+	x.Start()
 	for range 10 {
-		x.turnOf(3000)
+		x.TurnOf(3000)
 	}
 	last := x.end(schema.StatusCompleted)
 	kept := w.writer("kept")
-	kept.start()
-	kept.turnOf(3000)
+	kept.Start()
+	kept.TurnOf(3000)
 	end := kept.end(schema.StatusFailed)
 	w.awaitFolded(end)
-	before, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "gone")
+	before, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "gone")
 	require.NoError(t, err)
 	require.Positive(t, before.Segments.Count)
 
@@ -127,10 +128,10 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.NotEmpty(t, receipt.RemovedAt)
 	left := w.left(&receipt)
 	require.True(t, left.None(), "%+v", left)
-	log := w.log("gone")
+	log := w.Log("gone")
 	require.Len(t, log, 1, "the mark alone")
 	require.True(t, schema.IsErasedMark(&log[0]))
-	segments, err := w.shard.Segments.List(t.Context(), "gone")
+	segments, err := w.Shard.Segments.List(t.Context(), "gone")
 	require.NoError(t, err)
 	require.Empty(t, segments)
 
@@ -146,9 +147,9 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.Equal(t, "kept", list.Runs[0].Run)
 	again := w.erase("gone", false)
 	require.Equal(t, receipt.ID, again.ID, "asked again it is answered with the same receipt")
-	_, err = verify.Run(t.Context(), w.js, w.shard, "default", "gone")
+	_, err = verify.Run(t.Context(), w.JS, w.Shard, "default", "gone")
 	require.ErrorIs(t, err, verify.ErrNoRun, "there is nothing to verify")
-	v, err := verify.Run(t.Context(), w.js, w.shard, "default", "kept")
+	v, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "kept")
 	require.NoError(t, err)
 	require.Empty(t, v.Findings)
 
@@ -161,7 +162,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 		header, body := e.Encode()
 		w.publishRaw("gone", header, body)
 		require.Eventually(t, func() bool {
-			log := w.log("gone")
+			log := w.Log("gone")
 			return len(log) == 1 && schema.IsErasedMark(&log[0]) && log[0].Stream > last
 		}, time.Minute, 10*time.Millisecond, "the late event is still there")
 		require.Eventually(t, func() bool {
@@ -172,16 +173,16 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	}
 	late()
 	stopWorker()
-	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
-	w.fold(eraseSoon())
+	require.NoError(t, w.JS.DeleteKeyValue(t.Context(), w.Names.CheckpointBucket()))
+	w.Fold(eraseSoon())
 	require.Eventually(t, func() bool {
-		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "gone")
+		c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "gone")
 		return err == nil && c.Status == schema.StatusErased
 	}, time.Minute, 10*time.Millisecond, "folded anew it is one that was removed")
 	late()
 	require.Eventually(t, func() bool {
 		n := 0
-		require.NoError(t, w.shard.Erasures.Pending(t.Context(), func(string, bool) bool { n++; return true }))
+		require.NoError(t, w.Shard.Erasures.Pending(t.Context(), func(string, bool) bool { n++; return true }))
 		return n == 0
 	}, time.Minute, 5*time.Millisecond, "it settles")
 }
@@ -192,7 +193,7 @@ func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	bucket := schema.BlobBucket("default")
-	store, err := w.js.ObjectStore(t.Context(), bucket)
+	store, err := w.JS.ObjectStore(t.Context(), bucket)
 	require.NoError(t, err)
 	name := func(run, digit string) string { return schema.BlobName(run, strings.Repeat(digit, 64)) }
 	kept, err := store.PutBytes(t.Context(), name("kept", "0"), []byte("kept"))
@@ -204,11 +205,11 @@ func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
 		"4": `{"name":"` + name("kept", "0") + `","bucket":%[2]q,"nuid":"` + kept.NUID + `","size":4,"chunks":1}`,
 	} {
 		object := name("gone", digit)
-		_, err := w.js.Publish(t.Context(), "$O."+bucket+".M."+base64.URLEncoding.EncodeToString([]byte(object)), fmt.Appendf(nil, about, object, bucket))
+		_, err := w.JS.Publish(t.Context(), "$O."+bucket+".M."+base64.URLEncoding.EncodeToString([]byte(object)), fmt.Appendf(nil, about, object, bucket))
 		require.NoError(t, err)
 	}
 	x := w.writer("gone")
-	x.start()
+	x.Start()
 	w.awaitFolded(x.end(schema.StatusCompleted))
 	receipt := w.erase("gone", false)
 	require.EqualValues(t, 4, receipt.Removed.Blobs)
@@ -226,14 +227,14 @@ func TestAMarkThatNobodyOrderedRemovesNothing(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
-	x.start()
+	x.Start()
 	x.end(schema.StatusCompleted)
 	forged := schema.NewErased("default", "executor-9", "run-1", "forged", time.Now())
 	header, body := forged.Encode()
 	w.publishRaw("run-1", header, body)
 	other := w.writer("run-2")
-	other.start()
-	at := schema.StreamSequence(other.last)
+	other.Start()
+	at := schema.StreamSequence(other.Last)
 	w.awaitFolded(at)
 	a, err := w.ask(schema.VerbGet, "run-1", schema.GetRequest{})
 	require.NoError(t, err)
@@ -246,23 +247,23 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	live := w.writer("live")
-	live.start()
+	live.Start()
 	pinned := w.writer("pinned")
-	pinned.start()
-	pinned.publish(&schema.CheckpointMarkedData{Name: "here"}, 0)
+	pinned.Start()
+	pinned.Publish(&schema.CheckpointMarkedData{Name: "here"}, 0)
 	pinned.end(schema.StatusCompleted)
 	// An executor without the SDK need not say that a fork continues its base.
 	for base, from := range map[string]string{"base": "base", "base-2": ""} {
 		x := w.writer(base)
-		x.start()
-		x.turnOf(100)
+		x.Start()
+		x.TurnOf(100)
 		x.end(schema.StatusCompleted)
 		var head schema.GetReply
 		a, err := w.ask(schema.VerbGet, base, schema.GetRequest{At: "turn:1"})
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(a.first, &head))
 		fork := w.writer("fork-of-" + base)
-		fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
+		fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
 		fork.end(schema.StatusCompleted)
 	}
 
@@ -281,7 +282,7 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 		require.Equal(t, schema.CodeNeeded, told.Code, told.Error())
 		require.Contains(t, told.Message, "fork-of-"+base)
 		w.refusedAs(schema.CodeConflict, schema.VerbErase, base, schema.EraseRequest{Check: true})
-		_, _, _, err := w.shard.Erasures.Get(t.Context(), base)
+		_, _, _, err := w.Shard.Erasures.Get(t.Context(), base)
 		require.ErrorIs(t, err, kvstore.ErrNotFound, "a refusal leaves no order behind")
 		w.erase("fork-of-"+base, false)
 		w.erase(base, false)
@@ -294,12 +295,12 @@ func TestACleanupGoesByTheServersClock(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
-	x.start()
+	x.Start()
 	w.awaitFolded(x.end(schema.StatusCompleted))
 	w.stop()
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
-	js := newJS(t, w.server.Conn(t))
+	js := foldtest.JetStream(t, w.Server.Conn(t))
 	shard, err := kvstore.OpenShard(js, settings, 0, "service-2")
 	require.NoError(t, err)
 	ahead := func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }
@@ -338,9 +339,9 @@ func TestService_IndexIsNotBuilt_CleanupIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
-	x.start()
+	x.Start()
 	w.stop()
-	js := newJS(t, w.server.Conn(t))
+	js := foldtest.JetStream(t, w.Server.Conn(t))
 	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2", Timeout: 2 * time.Second}, js, w.shards, time.Now)
 	require.NoError(t, err)
 	w.start(svc)
@@ -358,15 +359,15 @@ func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
 	var end schema.StreamSequence
 	for i := range 12 {
 		x := w.writer(fmt.Sprintf("run-%02d", i))
-		x.start()
-		x.turnOf(200)
+		x.Start()
+		x.TurnOf(200)
 		switch i % 4 {
 		case 0:
 			end = x.end(schema.StatusCompleted)
 		case 1:
 			end = x.end(schema.StatusFailed)
 		case 2:
-			x.publish(&schema.CheckpointMarkedData{Name: "pin"}, 0)
+			x.Publish(&schema.CheckpointMarkedData{Name: "pin"}, 0)
 			end = x.end(schema.StatusCompleted)
 		}
 	}
@@ -422,24 +423,24 @@ func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	base := w.writer("base")
-	base.start()
-	base.turnOf(100)
+	base.Start()
+	base.TurnOf(100)
 	base.end(schema.StatusCompleted)
 	a, err := w.ask(schema.VerbGet, "base", schema.GetRequest{At: "turn:1"})
 	require.NoError(t, err)
 	var head schema.GetReply
 	require.NoError(t, json.Unmarshal(a.first, &head))
 	fork := w.writer("fork")
-	fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
+	fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
 	fork.end(schema.StatusCompleted)
 	// Somebody's order stands in the way of the fork, which is not to be removed as planned: it names another place of the log.
 	other := w.writer("other")
-	other.start()
+	other.Start()
 	w.awaitFolded(other.end(schema.StatusCompleted))
 	record := &schema.Erasure{Fleet: "default", Run: "fork", ID: "n1", By: "somebody", AskedAt: "no time", Format: schema.ErasureFormat + 1}
 	b, err := json.Marshal(record)
 	require.NoError(t, err)
-	kv, err := w.js.KeyValue(t.Context(), w.names.SegmentBucket())
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
 	require.NoError(t, err)
 	_, err = kv.Put(t.Context(), schema.ErasingKeyPrefix+"fork", b)
 	require.NoError(t, err)
@@ -468,7 +469,7 @@ func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 		// What was not to be had for a moment is told as failed, and is for the next cleanup.
 		_, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{Policy: &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}, By: "tester", Limit: 10})
 		require.NoError(t, err)
-		_, _, done, err := w.shard.Erasures.Get(t.Context(), "other")
+		_, _, done, err := w.Shard.Erasures.Get(t.Context(), "other")
 		return err == nil && done
 	}, time.Minute, 10*time.Millisecond, "what is beside it is removed")
 }

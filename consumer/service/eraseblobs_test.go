@@ -13,21 +13,21 @@ import (
 
 // chunk stores a chunk that nothing describes, as a put leaves it that was killed half way.
 func (w *serviceWorld) chunk(run, unique string) (id string) {
-	w.tb.Helper()
+	w.TB.Helper()
 	id = schema.BlobID(run, unique)
-	_, err := w.js.Publish(w.tb.Context(), "$O."+schema.BlobBucket("default")+".C."+id, []byte("said by "+run))
-	require.NoError(w.tb, err)
+	_, err := w.JS.Publish(w.TB.Context(), "$O."+schema.BlobBucket("default")+".C."+id, []byte("said by "+run))
+	require.NoError(w.TB, err)
 	return id
 }
 
 // chunks are the ids of the contents that are stored.
 func (w *serviceWorld) chunks() (ids []string) {
-	w.tb.Helper()
-	stream, err := w.js.Stream(w.tb.Context(), "OBJ_"+schema.BlobBucket("default"))
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	stream, err := w.JS.Stream(w.TB.Context(), "OBJ_"+schema.BlobBucket("default"))
+	require.NoError(w.TB, err)
 	prefix := "$O." + schema.BlobBucket("default") + ".C."
-	info, err := stream.Info(w.tb.Context(), jetstream.WithSubjectFilter(prefix+"*"))
-	require.NoError(w.tb, err)
+	info, err := stream.Info(w.TB.Context(), jetstream.WithSubjectFilter(prefix+"*"))
+	require.NoError(w.TB, err)
 	for subject := range info.State.Subjects {
 		ids = append(ids, subject[len(prefix):])
 	}
@@ -42,7 +42,7 @@ func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
 	half, kept := w.chunk("gone", "half"), w.chunk("kept", "half")
 	// One description that cannot be read keeps nothing from being removed.
 	about := "$O." + schema.BlobBucket("default") + ".M." + base64.URLEncoding.EncodeToString([]byte("gone.x"))
-	_, err := w.js.Publish(t.Context(), about, []byte("no JSON"))
+	_, err := w.JS.Publish(t.Context(), about, []byte("no JSON"))
 	require.NoError(t, err)
 
 	receipt := w.erase("gone", false)
@@ -58,8 +58,8 @@ func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
 	w.chunk("gone", "late")
 	left = w.left(&receipt)
 	require.EqualValues(t, 1, left.Blobs, "whoever asks is told of it")
-	require.NoError(t, w.shard.Erasures.Unsettle(t.Context(), "gone", schema.FormatTime(time.Now())))
-	w.fold(eraseSoon())
+	require.NoError(t, w.Shard.Erasures.Unsettle(t.Context(), "gone", schema.FormatTime(time.Now())))
+	w.Fold(eraseSoon())
 	require.Eventually(t, func() bool { return len(w.chunks()) == 1 }, time.Minute, 5*time.Millisecond, "the next daemon takes it out")
 	require.Equal(t, []string{kept}, w.chunks())
 }
@@ -94,10 +94,10 @@ func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
 		})
 		w.markByHand(run, run)
 	}
-	w.fold(eraseSoon())
+	w.Fold(eraseSoon())
 	for run := range runs {
 		require.Eventually(t, func() bool {
-			_, _, done, err := w.shard.Erasures.Get(t.Context(), run)
+			_, _, done, err := w.Shard.Erasures.Get(t.Context(), run)
 			require.NoError(t, err)
 			return done
 		}, time.Minute, 10*time.Millisecond, "%s is not gone on with", run)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -18,14 +19,14 @@ import (
 
 // orderByHand stores the order to remove a run that a daemon gave which is gone now; change says how far it had come.
 func (w *serviceWorld) orderByHand(x *writer, id string, change func(*schema.Erasure)) schema.Revision {
-	w.tb.Helper()
-	last := x.acked[len(x.acked)-1]
+	w.TB.Helper()
+	last := x.Acked[len(x.Acked)-1]
 	record := &schema.Erasure{
-		Fleet: "default", Run: x.run.Run, ID: id, By: "somebody", AskedAt: schema.FormatTime(time.Now()), Status: schema.StatusCompleted, Position: schema.PositionOf(&last),
+		Fleet: "default", Run: x.Run.Run, ID: id, By: "somebody", AskedAt: schema.FormatTime(time.Now()), Status: schema.StatusCompleted, Position: schema.PositionOf(&last),
 	}
 	change(record)
-	rev, err := w.shard.Erasures.Order(w.tb.Context(), record, 0)
-	require.NoError(w.tb, err)
+	rev, err := w.Shard.Erasures.Order(w.TB.Context(), record, 0)
+	require.NoError(w.TB, err)
 	return rev
 }
 
@@ -35,37 +36,37 @@ func isDecided(e *schema.Erasure) { e.DecidedAt = schema.FormatTime(time.Now()) 
 
 // markByHand stores the mark of a removal behind what the run has.
 func (w *serviceWorld) markByHand(run, id string) {
-	w.tb.Helper()
+	w.TB.Helper()
 	header, body := schema.NewErased("default", "service-9", run, id, time.Now()).Encode()
 	w.publishRaw(run, header, body)
 }
 
 // awaitWithdrawn waits until there is no record of a removal.
 func (w *serviceWorld) awaitWithdrawn(run string) {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool {
-		_, _, _, err := w.shard.Erasures.Get(w.tb.Context(), run)
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
+		_, _, _, err := w.Shard.Erasures.Get(w.TB.Context(), run)
 		return errors.Is(err, kvstore.ErrNotFound)
 	}, time.Minute, 5*time.Millisecond, "the order stands")
 }
 
 // awaitNoOrder waits until no removal is ordered.
 func (w *serviceWorld) awaitNoOrder() {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool {
-		n, err := w.shard.Erasures.Ordered(w.tb.Context())
-		require.NoError(w.tb, err)
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
+		n, err := w.Shard.Erasures.Ordered(w.TB.Context())
+		require.NoError(w.TB, err)
 		return n == 0
 	}, time.Minute, 5*time.Millisecond, "an order stands")
 }
 
 // status of a run as the service answers it.
 func (w *serviceWorld) status(run string) schema.Status {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{})
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	var reply schema.GetReply
-	require.NoError(w.tb, json.Unmarshal(a.first, &reply))
+	require.NoError(w.TB, json.Unmarshal(a.first, &reply))
 	return reply.Head.Status
 }
 
@@ -76,16 +77,16 @@ func impatient(tb testing.TB) *serviceWorld {
 	stop()
 	cfg := eraseSoon()
 	cfg.OrderPatience = 20 * time.Millisecond
-	w.fold(cfg)
+	w.Fold(cfg)
 	return w
 }
 
 // ended is a run that was completed and folded.
 func (w *serviceWorld) ended(run string) *writer {
-	w.tb.Helper()
+	w.TB.Helper()
 	x := w.writer(run)
-	x.start()
-	x.turnOf(200)
+	x.Start()
+	x.TurnOf(200)
 	w.awaitFolded(x.end(schema.StatusCompleted))
 	return x
 }
@@ -107,7 +108,7 @@ func TestAnOrderThatIsDecidedIsCarriedOutByTheWorker(t *testing.T) {
 	x := w.ended("run-1")
 	w.orderByHand(x, "n1", isDecided)
 	require.Eventually(t, func() bool {
-		record, _, done, err := w.shard.Erasures.Get(t.Context(), "run-1")
+		record, _, done, err := w.Shard.Erasures.Get(t.Context(), "run-1")
 		require.NoError(t, err)
 		return done && record.ID == "n1"
 	}, time.Minute, 10*time.Millisecond)
@@ -118,13 +119,13 @@ func TestAnOrderWhoseRunWentOnSinceItWasDecidedIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
 	x := w.writer("run-1")
-	x.start()
+	x.Start()
 	w.orderByHand(x, "n1", func(e *schema.Erasure) {
 		isDecided(e)
 		e.Position.Stream-- // as if the start had come behind it
 	})
 	w.awaitWithdrawn("run-1")
-	x.turnOf(100)
+	x.TurnOf(100)
 	require.Equal(t, schema.StatusRunning, w.status("run-1"))
 }
 
@@ -133,8 +134,8 @@ func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("pinned")
-	x.start()
-	x.publish(&schema.CheckpointMarkedData{Name: "here"}, 0)
+	x.Start()
+	x.Publish(&schema.CheckpointMarkedData{Name: "here"}, 0)
 	w.awaitFolded(x.end(schema.StatusCompleted))
 	w.orderByHand(x, "n1", func(e *schema.Erasure) { e.Force = true })
 	w.refusedAs(schema.CodeNeeded, schema.VerbErase, "pinned", schema.EraseRequest{By: "tester"})
@@ -149,24 +150,24 @@ func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
-	x.start()
+	x.Start()
 	x.end(schema.StatusCompleted)
 	rev := w.orderByHand(x, "n1", notDecided)
-	record, _, _, err := w.shard.Erasures.Get(t.Context(), "run-1")
+	record, _, _, err := w.Shard.Erasures.Get(t.Context(), "run-1")
 	require.NoError(t, err)
 	isDecided(record)
-	next, err := w.shard.Erasures.Order(t.Context(), record, rev)
+	next, err := w.Shard.Erasures.Order(t.Context(), record, rev)
 	require.NoError(t, err)
-	there, err := w.shard.Erasures.Withdraw(t.Context(), "run-1", rev)
+	there, err := w.Shard.Erasures.Withdraw(t.Context(), "run-1", rev)
 	require.NoError(t, err)
 	require.False(t, there)
-	record, _, _, err = w.shard.Erasures.Get(t.Context(), "run-1")
+	record, _, _, err = w.Shard.Erasures.Get(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.True(t, record.Decided())
-	there, err = w.shard.Erasures.Withdraw(t.Context(), "run-1", next)
+	there, err = w.Shard.Erasures.Withdraw(t.Context(), "run-1", next)
 	require.NoError(t, err)
 	require.True(t, there)
-	_, err = w.shard.Erasures.Order(t.Context(), record, next)
+	_, err = w.Shard.Erasures.Order(t.Context(), record, next)
 	require.ErrorIs(t, err, kvstore.ErrConflict, "what was withdrawn is decided by nobody")
 }
 
@@ -183,7 +184,7 @@ func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
 			stop()
 			// Who asked at the same time, and saw no order yet, stores one now.
 			w.orderByHand(x, "n2", decide)
-			w.fold(eraseSoon())
+			w.Fold(eraseSoon())
 			w.awaitNoOrder()
 			again := w.erase("run-1", false)
 			require.Equal(t, receipt, again)
@@ -204,7 +205,7 @@ func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
 	require.Equal(t, schema.StatusCompleted, w.status("run-1"), "a mark without an order")
 	w.orderByHand(x, "n1", isDecided)
 	require.Eventually(t, func() bool {
-		_, _, done, err := w.shard.Erasures.Get(t.Context(), "run-1")
+		_, _, done, err := w.Shard.Erasures.Get(t.Context(), "run-1")
 		require.NoError(t, err)
 		return done
 	}, time.Minute, 10*time.Millisecond, "the removal waits for the fold, which has passed the mark")
@@ -217,17 +218,17 @@ func TestACheckpointAloneRemovesNothing(t *testing.T) {
 	w, stop := erasing(t)
 	w.ended("run-1")
 	stop()
-	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	c, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	digest, incarnation := c.Digest, c.Incarnation
-	res := w.shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Revision: rev, Checkpoint: &schema.Checkpoint{
+	res := w.Shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Revision: rev, Checkpoint: &schema.Checkpoint{
 		Head: schema.ErasedHead("default", "run-1", c.Position, schema.FormatTime(time.Now())), Incarnation: incarnation,
 	}}})
 	require.NoError(t, res[0].Err)
-	w.fold(eraseSoon())
+	w.Fold(eraseSoon())
 	w.markByHand("run-1", "n1") // the fold looks at it
 	require.Eventually(t, func() bool {
-		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+		c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 		return err == nil && c.Status == schema.StatusCompleted && c.Digest == digest
 	}, time.Minute, 10*time.Millisecond, "it is not folded anew")
 	require.Equal(t, schema.StatusCompleted, w.status("run-1"))
@@ -241,7 +242,7 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 	w.ended("run-1")
 	receipt := w.erase("run-1", false)
 	settled := func() bool {
-		_, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+		_, _, err := w.Shard.Erasures.Settling(t.Context(), "run-1")
 		return errors.Is(err, kvstore.ErrNotFound)
 	}
 	require.Eventually(t, settled, time.Minute, 5*time.Millisecond)
@@ -253,17 +254,17 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 	header, body := e.Encode()
 	w.publishRaw("run-1", header, body)
 	// As the fold that passed the event, and died, left it.
-	require.NoError(t, w.shard.Erasures.Unsettle(t.Context(), "run-1", schema.FormatTime(time.Now())))
-	mark, rev, err := w.shard.Checkpoints.Watermark(t.Context())
+	require.NoError(t, w.Shard.Erasures.Unsettle(t.Context(), "run-1", schema.FormatTime(time.Now())))
+	mark, rev, err := w.Shard.Checkpoints.Watermark(t.Context())
 	require.NoError(t, err)
-	last, err := w.shard.LastOfRun(t.Context(), "run-1")
+	last, err := w.Shard.LastOfRun(t.Context(), "run-1")
 	require.NoError(t, err)
 	mark.Position = schema.PositionOf(last)
-	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
+	_, err = w.Shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
 	require.NoError(t, err)
-	w.fold(eraseSoon())
+	w.Fold(eraseSoon())
 	require.Eventually(t, func() bool {
-		log := w.log("run-1")
+		log := w.Log("run-1")
 		return len(log) == 1 && schema.IsErasedMark(&log[0])
 	}, time.Minute, 10*time.Millisecond, "the late event is still there")
 	require.Eventually(t, settled, time.Minute, 5*time.Millisecond)
@@ -278,22 +279,22 @@ func TestTheFoldPassesNothingOfARemovedRunWithoutANote(t *testing.T) {
 	w.ended("run-1")
 	w.erase("run-1", false)
 	require.Eventually(t, func() bool {
-		_, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+		_, _, err := w.Shard.Erasures.Settling(t.Context(), "run-1")
 		return errors.Is(err, kvstore.ErrNotFound)
 	}, time.Minute, 5*time.Millisecond)
 	stop()
-	cfg := hasty() // it settles after minutes
-	w.fold(cfg)
+	cfg := foldtest.Hasty() // it settles after minutes
+	w.Fold(cfg)
 	late := schema.Event{
 		ID: "late", Source: schema.Source("default", "executor-9"), Type: schema.TypeOf(schema.RunStarted), Subject: "run-1",
 		Time: schema.FormatTime(time.Now()), DataContentType: schema.ContentTypeJSON, Data: []byte(`{"agent":"secret"}`),
 	}
 	header, body := late.Encode()
 	w.publishRaw("run-1", header, body)
-	last, err := w.shard.LastOfRun(t.Context(), "run-1")
+	last, err := w.Shard.LastOfRun(t.Context(), "run-1")
 	require.NoError(t, err)
 	w.awaitFolded(last.Stream)
-	record, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+	record, _, err := w.Shard.Erasures.Settling(t.Context(), "run-1")
 	require.NoError(t, err, "nobody will look at it once this daemon is gone")
 	require.Equal(t, "run-1", record.Run)
 }
@@ -305,19 +306,19 @@ func TestEraser_UnsettledWhileItSettles_LooksAgain(t *testing.T) {
 	w.ended("run-1")
 	w.erase("run-1", false)
 	stop()
-	require.NoError(t, w.shard.Erasures.Unsettle(t.Context(), "run-1", schema.FormatTime(time.Now().Add(-time.Hour))))
+	require.NoError(t, w.Shard.Erasures.Unsettle(t.Context(), "run-1", schema.FormatTime(time.Now().Add(-time.Hour))))
 	later := schema.FormatTime(time.Now().Add(time.Hour))
 	settled := make(chan struct{})
 	var once sync.Once
 	cfg := eraseSoon()
 	cfg.Holder = "worker-2"
-	w.foldThrough(cfg, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+	w.FoldThrough(cfg, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		if !strings.HasPrefix(subject, "$JS.API.STREAM.PURGE.KV_") || !strings.Contains(string(m.Data), schema.SettlingKeyPrefix+"run-1\"") {
 			natstest.Forward(nc, m, subject)
 			return
 		}
 		once.Do(func() {
-			if err := w.shard.Erasures.Unsettle(t.Context(), "run-1", later); err != nil {
+			if err := w.Shard.Erasures.Unsettle(t.Context(), "run-1", later); err != nil {
 				t.Error(err)
 			}
 			defer close(settled)
@@ -327,7 +328,7 @@ func TestEraser_UnsettledWhileItSettles_LooksAgain(t *testing.T) {
 		})
 	})
 	<-settled
-	record, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+	record, _, err := w.Shard.Erasures.Settling(t.Context(), "run-1")
 	require.NoError(t, err, "the next daemon does not look at it")
 	require.Equal(t, later, record.RemovedAt)
 }

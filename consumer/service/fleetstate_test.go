@@ -15,12 +15,12 @@ import (
 
 // looking is a service whose clock moves ten seconds at each look at it, so that nothing is shown twice.
 func (w *serviceWorld) looking() (*service.Service, *atomic.Int64) {
-	w.tb.Helper()
+	w.TB.Helper()
 	var steps atomic.Int64
-	svc, err := newService(w.tb, serviceConfig{Fleet: "default", Name: "looker"}, w.js, w.shards, func() time.Time {
+	svc, err := newService(w.TB, serviceConfig{Fleet: "default", Name: "looker"}, w.JS, w.shards, func() time.Time {
 		return time.Now().Add(time.Duration(steps.Add(1)) * 10 * time.Second)
 	})
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	return svc, &steps
 }
 
@@ -44,7 +44,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	began := time.Now()
 	x := w.aRun("run-1", 3, 100)
 	s = look()
-	require.EqualValues(t, len(x.acked), s.Waiting)
+	require.EqualValues(t, len(x.Acked), s.Waiting)
 	since, err := time.Parse(time.RFC3339Nano, s.WaitingSince)
 	require.NoError(t, err)
 	require.WithinDuration(t, began, since, time.Minute)
@@ -53,20 +53,20 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	require.Positive(t, s.LogBytes)
 
 	w.get("run-1", schema.ViewHead) // its barrier is no event that waits
-	require.EqualValues(t, len(x.acked), look().Waiting)
+	require.EqualValues(t, len(x.Acked), look().Waiting)
 
-	_, stop := w.fold(fold.Config{})
+	_, stop := w.Fold(fold.Config{})
 	w.told("run-1")
 	require.Eventually(t, func() bool { return look().Waiting == 0 }, time.Minute, time.Millisecond)
 	s = look()
 	require.NotEmpty(t, s.Worker)
-	require.Equal(t, x.acked[len(x.acked)-1].Stream, s.Position)
+	require.Equal(t, x.Acked[len(x.Acked)-1].Stream, s.Position)
 	require.NotEmpty(t, s.FoldedAt)
 	require.Positive(t, s.CheckpointBytes)
 	stop()
 	s = look()
 	require.Empty(t, s.Worker, "its lease was given back")
-	x.turnOf(100)
+	x.TurnOf(100)
 	require.EqualValues(t, 4, look().Waiting)
 }
 
@@ -79,15 +79,15 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheWorker(t *testing.T) {
 	events, payload := 0, int64(0)
 	for round := range 3 {
 		if round > 0 {
-			x.turnOf(3000)
+			x.TurnOf(3000)
 		}
-		events, payload = len(x.acked)+len(y.acked), 0
-		for _, list := range [][]schema.Record{x.acked, y.acked} {
+		events, payload = len(x.Acked)+len(y.Acked), 0
+		for _, list := range [][]schema.Record{x.Acked, y.Acked} {
 			for i := range list {
 				payload += int64(len(list[i].Body))
 			}
 		}
-		f, stop := w.fold(smallSeals())
+		f, stop := w.Fold(smallSeals())
 		var s schema.ShardState
 		require.Eventually(t, func() bool {
 			s = svc.State(t.Context()).Shards[0]
@@ -111,14 +111,14 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheWorker(t *testing.T) {
 }
 
 func (w *serviceWorld) putSafe(mark *kvstore.Watermark) {
-	w.tb.Helper()
-	safe := kvstore.NewSafeWatermarks(w.js)
-	_, rev, err := safe.Get(w.tb.Context(), w.names)
+	w.TB.Helper()
+	safe := kvstore.NewSafeWatermarks(w.JS)
+	_, rev, err := safe.Get(w.TB.Context(), w.Names)
 	if err != nil {
-		require.ErrorIs(w.tb, err, kvstore.ErrNotFound)
+		require.ErrorIs(w.TB, err, kvstore.ErrNotFound)
 	}
-	_, err = safe.Put(w.tb.Context(), w.names, *mark, rev)
-	require.NoError(w.tb, err)
+	_, err = safe.Put(w.TB.Context(), w.Names, *mark, rev)
+	require.NoError(w.TB, err)
 }
 
 func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
@@ -139,19 +139,19 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 		},
 		"checkpoints lost": {stored: func(w *serviceWorld, was *kvstore.Watermark) {
 			w.putSafe(was)
-			require.NoError(w.tb, w.js.DeleteKeyValue(w.tb.Context(), w.names.CheckpointBucket()))
+			require.NoError(w.TB, w.JS.DeleteKeyValue(w.TB.Context(), w.Names.CheckpointBucket()))
 		}, older: true},
 		"index lost": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
-			kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
-			require.NoError(w.tb, err)
-			require.NoError(w.tb, kv.Delete(w.tb.Context(), schema.IndexKey))
+			kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())
+			require.NoError(w.TB, err)
+			require.NoError(w.TB, kv.Delete(w.TB.Context(), schema.IndexKey))
 		}},
 		"killed between a checkpoint and the watermark": {
 			stored: func(w *serviceWorld, was *kvstore.Watermark) {
-				_, rev, err := w.shard.Checkpoints.Watermark(w.tb.Context())
-				require.NoError(w.tb, err)
-				_, err = w.shard.Checkpoints.PutWatermark(w.tb.Context(), *was, rev)
-				require.NoError(w.tb, err)
+				_, rev, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
+				require.NoError(w.TB, err)
+				_, err = w.Shard.Checkpoints.PutWatermark(w.TB.Context(), *was, rev)
+				require.NoError(w.TB, err)
 			},
 			older: true,
 		},
@@ -167,32 +167,32 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 				if change != nil {
 					change(&cfg)
 				}
-				_, stop := w.fold(cfg)
+				_, stop := w.Fold(cfg)
 				var s schema.ShardState
 				require.Eventually(t, func() bool {
 					s = svc.State(t.Context()).Shards[0]
-					return s.Waiting == 0 && s.Position == x.acked[len(x.acked)-1].Stream
+					return s.Waiting == 0 && s.Position == x.Acked[len(x.Acked)-1].Stream
 				}, time.Minute, time.Millisecond)
 				stop()
 				return s.Totals
 			}
 			folded(nil)
-			was, _, err := w.shard.Checkpoints.Watermark(t.Context())
+			was, _, err := w.Shard.Checkpoints.Watermark(t.Context())
 			require.NoError(t, err)
-			x.turnOf(3000)
+			x.TurnOf(3000)
 			before := folded(nil)
-			require.EqualValues(t, len(x.acked), before.Events)
+			require.EqualValues(t, len(x.Acked), before.Events)
 			if tt.stored != nil {
 				tt.stored(w, &was)
 			}
 			for range 2 { // the second of them begins where the first one got to
-				x.turnOf(3000)
+				x.TurnOf(3000)
 				after := folded(tt.change)
 				payload := int64(0)
-				for i := range x.acked {
-					payload += int64(len(x.acked[i].Body))
+				for i := range x.Acked {
+					payload += int64(len(x.Acked[i].Body))
 				}
-				require.EqualValues(t, len(x.acked), after.Events)
+				require.EqualValues(t, len(x.Acked), after.Events)
 				require.Equal(t, payload, after.PayloadBytes)
 				require.Equal(t, after.Covered, after.Boundaries)
 				require.GreaterOrEqual(t, after.Checkpoints+1, before.Checkpoints)
@@ -211,9 +211,9 @@ func TestAShardThatCannotBeLookedAtSaysSo(t *testing.T) {
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	w.aRun("run-1", 1, 10)
-	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	require.NoError(t, w.JS.DeleteStream(t.Context(), w.Names.EventStream()))
 	s := svc.State(t.Context()).Shards[0]
-	require.Contains(t, s.Error, w.names.EventStream())
+	require.Contains(t, s.Error, w.Names.EventStream())
 	require.Zero(t, s.Waiting)
 }
 
@@ -222,10 +222,10 @@ func TestALostCheckpointBucketMeansThatEverythingWaits(t *testing.T) {
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	x := w.aRun("run-1", 2, 10)
-	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
+	require.NoError(t, w.JS.DeleteKeyValue(t.Context(), w.Names.CheckpointBucket()))
 	s := svc.State(t.Context()).Shards[0]
 	require.Empty(t, s.Error)
-	require.EqualValues(t, len(x.acked), s.Waiting)
+	require.EqualValues(t, len(x.Acked), s.Waiting)
 }
 
 func TestTheVerbFleetTellsOfTheReplicaThatAnswers(t *testing.T) {

@@ -10,41 +10,42 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // held folds a run up to its last event; the fold worker's connection sends nothing more, so that nothing of it is stored, until the function
 // returned is called.
 func (w *serviceWorld) held(x *writer) (release func()) {
-	w.tb.Helper()
+	w.TB.Helper()
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var worker atomic.Pointer[fold.Worker]
-	d := &tap{prefixes: []string{"$KV." + w.names.SegmentBucket() + ".", "$KV." + w.names.CheckpointBucket() + "."}}
-	events, reach := int64(len(x.acked)), sync.OnceFunc(func() { close(reached) })
-	d.set(func(string) {
+	d := &foldtest.Tap{Prefixes: []string{"$KV." + w.Names.SegmentBucket() + ".", "$KV." + w.Names.CheckpointBucket() + "."}}
+	events, reach := int64(len(x.Acked)), sync.OnceFunc(func() { close(reached) })
+	d.Set(func(string) {
 		if f := worker.Load(); f != nil && f.Stats().Applied.Load() >= events {
 			reach()
 			<-goOn
 		}
 	})
-	f, _ := w.tappedFold(fold.Config{Holder: "worker-1", LeaseTTL: time.Minute}, d)
+	f, _ := w.FoldTapped(fold.Config{Holder: "worker-1", LeaseTTL: time.Minute}, d)
 	worker.Store(f)
 	release = sync.OnceFunc(func() { close(goOn) })
-	w.tb.Cleanup(release) // a fold worker that cannot send cannot stop
+	w.TB.Cleanup(release) // a fold worker that cannot send cannot stop
 	select {
 	case <-reached:
 	case <-time.After(time.Minute):
-		require.FailNow(w.tb, "not folded in time")
+		require.FailNow(w.TB, "not folded in time")
 	}
 	return release
 }
 
 // stored waits until a run's checkpoint is at a place.
 func (w *serviceWorld) stored(run string, at schema.StreamSequence) (c *schema.Checkpoint) {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool {
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
 		var err error
-		c, _, err = w.shard.Checkpoints.GetFresh(w.tb.Context(), run)
+		c, _, err = w.Shard.Checkpoints.GetFresh(w.TB.Context(), run)
 		return err == nil && c.Position.Stream >= at
 	}, time.Minute, 10*time.Millisecond)
 	return c
@@ -52,31 +53,31 @@ func (w *serviceWorld) stored(run string, at schema.StreamSequence) (c *schema.C
 
 // goesOn makes a writer the executor that took its run over, and lets it work: what it publishes must count.
 func (w *serviceWorld) goesOn(x *writer, reply *schema.RecoverReply, executor string) *schema.Checkpoint {
-	w.tb.Helper()
+	w.TB.Helper()
 	x.resume(reply, executor)
-	c := w.stored(x.run.Run, x.turnOf(10))
-	require.Equal(w.tb, reply.Epoch, c.Epoch)
-	require.Equal(w.tb, executor, c.Executor)
-	require.Equal(w.tb, x.run.Last, c.Sequence)
+	c := w.stored(x.Run.Run, x.TurnOf(10))
+	require.Equal(w.TB, reply.Epoch, c.Epoch)
+	require.Equal(w.TB, executor, c.Executor)
+	require.Equal(w.TB, x.Run.Last, c.Sequence)
 	return c
 }
 
 // askBesideHole asks for something of a run whose log lost an event that a fold worker has folded and not stored. The fold worker goes on once the
 // hole was met.
 func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, error) {
-	w.tb.Helper()
+	w.TB.Helper()
 	release := w.held(x)
-	w.deleteMsg(x.acked[len(x.acked)-4].Stream)
+	w.deleteMsg(x.Acked[len(x.Acked)-4].Stream)
 	type result struct {
 		*answer
 		err error
 	}
 	answered := make(chan result, 1)
 	go func() {
-		a, err := w.ask(verb, x.run.Run, req)
+		a, err := w.ask(verb, x.Run.Run, req)
 		answered <- result{a, err}
 	}()
-	require.Eventually(w.tb, func() bool { return w.svc.Stats().Holes.Load() > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(w.TB, func() bool { return w.svc.Stats().Holes.Load() > 0 }, time.Minute, time.Millisecond)
 	release()
 	got := <-answered
 	return got.answer, got.err
@@ -88,7 +89,7 @@ func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) 
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
-	want := x.model()
+	want := x.Model()
 	a, err := w.askBesideHole(x, schema.VerbRecover, takeover("executor-2", "req-1"))
 	require.NoError(t, err)
 	reply := decodeAs[schema.RecoverReply](t, a.first)
@@ -103,7 +104,7 @@ func TestWhatIsDecidedOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
-	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	_, err := w.askBesideHole(x, schema.VerbCancel, schema.CancelRequest{By: "operator-1"})
 	var refused *schema.ServiceError
 	require.ErrorAs(t, err, &refused)
@@ -115,11 +116,11 @@ func TestATakeoverOfALogWithAHoleNeedsNoWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
-	w.deleteMsg(x.acked[len(x.acked)-4].Stream)
+	w.deleteMsg(x.Acked[len(x.Acked)-4].Stream)
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
 	require.EqualValues(t, 2, reply.Epoch)
 	require.False(t, reply.Complete)
-	w.fold(fold.Config{})
+	w.Fold(fold.Config{})
 	w.goesOn(x, reply, "executor-2")
 }
 
@@ -137,10 +138,10 @@ func TestAWorkerFollowsALogThatLostTheEndOfARun(t *testing.T) {
 			release := w.held(x)
 			if c.stored {
 				release()
-				w.stored("run-1", schema.StreamSequence(x.last))
+				w.stored("run-1", schema.StreamSequence(x.Last))
 				release = func() {}
 			}
-			lost := x.acked[len(x.acked)-1].Stream
+			lost := x.Acked[len(x.Acked)-1].Stream
 			w.aRun("run-2", 1, 10) // so that it is not the end of the log
 			w.deleteMsg(lost)
 			reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
@@ -160,30 +161,30 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	cancelled := w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "operator-1"}).Stream
-	x.last = uint64(cancelled)
-	at := x.turnOf(10)
+	x.Last = uint64(cancelled)
+	at := x.TurnOf(10)
 	w.deleteMsg(cancelled)
-	next := x.acked[slices.IndexFunc(x.acked, func(r schema.Record) bool { return r.Stream > cancelled })]
+	next := x.Acked[slices.IndexFunc(x.Acked, func(r schema.Record) bool { return r.Stream > cancelled })]
 	want := []schema.Gap{{Epoch: 1, At: schema.PositionOf(&next), Reason: "lost"}}
-	x.stamp()
+	x.Stamp()
 	named := func() {
 		t.Helper()
 		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
 			reply, _ := w.get("run-1", view)
 			require.False(t, reply.Complete, view)
 			require.Equal(t, want, reply.Gaps, view)
-			require.Equal(t, x.model(), reply.Head, view)
+			require.Equal(t, x.Model(), reply.Head, view)
 		}
 		v := w.verify("run-1")
 		require.Len(t, v.Findings, 1)
 		require.Equal(t, want[0].At, v.Findings[0].Event)
 	}
 	named()
-	_, stop := w.fold(fold.Config{SealEvents: 4, PurgeAfter: -1})
+	_, stop := w.Fold(fold.Config{SealEvents: 4, PurgeAfter: -1})
 	require.Equal(t, want, w.stored("run-1", at).Gaps)
 	named()
 	// The checkpoint is derived: segments and log say the same without it.
-	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
 	require.NoError(t, kv.Purge(t.Context(), "run-1"))
 	named()
@@ -191,6 +192,6 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	require.Equal(t, want, reply.Gaps)
 	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Gaps)
 	stop()
-	w.fold(fold.Config{Holder: "worker-2"})
-	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Gaps)
+	w.Fold(fold.Config{Holder: "worker-2"})
+	require.Equal(t, want, w.stored("run-1", x.TurnOf(10)).Gaps)
 }

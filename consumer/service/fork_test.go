@@ -18,31 +18,31 @@ import (
 
 // forkAt begins a run whose base is the writer's first n events.
 func (w *serviceWorld) forkAt(x *writer, id string, n int) *writer {
-	w.tb.Helper()
-	head := schema.NewHead("default", x.run.Run)
+	w.TB.Helper()
+	head := schema.NewHead("default", x.Run.Run)
 	for i := range n {
-		head.Apply(schema.NoKeys, &x.acked[i])
+		head.Apply(schema.NoKeys, &x.Acked[i])
 	}
 	f := w.writer(id)
-	f.turn = head.Turn
-	f.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head, nil)}, 0)
+	f.Turn = head.Turn
+	f.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.Run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head, nil)}, 0)
 	return f
 }
 
 func (w *serviceWorld) stateOf(run, at string) *schema.State {
-	w.tb.Helper()
+	w.TB.Helper()
 	_, a := w.at(run, schema.ViewState, at)
-	return decodeAs[schema.State](w.tb, a.state)
+	return decodeAs[schema.State](w.TB, a.state)
 }
 
 func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	fork := w.forkAt(x, "fork", 13) // within a segment, behind turn 3
-	fork.turnOf(20)
-	second := w.forkAt(fork, "second", len(fork.acked))
-	x.turnOf(10) // the origin goes on
-	second.turnOf(30)
+	fork.TurnOf(20)
+	second := w.forkAt(fork, "second", len(fork.Acked))
+	x.TurnOf(10) // the origin goes on
+	second.TurnOf(30)
 
 	for run, turns := range map[string]int{"run-1": 11, "fork": 4, "second": 5} {
 		reply, a := w.get(run, schema.ViewState)
@@ -59,9 +59,9 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	other := *v.Base
 	other.Digest = v.Digest
 	require.Equal(t, verify.InBase, w.verifyBases(&other).In)
-	w.deleteMsg(x.acked[35].Stream)
+	w.deleteMsg(x.Acked[35].Stream)
 	require.Nil(t, w.verifyBases(v.Base), "it is behind the point")
-	w.loseSegment("run-1", 1)
+	w.LoseSegment("run-1", 1)
 	require.Contains(t, w.verifyBases(v.Base).Problem, "run run-1 had digest", "below the base")
 	require.Contains(t, w.refused(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3", View: schema.ViewEvents}).Message,
 		"run fork is a fork of run run-1")
@@ -73,29 +73,29 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 
 // verifyBases verifies what a fork stands on.
 func (w *serviceWorld) verifyBases(base *schema.BaseRef) *verify.Finding {
-	w.tb.Helper()
-	f, err := verify.Bases(w.tb.Context(), w.js, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.shard}, nil })
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	f, err := verify.Bases(w.TB.Context(), w.JS, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.Shard}, nil })
+	require.NoError(w.TB, err)
 	return f
 }
 
 // again publishes a message once more as it is: a plain executor that knows of no message ids.
 func (x *writer) again(rec *schema.Record) {
-	x.w.tb.Helper()
-	ack, err := x.w.js.PublishMsg(x.w.tb.Context(), &nats.Msg{Subject: x.w.names.EventSubject(x.run.Run), Header: rec.Header, Data: rec.Body})
-	require.NoError(x.w.tb, err)
-	x.last = ack.Sequence
-	x.acked = append(x.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), rec.Header, rec.Body))
+	x.World.TB.Helper()
+	ack, err := x.World.JS.PublishMsg(x.World.TB.Context(), &nats.Msg{Subject: x.World.Names.EventSubject(x.Run.Run), Header: rec.Header, Data: rec.Body})
+	require.NoError(x.World.TB, err)
+	x.Last = ack.Sequence
+	x.Acked = append(x.Acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), rec.Header, rec.Body))
 }
 
 func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
 	t.Parallel()
 	garbage := schema.NewRecord(0, nil, []byte("garbage"))
 	for name, twice := range map[string]func(x *writer){
-		"an event": func(x *writer) { x.again(&x.acked[len(x.acked)-1]) },
+		"an event": func(x *writer) { x.again(&x.Acked[len(x.Acked)-1]) },
 		"garbage": func(x *writer) {
 			x.again(&garbage)
-			x.turnOf(10)
+			x.TurnOf(10)
 			x.again(&garbage)
 		},
 	} {
@@ -105,10 +105,10 @@ func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
 				w := newServiceWorld(t)
 				x := w.aRun("run-1", 3, 10)
 				twice(x)
-				n := len(x.acked)
+				n := len(x.Acked)
 				fork := w.forkAt(x, "fork", n)
-				fork.turnOf(20)
-				x.turnOf(10)
+				fork.TurnOf(20)
+				x.TurnOf(10)
 				if sealed {
 					w.sealByHand(x, n, 5, false)
 				}
@@ -128,10 +128,10 @@ func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 	w := newServiceWorld(t)
 	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3}, time.Unix(1_700_000_000, 0))
 	require.NoError(t, err)
-	w.writer("run-1").send(e)
+	w.writer("run-1").Send(e)
 	f := w.verifyBases(&schema.BaseRef{Run: "run-1", Records: 1, Digest: "d", Position: schema.Position{ID: "x"}})
 	require.Contains(t, f.Problem, "is no longer there")
-	_, err = verify.Run(t.Context(), w.js, w.shard, "default", "run-1")
+	_, err = verify.Run(t.Context(), w.JS, w.Shard, "default", "run-1")
 	require.ErrorIs(t, err, verify.ErrNoRun)
 }
 
@@ -140,11 +140,11 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	fork := w.forkAt(x, "fork", 20)
-	head := fork.model()
+	head := fork.Model()
 	var once sync.Once
-	nc := w.server.Conn(t)
+	nc := w.Server.Conn(t)
 	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
-		if subject == "$JS.API.STREAM.MSG.GET."+w.names.EventStream() {
+		if subject == "$JS.API.STREAM.MSG.GET."+w.Names.EventStream() {
 			once.Do(func() { w.sealByHand(x, 30, 7, true) })
 		}
 		natstest.Forward(nc, m, subject)
@@ -153,7 +153,7 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 	f, err := verify.Bases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
 	require.NoError(t, err)
 	require.Nil(t, f)
-	_, err = w.shard.Segments.GetFresh(t.Context(), "run-1", 5)
+	_, err = w.Shard.Segments.GetFresh(t.Context(), "run-1", 5)
 	require.NoError(t, err, "it was sealed meanwhile")
 }
 
@@ -161,9 +161,9 @@ func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	fork := w.forkAt(x, "fork", 13)
-	fork.turnOf(20)
-	second := w.forkAt(fork, "second", len(fork.acked))
-	second.turnOf(30)
+	fork.TurnOf(20)
+	second := w.forkAt(fork, "second", len(fork.Acked))
+	second.TurnOf(30)
 	a, err := w.ask(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-2", RequestID: "r", View: schema.ViewState})
 	require.NoError(t, err)
 	require.Len(t, decodeAs[schema.State](t, a.state).Calls, 5)
@@ -174,7 +174,7 @@ func TestAQuestionOfTheBaseIsAnsweredInTheFork(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
-	w.forkAt(x, "fork", len(x.acked))
+	w.forkAt(x, "fork", len(x.Acked))
 	reply, _ := w.get("fork", schema.ViewHead)
 	require.Equal(t, schema.StatusWaiting, reply.Head.Status)
 	e := w.refused(schema.VerbInput, "fork", answerTo("w1", `{"ok":"perhaps"}`))
@@ -191,7 +191,7 @@ func TestAForkWhoseBaseIsGoneSaysSo(t *testing.T) {
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	w.forkAt(x, "fork", 9)
-	w.deleteMsg(x.acked[4].Stream)
+	w.deleteMsg(x.Acked[4].Stream)
 	e := w.refused(schema.VerbGet, "fork", schema.GetRequest{View: schema.ViewState})
 	require.Equal(t, schema.CodeDamaged, e.Code)
 	require.Contains(t, e.Message, "fork of run run-1")
@@ -207,13 +207,13 @@ func TestRecover_ChainOfForksLongerThanARequest_LaterTryTakesItOver(t *testing.T
 	g := newGated(t, service.Config{Timeout: requestTime})
 	x := g.aRun("run-0", 2, 10)
 	for i := range forks {
-		x = g.forkAt(x, fmt.Sprintf("run-%d", i+1), len(x.acked))
-		x.turnOf(10)
+		x = g.forkAt(x, fmt.Sprintf("run-%d", i+1), len(x.Acked))
+		x.TurnOf(10)
 	}
 	g.arm(func(string, int) { <-time.After(requestTime / 8) })
 	for try := 1; ; try++ {
 		require.LessOrEqual(t, try, 10*forks, "no try goes further than the one before") // one on a busy machine may go no further
-		_, err := g.ask(schema.VerbRecover, x.run.Run, schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", View: schema.ViewEvents})
+		_, err := g.ask(schema.VerbRecover, x.Run.Run, schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", View: schema.ViewEvents})
 		if err == nil {
 			require.Greater(t, try, 1, "the chain is read within one request, and this test shows nothing")
 			return

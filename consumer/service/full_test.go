@@ -36,7 +36,7 @@ func newFullWorld(t *testing.T) *serviceWorld {
 	for i := range 4 {
 		waiting.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := w.js.PublishMsg(ctx, w.smallEvent(fmt.Sprintf("waiting-%d", i))); err != nil {
+				if _, err := w.JS.PublishMsg(ctx, w.smallEvent(fmt.Sprintf("waiting-%d", i))); err != nil {
 					select {
 					case <-ctx.Done():
 					case <-time.After(20 * time.Millisecond): // the SDK waits for 2 ms at first, and for 500 ms in the end
@@ -51,22 +51,22 @@ func newFullWorld(t *testing.T) *serviceWorld {
 // smallEvent is an event as small as executors make one.
 func (w *serviceWorld) smallEvent(run string) *nats.Msg {
 	x := w.writer(run)
-	e, err := x.run.Event(&schema.TurnStartedData{Turn: 1}, 1, time.Unix(1_700_000_000, 0), 0)
-	require.NoError(w.tb, err)
+	e, err := x.Run.Event(&schema.TurnStartedData{Turn: 1}, 1, time.Unix(1_700_000_000, 0), 0)
+	require.NoError(w.TB, err)
 	header, body := e.Encode()
-	return &nats.Msg{Subject: w.names.EventSubject(run), Header: header, Data: body}
+	return &nats.Msg{Subject: w.Names.EventSubject(run), Header: header, Data: body}
 }
 
 // fillLog publishes until not even a small event finds room.
 func (w *serviceWorld) fillLog() {
-	w.tb.Helper()
+	w.TB.Helper()
 	for _, size := range []int{500 << 10, 10 << 10, 1000, 0} {
 		m := w.smallEvent("filler")
 		m.Data = append(m.Data, make([]byte, size)...)
 		for {
-			_, err := w.js.PublishMsg(w.tb.Context(), m)
+			_, err := w.JS.PublishMsg(w.TB.Context(), m)
 			if err != nil {
-				require.ErrorContains(w.tb, err, "maximum bytes exceeded")
+				require.ErrorContains(w.TB, err, "maximum bytes exceeded")
 				break
 			}
 		}
@@ -74,9 +74,9 @@ func (w *serviceWorld) fillLog() {
 }
 
 func (w *serviceWorld) usage() kvstore.Usage {
-	w.tb.Helper()
-	u, err := w.shard.Usage(w.tb.Context())
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	u, err := w.Shard.Usage(w.TB.Context())
+	require.NoError(w.TB, err)
 	return u
 }
 
@@ -125,14 +125,14 @@ func TestReads_ReserveUsedUp_GoOn(t *testing.T) {
 	svc := w.replicated(service.Config{}, nil)
 	w.get("run-1", schema.ViewHead)
 	for {
-		if _, err := w.shard.LiftQuota(t.Context(), 64<<10); err != nil {
+		if _, err := w.Shard.LiftQuota(t.Context(), 64<<10); err != nil {
 			require.ErrorIs(t, err, kvstore.ErrFull)
 			break
 		}
 		w.fillLog()
 	}
 	for {
-		if _, err := w.shard.LiftQuota(t.Context(), int64(eventlog.StoredBytes(w.smallEvent("filler")))); err != nil {
+		if _, err := w.Shard.LiftQuota(t.Context(), int64(eventlog.StoredBytes(w.smallEvent("filler")))); err != nil {
 			require.ErrorIs(t, err, kvstore.ErrFull)
 			break
 		}
@@ -153,7 +153,7 @@ func TestReads_LogScaledToThreeReplicas_PublishBarriers(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	reply, _ := w.get("run-1", schema.ViewHead)
-	require.Equal(t, x.model(), reply.Head)
+	require.Equal(t, x.Model(), reply.Head)
 	require.Zero(t, w.svc.Stats().Barriers.Load())
 	w.replicated(service.Config{}, nil)
 	for n := range int64(3) {
@@ -167,14 +167,14 @@ func TestReads_LoneLogThatTakesNoWrites_GoOnAndQuorumFails(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	closed := stream.CachedInfo().Config
 	closed.Subjects = []string{"nobody.writes.here"}
-	_, err = w.js.UpdateStream(t.Context(), closed)
+	_, err = w.JS.UpdateStream(t.Context(), closed)
 	require.NoError(t, err)
 	reply, _ := w.get("run-1", schema.ViewHead)
-	require.Equal(t, x.model(), reply.Head)
+	require.Equal(t, x.Model(), reply.Head)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	require.Error(t, w.svc.Quorum(ctx, time.Hour)[0].Err)

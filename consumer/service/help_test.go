@@ -18,6 +18,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -25,7 +26,7 @@ import (
 
 // serviceWorld is a fleet with a service and, unless a test starts one, no fold worker.
 type serviceWorld struct {
-	*foldWorld
+	*foldtest.World
 	svc    *service.Service
 	roster *liveness.LiveRuns
 	shards []*kvstore.Shard
@@ -38,25 +39,30 @@ type serviceWorld struct {
 // testTimeout is a service's: as patient as the tests themselves, which may share a slow machine with many others.
 const testTimeout = time.Minute
 
+// writer publishes the events of one run.
+type writer struct{ *foldtest.Writer }
+
+func (w *serviceWorld) writer(run string) *writer { return &writer{w.Writer(run)} }
+
 // setup changes the fleet and the service before they are made.
 type setup func(*kvstore.FleetConfig, *service.Config)
 
 func newServiceWorld(tb testing.TB, changes ...setup) *serviceWorld {
 	tb.Helper()
 	server := natstest.Start(tb)
-	w := &serviceWorld{watched: make(map[*liveness.LiveRuns]bool), foldWorld: &foldWorld{
-		tb: tb, server: server, nc: server.Conn(tb), fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
-		names: schema.NamesOf("default", 0), heard: make(chan *schema.Checkpoint, 1<<14),
+	w := &serviceWorld{watched: make(map[*liveness.LiveRuns]bool), World: &foldtest.World{
+		TB: tb, Server: server, NC: server.Conn(tb), Fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
+		Names: schema.NamesOf("default", 0), Heard: make(chan *schema.Checkpoint, 1<<14),
 	}}
-	w.js = newJS(tb, w.nc)
+	w.JS = foldtest.JetStream(tb, w.NC)
 	cfg := service.Config{}
 	for _, change := range changes {
-		change(&w.fleet, &cfg)
+		change(&w.Fleet, &cfg)
 	}
-	w.provision()
-	settings, _, err := kvstore.NewFleets(w.js).Get(tb.Context(), "default")
+	w.Provision()
+	settings, _, err := kvstore.NewFleets(w.JS).Get(tb.Context(), "default")
 	require.NoError(tb, err)
-	w.shard = w.open("tester")
+	w.Shard = w.Open("tester")
 	w.client = server.Conn(tb)
 	w.svc, w.stop = w.serve(settings, cfg)
 	return w
@@ -66,25 +72,25 @@ func newServiceWorld(tb testing.TB, changes ...setup) *serviceWorld {
 func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
 	tb.Helper()
 	w := newServiceWorld(tb, changes...)
-	stream, err := w.js.Stream(tb.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(tb.Context(), w.Names.EventStream())
 	require.NoError(tb, err)
 	cfg := stream.CachedInfo().Config
-	require.NoError(tb, w.js.DeleteStream(tb.Context(), cfg.Name))
+	require.NoError(tb, w.JS.DeleteStream(tb.Context(), cfg.Name))
 	cfg.DenyDelete = false
-	_, err = w.js.CreateStream(tb.Context(), cfg)
+	_, err = w.JS.CreateStream(tb.Context(), cfg)
 	require.NoError(tb, err)
 	return w
 }
 
 // serve starts a replica of the service and returns it with the function that stops it and waits for its end.
 func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) (*service.Service, func()) {
-	w.tb.Helper()
-	nc := w.server.Conn(w.tb)
-	js := newJS(w.tb, nc)
+	w.TB.Helper()
+	nc := w.Server.Conn(w.TB)
+	js := foldtest.JetStream(w.TB, nc)
 	var shards []*kvstore.Shard
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, "service-1")
-		require.NoError(w.tb, err)
+		require.NoError(w.TB, err)
 		shards = append(shards, shard)
 	}
 	w.shards = shards
@@ -93,10 +99,10 @@ func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) 
 	if cfg.Name == "" {
 		cfg.Name = "service-1"
 	}
-	log := loggerOf(w.tb)
+	log := foldtest.Logger(w.TB)
 	w.roster = liveness.NewLiveRuns(shards, 0, time.Now, log)
 	svc, err := service.New(cfg, nc, js, shards, w.roster, time.Now, log)
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	return svc, w.start(svc)
 }
 
@@ -110,24 +116,24 @@ func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards
 
 // start runs a service and returns the function that stops it and waits for its end.
 func (w *serviceWorld) start(svc *service.Service) func() {
-	w.tb.Helper()
-	ctx, cancel := context.WithCancel(w.tb.Context())
+	w.TB.Helper()
+	ctx, cancel := context.WithCancel(w.TB.Context())
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
 	select {
 	case <-svc.Ready():
 	case err := <-done:
-		require.NoError(w.tb, err)
+		require.NoError(w.TB, err)
 	}
 	stopped := false
 	stop := func() {
 		if !stopped {
 			stopped = true
 			cancel()
-			require.NoError(w.tb, <-done)
+			require.NoError(w.TB, <-done)
 		}
 	}
-	w.tb.Cleanup(stop)
+	w.TB.Cleanup(stop)
 	return stop
 }
 
@@ -177,36 +183,36 @@ var errNoAnswer = errors.New("no answer")
 
 // ask sends a request and takes the whole answer, acknowledging as a client must.
 func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
-	w.tb.Helper()
+	w.TB.Helper()
 	return w.askWith(verb, run, req, func(*nats.Msg) {})
 }
 
 // askWith calls seen before each reply is acknowledged.
 func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) (*answer, error) {
-	w.tb.Helper()
+	w.TB.Helper()
 	body, ok := req.([]byte)
 	if !ok {
 		var err error
 		body, err = json.Marshal(req)
-		require.NoError(w.tb, err)
+		require.NoError(w.TB, err)
 	}
 	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	defer func() { _ = sub.Unsubscribe() }()
-	require.NoError(w.tb, w.client.PublishRequest(schema.ServiceSubject(verb, "default", run), sub.Subject, body))
+	require.NoError(w.TB, w.client.PublishRequest(schema.ServiceSubject(verb, "default", run), sub.Subject, body))
 	a := &answer{}
 	for n := 1; ; n++ {
 		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			return a, fmt.Errorf("%w: %w", errNoAnswer, err)
 		}
-		require.Equal(w.tb, strconv.Itoa(n), m.Header.Get(schema.HeaderReply), "replies are numbered")
+		require.Equal(w.TB, strconv.Itoa(n), m.Header.Get(schema.HeaderReply), "replies are numbered")
 		if m.Header.Get(schema.HeaderErrorCode) != "" {
 			e := new(schema.ServiceError)
-			require.NoError(w.tb, json.Unmarshal(m.Data, e))
-			require.Equal(w.tb, strconv.Itoa(e.Code.HTTPStatus()), m.Header.Get(schema.HeaderErrorCode))
-			require.NotEmpty(w.tb, m.Header.Get(schema.HeaderError))
-			require.NotEmpty(w.tb, e.Hint)
+			require.NoError(w.TB, json.Unmarshal(m.Data, e))
+			require.Equal(w.TB, strconv.Itoa(e.Code.HTTPStatus()), m.Header.Get(schema.HeaderErrorCode))
+			require.NotEmpty(w.TB, m.Header.Get(schema.HeaderError))
+			require.NotEmpty(w.TB, e.Hint)
 			return a, e
 		}
 		kind := m.Header.Get(schema.HeaderKind)
@@ -222,35 +228,35 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 		case schema.KindState:
 			a.state = append(a.state, m.Data...)
 		case schema.KindAgain:
-			require.Empty(w.tb, m.Data)
-			require.Nil(w.tb, a.first, "nothing is taken back behind the answer")
+			require.Empty(w.TB, m.Data)
+			require.Nil(w.TB, a.first, "nothing is taken back behind the answer")
 			a.segments, a.frames, a.again = nil, nil, a.again+1
 		case schema.KindEnd:
-			require.Empty(w.tb, m.Data)
-			require.NotNil(w.tb, a.first)
+			require.Empty(w.TB, m.Data)
+			require.NotNil(w.TB, a.first)
 			return a, nil
 		default:
-			require.FailNow(w.tb, "unknown kind of reply", kind)
+			require.FailNow(w.TB, "unknown kind of reply", kind)
 		}
 		seen(m)
 		if m.Reply != "" {
-			require.NoError(w.tb, w.client.Publish(m.Reply, nil))
+			require.NoError(w.TB, w.client.Publish(m.Reply, nil))
 		}
 	}
 }
 
 func (w *serviceWorld) get(run, view string) (*schema.GetReply, *answer) {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view})
-	require.NoError(w.tb, err)
-	return decodeAs[schema.GetReply](w.tb, a.first), a
+	require.NoError(w.TB, err)
+	return decodeAs[schema.GetReply](w.TB, a.first), a
 }
 
 func (w *serviceWorld) recover(run string, req schema.RecoverRequest) (*schema.RecoverReply, *answer) {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbRecover, run, req)
-	require.NoError(w.tb, err)
-	return decodeAs[schema.RecoverReply](w.tb, a.first), a
+	require.NoError(w.TB, err)
+	return decodeAs[schema.RecoverReply](w.TB, a.first), a
 }
 
 func decodeAs[T any](tb testing.TB, b []byte) *T {
@@ -262,10 +268,10 @@ func decodeAs[T any](tb testing.TB, b []byte) *T {
 
 // refused is the error that a request must be answered with.
 func (w *serviceWorld) refused(verb, run string, req any) *schema.ServiceError {
-	w.tb.Helper()
+	w.TB.Helper()
 	_, err := w.ask(verb, run, req)
 	e := new(schema.ServiceError)
-	require.ErrorAs(w.tb, err, &e)
+	require.ErrorAs(w.TB, err, &e)
 	return e
 }
 
@@ -276,10 +282,10 @@ func takeover(executor, request string) schema.RecoverRequest {
 // sealByHand moves the first n events of the writer into segments of at most per events each, counts them in a
 // checkpoint at the given number of events, and purges the sealed ones from the log if asked.
 func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.SegmentIndex {
-	w.tb.Helper()
+	w.TB.Helper()
 	index := w.sealMore(x, schema.SegmentIndex{}, n, per)
 	if purge {
-		for _, rec := range x.acked[:n] {
+		for _, rec := range x.Acked[:n] {
 			w.deleteMsg(rec.Stream)
 		}
 	}
@@ -288,38 +294,38 @@ func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.Segm
 
 // openOn opens the shard for a daemon with that JetStream.
 func (w *serviceWorld) openOn(js jetstream.JetStream, daemon string) *kvstore.Shard {
-	w.tb.Helper()
-	settings, _, err := kvstore.NewFleets(w.js).Get(w.tb.Context(), "default")
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	settings, _, err := kvstore.NewFleets(w.JS).Get(w.TB.Context(), "default")
+	require.NoError(w.TB, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, daemon)
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	return shard
 }
 
 // sealMore goes on sealing behind the segments of the index.
 func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int) schema.SegmentIndex {
-	w.tb.Helper()
-	x.stamp()
-	head := schema.NewHead("default", x.run.Run)
+	w.TB.Helper()
+	x.Stamp()
+	head := schema.NewHead("default", x.Run.Run)
 	for i := range index.Events {
-		head.Apply(schema.NoKeys, &x.acked[i])
+		head.Apply(schema.NoKeys, &x.Acked[i])
 	}
 	for from := int(index.Events); from < n; from += per {
 		to := min(from+per, n)
 		info := schema.SegmentInfo{
-			Fleet: "default", Run: x.run.Run, Number: index.Count + 1, Events: to - from,
-			First: schema.PositionOf(&x.acked[from]), Last: schema.PositionOf(&x.acked[to-1]),
+			Fleet: "default", Run: x.Run.Run, Number: index.Count + 1, Events: to - from,
+			First: schema.PositionOf(&x.Acked[from]), Last: schema.PositionOf(&x.Acked[to-1]),
 			DigestBefore: head.Digest,
 		}
 		var frames []byte
 		for i := from; i < to; i++ {
-			frames = schema.AppendFrame(frames, &x.acked[i])
-			head.Apply(schema.NoKeys, &x.acked[i])
+			frames = schema.AppendFrame(frames, &x.Acked[i])
+			head.Apply(schema.NoKeys, &x.Acked[i])
 		}
 		info.DigestAfter = head.Digest
 		stored, err := schema.EncodeSegment(info, frames)
-		require.NoError(w.tb, err)
-		require.NoError(w.tb, w.shard.Segments.Create(w.tb.Context(), x.run.Run, info.Number, stored))
+		require.NoError(w.TB, err)
+		require.NoError(w.TB, w.Shard.Segments.Create(w.TB.Context(), x.Run.Run, info.Number, stored))
 		index = schema.SegmentIndex{
 			Count: info.Number, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
 			Last: info.Last, Digest: info.DigestAfter,
@@ -329,31 +335,31 @@ func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int
 }
 
 func (w *serviceWorld) deleteMsg(seq schema.StreamSequence) {
-	w.tb.Helper()
-	stream, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
-	require.NoError(w.tb, err)
-	require.NoError(w.tb, stream.DeleteMsg(w.tb.Context(), uint64(seq)))
+	w.TB.Helper()
+	stream, err := w.JS.Stream(w.TB.Context(), w.Names.EventStream())
+	require.NoError(w.TB, err)
+	require.NoError(w.TB, stream.DeleteMsg(w.TB.Context(), uint64(seq)))
 }
 
 // checkpointAt puts a checkpoint of the writer's first n events, counting the segments.
 func (w *serviceWorld) checkpointAt(x *writer, n int, index schema.SegmentIndex) {
-	w.tb.Helper()
-	head := schema.NewHead("default", x.run.Run)
+	w.TB.Helper()
+	head := schema.NewHead("default", x.Run.Run)
 	c := &schema.Checkpoint{Segments: index, Incarnation: "2026-01-01T00:00:00Z"}
 	for i := range n {
-		head.Apply(schema.NoKeys, &x.acked[i])
-		if x.acked[i].Stream > index.Last.Stream {
+		head.Apply(schema.NoKeys, &x.Acked[i])
+		if x.Acked[i].Stream > index.Last.Stream {
 			c.TailEvents++
-			c.TailBytes += int64(x.acked[i].Size())
+			c.TailBytes += int64(x.Acked[i].Size())
 		}
 	}
 	c.Head = head
-	_, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), x.run.Run)
+	_, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), x.Run.Run)
 	if err != nil {
-		require.ErrorIs(w.tb, err, kvstore.ErrNotFound)
+		require.ErrorIs(w.TB, err, kvstore.ErrNotFound)
 	}
-	_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
-	require.NoError(w.tb, err)
+	_, err = w.Shard.Checkpoints.Put(w.TB.Context(), c, rev)
+	require.NoError(w.TB, err)
 }
 
 type serviceConfig = service.Config
@@ -381,14 +387,14 @@ func requireOneWon(tb testing.TB, errs []error, code schema.Code) {
 
 // replicated starts the world's service again, on a connection to which the event stream seems to have three replicas: reads need barriers then.
 func (w *serviceWorld) replicated(cfg service.Config, now func() time.Time) *service.Service {
-	w.tb.Helper()
+	w.TB.Helper()
 	w.stop()
-	js := asReplicated(w.tb, w.server.Conn(w.tb), w.names.EventStream())
+	js := asReplicated(w.TB, w.Server.Conn(w.TB), w.Names.EventStream())
 	if cfg.Fleet, cfg.Name = "default", "service-1"; now == nil {
 		now = time.Now
 	}
-	svc, err := newService(w.tb, cfg, js, []*kvstore.Shard{w.openOn(js, "service-1")}, now)
-	require.NoError(w.tb, err)
+	svc, err := newService(w.TB, cfg, js, []*kvstore.Shard{w.openOn(js, "service-1")}, now)
+	require.NoError(w.TB, err)
 	w.svc, w.stop = svc, w.start(svc)
 	return svc
 }

@@ -19,8 +19,8 @@ const yesOrNo = `{"type":"object","properties":{"ok":{"type":"boolean"},"why":{"
 
 // wait publishes that the run waits for an answer.
 func (x *writer) wait(id, responseSchema string) schema.StreamSequence {
-	x.w.tb.Helper()
-	return x.publish(&schema.RunWaitingData{InterruptID: id, Reason: schema.WaitHumanInput, Message: "go on?", ResponseSchema: value(responseSchema)}, 0)
+	x.World.TB.Helper()
+	return x.Publish(&schema.RunWaitingData{InterruptID: id, Reason: schema.WaitHumanInput, Message: "go on?", ResponseSchema: value(responseSchema)}, 0)
 }
 
 func answerTo(id, payload string) schema.InputRequest {
@@ -43,10 +43,10 @@ func repeated(first *schema.ControlReply) *schema.ControlReply {
 }
 
 func (w *serviceWorld) control(verb, run string, req any) *schema.ControlReply {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(verb, run, req)
-	require.NoError(w.tb, err)
-	return decodeAs[schema.ControlReply](w.tb, a.first)
+	require.NoError(w.TB, err)
+	return decodeAs[schema.ControlReply](w.TB, a.first)
 }
 
 // Only the executor that asked has the key of its schema.
@@ -59,7 +59,7 @@ func TestInput_EncryptedSchema_AnswerIsNotChecked(t *testing.T) {
 		{InterruptID: "w2", Refs: []schema.Ref{{Path: "/response_schema", KeyID: "k1", Codec: "aes", DataRef: schema.DataRef("run-1", strings.Repeat("0", 64)), Size: 1}}},
 	} {
 		asked.Reason = schema.WaitHumanInput
-		x.publish(&asked, 0)
+		x.Publish(&asked, 0)
 	}
 	for _, id := range []string{"w1", "w2"} {
 		w.control(schema.VerbInput, "run-1", answerTo(id, `{"anything":1}`))
@@ -91,12 +91,12 @@ func TestRefusedAnswers(t *testing.T) {
 	x.wait("free", ``)
 	ended := w.aRun("ended", 1, 10)
 	ended.wait("w1", yesOrNo)
-	ended.publish(&schema.RunEndedData{Status: "failed"}, 0)
+	ended.Publish(&schema.RunEndedData{Status: "failed"}, 0)
 	held := w.aRun("held", 1, 10)
 	held.openCall("call-x", schema.ReplayHold)
 	taken, _ := w.recover("held", takeover("executor-2", "req-1"))
 	held.resume(taken, "executor-2")
-	held.publish(&schema.RunWaitingData{InterruptID: "doubt", Reason: schema.WaitToolInDoubt, ToolCallID: "call-x"}, 2)
+	held.Publish(&schema.RunWaitingData{InterruptID: "doubt", Reason: schema.WaitToolInDoubt, ToolCallID: "call-x"}, 2)
 	req := func(change func(*schema.InputRequest)) schema.InputRequest {
 		r := answerTo("w1", `{"ok":true}`)
 		change(&r)
@@ -142,7 +142,7 @@ func TestRefusedAnswers(t *testing.T) {
 	}
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.Len(t, got.Head.Interrupts, 4, "nothing was changed")
-	require.Equal(t, x.model(), got.Head)
+	require.Equal(t, x.Model(), got.Head)
 }
 
 func TestCancelledNeedsNoPayloadAndNoSchemaThatWorks(t *testing.T) {
@@ -154,7 +154,7 @@ func TestCancelledNeedsNoPayloadAndNoSchemaThatWorks(t *testing.T) {
 		w.control(schema.VerbInput, "run-1", schema.InputRequest{InterruptID: "w1", Status: "cancelled", By: "alice"})
 		got, _ := w.get("run-1", schema.ViewHead)
 		require.Empty(t, got.Head.Interrupts)
-		x.last = uint64(got.Head.Position.Stream)
+		x.Last = uint64(got.Head.Position.Stream)
 	}
 }
 
@@ -232,11 +232,11 @@ func TestTheSchemaIsFoundInASegment(t *testing.T) {
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	x.wait("w1", yesOrNo)
-	sealed := len(x.acked)
+	sealed := len(x.Acked)
 	for range 4 {
-		x.turnOf(10)
+		x.TurnOf(10)
 	}
-	w.checkpointAt(x, len(x.acked), w.sealByHand(x, sealed+6, 3, true))
+	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, sealed+6, 3, true))
 	e := w.refused(schema.VerbInput, "run-1", answerTo("w1", `{"ok":1}`))
 	require.Equal(t, schema.CodeInvalidAnswer, e.Code, e.Message)
 	w.control(schema.VerbInput, "run-1", answerTo("w1", `{"ok":true}`))
@@ -252,21 +252,21 @@ func TestARepeatedAnswerIsFoundInASegment(t *testing.T) {
 	first := w.control(schema.VerbInput, "run-1", req)
 	x.adopt(first.Stream)
 	for range 3 {
-		x.turnOf(10)
+		x.TurnOf(10)
 	}
-	w.checkpointAt(x, len(x.acked), w.sealByHand(x, len(x.acked)-2, 12, true))
+	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, len(x.Acked)-2, 12, true))
 	require.Equal(t, repeated(first), w.control(schema.VerbInput, "run-1", req))
 }
 
 // adopt takes a control event into what the writer knows of its run.
 func (x *writer) adopt(at schema.StreamSequence) {
-	x.w.tb.Helper()
-	stream, err := x.w.js.Stream(x.w.tb.Context(), x.w.names.EventStream())
-	require.NoError(x.w.tb, err)
-	m, err := stream.GetMsg(x.w.tb.Context(), uint64(at))
-	require.NoError(x.w.tb, err)
-	x.acked = append(x.acked, schema.NewRecord(at, m.Header, m.Data))
-	x.last = uint64(at)
+	x.World.TB.Helper()
+	stream, err := x.World.JS.Stream(x.World.TB.Context(), x.World.Names.EventStream())
+	require.NoError(x.World.TB, err)
+	m, err := stream.GetMsg(x.World.TB.Context(), uint64(at))
+	require.NoError(x.World.TB, err)
+	x.Acked = append(x.Acked, schema.NewRecord(at, m.Header, m.Data))
+	x.Last = uint64(at)
 }
 
 func TestALostSchemaIsSaidToBeLost(t *testing.T) {
@@ -274,8 +274,8 @@ func TestALostSchemaIsSaidToBeLost(t *testing.T) {
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	at := x.wait("w1", yesOrNo)
-	x.turnOf(10)
-	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	x.TurnOf(10)
+	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 	w.deleteMsg(at)
 	e := w.refused(schema.VerbInput, "run-1", answerTo("w1", `{"ok":true}`))
 	require.Equal(t, schema.CodeDamaged, e.Code, e.Message)
@@ -286,7 +286,7 @@ func TestLargeSchemasAreReadFromTheBlobStore(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
-	store, err := w.js.ObjectStore(t.Context(), schema.BlobBucket("default"))
+	store, err := w.JS.ObjectStore(t.Context(), schema.BlobBucket("default"))
 	require.NoError(t, err)
 	wait := func(id, text string, put bool) {
 		sum := sha256.Sum256([]byte(text))
@@ -295,7 +295,7 @@ func TestLargeSchemasAreReadFromTheBlobStore(t *testing.T) {
 			_, err := store.PutBytes(t.Context(), schema.BlobName("run-1", digest), []byte(text))
 			require.NoError(t, err)
 		}
-		x.publish(&schema.RunWaitingData{InterruptID: id, Reason: schema.WaitHumanInput, Refs: []schema.Ref{
+		x.Publish(&schema.RunWaitingData{InterruptID: id, Reason: schema.WaitHumanInput, Refs: []schema.Ref{
 			{Path: "/response_schema", DataRef: schema.DataRef("run-1", digest), Size: int64(len(text))},
 		}}, 0)
 	}

@@ -20,12 +20,12 @@ import (
 
 // storeRun stores a run as a fold worker does: its entries in the indexes, and its checkpoint.
 func (w *serviceWorld) storeRun(shards int, h schema.Head) {
-	w.tb.Helper()
+	w.TB.Helper()
 	cps := w.shards[schema.ShardOf(h.Run, shards)].Checkpoints
 	var puts []kvstore.IndexPut
 	if h.Live() {
-		_, err := cps.PutLive(w.tb.Context(), kvstore.LivePut{Live: schema.LiveOf(&h)})
-		require.NoError(w.tb, err)
+		_, err := cps.PutLive(w.TB.Context(), kvstore.LivePut{Live: schema.LiveOf(&h)})
+		require.NoError(w.TB, err)
 	} else {
 		e := schema.EndedOf(&h)
 		puts = append(puts, kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e})
@@ -33,46 +33,46 @@ func (w *serviceWorld) storeRun(shards int, h schema.Head) {
 	for _, key := range schema.ChildKeys(&h) {
 		puts = append(puts, kvstore.IndexPut{Key: key})
 	}
-	for _, res := range cps.PutIndex(w.tb.Context(), puts...) {
-		require.NoError(w.tb, res.Err)
+	for _, res := range cps.PutIndex(w.TB.Context(), puts...) {
+		require.NoError(w.TB, res.Err)
 	}
-	_, err := cps.Put(w.tb.Context(), &schema.Checkpoint{Head: h}, 0)
-	require.NoError(w.tb, err)
+	_, err := cps.Put(w.TB.Context(), &schema.Checkpoint{Head: h}, 0)
+	require.NoError(w.TB, err)
 }
 
 // folded says that every shard is folded up to a position, and that its index is complete.
 func (w *serviceWorld) folded(at schema.StreamSequence) {
-	w.tb.Helper()
+	w.TB.Helper()
 	for _, s := range w.shards {
-		_, err := s.Checkpoints.PutWatermark(w.tb.Context(), kvstore.Watermark{Incarnation: "i", Position: schema.Position{Stream: at, ID: "x"}}, 0)
-		require.NoError(w.tb, err)
-		_, err = s.Checkpoints.PutIndexState(w.tb.Context(), kvstore.IndexState{Complete: true}, 0)
-		require.NoError(w.tb, err)
+		_, err := s.Checkpoints.PutWatermark(w.TB.Context(), kvstore.Watermark{Incarnation: "i", Position: schema.Position{Stream: at, ID: "x"}}, 0)
+		require.NoError(w.TB, err)
+		_, err = s.Checkpoints.PutIndexState(w.TB.Context(), kvstore.IndexState{Complete: true}, 0)
+		require.NoError(w.TB, err)
 	}
 }
 
 // page asks for one page.
 func (w *serviceWorld) page(req schema.ListRequest) *schema.ListReply {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbList, "", req)
-	require.NoError(w.tb, err)
-	return decodeAs[schema.ListReply](w.tb, a.first)
+	require.NoError(w.TB, err)
+	return decodeAs[schema.ListReply](w.TB, a.first)
 }
 
 // awaitIndex waits until the index of ended runs is complete, which the worker says a moment after it has folded the log.
 func (w *serviceWorld) awaitIndex() {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
 }
 
 // list asks for all pages.
 func (w *serviceWorld) list(req schema.ListRequest) []string {
-	w.tb.Helper()
+	w.TB.Helper()
 	all := []string{}
 	for range 1000 {
 		reply := w.page(req)
-		require.False(w.tb, reply.Incomplete)
-		require.LessOrEqual(w.tb, len(reply.Runs), cmp.Or(req.Limit, schema.DefaultList))
+		require.False(w.TB, reply.Incomplete)
+		require.LessOrEqual(w.TB, len(reply.Runs), cmp.Or(req.Limit, schema.DefaultList))
 		for _, r := range reply.Runs {
 			all = append(all, r.Run)
 		}
@@ -80,7 +80,7 @@ func (w *serviceWorld) list(req schema.ListRequest) []string {
 			return all
 		}
 	}
-	require.FailNow(w.tb, "the list does not end")
+	require.FailNow(w.TB, "the list does not end")
 	return nil
 }
 
@@ -209,7 +209,7 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 	for _, h := range []schema.Head{head("junk-live", "running", 1), head("junk-ended", "failed", 2), head("gone-live", "running", 3), head("gone-ended", "failed", 4), head("back", "failed", 5), head("later", "failed", 6)} {
 		w.storeRun(1, h)
 	}
-	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
 	for _, run := range []string{"junk-live", "junk-ended"} {
 		_, err := kv.PutString(t.Context(), run, "junk")
@@ -222,24 +222,24 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 	for run, h := range map[string]schema.Head{"back": head("back", "running", 7), "later": head("later", "failed", 8)} {
 		e, err := kv.Get(t.Context(), run)
 		require.NoError(t, err)
-		_, err = w.shard.Checkpoints.Put(t.Context(), &schema.Checkpoint{Head: h}, schema.Revision(e.Revision()))
+		_, err = w.Shard.Checkpoints.Put(t.Context(), &schema.Checkpoint{Head: h}, schema.Revision(e.Revision()))
 		require.NoError(t, err)
 		if h.Live() {
-			_, err := w.shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.LiveOf(&h)})
+			_, err := w.Shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.LiveOf(&h)})
 			require.NoError(t, err)
 			continue
 		}
 		entry, key := schema.EndedOf(&h), schema.EndedKey(&h)
-		there, err := w.shard.Checkpoints.IndexRevisions(t.Context(), key)
+		there, err := w.Shard.Checkpoints.IndexRevisions(t.Context(), key)
 		require.NoError(t, err)
-		require.NoError(t, w.shard.Checkpoints.PutIndex(t.Context(), kvstore.IndexPut{Key: key, Ended: &entry, Revision: there[0]})[0].Err)
+		require.NoError(t, w.Shard.Checkpoints.PutIndex(t.Context(), kvstore.IndexPut{Key: key, Ended: &entry, Revision: there[0]})[0].Err)
 	}
 	for _, key := range []string{"_.ended.0.0.0.agent-1.failed.junk-entry", "_.ended.0.0.0.agent-1.asleep.x", "_.ended.0.0.x.a.failed.y", "_.ended.z"} {
 		_, err := kv.PutString(t.Context(), key, "junk")
 		require.NoError(t, err)
 	}
 	h := head("junk-entry", "failed", 9)
-	_, err = w.shard.Checkpoints.Put(t.Context(), &schema.Checkpoint{Head: h}, 0)
+	_, err = w.Shard.Checkpoints.Put(t.Context(), &schema.Checkpoint{Head: h}, 0)
 	require.NoError(t, err)
 	w.folded(20)
 
@@ -303,19 +303,19 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 		cancel()
 		require.NoError(t, <-rostered)
 	})
-	worker, stop := w.fold(fold.Config{LiveRuns: w.roster, Linger: time.Millisecond})
+	worker, stop := w.Fold(fold.Config{LiveRuns: w.roster, Linger: time.Millisecond})
 	defer stop()
 	var open []*writer
 	for i := range runs {
 		x := w.writer(fmt.Sprintf("run-%02d", i))
-		x.start()
+		x.Start()
 		open = append(open, x)
 	}
 	folded := func(at schema.StreamSequence) {
 		t.Helper()
 		require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
 	}
-	folded(open[runs-1].acked[0].Stream)
+	folded(open[runs-1].Acked[0].Stream)
 	require.Eventually(t, func() bool { return w.roster.Counts().Live == runs }, time.Minute, time.Millisecond)
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's choice
 	var last schema.StreamSequence
@@ -324,7 +324,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 			return
 		}
 		i := random.IntN(len(open))
-		last = open[i].publish(&schema.RunEndedData{Status: "completed"}, 0)
+		last = open[i].Publish(&schema.RunEndedData{Status: "completed"}, 0)
 		open = slices.Delete(open, i, i+1)
 	}
 	for round := 0; len(open) > 0; round++ {
@@ -359,23 +359,23 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 func TestRunsAreListedByTheirAge(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	worker, stop := w.fold(fold.Config{})
+	worker, stop := w.Fold(fold.Config{})
 	defer stop()
 	first, second, third := w.writer("first"), w.writer("second"), w.writer("third")
-	first.start()
-	second.start()
-	third.start()
-	first.publish(&schema.RunEndedData{Status: "completed"}, 0)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	first.Start()
+	second.Start()
+	third.Start()
+	first.Publish(&schema.RunEndedData{Status: "completed"}, 0)
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	stored := func(x *writer) time.Time {
 		t.Helper()
-		m, err := stream.GetMsg(t.Context(), uint64(x.acked[len(x.acked)-1].Stream))
+		m, err := stream.GetMsg(t.Context(), uint64(x.Acked[len(x.Acked)-1].Stream))
 		require.NoError(t, err)
 		return m.Time
 	}
-	second.publish(&schema.RunEndedData{Status: "failed"}, 0)
-	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= second.last }, time.Minute, time.Millisecond)
+	second.Publish(&schema.RunEndedData{Status: "failed"}, 0)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= second.Last }, time.Minute, time.Millisecond)
 	w.awaitIndex()
 	ended := stored(second)
 	text := func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
@@ -399,17 +399,17 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
-	worker, stop := w.fold(fold.Config{})
+	worker, stop := w.Fold(fold.Config{})
 	defer stop()
 	x := w.writer("ended")
-	x.start()
-	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
-	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= x.last }, time.Minute, time.Millisecond)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	x.Start()
+	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= x.Last }, time.Minute, time.Millisecond)
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
-	m, err := stream.GetMsg(t.Context(), x.last)
+	m, err := stream.GetMsg(t.Context(), x.Last)
 	require.NoError(t, err)
-	late, err := newService(t, serviceConfig{Fleet: "default", Name: "late"}, w.js, []*kvstore.Shard{w.shard}, func() time.Time { return time.Now().Add(-time.Hour) })
+	late, err := newService(t, serviceConfig{Fleet: "default", Name: "late"}, w.JS, []*kvstore.Shard{w.Shard}, func() time.Time { return time.Now().Add(-time.Hour) })
 	require.NoError(t, err)
 	w.start(late)
 	w.awaitIndex()
@@ -424,16 +424,16 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	}
 	t.Parallel()
 	w := newServiceWorld(t)
-	worker, stop := w.fold(fold.Config{})
+	worker, stop := w.Fold(fold.Config{})
 	var last *writer
 	want := []string{}
 	for i := range 700 {
 		last = w.writer(fmt.Sprintf("run-%03d", i))
-		last.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: "top"}, 0)
-		last.publish(&schema.RunEndedData{Status: "completed"}, 0)
-		want = append(want, last.run.Run)
+		last.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: "top"}, 0)
+		last.Publish(&schema.RunEndedData{Status: "completed"}, 0)
+		want = append(want, last.Run.Run)
 	}
-	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= last.last }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= last.Last }, time.Minute, time.Millisecond)
 	w.awaitIndex()
 	stop()
 	children := slices.Clone(want)
@@ -441,9 +441,9 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	require.Equal(t, want, w.list(schema.ListRequest{}))
 	require.Equal(t, children, w.list(schema.ListRequest{Related: "top"}))
 
-	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
-	require.NoError(t, w.shard.Checkpoints.ClearIndex(t.Context(), 1<<62))
+	require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), 1<<62))
 	require.NoError(t, kv.Purge(t.Context(), schema.IndexKey))
 	_, err = kv.PutString(t.Context(), "run-400", "junk")
 	require.NoError(t, err)
@@ -451,7 +451,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	require.True(t, reply.Incomplete)
 	require.Empty(t, reply.Runs)
 
-	_, stop = w.fold(fold.Config{})
+	_, stop = w.Fold(fold.Config{})
 	defer stop()
 	w.awaitIndex()
 	require.Equal(t, want, w.list(schema.ListRequest{}))
@@ -459,8 +459,8 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	stop()
 
 	// A lost bucket comes back whole.
-	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
-	_, stop = w.fold(fold.Config{})
+	require.NoError(t, w.JS.DeleteKeyValue(t.Context(), w.Names.CheckpointBucket()))
+	_, stop = w.Fold(fold.Config{})
 	defer stop()
 	require.Eventually(t, func() bool {
 		a, err := w.ask(schema.VerbList, "", schema.ListRequest{})

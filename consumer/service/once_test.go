@@ -15,7 +15,7 @@ func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
 	x := w.aRun("run-1", 1, 10)
 	req := schema.CancelRequest{By: "alice", RequestID: "c1"}
 	first := w.control(schema.VerbCancel, "run-1", req)
-	x.last = uint64(first.Stream)
+	x.Last = uint64(first.Stream)
 	x.end(schema.StatusCancelled)
 	_, err := w.ask(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", Reason: schema.TakeoverReopen})
 	require.NoError(t, err)
@@ -38,14 +38,14 @@ func TestAMarkThatComesOnceMoreTakesNoNameBack(t *testing.T) {
 	x := w.aRun("run-1", 1, 10)
 	req := schema.MarkRequest{Name: "good", By: "alice", Move: true, RequestID: "m1"}
 	first := w.control(schema.VerbMark, "run-1", req)
-	x.last = uint64(first.Stream)
-	x.turnOf(10)
+	x.Last = uint64(first.Stream)
+	x.TurnOf(10)
 	other := req
 	other.By = "bob" // ids are of who asks
 	moved := w.control(schema.VerbMark, "run-1", other)
 	require.NotEqual(t, first, moved)
-	x.last = uint64(moved.Stream)
-	x.turnOf(10)
+	x.Last = uint64(moved.Stream)
+	x.TurnOf(10)
 	require.Equal(t, repeated(first), w.control(schema.VerbMark, "run-1", req))
 	at, _ := w.at("run-1", schema.ViewHead, "mark:good")
 	require.Equal(t, moved.EventID, at.At.Position.ID, "the name is where it was moved to last")

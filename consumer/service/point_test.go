@@ -18,41 +18,41 @@ import (
 
 // at asks for a run as it was at a point, in a view.
 func (w *serviceWorld) at(run, view, point string) (*schema.GetReply, *answer) {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view, At: point})
-	require.NoError(w.tb, err)
-	return decodeAs[schema.GetReply](w.tb, a.first), a
+	require.NoError(w.TB, err)
+	return decodeAs[schema.GetReply](w.TB, a.first), a
 }
 
 // requireFirst checks in every view that a point is exactly the writer's first n events.
 func (w *serviceWorld) requireFirst(x *writer, point string, n int) {
-	w.tb.Helper()
-	want := schema.NewHead("default", x.run.Run)
+	w.TB.Helper()
+	want := schema.NewHead("default", x.Run.Run)
 	for i := range n {
-		want.Apply(schema.NoKeys, &x.acked[i])
+		want.Apply(schema.NoKeys, &x.Acked[i])
 	}
-	reply, _ := w.at(x.run.Run, schema.ViewHead, point)
-	require.Equal(w.tb, want, reply.Head, point)
-	require.True(w.tb, reply.Complete)
-	require.Equal(w.tb, &schema.Moment{Point: point, Records: int64(n), Position: want.Position}, reply.At)
+	reply, _ := w.at(x.Run.Run, schema.ViewHead, point)
+	require.Equal(w.TB, want, reply.Head, point)
+	require.True(w.TB, reply.Complete)
+	require.Equal(w.TB, &schema.Moment{Point: point, Records: int64(n), Position: want.Position}, reply.At)
 
-	reply, a := w.at(x.run.Run, schema.ViewEvents, point)
-	require.Equal(w.tb, want.Digest, reply.Head.Digest)
-	got := a.records(w.tb)
-	require.Len(w.tb, got, n)
+	reply, a := w.at(x.Run.Run, schema.ViewEvents, point)
+	require.Equal(w.TB, want.Digest, reply.Head.Digest)
+	got := a.records(w.TB)
+	require.Len(w.TB, got, n)
 	for i := range got {
-		require.True(w.tb, x.acked[i].Equal(&got[i]), "event %d", i)
+		require.True(w.TB, x.Acked[i].Equal(&got[i]), "event %d", i)
 	}
 
-	reply, a = w.at(x.run.Run, schema.ViewState, point)
-	require.Equal(w.tb, want.Digest, reply.Head.Digest)
-	require.Equal(w.tb, want, decodeAs[schema.State](w.tb, a.state).Head)
+	reply, a = w.at(x.Run.Run, schema.ViewState, point)
+	require.Equal(w.TB, want.Digest, reply.Head.Digest)
+	require.Equal(w.TB, want, decodeAs[schema.State](w.TB, a.state).Head)
 
-	a, err := w.ask(schema.VerbRecover, x.run.Run, schema.RecoverRequest{At: point})
-	require.NoError(w.tb, err)
-	recovered := decodeAs[schema.RecoverReply](w.tb, a.first)
-	require.Equal(w.tb, want, recovered.Head)
-	require.NotNil(w.tb, recovered.At)
+	a, err := w.ask(schema.VerbRecover, x.Run.Run, schema.RecoverRequest{At: point})
+	require.NoError(w.TB, err)
+	recovered := decodeAs[schema.RecoverReply](w.TB, a.first)
+	require.Equal(w.TB, want, recovered.Head)
+	require.NotNil(w.TB, recovered.At)
 }
 
 // pointWorld is a run of ten turns, of which the first events are sealed and purged as the case has it. Event 0 is its start, then
@@ -62,11 +62,11 @@ func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWor
 	w := newDamagedWorld(t)
 	w.aRun("other", 2, 10)
 	x := w.aRun("run-1", 5, 300)
-	x.publish(&schema.CheckpointMarkedData{Name: "before: deploy"}, 0)
+	x.Publish(&schema.CheckpointMarkedData{Name: "before: deploy"}, 0)
 	for range 5 {
-		x.turnOf(300)
+		x.TurnOf(300)
 	}
-	require.Len(t, x.acked, 42)
+	require.Len(t, x.Acked, 42)
 	prepare(w, x)
 	return w, x
 }
@@ -87,7 +87,7 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 		}},
 		{"from the log instead of a segment that is gone", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
-			w.loseSegment(x.run.Run, 2)
+			w.LoseSegment(x.Run.Run, 2)
 		}},
 	}
 	if testing.Short() {
@@ -105,7 +105,7 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 			w.requireFirst(x, "mark:before: deploy", 22)
 			w.requireFirst(x, "step:1", 2)
 			w.requireFirst(x, "step:10", 39)
-			w.requireFirst(x, "event:"+schema.PositionOf(&x.acked[16]).ID, 17)
+			w.requireFirst(x, "event:"+schema.PositionOf(&x.Acked[16]).ID, 17)
 			for _, n := range []int{1, 7, 8, 20, 29, 30, 31, 41, 42} {
 				w.requireFirst(x, fmt.Sprintf("seq:%d", n), n)
 				w.requireFirst(x, fmt.Sprintf("seq:1.%d", n), n)
@@ -123,8 +123,8 @@ func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
-	x.start()
-	x.publish(&schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{
+	x.Start()
+	x.Publish(&schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{
 		{ToolCallID: "a", Name: "pay"},
 		{ToolCallID: "b", Name: "read", Replay: schema.ReplayPure},
 		{ToolCallID: "c", Name: "pay"},
@@ -132,18 +132,18 @@ func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
 		{ToolCallID: "e", Name: "pay"},
 		{ToolCallID: "f", Name: "pay"},
 	}}, 1)
-	call := func(id string) { x.publish(&schema.ToolCalledData{ToolCallID: id, Name: "pay"}, 1) }
-	result := func(id string) { x.publish(&schema.ToolReturnedData{ToolCallID: id, Result: []byte("1")}, 1) }
+	call := func(id string) { x.Publish(&schema.ToolCalledData{ToolCallID: id, Name: "pay"}, 1) }
+	result := func(id string) { x.Publish(&schema.ToolReturnedData{ToolCallID: id, Result: []byte("1")}, 1) }
 	call("a")
 	result("a")
 	result("b")
-	x.publish(&schema.ToolDecidedData{ToolCallID: "c", Decision: schema.DecisionAllow}, 1)
+	x.Publish(&schema.ToolDecidedData{ToolCallID: "c", Decision: schema.DecisionAllow}, 1)
 	call("c")
 	result("c")
-	x.publish(&schema.ToolDecidedData{ToolCallID: "e", Decision: schema.DecisionDeny}, 1)
-	x.publish(&schema.ToolFailedData{ToolCallID: "e", Error: schema.Error{Type: schema.DeniedType}}, 1)
-	x.publish(&schema.TurnEndedData{Turn: 1}, 1)
-	x.publish(&schema.TurnAnsweredData{Turn: 2, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{{ToolCallID: "a", Name: "pay"}}}, 2)
+	x.Publish(&schema.ToolDecidedData{ToolCallID: "e", Decision: schema.DecisionDeny}, 1)
+	x.Publish(&schema.ToolFailedData{ToolCallID: "e", Error: schema.Error{Type: schema.DeniedType}}, 1)
+	x.Publish(&schema.TurnEndedData{Turn: 1}, 1)
+	x.Publish(&schema.TurnAnsweredData{Turn: 2, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{{ToolCallID: "a", Name: "pay"}}}, 2)
 
 	key := func(turn int32, id string) schema.CallKey {
 		return schema.CallKey{Turn: turn, ToolCallID: id, Occurrence: 1}
@@ -197,10 +197,10 @@ func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
 	})
 	w.stop()
 	var once sync.Once
-	nc := w.server.Conn(t)
+	nc := w.Server.Conn(t)
 	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
-		if strings.Contains(subject, w.names.SegmentBucket()) {
-			once.Do(func() { x.turnOf(10) })
+		if strings.Contains(subject, w.Names.SegmentBucket()) {
+			once.Do(func() { x.TurnOf(10) })
 		}
 		natstest.Forward(nc, m, subject)
 	})
@@ -209,29 +209,29 @@ func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	w.start(svc)
 	reply, _ := w.at("run-1", schema.ViewHead, "turn:3")
-	require.Len(t, x.acked, 46, "it went on")
+	require.Len(t, x.Acked, 46, "it went on")
 	require.EqualValues(t, 13, reply.At.Records)
 	require.True(t, reply.Complete)
 }
 
 // model is the run's head as the service shows it.
 func (w *serviceWorld) model(x *writer) schema.Head {
-	w.tb.Helper()
-	reply, _ := w.get(x.run.Run, schema.ViewHead)
+	w.TB.Helper()
+	reply, _ := w.get(x.Run.Run, schema.ViewHead)
 	return reply.Head
 }
 
 // flipSegment flips one bit of a stored segment.
 func (w *serviceWorld) flipSegment(x *writer, n int) {
-	w.tb.Helper()
-	kv, err := w.js.KeyValue(w.tb.Context(), w.names.SegmentBucket())
-	require.NoError(w.tb, err)
-	e, err := kv.Get(w.tb.Context(), schema.SegmentKey(x.run.Run, n))
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.SegmentBucket())
+	require.NoError(w.TB, err)
+	e, err := kv.Get(w.TB.Context(), schema.SegmentKey(x.Run.Run, n))
+	require.NoError(w.TB, err)
 	bad := append([]byte{}, e.Value()...)
 	bad[len(bad)/2] ^= 1
-	_, err = kv.Put(w.tb.Context(), schema.SegmentKey(x.run.Run, n), bad)
-	require.NoError(w.tb, err)
+	_, err = kv.Put(w.TB.Context(), schema.SegmentKey(x.Run.Run, n), bad)
+	require.NoError(w.TB, err)
 }
 
 func TestACheckpointsRevisionIsAPoint(t *testing.T) {
@@ -240,13 +240,13 @@ func TestACheckpointsRevisionIsAPoint(t *testing.T) {
 	for n := 2; n <= 20; n += 2 {
 		w.checkpointAt(x, n, schema.SegmentIndex{})
 	}
-	history, err := w.shard.Checkpoints.History(t.Context(), x.run.Run)
+	history, err := w.Shard.Checkpoints.History(t.Context(), x.Run.Run)
 	require.NoError(t, err)
 	require.Len(t, history, 5)
 	for i, c := range history {
 		w.requireFirst(x, fmt.Sprintf("checkpoint:%d", c.Revision), 20-2*i)
 	}
-	e := w.refused(schema.VerbGet, x.run.Run, schema.GetRequest{At: "checkpoint:1"})
+	e := w.refused(schema.VerbGet, x.Run.Run, schema.GetRequest{At: "checkpoint:1"})
 	require.Equal(t, schema.CodePointNotFound, e.Code)
 	require.Contains(t, string(e.Details), fmt.Sprintf("checkpoint:%d", history[4].Revision))
 }
@@ -255,10 +255,10 @@ func TestACheckpointThatIsNotTheFoldIsNoPoint(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	w.checkpointAt(x, 20, schema.SegmentIndex{})
-	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	c, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
-	c.Digest = x.model().Digest
-	rev, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
+	c.Digest = x.Model().Digest
+	rev, err = w.Shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
 	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("checkpoint:%d", rev)})
 	require.Equal(t, schema.CodeDamaged, e.Code)
@@ -275,10 +275,9 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 	w.requireFirst(x, "seq:3", 3) // the second epoch has written nothing yet
 
 	reply, _ := w.get("run-1", schema.ViewHead)
-	y := &writer{w: w.foldWorld, run: schema.Writer{
-		Fleet: "default", Run: "run-1", Executor: "executor-2", Epoch: 2,
-	}, last: uint64(reply.Head.Position.Stream), turn: 2}
-	y.turnOf(10)
+	y := w.writer("run-1")
+	y.Run.Executor, y.Run.Epoch, y.Last, y.Turn = "executor-2", 2, uint64(reply.Head.Position.Stream), 2
+	y.TurnOf(10)
 	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "seq:3"})
 	require.Equal(t, schema.CodePointAmbiguous, e.Code)
 	require.JSONEq(t, `{"points":["seq:1.3","seq:2.3"]}`, string(e.Details))
@@ -293,7 +292,7 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
-	x.publish(&schema.TurnStartedData{Turn: 11}, 11)
+	x.Publish(&schema.TurnStartedData{Turn: 11}, 11)
 	for at, says := range map[string]string{
 		"seq:44": "sequence 43", "seq:2.1": "epoch 1", "turn:12": "turn 11", "turn:11": "has not ended", "step:11": "10 tool calls",
 		"mark:other": "1 marks", "event:none": "sequence 43", "checkpoint:7": "revision 7",
@@ -331,7 +330,7 @@ func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
-		w.loseSegment(x.run.Run, 2)
+		w.LoseSegment(x.Run.Run, 2)
 	})
 	w.requireFirst(x, "seq:7", 7)
 	for _, at := range []string{"seq:8", "turn:9", "end", "mark:before: deploy"} {
@@ -364,8 +363,8 @@ func TestAPersonMarksWhereARunStands(t *testing.T) {
 	}
 	first := mark("before", false)
 	require.Equal(t, repeated(first), mark("before", false), "a repeat is the same mark")
-	x.last = uint64(first.Stream)
-	x.turnOf(10)
+	x.Last = uint64(first.Stream)
+	x.TurnOf(10)
 	e := w.refused(schema.VerbMark, "run-1", schema.MarkRequest{Name: "before", By: "ann"})
 	require.Equal(t, schema.CodeConflict, e.Code)
 	require.Contains(t, e.Message, "turn 2")
@@ -393,21 +392,21 @@ func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
 		t.Skip("short: each of ten boundaries is restored")
 	}
 	w := newServiceWorld(t)
-	w.fold(smallSeals())
+	w.Fold(smallSeals())
 	x := w.writer("run-1")
 	revisions := map[int]schema.Revision{}
 	folded := func() {
-		n := len(x.acked)
+		n := len(x.Acked)
 		require.Eventually(t, func() bool {
-			c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			c, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			revisions[n] = rev
-			return err == nil && c.Position.Stream == x.acked[n-1].Stream
+			return err == nil && c.Position.Stream == x.Acked[n-1].Stream
 		}, time.Minute, 10*time.Millisecond)
 	}
-	x.start()
+	x.Start()
 	folded()
 	for i := range 9 {
-		x.publish(&schema.CheckpointMarkedData{Name: fmt.Sprint("mark ", i)}, 0)
+		x.Publish(&schema.CheckpointMarkedData{Name: fmt.Sprint("mark ", i)}, 0)
 		folded()
 	}
 	a, err := w.ask(schema.VerbHistory, "run-1", struct{}{})

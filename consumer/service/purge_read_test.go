@@ -1,15 +1,10 @@
 package service_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,89 +12,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// tap calls a function before each request that a connection sends whose subject begins with one of the prefixes.
-type tap struct {
-	prefixes []string
-	mu       sync.Mutex
-	before   func(subject string)
-	// dead connections send and receive nothing more, and none is made anew; after says that the request that was seen last
-	// is still sent.
-	dead  atomic.Bool
-	after bool
-}
-
-// set changes the function.
-func (d *tap) set(before func(subject string)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.before = before
-}
-
-// Dial implements nats.CustomDialer.
-func (d *tap) Dial(network, address string) (net.Conn, error) {
-	if d.dead.Load() {
-		return nil, net.ErrClosed
-	}
-	conn, err := new(net.Dialer).DialContext(context.Background(), network, address)
-	return &tappedConn{conn, d}, err
-}
-
-type tappedConn struct {
-	net.Conn
-	tap *tap
-}
-
-func (c *tappedConn) Write(b []byte) (int, error) {
-	for line := range bytes.SplitSeq(b, []byte("\r\n")) {
-		rest, ok := bytes.CutPrefix(line, []byte("PUB "))
-		if !ok {
-			rest, ok = bytes.CutPrefix(line, []byte("HPUB "))
-		}
-		subject, _, _ := bytes.Cut(rest, []byte(" "))
-		if !ok || !slices.ContainsFunc(c.tap.prefixes, func(p string) bool { return bytes.HasPrefix(subject, []byte(p)) }) {
-			continue
-		}
-		c.tap.mu.Lock()
-		before := c.tap.before
-		c.tap.mu.Unlock()
-		if before != nil {
-			before(string(subject))
-		}
-		if c.tap.dead.Load() {
-			if c.tap.after {
-				_, _ = c.Conn.Write(b)
-			}
-			_ = c.Close()
-			return 0, net.ErrClosed
-		}
-	}
-	if c.tap.dead.Load() {
-		_ = c.Close()
-		return 0, net.ErrClosed
-	}
-	return c.Conn.Write(b)
-}
-
 // tapped is a service whose requests to JetStream are seen before they are sent.
-func newTapped(t *testing.T) (*serviceWorld, *tap) {
+func newTapped(t *testing.T) (*serviceWorld, *foldtest.Tap) {
 	t.Helper()
 	server := natstest.Start(t)
-	w := &serviceWorld{foldWorld: &foldWorld{
-		tb: t, server: server, nc: server.Conn(t), fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
-		names: schema.NamesOf("default", 0),
+	w := &serviceWorld{World: &foldtest.World{
+		TB: t, Server: server, NC: server.Conn(t), Fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
+		Names: schema.NamesOf("default", 0),
 	}}
-	w.js = newJS(t, w.nc)
-	w.provision()
-	w.shard = w.open("tester")
+	w.JS = foldtest.JetStream(t, w.NC)
+	w.Provision()
+	w.Shard = w.Open("tester")
 	w.client = server.Conn(t)
-	d := &tap{prefixes: []string{"$JS.API.DIRECT.GET.", "$JS.API.STREAM.MSG.GET.", "$JS.API.CONSUMER.CREATE.", w.names.EventSubject("")}}
+	d := &foldtest.Tap{Prefixes: []string{"$JS.API.DIRECT.GET.", "$JS.API.STREAM.MSG.GET.", "$JS.API.CONSUMER.CREATE.", w.Names.EventSubject("")}}
 	nc := server.Conn(t, nats.SetCustomDialer(d))
-	js := newJS(t, nc)
+	js := foldtest.JetStream(t, nc)
 	shard, err := kvstore.OpenShard(js, schema.FleetSettings{
 		Format: schema.SettingsFormat, Fleet: "default", Generations: []int{1}, Provisioned: 1, Replicas: 1, QuotaBytes: 256 << 20,
 		ReserveBytes: kvstore.DefaultReserveBytes, CheckpointsPerRun: 5,
@@ -122,26 +55,26 @@ type mover struct {
 }
 
 func newMover(w *serviceWorld, x *writer) *mover {
-	return &mover{w: w, x: x, head: schema.NewHead("default", x.run.Run)}
+	return &mover{w: w, x: x, head: schema.NewHead("default", x.Run.Run)}
 }
 
 // seal stores the next segment, up to event number to.
 func (m *mover) seal(to int) {
-	m.x.stamp()
+	m.x.Stamp()
 	info := schema.SegmentInfo{
-		Fleet: "default", Run: m.x.run.Run, Number: m.index.Count + 1, Events: to - m.n,
-		First: schema.PositionOf(&m.x.acked[m.n]), Last: schema.PositionOf(&m.x.acked[to-1]),
+		Fleet: "default", Run: m.x.Run.Run, Number: m.index.Count + 1, Events: to - m.n,
+		First: schema.PositionOf(&m.x.Acked[m.n]), Last: schema.PositionOf(&m.x.Acked[to-1]),
 		DigestBefore: m.head.Digest,
 	}
 	var frames []byte
 	for ; m.n < to; m.n++ {
-		frames = schema.AppendFrame(frames, &m.x.acked[m.n])
-		m.head.Apply(schema.NoKeys, &m.x.acked[m.n])
+		frames = schema.AppendFrame(frames, &m.x.Acked[m.n])
+		m.head.Apply(schema.NoKeys, &m.x.Acked[m.n])
 	}
 	info.DigestAfter = m.head.Digest
 	stored, err := schema.EncodeSegment(info, frames)
-	require.NoError(m.w.tb, err)
-	require.NoError(m.w.tb, m.w.shard.Segments.Create(m.w.tb.Context(), m.x.run.Run, info.Number, stored))
+	require.NoError(m.w.TB, err)
+	require.NoError(m.w.TB, m.w.Shard.Segments.Create(m.w.TB.Context(), m.x.Run.Run, info.Number, stored))
 	m.index = schema.SegmentIndex{
 		Count: info.Number, Bytes: m.index.Bytes + int64(len(stored)), Events: m.index.Events + int64(info.Events),
 		Last: info.Last, Digest: info.DigestAfter,
@@ -153,10 +86,10 @@ func (m *mover) checkpoint(at int) { m.w.checkpointAt(m.x, at, m.index) }
 
 // purge takes away what is sealed.
 func (m *mover) purge() {
-	c, _, err := m.w.shard.Checkpoints.GetFresh(m.w.tb.Context(), m.x.run.Run)
-	require.NoError(m.w.tb, err)
-	_, err = m.w.shard.PurgeRun(m.w.tb.Context(), m.x.run.Run, min(c.Segments.Last.Stream, c.Position.Stream-1)+1)
-	require.NoError(m.w.tb, err)
+	c, _, err := m.w.Shard.Checkpoints.GetFresh(m.w.TB.Context(), m.x.Run.Run)
+	require.NoError(m.w.TB, err)
+	_, err = m.w.Shard.PurgeRun(m.w.TB.Context(), m.x.Run.Run, min(c.Segments.Last.Stream, c.Position.Stream-1)+1)
+	require.NoError(m.w.TB, err)
 }
 
 // steps are what fold worker and purger do to a run of 41 events, of which the first are sealed and purged at once.
@@ -197,11 +130,11 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 	for round := 0; round < 160; round += step {
 		run := fmt.Sprintf("run-%d", round)
 		x := w.writer(run)
-		x.start()
+		x.Start()
 		for range 10 {
-			x.turnOf(50)
+			x.TurnOf(50)
 		}
-		require.Len(t, x.acked, 41)
+		require.Len(t, x.Acked, 41)
 		steps := newMover(w, x).steps()
 		// at says before which request each step is taken.
 		at := make([]int, len(steps))
@@ -221,7 +154,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 			slices.Sort(at)
 		}
 		request, next := 0, 0
-		d.set(func(string) {
+		d.Set(func(string) {
 			for next < len(steps) && at[next] <= request {
 				steps[next]()
 				next++
@@ -229,7 +162,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 			request++
 		})
 		msg := fmt.Sprintf("seed %d, round %d, steps before requests %v", seed, round, at)
-		want := x.model()
+		want := x.Model()
 		view := []string{schema.ViewHead, schema.ViewEvents, schema.ViewState}[round%3]
 		if round%2 == 0 {
 			reply, a := w.get(run, view)
@@ -237,7 +170,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 			require.Empty(t, reply.Gaps, msg)
 			require.Equal(t, want, reply.Head, msg)
 			if view == schema.ViewEvents {
-				require.Len(t, a.records(t), len(x.acked), msg)
+				require.Len(t, a.records(t), len(x.Acked), msg)
 				require.Equal(t, want, a.fold(t, run).Head, msg)
 			}
 		} else {
@@ -248,7 +181,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 			require.Equal(t, want.Counts.Events+1, reply.Head.Counts.Events, msg)
 			_ = a
 		}
-		d.set(nil)
+		d.Set(nil)
 		for ; next < len(steps); next++ {
 			steps[next]()
 		}
@@ -266,33 +199,33 @@ func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
 	}
 	t.Parallel()
 	w, d := newTapped(t)
-	for i, prefix := range []string{"$JS.API.DIRECT.GET." + w.names.EventStream(), "$JS.API.STREAM.MSG.GET.", "$JS.API."} {
+	for i, prefix := range []string{"$JS.API.DIRECT.GET." + w.Names.EventStream(), "$JS.API.STREAM.MSG.GET.", "$JS.API."} {
 		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
 			run := fmt.Sprintf("run-%d-%s", i, view)
 			x := w.writer(run)
-			x.start()
+			x.Start()
 			for range 40 {
-				x.turnOf(50)
+				x.TurnOf(50)
 			}
 			m := newMover(w, x)
 			m.seal(5)
 			m.checkpoint(9)
 			m.purge()
-			d.set(func(subject string) {
-				if strings.HasPrefix(subject, prefix) && m.n+4 <= len(x.acked) {
+			d.Set(func(subject string) {
+				if strings.HasPrefix(subject, prefix) && m.n+4 <= len(x.Acked) {
 					m.seal(m.n + 4)
-					m.checkpoint(min(m.n+2, len(x.acked)))
+					m.checkpoint(min(m.n+2, len(x.Acked)))
 					m.purge()
 				}
 			})
 			reply, a := w.get(run, view)
 			require.True(t, reply.Complete, run)
 			require.Empty(t, reply.Gaps, run)
-			require.Equal(t, x.model(), reply.Head, run)
+			require.Equal(t, x.Model(), reply.Head, run)
 			if view == schema.ViewEvents {
-				require.Equal(t, x.model(), a.fold(t, run).Head, run)
+				require.Equal(t, x.Model(), a.fold(t, run).Head, run)
 			}
-			d.set(nil)
+			d.Set(nil)
 		}
 	}
 	require.Zero(t, w.svc.Stats().Holes.Load(), "no hole was said")
@@ -312,12 +245,12 @@ func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T
 				t.Parallel()
 				w, d := newTapped(t)
 				x := w.writer("run-1")
-				x.start()
-				x.turnOf(10)
+				x.Start()
+				x.TurnOf(10)
 				for i := range marks {
 					e, err := schema.NewControl("default", "operator", "run-1", 1, fmt.Sprintf("n%d", i), &schema.CheckpointMarkedData{Name: "here", By: "somebody"}, time.Unix(1_700_000_000, 0))
 					require.NoError(t, err)
-					x.send(e)
+					x.Send(e)
 				}
 				m := newMover(w, x)
 				if from == "a checkpoint" {
@@ -325,8 +258,8 @@ func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T
 					m.checkpoint(first + 1)
 				}
 				pieces, moved := 0, false
-				d.set(func(subject string) {
-					if subject != "$JS.API.DIRECT.GET."+w.names.EventStream() {
+				d.Set(func(subject string) {
+					if subject != "$JS.API.DIRECT.GET."+w.Names.EventStream() {
 						return
 					}
 					if pieces++; pieces >= piece && !moved {
@@ -337,12 +270,12 @@ func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T
 					}
 				})
 				reply, a := w.get("run-1", view)
-				d.set(nil)
+				d.Set(nil)
 				require.True(t, moved, "the log was read in pieces")
 				require.True(t, reply.Complete)
-				require.Equal(t, x.model(), reply.Head)
+				require.Equal(t, x.Model(), reply.Head)
 				if view == schema.ViewEvents {
-					require.Len(t, a.records(t), len(x.acked))
+					require.Len(t, a.records(t), len(x.Acked))
 				}
 				require.Zero(t, w.svc.Stats().Holes.Load())
 			})

@@ -31,10 +31,10 @@ func TestQuorumIsProvenByAWriteThatWasAcknowledged(t *testing.T) {
 	require.NoError(t, within(time.Minute, 0))
 	require.Greater(t, w.svc.Stats().Barriers.Load(), barriers)
 
-	w.server.Stop(t)
+	w.Server.Stop(t)
 	err := within(3*time.Second, 0)
 	require.ErrorContains(t, err, "stream WAYMARK_EVENTS_default_0 takes no writes")
-	w.server.Resume(t)
+	w.Server.Resume(t)
 	require.Eventually(t, func() bool { return within(3*time.Second, 0) == nil }, time.Minute, 20*time.Millisecond, "it goes on by itself")
 }
 
@@ -53,15 +53,15 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	_, of = coverage()
 	require.Zero(t, of, "all of it waits")
 
-	f, stop := w.fold(fold.Config{})
+	f, stop := w.Fold(fold.Config{})
 	require.Eventually(t, func() bool { s, _ := coverage(); return s.Waiting == 0 && s.Totals.Events > 0 }, time.Minute, time.Millisecond)
 	stop()
 	s, of := coverage()
 	require.InDelta(t, 1, of, 0)
 	head := schema.NewHead("default", "run-1")
 	boundaries := int64(0)
-	for i := range x.acked {
-		if head.Apply(schema.NoKeys, &x.acked[i]).Boundary {
+	for i := range x.Acked {
+		if head.Apply(schema.NoKeys, &x.Acked[i]).Boundary {
 			boundaries++
 		}
 	}
@@ -72,11 +72,11 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	require.Equal(t, boundaries, f.Stats().Covered.Load())
 	require.NotZero(t, f.Stats().Beat.Load())
 
-	x.turnOf(100) // nobody folds it
+	x.TurnOf(100) // nobody folds it
 	s, of = coverage()
 	require.InDelta(t, float64(boundaries)/float64(boundaries+4), of, 1e-9)
 	require.EqualValues(t, 4, s.Waiting)
-	_, stop = w.fold(fold.Config{})
+	_, stop = w.Fold(fold.Config{})
 	require.Eventually(t, func() bool {
 		s, of := coverage()
 		return s.Waiting == 0 && of == 1 && s.Totals.Boundaries == boundaries+4
@@ -90,24 +90,24 @@ func TestListsAndHistoriesAreRefusedWhileNoWriteIsAcknowledged(t *testing.T) {
 	l := newServiceWorld(t)
 	l.replicated(service.Config{Timeout: time.Second}, nil)
 	x := l.aRun("run-1", 1, 10)
-	_, stop := l.fold(fold.Config{})
-	l.awaitFolded(x.acked[len(x.acked)-1].Stream)
+	_, stop := l.Fold(fold.Config{})
+	l.awaitFolded(x.Acked[len(x.Acked)-1].Stream)
 	stop()
 	running := schema.ListRequest{Status: []schema.Status{schema.StatusRunning}}
 	// All that is stored can be read as before, but nothing can be written into the log.
-	stream, err := l.js.Stream(t.Context(), l.names.EventStream())
+	stream, err := l.JS.Stream(t.Context(), l.Names.EventStream())
 	require.NoError(t, err)
 	open := stream.CachedInfo().Config
 	closed := open
 	closed.Subjects = []string{"nobody.writes.here"}
-	_, err = l.js.UpdateStream(t.Context(), closed)
+	_, err = l.JS.UpdateStream(t.Context(), closed)
 	require.NoError(t, err)
 	for _, req := range []schema.ListRequest{{}, running} {
 		require.Equal(t, schema.CodeUnavailable, l.refused(schema.VerbList, "", req).Code)
 	}
 	require.Equal(t, schema.CodeUnavailable, l.refused(schema.VerbHistory, "run-1", struct{}{}).Code)
 
-	_, err = l.js.UpdateStream(t.Context(), open)
+	_, err = l.JS.UpdateStream(t.Context(), open)
 	require.NoError(t, err)
 	for _, verb := range []string{schema.VerbList, schema.VerbHistory} {
 		run := ""

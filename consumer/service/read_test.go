@@ -9,48 +9,49 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // run of a few turns, all acknowledged.
 func (w *serviceWorld) aRun(id string, turns, payload int) *writer {
-	w.tb.Helper()
+	w.TB.Helper()
 	x := w.writer(id)
-	x.start()
+	x.Start()
 	for range turns {
-		x.turnOf(payload)
+		x.TurnOf(payload)
 	}
 	return x
 }
 
 // everyView checks that all views of a run show exactly what was acknowledged, whole.
 func (w *serviceWorld) everyView(x *writer) {
-	w.tb.Helper()
-	want := x.model()
-	reply, a := w.get(x.run.Run, schema.ViewHead)
-	require.Equal(w.tb, want, reply.Head)
-	require.True(w.tb, reply.Complete)
-	require.Empty(w.tb, reply.Gaps)
-	require.NotNil(w.tb, reply.Gaps)
-	require.Equal(w.tb, []string{schema.KindAnswer, schema.KindEnd}, a.kinds)
+	w.TB.Helper()
+	want := x.Model()
+	reply, a := w.get(x.Run.Run, schema.ViewHead)
+	require.Equal(w.TB, want, reply.Head)
+	require.True(w.TB, reply.Complete)
+	require.Empty(w.TB, reply.Gaps)
+	require.NotNil(w.TB, reply.Gaps)
+	require.Equal(w.TB, []string{schema.KindAnswer, schema.KindEnd}, a.kinds)
 
-	reply, a = w.get(x.run.Run, schema.ViewEvents)
-	require.Equal(w.tb, want, reply.Head)
-	require.True(w.tb, reply.Complete)
-	require.Len(w.tb, a.segments, reply.Segments.Count)
-	got := a.records(w.tb)
-	require.Len(w.tb, got, len(x.acked))
+	reply, a = w.get(x.Run.Run, schema.ViewEvents)
+	require.Equal(w.TB, want, reply.Head)
+	require.True(w.TB, reply.Complete)
+	require.Len(w.TB, a.segments, reply.Segments.Count)
+	got := a.records(w.TB)
+	require.Len(w.TB, got, len(x.Acked))
 	for i := range got {
-		require.True(w.tb, x.acked[i].Equal(&got[i]), "event %d", i)
+		require.True(w.TB, x.Acked[i].Equal(&got[i]), "event %d", i)
 	}
 
-	reply, a = w.get(x.run.Run, schema.ViewState)
-	require.Equal(w.tb, want, reply.Head)
-	require.True(w.tb, reply.Complete)
-	state := decodeAs[schema.State](w.tb, a.state)
-	require.Equal(w.tb, want, state.Head)
-	require.Len(w.tb, state.Turns, int(want.Counts.Turns))
+	reply, a = w.get(x.Run.Run, schema.ViewState)
+	require.Equal(w.TB, want, reply.Head)
+	require.True(w.TB, reply.Complete)
+	state := decodeAs[schema.State](w.TB, a.state)
+	require.Equal(w.TB, want, state.Head)
+	require.Len(w.TB, state.Turns, int(want.Counts.Turns))
 }
 
 func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
@@ -63,7 +64,7 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 	}{
 		{"with no fold worker and no checkpoint", func(*serviceWorld, *writer) {}, true},
 		{"with a checkpoint at the end", func(w *serviceWorld, x *writer) {
-			w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+			w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 		}, false},
 		{"with a checkpoint that is stale", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 3, schema.SegmentIndex{})
@@ -75,9 +76,9 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
 		}, false},
 		{"with everything sealed and all but the last purged", func(w *serviceWorld, x *writer) {
-			index := w.sealByHand(x, len(x.acked), 8, false)
-			w.checkpointAt(x, len(x.acked), index)
-			for _, r := range x.acked[:len(x.acked)-1] {
+			index := w.sealByHand(x, len(x.Acked), 8, false)
+			w.checkpointAt(x, len(x.Acked), index)
+			for _, r := range x.Acked[:len(x.Acked)-1] {
 				w.deleteMsg(r.Stream)
 			}
 		}, false},
@@ -91,35 +92,35 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 		{"with a checkpoint that counts fewer segments than there are", func(w *serviceWorld, x *writer) {
 			first := w.sealByHand(x, 8, 8, false)
 			w.checkpointAt(x, 30, first)
-			w.loseSegment(x.run.Run, 1)
+			w.LoseSegment(x.Run.Run, 1)
 			w.sealByHand(x, 24, 8, true)
 		}, false},
 		{"with a corrupt checkpoint", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
-			kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
-			require.NoError(w.tb, err)
-			e, err := kv.Get(w.tb.Context(), x.run.Run)
-			require.NoError(w.tb, err)
+			kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())
+			require.NoError(w.TB, err)
+			e, err := kv.Get(w.TB.Context(), x.Run.Run)
+			require.NoError(w.TB, err)
 			bad := append([]byte{}, e.Value()...)
 			bad[40] ^= 1
-			require.NoError(w.tb, kv.Purge(w.tb.Context(), x.run.Run))
-			_, err = kv.Put(w.tb.Context(), x.run.Run, bad)
-			require.NoError(w.tb, err)
+			require.NoError(w.TB, kv.Purge(w.TB.Context(), x.Run.Run))
+			_, err = kv.Put(w.TB.Context(), x.Run.Run, bad)
+			require.NoError(w.TB, err)
 		}, true},
 		{"with a corrupt checkpoint and an earlier one", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
-			w.flipCheckpoint(x.run.Run)
+			w.flipCheckpoint(x.Run.Run)
 		}, false},
 		{"with the checkpoint bucket deleted", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
-			require.NoError(w.tb, w.js.DeleteKeyValue(w.tb.Context(), w.names.CheckpointBucket()))
+			require.NoError(w.TB, w.JS.DeleteKeyValue(w.TB.Context(), w.Names.CheckpointBucket()))
 		}, true},
 		{"with a corrupt segment whose events are still in the log", func(w *serviceWorld, x *writer) {
 			w.sealByHand(x, 16, 8, false)
-			kv, err := w.js.KeyValue(w.tb.Context(), w.names.SegmentBucket())
-			require.NoError(w.tb, err)
-			_, err = kv.Put(w.tb.Context(), schema.SegmentKey(x.run.Run, 2), []byte("{}\nnothing"))
-			require.NoError(w.tb, err)
+			kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.SegmentBucket())
+			require.NoError(w.TB, err)
+			_, err = kv.Put(w.TB.Context(), schema.SegmentKey(x.Run.Run, 2), []byte("{}\nnothing"))
+			require.NoError(w.TB, err)
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -127,7 +128,7 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 			w := newDamagedWorld(t)
 			w.aRun("other", 2, 10)
 			x := w.aRun("run-1", 10, 300)
-			require.Len(t, x.acked, 41)
+			require.Len(t, x.Acked, 41)
 			c.prepare(w, x)
 			w.everyView(x)
 			if c.scratch {
@@ -148,15 +149,15 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 func TestReadIsRightWhileAWorkerSealsAndWritesGoOn(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	w.fold(smallSeals())
+	w.Fold(smallSeals())
 	x := w.writer("run-1")
-	x.start()
+	x.Start()
 	for range 60 {
-		x.turnOf(4 << 10)
+		x.TurnOf(4 << 10)
 		reply, a := w.get("run-1", schema.ViewEvents)
 		require.True(t, reply.Complete)
-		require.Equal(t, x.model(), reply.Head)
-		require.Len(t, a.records(t), len(x.acked))
+		require.Equal(t, x.Model(), reply.Head)
+		require.Len(t, a.records(t), len(x.Acked))
 	}
 	require.Zero(t, w.svc.Stats().Regressions.Load())
 	require.Zero(t, w.svc.Stats().Holes.Load())
@@ -177,12 +178,12 @@ func TestGapsAreNamedAndNeverFoldedOver(t *testing.T) {
 			w := newDamagedWorld(t)
 			x := w.aRun("run-1", 3, 10)
 			c.prepare(w, x)
-			w.deleteMsg(x.acked[9].Stream)
+			w.deleteMsg(x.Acked[9].Stream)
 			reply, a := w.get("run-1", schema.ViewEvents)
 			require.False(t, reply.Complete)
 			require.Len(t, reply.Gaps, 1)
 			require.Equal(t, schema.Gap{
-				Epoch: 1, From: 10, To: 13, Reason: schema.ReasonGap, At: schema.PositionOf(&x.acked[10]),
+				Epoch: 1, From: 10, To: 13, Reason: schema.ReasonGap, At: schema.PositionOf(&x.Acked[10]),
 			}, reply.Gaps[0])
 			require.EqualValues(t, 9, reply.Head.Sequence, "nothing behind the hole is folded")
 			require.Len(t, a.records(t), 12)
@@ -200,11 +201,11 @@ func TestEventsLostBeforeTheCheckpointAreNamed(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 5, 10)
-	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
-	w.deleteMsg(x.acked[7].Stream)
+	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
+	w.deleteMsg(x.Acked[7].Stream)
 	reply, _ := w.get("run-1", schema.ViewEvents)
 	require.False(t, reply.Complete)
-	require.Equal(t, x.model(), reply.Head, "the fold worker folded them: its head stands")
+	require.Equal(t, x.Model(), reply.Head, "the fold worker folded them: its head stands")
 	require.Len(t, reply.Gaps, 1)
 	require.EqualValues(t, "lost", reply.Gaps[0].Reason)
 	require.EqualValues(t, 8, reply.Gaps[0].From)
@@ -214,24 +215,24 @@ func TestMissingSegmentIsNamedAndTheRestSent(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
-	w.checkpointAt(x, len(x.acked), w.sealByHand(x, 24, 8, true))
-	stream, err := w.js.Stream(t.Context(), "KV_"+w.names.SegmentBucket())
+	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, true))
+	stream, err := w.JS.Stream(t.Context(), "KV_"+w.Names.SegmentBucket())
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.Names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
 	reply, a := w.get("run-1", schema.ViewEvents)
 	require.False(t, reply.Complete)
 	require.Len(t, reply.Gaps, 1)
 	require.EqualValues(t, 9, reply.Gaps[0].From)
 	require.Len(t, a.segments, 2)
-	require.Len(t, a.records(t), len(x.acked)-8)
+	require.Len(t, a.records(t), len(x.Acked)-8)
 }
 
 func TestCorruptSegmentEndsTheAnswerAsDamaged(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
-	w.checkpointAt(x, len(x.acked), w.sealByHand(x, 24, 8, true))
-	kv, err := w.js.KeyValue(t.Context(), w.names.SegmentBucket())
+	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, true))
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
 	require.NoError(t, err)
 	e, err := kv.Get(t.Context(), schema.SegmentKey("run-1", 2))
 	require.NoError(t, err)
@@ -243,18 +244,18 @@ func TestCorruptSegmentEndsTheAnswerAsDamaged(t *testing.T) {
 	require.Equal(t, schema.CodeDamaged, got.Code)
 	require.Contains(t, got.Message, "segment 2")
 	reply, _ := w.get("run-1", schema.ViewHead)
-	require.Equal(t, x.model(), reply.Head, "the head is still known")
+	require.Equal(t, x.Model(), reply.Head, "the head is still known")
 	a, err := w.ask(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents, After: 2})
 	require.NoError(t, err)
-	require.Len(t, a.records(t), len(x.acked)-16)
+	require.Len(t, a.records(t), len(x.Acked)-16)
 }
 
 func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 5, 10)
-	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
-	for _, r := range x.acked[15:] {
+	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
+	for _, r := range x.Acked[15:] {
 		w.deleteMsg(r.Stream)
 	}
 	reply, a := w.get("run-1", schema.ViewEvents)
@@ -274,8 +275,8 @@ func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 5, 10)
-	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
-	for _, r := range x.acked[15:] {
+	w.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
+	for _, r := range x.Acked[15:] {
 		w.deleteMsg(r.Stream)
 	}
 	told := func(sequence schema.Sequence) {
@@ -286,23 +287,23 @@ func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 			require.Equal(t, sequence, reply.Head.Sequence, view)
 			require.Len(t, reply.Gaps, 1, view)
 			g := reply.Gaps[0]
-			require.Equal(t, schema.Gap{Epoch: 1, From: 16, To: 21, At: x.model().Position, Reason: "lost"}, g, view)
+			require.Equal(t, schema.Gap{Epoch: 1, From: 16, To: 21, At: x.Model().Position, Reason: "lost"}, g, view)
 		}
 	}
 	told(15)
-	w.fold(fold.Config{})
+	w.Fold(fold.Config{})
 	anew := func(event string) *schema.Checkpoint {
 		t.Helper()
 		var c *schema.Checkpoint
 		require.Eventually(t, func() bool {
 			var err error
-			c, _, err = w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			c, _, err = w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			require.NoError(t, err)
 			return c.Position.ID == event
 		}, time.Minute, 10*time.Millisecond)
 		return c
 	}
-	require.Len(t, anew(schema.PositionOf(&x.acked[14]).ID).Lost, 1)
+	require.Len(t, anew(schema.PositionOf(&x.Acked[14]).ID).Lost, 1)
 	told(15)
 
 	reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q1"})
@@ -316,12 +317,12 @@ func TestPositionReUsedByAnotherEventIsNoticed(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
 	// A checkpoint of a log in which another event stood where the run's last one stands now.
-	c := &schema.Checkpoint{Head: x.model()}
+	c := &schema.Checkpoint{Head: x.Model()}
 	c.Position.ID = "run-1.1.21.00000000"
-	_, err := w.shard.Checkpoints.Put(t.Context(), c, 0)
+	_, err := w.Shard.Checkpoints.Put(t.Context(), c, 0)
 	require.NoError(t, err)
 	reply, _ := w.get("run-1", schema.ViewHead)
-	require.Equal(t, x.model(), reply.Head)
+	require.Equal(t, x.Model(), reply.Head)
 	require.True(t, reply.Complete)
 	require.Positive(t, w.svc.Stats().Regressions.Load())
 }
@@ -331,9 +332,9 @@ func TestLogPurgedByHandStillGivesWhatIsSealed(t *testing.T) {
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	w.sealByHand(x, 24, 8, false)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1"))))
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.Names.EventSubject("run-1"))))
 	reply, a := w.get("run-1", schema.ViewEvents)
 	require.EqualValues(t, 24, reply.Head.Sequence)
 	require.Len(t, a.records(t), 24)
@@ -344,12 +345,12 @@ func TestARunOfWhichOnlyTheCheckpointIsLeftIsDamagedAndNotUnknown(t *testing.T) 
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
-	c := &schema.Checkpoint{Head: x.model()}
-	_, err := w.shard.Checkpoints.Put(t.Context(), c, 0)
+	c := &schema.Checkpoint{Head: x.Model()}
+	_, err := w.Shard.Checkpoints.Put(t.Context(), c, 0)
 	require.NoError(t, err)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1"))))
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.Names.EventSubject("run-1"))))
 	for verb, request := range map[string]any{
 		schema.VerbGet: schema.GetRequest{}, schema.VerbRecover: takeover("executor-2", "req-1"),
 	} {
@@ -367,16 +368,16 @@ func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		names := schema.NamesOf("default", schema.ShardOf(id, 3))
 		x := w.writer(id)
-		x.w = &foldWorld{tb: t, js: w.js, names: names}
-		x.start()
+		x.World = &foldtest.World{TB: t, JS: w.JS, Names: names}
+		x.Start()
 		reply, _ := w.get(id, schema.ViewHead)
-		require.Equal(t, x.model(), reply.Head)
+		require.Equal(t, x.Model(), reply.Head)
 	}
 	w.stop()
 	// Another number of shards: runs stay where they began.
-	w.fleet.Shards = 2
-	w.provision()
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	w.Fleet.Shards = 2
+	w.Provision()
+	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
 	require.Equal(t, []int{3, 2}, settings.Generations)
 	w.serve(settings, serviceConfig{})
@@ -391,14 +392,14 @@ func TestStateOfARunWhoseLogBeginsAgainIsWhole(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
-	w.sealByHand(x, len(x.acked), 7, false)
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	w.sealByHand(x, len(x.Acked), 7, false)
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
-	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
-	_, err = w.js.CreateStream(t.Context(), stream.CachedInfo().Config)
+	require.NoError(t, w.JS.DeleteStream(t.Context(), w.Names.EventStream()))
+	_, err = w.JS.CreateStream(t.Context(), stream.CachedInfo().Config)
 	require.NoError(t, err)
-	x.last = 0
-	x.turnOf(10)
+	x.Last = 0
+	x.TurnOf(10)
 	reply, a := w.get("run-1", schema.ViewState)
 	require.True(t, reply.Complete, "%v", reply.Gaps)
 	state := decodeAs[schema.State](t, a.state)

@@ -16,16 +16,16 @@ import (
 
 // openCall publishes a turn that stands in the middle of a call.
 func (x *writer) openCall(id string, replay schema.Replay) {
-	x.w.tb.Helper()
-	x.turn++
-	x.publish(&schema.TurnStartedData{Turn: x.turn}, x.turn)
-	x.publish(&schema.ToolCalledData{ToolCallID: id, Name: "send", Replay: replay}, x.turn)
+	x.World.TB.Helper()
+	x.Turn++
+	x.Publish(&schema.TurnStartedData{Turn: x.Turn}, x.Turn)
+	x.Publish(&schema.ToolCalledData{ToolCallID: id, Name: "send", Replay: replay}, x.Turn)
 }
 
 // resume makes the writer the one that a takeover was granted to.
 func (x *writer) resume(r *schema.RecoverReply, executor string) {
-	x.run = schema.Writer{Fleet: "default", Run: x.run.Run, Executor: executor, Epoch: r.Epoch, Last: r.NextSequence - 1}
-	x.last = uint64(r.LastStream)
+	x.Run = schema.Writer{Fleet: "default", Run: x.Run.Run, Executor: executor, Epoch: r.Epoch, Last: r.NextSequence - 1}
+	x.Last = uint64(r.LastStream)
 }
 
 func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
@@ -43,16 +43,16 @@ func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
 	require.Len(t, reply.InDoubt, 1)
 	require.True(t, reply.InDoubt[0].Held)
 
-	e, err := old.run.Event(&schema.TurnEndedData{Turn: old.turn}, old.turn, time.Unix(1, 0), 0)
+	e, err := old.Run.Event(&schema.TurnEndedData{Turn: old.Turn}, old.Turn, time.Unix(1, 0), 0)
 	require.NoError(t, err)
 	header, body := e.Encode()
-	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: body},
-		jetstream.WithExpectLastSequencePerSubject(old.last))
+	_, err = w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("run-1"), Header: header, Data: body},
+		jetstream.WithExpectLastSequencePerSubject(old.Last))
 	require.ErrorContains(t, err, "wrong last sequence")
 
 	x.resume(reply, "executor-2")
-	x.publish(&schema.ToolSettledData{ToolCallID: "call-x", How: schema.SettledAbandoned, By: "executor-2"}, x.turn)
-	x.publish(&schema.TurnEndedData{Turn: x.turn}, x.turn)
+	x.Publish(&schema.ToolSettledData{ToolCallID: "call-x", How: schema.SettledAbandoned, By: "executor-2"}, x.Turn)
+	x.Publish(&schema.TurnEndedData{Turn: x.Turn}, x.Turn)
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.Empty(t, got.Head.OpenCalls)
 	require.EqualValues(t, 2, got.Head.Sequence)
@@ -98,7 +98,7 @@ func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Continued.Load())
 
 	x.resume(first, "executor-2")
-	x.turnOf(10)
+	x.TurnOf(10)
 	again, _ = w.recover("run-1", takeover("executor-2", "req-1"))
 	require.EqualValues(t, 2, again.Epoch)
 	require.EqualValues(t, 5, again.NextSequence, "behind what was written since")
@@ -116,10 +116,10 @@ func TestRefusedTakeovers(t *testing.T) {
 	w := newServiceWorld(t)
 	w.aRun("running", 1, 10)
 	ended := w.aRun("ended", 1, 10)
-	ended.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	ended.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	interrupted := w.aRun("interrupted", 1, 10)
-	interrupted.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
-	_, err := w.js.Publish(t.Context(), w.names.EventSubject("garbage"), []byte("no event"))
+	interrupted.Publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+	_, err := w.JS.Publish(t.Context(), w.Names.EventSubject("garbage"), []byte("no event"))
 	require.NoError(t, err)
 
 	req := func(change func(*schema.RecoverRequest)) schema.RecoverRequest {
@@ -180,7 +180,7 @@ func nested(n int) string {
 func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
 	second, _ := w.serve(settings, serviceConfig{Name: "service-2"})
 	w.aRun("run-1", 3, 10)
@@ -248,7 +248,7 @@ func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
 		t.Helper()
 		for size := 256 << 10; size > 0; size /= 2 {
 			for {
-				if _, err := w.js.Publish(t.Context(), w.names.EventSubject("filler"), make([]byte, size)); err != nil {
+				if _, err := w.JS.Publish(t.Context(), w.Names.EventSubject("filler"), make([]byte, size)); err != nil {
 					require.ErrorContains(t, err, "maximum bytes exceeded")
 					break
 				}
@@ -257,7 +257,7 @@ func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
 	}
 	fill()
 	got, _ := w.get("run-1", schema.ViewHead)
-	require.Equal(t, x.model(), got.Head)
+	require.Equal(t, x.Model(), got.Head)
 	fill()
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
 	require.EqualValues(t, 2, reply.Epoch)
@@ -277,7 +277,7 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 
 	e := w.refused(schema.VerbSettle, "run-1", req)
 	require.Equal(t, schema.CodeNotInDoubt, e.Code, "the executor is still at it")
-	x.publish(&schema.RunInterruptedData{Reason: schema.InterruptedShutdown}, 0)
+	x.Publish(&schema.RunInterruptedData{Reason: schema.InterruptedShutdown}, 0)
 	e = w.refused(schema.VerbSettle, "run-1", req)
 	require.Equal(t, schema.CodeNotInDoubt, e.Code)
 	require.Contains(t, e.Message, "its executor is gone")
@@ -323,8 +323,8 @@ func TestARequestSettlesACallOnce(t *testing.T) {
 	settled := w.control(schema.VerbSettle, "run-1", req)
 	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
 	x.resume(taken, "executor-2")
-	x.last = uint64(settled.Stream)
-	x.publish(&schema.ToolCalledData{ToolCallID: "call-x", Name: "send"}, 2)
+	x.Last = uint64(settled.Stream)
+	x.Publish(&schema.ToolCalledData{ToolCallID: "call-x", Name: "send"}, 2)
 	w.recover("run-1", takeover("executor-3", "req-2"))
 	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
 	got, _ := w.get("run-1", schema.ViewHead)
@@ -361,12 +361,12 @@ func TestPoisonDoesNotKeepARunFromBeingTakenOver(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	for _, header := range []nats.Header{nil, {"ce-specversion": {"9"}}, {"Status": {"204"}, "Description": {"EOB"}}, {"Nats-Sequence": {"1"}}} {
-		_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: []byte("poison")})
+		_, err := w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("run-1"), Header: header, Data: []byte("poison")})
 		require.NoError(t, err)
 	}
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.EqualValues(t, 4, got.Head.Counts.DeadLetters)
-	require.Equal(t, x.model().Digest, got.Head.Digest)
+	require.Equal(t, x.Model().Digest, got.Head.Digest)
 	reply, a := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "req-1", View: schema.ViewEvents})
 	require.EqualValues(t, 2, reply.Epoch)
 	require.True(t, reply.Complete)
@@ -378,8 +378,8 @@ func TestSettle_CallBeforeAnyTurn_LaterCallWithItsIDStaysOpen(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
-	x.start()
-	x.publish(&schema.ToolCalledData{ToolCallID: "a", Name: "send", Replay: schema.ReplayHold}, 0)
+	x.Start()
+	x.Publish(&schema.ToolCalledData{ToolCallID: "a", Name: "send", Replay: schema.ReplayHold}, 0)
 	x.openCall("a", schema.ReplayHold)
 	w.recover("run-1", takeover("executor-2", "req-1"))
 	early := schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "a"}, How: schema.SettledAbandoned, By: "alice"}

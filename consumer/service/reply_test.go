@@ -19,20 +19,20 @@ func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
 	var worker atomic.Pointer[fold.Worker]
 	w := newServiceWorld(t, foldedBy(&worker))
-	f, _ := w.fold(fold.Config{})
+	f, _ := w.Fold(fold.Config{})
 	worker.Store(f)
 	require.Eventually(t, f.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
 	x := w.writer("run-1")
-	x.start()
-	x.turnOf(100)
-	stored := w.log("run-1")
+	x.Start()
+	x.TurnOf(100)
+	stored := w.Log("run-1")
 	require.NotEmpty(t, stored)
 
-	listener := w.server.Conn(t)
+	listener := w.Server.Conn(t)
 	heard := make(chan *nats.Msg, 1<<10)
 	replies := []string{
-		"$JS.API.STREAM.PURGE." + w.names.EventStream(), "$KV." + w.names.SegmentBucket() + ".run-1.1", "$SRV.PING",
-		w.names.EventSubject("run-1"), schema.ServiceSubject(schema.VerbCleanup, "default", ""), "waymark.other", "elsewhere", "_INBOX", "_INBOXES.x",
+		"$JS.API.STREAM.PURGE." + w.Names.EventStream(), "$KV." + w.Names.SegmentBucket() + ".run-1.1", "$SRV.PING",
+		w.Names.EventSubject("run-1"), schema.ServiceSubject(schema.VerbCleanup, "default", ""), "waymark.other", "elsewhere", "_INBOX", "_INBOXES.x",
 	}
 	asked := map[string]int{}
 	for _, reply := range replies {
@@ -68,7 +68,7 @@ func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 		require.Failf(t, "the daemon published to a subject that is no inbox", "%s: %s", m.Subject, m.Data)
 	default:
 	}
-	require.Equal(t, stored, w.log("run-1"), "the log is as before")
+	require.Equal(t, stored, w.Log("run-1"), "the log is as before")
 	require.GreaterOrEqual(t, w.svc.Stats().Errors()[schema.CodeForbidden], int64(100))
 }
 
@@ -78,9 +78,9 @@ func TestService_RequestIsAReplyOfADaemon_NothingIsDone(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
-	x.start()
-	x.turnOf(100)
-	stored := w.log("run-1")
+	x.Start()
+	x.TurnOf(100)
+	stored := w.Log("run-1")
 	request := func(header nats.Header) *nats.Msg {
 		return &nats.Msg{Subject: schema.ServiceSubject(schema.VerbCancel, "default", "run-1"), Header: header, Data: []byte(`{"by":"me"}`)}
 	}
@@ -98,9 +98,9 @@ func TestService_RequestIsAReplyOfADaemon_NothingIsDone(t *testing.T) {
 	back.Reply = inbox
 	require.NoError(t, w.client.PublishMsg(back))
 	require.Eventually(t, func() bool { return w.svc.Stats().Errors()[schema.CodeForbidden] == before+1 }, time.Minute, 5*time.Millisecond)
-	require.Equal(t, stored, w.log("run-1"))
+	require.Equal(t, stored, w.Log("run-1"))
 	answer, err := w.client.RequestMsgWithContext(t.Context(), request(nil))
 	require.NoError(t, err)
 	require.Empty(t, answer.Header.Get(schema.HeaderErrorCode), "%s", answer.Data)
-	require.Greater(t, len(w.log("run-1")), len(stored), "the same request of a client is carried out")
+	require.Greater(t, len(w.Log("run-1")), len(stored), "the same request of a client is carried out")
 }

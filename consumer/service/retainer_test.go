@@ -28,7 +28,7 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *service.Config) {
 		c.Retention = func() schema.RetentionPolicy { return policy }
 	})
-	w.fold(eraseSoon())
+	w.Fold(eraseSoon())
 	stands := map[string]string{}
 	protected := map[string]bool{}
 	var last schema.StreamSequence
@@ -39,17 +39,17 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 			of := fmt.Sprintf("run-%02d", random.IntN(i))
 			reply, _ := w.get(of, schema.ViewHead)
 			reply, _ = w.at(of, schema.ViewHead, "event:"+reply.Head.Position.ID)
-			x.publish(&schema.RunStartedData{
+			x.Publish(&schema.RunStartedData{
 				Agent: "coder", Executor: "executor-1", ResumedFrom: of, Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head, nil),
 			}, 0)
 			stands[id] = of
-			x.turn = reply.Head.Turn
+			x.Turn = reply.Head.Turn
 		} else {
-			x.start()
+			x.Start()
 		}
-		x.turnOf(50 + random.IntN(400))
+		x.TurnOf(50 + random.IntN(400))
 		if random.IntN(6) == 0 {
-			x.publish(&schema.CheckpointMarkedData{Name: "pin"}, 0)
+			x.Publish(&schema.CheckpointMarkedData{Name: "pin"}, 0)
 			protected[id] = true
 		}
 		switch random.IntN(5) {

@@ -17,10 +17,10 @@ import (
 )
 
 func (w *serviceWorld) retry(run string) schema.RetryReply {
-	w.tb.Helper()
+	w.TB.Helper()
 	a, err := w.ask(schema.VerbRetry, run, []byte(nil))
-	require.NoError(w.tb, err)
-	return *decodeAs[schema.RetryReply](w.tb, a.first)
+	require.NoError(w.TB, err)
+	return *decodeAs[schema.RetryReply](w.TB, a.first)
 }
 
 // foldedBy lets a service know the fold worker of its only shard, which may begin later.
@@ -39,24 +39,24 @@ func TestRetry_ParkedRun_WorkerReportsOutcome(t *testing.T) {
 	t.Parallel()
 	var worker atomic.Pointer[fold.Worker]
 	w := newServiceWorld(t, foldedBy(&worker))
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
 	w.serve(settings, service.Config{Name: "service-2"}) // it does not fold
-	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
-	f, stop := w.fold(fold.Config{})
+	w.Limit("KV_"+w.Names.CheckpointBucket(), 3<<10)
+	f, stop := w.Fold(fold.Config{})
 	worker.Store(f)
 	x := w.writer("large")
-	x.start()
+	x.Start()
 	grow := func() {
 		t.Helper()
 		for i := range 12 {
-			x.publish(&schema.PhaseCompletedData{Phase: strings.Repeat("p", 250) + string(rune('a'+i))}, 0)
+			x.Publish(&schema.PhaseCompletedData{Phase: strings.Repeat("p", 250) + string(rune('a'+i))}, 0)
 		}
-		w.awaitPassed(x.last)
-		require.Len(t, w.parked(), 1)
+		w.AwaitPassed(x.Last)
+		require.Len(t, w.Parked(), 1)
 	}
 	grow()
-	require.Equal(t, 1, w.parked()[0].Tries)
+	require.Equal(t, 1, w.Parked()[0].Tries)
 
 	for tries := 2; tries < 5; tries++ { // its rest would be minutes by then
 		got := w.retry("large")
@@ -76,15 +76,15 @@ func TestRetry_ParkedRun_WorkerReportsOutcome(t *testing.T) {
 	}
 	many.Wait()
 
-	w.limit("KV_"+w.names.CheckpointBucket(), -1)
+	w.Limit("KV_"+w.Names.CheckpointBucket(), -1)
 	require.Equal(t, schema.RetryReply{Run: "large", Tried: true}, w.retry("large"))
-	require.Eventually(t, func() bool { return len(w.parked()) == 0 }, time.Minute, time.Millisecond)
-	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "large")
+	require.Eventually(t, func() bool { return len(w.Parked()) == 0 }, time.Minute, time.Millisecond)
+	c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "large")
 	require.NoError(t, err)
-	w.requireWhole(x, c)
+	w.RequireWhole(x.Writer, c)
 	require.Equal(t, schema.RetryReply{Run: "large"}, w.retry("large"), "it is parked no more")
 
-	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
+	w.Limit("KV_"+w.Names.CheckpointBucket(), 3<<10)
 	grow()
 	stop()
 	_, err = w.client.Request(schema.ServiceSubject(schema.VerbRetry, "default", "large"), nil, 300*time.Millisecond)

@@ -12,26 +12,26 @@ import (
 
 // rewind takes a run over behind one of its records, as the service will when it is asked to.
 func (w *serviceWorld) rewind(x *writer, record int) {
-	w.tb.Helper()
-	head := schema.NewHead("default", x.run.Run)
-	for i := range x.acked[:record] {
-		head.Apply(schema.NoKeys, &x.acked[i])
+	w.TB.Helper()
+	head := schema.NewHead("default", x.Run.Run)
+	for i := range x.Acked[:record] {
+		head.Apply(schema.NoKeys, &x.Acked[i])
 	}
 	at := head.Clone()
 	later := schema.NewLater(&at)
-	for i := record; i < len(x.acked); i++ {
-		later.Behind(&head, head.Apply(schema.NoKeys, &x.acked[i]))
+	for i := record; i < len(x.Acked); i++ {
+		later.Behind(&head, head.Apply(schema.NoKeys, &x.Acked[i]))
 	}
 	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
 	to, err := schema.RewindTo(point, &at, later)
-	require.NoError(w.tb, err)
-	e, err := schema.NewControl("default", "daemon", x.run.Run, head.Epoch+1, fmt.Sprintf("rewind%d", head.Records), &schema.RunResumedData{
+	require.NoError(w.TB, err)
+	e, err := schema.NewControl("default", "daemon", x.Run.Run, head.Epoch+1, fmt.Sprintf("rewind%d", head.Records), &schema.RunResumedData{
 		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: to,
 		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
 	}, time.Now())
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	header, body := e.Encode()
-	w.publishRaw(x.run.Run, header, body)
+	w.publishRaw(x.Run.Run, header, body)
 }
 
 // The state of a run that was rewound, within its segments or behind them, is the one at the record.
@@ -54,7 +54,7 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			require.False(t, state.Stale)
 			require.Equal(t, before.Messages, state.Messages)
 			require.Equal(t, before.Turns, state.Turns)
-			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.acked)), Epoch: 2}}, reply.Head.Superseded)
+			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.Acked)), Epoch: 2}}, reply.Head.Superseded)
 			require.Equal(t, before.Messages, w.stateOf("run-1", "end").Messages)
 			require.Empty(t, w.verify("run-1").Findings)
 			e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("turn:%d", before.Head.Turn+1), View: schema.ViewHead})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -118,11 +119,11 @@ func TestOlderBarriersArePurged(t *testing.T) {
 		w.get("run-1", schema.ViewHead)
 	}
 	require.EqualValues(t, 200, svc.Stats().Barriers.Load())
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(w.names.EventSubject(schema.BarrierRun)))
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(w.Names.EventSubject(schema.BarrierRun)))
 	require.NoError(t, err)
-	require.LessOrEqual(t, info.State.Subjects[w.names.EventSubject(schema.BarrierRun)], uint64(65))
+	require.LessOrEqual(t, info.State.Subjects[w.Names.EventSubject(schema.BarrierRun)], uint64(65))
 }
 
 func TestOverloadIsRefusedAtOnce(t *testing.T) {
@@ -194,24 +195,24 @@ func TestBytesInHandAreBounded(t *testing.T) {
 
 // long publishes a run of n events with payload bytes each, in atomic-free asynchronous singles.
 func (w *serviceWorld) long(id string, n, payload int) *writer {
-	w.tb.Helper()
+	w.TB.Helper()
 	x := w.writer(id)
-	x.start()
-	js, err := jetstream.New(w.nc, jetstream.WithPublishAsyncMaxPending(256))
-	require.NoError(w.tb, err)
+	x.Start()
+	js, err := jetstream.New(w.NC, jetstream.WithPublishAsyncMaxPending(256))
+	require.NoError(w.TB, err)
 	for i := range n {
-		d := &schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: string(noise(payload, int64(i))[1 : payload+1])}}
-		e, err := x.run.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
-		require.NoError(w.tb, err)
-		require.NoError(w.tb, x.run.Commit(e))
+		d := &schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: string(foldtest.Noise(payload, int64(i))[1 : payload+1])}}
+		e, err := x.Run.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
+		require.NoError(w.TB, err)
+		require.NoError(w.TB, x.Run.Commit(e))
 		header, body := e.Encode()
-		_, err = js.PublishMsgAsync(&nats.Msg{Subject: w.names.EventSubject(id), Header: header, Data: body})
-		require.NoError(w.tb, err)
+		_, err = js.PublishMsgAsync(&nats.Msg{Subject: w.Names.EventSubject(id), Header: header, Data: body})
+		require.NoError(w.TB, err)
 	}
 	select {
 	case <-js.PublishAsyncComplete():
 	case <-time.After(time.Minute):
-		require.FailNow(w.tb, "events not stored in time")
+		require.FailNow(w.TB, "events not stored in time")
 	}
 	return x
 }
@@ -236,7 +237,7 @@ func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
 			const events, payload = 640, 64 << 10
 			x := w.long("run-1", events, payload)
 			if sealed {
-				_, stop := w.fold(fold.Config{})
+				_, stop := w.Fold(fold.Config{})
 				w.awaitSealed(x, events/2)
 				stop()
 			}
@@ -296,9 +297,9 @@ func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
 
 // awaitSealed waits until that many of the run's events are in segments.
 func (w *serviceWorld) awaitSealed(x *writer, events int) {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool {
-		c, _, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), x.run.Run)
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
+		c, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), x.Run.Run)
 		return err == nil && c.Segments.Events >= int64(events)
 	}, 60*time.Second, 20*time.Millisecond)
 }
@@ -307,7 +308,7 @@ func TestClientThatVanishesEndsItsAnswerAlone(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 10 * time.Minute })
 	w.long("run-1", 200, 64<<10)
-	client := w.server.Conn(t)
+	client := w.Server.Conn(t)
 	sub, err := client.SubscribeSync(client.NewRespInbox())
 	require.NoError(t, err)
 	require.NoError(t, client.PublishRequest("waymark.get.default.run-1", sub.Subject, []byte(`{"view":"events"}`)))
@@ -370,10 +371,10 @@ func TestServerThatIsGoneGivesUnavailableAndComesBack(t *testing.T) {
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 500 * time.Millisecond })
 	x := w.aRun("run-1", 1, 10)
 	// The event stream loses its server while requests still arrive: deleting it is the nearest thing to that here.
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config
-	require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
+	require.NoError(t, w.JS.DeleteStream(t.Context(), cfg.Name))
 	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
 		var req any = schema.GetRequest{}
 		if verb == schema.VerbRecover {
@@ -384,40 +385,40 @@ func TestServerThatIsGoneGivesUnavailableAndComesBack(t *testing.T) {
 		require.Equal(t, schema.CodeUnavailable, e.Code)
 		require.Less(t, time.Since(start), time.Minute)
 	}
-	_, err = w.js.CreateStream(t.Context(), cfg)
+	_, err = w.JS.CreateStream(t.Context(), cfg)
 	require.NoError(t, err)
-	for _, r := range x.acked {
-		_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: r.Header, Data: r.Body})
+	for _, r := range x.Acked {
+		_, err := w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("run-1"), Header: r.Header, Data: r.Body})
 		require.NoError(t, err)
 	}
 	w.awaitHead("run-1")
 
 	// A restart of the server: the service and its subscriptions come back by themselves.
-	w.server.Restart(t)
+	w.Server.Restart(t)
 	require.Eventually(t, func() bool {
 		_, err := w.client.Request("waymark.get.default.run-1", nil, 200*time.Millisecond)
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
 	reply := w.awaitHead("run-1")
 	require.True(t, reply.Complete)
-	require.Equal(t, x.model().Digest, reply.Head.Digest)
+	require.Equal(t, x.Model().Digest, reply.Head.Digest)
 }
 
 // awaitHead asks for a run until it is answered: a request with a short timeout may be refused on a loaded machine.
 func (w *serviceWorld) awaitHead(run string) *schema.GetReply {
-	w.tb.Helper()
+	w.TB.Helper()
 	var reply *schema.GetReply
 	deadline := time.Now().Add(time.Minute)
 	for reply == nil {
 		a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead})
 		if err == nil {
-			reply = decodeAs[schema.GetReply](w.tb, a.first)
+			reply = decodeAs[schema.GetReply](w.TB, a.first)
 			continue
 		}
 		var e *schema.ServiceError
-		require.ErrorAs(w.tb, err, &e)
-		require.Equal(w.tb, schema.CodeUnavailable, e.Code)
-		require.True(w.tb, time.Now().Before(deadline), "no answer within a minute: %v", err)
+		require.ErrorAs(w.TB, err, &e)
+		require.Equal(w.TB, schema.CodeUnavailable, e.Code)
+		require.True(w.TB, time.Now().Before(deadline), "no answer within a minute: %v", err)
 	}
 	return reply
 }
@@ -468,8 +469,8 @@ func TestStopGivesUpAtTheEndOfTheGrace(t *testing.T) {
 func TestConnectionThatIsClosedEndsRun(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	nc := w.server.Conn(t)
-	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, newJS(t, nc), []*kvstore.Shard{w.shard}, time.Now)
+	nc := w.Server.Conn(t)
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, foldtest.JetStream(t, nc), []*kvstore.Shard{w.Shard}, time.Now)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -519,7 +520,7 @@ func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
 func FuzzRequests(f *testing.F) {
 	var worker atomic.Pointer[fold.Worker] // retry is answered by it
 	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&worker))
-	folding, _ := w.fold(fold.Config{})
+	folding, _ := w.Fold(fold.Config{})
 	worker.Store(folding)
 	require.Eventually(f, folding.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
 	x := w.aRun("run-1", 1, 10)
@@ -543,7 +544,7 @@ func FuzzRequests(f *testing.F) {
 		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"close","by":"e"}`))
 	}
 	f.Fuzz(func(t *testing.T, verb uint16, body []byte) {
-		w.tb = t
+		w.TB = t
 		v := verbs[int(verb)%len(verbs)]
 		run := "run-1"
 		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -31,10 +32,10 @@ func newGrowing(tb testing.TB) *growing {
 		f.QuotaBytes = kvstore.MinQuotaBytes
 		c.Refresh = func(ctx context.Context, after time.Time) error { return g.settings.Refresh(ctx, after) }
 	})
-	current, _, err := kvstore.NewFleets(g.js).Get(tb.Context(), "default")
+	current, _, err := kvstore.NewFleets(g.JS).Get(tb.Context(), "default")
 	require.NoError(tb, err)
-	nc := g.server.Conn(tb)
-	js := newJS(tb, nc)
+	nc := g.Server.Conn(tb)
+	js := foldtest.JetStream(tb, nc)
 	g.settings = consumer.NewSettings(current, nc, js, time.Now, natstest.Logger(tb), func(s schema.FleetSettings) error {
 		g.applied.Add(1)
 		if g.fails.Load() {
@@ -56,9 +57,9 @@ func newGrowing(tb testing.TB) *growing {
 }
 
 func (g *growing) reshard(shards int) {
-	g.tb.Helper()
-	_, err := kvstore.Change(g.tb.Context(), g.js, "default", func(c *kvstore.FleetConfig) { c.Shards = shards })
-	require.NoError(g.tb, err)
+	g.TB.Helper()
+	_, err := kvstore.Change(g.TB.Context(), g.JS, "default", func(c *kvstore.FleetConfig) { c.Shards = shards })
+	require.NoError(g.TB, err)
 }
 
 // generations are the numbers of shards that were applied.
@@ -69,8 +70,8 @@ func (g *growing) generations() []int {
 
 // follow follows the settings until the test ends.
 func (g *growing) follow() {
-	g.tb.Helper()
-	run(g.tb, g.settings.Run)
+	g.TB.Helper()
+	run(g.TB, g.settings.Run)
 }
 
 // run runs something until the test ends.
@@ -87,10 +88,10 @@ func run(tb testing.TB, of func(context.Context) error) {
 
 // begin starts a run in a shard.
 func (g *growing) begin(run string, shard int) *writer {
-	g.tb.Helper()
+	g.TB.Helper()
 	x := g.writer(run)
-	x.w = &foldWorld{tb: g.tb, js: g.js, names: schema.NamesOf("default", shard)}
-	x.start()
+	x.World = &foldtest.World{TB: g.TB, JS: g.JS, Names: schema.NamesOf("default", shard)}
+	x.Start()
 	return x
 }
 
@@ -101,12 +102,12 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 	g.reshard(5)
 	// Nobody told the service: it looks before it says that a run does not exist.
 	x := g.begin("run-1", schema.ShardOf("run-1", 5))
-	require.NotZero(t, x.w.names.Shard)
+	require.NotZero(t, x.World.Names.Shard)
 	reply, _ := g.get("run-1", schema.ViewHead)
-	require.Equal(t, x.model(), reply.Head)
+	require.Equal(t, x.Model(), reply.Head)
 	require.EqualValues(t, 1, g.applied.Load())
 	taken, _ := g.recover("run-1", takeover("executor-2", "req-1"))
-	require.Equal(t, x.w.names.Shard, taken.Shard, "the executor is told where to go on")
+	require.Equal(t, x.World.Names.Shard, taken.Shard, "the executor is told where to go on")
 	taken, _ = g.recover("before", takeover("executor-2", "req-2"))
 	require.Zero(t, taken.Shard, "runs stay where they began")
 	require.Equal(t, schema.CodeNotFound, g.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)

@@ -35,9 +35,9 @@ func newLagging(t *testing.T, cfg service.Config) *lagging {
 	w := newServiceWorld(t)
 	w.stop()
 	l := &lagging{serviceWorld: w}
-	nc := w.server.Conn(t)
+	nc := w.Server.Conn(t)
 	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
-		if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() {
+		if subject == "$JS.API.DIRECT.GET."+w.Names.EventStream() {
 			if every := l.every.Load(); every > 0 && rand.Int64N(every) == 0 {
 				l.stale.Add(1)
 				if lost := l.without.Load(); lost != 0 {
@@ -60,22 +60,22 @@ func newLagging(t *testing.T, cfg service.Config) *lagging {
 
 // freeze makes the copy: all that the log has now, and nothing of what comes.
 func (l *lagging) freeze() jetstream.Stream {
-	l.tb.Helper()
-	ctx := l.tb.Context()
-	real, err := l.js.Stream(ctx, l.names.EventStream())
-	require.NoError(l.tb, err)
+	l.TB.Helper()
+	ctx := l.TB.Context()
+	real, err := l.JS.Stream(ctx, l.Names.EventStream())
+	require.NoError(l.TB, err)
 	want := real.CachedInfo().State.LastSeq
-	cfg := jetstream.StreamConfig{Name: copyName, Mirror: &jetstream.StreamSource{Name: l.names.EventStream()}, AllowDirect: true}
-	stream, err := l.js.CreateStream(ctx, cfg)
-	require.NoError(l.tb, err)
-	require.Eventually(l.tb, func() bool {
+	cfg := jetstream.StreamConfig{Name: copyName, Mirror: &jetstream.StreamSource{Name: l.Names.EventStream()}, AllowDirect: true}
+	stream, err := l.JS.CreateStream(ctx, cfg)
+	require.NoError(l.TB, err)
+	require.Eventually(l.TB, func() bool {
 		info, err := stream.Info(ctx)
 		return err == nil && info.State.LastSeq >= want
 	}, time.Minute, 10*time.Millisecond)
 	cfg.Mirror = nil
 	cfg.Subjects = []string{"stale.copy"}
-	stream, err = l.js.UpdateStream(ctx, cfg)
-	require.NoError(l.tb, err)
+	stream, err = l.JS.UpdateStream(ctx, cfg)
+	require.NoError(l.TB, err)
 	return stream
 }
 
@@ -86,22 +86,22 @@ func TestStaleReplicaIsNeverTakenForTheWhole(t *testing.T) {
 	l.freeze()
 	l.every.Store(2)
 	for i := range 20 {
-		x.turnOf(10)
+		x.TurnOf(10)
 		reply, a := l.get("run-1", []string{schema.ViewHead, schema.ViewEvents}[i%2])
-		require.Equal(t, x.model(), reply.Head, "read %d", i)
+		require.Equal(t, x.Model(), reply.Head, "read %d", i)
 		require.True(t, reply.Complete)
 		if i%2 == 1 {
-			require.Len(t, a.records(t), len(x.acked))
+			require.Len(t, a.records(t), len(x.Acked))
 		}
 	}
 	for i := range 10 {
-		x.turnOf(10)
-		want := x.model()
+		x.TurnOf(10)
+		want := x.Model()
 		reply, _ := l.recover("run-1", takeover("executor-2", "req-"+string(rune('a'+i))))
 		require.Equal(t, want.Counts.Events+1, reply.Head.Counts.Events)
 		require.True(t, reply.Complete)
 		x.resume(reply, "executor-2")
-		x.acked = l.get2(x)
+		x.Acked = l.get2(x)
 	}
 	require.Positive(t, l.stale.Load())
 	require.Positive(t, l.svc.Stats().StaleAnswers.Load())
@@ -111,11 +111,11 @@ func TestStaleReplicaIsNeverTakenForTheWhole(t *testing.T) {
 
 // get2 reads the run's events from the real stream.
 func (l *lagging) get2(x *writer) []schema.Record {
-	l.tb.Helper()
+	l.TB.Helper()
 	l.every.Store(0)
 	defer l.every.Store(2)
-	_, a := l.get(x.run.Run, schema.ViewEvents)
-	return a.records(l.tb)
+	_, a := l.get(x.Run.Run, schema.ViewEvents)
+	return a.records(l.TB)
 }
 
 func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
@@ -127,7 +127,7 @@ func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		x := l.aRun(id, 1, 10)
 		reply, _ := l.get(id, schema.ViewHead)
-		require.Equal(t, x.model(), reply.Head)
+		require.Equal(t, x.Model(), reply.Head)
 		l.aRun(id+"2", 1, 10)
 		taken, _ := l.recover(id+"2", takeover("executor-2", "req-1"))
 		require.EqualValues(t, 2, taken.Epoch)
@@ -141,7 +141,7 @@ func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {
 	x := l.aRun("run-1", 3, 10)
 	l.freeze()
 	l.every.Store(1)
-	x.turnOf(10)
+	x.TurnOf(10)
 	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
 		var req any = schema.GetRequest{}
 		if verb == schema.VerbRecover {
@@ -160,7 +160,7 @@ func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {
 			return false
 		}
 		require.NoError(t, err)
-		require.Equal(t, x.model(), decodeAs[schema.GetReply](t, a.first).Head)
+		require.Equal(t, x.Model(), decodeAs[schema.GetReply](t, a.first).Head)
 		return true
 	}, time.Minute, 10*time.Millisecond)
 }
@@ -171,12 +171,12 @@ func TestCheckpointAheadOfAStaleReplicaIsTrusted(t *testing.T) {
 	l := newLagging(t, service.Config{})
 	x := l.aRun("run-1", 3, 10)
 	l.freeze()
-	x.turnOf(10)
-	l.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	x.TurnOf(10)
+	l.checkpointAt(x, len(x.Acked), schema.SegmentIndex{})
 	l.every.Store(2)
 	for range 10 {
 		reply, _ := l.get("run-1", schema.ViewHead)
-		require.Equal(t, x.model(), reply.Head)
+		require.Equal(t, x.Model(), reply.Head)
 		require.True(t, reply.Complete)
 	}
 	require.Zero(t, l.svc.Stats().Regressions.Load())
@@ -188,14 +188,14 @@ func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
 	l := newLagging(t, service.Config{})
 	x := l.aRun("run-1", 5, 10)
 	damaged := l.freeze()
-	require.NoError(t, damaged.DeleteMsg(t.Context(), uint64(x.acked[9].Stream)))
+	require.NoError(t, damaged.DeleteMsg(t.Context(), uint64(x.Acked[9].Stream)))
 	// Barriers reach the damaged replica too, or it would only be stale.
 	l.every.Store(3)
 	for range 12 {
 		reply, a := l.get("run-1", schema.ViewEvents)
-		require.Equal(t, x.model(), reply.Head)
+		require.Equal(t, x.Model(), reply.Head)
 		require.True(t, reply.Complete)
-		require.Len(t, a.records(t), len(x.acked))
+		require.Len(t, a.records(t), len(x.Acked))
 	}
 	require.Zero(t, l.svc.Stats().Holes.Load())
 }
@@ -207,12 +207,12 @@ func TestAControlEventThatOneReplicaLostIsNoGap(t *testing.T) {
 	x := l.aRun("run-1", 3, 10)
 	cancelled := l.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "operator-1"}).Stream
 	x.adopt(cancelled)
-	x.turnOf(10)
+	x.TurnOf(10)
 	l.without.Store(uint64(cancelled))
 	l.every.Store(2)
 	for i := range 12 {
 		reply, _ := l.get("run-1", []string{schema.ViewHead, schema.ViewEvents}[i%2])
-		require.Equal(t, x.model(), reply.Head, "read %d", i)
+		require.Equal(t, x.Model(), reply.Head, "read %d", i)
 		require.True(t, reply.Complete)
 	}
 	require.Positive(t, l.stale.Load())
@@ -224,7 +224,7 @@ func TestStaleJudgementIsProvenBeforeItIsBelieved(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	x := l.aRun("ended", 1, 10)
-	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	l.aRun("taken", 1, 10)
 	l.recover("taken", takeover("executor-2", "req-1"))
 	l.freeze()

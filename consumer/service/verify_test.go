@@ -23,26 +23,26 @@ import (
 )
 
 func (w *serviceWorld) verify(run string) *verify.Result {
-	w.tb.Helper()
-	v, err := verify.Run(w.tb.Context(), w.js, w.shard, "default", run)
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	v, err := verify.Run(w.TB.Context(), w.JS, w.Shard, "default", run)
+	require.NoError(w.TB, err)
 	for i := range v.Findings {
-		w.tb.Log(v.Findings[i].String())
+		w.TB.Log(v.Findings[i].String())
 	}
 	return v
 }
 
 // flipCheckpoint flips one bit of the latest checkpoint of a run, as the bucket has it, and returns its revision.
 func (w *serviceWorld) flipCheckpoint(run string) schema.Revision {
-	w.tb.Helper()
-	kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
-	require.NoError(w.tb, err)
-	e, err := kv.Get(w.tb.Context(), run)
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())
+	require.NoError(w.TB, err)
+	e, err := kv.Get(w.TB.Context(), run)
+	require.NoError(w.TB, err)
 	bad := append([]byte{}, e.Value()...)
 	bad[len(bad)/2] ^= 1
-	rev, err := kv.Put(w.tb.Context(), run, bad)
-	require.NoError(w.tb, err)
+	rev, err := kv.Put(w.TB.Context(), run, bad)
+	require.NoError(w.TB, err)
 	return schema.Revision(rev)
 }
 
@@ -68,7 +68,7 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 			w.sealByHand(x, 30, 7, false)
 		}},
 		{"with a duplicate and a dead letter in it", 1, 2, func(w *serviceWorld, x *writer) {
-			x.publish(&schema.ToolReturnedData{ToolCallID: "unknown", Result: []byte(`1`)}, 10)
+			x.Publish(&schema.ToolReturnedData{ToolCallID: "unknown", Result: []byte(`1`)}, 10)
 			w.checkpointAt(x, 43, w.sealByHand(x, 43, 30, false))
 		}},
 	} {
@@ -77,11 +77,11 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 			w, x := pointWorld(t, c.prepare)
 			v := w.verify("run-1")
 			require.Empty(t, v.Findings)
-			head := x.model()
+			head := x.Model()
 			require.Equal(t, head.Digest, v.Digest)
 			require.Equal(t, head.Position, v.Position)
 			require.Equal(t, head.Counts.Events, v.Events)
-			require.Equal(t, int64(len(x.acked)), v.Records)
+			require.Equal(t, int64(len(x.Acked)), v.Records)
 			require.Equal(t, c.checkpoints, v.Checkpoints)
 			require.Equal(t, c.segments, v.Segments)
 		})
@@ -91,11 +91,11 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 func TestARunOfTheWorkerIsVerifiedWhole(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	_, stop := w.fold(smallSeals())
+	_, stop := w.Fold(smallSeals())
 	x := w.aRun("run-1", 40, 3000)
-	at := x.acked[len(x.acked)-1].Stream
+	at := x.Acked[len(x.Acked)-1].Stream
 	require.Eventually(t, func() bool {
-		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+		c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 		return err == nil && c.Position.Stream >= at
 	}, time.Minute, 10*time.Millisecond)
 	stop()
@@ -103,7 +103,7 @@ func TestARunOfTheWorkerIsVerifiedWhole(t *testing.T) {
 	require.Empty(t, v.Findings)
 	require.Positive(t, v.Segments)
 	require.Positive(t, v.Checkpoints)
-	require.Equal(t, x.model().Digest, v.Digest)
+	require.Equal(t, x.Model().Digest, v.Digest)
 }
 
 func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
@@ -122,15 +122,15 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 		}, func(f *verify.Finding) bool { return f.In == verify.InCheckpoint && f.Instead != "" }, "checkpoint"},
 		{"of the only checkpoint", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
-			kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
-			require.NoError(w.tb, err)
-			e, err := kv.Get(w.tb.Context(), "run-1")
-			require.NoError(w.tb, err)
+			kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())
+			require.NoError(w.TB, err)
+			e, err := kv.Get(w.TB.Context(), "run-1")
+			require.NoError(w.TB, err)
 			bad := append([]byte{}, e.Value()...)
 			bad[len(bad)/2] ^= 1
-			require.NoError(w.tb, kv.Purge(w.tb.Context(), "run-1"))
-			_, err = kv.Put(w.tb.Context(), "run-1", bad)
-			require.NoError(w.tb, err)
+			require.NoError(w.TB, kv.Purge(w.TB.Context(), "run-1"))
+			_, err = kv.Put(w.TB.Context(), "run-1", bad)
+			require.NoError(w.TB, err)
 		}, func(f *verify.Finding) bool {
 			return f.In == verify.InCheckpoint && f.Instead == "segments and log"
 		}, "segments and log"},
@@ -147,7 +147,7 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 			v := w.verify("run-1")
 			require.NotEmpty(t, v.Findings)
 			require.True(t, c.finding(&v.Findings[0]), v.Findings[0].String())
-			require.Equal(t, x.model().Digest, v.Digest, "the run itself is whole")
+			require.Equal(t, x.Model().Digest, v.Digest, "the run itself is whole")
 
 			for i, view := range []string{schema.ViewEvents, schema.ViewState, schema.ViewHead} {
 				reply, a := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: fmt.Sprint(i), View: view})
@@ -173,11 +173,11 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 
 // flipInLog flips one bit of an event's body in the files of the server, which is stopped meanwhile.
 func (w *serviceWorld) flipInLog(marker string) {
-	w.tb.Helper()
-	w.server.Stop(w.tb)
+	w.TB.Helper()
+	w.Server.Stop(w.TB)
 	flipped := 0
-	require.NoError(w.tb, filepath.WalkDir(w.server.StateDir(), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.Contains(path, w.names.EventStream()) || filepath.Ext(path) != ".blk" {
+	require.NoError(w.TB, filepath.WalkDir(w.Server.StateDir(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.Contains(path, w.Names.EventStream()) || filepath.Ext(path) != ".blk" {
 			return err
 		}
 		content, err := os.ReadFile(path)
@@ -192,10 +192,10 @@ func (w *serviceWorld) flipInLog(marker string) {
 		content[at] ^= 1
 		return os.WriteFile(path, content, 0o600)
 	}))
-	require.Equal(w.tb, 1, flipped, "the event is in one file")
-	w.server.Resume(w.tb)
-	require.Eventually(w.tb, func() bool {
-		if _, err := w.js.Stream(w.tb.Context(), w.names.EventStream()); err != nil || !w.client.IsConnected() {
+	require.Equal(w.TB, 1, flipped, "the event is in one file")
+	w.Server.Resume(w.TB)
+	require.Eventually(w.TB, func() bool {
+		if _, err := w.JS.Stream(w.TB.Context(), w.Names.EventStream()); err != nil || !w.client.IsConnected() {
 			return false
 		}
 		_, err := w.client.Request(schema.ServiceSubject(schema.VerbFleet, "default", ""), nil, 10*time.Second)
@@ -213,9 +213,9 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 		v := w.verify("run-1")
 		require.Len(t, v.Findings, 1)
 		require.Equal(t, verify.InLog, v.Findings[0].In)
-		require.Equal(t, x.acked[21].Stream, v.Findings[0].Event.Stream)
+		require.Equal(t, x.Acked[21].Stream, v.Findings[0].Event.Stream)
 		require.Equal(t, "its segment", v.Findings[0].Instead)
-		require.Equal(t, x.model().Digest, v.Digest)
+		require.Equal(t, x.Model().Digest, v.Digest)
 		w.requireFirst(x, "mark:"+marker, 22)
 		reply, a := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r", View: schema.ViewEvents})
 		require.True(t, reply.Complete)
@@ -224,7 +224,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 	t.Run("when only a checkpoint knows it", func(t *testing.T) {
 		t.Parallel()
 		w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, schema.SegmentIndex{}) })
-		want := x.model()
+		want := x.Model()
 		w.flipInLog(marker)
 		v := w.verify("run-1")
 		named := false
@@ -249,47 +249,47 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 		in      string
 		problem string
 	}{
-		{"an event that is gone from the log", func(w *serviceWorld, x *writer) { w.deleteMsg(x.acked[20].Stream) }, verify.InLog, "21 to 42 of epoch 1 are missing"},
+		{"an event that is gone from the log", func(w *serviceWorld, x *writer) { w.deleteMsg(x.Acked[20].Stream) }, verify.InLog, "21 to 42 of epoch 1 are missing"},
 		{"a segment that is gone", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
-			w.loseSegment("run-1", 3)
+			w.LoseSegment("run-1", 3)
 		}, verify.InSegment, "it is counted and not there"},
 		{"a checkpoint that knows more than the log", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 42, schema.SegmentIndex{})
-			w.deleteMsg(x.acked[41].Stream)
+			w.deleteMsg(x.Acked[41].Stream)
 		}, verify.InCheckpoint, "where segments and log have nothing of the run"},
 		{"a checkpoint that is not the fold", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 20, schema.SegmentIndex{})
-			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
-			require.NoError(w.tb, err)
+			c, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-1")
+			require.NoError(w.TB, err)
 			c.Executor, c.Turn = "somebody", 9
-			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
-			require.NoError(w.tb, err)
+			_, err = w.Shard.Checkpoints.Put(w.TB.Context(), c, rev)
+			require.NoError(w.TB, err)
 		}, verify.InCheckpoint, "executor, turn differ"},
 		{"a checkpoint that counts a tail otherwise", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 20, schema.SegmentIndex{})
-			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
-			require.NoError(w.tb, err)
+			c, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-1")
+			require.NoError(w.TB, err)
 			c.TailEvents++
-			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
-			require.NoError(w.tb, err)
+			_, err = w.Shard.Checkpoints.Put(w.TB.Context(), c, rev)
+			require.NoError(w.TB, err)
 		}, verify.InCheckpoint, "counts 21 events behind its segments, there are 20"},
 		{"an event that was sealed otherwise than it was logged", func(w *serviceWorld, x *writer) {
 			// What is no part of the CloudEvent does not change the fold.
-			header := maps.Clone(x.acked[5].Header)
+			header := maps.Clone(x.Acked[5].Header)
 			header["X-Note"] = []string{"changed"}
-			x.acked[5].Header = header
+			x.Acked[5].Header = header
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
 		}, verify.InLog, "is not the event that was sealed"},
 		{"a forged event in an executor's place", func(w *serviceWorld, x *writer) {
-			e, err := x.run.Event(&schema.CheckpointMarkedData{Name: "forged"}, 0, time.Unix(1_700_000_000, 0), 0)
-			require.NoError(w.tb, err)
+			e, err := x.Run.Event(&schema.CheckpointMarkedData{Name: "forged"}, 0, time.Unix(1_700_000_000, 0), 0)
+			require.NoError(w.TB, err)
 			e.Data = []byte(`{"name":"other"}`)
-			at := x.send(e)
-			x.acked = x.acked[:len(x.acked)-1]
-			require.NotZero(w.tb, at)
-			require.NoError(w.tb, x.run.Commit(e))
-			x.publish(&schema.CheckpointMarkedData{Name: "behind it"}, 0)
+			at := x.Send(e)
+			x.Acked = x.Acked[:len(x.Acked)-1]
+			require.NotZero(w.TB, at)
+			require.NoError(w.TB, x.Run.Commit(e))
+			x.Publish(&schema.CheckpointMarkedData{Name: "behind it"}, 0)
 		}, verify.InLog, "does not match the content"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -315,23 +315,23 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
 		for _, n := range []int{0, 1, 2, 7, 8, 20} {
-			w.deleteMsg(x.acked[n].Stream)
+			w.deleteMsg(x.Acked[n].Stream)
 		}
 	})
 	v := w.verify("run-1")
 	require.Len(t, v.Findings, 1, "without a crash it is damage")
 	require.Equal(t, "its segment", v.Findings[0].Instead)
-	incarnation, err := w.shard.Incarnation(t.Context())
+	incarnation, err := w.Shard.Incarnation(t.Context())
 	require.NoError(t, err)
 	// As the purger leaves it when the server's start was unclean.
-	_, err = kvstore.NewPurgeMarks(w.js).Put(t.Context(), w.names, kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "purger"}}, 0)
+	_, err = kvstore.NewPurgeMarks(w.JS).Put(t.Context(), w.Names, kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "purger"}}, 0)
 	require.NoError(t, err)
 	v = w.verify("run-1")
 	require.Empty(t, v.Findings)
 	require.EqualValues(t, 3, v.LogMissing)
 	reply, a := w.get("run-1", schema.ViewEvents)
 	require.True(t, reply.Complete)
-	require.Len(t, a.records(t), len(x.acked))
+	require.Len(t, a.records(t), len(x.Acked))
 }
 
 // The purger purges what is sealed while somebody reads it: the reader has the beginning of a log that begins elsewhere now.
@@ -341,16 +341,16 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 		t.Run(fmt.Sprintf("left: %d", left), func(t *testing.T) {
 			t.Parallel()
 			w, x := pointWorld(t, func(*serviceWorld, *writer) {})
-			n := len(x.acked)
+			n := len(x.Acked)
 			w.sealByHand(x, n, 7, false)
-			stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+			stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 			require.NoError(t, err)
-			nc := w.server.Conn(t)
+			nc := w.Server.Conn(t)
 			var once sync.Once
 			js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
-				if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() {
+				if subject == "$JS.API.DIRECT.GET."+w.Names.EventStream() {
 					once.Do(func() {
-						err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1")), jetstream.WithPurgeKeep(uint64(left)))
+						err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.Names.EventSubject("run-1")), jetstream.WithPurgeKeep(uint64(left)))
 						if err != nil {
 							t.Error(err)
 						}
@@ -369,6 +369,6 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 func TestWhatIsNotThereIsNotVerified(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	_, err := verify.Run(t.Context(), w.js, w.shard, "default", "nobody")
+	_, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "nobody")
 	require.ErrorIs(t, err, verify.ErrNoRun)
 }

@@ -19,14 +19,14 @@ func TestARequestThatWaitedForItsWholeTimeIsRefusedAndNotServed(t *testing.T) {
 	w.aRun("run-1", 1, 10)
 	var later atomic.Int64
 	now := func() time.Time { return time.Unix(1_700_000_000+later.Load(), 0) }
-	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1", Workers: 1, Streams: 1, Timeout: 2 * time.Second}, w.js, []*kvstore.Shard{w.shard}, now)
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1", Workers: 1, Streams: 1, Timeout: 2 * time.Second}, w.JS, []*kvstore.Shard{w.Shard}, now)
 	require.NoError(t, err)
 	w.start(svc)
 	// A log that is gone keeps the only worker busy until the first request's time is over.
-	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config
-	require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
+	require.NoError(t, w.JS.DeleteStream(t.Context(), cfg.Name))
 	inbox := w.client.NewRespInbox()
 	sub, err := w.client.SubscribeSync(inbox)
 	require.NoError(t, err)

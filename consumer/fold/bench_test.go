@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -18,7 +19,7 @@ import (
 func BenchmarkFoldCatchingUp(b *testing.B) {
 	const runs, turns = 64, 50
 	for b.Loop() {
-		w := newFoldWorld(b)
+		w := newWorld(b)
 		var msgs []*nats.Msg
 		lastOf := make(map[string]int)
 		for i := range runs {
@@ -29,15 +30,15 @@ func BenchmarkFoldCatchingUp(b *testing.B) {
 				require.NoError(b, err)
 				require.NoError(b, x.Commit(e))
 				header, body := e.Encode()
-				msgs = append(msgs, &nats.Msg{Subject: w.names.EventSubject(run), Header: header, Data: body})
+				msgs = append(msgs, &nats.Msg{Subject: w.Names.EventSubject(run), Header: header, Data: body})
 			}
 			add(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1"}, 0)
 			for t := range int32(turns) {
 				id := fmt.Sprintf("call-%d", t)
-				add(&schema.TurnStartedData{Turn: t + 1, Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(string(noise(250, int64(t))))}}}}, t+1)
-				add(&schema.ToolCalledData{ToolCallID: id, Name: "read", Arguments: noise(250, int64(t)), Replay: schema.ReplayPure}, t+1)
-				add(&schema.ToolReturnedData{ToolCallID: id, Result: noise(4096, int64(t))}, t+1)
-				add(&schema.TurnEndedData{Turn: t + 1, Messages: []schema.Message{{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(string(noise(2048, int64(t))))}}}}, t+1)
+				add(&schema.TurnStartedData{Turn: t + 1, Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(string(foldtest.Noise(250, int64(t))))}}}}, t+1)
+				add(&schema.ToolCalledData{ToolCallID: id, Name: "read", Arguments: foldtest.Noise(250, int64(t)), Replay: schema.ReplayPure}, t+1)
+				add(&schema.ToolReturnedData{ToolCallID: id, Result: foldtest.Noise(4096, int64(t))}, t+1)
+				add(&schema.TurnEndedData{Turn: t + 1, Messages: []schema.Message{{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(string(foldtest.Noise(2048, int64(t))))}}}}, t+1)
 			}
 			lastOf[run] = len(msgs)
 		}
@@ -45,14 +46,14 @@ func BenchmarkFoldCatchingUp(b *testing.B) {
 		var last jetstream.PubAckFuture
 		for _, m := range msgs {
 			var err error
-			last, err = w.js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)) // a busy disk is slow, not at fault
+			last, err = w.JS.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)) // a busy disk is slow, not at fault
 			require.NoError(b, err)
 		}
-		<-w.js.PublishAsyncComplete()
+		<-w.JS.PublishAsyncComplete()
 		ack := <-last.Ok()
 		raw := time.Since(began)
 		began = time.Now()
-		f, stop := w.fold(fold.Config{})
+		f, stop := w.Fold(fold.Config{})
 		require.Eventually(b, func() bool { return f.Stats().Position.Load() >= ack.Sequence }, time.Minute, time.Millisecond)
 		fold := time.Since(began)
 		stop()

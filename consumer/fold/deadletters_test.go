@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"fmt"
@@ -21,26 +21,26 @@ func awaitFolded(t *testing.T, f *fold.Worker, at uint64) {
 }
 
 // garbage publishes n messages that no fold accepts.
-func (w *foldWorld) garbage(run string, n int) {
-	w.tb.Helper()
+func (w *world) garbage(run string, n int) {
+	w.TB.Helper()
 	for i := range n {
-		_, err := w.js.PublishMsgAsync(&nats.Msg{Subject: w.names.EventSubject(run), Data: fmt.Appendf(nil, "garbage %d", i)})
-		require.NoError(w.tb, err)
+		_, err := w.JS.PublishMsgAsync(&nats.Msg{Subject: w.Names.EventSubject(run), Data: fmt.Appendf(nil, "garbage %d", i)})
+		require.NoError(w.TB, err)
 	}
-	<-w.js.PublishAsyncComplete()
+	<-w.JS.PublishAsyncComplete()
 }
 
 func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
+	w := newWorld(t)
 	const n = 50
 	w.garbage("run-1", n)
-	require.NoError(t, w.js.DeleteStream(t.Context(), schema.DeadLetterStream("default")))
+	require.NoError(t, w.JS.DeleteStream(t.Context(), schema.DeadLetterStream("default")))
 	puts := make(chan *nats.Msg, 4*n)
-	_, err := w.nc.ChanSubscribe(schema.DeadLetterSubjects("default"), puts) // in the place of the stream
+	_, err := w.NC.ChanSubscribe(schema.DeadLetterSubjects("default"), puts) // in the place of the stream
 	require.NoError(t, err)
-	require.NoError(t, w.nc.Flush())
-	f, _ := w.fold(fold.Config{})
+	require.NoError(t, w.NC.Flush())
+	f, _ := w.Fold(fold.Config{})
 	// batch takes the letters of one try, none of which is answered before the last one came.
 	batch := func() (all []*nats.Msg) {
 		for range n {
@@ -59,12 +59,12 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 	for _, m := range first[1:] {
 		require.NoError(t, m.Respond(ack))
 	}
-	_, _, err = w.shard.Checkpoints.Watermark(t.Context())
+	_, _, err = w.Shard.Checkpoints.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrNotFound, "a letter is under way")
 	require.NoError(t, first[0].Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"the disk failed"}}`)))
 	// The reign ends, as a crash would end it, and the next one stores all of them again.
 	again := batch()
-	_, _, err = w.shard.Checkpoints.Watermark(t.Context())
+	_, _, err = w.Shard.Checkpoints.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrNotFound, "a letter was refused, so the watermark is not behind it")
 	require.EqualValues(t, 1, f.Stats().Failures.Load())
 	for i, m := range again {
@@ -78,17 +78,17 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 
 func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
+	w := newWorld(t)
 	const n = fold.LetterBurst/(4<<10) + 500
 	w.garbage("flood", n)
 	w.garbage("run-1", 1)
-	f, _ := w.fold(fold.Config{})
+	f, _ := w.Fold(fold.Config{})
 	awaitFolded(t, f, n+1)
 	filed, dropped := f.Stats().DeadLetters.Load(), f.Stats().DeadLettersDropped.Load()
 	require.EqualValues(t, n+1, filed+dropped)
 	require.GreaterOrEqual(t, dropped, int64(400), "some are allowed by the time that passed")
 	require.GreaterOrEqual(t, filed, int64(fold.LetterBurst/(4<<10)))
-	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	dead, err := kvstore.NewDeadLetters(w.JS, "default")
 	require.NoError(t, err)
 	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: "run-1"}, 0, 10)
 	require.NoError(t, err)
@@ -99,13 +99,13 @@ func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
 
 func TestFold_DeadLetterTooLarge_ShardGoesOn(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
-	w.limit(schema.DeadLetterStream("default"), 2<<10)
-	_, err := w.js.Publish(t.Context(), w.names.EventSubject("run-1"), make([]byte, 4<<10))
+	w := newWorld(t)
+	w.Limit(schema.DeadLetterStream("default"), 2<<10)
+	_, err := w.JS.Publish(t.Context(), w.Names.EventSubject("run-1"), make([]byte, 4<<10))
 	require.NoError(t, err)
-	f, _ := w.fold(fold.Config{})
+	f, _ := w.Fold(fold.Config{})
 	awaitFolded(t, f, 1)
-	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	dead, err := kvstore.NewDeadLetters(w.JS, "default")
 	require.NoError(t, err)
 	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestFold_DeadLetterTooLarge_ShardGoesOn(t *testing.T) {
 	require.Equal(t, 4<<10, list[0].Cut)
 
 	// Not even its description fits.
-	w.limit(schema.DeadLetterStream("default"), 10)
+	w.Limit(schema.DeadLetterStream("default"), 10)
 	w.garbage("run-1", 1)
 	awaitFolded(t, f, 2)
 	require.EqualValues(t, 1, f.Stats().DeadLetters.Load())

@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"context"
@@ -12,25 +12,26 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // olderCheckpoint is run-1 with two turns that are folded, and a checkpoint that counts the first alone.
-func (w *foldWorld) olderCheckpoint() *writer {
-	w.tb.Helper()
-	x, _, _ := w.foldedTurn(10)
-	older, _, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
-	require.NoError(w.tb, err)
-	_, stop := w.fold(fold.Config{Holder: "worker-2"})
-	at := x.turnOf(10)
-	w.await("the turn that is lost", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+func (w *world) olderCheckpoint() *foldtest.Writer {
+	w.TB.Helper()
+	x, _, _ := w.FoldedTurn(10)
+	older, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-1")
+	require.NoError(w.TB, err)
+	_, stop := w.Fold(fold.Config{Holder: "worker-2"})
+	at := x.TurnOf(10)
+	w.Await("the turn that is lost", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	stop()
-	_, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
-	require.NoError(w.tb, err)
-	_, err = w.shard.Checkpoints.Put(w.tb.Context(), older, rev)
-	require.NoError(w.tb, err)
+	_, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-1")
+	require.NoError(w.TB, err)
+	_, err = w.Shard.Checkpoints.Put(w.TB.Context(), older, rev)
+	require.NoError(w.TB, err)
 	return x
 }
 
@@ -41,26 +42,26 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 	for name, cas := range map[string]bool{"behind a compare-and-set": true, "of an executor that does not compare": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newFoldWorld(t)
+			w := newWorld(t)
 			x := w.olderCheckpoint()
 			at := schema.StreamSequence(0)
-			worker, _ := w.fold(fold.Config{Holder: "worker-3"})
-			x.turn++
-			e, err := x.run.Event(&schema.TurnStartedData{Turn: x.turn}, x.turn, time.Unix(1_800_000_000, 0), 0)
+			worker, _ := w.Fold(fold.Config{Holder: "worker-3"})
+			x.Turn++
+			e, err := x.Run.Event(&schema.TurnStartedData{Turn: x.Turn}, x.Turn, time.Unix(1_800_000_000, 0), 0)
 			require.NoError(t, err)
-			require.NoError(t, x.run.Commit(e))
+			require.NoError(t, x.Run.Commit(e))
 			if cas {
-				at = x.send(e)
+				at = x.Send(e)
 			} else {
 				header, body := e.Encode()
-				ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: body}, jetstream.WithMsgID(e.ID))
+				ack, err := w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("run-1"), Header: header, Data: body}, jetstream.WithMsgID(e.ID))
 				require.NoError(t, err)
 				at = schema.StreamSequence(ack.Sequence)
-				x.acked = append(x.acked, schema.NewRecord(at, header, body))
+				x.Acked = append(x.Acked, schema.NewRecord(at, header, body))
 			}
-			c := w.await("the event behind it", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-			require.Equal(t, x.model(), c.Head)
-			require.EqualValues(t, len(x.acked), c.TailEvents+c.Segments.Events)
+			c := w.Await("the event behind it", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+			require.Equal(t, x.Model(), c.Head)
+			require.EqualValues(t, len(x.Acked), c.TailEvents+c.Segments.Events)
 			require.Zero(t, worker.Stats().DeadLetters.Load())
 		})
 	}
@@ -69,33 +70,33 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 // The log went back, and gave the places away again to others before anybody looked: nothing but the run itself tells.
 func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
-	x, at, _ := w.foldedTurn(10)
-	worker, stop := w.fold(fold.Config{Holder: "worker-2"})
-	ack, err := w.js.Publish(t.Context(), w.names.EventSubject("run-2"), []byte("garbage"))
+	w := newWorld(t)
+	x, at, _ := w.FoldedTurn(10)
+	worker, stop := w.Fold(fold.Config{Holder: "worker-2"})
+	ack, err := w.JS.Publish(t.Context(), w.Names.EventSubject("run-2"), []byte("garbage"))
 	require.NoError(t, err)
 	require.EqualValues(t, at+1, ack.Sequence)
 	require.Eventually(t, func() bool { return worker.Stats().Position.Load() == ack.Sequence }, time.Minute, time.Millisecond)
 	stop()
-	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	c, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	c.Position = schema.Position{Stream: at + 1, ID: "run-1.1.6.00000000"}
 	c.Sequence++
-	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
+	_, err = w.Shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	_, _ = w.fold(fold.Config{Holder: "worker-3"})
-	at = x.turnOf(10)
-	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
-	require.Equal(t, x.model(), c.Head)
+	_, _ = w.Fold(fold.Config{Holder: "worker-3"})
+	at = x.TurnOf(10)
+	c = w.Await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
+	require.Equal(t, x.Model(), c.Head)
 }
 
 // Without an event of its own nothing would ever load such a run, and what the fold worker says of it would be refused for ever.
 func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
+	w := newWorld(t)
 	x := w.olderCheckpoint()
-	nc := w.server.Conn(t)
-	roster := liveness.NewLiveRuns([]*kvstore.Shard{w.shard}, 0, time.Now, natstest.Logger(t))
+	nc := w.Server.Conn(t)
+	roster := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, time.Now, natstest.Logger(t))
 	heartbeats := liveness.NewHeartbeats("default", nc, time.Now, natstest.Logger(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var group errgroup.Group
@@ -105,9 +106,9 @@ func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 		cancel()
 		require.NoError(t, group.Wait())
 	}()
-	_, stop := w.fold(fold.Config{Holder: "worker-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
+	_, stop := w.Fold(fold.Config{Holder: "worker-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
 	defer stop()
-	c := w.await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
-	require.Equal(t, len(x.acked)+1, int(c.Counts.Events))
+	c := w.Await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
+	require.Equal(t, len(x.Acked)+1, int(c.Counts.Events))
 	require.True(t, c.Complete())
 }

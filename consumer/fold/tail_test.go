@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -18,30 +19,30 @@ func TestSegmentsAreTheSameFromMemoryAndFromTheLog(t *testing.T) {
 	t.Parallel()
 	const runs = 5
 	folded := func(room int64) (stored [][]byte, read int) {
-		w := newFoldWorld(t)
-		writers := make([]*writer, runs)
+		w := newWorld(t)
+		writers := make([]*foldtest.Writer, runs)
 		for i := range writers {
-			writers[i] = w.writer(fmt.Sprintf("run-%d", i))
-			writers[i].start()
+			writers[i] = w.Writer(fmt.Sprintf("run-%d", i))
+			writers[i].Start()
 		}
 		for n := range 12 {
 			for i, x := range writers {
-				x.turnOf(600 * (1 + (i+n)%4))
+				x.TurnOf(600 * (1 + (i+n)%4))
 			}
 		}
 		var at schema.StreamSequence
 		for _, x := range writers {
-			at = x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+			at = x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 		}
-		f, stop := w.fold(fold.Config{SealBytes: 8 << 10, SealMaxBytes: 12 << 10, BatchEvents: 40, TailMemory: room})
-		w.await("all", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+		f, stop := w.Fold(fold.Config{SealBytes: 8 << 10, SealMaxBytes: 12 << 10, BatchEvents: 40, TailMemory: room})
+		w.Await("all", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 		stop()
 		for _, x := range writers {
-			c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), x.run.Run)
+			c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), x.Run.Run)
 			require.NoError(t, err)
-			require.Len(t, w.segments(c), len(x.acked))
+			require.Len(t, w.Segments(c), len(x.Acked))
 			for n := 1; n <= c.Segments.Count; n++ {
-				b, err := w.shard.Segments.GetFresh(t.Context(), x.run.Run, n)
+				b, err := w.Shard.Segments.GetFresh(t.Context(), x.Run.Run, n)
 				require.NoError(t, err)
 				stored = append(stored, timeless(t, b))
 			}

@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"encoding/json"
@@ -18,19 +18,19 @@ import (
 
 func TestWorker_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
-	x := w.writer("run-1")
-	x.start()
-	x.turnOf(100)
+	w := newWorld(t)
+	x := w.Writer("run-1")
+	x.Start()
+	x.TurnOf(100)
 	clock := fleettest.NewHandClock(time.Now())
 	var stale, answers atomic.Int64 // answers yet to come that are stale, and all that were given
-	info := "$JS.API.STREAM.INFO." + w.names.EventStream()
-	f := w.foldThrough(fold.Config{Holder: "worker-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+	info := "$JS.API.STREAM.INFO." + w.Names.EventStream()
+	f := w.FoldThrough(fold.Config{Holder: "worker-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		if subject != info {
 			natstest.Forward(nc, m, subject)
 			return
 		}
-		got, err := w.nc.Request(subject, m.Data, 5*time.Second)
+		got, err := w.NC.Request(subject, m.Data, 5*time.Second)
 		if err != nil {
 			return
 		}
@@ -47,7 +47,7 @@ func TestWorker_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T
 		_ = nc.Publish(m.Reply, b)
 		answers.Add(1)
 	})
-	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= x.last }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= x.Last }, time.Minute, time.Millisecond)
 	more := func(n int64) {
 		t.Helper()
 		n += answers.Load()

@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"bytes"
@@ -10,32 +10,33 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // tampered is a world with a sound run and one that something is wrong with, both sealed and not purged.
 type tampered struct {
-	*foldWorld
-	sound, bad *writer
+	*world
+	sound, bad *foldtest.Writer
 	c          *schema.Checkpoint
 	kv         jetstream.KeyValue
 }
 
 func newTampered(t *testing.T) *tampered {
 	t.Helper()
-	w := &tampered{foldWorld: newFoldWorld(t)}
-	cfg := hasty()
+	w := &tampered{world: newWorld(t)}
+	cfg := foldtest.Hasty()
 	cfg.PurgeAfter = time.Hour
-	_, stop := w.fold(cfg)
-	w.sound, w.bad = w.writer("run-sound"), w.writer("run-bad")
-	for _, x := range []*writer{w.bad, w.sound} {
-		x.start()
+	_, stop := w.Fold(cfg)
+	w.sound, w.bad = w.Writer("run-sound"), w.Writer("run-bad")
+	for _, x := range []*foldtest.Writer{w.bad, w.sound} {
+		x.Start()
 		var at schema.StreamSequence
 		for range 8 {
-			at = x.turnOf(900)
+			at = x.TurnOf(900)
 		}
-		c := w.await("sealed", func(c *schema.Checkpoint) bool {
-			return c.Run == x.run.Run && c.Position.Stream >= at && c.Segments.Count > 2
+		c := w.Await("sealed", func(c *schema.Checkpoint) bool {
+			return c.Run == x.Run.Run && c.Position.Stream >= at && c.Segments.Count > 2
 		})
 		if x == w.bad {
 			w.c = c
@@ -43,46 +44,46 @@ func newTampered(t *testing.T) *tampered {
 	}
 	stop()
 	var err error
-	w.kv, err = w.js.KeyValue(t.Context(), w.names.SegmentBucket())
+	w.kv, err = w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
 	require.NoError(t, err)
 	return w
 }
 
 // segment returns what is stored of the bad run.
 func (w *tampered) segment(n int) (schema.SegmentInfo, []byte, []byte) {
-	w.tb.Helper()
-	stored, err := w.shard.Segments.GetFresh(w.tb.Context(), "run-bad", n)
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	stored, err := w.Shard.Segments.GetFresh(w.TB.Context(), "run-bad", n)
+	require.NoError(w.TB, err)
 	info, frames, err := schema.DecodeSegment(stored)
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	return info, frames, stored
 }
 
 // from is what the log has of the bad run from an event on.
 func (w *tampered) from(at schema.StreamSequence) []schema.Record {
-	w.tb.Helper()
-	return slices.DeleteFunc(w.log("run-bad"), func(rec schema.Record) bool { return rec.Stream < at })
+	w.TB.Helper()
+	return slices.DeleteFunc(w.Log("run-bad"), func(rec schema.Record) bool { return rec.Stream < at })
 }
 
 func (w *tampered) put(n int, stored []byte) {
-	w.tb.Helper()
-	_, err := w.kv.Put(w.tb.Context(), schema.SegmentKey("run-bad", n), stored)
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	_, err := w.kv.Put(w.TB.Context(), schema.SegmentKey("run-bad", n), stored)
+	require.NoError(w.TB, err)
 }
 
 func (w *tampered) encode(info schema.SegmentInfo, frames []byte) []byte {
-	w.tb.Helper()
+	w.TB.Helper()
 	stored, err := schema.EncodeSegment(info, frames)
-	require.NoError(w.tb, err)
+	require.NoError(w.TB, err)
 	return stored
 }
 
 func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*tampered){
-		"a segment is missing": func(w *tampered) { require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", 2))) },
+		"a segment is missing": func(w *tampered) { require.NoError(w.TB, w.kv.Delete(w.TB.Context(), schema.SegmentKey("run-bad", 2))) },
 		"the latest is missing": func(w *tampered) {
-			require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", w.c.Segments.Count)))
+			require.NoError(w.TB, w.kv.Delete(w.TB.Context(), schema.SegmentKey("run-bad", w.c.Segments.Count)))
 		},
 		"a byte of it has flipped": func(w *tampered) { _, _, b := w.segment(2); b = bytes.Clone(b); b[len(b)-9] ^= 1; w.put(2, b) },
 		"it is another segment of the run": func(w *tampered) {
@@ -90,8 +91,8 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			w.put(2, b)
 		},
 		"it is of another run": func(w *tampered) {
-			b, err := w.shard.Segments.GetFresh(w.tb.Context(), "run-sound", 2)
-			require.NoError(w.tb, err)
+			b, err := w.Shard.Segments.GetFresh(w.TB.Context(), "run-sound", 2)
+			require.NoError(w.TB, err)
 			w.put(2, b)
 		},
 		"an event in it was altered, and its sum is right": func(w *tampered) {
@@ -104,7 +105,7 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			info, frames, _ := w.segment(2)
 			var fewer []byte
 			n := 0
-			require.NoError(w.tb, schema.ReadFrames(frames, func(rec schema.Record) bool {
+			require.NoError(w.TB, schema.ReadFrames(frames, func(rec schema.Record) bool {
 				if n++; n != 2 {
 					fewer = schema.AppendFrame(fewer, &rec)
 				}
@@ -119,18 +120,18 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			w.put(2, w.encode(info, frames))
 		},
 		"the checkpoint counts another digest": func(w *tampered) {
-			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-bad")
-			require.NoError(w.tb, err)
+			c, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-bad")
+			require.NoError(w.TB, err)
 			c.Segments.Digest = c.Segments.Digest[1:] + "0"
-			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
-			require.NoError(w.tb, err)
+			_, err = w.Shard.Checkpoints.Put(w.TB.Context(), c, rev)
+			require.NoError(w.TB, err)
 		},
 		"the checkpoint is of an event that the log does not have": func(w *tampered) {
-			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-bad")
-			require.NoError(w.tb, err)
+			c, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-bad")
+			require.NoError(w.TB, err)
 			c.Position.Stream++
-			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
-			require.NoError(w.tb, err)
+			_, err = w.Shard.Checkpoints.Put(w.TB.Context(), c, rev)
+			require.NoError(w.TB, err)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,12 +145,12 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			}
 			damage(w)
 			before := w.from(kept)
-			cfg := hasty()
+			cfg := foldtest.Hasty()
 			cfg.Holder = "worker-2"
-			f, _ := w.fold(cfg)
+			f, _ := w.Fold(cfg)
 			require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 2 }, time.Minute, time.Millisecond, "it is said, and tried again")
 			require.Equal(t, before, w.from(kept), "nothing is purged")
-			w.requireWhole(w.sound, w.awaitPurged(w.sound))
+			w.RequireWhole(w.sound, w.AwaitPurged(w.sound))
 		})
 	}
 }
@@ -159,34 +160,34 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 	w := newTampered(t)
 	_, _, sound := w.segment(2)
 	w.put(2, []byte("rubbish"))
-	cfg := hasty()
+	cfg := foldtest.Hasty()
 	cfg.Holder = "worker-2"
-	f, _ := w.fold(cfg)
+	f, _ := w.Fold(cfg)
 	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 1 }, time.Minute, time.Millisecond)
 	w.put(2, sound)
-	w.requireWhole(w.bad, w.awaitPurged(w.bad))
+	w.RequireWhole(w.bad, w.AwaitPurged(w.bad))
 }
 
 // What a run misses may be in the log of another replica: as long as it is incomplete nothing of it is purged.
 func TestARunWithAGapIsNotPurged(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorld(t)
-	f, _ := w.fold(hasty())
-	x := w.writer("run-1")
-	x.start()
+	w := newWorld(t)
+	f, _ := w.Fold(foldtest.Hasty())
+	x := w.Writer("run-1")
+	x.Start()
 	// Before anything that a seal could take: what is sealed before the gap is folded may be purged.
-	e, err := x.run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), 0)
+	e, err := x.Run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
-	require.NoError(t, x.run.Commit(e))
+	require.NoError(t, x.Run.Commit(e))
 	for range 10 {
-		x.turnOf(900)
+		x.TurnOf(900)
 	}
-	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() > 2 }, time.Minute, time.Millisecond)
-	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.False(t, c.Complete())
 	require.Positive(t, c.Segments.Count)
-	require.Len(t, w.log("run-1"), len(x.acked))
+	require.Len(t, w.Log("run-1"), len(x.Acked))
 	require.Zero(t, f.Stats().Purge.Events.Load())
 }

@@ -1,4 +1,4 @@
-package service_test
+package fold_test
 
 import (
 	"fmt"
@@ -29,21 +29,21 @@ func runIn(tb testing.TB, name string, shard int) string {
 // The server acknowledges an event in a wrong shard, too, but no reader looks for the run there.
 func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	t.Parallel()
-	w := newFoldWorldOf(t, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: kvstore.MinQuotaBytes})
-	current, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	w := newWorldOf(t, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: kvstore.MinQuotaBytes})
+	current, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
-	settings := consumer.NewSettings(current, w.nc, w.js, time.Now, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
-	f, _ := w.fold(fold.Config{ShardOf: settings.ShardOf})
+	settings := consumer.NewSettings(current, w.NC, w.JS, time.Now, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
+	f, _ := w.Fold(fold.Config{ShardOf: settings.ShardOf})
 	folds := func(run string) {
-		at := w.writer(run).start()
-		w.await(run, func(c *schema.Checkpoint) bool { return c.Run == run && c.Position.Stream == at })
+		at := w.Writer(run).Start()
+		w.Await(run, func(c *schema.Checkpoint) bool { return c.Run == run && c.Position.Stream == at })
 	}
 
 	wrong := runIn(t, "wrong", 1)
-	w.writer(wrong).start()
+	w.Writer(wrong).Start()
 	folds(runIn(t, "right", 0))
 	require.EqualValues(t, 1, f.Stats().DeadLetters.Load())
-	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	dead, err := kvstore.NewDeadLetters(w.JS, "default")
 	require.NoError(t, err)
 	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: wrong}, 0, 10)
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	require.Contains(t, list[0].Detail, "belongs to shard 1: publish its events on waymark.events.default.1."+wrong)
 
 	// Its executor knows of the change before this daemon does.
-	_, err = kvstore.Change(t.Context(), w.js, "default", func(c *kvstore.FleetConfig) { c.Shards = 3 })
+	_, err = kvstore.Change(t.Context(), w.JS, "default", func(c *kvstore.FleetConfig) { c.Shards = 3 })
 	require.NoError(t, err)
 	folds(runIn(t, "later", 1))
 }
