@@ -31,8 +31,8 @@ CHECK := generate-check lint vet short short-race bench-short
 CHECK_FULL := deploycheck agents asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
 # The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
-# the commands and the embedded server among them.
-RACED := ./consumer/... ./publisher/... ./kvstore/... $(addprefix ./internal/,backup blob eventlog fleetclient jsapi keyring natsconn permissions spans)
+# the commands and the embedded server among them. The longest package begins first.
+RACED := ./publisher/... ./consumer/... ./kvstore/... $(addprefix ./internal/,backup blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 
 # FULL=1 runs the whole of what "make check-full" samples.
 FULL ?=

@@ -133,7 +133,7 @@ func TestLoop_ResultOnItsWay_IsShownAsRecorded(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	run := start(t, w.fleet(redacting), "r1")
-	large := strings.Repeat("words ", 60<<10)
+	large := strings.Repeat("words ", 44<<10)
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`), call("b", "look", `{"at":2}`), call("c", "look", `{"at":3}`))}}
 	looking := look(func(_ context.Context, at int) (string, error) {
 		return []string{"", canary, large, large + canary}[at], nil

@@ -269,7 +269,7 @@ func TestResult_WhileReopened(t *testing.T) {
 	f := w.fleet()
 	run := start(t, f, "r1")
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "one"}))
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	var all sync.WaitGroup
 	var bad atomic.Int64

@@ -83,7 +83,7 @@ func TestLoop_Answers(t *testing.T) {
 		"longname":     calls(call("a", strings.Repeat("n", 10<<10), `{"at":1}`)),
 		"user":         {Message: user("I am a user")},
 		"1025":         many(1025),
-		"huge":         text(strings.Repeat("words ", 2<<20)),
+		"huge":         text(strings.Repeat("words ", 1<<18)),
 		"usage":        {Message: assistant(schema.Text("a")), Usage: &schema.Usage{InputTokens: -5}},
 		"partnocall":   {Message: assistant(schema.CallPart("zz", "look"))},
 		"callnopart":   {Message: assistant(schema.Text("b")), Calls: []publisher.ToolCall{call("a", "look", `{"at":1}`), call("a", "look", `{"at":2}`)}},

@@ -1,7 +1,10 @@
 package foldtest
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -81,17 +84,12 @@ func (x *Writer) TurnOf(payload int) schema.StreamSequence {
 
 // Noise is a JSON string of n characters that does not compress well.
 func Noise(n int, seed int64) []byte {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-	b := make([]byte, n+2)
-	x := uint64(seed)*0x9e3779b97f4a7c15 + 1 //nolint:gosec // a seed
-	for i := 1; i <= n; i++ {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = letters[x%64]
-	}
-	b[0], b[n+1] = '"', '"'
-	return b
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], uint64(seed)) //nolint:gosec // a seed
+	random := make([]byte, base64.RawURLEncoding.DecodedLen(n)+1)
+	_, _ = rand.NewChaCha8(key).Read(random)
+	b := append([]byte{'"'}, base64.RawURLEncoding.EncodeToString(random)[:n]...)
+	return append(b, '"')
 }
 
 // Model folds what was acknowledged, without any of the machinery under test but the pure fold.
