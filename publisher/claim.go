@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"sync"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -48,11 +48,12 @@ type ClaimSpec struct {
 // in hand (within it [ErrIncomplete] as spec says, and [ErrConflict] when the run was taken from this executor in this
 // moment), [ErrUnavailable] and [ErrNoService].
 func (f *Fleet) Claim(ctx context.Context, spec ClaimSpec) (*Run, error) {
-	return f.claimOnce(ctx, spec, false)
+	return f.claimOnce(ctx, spec, 0, false)
 }
 
-// claimOnce is Claim, or only of what an earlier one was given or may have been given.
-func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, pendingOnly bool) (*Run, error) {
+// claimOnce is Claim of an executor that has room for so many runs, 0 if that is unknown, or only of what an earlier claim was given or may
+// have been given.
+func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int, pendingOnly bool) (*Run, error) {
 	if len(spec.Agents) == 0 && f.cfg.Agent != "" {
 		spec.Agents = []string{f.cfg.Agent}
 	}
@@ -69,17 +70,18 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, pendingOnly bool)
 		return nil, &NothingError{}
 	}
 	defer done()
-	run, err := f.claim(ctx, &c, &spec)
+	run, err := f.claim(ctx, &c, &spec, room)
 	if err != nil {
 		return nil, f.claimFailed(ctx, &c, &spec, err)
 	}
 	return run, nil
 }
 
-func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec) (*Run, error) {
+func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) (*Run, error) {
 	if c.run == "" {
 		reply, err := askOne[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 			Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: c.id, Agents: spec.Agents, Labels: spec.Labels,
+			Room: max(room, 0),
 		})
 		if err != nil {
 			return nil, err
@@ -107,6 +109,7 @@ func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, erro
 	return func(yield func(*Run, error) bool) {
 		var pause claimPauses
 		for ctx.Err() == nil {
+			called := f.calls.next()
 			run, err := f.Claim(ctx, spec)
 			if err != nil && ctx.Err() != nil {
 				return
@@ -114,7 +117,7 @@ func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, erro
 			if !errors.Is(err, ErrNothing) && !yield(run, err) || errors.Is(err, ErrStopped) || errors.Is(err, ErrConfig) {
 				return
 			}
-			if !pause.after(ctx, err) {
+			if !pause.after(ctx, err, called) {
 				return
 			}
 		}
@@ -129,10 +132,17 @@ type claimPauses struct {
 	short time.Duration
 }
 
-// after waits for as long as is due after a claim. It returns false when ctx ends first.
-func (p *claimPauses) after(ctx context.Context, err error) bool {
+// after waits for as long as is due after a claim, or, when there was nothing to claim, until the daemon calls. It returns false when ctx
+// ends first.
+func (p *claimPauses) after(ctx context.Context, err error, called <-chan struct{}) bool {
 	d, wait := p.due(err)
-	return !wait || sleep(ctx, d)
+	if !wait {
+		return true
+	}
+	if !errors.Is(err, ErrNothing) {
+		called = nil
+	}
+	return sleep(ctx, d, called)
 }
 
 // due is not at all after a claim that brought a run, as long as the daemon says when there was none, and longer each time
@@ -160,9 +170,42 @@ func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 	return p.next, true
 }
 
-// sleep waits for d and up to half as long again, so that those who wait for the same do not come together. It returns
-// false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits for d and up to half as long again, so that those who wait for the same do not come together, or until called is closed. It
+// returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration, called <-chan struct{}) bool {
 	d = max(d, leastPause)
-	return pause.For(ctx, d+rand.N(d/2+1)) == nil //nolint:gosec // jitter
+	timer := time.NewTimer(d + rand.N(d/2+1)) //nolint:gosec // jitter
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-called:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// calls are the daemon's, to claim at once. The zero value is ready.
+type calls struct {
+	mu   sync.Mutex
+	open chan struct{}
+}
+
+// next returns a channel that the next call closes.
+func (c *calls) next() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open = make(chan struct{})
+	}
+	return c.open
+}
+
+// come is called for each call.
+func (c *calls) come() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open != nil {
+		close(c.open)
+		c.open = nil
+	}
 }

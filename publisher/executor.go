@@ -377,34 +377,35 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 		if !ok {
 			return
 		}
-		run, err := e.fleet.claimOnce(claiming, spec, !room)
+		called := e.fleet.calls.next()
+		run, err := e.fleet.claimOnce(claiming, spec, room, room <= 0)
 		switch {
 		case err == nil:
 			e.take(run) //nolint:contextcheck // work outlives the call
 		case !errors.Is(err, ErrNothing):
 			e.fleet.cfg.Logger.Warn().Err(err).Str("executor", e.fleet.cfg.Executor).Msg("claim failed")
 		}
-		if !pause.after(ctx, err) {
+		if !pause.after(ctx, err, called) {
 			return
 		}
 	}
 }
 
-// mayClaim waits until fewer runs than the capacity are in hand, or, without room, until an earlier claim is to be tried
+// mayClaim waits until there is room for more runs, and returns for how many, or, without room, until an earlier claim is to be tried
 // again. It returns false when ctx ends first.
-func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room, ok bool) {
+func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room int, ok bool) {
 	for {
 		e.mu.Lock()
-		room = len(e.driven) < e.spec.Capacity
+		room = e.spec.Capacity - len(e.driven)
 		e.mu.Unlock()
 		due, pending := e.fleet.takeovers.due(spec)
 		pending = pending && e.spec.Capacity > 0 // who claims nothing leaves it to the executor that does
 		left := time.Until(due)
-		if room || pending && left <= 0 {
+		if room > 0 || pending && left <= 0 {
 			return room, ctx.Err() == nil && !e.fleet.isStopped()
 		}
 		if !e.awaitFreed(ctx, pending, left) {
-			return false, false
+			return 0, false
 		}
 	}
 }

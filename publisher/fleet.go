@@ -45,6 +45,7 @@ type Fleet struct {
 	hand      hand
 	presence  presence
 	takeovers takeovers
+	calls     calls
 	strays    strays
 
 	mu      sync.Mutex

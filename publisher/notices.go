@@ -31,6 +31,10 @@ func (f *Fleet) noticed(m *nats.Msg) {
 		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("notice is not readable")
 		return
 	}
+	if n.Name == schema.RunClaimable {
+		f.calls.come()
+		return
+	}
 	met := false
 	for _, r := range f.hand.of(n.Run) {
 		f.followUp(r, n.Position.Stream)

@@ -67,12 +67,13 @@ type AgentHeartbeat struct {
 }
 
 // Notice tells an executor over core NATS that somebody else wrote into a run that it has or had: it may look at once,
-// and not only when it next publishes. It may be lost, and promises nothing but that there is something to read.
+// and not only when it next publishes. It may be lost, and promises nothing but that there is something to read. One with
+// the name [RunClaimable] tells it to claim at once.
 type Notice struct {
 	Run string `json:"run"`
-	// Name of the event, such as run.cancel_requested.
+	// Name of the event, such as run.cancel_requested, or [RunClaimable].
 	Name string `json:"name"`
-	// Position of the event in the log.
+	// Position of the event in the log; zero for [RunClaimable].
 	Position Position `json:"position"`
 }
 
@@ -88,7 +89,9 @@ type ClaimRequest struct {
 	Agents []string `json:"agents,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
-	Extra  jsontext.Value    `json:",embed"`
+	// Room is how many runs the executor would take now, this one included; 0 when it does not say.
+	Room  int            `json:"room,omitzero"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // ClaimReply gives a run, or says when to ask again.

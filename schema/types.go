@@ -57,6 +57,8 @@ const (
 	CheckpointUpdated   = "checkpoint.updated"
 	CheckpointFinalized = "checkpoint.finalized"
 	RunQuarantined      = "run.quarantined"
+	// RunClaimable is the name of a notice: a run waits for an executor, and the one that is told may be given it.
+	RunClaimable = "run.claimable"
 )
 
 // TypeOf returns the CloudEvents type of an event name.

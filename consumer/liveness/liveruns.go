@@ -43,6 +43,8 @@ type LiveRuns struct {
 	taken map[takeoverKey]*entry
 	// twins are runs that have an entry in two shards.
 	twins map[string]struct{}
+	// inHand counts the runs of each holder.
+	inHand map[Holder]int
 }
 
 // takeoverKey names a takeover: who asked for it, and by which request.
@@ -63,7 +65,7 @@ type shardRuns struct {
 	seen schema.Revision
 }
 
-// entry is one run. Everything but hidden and round is never changed: another entry takes its place.
+// entry is one run. Everything but hidden, holder and round is never changed: another entry takes its place.
 type entry struct {
 	live     schema.Live
 	revision schema.Revision
@@ -75,13 +77,15 @@ type entry struct {
 	// held is since when the run has its executor, by the same clock: what others write does not change it.
 	held   time.Time
 	hidden time.Time
+	// holder is the executor that works on it, or that was given it a moment ago; zero for none.
+	holder Holder
 	round  uint64
 }
 
 // NewLiveRuns returns an empty table of the live runs of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
 // maxClaims as in [schema.Live.Quarantined]; it is what [LiveRuns.Counts] goes by. now is the daemon's clock.
 func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *LiveRuns {
-	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{})}
+	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{}), inHand: make(map[Holder]int)}
 	r.Grow(shards...)
 	return r
 }
@@ -98,7 +102,8 @@ type Want struct {
 	MaxClaims int
 }
 
-func (w *Want) matches(l *schema.Live) bool {
+// Matches reports whether the executor can be given a run.
+func (w *Want) Matches(l *schema.Live) bool {
 	if l.Quarantined(w.MaxClaims) || len(w.Agents) > 0 && !slices.Contains(w.Agents, l.Agent) {
 		return false
 	}
@@ -120,7 +125,7 @@ func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, e := range r.claimable {
-		if !want.matches(&e.live) || e.hidden.After(now) {
+		if !want.Matches(&e.live) || e.hidden.After(now) {
 			continue
 		}
 		total++
@@ -339,6 +344,8 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance {
 		e.held = old.held
 	}
+	e.holder = holderOf(&e.live)
+	r.load(e)
 	s.runs[c.Run] = e
 	if old == nil {
 		r.suspectTwins(e)
@@ -362,8 +369,9 @@ func (r *LiveRuns) TakenBy(executor, request string) (schema.Live, bool) {
 	return schema.Live{}, false
 }
 
-// forget takes an entry's takeover out, unless another run's entry took its place.
+// forget takes out what is known by an entry: its load, and its takeover unless another run's entry took its place.
 func (r *LiveRuns) forget(e *entry) {
+	r.unload(e)
 	key := takeoverKey{e.live.Executor, e.live.RequestID}
 	if r.taken[key] == e {
 		delete(r.taken, key)

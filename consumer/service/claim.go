@@ -57,6 +57,8 @@ type claims struct {
 	// known are the requests that are in hand or were given a run, and aged those that were, oldest first.
 	known map[claimKey]*claim
 	aged  []*claim
+	// asking are the executors that asked for a run of late.
+	asking map[liveness.Holder]*asker
 }
 
 // claimKey names a claim: its executor, and its request.
@@ -79,7 +81,7 @@ type claim struct {
 func newClaims(cfg *Config, now func() time.Time) *claims {
 	return &claims{
 		now: now, step: time.Duration(float64(time.Second) / cfg.ClaimRate), limit: rate.NewLimiter(rate.Limit(cfg.ClaimRate), cfg.ClaimBurst),
-		reserved: make(map[string]bool), known: make(map[claimKey]*claim),
+		reserved: make(map[string]bool), known: make(map[claimKey]*claim), asking: make(map[liveness.Holder]*asker),
 	}
 }
 
@@ -217,6 +219,7 @@ func (s *Service) claim(ctx context.Context, t *task) error {
 		s.stats.ClaimsRepeated.Add(1)
 		return t.whole(given)
 	}
+	s.claims.asks(&req, s.liveRuns.InHand(holder(&req)))
 	reply, err := s.give(ctx, &req, q)
 	if err == nil && reply.Run != "" {
 		q.reply = reply
@@ -277,6 +280,10 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 	for range maxClaimTries {
 		var candidates []schema.Live
 		candidates, total = s.liveRuns.Claimable(s.now(), want)
+		if s.yields(req, candidates) {
+			s.stats.ClaimsYielded.Add(1)
+			return &schema.ClaimReply{Claimable: total, RetryAfterMS: yieldFor.Milliseconds()}, nil
+		}
 		run, ok := s.claims.reserve(req, candidates)
 		if !ok && total == 0 {
 			s.stats.ClaimsEmpty.Add(1)
@@ -291,14 +298,14 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 			return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
 		}
 		epoch, err := s.take(ctx, run, req, q)
-		hide := hiddenLost
 		switch {
 		case err == nil && epoch != 0:
-			hide = hiddenTaken
+			s.liveRuns.Take(run, holder(req), s.now().Add(hiddenTaken))
 		case err != nil:
-			hide = hiddenBroken
+			s.liveRuns.Hide(run, s.now().Add(hiddenBroken))
+		default:
+			s.liveRuns.Hide(run, s.now().Add(hiddenLost))
 		}
-		s.liveRuns.Hide(run, s.now().Add(hide))
 		s.claims.release(run)
 		switch {
 		case err == nil && epoch != 0:
@@ -318,6 +325,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest, want liveness.Want) *schema.ClaimReply {
 	_, more := s.liveRuns.Claimable(s.now(), want)
 	s.stats.ClaimsGiven.Add(1)
+	s.claims.given(req, s.liveRuns.InHand(holder(req)))
 	s.log.Info().Str(logkey.Run, run).Uint32("epoch", uint32(epoch)).Str("executor", req.Executor).Int("left", more).Msg("run claimed")
 	reply := &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: more + 1}
 	if more == 0 {

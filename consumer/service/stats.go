@@ -18,9 +18,9 @@ type Stats struct {
 	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
 	Takeovers, Continued atomic.Int64
 	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the one that an earlier try was given. ClaimsEmpty found
-	// none, ClaimsLimited came when the rate was used up. ClaimsLost are runs that somebody else was found to have, or
-	// that could not be read.
-	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsLost atomic.Int64
+	// none, ClaimsLimited came when the rate was used up, and ClaimsYielded left runs to executors with fewer in hand. ClaimsLost are runs that
+	// another executor was found to have, or that could not be read.
+	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsYielded, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
 	// Restarted are answers that took back what was sent before the run was found to be damaged.

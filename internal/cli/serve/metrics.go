@@ -183,6 +183,7 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 		{"claims_repeated", "Claims answered with the run that an earlier try was given.", &s.ClaimsRepeated},
 		{"claims_empty", "Claims that found no run.", &s.ClaimsEmpty},
 		{"claims_limited", "Claims that came when the rate was used up.", &s.ClaimsLimited},
+		{"claims_yielded", "Claims that left runs to executors with fewer in hand.", &s.ClaimsYielded},
 		{"claims_lost", "Runs that a claim found taken, or could not read.", &s.ClaimsLost},
 		{"refused", "Control events whose compare-and-set found another event.", &s.Refused},
 		{"barriers", "Barriers published.", &s.Barriers},

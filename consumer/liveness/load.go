@@ -1,0 +1,62 @@
+package liveness
+
+import (
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Holder is an executor, and which start of it.
+type Holder struct{ Executor, Instance string }
+
+// InHand counts the runs that an executor works on: those that run, and those that it was given by [LiveRuns.Take] a moment ago.
+func (r *LiveRuns) InHand(h Holder) int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.inHand[h]
+}
+
+// Take counts a run as in the hands of an executor, and hides it until then, or until its entry changes: the index says so a moment later.
+func (r *LiveRuns) Take(run string, by Holder, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.find(run); e != nil {
+		r.unload(e)
+		e.hidden, e.holder = until, by
+		r.load(e)
+	}
+}
+
+// Since is when a run's entry last changed, by the daemon's clock; zero when there is none.
+func (r *LiveRuns) Since(run string) time.Time {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e := r.find(run); e != nil {
+		return e.changed
+	}
+	return time.Time{}
+}
+
+// holderOf is the executor that works on the run of an entry; zero for none.
+func holderOf(l *schema.Live) Holder {
+	if l.Status != schema.StatusRunning {
+		return Holder{}
+	}
+	return Holder{l.Executor, l.Instance}
+}
+
+// load and unload keep count of what executors have in hand. Under r.mu.
+func (r *LiveRuns) load(e *entry) {
+	if e.holder != (Holder{}) {
+		r.inHand[e.holder]++
+	}
+}
+
+func (r *LiveRuns) unload(e *entry) {
+	if e.holder == (Holder{}) {
+		return
+	}
+	if r.inHand[e.holder]--; r.inHand[e.holder] == 0 {
+		delete(r.inHand, e.holder)
+	}
+}

@@ -1,0 +1,130 @@
+package service
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// yieldAge is for how long a run that became claimable is kept for executors with fewer runs in hand. After it any executor is given it.
+	yieldAge = 2 * time.Second
+	// yieldFor is when an executor comes again that yields.
+	yieldFor = 100 * time.Millisecond
+	// askingFresh is for how long an executor that asked for a run counts as waiting for one: the longest pause between two claims.
+	askingFresh = 2500 * time.Millisecond
+	// callPatience is how long an executor may take to follow a call. One that does not is not waited for before it asks again.
+	callPatience = 250 * time.Millisecond
+	// maxCalled bounds the executors that are called because of one claim, maxAsking those that are remembered.
+	maxCalled = 8
+	maxAsking = 1 << 14
+)
+
+// asker is an executor that asked for a run of late.
+type asker struct {
+	want liveness.Want
+	at   time.Time
+	// inHand are the runs that it had then. If it has more, another replica gave it one.
+	inHand int
+	// full: what it was given left it no room.
+	full bool
+	// called is when it was told to ask; zero for not since it last asked.
+	called time.Time
+}
+
+// waits reports whether the executor would take a run at once.
+func (a *asker) waits(now time.Time, inHand int) bool {
+	return !a.full && now.Sub(a.at) < askingFresh && inHand <= a.inHand && (a.called.IsZero() || now.Sub(a.called) < callPatience)
+}
+
+func holder(req *schema.ClaimRequest) liveness.Holder {
+	return liveness.Holder{Executor: req.Executor, Instance: req.Instance}
+}
+
+// asks notes that an executor asks for a run, and what it has in hand.
+func (c *claims) asks(req *schema.ClaimRequest, inHand int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, now := holder(req), c.now()
+	if c.asking[h] == nil && len(c.asking) >= maxAsking {
+		for other, a := range c.asking {
+			if now.Sub(a.at) >= askingFresh {
+				delete(c.asking, other)
+			}
+		}
+		if len(c.asking) >= maxAsking {
+			return
+		}
+	}
+	c.asking[h] = &asker{want: liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels}, at: now, inHand: inHand}
+}
+
+// given notes that it was given one.
+func (c *claims) given(req *schema.ClaimRequest, inHand int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a := c.asking[holder(req)]; a != nil {
+		a.at, a.inHand, a.full = c.now(), inHand, req.Room == 1
+	}
+}
+
+// call is an executor that is told to ask for a run.
+type call struct{ executor, run string }
+
+// fewer returns executors that wait for one of the runs, and whether there are any: they have less than so many in hand. Those that were
+// not called yet are returned, with the run that each would be given; they count as called.
+func (c *claims) fewer(than int, runs []schema.Live, inHand func(liveness.Holder) int) (calls []call, any bool) {
+	type waiting struct {
+		*asker
+		load int
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	var list []waiting
+	for h, a := range c.asking {
+		if load := inHand(h); load < than && a.waits(now, load) {
+			list = append(list, waiting{a, load})
+		}
+	}
+	slices.SortFunc(list, func(a, b waiting) int { return cmp.Compare(a.load, b.load) })
+	for _, w := range list {
+		at := slices.IndexFunc(runs, func(l schema.Live) bool { return w.want.Matches(&l) })
+		if at < 0 {
+			continue
+		}
+		any = true
+		if w.called.IsZero() && len(calls) < min(len(runs), maxCalled) {
+			w.called = now
+			calls = append(calls, call{w.want.Executor, runs[at].Run})
+		}
+	}
+	return calls, any
+}
+
+// yields reports whether an executor that asks is to leave the runs to others that wait for one and have fewer in hand, and calls those.
+// It is for runs that became claimable a moment ago: nobody waits for long. Differences below an eighth do not count, so that executors
+// with much in hand do not take turns.
+func (s *Service) yields(req *schema.ClaimRequest, candidates []schema.Live) bool {
+	mine := s.liveRuns.InHand(holder(req))
+	if mine == 0 || len(candidates) == 0 || s.now().Sub(s.liveRuns.Since(candidates[0].Run)) > yieldAge {
+		return false
+	}
+	calls, others := s.claims.fewer(mine-mine/8, candidates, s.liveRuns.InHand)
+	for _, c := range calls {
+		body, err := json.Marshal(&schema.Notice{Run: c.run, Name: schema.RunClaimable})
+		if err == nil {
+			err = s.nc.Publish(schema.NoticeSubject(s.cfg.Fleet, c.executor), body)
+		}
+		if err != nil {
+			s.log.Debug().Err(err).Str(logkey.Run, c.run).Msg("executor not called")
+		}
+	}
+	return others
+}
