@@ -83,6 +83,8 @@ type Daemon struct {
 	heartbeats *liveness.Heartbeats
 	assigner   *assign.Assigner
 	retention  *service.RetentionWorker
+	// overdue is what the heartbeats say of the live runs.
+	overdue *liveness.OverdueRuns
 	// doubted counts the shards that have not made good for an unclean start.
 	doubted atomic.Int64
 
@@ -125,6 +127,11 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 		}
 		return nil
 	}
+	if cfg.Fold != nil {
+		d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
+	}
+	d.overdue = liveness.NewOverdueRuns(d.heartbeats, d.liveRuns)
+	requests.Overdue = d.overdue
 	var err error
 	if d.service, err = service.New(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err
@@ -132,7 +139,6 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	if cfg.Fold == nil {
 		return d, nil
 	}
-	d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
 	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
 		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
@@ -172,6 +178,9 @@ func (d *Daemon) Settings() *Settings { return d.settings }
 
 // LiveRuns are the fleet's live runs.
 func (d *Daemon) LiveRuns() *liveness.LiveRuns { return d.liveRuns }
+
+// Overdue says which runs have overdue work: none in a daemon that does not fold.
+func (d *Daemon) Overdue() *liveness.OverdueRuns { return d.overdue }
 
 // Heartbeats are those that the daemon hears; nil when it does not fold.
 func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }

@@ -41,9 +41,11 @@ type Fleet struct {
 	// outwait is how long the executor of the epoch before may still begin a call.
 	outwait time.Duration
 	// proofAge is how old the proof of an epoch may be when a guarded tool begins.
-	proofAge  time.Duration
-	hand      hand
-	presence  presence
+	proofAge time.Duration
+	hand     hand
+	presence presence
+	// works of the runs in hand, of which heartbeats name those that are overdue.
+	works     works
 	takeovers takeovers
 	calls     calls
 	strays    strays
@@ -71,7 +73,8 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.takeovers = takeovers{retry: claimRetry, asked: make(map[string]int)}
-	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, news: make(chan struct{}, 1)}
+	f.works.now = f.cfg.Now
+	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, overdue: f.works.overdue, news: make(chan struct{}, 1)}
 	if f.cfg.Instance == "" && f.cfg.Heartbeat > 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {

@@ -141,6 +141,8 @@ type presence struct {
 	nc  *nats.Conn
 	// inHand counts the runs that heartbeats say.
 	inHand func() int
+	// overdue is what they say of work that takes too long.
+	overdue func() (list []schema.Overdue, more int)
 	// key signs heartbeats; nil when the caller named the instance.
 	key ed25519.PrivateKey
 	// news makes the next heartbeat due at once.
@@ -236,12 +238,13 @@ func (p *presence) heartbeat(leaving bool) bool {
 	p.beats++
 	capacity, givenUp, count := p.capacity, slices.Clone(p.givenUp), p.beats
 	p.mu.Unlock()
+	overdue, more := p.overdue()
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.cfg.Heartbeat.Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.inHand(), Capacity: capacity, Leaving: leaving,
-		GivenUp: givenUp, Beat: count,
+		GivenUp: givenUp, Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if p.key != nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

@@ -180,7 +180,7 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 	defer cancel()
 	wait := &pause.Backoff{Next: modelPause, Most: mostTryPause}
 	for try := 1; ; try++ {
-		answer, err := within(ctx, l.ModelTimeout, l.Model, request)
+		answer, err := l.askOnce(ctx, request)
 		switch {
 		case err == nil:
 			return answer, nil
@@ -194,6 +194,12 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 			return Answer{}, context.Cause(ctx)
 		}
 	}
+}
+
+// askOnce is one try.
+func (l *looping) askOnce(ctx context.Context, request ModelRequest) (Answer, error) {
+	defer l.run.fleet.works.begin(schema.Overdue{Run: l.run.id, Epoch: l.run.Epoch(), Turn: request.Turn}, l.ModelTimeout).end()
+	return within(ctx, l.ModelTimeout, l.Model, request)
 }
 
 // complete adds to a model's answer what the loop knows: the role, ids, a part for each call, and of each call what its tool says. What an

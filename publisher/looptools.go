@@ -97,6 +97,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 		for try := 1; ; try++ {
 			given := inv
 			given.Arguments = slices.Clone(inv.Arguments) // a tool may change them
+			inv.work.again()
 			result, err := within(ctx, timeout, run, given)
 			if err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) {
 				return result, err

@@ -1,11 +1,13 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -29,6 +31,8 @@ type Invocation struct {
 	Attempt int
 	// replay is the policy that counts.
 	replay schema.Replay
+	// work is told of each try.
+	work *work
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
 	// than the question it answered; see [ServeVerify].
 	Epoch schema.Epoch
@@ -274,8 +278,16 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	}
 	inv.Attempt = r.ledger.calls.begin(key, earlier)
 	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
+	timeout := c.asked.Timeout
+	if c.call != nil && c.call.TimeoutMS > 0 {
+		timeout = cmp.Or(timeout, time.Duration(c.call.TimeoutMS)*time.Millisecond)
+	}
+	inv.work = r.fleet.works.begin(schema.Overdue{
+		Run: r.id, Epoch: inv.Epoch, Turn: key.Turn, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Tool: c.asked.Name,
+	}, timeout)
 	begun := r.fleet.cfg.Now()
 	result, err := protect(ctx, c.tool, inv)
+	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
 	if err != nil && ctx.Err() != nil {
 		// Whether the tool had its effect is not known: an outcome must not be invented.

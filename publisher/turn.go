@@ -115,7 +115,8 @@ type ToolCall struct {
 	VerifySubject string
 	// SideEffect says in words what the call changes.
 	SideEffect string
-	// Timeout is recorded for observers: how long the tool may take. The SDK does not stop the tool. 0 means no bound.
+	// Timeout is recorded for observers: how long the tool may take. The SDK does not stop the tool, but heartbeats say that the call is
+	// overdue; see [schema.Overdue]. 0 means no bound.
 	Timeout time.Duration
 	// Error closes the call as failed: it cannot be made, as of a tool that is not there. Only [Turn.Answer] takes it.
 	Error *schema.Error

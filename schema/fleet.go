@@ -41,8 +41,12 @@ type Heartbeat struct {
 	Leaving bool `json:"leaving,omitzero"`
 	// GivenUp are runs for which it does nothing more although it could not say so in their log: they are orphaned. At
 	// most [MaxGivenUp].
-	GivenUp []GivenUp      `json:"given_up,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
+	GivenUp []GivenUp `json:"given_up,omitzero"`
+	// Overdue are requests to a model and calls of tools that take longer than they may, the longest overdue first. At most
+	// [MaxOverdue]; OverdueMore is how many more there are.
+	Overdue     []Overdue      `json:"overdue,omitzero"`
+	OverdueMore int            `json:"overdue_more,omitzero"`
+	Extra       jsontext.Value `json:",embed"`
 }
 
 // MaxGivenUp bounds the runs that a heartbeat gives up.
@@ -53,6 +57,35 @@ const MaxGivenUp = 1024
 type GivenUp struct {
 	Run   string `json:"run"`
 	Epoch Epoch  `json:"epoch"`
+}
+
+// MaxOverdue bounds the overdue work that a heartbeat names.
+const MaxOverdue = 64
+
+// Overdue is a request to a model or a call of a tool that has not returned within its bound, although its context ended then: its
+// function does not heed it. The run stands still until it returns, or until its executor is stopped.
+type Overdue struct {
+	Run string `json:"run"`
+	// Epoch in which the executor has the run: what it says does not count for another one.
+	Epoch Epoch `json:"epoch"`
+	Turn  int32 `json:"turn"`
+	// ToolCallID and Occurrence as in [CallKey], and Tool, the tool's name; absent for a request to the model.
+	ToolCallID string `json:"tool_call_id,omitzero"`
+	Occurrence int    `json:"occurrence,omitzero"`
+	Tool       string `json:"tool,omitzero"`
+	// Since when the work is under way, RFC 3339, by the executor's clock.
+	Since string `json:"since"`
+	// LimitMS is how long it may take, in milliseconds.
+	LimitMS int64          `json:"limit_ms"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// OverdueData is the data of run.overdue, which observers are told once for each piece of overdue work. It is not in the log.
+type OverdueData struct {
+	// Executor that has the run, and its instance.
+	Executor string `json:"executor"`
+	Instance string `json:"instance,omitzero"`
+	Overdue
 }
 
 // AgentHeartbeats is the wildcard of heartbeats of the Synadia Agent Protocol, which count for runs whose executor is

@@ -83,6 +83,8 @@ type FleetRuns struct {
 	// Claimable runs can be given to an executor; Quarantined ones are given to nobody before somebody asks for them.
 	Claimable   int `json:"claimable"`
 	Quarantined int `json:"quarantined"`
+	// Overdue runs have work that takes longer than it may; see [Overdue]. A replica that does not fold knows of none.
+	Overdue int `json:"overdue,omitzero"`
 }
 
 // FleetRecovery tells of the takeovers that a replica did since it started.

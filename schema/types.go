@@ -57,6 +57,7 @@ const (
 	CheckpointUpdated   = "checkpoint.updated"
 	CheckpointFinalized = "checkpoint.finalized"
 	RunQuarantined      = "run.quarantined"
+	RunOverdue          = "run.overdue"
 	// RunClaimable is the name of a notice: a run waits for an executor, and the one that is told may be given it.
 	RunClaimable = "run.claimable"
 )

@@ -192,6 +192,9 @@ type GetReply struct {
 	Bytes int64 `json:"bytes"`
 	// Shard that holds the run.
 	Shard int `json:"shard"`
+	// Overdue is work of the run that its executor says takes longer than it may; see [Overdue]. Not with At, and not from a replica that
+	// does not fold.
+	Overdue []Overdue `json:"overdue,omitzero"`
 	// Damage was met and survived: nothing of it is in the answer.
 	Damage []Damage `json:"damage,omitzero"`
 	// At says where the point of the request was found; absent for a run's end. Head, Complete and Gaps are the run's as it was
@@ -249,6 +252,8 @@ type RunSummary struct {
 	HandoffOf string `json:"handoff_of,omitzero"`
 	// Waits counts what the run waits for.
 	Waits int `json:"waits,omitzero"`
+	// Overdue counts the work of the run that its executor says takes longer than it may; see [Overdue].
+	Overdue int `json:"overdue,omitzero"`
 	// Quarantined: too many claims made no progress, and nobody is given the run before somebody asks for it by name.
 	Quarantined bool              `json:"quarantined,omitzero"`
 	Labels      map[string]string `json:"labels,omitzero"`

@@ -28,10 +28,13 @@ const (
 	maxInstances = 1 << 16
 	// maxOwnInstances bounds those of one executor that are remembered although they are gone for certain.
 	maxOwnInstances = 64
-	// maxHeartbeat is the largest heartbeat that is read, in bytes: 16 KiB, and 128 bytes for each run that it gives up.
-	maxHeartbeat = 16<<10 + schema.MaxGivenUp*128
+	// maxHeartbeat is the largest heartbeat that is read, in bytes: 16 KiB, 128 bytes for each run that it gives up, and 1 KiB for
+	// each piece of overdue work.
+	maxHeartbeat = 16<<10 + schema.MaxGivenUp*128 + schema.MaxOverdue<<10
 	// maxGivenUp bounds the given-up runs that are remembered, over all instances.
 	maxGivenUp = 1 << 16
+	// maxOverdue bounds the overdue work that is remembered, over all instances.
+	maxOverdue = 1 << 14
 	// maxInterval is the longest pace that an executor may say, so that none is trusted for days.
 	maxInterval = 10 * time.Minute
 	// surelyGone is the silence after which nobody counts as alive any more, whatever its pace.
@@ -75,6 +78,8 @@ type Heartbeats struct {
 	lost   int
 	// givenUp counts the given-up runs of all instances.
 	givenUp int
+	// overdue counts the overdue work of all instances.
+	overdue int
 	subs    []*nats.Subscription
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
 	awake time.Time
@@ -94,6 +99,8 @@ type instanceLife struct {
 	left time.Time
 	// givenUp are the runs that it gives up.
 	givenUp []schema.GivenUp
+	// overdue is the work of which its last heartbeat said so.
+	overdue []schema.Overdue
 	// count of its last heartbeat, if it signs them.
 	count uint64
 }
@@ -256,7 +263,7 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 		return err
 	}
 	h.beat(b.Executor, b.Instance, interval, b.Leaving)
-	return h.giveUp(b.Executor, b.Instance, b.GivenUp)
+	return errors.Join(h.giveUp(b.Executor, b.Instance, b.GivenUp), h.setOverdue(b.Executor, b.Instance, b.Overdue))
 }
 
 // counted refuses a signed heartbeat that was heard before.
@@ -436,6 +443,7 @@ func (h *Heartbeats) forget(el *list.Element) {
 	l := lifeOf(el)
 	h.recent.Remove(el)
 	h.givenUp -= len(l.givenUp)
+	h.overdue -= len(l.overdue)
 	own := h.executors[l.executor]
 	delete(own, l.instance)
 	if len(own) == 0 {

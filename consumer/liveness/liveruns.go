@@ -160,6 +160,16 @@ func (r *LiveRuns) Get(run string) (schema.Live, bool) {
 	return schema.Live{}, false
 }
 
+// of is Get of a run of a shard.
+func (r *LiveRuns) of(shard int, run string) (schema.Live, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e := r.shards[shard].runs[run]; e != nil {
+		return e.live, true
+	}
+	return schema.Live{}, false
+}
+
 func (r *LiveRuns) find(run string) *entry {
 	for i := range r.shards {
 		if e, ok := r.shards[i].runs[run]; ok {

@@ -95,6 +95,8 @@ type Sweeper struct {
 	beaten time.Time
 	// waits: the pass before met a run of which a wait may expire. It is the sweep's own.
 	waits bool
+	// told are the ids of what observers were told of overdue work that still is. It is the sweep's own.
+	told map[string]struct{}
 }
 
 // NewSweeper returns a sweeper of a shard. Call Run to start it.
@@ -192,6 +194,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 		return nil
 	}
 	w.graceFrom(steady)
+	w.tellOverdue()
 	// No run that waits for a limited time costs no question.
 	var served time.Time
 	var unknown error

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -39,6 +40,8 @@ type Config struct {
 	Proof func(verb string, m *nats.Msg) (by string, err error)
 	// Worker returns what folds a shard in this process, nil for none. Nil stands for a replica that does not fold.
 	Worker func(shard int) Worker
+	// Overdue says which runs have overdue work. Nil stands for a replica that hears no executors.
+	Overdue *liveness.OverdueRuns
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
 	Retention func() schema.RetentionPolicy
 	// Workers is the number of requests answered at the same time. Default 64.

@@ -121,7 +121,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	runs := s.liveRuns.Counts()
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
-		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},
+		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Overdue: s.cfg.Overdue.Count()},
 		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)),
 	}
 	if signer := s.keys.Signer(); signer != nil {

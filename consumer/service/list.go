@@ -71,6 +71,9 @@ func (s *Service) list(ctx context.Context, t *task) error {
 			whole = false
 			break
 		}
+		if !l.lines[i].Status.Terminal() {
+			l.lines[i].Overdue = len(t.svc.cfg.Overdue.Of(l.lines[i].Run))
+		}
 		reply.Runs = append(reply.Runs, l.lines[i].RunSummary)
 		l.lines[i].passed(&place)
 	}

@@ -443,6 +443,10 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.Command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", output.Plural(reply.Runs.Quarantined, "run"))
 	}
+	if n := reply.Runs.Overdue; n > 0 {
+		d.add("overdue", checkWarning, "see which: "+d.p.Command("runs ls")+"; stop the processes of their executors if the work does not return",
+			"%s with a request to a model or a call of a tool that takes longer than it may", output.Plural(n, "run"))
+	}
 	d.letters(ctx)
 }
 

@@ -69,9 +69,13 @@ func printFleet(a *base.App, reply *schema.FleetReply) error {
 	if reply.Proven {
 		senders = "proven by the nats server"
 	}
+	runs := fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined)
+	if n := reply.Runs.Overdue; n > 0 {
+		runs += fmt.Sprintf(", %d overdue", n)
+	}
 	if err := output.Fields(a.Stdout,
 		"fleet", reply.Fleet, "answered by", reply.Replica, "senders", senders,
-		"runs", fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined),
+		"runs", runs,
 		"last recovery by it", recovery,
 	); err != nil {
 		return err

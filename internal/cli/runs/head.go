@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
@@ -15,6 +16,9 @@ func summaryStatus(r *schema.RunSummary) string {
 	t := waitingText(r.Status, r.Waits)
 	if r.Quarantined {
 		t += ", quarantined"
+	}
+	if r.Overdue > 0 {
+		t += ", overdue"
 	}
 	if r.Held > r.InDoubt {
 		return t + damageText(r.Gapped, 0) + fmt.Sprintf(", %d held", r.Held)
@@ -216,6 +220,25 @@ func printCalls(a *base.App, calls []schema.OpenCall, waits []schema.OpenInterru
 		{Title: "replay", Drop: 2},
 		{Title: "fate"},
 		{Title: "since", Drop: 1},
+	}, rows)
+}
+
+// printOverdue lists work that takes longer than it may.
+func printOverdue(a *base.App, list []schema.Overdue) error {
+	rows := make([][]string, len(list))
+	for i, o := range list {
+		work := "the model"
+		if o.ToolCallID != "" {
+			work = "tool " + o.Tool
+		}
+		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), (time.Duration(o.LimitMS) * time.Millisecond).String()}
+	}
+	return printBelow(a, []output.Column{
+		{Title: "overdue", Shrinks: true},
+		{Title: "turn", Right: true},
+		{Title: "call", Drop: 1},
+		{Title: "since"},
+		{Title: "limit", Right: true},
 	}, rows)
 }
 

@@ -234,8 +234,17 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)); err != nil {
 		return err
 	}
+	if err := printOverdue(a, reply.Overdue); err != nil {
+		return err
+	}
 	if err := printDamage(a, c.Run_, reply.Damage); err != nil {
 		return err
+	}
+	if len(reply.Overdue) > 0 && !a.Quiet {
+		if _, err := fmt.Fprintln(a.Stderr, output.Hanging(a.Stdout, "", "what is overdue does not heed the end of its context: look at the executor, "+
+			"and stop its process if the work does not return; another one goes on with the run")); err != nil {
+			return err
+		}
 	}
 	return printSteps(a, &reply.Head, reply.Quarantined)
 }

@@ -47,7 +47,7 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	registerService(registry, fleet, d.Service())
 	registerFleet(registry, fleet, d.Service())
 	if d.Heartbeats() != nil {
-		registerHeartbeats(registry, fleet, d.Heartbeats(), silence)
+		registerHeartbeats(registry, fleet, d.Heartbeats(), d.Overdue(), silence)
 	}
 	if d.Assigner() != nil {
 		registerAssigner(registry, fleet, d.Assigner())
@@ -152,11 +152,13 @@ func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.As
 }
 
 // registerHeartbeats adds what is heard of executors.
-func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, silence time.Duration) {
+func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, overdue *liveness.OverdueRuns, silence time.Duration) {
 	labels := prometheus.Labels{"fleet": fleet}
 	s := h.Stats()
 	registry.MustRegister(
 		gaugeOf("waymark_executors_alive", "Executors that are alive.", labels, func() float64 { return float64(h.Alive(silence)) }),
+		gaugeOf("waymark_runs_overdue", "Runs with a request to a model or a call of a tool that takes longer than it may.", labels,
+			func() float64 { return float64(overdue.Count()) }),
 		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),
 		counterOf("waymark_heartbeats_refused_total", "Heartbeats that were none.", labels, &s.Refused),
 		counterOf("waymark_heartbeats_lost_total", "Heartbeats that came faster than they were read.", labels, &s.Lost),

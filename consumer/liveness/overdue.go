@@ -1,0 +1,159 @@
+package liveness
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// setOverdue replaces the overdue work of an instance. Work that cannot be, and a list for which there is no room, are refused; the
+// heartbeat is a sign of life all the same.
+func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue) error {
+	if len(list) > schema.MaxOverdue {
+		return fmt.Errorf("%w: %d pieces of work are overdue, at most %d", errHeartbeat, len(list), schema.MaxOverdue)
+	}
+	for i := range list {
+		o := &list[i]
+		if err := schema.CheckName("run", o.Run); err != nil {
+			return fmt.Errorf("%w: overdue: %w", errHeartbeat, err)
+		}
+		if len(o.ToolCallID) > schema.MaxIdentifier || len(o.Tool) > schema.MaxIdentifier || parseTime(o.Since).IsZero() || o.LimitMS < 0 {
+			return fmt.Errorf("%w: overdue work of run %s: an id or a name above %d bytes, no time, or a limit below 0", errHeartbeat, o.Run, schema.MaxIdentifier)
+		}
+		o.Extra = nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.touch(executor, instance)
+	more := len(list) - len(l.overdue)
+	if more > 0 && h.overdue+more > maxOverdue {
+		return fmt.Errorf("%w: executor %s has %d pieces of overdue work, but the fleet's have %d already, at most %d", errHeartbeat, executor, len(list), h.overdue, maxOverdue)
+	}
+	h.overdue += more
+	l.overdue = list
+	return nil
+}
+
+// OverdueRuns tells which runs have work that takes longer than it may, as the executors that have them say. What an executor says of
+// a run that it does not have is left out.
+type OverdueRuns struct {
+	beats *Heartbeats
+	runs  *LiveRuns
+}
+
+// NewOverdueRuns returns what the heartbeats say of the live runs. Without heartbeats no run is overdue, and
+// neither by a nil pointer.
+func NewOverdueRuns(beats *Heartbeats, runs *LiveRuns) *OverdueRuns { return &OverdueRuns{beats, runs} }
+
+// Of returns the overdue work of a run, the longest first.
+func (o *OverdueRuns) Of(run string) []schema.Overdue {
+	if o == nil || o.beats == nil {
+		return nil
+	}
+	l, ok := o.runs.Get(run)
+	if !ok {
+		return nil
+	}
+	return o.beats.overdueOf(&l)
+}
+
+// Count counts the runs.
+func (o *OverdueRuns) Count() int {
+	if o == nil || o.beats == nil {
+		return 0
+	}
+	n := 0
+	for run := range o.beats.overdueRuns() {
+		if len(o.Of(run)) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// overdueRuns are those of which any executor says that they are overdue.
+func (h *Heartbeats) overdueRuns() map[string]struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.overdue == 0 {
+		return nil
+	}
+	runs := make(map[string]struct{}, h.overdue)
+	for el := h.recent.Front(); el != nil; el = el.Next() {
+		for _, o := range lifeOf(el).overdue {
+			runs[o.Run] = struct{}{}
+		}
+	}
+	return runs
+}
+
+// overdueOf returns the overdue work of a run, by the executor that has it.
+func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
+	if !attended(l) {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for instance, el := range h.executors[l.Executor] {
+		if l.Instance != "" && l.Instance != instance {
+			continue
+		}
+		for _, o := range lifeOf(el).overdue {
+			if o.Run == l.Run && o.Epoch == l.Epoch {
+				list = append(list, o)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b schema.Overdue) int { return cmp.Compare(a.Since, b.Since) })
+	return list
+}
+
+// tellOverdue tells observers, once for each piece, of work in the shard that takes longer than it may: at most once, and once more with
+// the same id after another daemon began to fold the shard. Nothing of it is in the log.
+func (w *Sweeper) tellOverdue() {
+	told := make(map[string]struct{})
+	for run := range w.deps.Heartbeats.overdueRuns() {
+		l, ok := w.deps.LiveRuns.of(w.cfg.Shard, run)
+		if !ok {
+			continue
+		}
+		for _, o := range w.deps.Heartbeats.overdueOf(&l) {
+			id := overdueID(&o)
+			if _, ok := w.told[id]; !ok {
+				w.tell(id, &l, o)
+			}
+			told[id] = struct{}{}
+		}
+	}
+	w.told = told
+}
+
+// overdueID is the id of run.overdue: the same, whoever tells of it.
+func overdueID(o *schema.Overdue) string {
+	of := sha256.Sum256(fmt.Appendf(nil, "%d %q %d %s", o.Turn, o.ToolCallID, o.Occurrence, o.Since))
+	return fmt.Sprintf("%s.%d.overdue.%x", o.Run, o.Epoch, of[:8])
+}
+
+func (w *Sweeper) tell(id string, l *schema.Live, o schema.Overdue) {
+	w.deps.Log.Warn().Str(logkey.Run, o.Run).Str("executor", l.Executor).Int32("turn", o.Turn).Str("tool", o.Tool).Str("call", o.ToolCallID).
+		Str("since", o.Since).Int64("limit_ms", o.LimitMS).Msg("work takes longer than it may")
+	body, err := json.Marshal(&schema.OverdueData{Executor: l.Executor, Instance: l.Instance, Overdue: o})
+	if err == nil {
+		e := schema.Event{
+			ID: id, Source: schema.Source(w.cfg.Fleet, w.cfg.Holder), Type: schema.TypeOf(schema.RunOverdue), Subject: o.Run,
+			Time: schema.FormatTime(w.deps.Now()), Epoch: o.Epoch, DataContentType: schema.ContentTypeJSON, Data: body,
+		}
+		header, data := e.Encode()
+		err = w.deps.JS.Conn().PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(w.cfg.Fleet, schema.RunOverdue, o.Run), Header: header, Data: data})
+	}
+	if err != nil {
+		w.deps.Log.Debug().Err(err).Str(logkey.Run, o.Run).Msg("overdue work not announced")
+	}
+}

@@ -1,0 +1,98 @@
+package liveness
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func overdueTool(run string, epoch schema.Epoch) schema.Overdue {
+	return schema.Overdue{
+		Run: run, Epoch: epoch, Turn: 1, ToolCallID: "c1", Occurrence: 1, Tool: "fetch", Since: schema.FormatTime(fleettest.Noon), LimitMS: 30_000,
+	}
+}
+
+// What an executor says of its own run in its own epoch counts, observers are told of it once, and it is over when the executor says so,
+// or is gone.
+func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	run := w.begin("run-1", "executor-1", "i1")
+	w.begin("run-2", "executor-2", "i2")
+	overdue := NewOverdueRuns(w.hb, w.live)
+	told, err := w.NC.SubscribeSync(schema.ObservedSubject("default", schema.RunOverdue, "*"))
+	require.NoError(t, err)
+	say := func(list ...schema.Overdue) {
+		require.NoError(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", Overdue: list})))
+	}
+	other := overdueTool("run-1", 1)
+	other.Turn, other.ToolCallID, other.Occurrence, other.Tool = 2, "", 0, ""
+	w.pass(1, func() {
+		say(overdueTool("run-1", 1), overdueTool("run-1", 7), overdueTool("run-2", 1), overdueTool("unknown", 1))
+	})
+	require.Equal(t, []schema.Overdue{overdueTool("run-1", 1)}, overdue.Of("run-1"))
+	require.Empty(t, overdue.Of("run-2"), "it is another's")
+	require.Empty(t, overdue.Of("unknown"))
+	require.Equal(t, 1, overdue.Count())
+	w.pass(3, func() { say(overdueTool("run-1", 1)) })
+	w.pass(1, func() { say(overdueTool("run-1", 1), other) })
+	require.NoError(t, w.NC.Flush())
+	var ids []string
+	for {
+		m, err := told.NextMsg(100 * time.Millisecond)
+		if err != nil {
+			require.ErrorIs(t, err, nats.ErrTimeout)
+			break
+		}
+		e, err := schema.Decode(m.Header, m.Data)
+		require.NoError(t, err)
+		require.Equal(t, schema.RunOverdue, e.Name())
+		require.Equal(t, "run-1", e.Subject)
+		require.Contains(t, string(e.Data), `"executor":"executor-1"`)
+		ids = append(ids, e.ID)
+	}
+	require.Len(t, ids, 2)
+	require.NotEqual(t, ids[0], ids[1])
+	require.True(t, strings.HasPrefix(ids[0], "run-1.1.overdue."))
+
+	say()
+	require.Empty(t, overdue.Of("run-1"))
+	require.Zero(t, overdue.Count())
+	say(overdueTool("run-1", 1))
+	w.pass(20, nil)
+	run.Becomes(schema.StatusOrphaned)
+	require.Eventually(t, func() bool { return overdue.Count() == 0 }, time.Minute, time.Millisecond, "its executor is gone")
+}
+
+func TestHeartbeats_OverdueThatCannotBe_IsRefusedAndIsASignOfLife(t *testing.T) {
+	t.Parallel()
+	hb := NewHeartbeats("default", nil, func() time.Time { return fleettest.Noon }, zerolog.Nop())
+	good := overdueTool("run-1", 1)
+	long, negative, timeless, nameless := good, good, good, good
+	long.Tool, negative.LimitMS, timeless.Since, nameless.Run = strings.Repeat("x", schema.MaxIdentifier+1), -1, "soon", "a b"
+	many := make([]schema.Overdue, schema.MaxOverdue+1)
+	for i := range many {
+		many[i] = good
+	}
+	for name, list := range map[string][]schema.Overdue{"long": {long}, "negative": {negative}, "timeless": {timeless}, "nameless": {nameless}, "many": many} {
+		require.ErrorIs(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: name, Overdue: list})), errHeartbeat, name)
+		l, seen := hb.last(name, "", time.Second)
+		require.True(t, seen, name)
+		require.Empty(t, l.overdue, name)
+	}
+	// Executors together have room for so much; who is forgotten makes room.
+	for i := range maxOverdue / schema.MaxOverdue {
+		require.NoError(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: fmt.Sprint("e", i), Overdue: many[1:]})))
+	}
+	require.ErrorIs(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "late", Overdue: many[1:]})), errHeartbeat)
+	hb.forget(hb.executors["e0"][""])
+	require.NoError(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "late", Overdue: many[1:]})))
+}

@@ -1,0 +1,86 @@
+package publisher
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// overdueGrace is what work may take to return once its context has ended, before it counts as overdue.
+const overdueGrace = time.Second
+
+// works are the requests to models and the calls of tools that are under way and have a bound. Heartbeats name those of them that
+// are beyond it.
+type works struct {
+	now func() time.Time
+	mu  sync.Mutex
+	all map[*work]struct{}
+}
+
+// work is one of them.
+type work struct {
+	of    *works
+	what  schema.Overdue
+	limit time.Duration
+	// since when it is under way; under the lock of works.
+	since time.Time
+}
+
+// begin notes work of a run that begins now. Without a limit nothing is noted, and it returns nil, on which all methods do nothing.
+func (w *works) begin(what schema.Overdue, limit time.Duration) *work {
+	if limit <= 0 {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := &work{of: w, what: what, limit: limit, since: w.now()}
+	k.what.LimitMS = limit.Milliseconds()
+	if w.all == nil {
+		w.all = make(map[*work]struct{})
+	}
+	w.all[k] = struct{}{}
+	return k
+}
+
+// again gives the work its whole time once more, for a further try.
+func (k *work) again() {
+	if k == nil {
+		return
+	}
+	k.of.mu.Lock()
+	defer k.of.mu.Unlock()
+	k.since = k.of.now()
+}
+
+func (k *work) end() {
+	if k == nil {
+		return
+	}
+	k.of.mu.Lock()
+	defer k.of.mu.Unlock()
+	delete(k.of.all, k)
+}
+
+// overdue returns what is beyond its bound, the longest first, up to [schema.MaxOverdue], and how much more there is.
+func (w *works) overdue() (list []schema.Overdue, more int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var late []*work
+	now := w.now()
+	beyond := func(k *work) time.Duration { return now.Sub(k.since) - k.limit }
+	for k := range w.all {
+		if beyond(k) >= overdueGrace {
+			late = append(late, k)
+		}
+	}
+	slices.SortFunc(late, func(a, b *work) int { return cmp.Compare(beyond(b), beyond(a)) })
+	for _, k := range late[:min(len(late), schema.MaxOverdue)] {
+		what := k.what
+		what.Since = schema.FormatTime(k.since)
+		list = append(list, what)
+	}
+	return list, len(late) - len(list)
+}

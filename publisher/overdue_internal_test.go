@@ -1,0 +1,50 @@
+package publisher
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestWorks_BeyondTheirBound_AreNamedTheLongestFirst(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	w := &works{now: func() time.Time { return now }}
+	require.Nil(t, w.begin(schema.Overdue{Run: "r0"}, 0), "without a bound nothing is overdue")
+	var none *work
+	none.again()
+	none.end()
+	short, long := w.begin(schema.Overdue{Run: "r1"}, time.Second), w.begin(schema.Overdue{Run: "r2"}, 3*time.Second)
+	named := func() (runs []string) {
+		list, more := w.overdue()
+		require.Zero(t, more)
+		for _, o := range list {
+			runs = append(runs, o.Run)
+		}
+		return runs
+	}
+	now = now.Add(1999 * time.Millisecond)
+	require.Empty(t, named(), "it has a second to return")
+	now = now.Add(time.Millisecond)
+	list, _ := w.overdue()
+	require.Equal(t, []schema.Overdue{{Run: "r1", Since: "2026-01-02T03:04:05Z", LimitMS: 1000}}, list)
+	now = now.Add(time.Minute)
+	require.Equal(t, []string{"r1", "r2"}, named())
+	short.again()
+	require.Equal(t, []string{"r2"}, named())
+	long.end()
+	require.Empty(t, named())
+	short.end()
+	require.Empty(t, w.all)
+
+	for range schema.MaxOverdue + 3 {
+		w.begin(schema.Overdue{Run: "r1"}, time.Millisecond)
+	}
+	now = now.Add(time.Minute)
+	list, more := w.overdue()
+	require.Len(t, list, schema.MaxOverdue)
+	require.Equal(t, 3, more)
+}
