@@ -3,11 +3,12 @@ package publisher
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
@@ -25,7 +26,7 @@ type Decision struct {
 	Message string
 	// ResponseSchema is a JSON Schema of the answer; empty means one of the members decision and reason. The answer needs
 	// a member decision with allow or deny in any case; a member reason is kept, too.
-	ResponseSchema jsontext.Value
+	ResponseSchema json.RawMessage
 	// Expires is how long the answer is waited for; 0 means for ever. What has expired is denied.
 	Expires time.Duration
 }
@@ -120,7 +121,7 @@ func approvalID(key schema.CallKey) string {
 func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	w := &schema.RunWaitingData{
 		InterruptID: approvalID(c.key), Reason: schema.WaitToolApproval, ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence,
-		Message: d.Message, ResponseSchema: d.ResponseSchema,
+		Message: d.Message, ResponseSchema: []byte(d.ResponseSchema),
 	}
 	if w.Message == "" {
 		w.Message = fmt.Sprintf("May the tool %s be called?", c.asked.Name)
@@ -129,7 +130,7 @@ func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 		}
 	}
 	if len(w.ResponseSchema) == 0 {
-		w.ResponseSchema = jsontext.Value(approvalSchema)
+		w.ResponseSchema = []byte(approvalSchema)
 	}
 	if d.Expires > 0 {
 		w.ExpiresAt = schema.FormatTime(c.run.fleet.cfg.Now().Add(d.Expires))
@@ -193,7 +194,7 @@ func approvalOf(input *schema.RunInputData) (decision, reason string) {
 		Reason   string         `json:"reason"`
 		Extra    jsontext.Value `json:",embed"`
 	}
-	if err := json.Unmarshal(input.Payload, &answer); err != nil {
+	if err := jsonv2.Unmarshal(input.Payload, &answer); err != nil {
 		return schema.DecisionDeny, fmt.Sprintf("the answer cannot be read: %s", err)
 	}
 	switch answer.Decision {

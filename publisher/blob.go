@@ -443,7 +443,7 @@ func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 }
 
 // field returns a field that may be in the blob store. An encrypted one is no content for anybody without the key.
-func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline jsontext.Value) (jsontext.Value, error) {
+func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
 	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
 	switch {
 	case i < 0 || len(inline) > 0 && refs[i].KeyID == "":

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -252,7 +250,7 @@ type callView struct {
 	// stricter is what the caller asks for, if its policy is stricter than the recorded one.
 	stricter *ToolCall
 	// arguments that the tool is given.
-	arguments jsontext.Value
+	arguments []byte
 	// outcome of a tool that ran, if Tool has not returned it yet.
 	outcome *outcome
 }

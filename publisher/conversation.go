@@ -67,8 +67,8 @@ func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	for i := range own.Calls {
 		c := &own.Calls[i]
 		calls[i] = ToolCall{
-			ID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, Timeout: time.Duration(c.TimeoutMS) * time.Millisecond, Source: c.Source,
+			ID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: []byte(c.Arguments), Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, Timeout: time.Duration(c.TimeoutMS) * time.Millisecond, Source: []byte(c.Source),
 		}
 	}
 	return calls, nil

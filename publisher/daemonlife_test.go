@@ -31,7 +31,7 @@ func TestAnAnswerReachesWhoWaitsForIt(t *testing.T) {
 	require.NoError(t, ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q1", Payload: raw("true")}))
 	got := <-done
 	require.NoError(t, got.err)
-	require.Equal(t, raw("true"), got.input.Payload)
+	require.Equal(t, "true", string(got.input.Payload))
 	require.Equal(t, "ann", got.input.By)
 	w.requireSameFold(run)
 }

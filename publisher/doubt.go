@@ -49,7 +49,7 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
 	fleet := c.run.fleet
 	request := &schema.VerifyRequest{
-		Fleet: fleet.cfg.Fleet, Run: c.run.id, CallKey: c.key, Name: c.asked.Name, Arguments: c.asked.Arguments,
+		Fleet: fleet.cfg.Fleet, Run: c.run.id, CallKey: c.key, Name: c.asked.Name, Arguments: []byte(c.asked.Arguments),
 		IdempotencyKey: c.idempotencyKey(), Epoch: c.run.Epoch(),
 	}
 	subject := c.asked.VerifySubject

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -75,13 +73,13 @@ func ExampleRun_Ask() {
 
 	question := schema.RunWaitingData{
 		InterruptID: "approve-release", Reason: schema.WaitHumanInput, Message: "Release version 7?",
-		ResponseSchema: jsontext.Value(`{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}`),
+		ResponseSchema: []byte(`{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}`),
 	}
 	must(run.Wait(ctx, question)) // here the process may die: Ask finds the question open
 	answer := publisher.Input{InterruptID: "approve-release", By: "ann"}
-	answer.Payload = jsontext.Value(`{"ok":"certainly"}`)
+	answer.Payload = []byte(`{"ok":"certainly"}`)
 	fmt.Println(fleet.Input(ctx, "release-7", answer) == nil)
-	answer.Payload = jsontext.Value(`{"ok":true}`)
+	answer.Payload = []byte(`{"ok":true}`)
 	must(fleet.Input(ctx, "release-7", answer))
 
 	input, err := run.Ask(ctx, question)

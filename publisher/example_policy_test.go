@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -116,7 +115,7 @@ func ExampleServeVerify() {
 	must(err)
 	end, err := publisher.ServeVerify(nc, "tools.deploy.verify", "deploy", func(_ context.Context, q schema.VerifyRequest) (schema.VerifyReply, error) {
 		if version, done := deployed[q.IdempotencyKey]; done {
-			return schema.VerifyReply{Outcome: schema.VerifyDone, Result: jsontext.Value(`"` + version + `"`)}, nil
+			return schema.VerifyReply{Outcome: schema.VerifyDone, Result: []byte(`"` + version + `"`)}, nil
 		}
 		least[q.IdempotencyKey] = q.Epoch // the paused executor must not do it any more
 		return schema.VerifyReply{Outcome: schema.VerifyNotDone}, nil
@@ -153,7 +152,7 @@ func ExampleTurn_Tool_hold() {
 	fmt.Println(held.Command)
 
 	// Anna looks into the outbox, and finds it there.
-	_, err = fleet.Settle(ctx, "billing", schema.SettleRequest{CallKey: held.Key, How: schema.SettledDecided, Result: jsontext.Value(`"sent"`), By: "anna"})
+	_, err = fleet.Settle(ctx, "billing", schema.SettleRequest{CallKey: held.Key, How: schema.SettledDecided, Result: []byte(`"sent"`), By: "anna"})
 	must(err)
 	must(run.AwaitSettled(ctx, held.Key))
 	result, err := run.Turn(1).Tool(ctx, call, send)

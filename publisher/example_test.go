@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
@@ -66,7 +65,7 @@ func Example() {
 	must(err)
 
 	// The model answered: it wants to read a file. Its answer is published before it is acted on.
-	call := publisher.ToolCall{ID: "call_1", Name: "read_file", Arguments: jsontext.Value(`{"path":"main.go"}`), Replay: schema.ReplayPure}
+	call := publisher.ToolCall{ID: "call_1", Name: "read_file", Arguments: []byte(`{"path":"main.go"}`), Replay: schema.ReplayPure}
 	_, err = turn.Answer(ctx, publisher.Answer{Message: schema.Message{
 		Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Let me look."), schema.CallPart("call_1", "read_file")},
 	}, Calls: []publisher.ToolCall{call}, FinishReasons: []string{"tool_calls"}})
@@ -206,7 +205,7 @@ func ExampleRun_Artifact() {
 	for i := range content {
 		content[i] = 'x'
 	}
-	must(run.Artifact(ctx, schema.ArtifactAddedData{ArtifactID: "a1", Name: "report.txt", Content: jsontext.Value(`"` + string(content) + `"`)}))
+	must(run.Artifact(ctx, schema.ArtifactAddedData{ArtifactID: "a1", Name: "report.txt", Content: []byte(`"` + string(content) + `"`)}))
 	state := run.State()
 	fmt.Println(state.Artifacts[0].Name, "inline:", len(state.Artifacts[0].Content), "in the store:", state.Artifacts[0].Refs[0].Size)
 	must(fleet.Hydrate(ctx, state))

@@ -293,7 +293,7 @@ func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
 	require.NoError(t, run.Sync(t.Context()))
 	result, err := run.Turn(1).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "charge"}, nil)
 	require.NoError(t, err)
-	require.Equal(t, raw(`"charged"`), result.Result, "adopted")
+	require.Equal(t, `"charged"`, string(result.Result), "adopted")
 }
 
 func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
@@ -310,7 +310,7 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return run.End(ctx, publisher.RunEnd{Output: input.Payload})
+		return run.End(ctx, publisher.RunEnd{Output: []byte(input.Payload)})
 	}, func(spec *publisher.ExecutorSpec) { spec.WaitDetached, spec.Capacity = true, 2 })
 	begin(t, s, "r1")
 	got := s.outcome(t, "r1")
@@ -325,7 +325,7 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 	w.control("r1", 1, &schema.RunInputData{InterruptID: "q1", Payload: raw("true"), By: "ann"})
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 	folded := w.fold("r1")
-	require.Equal(t, raw("true"), folded.Ended.Output)
+	require.Equal(t, "true", string(folded.Ended.Output))
 	require.Equal(t, []string{"run.started", "run.waiting", "run.interrupted", "run.input", "run.resumed", "run.ended"}, names(w.log("r1")))
 }
 
@@ -366,7 +366,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 
 	w.control("r1", 3, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledDecided, Result: raw(`"charged"`), By: "ann"})
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
-	require.Equal(t, raw(`"charged"`), w.fold("r1").Ended.Output)
+	require.Equal(t, `"charged"`, string(w.fold("r1").Ended.Output))
 }
 
 func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {

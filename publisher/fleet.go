@@ -3,13 +3,13 @@ package publisher
 import (
 	"context"
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/publisher/internal/send"
@@ -156,7 +156,7 @@ type RunSpec struct {
 	// Handoff is the accepted offer that the run carries out; nil means none. [Fleet.AcceptHandoff] sets it.
 	Handoff *schema.HandoffSource
 	// Source keeps detail of the framework that the run comes from.
-	Source jsontext.Value
+	Source json.RawMessage
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
@@ -201,7 +201,7 @@ func (f *Fleet) startIn(ctx context.Context, names schema.Names, spec RunSpec) (
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base, Source: spec.Source,
+		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base, Source: []byte(spec.Source),
 	}
 	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
 		return nil, err

@@ -13,12 +13,12 @@ import (
 type ForkSpec struct {
 	// ID of the new run. Required.
 	ID string
-	// Run that is forked, and the point at which; the zero point is its end. It may itself be a fork.
-	Run string
-	At  schema.Point
-	// Agent and Task of the fork; empty means those of the run.
+	// Base is the run that is forked, and At the point of it; the zero point is its end. The base may itself be a fork. Required.
+	Base string
+	At   schema.Point
+	// Agent and Task of the fork; empty means those of the base.
 	Agent, Task string
-	// Labels of the fork; nil means those of the run.
+	// Labels of the fork; nil means those of the base.
 	Labels map[string]string
 	// HeadOnly and OnControl as in [RunSpec].
 	HeadOnly  bool
@@ -39,23 +39,23 @@ type ForkSpec struct {
 // It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, [ErrConfig] for
 // a run that stands on schema.MaxBases others already, and those of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
-	if err := checkRun(spec.Run); err != nil {
+	if err := checkRun(spec.Base); err != nil {
 		return nil, err
 	}
-	if spec.ID == spec.Run {
-		return nil, fmt.Errorf("fork of run %s: %w: a fork is a run of its own and needs another id", spec.Run, ErrConfig)
+	if spec.ID == spec.Base {
+		return nil, fmt.Errorf("fork of run %s: %w: a fork is a run of its own and needs another id", spec.Base, ErrConfig)
 	}
 	// It is read as what the fork stands on, so that a fork which nobody could read is not begun.
-	state, reply, err := f.stateAt(ctx, spec.Run, spec.At.String(), 1)
+	state, reply, err := f.stateAt(ctx, spec.Base, spec.At.String(), 1)
 	if errors.Is(err, errTooManyBases) {
-		return nil, fmt.Errorf("fork of run %s: %w: fork one of those that it stands on: %w", spec.Run, ErrConfig, err)
+		return nil, fmt.Errorf("fork of run %s: %w: fork one of those that it stands on: %w", spec.Base, ErrConfig, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("fork of run %s: %w", spec.Run, err)
+		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, err)
 	}
 	start := RunSpec{
 		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl,
-		ResumedFrom: spec.Run, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head, reply.At.Begun), baseState: state,
+		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head, reply.At.Begun), baseState: state,
 	}
 	if start.Agent == "" {
 		start.Agent = state.Head.Agent
@@ -78,11 +78,11 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	// Whoever removes the base looks for forks behind its order, and the daemon refuses its points behind that: one of the two
 	// sees the other.
-	if _, err := f.HeadAt(ctx, spec.Run, spec.At); errors.Is(err, ErrRunErased) || errors.Is(err, ErrRunNotFound) {
-		end := run.End(ctx, RunEnd{Status: schema.StatusCancelled, Summary: "run " + spec.Run + ", which it was to go on from, was removed at this moment"})
-		return nil, errors.Join(fmt.Errorf("fork of run %s: %w", spec.Run, err), end)
+	if _, err := f.HeadAt(ctx, spec.Base, spec.At); errors.Is(err, ErrRunErased) || errors.Is(err, ErrRunNotFound) {
+		end := run.End(ctx, RunEnd{Status: schema.StatusCancelled, Summary: "run " + spec.Base + ", which it was to go on from, was removed at this moment"})
+		return nil, errors.Join(fmt.Errorf("fork of run %s: %w", spec.Base, err), end)
 	} else if err != nil {
-		return nil, errors.Join(fmt.Errorf("fork of run %s: whether it stays is not known, resume run %s to go on all the same: %w", spec.Run, spec.ID, err), run.Interrupt(ctx, schema.InterruptedPreempted))
+		return nil, errors.Join(fmt.Errorf("fork of run %s: whether it stays is not known, resume run %s to go on all the same: %w", spec.Base, spec.ID, err), run.Interrupt(ctx, schema.InterruptedPreempted))
 	}
 	return run, nil
 }

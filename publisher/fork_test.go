@@ -44,14 +44,14 @@ func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
 	turnWith(t, origin, "c2", 2)
 
 	turn1 := schema.Point{Kind: schema.PointTurn, Number: 1}
-	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin", At: turn1})
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin", At: turn1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"c1"}, callIDs(fork.State()))
 	require.Equal(t, "write it", fork.State().Started.Task)
 	turnWith(t, origin, "c3", 3)
 	turnWith(t, fork, "f2", 20)
 
-	second, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "second", Run: "fork", At: schema.Point{}})
+	second, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "second", Base: "fork", At: schema.Point{}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"c1", "f2"}, callIDs(second.State()))
 	turnWith(t, fork, "f3", 30)
@@ -96,7 +96,7 @@ func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
 	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart("c1", "read"), schema.CallPart("c2", "pay")), Calls: calls})
 	require.NoError(t, err)
 
-	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin"})
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin"})
 	require.NoError(t, err)
 	require.Len(t, fork.Head().OpenCalls, 2)
 	var ran atomic.Int64
@@ -147,7 +147,7 @@ func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
 	last := log[len(log)-1]
 	_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("origin"), Header: last.Header, Data: last.Body})
 	require.NoError(t, err)
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin"})
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin"})
 	require.NoError(t, err)
 	state, err := f.Get(t.Context(), "fork")
 	require.NoError(t, err)
@@ -177,11 +177,11 @@ func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("fork-%d", schema.MaxBases), run)
 	_, err := f.Get(t.Context(), run)
 	require.NoError(t, err)
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "too-deep", Run: run})
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "too-deep", Base: run})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 	_, err = f.Head(t.Context(), "too-deep")
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "as-deep", Run: fmt.Sprintf("fork-%d", schema.MaxBases-1)})
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "as-deep", Base: fmt.Sprintf("fork-%d", schema.MaxBases-1)})
 	require.NoError(t, err)
 	_, err = f.Get(t.Context(), "as-deep")
 	require.NoError(t, err)
@@ -199,18 +199,18 @@ func TestAForkIsRefusedWithAReason(t *testing.T) {
 		spec publisher.ForkSpec
 		err  error
 	}{
-		{"under the run's own id", publisher.ForkSpec{ID: "origin", Run: "origin"}, publisher.ErrConfig},
-		{"under no id", publisher.ForkSpec{Run: "origin"}, publisher.ErrConfig},
-		{"of no run", publisher.ForkSpec{ID: "f", Run: "nobody"}, publisher.ErrRunNotFound},
-		{"at no point", publisher.ForkSpec{ID: "f", Run: "origin", At: schema.Point{Kind: schema.PointTurn, Number: 7}}, publisher.ErrPointNotFound},
+		{"under the run's own id", publisher.ForkSpec{ID: "origin", Base: "origin"}, publisher.ErrConfig},
+		{"under no id", publisher.ForkSpec{Base: "origin"}, publisher.ErrConfig},
+		{"of no run", publisher.ForkSpec{ID: "f", Base: "nobody"}, publisher.ErrRunNotFound},
+		{"at no point", publisher.ForkSpec{ID: "f", Base: "origin", At: schema.Point{Kind: schema.PointTurn, Number: 7}}, publisher.ErrPointNotFound},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := f.Fork(t.Context(), c.spec)
 			require.ErrorIs(t, err, c.err)
 		})
 	}
-	_, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "f", Run: "origin"})
+	_, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "f", Base: "origin"})
 	require.NoError(t, err)
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "f", Run: "origin"})
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "f", Base: "origin"})
 	require.ErrorIs(t, err, publisher.ErrRunExists)
 }

@@ -2,11 +2,12 @@ package publisher
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
@@ -15,7 +16,7 @@ import (
 // Phase runs work as a phase: phase.started, work, phase.completed with what work returned, written as JSON. A phase
 // that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
 // start. When work fails the phase stays open and the error is returned.
-func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error)) (jsontext.Value, error) {
+func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error)) (json.RawMessage, error) {
 	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
 		return r.phaseOutput(ctx, name)
 	}
@@ -26,25 +27,25 @@ func (r *Run) Phase(ctx context.Context, name string, work func(context.Context)
 	if err != nil {
 		return nil, fmt.Errorf("phase %s of run %s: %w", name, r.id, err)
 	}
-	var output jsontext.Value
+	var output json.RawMessage
 	if value != nil {
-		if output, err = json.Marshal(value, json.Deterministic(true)); err != nil {
+		if output, err = jsonv2.Marshal(value, jsonv2.Deterministic(true)); err != nil {
 			return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
 		}
 	}
-	return output, r.Publish(ctx, &schema.PhaseCompletedData{Phase: name, Output: output}, 0)
+	return output, r.Publish(ctx, &schema.PhaseCompletedData{Phase: name, Output: []byte(output)}, 0)
 }
 
-func (r *Run) phaseOutput(ctx context.Context, name string) (jsontext.Value, error) {
+func (r *Run) phaseOutput(ctx context.Context, name string) (json.RawMessage, error) {
 	if err := r.Flush(ctx); err != nil {
 		return nil, err
 	}
-	var output jsontext.Value
+	var output json.RawMessage
 	var refs []schema.Ref
 	r.View(func(s *schema.State) {
 		for i := range s.Phases {
 			if p := &s.Phases[i]; p.Phase == name {
-				output, refs = p.Output, p.Refs
+				output, refs = []byte(p.Output), p.Refs
 			}
 		}
 	})
@@ -89,7 +90,7 @@ func (r *Run) Limit(ctx context.Context, limit string, value, maximum any) error
 		if p.from == nil {
 			continue
 		}
-		b, err := json.Marshal(p.from)
+		b, err := jsonv2.Marshal(p.from)
 		if err != nil {
 			return fmt.Errorf("limit %s of run %s: %w", limit, r.id, err)
 		}
@@ -141,7 +142,7 @@ type RunEnd struct {
 	// Status is completed, failed or cancelled; empty means completed, or failed when there is an Error.
 	Status schema.Status
 	// Output as JSON; Summary in words.
-	Output  jsontext.Value
+	Output  json.RawMessage
 	Summary string
 	// CompletedBy is the tool call that ended the run by contract.
 	CompletedBy string
@@ -150,7 +151,7 @@ type RunEnd struct {
 	// Usage of the whole run; nil when nobody summed it up.
 	Usage *schema.Usage
 	// Source keeps detail of the framework that the run comes from.
-	Source jsontext.Value
+	Source json.RawMessage
 	// Time of the end; zero means now.
 	Time time.Time
 }
@@ -164,7 +165,7 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 		}
 	}
 	return r.publishNow(ctx, draft{data: &schema.RunEndedData{
-		Status: string(end.Status), Output: end.Output, Summary: end.Summary, CompletedBy: end.CompletedBy,
-		Error: end.Error, Usage: end.Usage, Source: end.Source,
+		Status: string(end.Status), Output: []byte(end.Output), Summary: end.Summary, CompletedBy: end.CompletedBy,
+		Error: end.Error, Usage: end.Usage, Source: []byte(end.Source),
 	}, at: end.Time})
 }

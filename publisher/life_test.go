@@ -105,7 +105,7 @@ func TestEverythingElseOfARunsLife(t *testing.T) {
 	require.Equal(t, schema.StatusFailed, claimed.Head().Status)
 	s := w.requireSameFold(claimed)
 	require.Equal(t, int32(1), s.Errors[0].Turn)
-	require.Equal(t, raw(`{"kept":null}`), s.Started.Source)
+	require.Equal(t, `{"kept":null}`, string(s.Started.Source))
 	claimed.View(func(seen *schema.State) { require.Equal(t, s, seen) })
 	require.ErrorIs(t, run.Mark(t.Context(), "x"), publisher.ErrFenced)
 }

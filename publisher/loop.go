@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -185,7 +183,7 @@ type looping struct {
 	// given are the arguments of the calls of the turn, as the model gave them: a redaction may have changed those of the record.
 	given struct {
 		turn      int32
-		arguments []jsontext.Value
+		arguments [][]byte
 	}
 }
 

@@ -211,7 +211,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 	if u := answer.Usage; u != nil && min(u.InputTokens, u.OutputTokens, u.CacheReadInputTokens, u.CacheCreationInputTokens, u.ReasoningOutputTokens) < 0 {
 		answer.Usage = nil
 	}
-	if !answer.Source.IsValid() {
+	if !jsontext.Value(answer.Source).IsValid() {
 		answer.Source = nil
 	}
 	renamed := make(map[string][]string) // the ids that were made for calls of an id, in their order
@@ -242,7 +242,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 			named[c.ID] = 0
 			answer.Message.Parts = append(answer.Message.Parts, schema.CallPart(c.ID, recordable(c.Name)))
 		}
-		if !c.Source.IsValid() {
+		if !jsontext.Value(c.Source).IsValid() {
 			c.Source = nil
 		}
 		if tooDeep(c.Arguments) {
@@ -268,7 +268,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 }
 
 // tooDeep reports whether arguments are nested deeper than an event can carry.
-func tooDeep(arguments jsontext.Value) bool {
+func tooDeep(arguments []byte) bool {
 	dec := jsontext.NewDecoder(bytes.NewReader(arguments))
 	for {
 		if _, err := dec.ReadToken(); err != nil {

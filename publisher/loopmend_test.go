@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -198,7 +199,7 @@ func TestLoop_RunsShareALoop_NoRace(t *testing.T) {
 	f := w.fleet()
 	model := func(ctx context.Context, r publisher.ModelRequest) (publisher.Answer, error) {
 		for i := range r.Tools {
-			if err := r.Tools[i].Parameters.Indent(); err != nil { // in place, for a provider
+			if err := (*jsontext.Value)(&r.Tools[i].Parameters).Indent(); err != nil { // in place, for a provider
 				return publisher.Answer{}, err
 			}
 		}

@@ -87,7 +87,7 @@ func TestLoop_Answers(t *testing.T) {
 		"usage":        {Message: assistant(schema.Text("a")), Usage: &schema.Usage{InputTokens: -5}},
 		"partnocall":   {Message: assistant(schema.CallPart("zz", "look"))},
 		"callnopart":   {Message: assistant(schema.Text("b")), Calls: []publisher.ToolCall{call("a", "look", `{"at":1}`), call("a", "look", `{"at":2}`)}},
-		"source":       {Message: assistant(schema.Text("b")), Source: jsontext.Value(`{"a":`)},
+		"source":       {Message: assistant(schema.Text("b")), Source: []byte(`{"a":`)},
 		"finish":       {Message: assistant(schema.Text("b")), FinishReasons: []string{"stop\x00"}},
 		"policy":       calls(publisher.ToolCall{ID: "a", Name: "fly", Replay: "never", Arguments: raw(`{}`)}),
 		"verifyunkown": calls(publisher.ToolCall{ID: "a", Name: "fly", Replay: schema.ReplayVerify, Arguments: raw(`{}`)}),

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -156,7 +155,7 @@ func assistant(parts ...schema.Part) schema.Message {
 	return schema.Message{Role: schema.RoleAssistant, Parts: parts}
 }
 
-func raw(s string) jsontext.Value { return jsontext.Value(s) }
+func raw(s string) []byte { return []byte(s) }
 
 func names(recs []schema.Record) []string {
 	var list []string

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -38,7 +39,7 @@ type Tool struct {
 	Description string
 	// Parameters is the JSON Schema of the arguments, an object, as the model is shown it. [NewTool] makes it; arguments that do not satisfy
 	// it are a failed call. Empty means that the arguments are not checked.
-	Parameters jsontext.Value
+	Parameters json.RawMessage
 	// Replay is the policy of its calls; empty means hold.
 	Replay schema.Replay
 	// VerifySubject is asked about a call in doubt. Required for the policy verify, and only there.
@@ -55,7 +56,7 @@ type Tool struct {
 
 	// arguments checks arguments, if the tool has Parameters; decode reads them as Run does, if NewTool made it.
 	arguments *jsonschema.Resolved
-	decode    func(arguments jsontext.Value) error
+	decode    func(arguments []byte) error
 	// err is why the tool could not be made.
 	err error
 }
@@ -73,10 +74,10 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 		return t
 	}
 	// What satisfies the schema need not fit into the type: 1.0, or a number of more than 64 bits.
-	t.decode = func(arguments jsontext.Value) error { return json.Unmarshal(plainArguments(arguments), new(In)) }
+	t.decode = func(arguments []byte) error { return jsonv2.Unmarshal(plainArguments(arguments), new(In)) }
 	t.Run = func(ctx context.Context, inv Invocation) (ToolResult, error) {
 		var in In
-		if err := json.Unmarshal(plainArguments(inv.Arguments), &in); err != nil {
+		if err := jsonv2.Unmarshal(plainArguments(inv.Arguments), &in); err != nil {
 			return ToolResult{}, &markedError{error: err, kind: invalidArgumentsType}
 		}
 		out, err := run(context.WithValue(ctx, invocationKey{}, inv), in)
@@ -97,7 +98,7 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 }
 
 // parameters makes the schema of a type.
-func parameters[In any]() (jsontext.Value, error) {
+func parameters[In any]() ([]byte, error) {
 	made, err := jsonschema.For[In](nil)
 	if err != nil {
 		return nil, err
@@ -111,9 +112,9 @@ func parameters[In any]() (jsontext.Value, error) {
 	}
 	// The schema is made by the rules of encoding/json, and the arguments are read by those of its second version.
 	var zero any
-	text, err := json.Marshal(*new(In))
+	text, err := jsonv2.Marshal(*new(In))
 	if err == nil {
-		err = json.Unmarshal(text, &zero)
+		err = jsonv2.Unmarshal(text, &zero)
 	}
 	if err == nil {
 		err = resolved.Validate(zero)
@@ -164,10 +165,10 @@ func (t *Tool) prepare() error {
 }
 
 // check returns why the arguments do not satisfy the tool's schema, in words for the model.
-func (t *Tool) check(arguments jsontext.Value) error {
+func (t *Tool) check(arguments []byte) error {
 	if t.arguments != nil {
 		var value any
-		if err := json.Unmarshal(plainArguments(arguments), &value); err != nil {
+		if err := jsonv2.Unmarshal(plainArguments(arguments), &value); err != nil {
 			return fmt.Errorf("the arguments are not JSON: %w", err)
 		}
 		if err := t.arguments.Validate(value); err != nil {
@@ -181,13 +182,13 @@ func (t *Tool) check(arguments jsontext.Value) error {
 }
 
 // plainArguments returns the arguments as JSON: some providers give them as a string that holds it, or none.
-func plainArguments(arguments jsontext.Value) jsontext.Value {
+func plainArguments(arguments []byte) []byte {
 	var text string
-	if arguments.Kind() == '"' && json.Unmarshal(arguments, &text) == nil {
-		arguments = jsontext.Value(text)
+	if jsontext.Value(arguments).Kind() == '"' && jsonv2.Unmarshal(arguments, &text) == nil {
+		arguments = []byte(text)
 	}
 	if len(bytes.TrimSpace(arguments)) == 0 {
-		return jsontext.Value("{}")
+		return []byte("{}")
 	}
 	return arguments
 }

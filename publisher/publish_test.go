@@ -167,7 +167,7 @@ func TestControlEventsAreFoldedAndPublishedBehind(t *testing.T) {
 	input, ok, err := run.Input(t.Context(), "i1")
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, raw(`"yes"`), input.Payload)
+	require.Equal(t, `"yes"`, string(input.Payload))
 	require.Equal(t, []string{"run.input", "run.orphaned"}, heard)
 	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)
 }

@@ -152,7 +152,7 @@ func (r *redactor) start(spec *RunSpec) error {
 }
 
 // value redacts a value that is not Waymark's own, such as the arguments of a call.
-func (r *redactor) value(in jsontext.Value) (jsontext.Value, error) {
+func (r *redactor) value(in []byte) ([]byte, error) {
 	if r == nil || len(in) == 0 {
 		return in, nil
 	}

@@ -81,7 +81,7 @@ func TestRequested_ForkMakesWhatItsBaseAbandoned(t *testing.T) {
 	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
 	p, err := schema.ParsePoint("step:2")
 	require.NoError(t, err)
-	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin", At: p})
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin", At: p})
 	require.NoError(t, err)
 	var ran atomic.Int64
 	for range 2 {
@@ -114,7 +114,7 @@ func TestRequested_ForkAtStepsOfABegunAndSettledRun(t *testing.T) {
 	for i, at := range []string{"step:1", "step:2", "seq:2", "seq:4", "turn:1", "end"} {
 		p, err := schema.ParsePoint(at)
 		require.NoError(t, err)
-		fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork" + string(rune('a'+i)), Run: "origin", At: p})
+		fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork" + string(rune('a'+i)), Base: "origin", At: p})
 		require.NoError(t, err, at)
 		for _, c := range fork.Head().OpenCalls {
 			require.True(t, c.InDoubt, "%s: the base began it later: %+v", at, c)

@@ -47,7 +47,7 @@ func TestRequested_HeadOnlyForkRunsWhatWasDenied(t *testing.T) {
 	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
 	p, err := schema.ParsePoint("seq:3")
 	require.NoError(t, err)
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin", At: p})
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin", At: p})
 	require.NoError(t, err)
 	fork, err := f.Resume(t.Context(), "fork", publisher.ResumeSpec{Reason: "restart", HeadOnly: true})
 	require.NoError(t, err)

@@ -80,7 +80,7 @@ func TestRewind_RunRewound_ReadWithoutWhatItLeftBehind(t *testing.T) {
 	require.Len(t, state.Messages, 6)
 	require.Equal(t, int32(3), state.Head.Turn)
 
-	fork, err := f.Fork(t.Context(), publisher.ForkSpec{Run: "r1", ID: "r2"})
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{Base: "r1", ID: "r2"})
 	require.NoError(t, err)
 	require.Len(t, fork.State().Messages, 6)
 	again, err := f.Get(t.Context(), "r2")

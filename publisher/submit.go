@@ -2,12 +2,11 @@ package publisher
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
@@ -116,8 +115,8 @@ type RunResult struct {
 	// Status is completed, failed or cancelled.
 	Status schema.Status `json:"status"`
 	// Output as JSON; Summary in words.
-	Output  jsontext.Value `json:"output,omitzero"`
-	Summary string         `json:"summary,omitempty"`
+	Output  json.RawMessage `json:"output,omitzero"`
+	Summary string          `json:"summary,omitempty"`
 	// CompletedBy is the call of the completion tool; empty if the run ended otherwise.
 	CompletedBy string `json:"completed_by,omitempty"`
 	// Limit that the run had reached; empty if none.
@@ -159,7 +158,7 @@ func (f *Fleet) result(ctx context.Context, run string) (*RunResult, error) {
 	h, ended := &state.Head, state.Ended
 	result := &RunResult{Status: h.Status, Summary: h.Summary, CompletedBy: h.CompletedBy, Limit: h.Limit}
 	if ended != nil {
-		result.Output, result.Summary, result.Error = ended.Output, ended.Summary, ended.Error
+		result.Output, result.Summary, result.Error = []byte(ended.Output), ended.Summary, ended.Error
 	}
 	return result, nil
 }

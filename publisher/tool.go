@@ -3,13 +3,14 @@ package publisher
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
@@ -23,7 +24,7 @@ type Invocation struct {
 	Name string
 	// Arguments as they are recorded, large ones loaded: the same whenever the call is run again. They are the caller's on a handle that
 	// keeps only the head, and where [Redaction] changed them on their way to the record.
-	Arguments jsontext.Value
+	Arguments json.RawMessage
 	// IdempotencyKey is the same whenever the call is run again. Hand it to the system that the tool changes.
 	IdempotencyKey string
 	// Attempt counts the runs of the call, from 1, where the tries of a [Loop] for one call count on from there; above 1 an earlier one may have had its effect. A pure or idempotent call that an
@@ -45,7 +46,7 @@ type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
 
 // Result returns a tool's result of any value that can be written as JSON.
 func Result(v any) (ToolResult, error) {
-	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	b, err := jsonv2.Marshal(v, jsonv2.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return ToolResult{}, fmt.Errorf("result of type %T: %w", v, err)
 	}
@@ -398,14 +399,14 @@ func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
 		}
 		return ToolResult{Recorded: true}, e
 	case schema.OutcomeAbandoned:
-		return ToolResult{Result: call.Result, IsError: call.IsError, Recorded: true},
+		return ToolResult{Result: []byte(call.Result), IsError: call.IsError, Recorded: true},
 			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, c.run.id, ErrAbandoned)
 	default:
 		result, err := c.run.fleet.field(ctx, call.Refs, "/result", call.Result)
 		if err != nil {
 			err = fmt.Errorf("result of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, c.run.id, err)
 		}
-		return ToolResult{Result: result, IsError: call.IsError, Source: call.ResultSource, Recorded: true}, err
+		return ToolResult{Result: result, IsError: call.IsError, Source: []byte(call.ResultSource), Recorded: true}, err
 	}
 }
 

@@ -3,6 +3,7 @@ package publisher
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
@@ -105,7 +106,7 @@ type ToolCall struct {
 	// Name of the tool. Required.
 	Name string
 	// Arguments as the model gave them: an object, or the provider's string to the letter.
-	Arguments jsontext.Value
+	Arguments json.RawMessage
 	// Replay policy; empty means hold, and of a call that is recorded that the recorded policy counts. [Turn.Tool] goes by the stricter of
 	// the two.
 	Replay schema.Replay
@@ -121,7 +122,7 @@ type ToolCall struct {
 	// Error closes the call as failed: it cannot be made, as of a tool that is not there. Only [Turn.Answer] takes it.
 	Error *schema.Error
 	// Source keeps replay detail of the provider.
-	Source jsontext.Value
+	Source json.RawMessage
 	// Occurrence chooses among the calls of the turn that share the id, for Tool; 0 means the first that this handle
 	// has not brought to an end. The others count by themselves.
 	Occurrence int
@@ -131,8 +132,8 @@ type ToolCall struct {
 
 func (c *ToolCall) requested() schema.RequestedCall {
 	return schema.RequestedCall{
-		ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-		VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Error: c.Error, Source: c.Source,
+		ToolCallID: c.ID, Name: c.Name, Arguments: []byte(c.Arguments), Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+		VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Error: c.Error, Source: []byte(c.Source),
 	}
 }
 
@@ -156,7 +157,7 @@ type Answer struct {
 	// Duration of the model's call; zero means unknown.
 	Duration time.Duration
 	// Source keeps replay detail of the provider.
-	Source jsontext.Value
+	Source json.RawMessage
 	// Time of the answer; zero means now.
 	Time time.Time
 }
@@ -170,7 +171,7 @@ type Answer struct {
 func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, error) {
 	data := &schema.TurnAnsweredData{
 		Turn: t.number, Message: answer.Message, FinishReasons: answer.FinishReasons, ResponseID: answer.ResponseID, Model: answer.Model,
-		Usage: answer.Usage, DurationMS: answer.Duration.Milliseconds(), Source: answer.Source,
+		Usage: answer.Usage, DurationMS: answer.Duration.Milliseconds(), Source: []byte(answer.Source),
 	}
 	for i := range answer.Calls {
 		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
@@ -204,10 +205,10 @@ func readable(c ToolCall) *ToolCall {
 	if len(c.Arguments) == 0 {
 		c.Arguments = nil // empty text is no JSON
 	}
-	if c.Arguments == nil || c.Arguments.IsValid() {
+	if c.Arguments == nil || jsontext.Value(c.Arguments).IsValid() {
 		return &c
 	}
-	if text, err := json.Marshal(strings.ToValidUTF8(string(c.Arguments), "\uFFFD")); err == nil {
+	if text, err := jsonv2.Marshal(strings.ToValidUTF8(string(c.Arguments), "\uFFFD")); err == nil {
 		c.Arguments = text
 	}
 	if c.Error == nil {
@@ -269,13 +270,13 @@ func keysOf(verdicts []schema.Verdict) []schema.CallKey {
 // ToolResult is what a tool returned.
 type ToolResult struct {
 	// Result as JSON; empty when the tool returned nothing.
-	Result jsontext.Value
+	Result json.RawMessage
 	// IsError is the tool's own word that the result is an error; nil when it said nothing.
 	IsError *bool
 	// Duration of the run of the tool; zero means unknown. Tool measures it when it is zero.
 	Duration time.Duration
 	// Source keeps replay detail of the provider.
-	Source jsontext.Value
+	Source json.RawMessage
 	// Time of the result; zero means now.
 	Time time.Time
 	// Recorded: the result comes from the record; the tool did not run now.
@@ -291,8 +292,8 @@ func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult
 func returnedDraft(key schema.CallKey, result ToolResult) draft {
 	return draft{
 		data: &schema.ToolReturnedData{
-			ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Result: result.Result, IsError: result.IsError,
-			DurationMS: result.Duration.Milliseconds(), Source: result.Source,
+			ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Result: []byte(result.Result), IsError: result.IsError,
+			DurationMS: result.Duration.Milliseconds(), Source: []byte(result.Source),
 		},
 		turn: key.Turn, at: result.Time,
 	}

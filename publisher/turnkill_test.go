@@ -386,7 +386,7 @@ func TestFork_EveryRecordOfRecordedRuns_MakesWhatMayRunAndAsksAboutTheRest(t *te
 		for n := 1; n <= len(log); n++ {
 			name := fmt.Sprintf("%s at record %d of %d", base, n, len(log))
 			began, want := callsAt(base, log, n)
-			fork, err := f.Fork(t.Context(), publisher.ForkSpec{Run: base, ID: fmt.Sprintf("%s-%d", base, n), At: schema.Point{Kind: schema.PointRecord, Number: uint64(n)}}) //nolint:gosec // small
+			fork, err := f.Fork(t.Context(), publisher.ForkSpec{Base: base, ID: fmt.Sprintf("%s-%d", base, n), At: schema.Point{Kind: schema.PointRecord, Number: uint64(n)}}) //nolint:gosec // small
 			require.NoError(t, err, name)
 			forks++
 			open := fork.Head().OpenCalls

@@ -5,14 +5,13 @@ import (
 	cryptorand "crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -27,7 +26,7 @@ type Input struct {
 	// Status is resolved, cancelled or expired; empty means resolved.
 	Status string
 	// Payload is the answer, as JSON and as the run's response_schema asks for; most answers need one.
-	Payload jsontext.Value
+	Payload json.RawMessage
 	// By whom; empty means this executor.
 	By string
 	// RequestID makes a repeat of the request find its first try; empty means a new one. Tries within one call are
@@ -45,7 +44,7 @@ func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	if in.InterruptID == "" {
 		return configError("InterruptID", `""`, "say what is answered")
 	}
-	request := &schema.InputRequest{InterruptID: in.InterruptID, Status: in.Status, Payload: in.Payload, By: in.By, RequestID: in.RequestID}
+	request := &schema.InputRequest{InterruptID: in.InterruptID, Status: in.Status, Payload: []byte(in.Payload), By: in.By, RequestID: in.RequestID}
 	if request.By == "" {
 		request.By = f.cfg.Executor
 	}

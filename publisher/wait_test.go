@@ -41,7 +41,7 @@ func TestAskReturnsTheAnswerThatANoticeTellsOf(t *testing.T) {
 	w.notify("exec-1", "r1")
 	got := <-done
 	require.NoError(t, got.err)
-	require.Equal(t, raw("true"), got.input.Payload)
+	require.Equal(t, "true", string(got.input.Payload))
 	again, err := run.Ask(t.Context(), question)
 	require.NoError(t, err, "work that is run again is given the recorded answer")
 	require.Equal(t, got.input, again)
@@ -71,13 +71,13 @@ func TestAQuestionIsAskedOnceOverATakeover(t *testing.T) {
 	done := w.ask(t.Context(), run)
 	w.control("r1", 2, &schema.RunInputData{InterruptID: "q1", Payload: raw("false"), By: "ann"})
 	w.notify("exec-2", "r1")
-	require.Equal(t, raw("false"), (<-done).input.Payload)
+	require.Equal(t, "false", string((<-done).input.Payload))
 	require.Equal(t, []string{"run.started", "run.waiting", "run.resumed", "run.input"}, names(w.log("r1")))
 
 	third := resume(t, second, "r1")
 	input, err := third.AwaitInput(t.Context(), "q1")
 	require.NoError(t, err)
-	require.Equal(t, raw("false"), input.Payload)
+	require.Equal(t, "false", string(input.Payload))
 	_, err = third.AwaitInput(t.Context(), "never asked")
 	require.ErrorIs(t, err, publisher.ErrUnknownInterrupt)
 }
@@ -168,7 +168,7 @@ func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
 	require.NoError(t, <-done)
 	result, err := run.Turn(1).Tool(t.Context(), call, charge)
 	require.NoError(t, err)
-	require.Equal(t, raw(`"charged"`), result.Result)
+	require.Equal(t, `"charged"`, string(result.Result))
 	require.NoError(t, run.AwaitSettled(t.Context(), held.Key), "there is nothing to wait for")
 	s := w.requireSameFold(run)
 	require.Len(t, s.Waits, 1, "the wait is published once")

@@ -12,34 +12,34 @@ import (
 // and numbers do not count. Numbers are compared by their exact decimal value, as text: 1, 1.0 and 1e0 are the same,
 // 9007199254740992 and 9007199254740993 are not, although both are the same double. A text that is no JSON, has a member
 // twice or is not UTF-8 equals only itself.
-func SameJSON(a, b jsontext.Value) bool {
+func SameJSON(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
 	if len(a) == 0 || len(b) == 0 {
 		return false
 	}
-	a, b = a.Clone(), b.Clone()
+	left, right := jsontext.Value(a).Clone(), jsontext.Value(b).Clone()
 	// RFC 8785 makes doubles of numbers, so they keep their text.
 	exact := []jsontext.Options{jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)}
-	if a.Canonicalize(exact...) != nil || b.Canonicalize(exact...) != nil {
+	if left.Canonicalize(exact...) != nil || right.Canonicalize(exact...) != nil {
 		return false
 	}
-	if bytes.Equal(a, b) {
+	if bytes.Equal(left, right) {
 		return true
 	}
-	left, right := jsontext.NewDecoder(bytes.NewReader(a)), jsontext.NewDecoder(bytes.NewReader(b))
+	xs, ys := jsontext.NewDecoder(bytes.NewReader(left)), jsontext.NewDecoder(bytes.NewReader(right))
 	for {
-		if left.PeekKind() != right.PeekKind() {
+		if xs.PeekKind() != ys.PeekKind() {
 			return false
 		}
-		x, err := left.ReadToken()
+		x, err := xs.ReadToken()
 		if err != nil {
 			return true // both have come to their ends: they are valid, and of the same kinds
 		}
 		number := x.Kind() == '0'
 		text := x.String()
-		y, err := right.ReadToken()
+		y, err := ys.ReadToken()
 		if err != nil {
 			return false
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -193,7 +192,7 @@ func TestTheToolOfAVerifyCallIsAsked(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, stop()) })
 			turn := startTurn(t, start(t, first))
-			call := publisher.ToolCall{ID: "c1", Name: "book", Arguments: jsontext.Value(`{"seat":"7A"}`), Replay: schema.ReplayVerify, VerifySubject: "bookings.verify"}
+			call := publisher.ToolCall{ID: "c1", Name: "book", Arguments: []byte(`{"seat":"7A"}`), Replay: schema.ReplayVerify, VerifySubject: "bookings.verify"}
 			ctx, die := context.WithCancel(t.Context())
 			var paused publisher.Invocation
 			_, err = turn.Tool(ctx, call, func(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
@@ -240,7 +239,7 @@ func TestAHeldCallIsAPersons(t *testing.T) {
 			// The person looks into the outbox.
 			request := schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann"}
 			if letters == 1 {
-				request.How, request.Result = schema.SettledDecided, jsontext.Value(`"sent"`)
+				request.How, request.Result = schema.SettledDecided, []byte(`"sent"`)
 			}
 			_, err = second.Settle(t.Context(), "r1", request)
 			require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/docs/examples"
@@ -38,9 +37,9 @@ func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	answers := map[int32][]publisher.ToolCall{
-		1: {{ID: "a", Name: "read_file", Arguments: jsontext.Value(`{"path":"main.go"}`)}, {ID: "b", Name: "read_file", Arguments: jsontext.Value(`{"path":"x.go"}`)}},
-		2: {{ID: "c", Name: "comment", Arguments: jsontext.Value(`{"text":"Where is main?"}`)}},
-		3: {{ID: "d", Name: "submit", Arguments: jsontext.Value(`{"approved":false,"reason":"It does nothing."}`)}},
+		1: {{ID: "a", Name: "read_file", Arguments: []byte(`{"path":"main.go"}`)}, {ID: "b", Name: "read_file", Arguments: []byte(`{"path":"x.go"}`)}},
+		2: {{ID: "c", Name: "comment", Arguments: []byte(`{"text":"Where is main?"}`)}},
+		3: {{ID: "d", Name: "submit", Arguments: []byte(`{"approved":false,"reason":"It does nothing."}`)}},
 	}
 	model := func(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 		return publisher.Answer{Calls: answers[request.Turn]}, nil

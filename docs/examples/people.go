@@ -2,11 +2,9 @@ package examples
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -38,7 +36,7 @@ func Colour(ctx context.Context, run *publisher.Run) (string, error) {
 		InterruptID:    "colour", // the same each time that the work comes here
 		Reason:         schema.WaitHumanInput,
 		Message:        "Which colour shall the door have?",
-		ResponseSchema: jsontext.Value(`{"type":"string","enum":["red","blue"]}`),
+		ResponseSchema: []byte(`{"type":"string","enum":["red","blue"]}`),
 		ExpiresAt:      schema.FormatTime(time.Now().Add(24 * time.Hour)),
 	})
 	switch {

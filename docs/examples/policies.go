@@ -2,10 +2,10 @@ package examples
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/publisher"

@@ -46,7 +46,7 @@ func mailAgain(t *testing.T, command func(want failure.Code, args ...string) str
 		}
 		call := &state.Calls[0]
 		_, err := turn.Tool(ctx, publisher.ToolCall{
-			ID: call.ToolCallID, Name: call.Name, Arguments: call.Arguments, Replay: call.Replay, VerifySubject: call.VerifySubject,
+			ID: call.ToolCallID, Name: call.Name, Arguments: []byte(call.Arguments), Replay: call.Replay, VerifySubject: call.VerifySubject,
 		}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 			sent.Add(1)
 			return publisher.Result("sent again")

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
@@ -62,11 +61,11 @@ func driveRun(t *testing.T, nc *nats.Conn, run string, turns int, checkpoints *n
 	for i := range turns {
 		turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{textMessage(schema.RoleUser, "go on")}})
 		require.NoError(t, err)
-		call := publisher.ToolCall{ID: "call", Name: "hammer", Arguments: jsontext.Value(`{}`), Replay: schema.ReplayPure}
+		call := publisher.ToolCall{ID: "call", Name: "hammer", Arguments: []byte(`{}`), Replay: schema.ReplayPure}
 		_, err = turn.Answer(t.Context(), publisher.Answer{Message: textMessage(schema.RoleAssistant, "I nail it"), Calls: []publisher.ToolCall{call}})
 		require.NoError(t, err)
 		_, err = turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-			return publisher.ToolResult{Result: jsontext.Value(`"bang"`)}, nil
+			return publisher.ToolResult{Result: []byte(`"bang"`)}, nil
 		})
 		require.NoError(t, err)
 		for {

@@ -39,7 +39,7 @@ type Player struct {
 
 // Recorded is a Tool that returns what the transcript has.
 func Recorded(_ context.Context, _ *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
-	return publisher.ToolResult{Result: call.Result, IsError: call.IsError, Source: call.ResultSource}, nil
+	return publisher.ToolResult{Result: []byte(call.Result), IsError: call.IsError, Source: []byte(call.ResultSource)}, nil
 }
 
 // Play starts the run and plays it to its end.
@@ -47,7 +47,7 @@ func (p *Player) Play(ctx context.Context, script *transcript.Run) error {
 	begun := p.Now()
 	run, err := p.Fleet.Start(ctx, publisher.RunSpec{
 		ID: script.ID, Agent: script.Agent, ThreadID: script.ThreadID, Model: script.Model, Parent: script.Parent,
-		Labels: map[string]string{"format": string(script.Format)}, Source: script.Source,
+		Labels: map[string]string{"format": string(script.Format)}, Source: []byte(script.Source),
 	})
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (w *walk) play(ctx context.Context) error {
 	}
 	end := w.script.End
 	err := w.run.End(ctx, publisher.RunEnd{
-		Status: end.Status, Output: end.Output, Summary: end.Summary, Error: end.Error, Usage: end.Usage, Source: end.Source,
+		Status: end.Status, Output: []byte(end.Output), Summary: end.Summary, Error: end.Error, Usage: end.Usage, Source: []byte(end.Source),
 	})
 	if err != nil {
 		return err

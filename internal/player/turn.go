@@ -205,7 +205,7 @@ func (w *walk) replay(c *transcript.Call) schema.Replay {
 
 func (w *walk) toolCall(c *transcript.Call) publisher.ToolCall {
 	return publisher.ToolCall{
-		ID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: w.replay(c), Source: c.Source,
+		ID: c.Key.ToolCallID, Name: c.Name, Arguments: []byte(c.Arguments), Replay: w.replay(c), Source: []byte(c.Source),
 		Occurrence: c.Key.Occurrence,
 	}
 }

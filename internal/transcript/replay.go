@@ -205,7 +205,7 @@ func begin(ctx context.Context, fleet *publisher.Fleet, run *Run) (*publisher.Ru
 	}
 	return fleet.Start(ctx, publisher.RunSpec{
 		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
-		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: true, // the transcript is in memory already
+		Labels: labels(run), Source: []byte(run.Source), Time: run.StartedAt, HeadOnly: true, // the transcript is in memory already
 	})
 }
 
@@ -337,8 +337,8 @@ func (d *driver) publish(ctx context.Context, s *step) error {
 	switch data := s.data.(type) {
 	case *schema.RunEndedData:
 		return d.handle.End(ctx, publisher.RunEnd{
-			Status: schema.Status(data.Status), Output: data.Output, Summary: data.Summary, Error: data.Error,
-			Usage: data.Usage, Source: data.Source, Time: s.at,
+			Status: schema.Status(data.Status), Output: []byte(data.Output), Summary: data.Summary, Error: data.Error,
+			Usage: data.Usage, Source: []byte(data.Source), Time: s.at,
 		})
 	case *schema.ToolReturnedData:
 		if d.o.Execute != nil {

@@ -53,7 +53,7 @@ func (f Form) answer(response []byte) (a publisher.Answer, err error) {
 		o.Take("usage")
 		a.Usage = usageOf(v)
 	}
-	a.Source = (&form.Detail{Members: o.Rest()}).Source(string(f))
+	a.Source = []byte((&form.Detail{Members: o.Rest()}).Source(string(f)))
 	return a, nil
 }
 
@@ -91,7 +91,7 @@ func (f Form) calls(m *form.Message) ([]publisher.ToolCall, error) {
 		p := &m.Parts[c.Part]
 		*p = schema.CallPart(id, name)
 		p.Source = c.Detail.Source(string(f))
-		calls = append(calls, publisher.ToolCall{ID: id, Name: name, Arguments: c.Arguments})
+		calls = append(calls, publisher.ToolCall{ID: id, Name: name, Arguments: []byte(c.Arguments)})
 	}
 	return calls, nil
 }

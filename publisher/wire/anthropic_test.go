@@ -36,14 +36,14 @@ func TestAnthropic_AnswerOfEveryKind_ComesBackAsItWas(t *testing.T) {
 	require.Equal(t, []string{"tool_use"}, answer.FinishReasons)
 	require.Equal(t, "msg_1", answer.ResponseID)
 	require.Equal(t, "claude-x", answer.Model)
-	require.Equal(t, &schema.Usage{InputTokens: 12, CacheReadInputTokens: 3, OutputTokens: 5, Extra: jsontext.Value(`{"service_tier":"standard"}`)}, answer.Usage)
+	require.Equal(t, &schema.Usage{InputTokens: 12, CacheReadInputTokens: 3, OutputTokens: 5, Extra: []byte(`{"service_tier":"standard"}`)}, answer.Usage)
 	require.Equal(t, []publisher.ToolCall{
-		{ID: "toolu_1", Name: "weather", Arguments: jsontext.Value(`{"city":"Bern","n":9007199254740993}`)},
-		{ID: "toolu_2", Name: "weather", Arguments: jsontext.Value(`{}`)},
+		{ID: "toolu_1", Name: "weather", Arguments: []byte(`{"city":"Bern","n":9007199254740993}`)},
+		{ID: "toolu_2", Name: "weather", Arguments: []byte(`{}`)},
 	}, answer.Calls)
 	require.Equal(t, "Let me see! <\u2028>", *answer.Message.Parts[0].Content)
 
-	request := asked(t, wire.Anthropic, anthropicResponse, jsontext.Value(`"sunny"`))
+	request := asked(t, wire.Anthropic, anthropicResponse, []byte(`"sunny"`))
 	require.JSONEq(t, anthropicContent, asJSON(t, at(request, "messages", 1, "content")))
 	require.JSONEq(t, `{"role":"user","content":[
 		{"type":"tool_result","tool_use_id":"toolu_1","content":"sunny"},{"type":"tool_result","tool_use_id":"toolu_2","content":"sunny"}]}`,
@@ -79,10 +79,10 @@ func TestAnthropic_Conversation_IsTurnsOfUserAndAssistant(t *testing.T) {
 			{Type: schema.PartFile, FileID: "file_1"},
 		}},
 		{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Reasoning("Another provider's."), {Type: schema.PartText, Content: &text}, {
-			Type: schema.PartToolCall, ID: "call.1", Name: "look", Arguments: jsontext.Value(`"{\"at\": 1}"`),
+			Type: schema.PartToolCall, ID: "call.1", Name: "look", Arguments: []byte(`"{\"at\": 1}"`),
 		}}},
 		user("And hurry."),
-		{Role: schema.RoleTool, Parts: []schema.Part{{Type: schema.PartToolCallResponse, ID: "call.1", Response: jsontext.Value(`{"error":"no"}`), IsError: true}}},
+		{Role: schema.RoleTool, Parts: []schema.Part{{Type: schema.PartToolCallResponse, ID: "call.1", Response: []byte(`{"error":"no"}`), IsError: true}}},
 	})
 	require.JSONEq(t, `{"model":"m","system":[{"type":"text","text":"You are terse."}],"messages":[
 		{"role":"user","content":[{"type":"text","text":"Look at this."},
@@ -119,7 +119,7 @@ func TestRequest_ResultsOfTools(t *testing.T) {
 			t.Parallel()
 			conversation := []schema.Message{
 				user("Go."),
-				{Role: schema.RoleAssistant, Parts: []schema.Part{{Type: schema.PartToolCall, ID: "c", Name: "f", Arguments: jsontext.Value(`{}`)}}},
+				{Role: schema.RoleAssistant, Parts: []schema.Part{{Type: schema.PartToolCall, ID: "c", Name: "f", Arguments: []byte(`{}`)}}},
 				{Role: schema.RoleTool, Parts: []schema.Part{{Type: schema.PartToolCallResponse, ID: "c", Response: jsontext.Value(tt.result)}}},
 			}
 			require.JSONEq(t, tt.anthropic, asJSON(t, at(body(t, wire.Anthropic, conversation), "messages", 2, "content", 0, "content")))

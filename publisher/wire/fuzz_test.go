@@ -20,7 +20,7 @@ func comesBack(t *testing.T, f wire.Form, response []byte, sent, had func(body m
 	if err != nil {
 		return
 	}
-	conversation, err := recorded(jsontext.Value(`"done"`), answer, user("Go on."))
+	conversation, err := recorded([]byte(`"done"`), answer, user("Go on."))
 	if err != nil {
 		return // ids that no event can carry, which the loop replaces
 	}

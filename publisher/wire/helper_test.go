@@ -43,9 +43,9 @@ func recorded(result jsontext.Value, answer publisher.Answer, before ...schema.M
 	if err := add(&schema.TurnStartedData{Turn: 1, Messages: before}, 1); err != nil {
 		return nil, err
 	}
-	data := &schema.TurnAnsweredData{Turn: 1, Message: answer.Message, FinishReasons: answer.FinishReasons, Usage: answer.Usage, Source: answer.Source}
+	data := &schema.TurnAnsweredData{Turn: 1, Message: answer.Message, FinishReasons: answer.FinishReasons, Usage: answer.Usage, Source: []byte(answer.Source)}
 	for _, c := range answer.Calls {
-		data.Calls = append(data.Calls, schema.RequestedCall{ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: schema.ReplayPure})
+		data.Calls = append(data.Calls, schema.RequestedCall{ToolCallID: c.ID, Name: c.Name, Arguments: []byte(c.Arguments), Replay: schema.ReplayPure})
 	}
 	if err := add(data, 1); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func recorded(result jsontext.Value, answer publisher.Answer, before ...schema.M
 }
 
 // asked is the next request after a response, as plain JSON.
-func asked(t *testing.T, f wire.Form, response string, result jsontext.Value) map[string]any {
+func asked(t *testing.T, f wire.Form, response string, result []byte) map[string]any {
 	t.Helper()
 	answer, err := f.Answer([]byte(response))
 	require.NoError(t, err)

@@ -3,7 +3,6 @@ package wire_test
 import (
 	"testing"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -27,11 +26,11 @@ func TestOpenAIChat_AnswerOfEveryKind_ComesBackAsItWas(t *testing.T) {
 	require.EqualValues(t, 3, answer.Usage.CacheReadInputTokens)
 	require.EqualValues(t, 2, answer.Usage.ReasoningOutputTokens)
 	require.Equal(t, []publisher.ToolCall{
-		{ID: "call_1", Name: "weather", Arguments: jsontext.Value(`"{\"city\": \"Bern\"}"`)}, {ID: "call_2", Name: "shell", Arguments: jsontext.Value(`"ls"`)},
+		{ID: "call_1", Name: "weather", Arguments: []byte(`"{\"city\": \"Bern\"}"`)}, {ID: "call_2", Name: "shell", Arguments: []byte(`"ls"`)},
 	}, answer.Calls)
 	require.Contains(t, string(answer.Source), `"service_tier":"default"`)
 
-	request := asked(t, wire.OpenAIChat, chatResponse, jsontext.Value(`{"sun":true}`))
+	request := asked(t, wire.OpenAIChat, chatResponse, []byte(`{"sun":true}`))
 	require.JSONEq(t, `{"role":"assistant","content":"I look.","reasoning_content":"Let me see.","reasoning_details":[{"type":"reasoning.encrypted","data":"gAAA/+="}],
 	"tool_calls":[{"id":"call_1","type":"function","function":{"name":"weather","arguments":"{\"city\": \"Bern\"}"},"extra_content":{"google":{"thought_signature":"Cg=="}}},
 		{"id":"call_2","type":"custom","custom":{"name":"shell","input":"ls"}}]}`, asJSON(t, at(request, "messages", 1)))
@@ -69,11 +68,11 @@ func TestOpenAIResponses_AnswerOfEveryKind_ComesBackAsItWas(t *testing.T) {
 	require.EqualValues(t, 2, answer.Usage.ReasoningOutputTokens)
 	require.EqualValues(t, 3, answer.Usage.CacheReadInputTokens)
 	require.Equal(t, []publisher.ToolCall{
-		{ID: "call_1", Name: "weather", Arguments: jsontext.Value(`"{\"city\": \"Bern\"}"`)}, {ID: "call_2", Name: "shell", Arguments: jsontext.Value(`"ls"`)},
+		{ID: "call_1", Name: "weather", Arguments: []byte(`"{\"city\": \"Bern\"}"`)}, {ID: "call_2", Name: "shell", Arguments: []byte(`"ls"`)},
 	}, answer.Calls)
 	require.Equal(t, "I think!", *answer.Message.Parts[0].Content)
 
-	conversation, err := recorded(jsontext.Value(`"sunny"`), answer, user("Go on."))
+	conversation, err := recorded([]byte(`"sunny"`), answer, user("Go on."))
 	require.NoError(t, err)
 	request := body(t, wire.OpenAIResponses, conversation)
 	input, _ := at(request, "input").([]any)
@@ -97,9 +96,9 @@ func TestOpenAI_Conversation_OfAnotherProvider(t *testing.T) {
 			{Type: schema.PartFile, Modality: "document", FileID: "file_1"},
 		}},
 		{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Reasoning("Another provider's."), schema.Text("I look."), {
-			Type: schema.PartToolCall, ID: "c1", Name: "look", Arguments: jsontext.Value(`{"at":1}`),
+			Type: schema.PartToolCall, ID: "c1", Name: "look", Arguments: []byte(`{"at":1}`),
 		}}},
-		{Role: schema.RoleTool, Parts: []schema.Part{{Type: schema.PartToolCallResponse, ID: "c1", Response: jsontext.Value(`"a cat"`)}}},
+		{Role: schema.RoleTool, Parts: []schema.Part{{Type: schema.PartToolCallResponse, ID: "c1", Response: []byte(`"a cat"`)}}},
 	}
 	require.JSONEq(t, `{"model":"m","messages":[{"role":"system","content":"You are terse."},
 		{"role":"user","content":[{"type":"text","text":"Look."},{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw=="}},

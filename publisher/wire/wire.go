@@ -172,9 +172,9 @@ func (f Form) tools(o *form.Object, tools []publisher.Tool) (jsontext.Value, err
 	}
 	for i := range tools {
 		t := &tools[i]
-		parameters := t.Parameters
+		parameters := []byte(t.Parameters)
 		if len(parameters) == 0 {
-			parameters = jsontext.Value(`{"type":"object","properties":{}}`)
+			parameters = []byte(`{"type":"object","properties":{}}`)
 		}
 		var tool, inner form.Writer
 		w := &tool

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -19,7 +18,7 @@ var forms = []wire.Form{wire.Anthropic, wire.OpenAIChat, wire.OpenAIResponses}
 
 func TestRequest_Tools_StandBehindThoseOfTheProvider(t *testing.T) {
 	t.Parallel()
-	look := publisher.Tool{Name: "look", Description: "Looks.", Parameters: jsontext.Value(`{"type":"object","properties":{"at":{"type":"integer"}}}`)}
+	look := publisher.Tool{Name: "look", Description: "Looks.", Parameters: []byte(`{"type":"object","properties":{"at":{"type":"integer"}}}`)}
 	request := publisher.ModelRequest{Messages: []schema.Message{user("Go.")}, Tools: []publisher.Tool{look, {Name: "stop"}}}
 	for f, want := range map[wire.Form]string{
 		wire.Anthropic: `[{"type":"web_search"},{"name":"look","description":"Looks.","input_schema":{"type":"object","properties":{"at":{"type":"integer"}}}},

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -297,7 +296,7 @@ func TestOpenAI_KilledInTheTool_OrdersOnce(t *testing.T) {
 	head, err := w.fleet.Head(t.Context(), "r1")
 	require.NoError(t, err)
 	_, err = w.fleet.Settle(t.Context(), "r1", schema.SettleRequest{
-		CallKey: head.OpenCalls[0].CallKey, How: schema.SettledDecided, Result: jsontext.Value(`"200 OK"`), By: "ann",
+		CallKey: head.OpenCalls[0].CallKey, How: schema.SettledDecided, Result: []byte(`"200 OK"`), By: "ann",
 	})
 	require.NoError(t, err)
 	s := w.state()

@@ -109,7 +109,7 @@ func (c ForkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
 
 // fork begins the new run and leaves it, to those who may claim it or until it is answered.
 func (c ForkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.Point) error {
-	run, err := fleet.Fork(ctx, publisher.ForkSpec{ID: c.As, Run: c.Run_, At: point, Agent: c.Agent, HeadOnly: true})
+	run, err := fleet.Fork(ctx, publisher.ForkSpec{ID: c.As, Base: c.Run_, At: point, Agent: c.Agent, HeadOnly: true})
 	if err != nil {
 		return err
 	}

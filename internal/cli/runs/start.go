@@ -194,7 +194,7 @@ func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, flee
 		}
 		return nil, err
 	}
-	return &result{Status: came.Status, Summary: came.Summary, Output: came.Output, CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error}, nil
+	return &result{Status: came.Status, Summary: came.Summary, Output: []byte(came.Output), CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error}, nil
 }
 
 // watch says, once for each reason, why the run does not go on.

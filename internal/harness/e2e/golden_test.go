@@ -223,7 +223,7 @@ func (w *world) goldenRuns(t *testing.T) {
 	}
 	_, turn := begin("golden-doubt")
 	for _, replay := range []schema.Replay{schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayHold} {
-		_, err := turn.Call(ctx, publisher.ToolCall{ID: "c-" + string(replay), Name: "tool", Replay: replay, Arguments: jsontext.Value(`{"a":[1,2]}`)})
+		_, err := turn.Call(ctx, publisher.ToolCall{ID: "c-" + string(replay), Name: "tool", Replay: replay, Arguments: []byte(`{"a":[1,2]}`)})
 		require.NoError(t, err)
 	}
 	_, err := second.Resume(ctx, "golden-doubt", publisher.ResumeSpec{})

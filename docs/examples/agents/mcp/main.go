@@ -70,7 +70,7 @@ func tools(ctx context.Context, session *mcp.ClientSession) (list []publisher.To
 			tool.Replay = publisher.Idempotent
 		}
 		tool.Run = func(ctx context.Context, call publisher.Invocation) (publisher.ToolResult, error) {
-			arguments, text := json.RawMessage(call.Arguments), ""
+			arguments, text := call.Arguments, ""
 			if json.Unmarshal(arguments, &text) == nil { // as OpenAI's APIs give them
 				arguments = json.RawMessage(cmp.Or(text, "{}"))
 			}
