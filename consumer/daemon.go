@@ -129,6 +129,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	}
 	if cfg.Fold != nil {
 		d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
+		d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
 	}
 	d.overdue = liveness.NewOverdueRuns(d.heartbeats, d.liveRuns)
 	requests.Overdue = d.overdue
@@ -230,6 +231,7 @@ func (d *Daemon) grow(settings schema.FleetSettings) error {
 	if d.cfg.Fold == nil {
 		return nil
 	}
+	d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
 	if d.assigner != nil {
 		d.assigner.Grow(settings.Shards())
 	}

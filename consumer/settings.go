@@ -25,7 +25,8 @@ const (
 
 // Settings keeps a daemon up to date with the settings of its fleet: shards that are added come into service without a
 // restart. It reads them from the leader every two seconds, and at once when it is told on schema.SettingsSubject or
-// somebody must know; it costs no consumer. When the number of shards was changed it tells everybody.
+// somebody must know; it costs no consumer. When the number of shards or the silence was changed, and when the daemon starts, it tells
+// everybody.
 type Settings struct {
 	fleet  string
 	fleets *kvstore.Fleets
@@ -81,6 +82,7 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	}
 	was := s.Current()
 	changed := !slices.Equal(next.Generations, was.Generations)
+	silence := next.SilenceMS != was.SilenceMS
 	if changed || kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) || !slices.Equal(next.Keys, was.Keys) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
@@ -91,6 +93,11 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	s.mu.Unlock()
 	if changed {
 		s.log.Info().Ints("generations", next.Generations).Msg("shards of the fleet changed")
+	}
+	if silence {
+		s.log.Info().Dur("silence", next.Silence()).Msg("silence of executors changed")
+	}
+	if changed || silence {
 		s.tell()
 	}
 	return nil
@@ -139,6 +146,7 @@ func (s *Settings) Run(ctx context.Context) error {
 		return fmt.Errorf("listen to %s: %w", schema.SettingsSubject(s.fleet), err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
+	s.tell()                                 // they may have been changed while no daemon ran
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
 	for {

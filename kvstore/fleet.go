@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
@@ -38,6 +39,9 @@ const (
 	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.
 	// Going back to an earlier number makes no further one.
 	MaxGenerations = 8
+	// MinSilence and MaxSilence bound the silence of executors: a short pause of a machine is no death, and a long one is waited for in vain.
+	MinSilence = 2 * time.Second
+	MaxSilence = 24 * time.Hour
 	// MaxReplicas is the most replicas a JetStream stream can have.
 	MaxReplicas = 5
 )
@@ -64,6 +68,9 @@ type FleetConfig struct {
 	CheckpointsPerRun int
 	// Retention says how long runs are kept after their end; zero keeps all of them.
 	Retention schema.RetentionPolicy
+	// Silence is how long an executor may be silent before its runs are orphaned, whole milliseconds from [MinSilence] to [MaxSilence]; 0
+	// means schema.DefaultSilenceMS.
+	Silence time.Duration
 }
 
 // Defaults returns the configuration with the defaults in place of zeros.
@@ -112,6 +119,9 @@ func (c FleetConfig) Validate() error {
 	if c.CheckpointsPerRun < 1 || c.CheckpointsPerRun > MaxCheckpointsPerRun {
 		bad("checkpoints_per_run", c.CheckpointsPerRun, fmt.Sprintf("use 1 to %d", MaxCheckpointsPerRun))
 	}
+	if c.Silence != 0 && (c.Silence < MinSilence || c.Silence > MaxSilence || c.Silence%time.Millisecond != 0) {
+		bad("silence_ms", c.Silence, fmt.Sprintf("use %s to %s", MinSilence, MaxSilence))
+	}
 	r := c.Retention
 	for _, f := range []struct {
 		name    string
@@ -134,6 +144,7 @@ func ConfigOf(s *schema.FleetSettings) FleetConfig {
 	return FleetConfig{
 		Fleet: s.Fleet, Shards: s.Generations[len(s.Generations)-1], Replicas: s.Replicas,
 		QuotaBytes: s.QuotaBytes, ReserveBytes: s.ReserveBytes, CheckpointsPerRun: s.CheckpointsPerRun, Retention: s.Retention,
+		Silence: time.Duration(s.SilenceMS) * time.Millisecond,
 	}
 }
 
@@ -143,6 +154,7 @@ func withConfig(s *schema.FleetSettings, c FleetConfig) schema.FleetSettings {
 	next.Format, next.Fleet = schema.SettingsFormat, c.Fleet
 	next.Replicas, next.CheckpointsPerRun = c.Replicas, c.CheckpointsPerRun
 	next.QuotaBytes, next.ReserveBytes, next.Retention = c.QuotaBytes, c.ReserveBytes, c.Retention
+	next.SilenceMS = c.Silence.Milliseconds()
 	next.Generations = slices.Clone(s.Generations)
 	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
 		// An equal older generation puts every run where this one does. The first one stays: it is the number of the server's mapping, by

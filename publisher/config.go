@@ -25,7 +25,6 @@ const (
 	DefaultWindowEvents   = 64
 	DefaultWindowBytes    = 1 << 20
 	DefaultMaxBlob        = 64 << 20
-	defaultHeartbeat      = schema.DefaultHeartbeatMS * time.Millisecond
 )
 
 const (
@@ -68,8 +67,9 @@ type Config struct {
 	// is not proven.
 	Instance string
 	// Heartbeat is the pace at which the executor says that it lives, once it has a run in hand or looks for one; 0
-	// means 3 seconds, a negative duration that it says nothing: its runs are then orphaned when they are silent for
-	// as long as the fleet allows.
+	// means as often as the fleet's silence needs it, every 3 seconds by default (schema.FleetSettings.Heartbeat). A
+	// negative duration means that it says nothing: its runs are then orphaned when they are silent for as long as the
+	// fleet allows.
 	Heartbeat time.Duration
 
 	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds. It does not count while
@@ -124,7 +124,6 @@ func (c Config) reader() ReaderConfig {
 func (c Config) withDefaults() Config {
 	r := c.reader().withDefaults()
 	c.Fleet, c.RequestTimeout, c.Backoff, c.MaxBackoff, c.MaxBlob = r.Fleet, r.RequestTimeout, r.Backoff, r.MaxBackoff, r.MaxBlob
-	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
 	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)

@@ -74,8 +74,8 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f.takeovers = takeovers{retry: claimRetry, asked: make(map[string]int)}
 	f.works.now = f.cfg.Now
-	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, overdue: f.works.overdue, news: make(chan struct{}, 1)}
-	if f.cfg.Instance == "" && f.cfg.Heartbeat > 0 {
+	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, pace: f.pace, overdue: f.works.overdue, news: make(chan struct{}, 1)}
+	if f.cfg.Instance == "" && f.cfg.Heartbeat >= 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {
 			return nil, fmt.Errorf("key of the instance: %w", err)

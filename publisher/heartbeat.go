@@ -97,13 +97,13 @@ func (f *Fleet) appear() error {
 	if err != nil {
 		return fmt.Errorf("listening for notices: %w: %w", ErrUnavailable, err)
 	}
-	// At most once: who does not hear it reads the settings before it next begins a run, if its reading is not fresh.
-	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), func(*nats.Msg) { f.outdated() })
+	// At most once: an executor that does not hear it reads the settings before it next begins a run, if its reading is not fresh.
+	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), func(*nats.Msg) { f.changed() })
 	if err != nil {
 		return errors.Join(fmt.Errorf("listening for changes of the fleet: %w: %w", ErrUnavailable, err), sub.Unsubscribe())
 	}
 	f.alive, f.notices, f.changes = true, sub, changes
-	if f.cfg.Heartbeat > 0 {
+	if f.cfg.Heartbeat >= 0 {
 		f.beaten = make(chan struct{})
 		go func() {
 			defer close(f.beaten)
@@ -111,6 +111,34 @@ func (f *Fleet) appear() error {
 		}()
 	}
 	return nil
+}
+
+// pace is how often the executor sends a heartbeat.
+func (f *Fleet) pace() time.Duration {
+	if f.cfg.Heartbeat > 0 {
+		return f.cfg.Heartbeat
+	}
+	return f.placing.Load().Heartbeat()
+}
+
+// changed reads the settings of the fleet again: heartbeats follow the silence that it asks for.
+func (f *Fleet) changed() {
+	f.outdated()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped || f.cfg.Heartbeat != 0 {
+		return
+	}
+	f.background.Go(func() {
+		was := f.pace()
+		if _, err := f.placed(f.life); err != nil {
+			f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("changed settings of the fleet are not read")
+			return
+		}
+		if f.pace() != was {
+			f.presence.hurry()
+		}
+	})
 }
 
 // depart says that the executor does nothing more for any run. Nothing was begun after stopped was set.
@@ -139,8 +167,9 @@ func (f *Fleet) depart() error {
 type presence struct {
 	cfg *Config
 	nc  *nats.Conn
-	// inHand counts the runs that heartbeats say.
+	// inHand counts the runs that heartbeats say, and pace is how often they are sent.
 	inHand func() int
+	pace   func() time.Duration
 	// overdue is what they say of work that takes too long.
 	overdue func() (list []schema.Overdue, more int)
 	// key signs heartbeats; nil when the caller named the instance.
@@ -176,7 +205,8 @@ func (p *presence) beat(life context.Context) {
 		}
 		p.heartbeat(false)
 		// The jitter keeps executors that were started together from speaking together.
-		timer.Reset(p.cfg.Heartbeat - rand.N(p.cfg.Heartbeat/8+1)) //nolint:gosec // jitter
+		pace := p.pace()
+		timer.Reset(pace - rand.N(pace/8+1)) //nolint:gosec // jitter
 	}
 }
 
@@ -212,15 +242,20 @@ func (p *presence) addCapacity(n int) {
 	p.capacity += n
 }
 
+// hurry makes a heartbeat due at once.
+func (p *presence) hurry() {
+	select {
+	case p.news <- struct{}{}:
+	default: // it is due already
+	}
+}
+
 // giveUp is abandon under mu.
 func (p *presence) giveUp(left schema.GivenUp) {
 	if slices.Contains(p.givenUp, left) {
 		return
 	}
-	select {
-	case p.news <- struct{}{}:
-	default: // the next heartbeat is due already
-	}
+	p.hurry()
 	p.givenUp = append(p.givenUp, left)
 	if more := len(p.givenUp) - schema.MaxGivenUp; more > 0 {
 		for _, dropped := range p.givenUp[:more] {
@@ -242,7 +277,7 @@ func (p *presence) heartbeat(leaving bool) bool {
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
-		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.cfg.Heartbeat.Milliseconds(),
+		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.inHand(), Capacity: capacity, Leaving: leaving,
 		GivenUp: givenUp, Beat: count, Overdue: overdue, OverdueMore: more,
 	})

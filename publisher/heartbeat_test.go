@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -40,6 +41,27 @@ func (w *world) notify(executor, run string) {
 	body, err := json.Marshal(&schema.Notice{Run: run, Name: "control", Position: schema.PositionOf(&last)})
 	require.NoError(w.tb, err)
 	require.NoError(w.tb, w.nc.Publish(schema.NoticeSubject("default", executor), body))
+}
+
+func TestHeartbeats_FleetAsksForShorterSilence_FollowIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	next := w.heartbeats()
+	f := w.fleet()
+	start(t, f, "r1")
+	require.Equal(t, int64(schema.DefaultHeartbeatMS), next().IntervalMS)
+	began := time.Now()
+	_, err := kvstore.Change(t.Context(), w.js, "default", func(c *kvstore.FleetConfig) { c.Silence = 2 * time.Second })
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Publish(schema.SettingsSubject("default"), nil))
+	require.Eventually(t, func() bool { return next().IntervalMS == 600 }, patience, time.Millisecond)
+	require.Less(t, time.Since(began), 2*time.Second, "the next heartbeat comes at once")
+	start(t, w.fleet(named("exec-2")), "r2")
+	require.Eventually(t, func() bool {
+		h := next()
+		return h.Executor == "exec-2" && h.IntervalMS == 600
+	}, patience, time.Millisecond)
 }
 
 func TestAnExecutorSaysThatItLivesAndThatItLeaves(t *testing.T) {

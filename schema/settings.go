@@ -1,7 +1,9 @@
 package schema
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -28,11 +30,24 @@ type FleetSettings struct {
 	CheckpointsPerRun int   `json:"checkpoints_per_run"`
 	// Retention is that of kvstore.FleetConfig.
 	Retention RetentionPolicy `json:"retention,omitzero"`
+	// SilenceMS is how long an executor may be silent before its runs are orphaned, in milliseconds; 0 means [DefaultSilenceMS].
+	SilenceMS int64 `json:"silence_ms,omitzero"`
 	// Keys are the public keys of the daemons whose signature makes a control event, oldest first; none means that control events
 	// are not checked. A new fleet has the key of the connection that makes it, if it has one. See [Keys].
 	Keys []FleetKey `json:"keys,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
+}
+
+// Silence is how long an executor may be silent before its runs are orphaned.
+func (s *FleetSettings) Silence() time.Duration {
+	return time.Duration(cmp.Or(s.SilenceMS, DefaultSilenceMS)) * time.Millisecond
+}
+
+// Heartbeat is the pace at which executors of the fleet send heartbeats: three fit into the silence, and a tenth of it is left for delays.
+// It is [DefaultHeartbeatMS] at most.
+func (s *FleetSettings) Heartbeat() time.Duration {
+	return min(DefaultHeartbeatMS*time.Millisecond, s.Silence()*3/10)
 }
 
 // Shards is the number of shards that exist: the largest of all generations.

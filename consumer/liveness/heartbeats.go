@@ -67,6 +67,8 @@ type Heartbeats struct {
 	now   func() time.Time
 	log   zerolog.Logger
 	stats HeartbeatStats
+	// silence that the fleet asks for; 0 when it does not.
+	silence atomic.Int64
 
 	mu sync.Mutex
 	// executors by name; each has at least one instance.
@@ -125,6 +127,12 @@ func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolo
 
 // Stats returns the counters.
 func (h *Heartbeats) Stats() *HeartbeatStats { return &h.stats }
+
+// SetSilence sets how long executors of the fleet may be silent; 0 means what each sweeper was made with.
+func (h *Heartbeats) SetSilence(d time.Duration) { h.silence.Store(int64(d)) }
+
+// Silence is what was set, 0 for nothing.
+func (h *Heartbeats) Silence() time.Duration { return time.Duration(h.silence.Load()) }
 
 // Run listens until ctx ends. It returns nil then, and an error when the connection was closed before.
 func (h *Heartbeats) Run(ctx context.Context) error {

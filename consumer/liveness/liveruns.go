@@ -45,6 +45,8 @@ type LiveRuns struct {
 	twins map[string]struct{}
 	// inHand counts the runs of each holder.
 	inHand map[Holder]int
+	// became tells of runs that became claimable.
+	became chan schema.Live
 }
 
 // takeoverKey names a takeover: who asked for it, and by which request.
@@ -85,7 +87,7 @@ type entry struct {
 // NewLiveRuns returns an empty table of the live runs of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
 // maxClaims as in [schema.Live.Quarantined]; it is what [LiveRuns.Counts] goes by. now is the daemon's clock.
 func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *LiveRuns {
-	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{}), inHand: make(map[Holder]int)}
+	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{}), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame)}
 	r.Grow(shards...)
 	return r
 }
@@ -366,6 +368,7 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	if e.live.Status.Claimable() {
 		at, _ := slices.BinarySearchFunc(r.claimable, e, byAge)
 		r.claimable = slices.Insert(r.claimable, at, e)
+		r.tell(e)
 	}
 }
 

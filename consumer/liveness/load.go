@@ -37,6 +37,23 @@ func (r *LiveRuns) Since(run string) time.Time {
 	return time.Time{}
 }
 
+// maxBecame bounds the runs that wait to be told of. Executors find those that are left out when they ask by themselves.
+const maxBecame = 1 << 8
+
+// Became tells of each run that became claimable since the live index of its shard is in, as far as it is read fast enough.
+func (r *LiveRuns) Became() <-chan schema.Live { return r.became }
+
+// tell is called under r.mu.
+func (r *LiveRuns) tell(e *entry) {
+	if !r.shards[e.shard].synced {
+		return
+	}
+	select {
+	case r.became <- e.live:
+	default:
+	}
+}
+
 // holderOf is the executor that works on the run of an entry; zero for none.
 func holderOf(l *schema.Live) Holder {
 	if l.Status != schema.StatusRunning {

@@ -25,6 +25,8 @@ import (
 const (
 	// lateTicks is the number of missed ticks after which the daemon itself counts as having been stopped.
 	lateTicks = 3
+	// sweepsPerSilence is how many ticks fit into the silence of a fleet at least.
+	sweepsPerSilence = 5
 	// sweepsAtOnce bounds the runs that a sweep writes to side by side.
 	sweepsAtOnce = 8
 	// sweepPatience bounds one of them.
@@ -126,7 +128,8 @@ func (w *Sweeper) Run(ctx context.Context) {
 }
 
 func (w *Sweeper) everyTick(ctx context.Context, do func()) {
-	tick := time.NewTicker(w.cfg.Every)
+	every := w.every()
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -135,7 +138,23 @@ func (w *Sweeper) everyTick(ctx context.Context, do func()) {
 		case <-tick.C:
 			do()
 		}
+		if now := w.every(); now != every {
+			every = now
+			tick.Reset(every)
+		}
 	}
+}
+
+// silence is how long an executor may be silent: what the fleet asks for, else what the sweeper was made with.
+func (w *Sweeper) silence() time.Duration { return cmp.Or(w.deps.Heartbeats.Silence(), w.cfg.Silence) }
+
+// every is the pace of the sweeps: five fit into a silence that the fleet asks for. So a pause of the daemon that its late ticks do not
+// tell leaves room for a heartbeat within the silence.
+func (w *Sweeper) every() time.Duration {
+	if asked := w.deps.Heartbeats.Silence(); asked > 0 {
+		return min(w.cfg.Every, asked/sweepsPerSilence)
+	}
+	return w.cfg.Every
 }
 
 // beat notes that the daemon runs. It reports false when it did not for some ticks: what executors said meanwhile may not
@@ -144,7 +163,7 @@ func (w *Sweeper) beat() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.deps.Now()
-	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.Every
+	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.every()
 	w.beaten = now
 	if late {
 		w.regrace(now, "the daemon was stopped or slow")
@@ -181,7 +200,7 @@ func (w *Sweeper) since(l *instanceLife) time.Time {
 func (w *Sweeper) regrace(now time.Time, why string) {
 	w.grace, w.heardSince = now, now
 	w.deps.Stats.FreshGraces.Add(1)
-	w.deps.Log.Info().Str(logkey.Reason, why).Dur("silence", w.cfg.Silence).Msg("silence timers reset")
+	w.deps.Log.Info().Str(logkey.Reason, why).Dur("silence", w.silence()).Msg("silence timers reset")
 }
 
 // sweep is one tick.
@@ -234,7 +253,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 
 // perTick is how many runs one tick may write to.
 func (w *Sweeper) perTick() int {
-	return max(int(float64(w.cfg.PerSecond)*w.cfg.Every.Seconds()), 1)
+	return max(int(float64(w.cfg.PerSecond)*w.every().Seconds()), 1)
 }
 
 // attended reports whether the run needs an executor. One that waits costs nothing, whoever is gone.
@@ -248,7 +267,7 @@ func (w *Sweeper) gone(e *entry) bool {
 		return false
 	}
 	now := w.deps.Now()
-	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
 	if seen && !l.left.IsZero() && (e.live.Instance != "" || e.changed.Before(l.left)) {
 		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
 		return true
@@ -266,13 +285,13 @@ func (w *Sweeper) gone(e *entry) bool {
 	if seen {
 		since = later(since, l.seen)
 	}
-	return now.Sub(since) >= l.silence(w.cfg.Silence)
+	return now.Sub(since) >= l.silence(w.silence())
 }
 
 // heard reports whether the run's executor was heard of within its silence, and neither leaves nor gave the run up.
 func (w *Sweeper) heard(e *entry) bool {
-	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
-	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.deps.Now().Sub(l.seen) < l.silence(w.cfg.Silence)
+	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
+	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.deps.Now().Sub(l.seen) < l.silence(w.silence())
 }
 
 func later(a, b time.Time) time.Time {
@@ -292,7 +311,7 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 	run := e.live.Run
 	asked := w.deps.Now()
 	c, _, err := w.deps.Shard.Checkpoints.GetFresh(ctx, run)
-	if err == nil && gone && (w.deps.Now().Sub(asked) > lateTicks*w.cfg.Every || w.heard(e)) {
+	if err == nil && gone && (w.deps.Now().Sub(asked) > lateTicks*w.every() || w.heard(e)) {
 		// A server that was stopped answers before it brings the heartbeats that waited for it, too. The next tick tells.
 		return nil
 	}
@@ -339,7 +358,7 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 // orphaned is the data of run.orphaned.
 func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
-	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
 	since := later(e.changed, w.since(&l))
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)

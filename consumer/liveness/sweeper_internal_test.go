@@ -40,6 +40,21 @@ func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
 	require.Equal(t, []string{"run-1"}, runsOf(got))
 }
 
+func TestSweeper_FleetAsksForShorterSilence_OrphansSooner(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	w.hb.beat("executor-1", "i1", 600*time.Millisecond, false)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(3, nil)
+	r.stays(schema.StatusRunning)
+	w.hb.SetSilence(4 * time.Second)
+	require.Equal(t, 800*time.Millisecond, w.newSweeper().every())
+	w.pass(1, nil)
+	r.Becomes(schema.StatusOrphaned)
+	w.hb.SetSilence(time.Minute)
+	require.Equal(t, time.Second, w.newSweeper().every())
+}
+
 func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -133,6 +133,10 @@ func (s *Service) Run(ctx context.Context) error {
 	s.routing.tendWith(func(src *reader.Source) {
 		helpers.Go(func() error { return src.Barrier.Run(work) })
 	})
+	helpers.Go(func() error {
+		s.callFor(work, s.liveRuns.Became())
+		return nil
+	})
 	for range s.cfg.Workers {
 		workers.Go(func() error {
 			for t := range s.queue.tasks {

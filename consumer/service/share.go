@@ -2,6 +2,8 @@ package service
 
 import (
 	"cmp"
+	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -78,8 +80,8 @@ func (c *claims) given(req *schema.ClaimRequest, inHand int) {
 type call struct{ executor, run string }
 
 // fewer returns executors that wait for one of the runs, and whether there are any: they have less than so many in hand. Those that were
-// not called yet are returned, with the run that each would be given; they count as called.
-func (c *claims) fewer(than int, runs []schema.Live, inHand func(liveness.Holder) int) (calls []call, any bool) {
+// not called yet are returned, so many at most, with the run that each would be given; they count as called.
+func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.Holder) int) (calls []call, any bool) {
 	type waiting struct {
 		*asker
 		load int
@@ -100,7 +102,7 @@ func (c *claims) fewer(than int, runs []schema.Live, inHand func(liveness.Holder
 			continue
 		}
 		any = true
-		if w.called.IsZero() && len(calls) < min(len(runs), maxCalled) {
+		if w.called.IsZero() && len(calls) < most {
 			w.called = now
 			calls = append(calls, call{w.want.Executor, runs[at].Run})
 		}
@@ -116,7 +118,27 @@ func (s *Service) yields(req *schema.ClaimRequest, candidates []schema.Live) boo
 	if mine == 0 || len(candidates) == 0 || s.now().Sub(s.liveRuns.Since(candidates[0].Run)) > yieldAge {
 		return false
 	}
-	calls, others := s.claims.fewer(mine-mine/8, candidates, s.liveRuns.InHand)
+	calls, others := s.claims.fewer(mine-mine/8, min(len(candidates), maxCalled), candidates, s.liveRuns.InHand)
+	s.call(calls)
+	return others
+}
+
+// callFor calls executors for runs as they become claimable, until ctx ends: for each run those two with the fewest in hand that wait for
+// such a run. The second is for the case that the first has just died.
+func (s *Service) callFor(ctx context.Context, became <-chan schema.Live) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case run := <-became:
+			calls, _ := s.claims.fewer(math.MaxInt, 2, []schema.Live{run}, s.liveRuns.InHand)
+			s.call(calls)
+		}
+	}
+}
+
+// call tells executors to claim at once.
+func (s *Service) call(calls []call) {
 	for _, c := range calls {
 		body, err := json.Marshal(&schema.Notice{Run: c.run, Name: schema.RunClaimable})
 		if err == nil {
@@ -126,5 +148,4 @@ func (s *Service) yields(req *schema.ClaimRequest, candidates []schema.Live) boo
 			s.log.Debug().Err(err).Str(logkey.Run, c.run).Msg("executor not called")
 		}
 	}
-	return others
 }

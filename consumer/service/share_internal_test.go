@@ -29,23 +29,23 @@ func TestClaims_WhoAskedOfLate_IsCalledTheLeastLoadedFirst(t *testing.T) {
 		return c
 	}
 	c := fresh()
-	calls, others := c.fewer(3, runs, inHand)
+	calls, others := c.fewer(3, maxCalled, runs, inHand)
 	require.True(t, others)
 	require.Equal(t, []call{{"b", "run-1"}, {"c", "run-1"}}, calls)
-	calls, others = c.fewer(3, runs, inHand)
+	calls, others = c.fewer(3, maxCalled, runs, inHand)
 	require.True(t, others)
 	require.Empty(t, calls, "they are on their way")
 	now = now.Add(callPatience)
-	_, others = c.fewer(3, runs, inHand)
+	_, others = c.fewer(3, maxCalled, runs, inHand)
 	require.False(t, others, "they did not come")
 
 	c = fresh()
 	load["b"], load["c"] = 2, 3
-	_, others = c.fewer(3, runs, inHand)
+	_, others = c.fewer(3, maxCalled, runs, inHand)
 	require.False(t, others, "another replica gave them runs")
 	load["b"], load["c"] = 1, 2
 	now = now.Add(askingFresh)
-	_, others = c.fewer(3, runs, inHand)
+	_, others = c.fewer(3, maxCalled, runs, inHand)
 	require.False(t, others, "they ask no more")
 
 	for i := range maxAsking + 1 {

@@ -111,7 +111,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if d.waymark, err = consumer.New(ctx, config, a.Now, log); err != nil {
 		return nil, err
 	}
-	registerDaemon(registry, a.Fleet, d.waymark, c.Silence)
+	registerDaemon(registry, a.Fleet, d.waymark)
 	return d, nil
 }
 
@@ -124,7 +124,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 	config := consumer.Config{
 		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
 		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
-		Worker:   fold.Config{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
+		Worker:   fold.Config{PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
 		Opened:   func(shard int, f *fold.Worker) { registerWorker(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },
 	}
@@ -313,6 +313,9 @@ func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetst
 		if from != 0 {
 			*to = from
 		}
+	}
+	if c.Silence != 0 {
+		config.Silence = c.Silence
 	}
 	if c.Quota != 0 {
 		config.QuotaBytes = int64(c.Quota)

@@ -3,7 +3,6 @@ package serve
 import (
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,13 +40,13 @@ func gaugeOf(name, help string, labels prometheus.Labels, value func() float64) 
 }
 
 // registerDaemon adds what all shards share.
-func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Daemon, silence time.Duration) {
+func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Daemon) {
 	registerLiveRuns(registry, fleet, d.LiveRuns())
 	registerSettings(registry, fleet, d.Settings())
 	registerService(registry, fleet, d.Service())
 	registerFleet(registry, fleet, d.Service())
 	if d.Heartbeats() != nil {
-		registerHeartbeats(registry, fleet, d.Heartbeats(), d.Overdue(), silence)
+		registerHeartbeats(registry, fleet, d.Heartbeats(), d.Overdue(), d.Settings())
 	}
 	if d.Assigner() != nil {
 		registerAssigner(registry, fleet, d.Assigner())
@@ -152,11 +151,14 @@ func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.As
 }
 
 // registerHeartbeats adds what is heard of executors.
-func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, overdue *liveness.OverdueRuns, silence time.Duration) {
+func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, overdue *liveness.OverdueRuns, settings *consumer.Settings) {
 	labels := prometheus.Labels{"fleet": fleet}
 	s := h.Stats()
 	registry.MustRegister(
-		gaugeOf("waymark_executors_alive", "Executors that are alive.", labels, func() float64 { return float64(h.Alive(silence)) }),
+		gaugeOf("waymark_executors_alive", "Executors that are alive.", labels, func() float64 {
+			current := settings.Current()
+			return float64(h.Alive(current.Silence()))
+		}),
 		gaugeOf("waymark_runs_overdue", "Runs with a request to a model or a call of a tool that takes longer than it may.", labels,
 			func() float64 { return float64(overdue.Count()) }),
 		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),

@@ -16,11 +16,9 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// leastSilence is the shortest --silence: one heartbeat.
-const leastSilence = schema.DefaultHeartbeatMS * time.Millisecond
 
 // Cmd is waymark serve.
 type Cmd struct {
@@ -34,7 +32,7 @@ type Cmd struct {
 	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
 	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
 	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
-	Silence     time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long an executor may be silent before its runs can be claimed, 3s or more (WAYMARK_SILENCE; default: 10s)."`
+	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long executors of the fleet may be silent before their runs can be claimed, 2s or more. Executors send heartbeats as often as it needs (WAYMARK_SILENCE; default: 10s)."`
 	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
 	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
 	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
@@ -80,8 +78,8 @@ func (c Cmd) Validate() error {
 		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
-	case c.Silence < leastSilence:
-		return fmt.Errorf("--silence %s: use %s or more; executors heartbeat every %s", c.Silence, leastSilence, schema.DefaultHeartbeatMS*time.Millisecond)
+	case c.Silence != 0 && (c.Silence < kvstore.MinSilence || c.Silence > kvstore.MaxSilence || c.Silence%time.Millisecond != 0):
+		return fmt.Errorf("--silence %s: use %s to %s, whole milliseconds", c.Silence, kvstore.MinSilence, kvstore.MaxSilence)
 	case c.PurgeAfter == 0:
 		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
 	case c.MaxClaims == 0:

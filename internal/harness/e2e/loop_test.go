@@ -83,7 +83,7 @@ func loopServe(ctx context.Context, text string) error {
 	}
 	defer nc.Close()
 	fleet, err := publisher.Connect(ctx, publisher.Config{
-		Conn: nc, Executor: settings.Name, PublishTimeout: patience, RequestTimeout: patience, Heartbeat: time.Second,
+		Conn: nc, Executor: settings.Name, PublishTimeout: patience, RequestTimeout: patience,
 	})
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"testing"
 	"time"
 
@@ -32,8 +31,6 @@ type workerSettings struct {
 	Name     string `json:"name"`
 	StateDir string `json:"state_dir"`
 	Journal  string `json:"journal"`
-	// Heartbeat is its pace in milliseconds; 0 means the SDK's own.
-	Heartbeat int64 `json:"heartbeat_ms,omitzero"`
 	// Start are the runs that it starts. Others it claims, as many as its capacity; none if that is negative.
 	Start    []string `json:"start,omitzero"`
 	Capacity int      `json:"capacity"`
@@ -90,7 +87,6 @@ func workerServe(ctx context.Context, settings string) (err error) {
 	defer nc.Close()
 	w.fleet, err = publisher.Connect(ctx, publisher.Config{
 		Conn: nc, Executor: w.Name, PublishTimeout: patience, RequestTimeout: patience,
-		Heartbeat: time.Duration(w.Heartbeat) * time.Millisecond,
 	})
 	if err != nil {
 		return err
@@ -364,9 +360,6 @@ func pause(ctx context.Context, d time.Duration) error {
 func (w *world) worker(tb testing.TB, settings workerSettings) *child {
 	tb.Helper()
 	settings.StateDir, settings.Journal = w.state(), w.journal()
-	if slices.Contains(w.flags, shortSilence[0]) {
-		settings.Heartbeat = 1000 // nobody is gone before three of them
-	}
 	return w.again(tb, settings.Name, workerVariable, settings)
 }
 
