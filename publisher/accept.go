@@ -262,6 +262,9 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 	if h == nil || h.run != r {
 		return nil, configError("Handoff", "another run's", "begin it with the Handoff method of the run that is continued")
 	}
+	if r.fleet.unrecorded() {
+		return nil, fmt.Errorf("continuation of run %s: %w: no run can take it up", r.id, ErrUnrecorded)
+	}
 	if err := r.settled(ctx); err != nil {
 		return nil, err
 	}

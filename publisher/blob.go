@@ -183,7 +183,7 @@ func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body
 			return nil, "", err
 		}
 	}
-	if len(body) <= f.cfg.InlineLimit {
+	if len(body) <= f.cfg.InlineLimit || f.unrecorded() {
 		return body, "", nil
 	}
 	moved, fields, refs := largeFields(data)
@@ -354,6 +354,9 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrBlob, err)
 	}
 	name := schema.BlobName(run, digest)
+	if r.js == nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, ErrUnrecorded)
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
 	defer cancel()
 	ctx, done := r.denied.Context(ctx, schema.BlobBucket(r.opts.Fleet))

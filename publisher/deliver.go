@@ -15,9 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// appender makes the events of one handle durable: it sends them, sends them again, and reads in the log what became of a try without
-// an answer. The ledger says where the run stands, and is told what the log has. One goroutine uses it at a time: the one that has the
-// publish slot, or the sender of a pipeline.
+// appender is the recorder of runs in a fleet: it sends the events, sends them again, and reads in the log what became of a try
+// without an answer.
 type appender struct {
 	cfg    *Config
 	nc     *nats.Conn
@@ -46,8 +45,6 @@ func newAppender(f *Fleet, names schema.Names, l *ledger) *appender {
 	}
 }
 
-// deliver makes sealed events durable in order. On an error that leaves the handle usable, the events are kept as
-// pending, so that the same call goes on where it broke off.
 func (a *appender) deliver(ctx context.Context, items []*item) error {
 	return a.ledger.delivered(items, a.deliverAll(ctx, items))
 }
@@ -344,7 +341,6 @@ func (a *appender) resolvePurged(ctx context.Context, at schema.StreamSequence, 
 	return a.resolve(ctx, last.Stream, items)
 }
 
-// catchUp folds what stands behind the last message known, until the one at upTo was seen.
 func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error {
 	wait := a.cfg.pause()
 	for {

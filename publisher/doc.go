@@ -12,7 +12,8 @@
 //	  │                                └── End, Interrupt
 //	  └── Submit, Result, Input, Cancel, Settle
 //
-// A program that only reads uses [NewReader]: it has no executor's name, heartbeats or notices.
+// A program that only reads uses [NewReader]: it has no executor's name, heartbeats or notices. Tests and scripts run the same work without a
+// server on a run of [Unrecorded].
 //
 // # Promises
 //

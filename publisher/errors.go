@@ -48,6 +48,9 @@ var (
 	ErrCancelRequested = errors.New("cancellation of the run was requested")
 	// ErrStopped is returned after Close of the fleet.
 	ErrStopped = errors.New("fleet handle is closed")
+	// ErrUnrecorded is returned on a run of [Unrecorded] by what needs a fleet: waits for somebody's answer, other runs and blobs. Use a
+	// recorded run for it; see [Connect].
+	ErrUnrecorded = errors.New("run is recorded nowhere")
 )
 
 // Errors about runs.

@@ -175,19 +175,28 @@ type RunSpec struct {
 // id is taken, and the errors of publishing. After [ErrUnresolved] or [ErrUnavailable] no handle is returned: resume
 // the run, or start it under another id.
 func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
-	if err := schema.CheckName("run id", spec.ID); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	if spec.Agent == "" {
-		spec.Agent = f.cfg.Agent
-	}
-	if err := schema.CheckName("agent", spec.Agent); err != nil {
-		return nil, fmt.Errorf("start of run %s: %w: %w", spec.ID, ErrConfig, err)
+	spec, err := f.named(spec)
+	if err != nil {
+		return nil, err
 	}
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
 	return f.begin(ctx, spec)
+}
+
+// named checks the names of a run, and fills in its agent.
+func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
+	if err := schema.CheckName("run id", spec.ID); err != nil {
+		return spec, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if spec.Agent == "" {
+		spec.Agent = f.cfg.Agent
+	}
+	if err := schema.CheckName("agent", spec.Agent); err != nil {
+		return spec, fmt.Errorf("start of run %s: %w: %w", spec.ID, ErrConfig, err)
+	}
+	return spec, nil
 }
 
 // startIn starts a run in a shard.

@@ -20,7 +20,7 @@ type Run struct {
 	// slot is held while an event is published (in pipelined mode, queued).
 	slot     publishSlot
 	ledger   *ledger
-	appender *appender
+	appender recorder
 	// pipe is nil in synchronous mode.
 	pipe     atomic.Pointer[pipeline]
 	follower follower
@@ -33,8 +33,12 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 		fleet: f, id: id, slot: publishSlot{run: id, held: make(chan struct{}, 1), stopped: f.isStopped},
 		ledger: newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}),
 	}
-	r.ledger.held = f.holder(r)
-	r.appender = newAppender(f, names, r.ledger)
+	if f.unrecorded() {
+		r.appender = memory{r.ledger}
+	} else {
+		r.ledger.held = f.holder(r)
+		r.appender = newAppender(f, names, r.ledger)
+	}
 	r.follower = follower{ended: func() bool { return r.ledger.ended() != nil }, look: r.look}
 	return r
 }
@@ -169,6 +173,18 @@ func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
 		}
 	}
 	return nil
+}
+
+// recorder makes the events of one handle durable. The ledger says where the run stands, and is told what is durable. One goroutine uses
+// it at a time: the one that has the publish slot, or the sender of a pipeline.
+type recorder interface {
+	// deliver makes sealed events durable in order. On an error that leaves the handle usable, the events are kept as pending, so that
+	// the same call goes on where it broke off.
+	deliver(ctx context.Context, items []*item) error
+	// catchUp folds what stands behind the last message known, until the one at upTo was seen.
+	catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error
+	// late offers the outcomes among the drafts of a handle that has ended to those who have the run now, and returns why it ended.
+	late(ctx context.Context, drafts []draft, ended error) error
 }
 
 // publishSlot lets one publish of a run through at a time; those that wait go through in order.

@@ -243,6 +243,8 @@ func (r *Run) awaitThat(ctx context.Context, what string, done func(*localFold) 
 		switch {
 		case ok || err != nil:
 			return err
+		case r.fleet.unrecorded():
+			return fmt.Errorf("run %s: waiting for %s: %w: nobody can give it", r.id, what, ErrUnrecorded)
 		case detached:
 			return fmt.Errorf("%s: %w", what, ErrWaiting)
 		}

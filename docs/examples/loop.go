@@ -2,9 +2,11 @@ package examples
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // snippet: loop
@@ -59,3 +61,20 @@ func Review(ctx context.Context, fleet *publisher.Fleet, model publisher.Model, 
 }
 
 // end of loop
+
+// snippet: unrecorded
+
+// ReviewAlone reviews without a server, as in a test of the agent.
+func ReviewAlone(ctx context.Context, model publisher.Model, change Change, task string) (verdict Verdict, err error) {
+	run, err := publisher.Unrecorded(ctx, publisher.Config{Executor: "test"}, publisher.RunSpec{ID: "alone", Agent: "reviewer", Task: task})
+	if err != nil {
+		return verdict, err
+	}
+	if err := Reviewer(model, change).Work(ctx, run); err != nil {
+		return verdict, err
+	}
+	run.View(func(s *schema.State) { err = json.Unmarshal(s.Ended.Output, &verdict) })
+	return verdict, err
+}
+
+// end of unrecorded

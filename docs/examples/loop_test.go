@@ -33,22 +33,24 @@ func (c *change) Comment(_ context.Context, key, text string) (string, error) {
 	return "written", nil
 }
 
-func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+// scripted reads, comments and submits.
+func scripted(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 	answers := map[int32][]publisher.ToolCall{
 		1: {{ID: "a", Name: "read_file", Arguments: []byte(`{"path":"main.go"}`)}, {ID: "b", Name: "read_file", Arguments: []byte(`{"path":"x.go"}`)}},
 		2: {{ID: "c", Name: "comment", Arguments: []byte(`{"text":"Where is main?"}`)}},
 		3: {{ID: "d", Name: "submit", Arguments: []byte(`{"approved":false,"reason":"It does nothing."}`)}},
 	}
-	model := func(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
-		return publisher.Answer{Calls: answers[request.Turn]}, nil
-	}
+	return publisher.Answer{Calls: answers[request.Turn]}, nil
+}
+
+func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
 	c := &change{comments: map[string]string{}}
 	f := w.fleet("ex-1", nil)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- examples.Review(ctx, f, model, c) }()
+	go func() { served <- examples.Review(ctx, f, scripted, c) }()
 	_, err := f.Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "reviewer", Task: "Review change 7."})
 	require.NoError(t, err)
 	result, err := f.Result(t.Context(), "r1")
@@ -59,4 +61,22 @@ func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
 	require.JSONEq(t, `{"approved":false,"reason":"It does nothing."}`, string(result.Output))
 	require.Equal(t, "d", result.CompletedBy)
 	require.Equal(t, map[string]string{"r1.2.c.1": "Where is main?"}, c.comments)
+
+	recorded, err := f.Get(t.Context(), "r1")
+	require.NoError(t, err)
+	run, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "ex-1"}, publisher.RunSpec{ID: "r1", Agent: "reviewer", Task: "Review change 7."})
+	require.NoError(t, err)
+	require.NoError(t, examples.Reviewer(scripted, c).Work(t.Context(), run))
+	conversation, err := run.Conversation(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, recorded.Conversation(), conversation, "without a fleet")
+}
+
+func TestReviewAlone_ComesToItsVerdict(t *testing.T) {
+	t.Parallel()
+	c := &change{comments: map[string]string{}}
+	verdict, err := examples.ReviewAlone(t.Context(), scripted, c, "Review change 7.")
+	require.NoError(t, err)
+	require.Equal(t, examples.Verdict{Reason: "It does nothing."}, verdict)
+	require.Equal(t, map[string]string{"alone.2.c.1": "Where is main?"}, c.comments)
 }
