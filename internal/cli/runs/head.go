@@ -29,6 +29,9 @@ func summaryStatus(r *schema.RunSummary) string {
 // headStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
 func headStatus(h *schema.Head, quarantined bool) string {
 	t := waitingText(h.Status, len(h.Interrupts))
+	if neverBegun(h) {
+		t += ", waits for its first executor"
+	}
 	if h.Unattended != "" {
 		t += fmt.Sprintf(", no executor (%s)", h.Unattended)
 	}
@@ -39,6 +42,11 @@ func headStatus(h *schema.Head, quarantined bool) string {
 		t += ", quarantined"
 	}
 	return t + damageText(!h.Complete(), len(h.InDoubt()))
+}
+
+// neverBegun reports whether a run was submitted and no executor has claimed it yet: it was started and let go, and nothing else.
+func neverBegun(h *schema.Head) bool {
+	return h.Status == schema.StatusInterrupted && h.Epoch == 1 && h.Counts.Events == 2
 }
 
 // waitingText is the status, with the number of things waited for where it says more than the status.
@@ -101,7 +109,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 			return err
 		}
 	}
-	if err := printCalls(a, h.OpenCalls, h.Interrupts, h.Status.Terminal()); err != nil {
+	if err := printCalls(a, h); err != nil {
 		return err
 	}
 	if err := printWaits(a, h.Interrupts); err != nil {
@@ -189,10 +197,10 @@ func endedBy(h *schema.Head) string {
 	return ""
 }
 
-// printCalls lists open calls; none is no table. waits are what the run waits for; a call of a run that has ended runs no more.
-func printCalls(a *base.App, calls []schema.OpenCall, waits []schema.OpenInterrupt, ended bool) error {
-	rows := make([][]string, len(calls))
-	for i, c := range calls {
+// printCalls lists open calls; none is no table. A call of a run that has ended, or that no executor works on, runs no more.
+func printCalls(a *base.App, h *schema.Head) error {
+	rows := make([][]string, len(h.OpenCalls))
+	for i, c := range h.OpenCalls {
 		fate := "running"
 		switch {
 		case c.Late:
@@ -201,14 +209,16 @@ func printCalls(a *base.App, calls []schema.OpenCall, waits []schema.OpenInterru
 			fate = "in doubt, held"
 		case c.InDoubt:
 			fate = "in doubt"
-		case slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
+		case slices.ContainsFunc(h.Interrupts, func(w schema.OpenInterrupt) bool {
 			return w.Reason == schema.WaitToolApproval && w.CallKey() == c.CallKey
 		}):
 			fate = "not allowed yet"
 		case c.Requested:
 			fate = "requested"
-		case ended:
+		case h.Status.Terminal():
 			fate = "no outcome"
+		case h.Status.Claimable(), h.Unattended != "":
+			fate = "begun, no executor"
 		}
 		rows[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Replay), fate, output.Ago(c.Since, a.Now())}
 	}

@@ -186,14 +186,14 @@ func (c lsCmd) unwanted(r schema.RunSummary) bool {
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	columns := []output.Column{
 		{Title: "run"},
-		{Title: "agent", Drop: 2},
+		{Title: "agent", Drop: 5},
 		{Title: "executor", Drop: 1},
 		{Title: "status"},
-		{Title: "epoch", Right: true, Drop: 4},
+		{Title: "epoch", Right: true, Drop: 3},
 		{Title: "turn", Right: true},
-		{Title: "calls", Right: true, Drop: 3},
+		{Title: "calls", Right: true, Drop: 4},
 		{Title: "open", Right: true},
-		{Title: "events", Right: true, Drop: 5},
+		{Title: "events", Right: true, Drop: 2},
 		{Title: "updated"},
 	}
 	rows := make([][]string, len(runs))
