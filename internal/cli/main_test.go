@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
@@ -56,12 +57,16 @@ func TestLongScripts(t *testing.T) {
 	runScripts(t, "longscript")
 }
 
+// stopsEarly finds testscript's own stop.
+var stopsEarly = regexp.MustCompile(`(?m)^\s*(\[[^\]]*\]\s*)*stop\b`)
+
 // runScripts runs testdata/DIR/*.txtar. Beside testscript's commands they have:
 //
 //	waymark …            the program, in a process of its own
 //	serve [flags]        a daemon in this process, ready when the command returns; its ready line is in
 //	                     $READY, and URL, CONTEXT and HTTP are set from it
-//	stop                 ends it as Ctrl-C would and fails unless it ended well
+//	halt                 ends it as Ctrl-C would and fails unless it ended well (stop is testscript's: it ends the
+//	                     script as passed, and is refused)
 //	join, stop2          the same for a second daemon
 //	agent RUN open|done  publishes a small run, as an executor without the SDK would
 //	publish RUN FILE     publishes the events of a file, one a line, as the run's executor
@@ -74,6 +79,13 @@ func TestLongScripts(t *testing.T) {
 //	spans N              waits until N different spans came, none of them twice
 func runScripts(t *testing.T, dir string) {
 	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", dir, "*.txtar"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NotRegexp(t, stopsEarly, string(text), "%s: stop ends a script as passed, whatever stands below: use halt to end the daemon", file)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", dir),
 		Setup: func(env *testscript.Env) error {

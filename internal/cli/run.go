@@ -198,7 +198,6 @@ var synonyms = map[string][]string{
 	"rm":     {"erase RUN"},
 	"delete": {"erase RUN"},
 	"answer": {"input RUN"},
-	"start":  {"serve"},
 }
 
 // otherCommand names the commands that a first word means which is none: the last word of a longer command, or what another tool

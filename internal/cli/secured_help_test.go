@@ -131,8 +131,6 @@ type secured struct {
 	servers  [3]*server.Server
 	logs     *serverLog
 	fleets   string
-	// ran are the commands that tame has run.
-	ran []string
 	// printed is all that commands printed.
 	printed lockedBuffer
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
@@ -76,44 +74,6 @@ func put(t *testing.T, u *user, subject string, header nats.Header, body []byte)
 	require.NoError(t, json.Unmarshal(answer.Data, &ack), "%s", answer.Data)
 	require.Nil(t, ack.Error)
 	return ack.PubAck
-}
-
-// tame runs a command and fails if it prints anything that a terminal would obey. It returns the exit code.
-func (s *secured) tame(t *testing.T, fleet string, role access.Role, args ...string) int {
-	t.Helper()
-	limit := securedWait
-	if slices.Contains(args, "watch") || args[0] == "otel" {
-		limit = time.Second // it waits for an end, or a collector, that does not come; what it shows first is enough
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	var out lockedBuffer
-	code := Run(ctx, append([]string{"--context", s.context(fleet, role), "--fleet", fleet}, args...), s.getenv, strings.NewReader(""), &out, &out)
-	requireTame(t, out.String())
-	require.NotContains(t, "\n"+out.String(), "\n"+`{"level":"info","message":"forged"}`, "%q: a line of its own", args)
-	s.ran = append(s.ran, strings.Join(args, " "))
-	return code
-}
-
-// everyCommandWasRun fails unless tame has run every command that prints what others chose.
-func (s *secured) everyCommandWasRun(t *testing.T) {
-	t.Helper()
-	parser, err := newParser(new(cli), s.getenv, io.Discard, io.Discard)
-	require.NoError(t, err)
-	elsewhere := []string{
-		"serve",     // its log is searched here
-		"demo",      // it makes its runs itself
-		"fleet add", // the ids that it refuses are in another test
-		"version", "help",
-	}
-	for _, leaf := range parser.Model.Leaves(true) {
-		command, _, _ := strings.Cut(strings.TrimPrefix(leaf.FullPath(), "waymark "), " (") // its aliases
-		short, _ := strings.CutSuffix(command, " "+leaf.Name)
-		ran := func(line string) bool {
-			return line == command || strings.HasPrefix(line, command+" ") || leaf.Parent.DefaultCmd == leaf && (line == short || strings.HasPrefix(line, short+" "))
-		}
-		require.True(t, slices.Contains(elsewhere, command) || slices.ContainsFunc(s.ran, ran), "waymark %s was not run on hostile text", command)
-	}
 }
 
 // An executor that means harm, with the credentials of its fleet, a daemon that folds what it stores, and a fleet beside it.
@@ -506,88 +466,21 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			refused(t, schema.ReasonInvalidData, &nats.Msg{Subject: n.EventSubject("hostile2"), Header: header, Data: data})
 		}
 
-		for _, args := range [][]string{
-			{"runs", "ls"},
-			{"runs", "ls", "--json"},
-			{"runs", "get", "hostile"},
-			{"runs", "get", "hostile", "--json"},
-			{"runs", "get", "hostile", "--view", "state"},
-			{"runs", "get", "hostile", "--view", "state", "--json"},
-			{"runs", "get", "hostile", "--view", "events"},
-			{"runs", "history", "hostile"},
-			{"runs", "history", "hostile", "--json"},
-			{"events", "hostile", "--all", "--no-follow"},
-			{"events", "hostile", "--all", "--no-follow", "--json"},
-			{"verify", "--all"},
-			{"events", "hostile2", "--all", "--no-follow"},
-			{"events", "hostile2", "--all", "--no-follow", "--json"},
-			{"events", "hostile2", "--all", "--no-follow", "--json", "--raw"},
-			{"events", "--all", "--no-follow", "--json"},
-			{"export", "hostile2", "--format", "cloudevents"},
-			{"plan", "hostile"},
-			{"plan", "hostile", "--json"},
-			{"tree", "hostile"},
-			{"tree", "hostile", "--json"},
-			{"verify", "hostile"},
-			{"replay", "hostile"},
-			{"diff", "hostile", "r1"},
-			{"diff", "hostile", "r1", "--json"},
-			{"bisect", "hostile", `event.name == "turn.answered"`},
-			{"handoff", "ls", "hostile"},
-			{"runs", "watch", "hostile", "--until-end"},
-			{"fleet"},
-			{"doctor"},
-			{"doctor", "--json"},
-		} {
-			require.Contains(t, []int{0, int(failure.Differs)}, s.tame(t, fleet, access.Operator, args...), "%q", args)
-		}
-		// Every other command, whatever becomes of it: each prints something of the run, or of a file that somebody else wrote.
 		odd := filepath.Join(s.dir, "odd\x1b]0;title\x07\u202e")
 		conversation, err := json.Marshal(map[string]any{"messages": []map[string]string{{"role": "user", "content": hostile}, {"role": hostile, "content": hostile}}})
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(odd+".jsonl", append(conversation, "\n"+hostile+"\n"...), 0o600))
-		archive, backup := filepath.Join(s.dir, "hostile.waymark"), filepath.Join(s.dir, "hostile.backup")
-		for _, args := range [][]string{
-			{"import", odd + ".jsonl"},
-			{"import", odd},
-			{"export", "hostile", "--output", filepath.Join(s.dir, "hostile.json")}, // elsewhere than on a terminal the bytes stay as they are
-			{"export", "hostile", "--archive", archive},
-			{"import", "--archive", archive, "--live"},
-			{"import", "--archive", odd + ".jsonl"},
-			{"conform", "--run", "hostile", "--all", "--no-follow"},
-			{"conform", odd + ".jsonl"},
-			{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"},
-			{"input", "hostile"},
-			{"input", "hostile", "i\u202e\u2066", "--text", hostile},
-			{"settle", "hostile", "1", "c1\u202e", "--how", "rerun"},
-			{"mark", "hostile", "n\u202e\u2066"},
-			{"handoff", "accept", "hostile", "h\u202e", "--child", "hostile-child"},
-			{"handoff", "decline", "hostile", "h\u202e", "--reason", hostile},
-			{"handoff", "close", "hostile", "h\u202e"},
-			{"start", "coder", "--id", "hostile", "--task", hostile},
-			{"fork", "hostile", "--as", "hostile-fork"},
-			{"recover", "hostile", "--executor", "e"},
-			{"recover", "hostile", "--at", "mark:m\u202e\u2066"},
-			{"release", "hostile", "--force"},
-			{"retry", "hostile"},
-			{"cancel", "hostile", "--reason", hostile},
-			{"erase", "hostile", "--reason", hostile},
-			{"cleanup", "--dry-run", "--max-age", "1s"},
-			{"shards", "ls"},
-			{"shards", "set", "1"},
-			{"fleet", "retention"},
-			{"fleet", "keys", "ls"},
-			{"fleet", "keys", "add", hostile},
-			{"fleet", "keys", "retire", hostile},
-		} {
-			s.tame(t, fleet, access.Operator, args...)
+		words := strings.NewReplacer("ODD", odd, "ARCHIVE", filepath.Join(s.dir, "hostile.waymark"), "BACKUP", filepath.Join(s.dir, "hostile.backup"), "DIR", s.dir, "TEXT", hostile)
+		for _, c := range hostileCommands {
+			args := make([]string, len(c.args))
+			for i := range c.args {
+				args[i] = words.Replace(c.args[i])
+			}
+			code := s.tame(t, fleet, c.role, args...)
+			if c.shows {
+				require.Contains(t, []int{0, int(failure.Differs)}, code, "%q", args)
+			}
 		}
-		for _, args := range [][]string{
-			{"cut", "--at", "1s"}, {"backup", backup}, {"backup", "verify", backup, "--runs"}, {"restore", backup},
-		} {
-			s.tame(t, fleet, access.Daemon, args...)
-		}
-		s.everyCommandWasRun(t)
 		for line := range strings.Lines(log.String()) {
 			requireTame(t, line)
 			var entry map[string]any

@@ -86,6 +86,14 @@ func TestRunID_EmptyOrInvalid_EveryCommandRefusesIt(t *testing.T) {
 	require.Greater(t, commands, 80)
 }
 
+func TestRunsLs_AgentThatIsNoName_IsRefused(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := typedOffline(t, "runs", "ls", "--agent", "no good")
+	require.Equal(t, int(failure.Usage), code, stderr)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, `--agent "no good"`)
+}
+
 func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{

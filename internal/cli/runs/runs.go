@@ -72,6 +72,11 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Limit < 1 {
 		return failure.New(failure.Usage, "use --all for all", "--limit %d is below 1", c.Limit)
 	}
+	if c.Agent != "" {
+		if err := schema.CheckName("--agent", c.Agent); err != nil {
+			return err
+		}
+	}
 	if c.Parent != "" && (c.Since != "" || c.Until != "") {
 		return failure.New(failure.Usage, "leave one of them out", "--parent does not go with --since and --until")
 	}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/access"
+)
+
+// hostileCommand is a command that prints what others chose: something of the run hostile, or of a file that somebody else wrote. In its
+// words TEXT is the hostile text, ODD a conversation of it, and DIR, ARCHIVE and BACKUP are places.
+type hostileCommand struct {
+	role access.Role
+	// shows: it must come to its end. Of the others it does not matter what becomes of them.
+	shows bool
+	args  []string
+}
+
+// hostileCommands are run in this order by TestHostileInputChangesNothingAndIsLogged. A new command that prints what others chose needs
+// a line.
+var hostileCommands = []hostileCommand{
+	{access.Operator, true, []string{"runs", "ls"}},
+	{access.Operator, true, []string{"runs", "ls", "--json"}},
+	{access.Operator, true, []string{"runs", "get", "hostile"}},
+	{access.Operator, true, []string{"runs", "get", "hostile", "--json"}},
+	{access.Operator, true, []string{"runs", "get", "hostile", "--view", "state"}},
+	{access.Operator, true, []string{"runs", "get", "hostile", "--view", "state", "--json"}},
+	{access.Operator, true, []string{"runs", "get", "hostile", "--view", "events"}},
+	{access.Operator, true, []string{"runs", "history", "hostile"}},
+	{access.Operator, true, []string{"runs", "history", "hostile", "--json"}},
+	{access.Operator, true, []string{"events", "hostile", "--all", "--no-follow"}},
+	{access.Operator, true, []string{"events", "hostile", "--all", "--no-follow", "--json"}},
+	{access.Operator, true, []string{"verify", "--all"}},
+	{access.Operator, true, []string{"events", "hostile2", "--all", "--no-follow"}},
+	{access.Operator, true, []string{"events", "hostile2", "--all", "--no-follow", "--json"}},
+	{access.Operator, true, []string{"events", "hostile2", "--all", "--no-follow", "--json", "--raw"}},
+	{access.Operator, true, []string{"events", "--all", "--no-follow", "--json"}},
+	{access.Operator, true, []string{"export", "hostile2", "--format", "cloudevents"}},
+	{access.Operator, true, []string{"plan", "hostile"}},
+	{access.Operator, true, []string{"plan", "hostile", "--json"}},
+	{access.Operator, true, []string{"tree", "hostile"}},
+	{access.Operator, true, []string{"tree", "hostile", "--json"}},
+	{access.Operator, true, []string{"verify", "hostile"}},
+	{access.Operator, true, []string{"replay", "hostile"}},
+	{access.Operator, true, []string{"diff", "hostile", "r1"}},
+	{access.Operator, true, []string{"diff", "hostile", "r1", "--json"}},
+	{access.Operator, true, []string{"bisect", "hostile", `event.name == "turn.answered"`}},
+	{access.Operator, true, []string{"handoff", "ls", "hostile"}},
+	{access.Operator, true, []string{"runs", "watch", "hostile", "--until-end"}},
+	{access.Operator, true, []string{"fleet"}},
+	{access.Operator, true, []string{"doctor"}},
+	{access.Operator, true, []string{"doctor", "--json"}},
+	{access.Operator, false, []string{"import", "ODD.jsonl"}},
+	{access.Operator, false, []string{"import", "ODD"}},
+	{access.Operator, false, []string{"export", "hostile", "--output", "DIR/hostile.json"}}, // elsewhere than on a terminal the bytes stay as they are
+	{access.Operator, false, []string{"export", "hostile", "--archive", "ARCHIVE"}},
+	{access.Operator, false, []string{"import", "--archive", "ARCHIVE", "--live"}},
+	{access.Operator, false, []string{"import", "--archive", "ODD.jsonl"}},
+	{access.Operator, false, []string{"conform", "--run", "hostile", "--all", "--no-follow"}},
+	{access.Operator, false, []string{"conform", "ODD.jsonl"}},
+	{access.Operator, false, []string{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"}},
+	{access.Operator, false, []string{"input", "hostile"}},
+	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT"}},
+	{access.Operator, false, []string{"settle", "hostile", "1", "c1\u202e", "--how", "rerun"}},
+	{access.Operator, false, []string{"mark", "hostile", "n\u202e\u2066"}},
+	{access.Operator, false, []string{"handoff", "accept", "hostile", "h\u202e", "--child", "hostile-child"}},
+	{access.Operator, false, []string{"handoff", "decline", "hostile", "h\u202e", "--reason", "TEXT"}},
+	{access.Operator, false, []string{"handoff", "close", "hostile", "h\u202e"}},
+	{access.Operator, false, []string{"start", "coder", "--id", "hostile", "--task", "TEXT"}},
+	{access.Operator, false, []string{"fork", "hostile", "--as", "hostile-fork"}},
+	{access.Operator, false, []string{"recover", "hostile", "--executor", "e"}},
+	{access.Operator, false, []string{"recover", "hostile", "--at", "mark:m\u202e\u2066"}},
+	{access.Operator, false, []string{"release", "hostile", "--force"}},
+	{access.Operator, false, []string{"retry", "hostile"}},
+	{access.Operator, false, []string{"cancel", "hostile", "--reason", "TEXT"}},
+	{access.Operator, false, []string{"erase", "hostile", "--reason", "TEXT"}},
+	{access.Operator, false, []string{"cleanup", "--dry-run", "--max-age", "1s"}},
+	{access.Operator, false, []string{"shards", "ls"}},
+	{access.Operator, false, []string{"shards", "set", "1"}},
+	{access.Operator, false, []string{"fleet", "retention"}},
+	{access.Operator, false, []string{"fleet", "keys", "ls"}},
+	{access.Operator, false, []string{"fleet", "keys", "add", "TEXT"}},
+	{access.Operator, false, []string{"fleet", "keys", "retire", "TEXT"}},
+	{access.Daemon, false, []string{"cut", "--at", "1s"}},
+	{access.Daemon, false, []string{"backup", "BACKUP"}},
+	{access.Daemon, false, []string{"backup", "verify", "BACKUP", "--runs"}},
+	{access.Daemon, false, []string{"restore", "BACKUP"}},
+}
+
+// notHostile are the commands that print nothing that others chose.
+var notHostile = []string{
+	"serve",     // its log is searched in the same test
+	"demo",      // it makes its runs itself
+	"fleet add", // the ids that it refuses are in another test
+	"version", "help",
+}
+
+func TestHostileCommands_EachCommand_IsAmongThem(t *testing.T) {
+	t.Parallel()
+	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
+	require.NoError(t, err)
+	for _, leaf := range parser.Model.Leaves(true) {
+		command, _, _ := strings.Cut(strings.TrimPrefix(leaf.FullPath(), "waymark "), " (") // its aliases
+		short, _ := strings.CutSuffix(command, " "+leaf.Name)
+		runs := func(c hostileCommand) bool {
+			line := strings.Join(c.args, " ")
+			return line == command || strings.HasPrefix(line, command+" ") || leaf.Parent.DefaultCmd == leaf && (line == short || strings.HasPrefix(line, short+" "))
+		}
+		require.True(t, slices.Contains(notHostile, command) || slices.ContainsFunc(hostileCommands, runs),
+			"waymark %s is not run on hostile text: give it a line in hostileCommands, or in notHostile if it prints nothing that others chose", command)
+	}
+}
+
+// tame runs a command and fails if it prints anything that a terminal would obey. It returns the exit code.
+func (s *secured) tame(t *testing.T, fleet string, role access.Role, args ...string) int {
+	t.Helper()
+	limit := securedWait
+	if slices.Contains(args, "watch") || args[0] == "otel" {
+		limit = time.Second // it waits for an end, or a collector, that does not come; what it shows first is enough
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var out lockedBuffer
+	code := Run(ctx, append([]string{"--context", s.context(fleet, role), "--fleet", fleet}, args...), s.getenv, strings.NewReader(""), &out, &out)
+	requireTame(t, out.String())
+	require.NotContains(t, "\n"+out.String(), "\n"+`{"level":"info","message":"forged"}`, "%q: a line of its own", args)
+	return code
+}
