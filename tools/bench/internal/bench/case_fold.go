@@ -172,7 +172,7 @@ func turnData(text *Text, turn int32) []schema.Data {
 	answered := &schema.TurnAnsweredData{Turn: turn, Message: answer.Message, FinishReasons: answer.FinishReasons}
 	data := []schema.Data{answered}
 	for i, c := range answer.Calls {
-		answered.Calls = append(answered.Calls, schema.RequestedCall{ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay})
+		answered.Calls = append(answered.Calls, schema.RequestedCall{ToolCallID: c.ID, Name: c.Name, Arguments: []byte(c.Arguments), Replay: c.Replay})
 		data = append(data, &schema.ToolReturnedData{ToolCallID: c.ID, Occurrence: 1, Result: said.results[i]})
 	}
 	return data

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -93,8 +92,8 @@ func (p *pauses) Waited() time.Duration {
 // turnText is what one turn says.
 type turnText struct {
 	answer  string
-	calls   []jsontext.Value
-	results []jsontext.Value
+	calls   [][]byte
+	results [][]byte
 }
 
 func (s Shape) text(t *Text) turnText {
