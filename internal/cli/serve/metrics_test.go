@@ -111,7 +111,8 @@ const metricsIntro = `# Metrics
 
 Written by a test from what a daemon shows on ` + "`/metrics`" + `; change the program, then run
 ` + "`go test ./internal/cli/serve -run Metrics -update`" + `. What Go itself and the process show (` + "`go_…`, `process_…`" + `)
-is left out.
+is left out, and so is ` + "`waymark_replicas`" + `, which a daemon has that shares its shards with others: the number of
+replicas that share the shards of the fleet, this one included.
 
 | names | of what | in a fleet of several daemons |
 |---|---|---|
@@ -132,11 +133,12 @@ What to look at first:
 | write amplification now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_payload_bytes_total[5m])`" + ` |
 | bytes for each event now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_events_total[5m])`" + ` |
 | events for each put of a checkpoint | ` + "`rate(waymark_fleet_events_total[5m]) / rate(waymark_fleet_checkpoint_puts_total[5m])`" + ` |
+| events a second of the whole fleet | ` + "`sum by (fleet) (max by (fleet, shard) (rate(waymark_fleet_events_total[5m])))`" + ` |
 | how long recoveries take | ` + "`histogram_quantile(0.99, sum by (le, fleet) (rate(waymark_fleet_recovery_duration_seconds_bucket[5m])))`" + ` |
 | how full the log is | ` + "`waymark_fleet_log_bytes / (waymark_fleet_quota_bytes > 0)`" + ` |
 
 A scrape reads counters in memory. Those of shards cost about ten small requests a shard, at most every two seconds,
-whatever is stored. ` + "`waymark fleet`" + ` shows the same to people.
+whatever is stored. ` + "`waymark fleet`" + ` shows the main ones to people, and all of them with ` + "`--json`" + `.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
