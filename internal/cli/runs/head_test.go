@@ -29,15 +29,16 @@ func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
 func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
 	t.Parallel()
 	for want, h := range map[string]schema.Head{
-		"waiting":                                   {Status: schema.StatusWaiting, Interrupts: make([]schema.OpenInterrupt, 1)},
-		"waiting, no executor (orphaned)":           {Status: schema.StatusWaiting, Unattended: schema.StatusOrphaned, Interrupts: make([]schema.OpenInterrupt, 1)},
-		"orphaned, quarantined":                     {Status: schema.StatusOrphaned, Stalled: schema.DefaultMaxClaims},
-		"interrupted":                               {Status: schema.StatusInterrupted, Epoch: 1, Counts: schema.Counts{Events: 5}},
+		"waiting":                           {Status: schema.StatusWaiting, Interrupts: make([]schema.OpenInterrupt, 1)},
+		"waiting, no executor (orphaned)":   {Status: schema.StatusWaiting, Unattended: schema.StatusOrphaned, Interrupts: make([]schema.OpenInterrupt, 1)},
+		"orphaned, quarantined":             {Status: schema.StatusOrphaned, Stalled: schema.DefaultMaxClaims},
+		"interrupted":                       {Status: schema.StatusInterrupted, Epoch: 1, Counts: schema.Counts{Events: 5}},
+		"running":                           {Status: schema.StatusRunning, Stalled: schema.DefaultMaxClaims},
+		"running, cancel requested":         {Status: schema.StatusRunning, CancelRequested: true},
+		"cancelled":                         {Status: schema.StatusCancelled, CancelRequested: true},
+		"running, cancel requested, gapped": {Status: schema.StatusRunning, CancelRequested: true, Counts: schema.Counts{Gaps: 1}},
+
 		"interrupted, waits for its first executor": {Status: schema.StatusInterrupted, Epoch: 1, Counts: schema.Counts{Events: 2}},
-		"running":                                   {Status: schema.StatusRunning, Stalled: schema.DefaultMaxClaims},
-		"running, cancel requested":                 {Status: schema.StatusRunning, CancelRequested: true},
-		"cancelled":                                 {Status: schema.StatusCancelled, CancelRequested: true},
-		"running, cancel requested, gapped":         {Status: schema.StatusRunning, CancelRequested: true, Counts: schema.Counts{Gaps: 1}},
 	} {
 		require.Equal(t, want, headStatus(&h, h.Quarantined(0)))
 	}
