@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -102,32 +104,45 @@ func (d *droppedLetters) add(n int64, run string) {
 	}
 }
 
+// letters stores the dead letters of a term. It is the folding goroutine's.
+type letters struct {
+	dead        *kvstore.DeadLetters
+	names       schema.Names
+	incarnation string
+	stats       *Stats
+	now         func() time.Time
+	log         zerolog.Logger
+	// quota says which rejected events are stored; dropped are those that are not, until it is logged.
+	quota   letterQuota
+	dropped droppedLetters
+}
+
 // reject makes a dead letter of an event, or counts it where its run has had its share of them.
-func (s *term) reject(b *batch, a *message, rec *schema.Record, reason schema.Reason, detail string) {
+func (x *letters) reject(b *batch, a *message, rec *schema.Record, reason schema.Reason, detail string) {
 	size := len(rec.Body)
 	for name, values := range rec.Header {
 		for _, v := range values {
 			size += len(name) + len(v)
 		}
 	}
-	if !s.letters.grant(a.run, size, s.now()) {
+	if !x.quota.grant(a.run, size, x.now()) {
 		b.dropped.add(1, a.run)
 		return
 	}
-	s.log.Warn().Str(logkey.Run, a.run).Uint64(logkey.Position, uint64(rec.Stream)).Str(logkey.Reason, string(reason)).Str("detail", detail).Msg("event rejected")
+	x.log.Warn().Str(logkey.Run, a.run).Uint64(logkey.Position, uint64(rec.Stream)).Str(logkey.Reason, string(reason)).Str("detail", detail).Msg("event rejected")
 	b.dead = append(b.dead, kvstore.DeadLetter{
-		Subject: a.Subject, Run: a.run, EventStream: s.names.EventStream(), Stream: rec.Stream, Incarnation: s.incarnation, Stored: time.Unix(0, a.Record.Stored),
+		Subject: a.Subject, Run: a.run, EventStream: x.names.EventStream(), Stream: rec.Stream, Incarnation: x.incarnation, Stored: time.Unix(0, a.Record.Stored),
 		Reason: reason, Detail: detail, Header: rec.Header, Body: rec.Body,
 	})
 }
 
-// putLetters stores the dead letters of a batch, all in flight together. Its size never makes a letter stop the shard.
-func (s *term) putLetters(ctx context.Context, b *batch) error {
+// put stores the dead letters of a batch, all in flight together. Its size never makes a letter stop the shard.
+func (x *letters) put(ctx context.Context, b *batch) error {
 	if len(b.dead) == 0 {
 		return nil
 	}
 	var failed error
-	for i, err := range s.dead.PutBatch(ctx, b.dead) {
+	for i, err := range x.dead.PutBatch(ctx, b.dead) {
 		l := &b.dead[i]
 		switch {
 		case errors.Is(err, kvstore.ErrTooLarge):
@@ -135,9 +150,9 @@ func (s *term) putLetters(ctx context.Context, b *batch) error {
 		case err != nil:
 			failed = cmp.Or(failed, fmt.Errorf("dead letter of run %s: %w", l.Run, err))
 		default:
-			s.stats.DeadLetters.Add(1)
+			x.stats.DeadLetters.Add(1)
 			if l.Cut > 0 {
-				s.log.Warn().Str(logkey.Run, l.Run).Uint64(logkey.Position, uint64(l.Stream)).Int("bytes", l.Cut).
+				x.log.Warn().Str(logkey.Run, l.Run).Uint64(logkey.Position, uint64(l.Stream)).Int("bytes", l.Cut).
 					Msg("dead letter stored without its content, which fits no message")
 			}
 		}
@@ -146,18 +161,18 @@ func (s *term) putLetters(ctx context.Context, b *batch) error {
 }
 
 // countDropped counts what a batch, once it is committed, has left out.
-func (s *term) countDropped(b *batch) {
-	s.stats.DeadLettersDropped.Add(b.dropped.n)
-	s.dropped.add(b.dropped.n, b.dropped.run)
+func (x *letters) countDropped(b *batch) {
+	x.stats.DeadLettersDropped.Add(b.dropped.n)
+	x.dropped.add(b.dropped.n, b.dropped.run)
 }
 
 // sayDropped logs what was left out since it was last said.
-func (s *term) sayDropped() {
-	if s.dropped.n == 0 {
+func (x *letters) sayDropped() {
+	if x.dropped.n == 0 {
 		return
 	}
-	s.log.Warn().Str(logkey.Run, s.dropped.run).Int64("events", s.dropped.n).
+	x.log.Warn().Str(logkey.Run, x.dropped.run).Int64("events", x.dropped.n).
 		Str("hint", "the events stay in the log; one run that they are of is named: stop what publishes them").
 		Msg("rejected events not stored as dead letters")
-	s.dropped = droppedLetters{}
+	x.dropped = droppedLetters{}
 }

@@ -55,16 +55,16 @@ func TestLetterQuota_ManyRuns_ShareOneBeyondTheTable(t *testing.T) {
 func TestDroppedLetters_Tick_LogsTheirNumberOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	s := &term{Worker: &Worker{log: zerolog.New(&out)}}
-	s.sayDropped()
+	x := &letters{stats: new(Stats), log: zerolog.New(&out)}
+	x.sayDropped()
 	require.Zero(t, out.Len())
 	for range 3 {
-		s.countDropped(&batch{dropped: droppedLetters{n: 2, run: "run-1"}})
+		x.countDropped(&batch{dropped: droppedLetters{n: 2, run: "run-1"}})
 	}
-	s.countDropped(&batch{})
-	s.sayDropped()
-	s.sayDropped()
+	x.countDropped(&batch{})
+	x.sayDropped()
+	x.sayDropped()
 	require.Equal(t, 1, bytes.Count(out.Bytes(), []byte("\n")))
 	require.Contains(t, out.String(), `"run":"run-1","events":6`)
-	require.EqualValues(t, 6, s.stats.DeadLettersDropped.Load())
+	require.EqualValues(t, 6, x.stats.DeadLettersDropped.Load())
 }

@@ -83,7 +83,7 @@ func (s *term) lookErased(ctx context.Context, id string) error {
 		}
 	}
 	s.parked.try(id, s.now()) // what is left of it fits
-	r := s.inMemory(id)
+	r := s.cache.peek(id)
 	if r == nil {
 		if r, err = s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
 			return err

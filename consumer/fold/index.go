@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -30,10 +33,35 @@ func indexedOf(h *schema.Head) indexed {
 	return i
 }
 
-// putIndex brings the index of runs up to what the heads say, before their checkpoints are put: what a run needs there
+// runIndex is the index of a shard's runs during a term: entries of ended runs, and of what came of a run. It is the folding
+// goroutine's.
+type runIndex struct {
+	shard *kvstore.Shard
+	js    jetstream.JetStream
+	names schema.Names
+	lease *kvstore.Lease
+	stats *Stats
+	log   zerolog.Logger
+	// state is how far the index is, at a revision.
+	state kvstore.IndexState
+	rev   schema.Revision
+	// upTo is the message up to which all must be folded before an index that is filled by folding is complete.
+	upTo schema.StreamSequence
+}
+
+// read reads how far the index is.
+func (x *runIndex) read(ctx context.Context) (err error) {
+	x.state, x.rev, err = x.shard.Checkpoints.IndexState(ctx)
+	return err
+}
+
+// gone reports whether there is no index, neither a complete one nor one that is being filled.
+func (x *runIndex) gone() bool { return !x.state.Complete && !x.state.Folding }
+
+// put brings the index of runs up to what the heads say, before their checkpoints are put: what a run needs there
 // first, and then what it has there no more. A crash between leaves a name too many, which differs from its checkpoint, or
 // is put once more; a run is at every moment in the live index, or among the ended ones, or both.
-func (s *term) putIndex(ctx context.Context, runs []*run) error {
+func (x *runIndex) put(ctx context.Context, runs []*run) error {
 	var puts []kvstore.IndexPut
 	var gone []kvstore.IndexAt
 	next := make([]indexed, len(runs))
@@ -52,11 +80,11 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 			}
 		}
 	}
-	revisions, err := s.putEntries(ctx, puts)
+	revisions, err := x.putEntries(ctx, puts)
 	if err != nil {
 		return err
 	}
-	if err := s.takeEntries(ctx, gone); err != nil {
+	if err := x.takeEntries(ctx, gone); err != nil {
 		return err
 	}
 	for i, r := range runs {
@@ -65,7 +93,7 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 		}
 		r.index = next[i]
 	}
-	s.stats.IndexPuts.Add(int64(len(puts)))
+	x.stats.IndexPuts.Add(int64(len(puts)))
 	return nil
 }
 
@@ -73,8 +101,8 @@ func (s *term) putIndex(ctx context.Context, runs []*run) error {
 // expected, or another revision, was left by a crash or an earlier term, and is replaced; or it is of another
 // worker, which took the shard while this one was paused. The lease tells: it was taken before anything else was done. It is
 // looked at behind the revisions, so that what is put after that look is in the way of compare-and-set.
-func (s *term) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[string]schema.Revision, error) {
-	cps := s.shard.Checkpoints
+func (x *runIndex) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[string]schema.Revision, error) {
+	cps := x.shard.Checkpoints
 	revisions := make(map[string]schema.Revision, len(puts))
 	var again []kvstore.IndexPut
 	var keys []string
@@ -95,7 +123,7 @@ func (s *term) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[str
 	if err != nil {
 		return nil, err
 	}
-	if err := s.leads(ctx); err != nil {
+	if err := x.leads(ctx); err != nil {
 		return nil, err
 	}
 	for i := range again {
@@ -103,7 +131,7 @@ func (s *term) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[str
 	}
 	for i, res := range cps.PutIndex(ctx, again...) {
 		if res.Err != nil {
-			return nil, s.lost(res.Err)
+			return nil, lost(res.Err)
 		}
 		revisions[again[i].Key] = res.Revision
 	}
@@ -111,7 +139,7 @@ func (s *term) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[str
 }
 
 // takeEntries takes entries out of the index of runs, as they were before anybody else can have taken the shard.
-func (s *term) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error {
+func (x *runIndex) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error {
 	var keys []string
 	for _, e := range entries {
 		if e.Revision == 0 {
@@ -119,11 +147,11 @@ func (s *term) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error
 		}
 	}
 	if len(keys) > 0 {
-		there, err := s.shard.Checkpoints.IndexRevisions(ctx, keys...)
+		there, err := x.shard.Checkpoints.IndexRevisions(ctx, keys...)
 		if err != nil {
 			return err
 		}
-		if err := s.leads(ctx); err != nil {
+		if err := x.leads(ctx); err != nil {
 			return err
 		}
 		for i := range entries {
@@ -132,12 +160,12 @@ func (s *term) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error
 			}
 		}
 	}
-	return s.shard.Checkpoints.TakeIndex(ctx, entries...)
+	return x.shard.Checkpoints.TakeIndex(ctx, entries...)
 }
 
 // leads makes sure that nobody else has taken the shard up to now.
-func (s *term) leads(ctx context.Context) error {
-	err := s.lease.Stands(ctx)
+func (x *runIndex) leads(ctx context.Context) error {
+	err := x.lease.Stands(ctx)
 	if errors.Is(err, kvstore.ErrLeaseLost) {
 		return fmt.Errorf("%w: %w", errSuperseded, err)
 	}
@@ -164,69 +192,69 @@ func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kv
 	return puts
 }
 
-// beginIndex reads how far the index of runs is, and begins one where there is none.
-func (s *term) beginIndex(ctx context.Context) error {
+// begin begins an index where there is none: as all runs come anew, from checkpoints that are of another log or from none.
+func (x *runIndex) begin(ctx context.Context, distrust, rebuild bool) error {
 	var err error
 	switch {
-	case s.distrust:
+	case distrust:
 		// What is there is of another log, and every run comes anew.
-		if err := s.clearIndex(ctx); err != nil {
+		if err := x.clear(ctx); err != nil {
 			return err
 		}
-		err = s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
-	case s.rebuild:
-		err = s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
+		err = x.keep(ctx, kvstore.IndexState{Folding: true})
+	case rebuild:
+		err = x.keep(ctx, kvstore.IndexState{Folding: true})
 	}
-	if err != nil || !s.index.Folding {
+	if err != nil || !x.state.Folding {
 		return err
 	}
-	usage, err := s.shard.Usage(ctx)
-	s.passed, s.indexUpTo = s.mark.Position.Stream, usage.Last
+	usage, err := x.shard.Usage(ctx)
+	x.upTo = usage.Last
 	return err
 }
 
-// clearIndex takes everything out of the index that was there before anybody else can have taken the shard.
-func (s *term) clearIndex(ctx context.Context) error {
-	latest, err := s.shard.Checkpoints.Latest(ctx)
+// clear takes everything out of the index that was there before anybody else can have taken the shard.
+func (x *runIndex) clear(ctx context.Context) error {
+	latest, err := x.shard.Checkpoints.Latest(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.leads(ctx); err != nil {
+	if err := x.leads(ctx); err != nil {
 		return err
 	}
-	return s.shard.Checkpoints.ClearIndex(ctx, latest)
+	return x.shard.Checkpoints.ClearIndex(ctx, latest)
 }
 
-func (s *term) keepIndexState(ctx context.Context, st kvstore.IndexState) error {
-	rev, err := s.shard.Checkpoints.PutIndexState(ctx, st, s.indexRev)
+func (x *runIndex) keep(ctx context.Context, st kvstore.IndexState) error {
+	rev, err := x.shard.Checkpoints.PutIndexState(ctx, st, x.rev)
 	if err != nil {
-		return s.lost(err)
+		return lost(err)
 	}
-	s.index, s.indexRev = st, rev
+	x.state, x.rev = st, rev
 	return nil
 }
 
-// indexFolded is called between batches. An index that is filled by folding is complete when the fold has come to where the
+// folded is called between batches, with the last message that was taken and how many are behind it. An index that is filled by folding is complete when the fold has come to where the
 // log ended when it began.
-func (s *term) indexFolded(ctx context.Context) error {
-	if !s.index.Folding || s.passed < s.indexUpTo && s.behind.Load() > 0 {
+func (x *runIndex) folded(ctx context.Context, passed schema.StreamSequence, behind uint64) error {
+	if !x.state.Folding || passed < x.upTo && behind > 0 {
 		return nil
 	}
-	if s.passed < s.indexUpTo {
+	if passed < x.upTo {
 		// What it ended with may be gone since, or still on its way here: the leader knows.
-		next, found, err := eventlog.Next(ctx, s.js, s.names, "*", s.passed+1)
-		if err != nil || found && next.Stream <= s.indexUpTo {
+		next, found, err := eventlog.Next(ctx, x.js, x.names, "*", passed+1)
+		if err != nil || found && next.Stream <= x.upTo {
 			return err
 		}
 	}
-	return s.completeIndex(ctx)
+	return x.complete(ctx)
 }
 
-// completeIndex says that the index has every run.
-func (s *term) completeIndex(ctx context.Context) error {
-	if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
+// complete says that the index has every run.
+func (x *runIndex) complete(ctx context.Context) error {
+	if err := x.keep(ctx, kvstore.IndexState{Complete: true}); err != nil {
 		return err
 	}
-	s.log.Info().Msg("index of runs is complete")
+	x.log.Info().Msg("index of runs is complete")
 	return nil
 }

@@ -104,20 +104,20 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				before := x.index
 				var erase []kvstore.LiveAt
 				for _, step := range []func() error{
-					func() error { return s.putLive(t.Context(), []*run{x}) },
+					func() error { return s.live.put(t.Context(), []*run{x}) },
 					func() error {
-						_, err := s.putEntries(t.Context(), appendIndexPuts(nil, &x.head, &before))
+						_, err := s.index.putEntries(t.Context(), appendIndexPuts(nil, &x.head, &before))
 						return err
 					},
-					func() error { return s.putIndex(t.Context(), []*run{x}) },
+					func() error { return s.index.put(t.Context(), []*run{x}) },
 					func() (err error) {
-						erase, err = s.endLive(t.Context(), []*run{x})
+						erase, err = s.live.end(t.Context(), []*run{x})
 						if err == nil {
 							_, err = w.Shard.Checkpoints.Put(t.Context(), x.checkpoint(s.incarnation), x.revision)
 						}
 						return err
 					},
-					func() error { return s.eraseLive(t.Context(), erase) },
+					func() error { return s.live.erase(t.Context(), erase) },
 				}[:done] {
 					require.NoError(t, step())
 				}
@@ -162,7 +162,7 @@ func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			require.True(t, x.head.Live())
 			r.Own(&schema.RunEndedData{Status: "completed"})
 			require.Equal(t, x.index.ended, indexedOf(&r.Checkpoint().Head).ended, "under the same key")
-			if err := s.putIndex(t.Context(), []*run{x}); !known {
+			if err := s.index.put(t.Context(), []*run{x}); !known {
 				require.ErrorIs(t, err, errSuperseded)
 			}
 			require.Equal(t, []string{r.key()}, w.ended())
@@ -186,7 +186,7 @@ func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
 			r.Own(&schema.RunEndedData{Status: "completed"})
 			require.Equal(t, []string{r.key()}, w.ended())
-			require.ErrorIs(t, s.putIndex(t.Context(), []*run{x}), errSuperseded)
+			require.ErrorIs(t, s.index.put(t.Context(), []*run{x}), errSuperseded)
 			require.Equal(t, []string{r.key()}, w.ended())
 		})
 	}
@@ -199,7 +199,7 @@ func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 		require.NoError(t, err)
 		r := w.begin("run-1", "executor-1", "i1")
 		r.Own(&schema.RunEndedData{Status: "completed"})
-		require.ErrorIs(t, s.clearIndex(t.Context()), errSuperseded)
+		require.ErrorIs(t, s.index.clear(t.Context()), errSuperseded)
 		require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), latest))
 		require.Equal(t, []string{r.key()}, w.ended())
 	})

@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rs/zerolog"
+
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
@@ -46,10 +48,26 @@ func (r *run) enter() {
 	}
 }
 
-// putLive puts the entries of the runs that begin to live, or whose entry changed. It comes before their checkpoints,
+// liveIndex is the live index of a shard during a term: entries of the runs that may need an executor.
+type liveIndex struct {
+	cfg   Config
+	shard *kvstore.Shard
+	stats *Stats
+	now   func() time.Time
+	log   zerolog.Logger
+	// caughtUp reports whether everything but the last batch or so of the log is folded.
+	caughtUp func() bool
+	// marks of erased entries that are yet to be purged, oldest first. They are the folding goroutine's.
+	marks []liveMark
+	// suspects are runs whose entry is to be compared with their checkpoint, and vanished those whose entry is gone.
+	suspects *suspects
+	vanished chan string
+}
+
+// put puts the entries of the runs that begin to live, or whose entry changed. It comes before their checkpoints,
 // so that a crash between leaves one entry too many and never one too few. A run that comes back to life has had no
 // entry, and gets one with a new revision.
-func (s *term) putLive(ctx context.Context, runs []*run) error {
+func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 	var puts []kvstore.LivePut
 	var of []*run
 	for _, r := range runs {
@@ -57,32 +75,32 @@ func (s *term) putLive(ctx context.Context, runs []*run) error {
 			continue
 		}
 		l := schema.LiveOf(&r.head)
-		if r.live != nil && r.live.Same(&l) && !s.missing(r) {
+		if r.live != nil && r.live.Same(&l) && !x.missing(r) {
 			continue
 		}
 		// What this term did not put itself it puts over; what it put must still be there.
 		puts = append(puts, kvstore.LivePut{Live: l, Revision: r.liveRev})
 		of = append(of, r)
 	}
-	revisions, err := s.shard.Checkpoints.PutLive(ctx, puts...)
+	revisions, err := x.shard.Checkpoints.PutLive(ctx, puts...)
 	for i, rev := range revisions {
 		if rev != 0 {
 			of[i].live, of[i].liveRev = &puts[i].Live, rev
-			s.stats.LivePuts.Add(1)
+			x.stats.LivePuts.Add(1)
 		}
 	}
-	return s.lost(err)
+	return lost(err)
 }
 
 // missing reports whether the index has lost the entry of a run that this term put none of.
-func (s *term) missing(r *run) bool {
-	return r.liveRev == 0 && s.cfg.LiveRuns != nil && s.cfg.LiveRuns.Lacks(s.cfg.Shard, r.id)
+func (x *liveIndex) missing(r *run) bool {
+	return r.liveRev == 0 && x.cfg.LiveRuns != nil && x.cfg.LiveRuns.Lacks(x.cfg.Shard, r.id)
 }
 
-// endLive returns the entries that are to be erased once the checkpoints of the runs are put. Revisions that are not
+// end returns the entries that are to be erased once the checkpoints of the runs are put. Revisions that are not
 // known are read now, before: an entry that somebody puts after the checkpoint, because the run came back to life, has
 // a later one.
-func (s *term) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt, error) {
+func (x *liveIndex) end(ctx context.Context, runs []*run) ([]kvstore.LiveAt, error) {
 	var ended []*run
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(liveReads)
@@ -95,7 +113,7 @@ func (s *term) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt, erro
 			continue
 		}
 		group.Go(func() error {
-			e, err := s.shard.Checkpoints.LiveOf(groupCtx, r.id)
+			e, err := x.shard.Checkpoints.LiveOf(groupCtx, r.id)
 			switch {
 			case errors.Is(err, kvstore.ErrNotFound):
 				return nil
@@ -120,43 +138,121 @@ func (s *term) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt, erro
 	return entries, nil
 }
 
-// eraseLive erases the entries of runs that have ended.
-func (s *term) eraseLive(ctx context.Context, entries []kvstore.LiveAt) error {
-	for i, res := range s.shard.Checkpoints.EraseLive(ctx, entries...) {
+// erase erases the entries of runs that have ended.
+func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
+	for i, res := range x.shard.Checkpoints.EraseLive(ctx, entries...) {
 		switch {
 		case errors.Is(res.Err, kvstore.ErrConflict):
 			// Somebody put it anew. If that was no worker, who compares the index with the checkpoints mends it.
-			s.stats.LiveConflicts.Add(1)
-			s.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put anew")
+			x.stats.LiveConflicts.Add(1)
+			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put anew")
 		case res.Err != nil:
 			return res.Err
 		default:
-			s.leaveMark(entries[i].Run, res.Revision)
+			x.leaveMark(entries[i].Run, res.Revision)
 		}
 	}
 	return nil
 }
 
 // leaveMark remembers the mark of an erased entry until it is old enough to be purged.
-func (s *term) leaveMark(run string, rev schema.Revision) {
-	s.marks = append(s.marks, liveMark{kvstore.LiveAt{Run: run, Revision: rev}, s.now()})
+func (x *liveIndex) leaveMark(run string, rev schema.Revision) {
+	x.marks = append(x.marks, liveMark{kvstore.LiveAt{Run: run, Revision: rev}, x.now()})
 }
 
 // purgeMarks takes old marks away.
-func (s *term) purgeMarks(ctx context.Context) error {
-	now, n := s.now(), 0
-	for n < len(s.marks) && (now.Sub(s.marks[n].at) >= liveMarkAge || len(s.marks)-n > maxLiveMarks) {
+func (x *liveIndex) purgeMarks(ctx context.Context) error {
+	now, n := x.now(), 0
+	for n < len(x.marks) && (now.Sub(x.marks[n].at) >= liveMarkAge || len(x.marks)-n > maxLiveMarks) {
 		n++
 	}
 	old := make([]kvstore.LiveAt, n)
 	for i := range old {
-		old[i] = s.marks[i].LiveAt
+		old[i] = x.marks[i].LiveAt
 	}
-	if err := s.shard.Checkpoints.PurgeLive(ctx, old...); err != nil {
+	if err := x.shard.Checkpoints.PurgeLive(ctx, old...); err != nil {
 		return err
 	}
-	s.marks = append(s.marks[:0:0], s.marks[n:]...)
+	x.marks = append(x.marks[:0:0], x.marks[n:]...)
 	return nil
+}
+
+// check compares the live index with the checkpoints of the live runs, and not with those of all runs: entries are
+// put before the first checkpoint, so that none is missing that this would have to find.
+func (x *liveIndex) check(ctx context.Context) error {
+	cps := x.shard.Checkpoints
+	entries := make(map[string]*schema.Live)
+	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
+		if !errors.Is(e.Err, schema.ErrFormat) {
+			entries[e.Run] = e.Live
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for after := ""; ; {
+		page, next, err := cps.ListLive(ctx, after, liveCheckPage)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			c, e := page[i].Checkpoint, entries[page[i].Run]
+			if c == nil || e == nil || !c.Live() {
+				continue // whatever is left in entries is looked at
+			}
+			if l := schema.LiveOf(&c.Head); e.Same(&l) {
+				delete(entries, page[i].Run)
+			}
+		}
+		if next == "" {
+			break
+		}
+		after = next
+	}
+	for run := range entries {
+		x.suspects.add(run)
+	}
+	return nil
+}
+
+// keep compares the index with the checkpoints when a term has caught up with the log, and from time to time: what a
+// crash left between two puts, or another hand wrote, is mended.
+func (x *liveIndex) keep(ctx context.Context) error {
+	tick := time.NewTicker(x.cfg.SweepEvery)
+	defer tick.Stop()
+	var checked time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if x.cfg.LiveRuns != nil {
+			for _, run := range x.cfg.LiveRuns.Unreadable(x.cfg.Shard) {
+				x.suspects.add(run)
+			}
+		}
+		if x.cfg.LiveRuns != nil && x.caughtUp() {
+			for _, run := range x.cfg.LiveRuns.TakeVanished(x.cfg.Shard) {
+				select {
+				case x.vanished <- run:
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		}
+		if !x.caughtUp() || !checked.IsZero() && x.now().Sub(checked) < liveCheckEvery {
+			continue
+		}
+		if err := x.check(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
+		}
+		checked = x.now()
+	}
 }
 
 // suspects are the runs whose live entry is to be compared with their checkpoint. Each is in it once, so that repeated scans do not fill it
@@ -212,7 +308,7 @@ func (s *term) mend(ctx context.Context, id string) error {
 
 func (s *term) mendRun(ctx context.Context, id string) error {
 	cps := s.shard.Checkpoints
-	cached := s.inMemory(id)
+	cached := s.cache.peek(id)
 	e, err := cps.LiveOf(ctx, id)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -259,7 +355,7 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 		}
 		revisions, err := cps.PutLive(ctx, kvstore.LivePut{Live: l, Revision: e.Revision})
 		if err != nil {
-			return s.lost(err)
+			return lost(err)
 		}
 		if cached != nil {
 			cached.live, cached.liveRev = &l, revisions[0]
@@ -267,11 +363,11 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 	} else {
 		switch {
 		case e.Live != nil || e.Err != nil:
-			if err := s.eraseLive(ctx, []kvstore.LiveAt{{Run: id, Revision: e.Revision}}); err != nil {
+			if err := s.live.erase(ctx, []kvstore.LiveAt{{Run: id, Revision: e.Revision}}); err != nil {
 				return err
 			}
 		case e.Revision != 0:
-			s.leaveMark(id, e.Revision) // left by a worker that did not come to purge it
+			s.live.leaveMark(id, e.Revision) // left by a worker that did not come to purge it
 			return nil
 		default:
 			return nil
@@ -282,23 +378,9 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 	return nil
 }
 
-// inMemory returns a run that is in memory, or nil.
-func (s *term) inMemory(id string) *run {
-	el, ok := s.runs[id]
-	if !ok {
-		return nil
-	}
-	r, _ := el.Value.(*run) // nothing else is ever put in
-	return r
-}
-
 // restore folds a run anew whose checkpoint is gone or cannot be read, and puts it.
 func (s *term) restore(ctx context.Context, id string) (*run, error) {
-	if r := s.inMemory(id); r != nil {
-		r.forget()
-		s.recent.Remove(s.runs[id])
-		delete(s.runs, id)
-	}
+	s.cache.drop(id)
 	// Up to where the log is folded; what comes behind that comes by itself.
 	r, err := s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: s.mark.Position.Stream + 1}})
 	if err != nil || r.head.Counts.Events == 0 {
@@ -308,88 +390,10 @@ func (s *term) restore(ctx context.Context, id string) (*run, error) {
 	return r, s.store(ctx, map[string]*run{id: r})
 }
 
-// checkLive compares the live index with the checkpoints of the live runs, and not with those of all runs: entries are
-// put before the first checkpoint, so that none is missing that this would have to find.
-func (s *term) checkLive(ctx context.Context) error {
-	cps := s.shard.Checkpoints
-	entries := make(map[string]*schema.Live)
-	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
-		if !errors.Is(e.Err, schema.ErrFormat) {
-			entries[e.Run] = e.Live
-		}
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	for after := ""; ; {
-		page, next, err := cps.ListLive(ctx, after, liveCheckPage)
-		if err != nil {
-			return err
-		}
-		for i := range page {
-			c, e := page[i].Checkpoint, entries[page[i].Run]
-			if c == nil || e == nil || !c.Live() {
-				continue // whatever is left in entries is looked at
-			}
-			if l := schema.LiveOf(&c.Head); e.Same(&l) {
-				delete(entries, page[i].Run)
-			}
-		}
-		if next == "" {
-			break
-		}
-		after = next
-	}
-	for run := range entries {
-		s.suspects.add(run)
-	}
-	return nil
-}
-
-// keepLive compares the index with the checkpoints when a term has caught up with the log, and from time to time: what a
-// crash left between two puts, or another hand wrote, is mended.
-func (s *term) keepLive(ctx context.Context) error {
-	tick := time.NewTicker(s.cfg.SweepEvery)
-	defer tick.Stop()
-	var checked time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if s.cfg.LiveRuns != nil {
-			for _, run := range s.cfg.LiveRuns.Unreadable(s.cfg.Shard) {
-				s.suspects.add(run)
-			}
-		}
-		if s.cfg.LiveRuns != nil && s.caughtUpWithLog() {
-			for _, run := range s.cfg.LiveRuns.TakeVanished(s.cfg.Shard) {
-				select {
-				case s.vanished <- run:
-				case <-ctx.Done():
-					return nil
-				}
-			}
-		}
-		if !s.caughtUpWithLog() || !checked.IsZero() && s.now().Sub(checked) < liveCheckEvery {
-			continue
-		}
-		if err := s.checkLive(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
-		}
-		checked = s.now()
-	}
-}
-
 // sweeper looks for the shard's silent executors while the term lasts.
 func (s *term) sweeper() *liveness.Sweeper {
 	return liveness.NewSweeper(s.cfg.sweeper(), liveness.Deps{
 		JS: s.js, Shard: s.shard, Keys: s.keys, LiveRuns: s.cfg.LiveRuns, Heartbeats: s.cfg.Heartbeats, Stats: &s.stats.Sweep,
-		Ready: s.caughtUpWithLog, Suspect: s.suspects.add, Parked: s.parked.has, Now: s.now, Log: s.log,
+		Ready: s.caughtUpWithLog, Suspect: s.live.suspects.add, Parked: s.parked.has, Now: s.now, Log: s.log,
 	})
 }

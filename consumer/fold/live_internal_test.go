@@ -242,7 +242,7 @@ func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	r.Publish(&schema.RunEndedData{Status: "completed"})
 	old := w.paused()
 	ended := r.fetch(old)
-	entries, err := old.endLive(t.Context(), []*run{ended})
+	entries, err := old.live.end(t.Context(), []*run{ended})
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 	c := ended.checkpoint(old.incarnation)
@@ -255,7 +255,7 @@ func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "reopen", RequestID: "q1"})
 	stands := r.entry()
 
-	require.NoError(t, old.eraseLive(t.Context(), entries))
+	require.NoError(t, old.live.erase(t.Context(), entries))
 	require.Equal(t, int64(1), old.stats.LiveConflicts.Load())
 	require.Equal(t, stands, r.entry())
 	l, known := w.roster.Get("run-1")
@@ -271,14 +271,14 @@ func TestAWorkerPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	old := w.paused()
 	got := r.fetch(old)
 	got.live = nil // the term put it itself
-	require.NoError(t, old.putLive(t.Context(), []*run{got}))
+	require.NoError(t, old.live.put(t.Context(), []*run{got}))
 	r.Publish(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	got = r.fetch(old)
 
 	w.stop = w.fold(w.config())
 	r.Own(&schema.RunEndedData{Status: "completed"})
 
-	require.ErrorIs(t, old.putLive(t.Context(), []*run{got}), errSuperseded)
+	require.ErrorIs(t, old.live.put(t.Context(), []*run{got}), errSuperseded)
 	_, known := w.roster.Get("run-1")
 	require.False(t, known)
 }

@@ -31,7 +31,7 @@ func (s *term) loop(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
 	group.Go(func() error { return s.fold(ctx, in.chunks) })
-	group.Go(func() error { return s.keepLive(ctx) })
+	group.Go(func() error { return s.live.keep(ctx) })
 	if s.cfg.LiveRuns != nil && s.cfg.Heartbeats != nil {
 		group.Go(func() error {
 			s.sweeper().Run(ctx)
@@ -54,11 +54,11 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	quiet := false
-	defer s.sayDropped()
+	defer s.letters.sayDropped()
 	// Who is told to stop may have left a chunk out, and takes nothing more: what comes next is behind it.
 	for ctx.Err() == nil {
 		s.beat()
-		if err := s.indexFolded(ctx); err != nil {
+		if err := s.index.folded(ctx, s.passed, s.behind.Load()); err != nil {
 			return err
 		}
 		if err := s.keepParked(ctx); err != nil {
@@ -69,7 +69,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			s.sayDropped()
+			s.letters.sayDropped()
 			if err := s.reconcile(ctx); err != nil {
 				return err
 			}
@@ -92,8 +92,8 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 				return err
 			}
 			continue
-		case <-s.suspects.wake:
-			if id, ok := s.suspects.take(); ok {
+		case <-s.live.suspects.wake:
+			if id, ok := s.live.suspects.take(); ok {
 				if err := s.mend(ctx, id); err != nil {
 					return err
 				}
@@ -104,8 +104,8 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 				return err
 			}
 			continue
-		case id := <-s.vanished:
-			if r := s.inMemory(id); r != nil && !r.head.Live() {
+		case id := <-s.live.vanished:
+			if r := s.cache.peek(id); r != nil && !r.head.Live() {
 				continue // for it has ended
 			}
 			if err := s.mend(ctx, id); err != nil {
@@ -294,7 +294,7 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 	if !schema.ValidName(id) {
 		// Nobody can own or recover such a run: the message is kept as a dead letter and has no head.
 		b.last = a.prepared.Position()
-		s.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
+		s.letters.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
 	}
 	if s.cfg.ShardOf != nil {
@@ -305,7 +305,7 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 		}
 		if shard != s.names.Shard {
 			b.last = a.prepared.Position()
-			s.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
+			s.letters.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
 			return nil
 		}
 	}
@@ -365,7 +365,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 			rec = &schema.Record{Stream: rec.Stream}
 			b.late = append(b.late, id)
 		}
-		s.reject(b, a, rec, v.Reason, v.Detail)
+		s.letters.reject(b, a, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
 		if !v.Begun { // the call was told with its answer
@@ -416,7 +416,7 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	if s.cfg.Heartbeats != nil {
 		s.cfg.Heartbeats.Signs(b.signs)
 	}
-	if err := s.putLetters(ctx, b); err != nil {
+	if err := s.letters.put(ctx, b); err != nil {
 		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterDeadLetters); err != nil {
@@ -430,7 +430,7 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 		if len(r.cuts) > 0 || r.uncut {
 			sealing.Go(func() error {
 				had := r.segments.Count
-				err := s.seal(sealCtx, r)
+				err := s.sealer.seal(sealCtx, r)
 				if r.segments.Count != had {
 					sealed.Store(true)
 				}
@@ -465,16 +465,16 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	if err := s.pass(ctx, b); err != nil {
 		return err
 	}
-	s.countDropped(b)
+	s.letters.countDropped(b)
 	s.stats.Batches.Add(1)
 	s.setCommitted()
 	s.settleDoubt()
 	b.accepted = slices.DeleteFunc(b.accepted, func(a accepted) bool { return s.parked.has(a.run) })
-	s.announce(b.accepted)
-	s.quarantine(b.touched)
-	s.notify(b.notices)
+	s.announcer.announce(b.accepted)
+	s.announcer.quarantine(b.touched)
+	s.announcer.notify(b.notices)
 	s.remover.Add(b.erased...)
-	s.evict()
+	s.cache.evict()
 	return nil
 }
 
@@ -488,7 +488,7 @@ func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
 		r := runs[i]
 		if res.Err != nil {
-			_, err := s.spare(r.id, s.lost(fmt.Errorf("checkpoint of run %s: %w", r.id, res.Err)))
+			_, err := s.spare(r.id, lost(fmt.Errorf("checkpoint of run %s: %w", r.id, res.Err)))
 			failed = cmp.Or(failed, err)
 			continue
 		}
@@ -520,7 +520,7 @@ func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next.Parked = s.parked.list()
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
 	if err != nil {
-		return s.lost(fmt.Errorf("watermark: %w", err))
+		return lost(fmt.Errorf("watermark: %w", err))
 	}
 	s.mark, s.markRev, s.folded, s.parked.changed = next, rev, next, false
 	return failpoint.Hit(ctx, failpoint.AfterWatermark)
@@ -535,14 +535,6 @@ func (s *term) settleDoubt() {
 	if s.cfg.AfterUnclean != nil {
 		s.cfg.AfterUnclean()
 	}
-}
-
-// lost turns a conflict into yielding: somebody else folds this shard and has won.
-func (s *term) lost(err error) error {
-	if errors.Is(err, kvstore.ErrConflict) {
-		return fmt.Errorf("%w: %w", errSuperseded, err)
-	}
-	return err
 }
 
 // store puts the checkpoints of the runs that moved, all at once, each with CAS on its own key. Runs whose entries or checkpoint cannot be
@@ -562,17 +554,17 @@ func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	}
 	// The index names every run that may be live: it is written before the first checkpoint and taken back after
 	// the last, so that a crash between leaves one name too many and never one too few.
-	runs, err := s.spareOf(ctx, runs, s.putLive)
+	runs, err := s.spareOf(ctx, runs, s.live.put)
 	if err != nil {
 		return err
 	}
-	if runs, err = s.spareOf(ctx, runs, s.putIndex); err != nil {
+	if runs, err = s.spareOf(ctx, runs, s.index.put); err != nil {
 		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterIndexPut); err != nil {
 		return err
 	}
-	ended, err := s.endLive(ctx, runs)
+	ended, err := s.live.end(ctx, runs)
 	if err != nil {
 		return err
 	}
@@ -593,5 +585,5 @@ func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	if err := failpoint.Hit(ctx, failpoint.AfterCheckpointPut); err != nil {
 		return err
 	}
-	return s.eraseLive(ctx, ended)
+	return s.live.erase(ctx, ended)
 }

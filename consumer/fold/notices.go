@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
@@ -45,18 +47,28 @@ func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 	}
 }
 
+// announcer tells others of what was folded: at most once, and never before it is stored.
+type announcer struct {
+	nc            *nats.Conn
+	fleet, holder string
+	maxClaims     int
+	stats         *Stats
+	now           func() time.Time
+	log           zerolog.Logger
+}
+
 // notify tells executors of what others wrote into their runs: at most once, as who is told reads the log anyway.
-func (s *term) notify(notices []notice) {
+func (x *announcer) notify(notices []notice) {
 	for i := range notices {
 		body, err := json.Marshal(&notices[i].Notice)
 		if err == nil {
-			err = s.nc.Publish(schema.NoticeSubject(s.cfg.Fleet, notices[i].executor), body)
+			err = x.nc.Publish(schema.NoticeSubject(x.fleet, notices[i].executor), body)
 		}
 		if err != nil {
-			s.log.Debug().Err(err).Str(logkey.Run, notices[i].Run).Msg("executor not told")
+			x.log.Debug().Err(err).Str(logkey.Run, notices[i].Run).Msg("executor not told")
 			return
 		}
-		s.stats.Notices.Add(1)
+		x.stats.Notices.Add(1)
 	}
 }
 
@@ -75,16 +87,16 @@ type quarantined struct {
 
 // quarantine announces the runs that nobody is given any more: once each time that a run becomes claimable after too
 // many claims without progress. Nothing of it is in the log; the head says the same.
-func (s *term) quarantine(touched map[string]*run) {
+func (x *announcer) quarantine(touched map[string]*run) {
 	for _, r := range touched {
 		was := r.quarantined
-		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
+		r.quarantined = r.head.Quarantined(x.maxClaims)
 		if !r.quarantined || was {
 			continue
 		}
 		h := &r.head
 		reason := quarantineReason(h)
-		s.log.Warn().Str(logkey.Run, r.id).Str(logkey.Reason, reason).Msg("run quarantined")
+		x.log.Warn().Str(logkey.Run, r.id).Str(logkey.Reason, reason).Msg("run quarantined")
 		body, err := json.Marshal(&quarantined{
 			Reason: reason, Claims: h.Stalled, Status: h.Status, Turn: h.Turn, OpenCalls: len(h.OpenCalls), LastError: h.LastError,
 		})
@@ -92,16 +104,16 @@ func (s *term) quarantine(touched map[string]*run) {
 			e := schema.Event{
 				ID: r.id + "." + strconv.FormatUint(uint64(h.Epoch), 10) + ".quarantined." +
 					strconv.FormatUint(uint64(h.Position.Stream), 10),
-				Source: schema.Source(s.cfg.Fleet, s.cfg.Holder), Type: schema.TypeOf(schema.RunQuarantined), Subject: r.id,
-				Time: schema.FormatTime(s.now()), Epoch: h.Epoch, DataContentType: schema.ContentTypeJSON, Data: body,
+				Source: schema.Source(x.fleet, x.holder), Type: schema.TypeOf(schema.RunQuarantined), Subject: r.id,
+				Time: schema.FormatTime(x.now()), Epoch: h.Epoch, DataContentType: schema.ContentTypeJSON, Data: body,
 			}
 			header, data := e.Encode()
-			err = s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.RunQuarantined, r.id), Header: header, Data: data})
+			err = x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, schema.RunQuarantined, r.id), Header: header, Data: data})
 		}
 		if err != nil {
-			s.log.Debug().Err(err).Str(logkey.Run, r.id).Msg("quarantine not announced")
+			x.log.Debug().Err(err).Str(logkey.Run, r.id).Msg("quarantine not announced")
 		}
-		s.stats.Quarantined.Add(1)
+		x.stats.Quarantined.Add(1)
 	}
 }
 
@@ -150,7 +162,7 @@ func quarantineReason(h *schema.Head) string {
 // announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
 // consumes the event stream. Each call is told once, as tool.called: those of an answer behind it, whether they are begun by
 // an event of their own or not.
-func (s *term) announce(events []accepted) {
+func (x *announcer) announce(events []accepted) {
 	for i := range events {
 		a := &events[i]
 		name := a.e.Name()
@@ -158,15 +170,15 @@ func (s *term) announce(events []accepted) {
 			continue
 		}
 		// As it was published, without the instructions to the server.
-		msg := &nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
-		if err := s.nc.PublishMsg(msg); err != nil {
-			s.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("event not announced")
+		msg := &nats.Msg{Subject: schema.ObservedSubject(x.fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
+		if err := x.nc.PublishMsg(msg); err != nil {
+			x.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("event not announced")
 			return
 		}
 		for _, e := range requested(a) {
 			header, body := e.Encode()
-			if err := s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.ToolCalled, a.run), Header: header, Data: body}); err != nil {
-				s.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("call of an answer not announced")
+			if err := x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, schema.ToolCalled, a.run), Header: header, Data: body}); err != nil {
+				x.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("call of an answer not announced")
 				return
 			}
 		}

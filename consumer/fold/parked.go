@@ -186,11 +186,7 @@ func (s *term) spare(id string, err error) (parked bool, _ error) {
 		// So many are nobody's own fault any more, and a watermark must fit a message.
 		return false, fmt.Errorf("%d runs of the shard are parked already: %s", schema.MaxParked, err) //nolint:errorlint // it must not be taken for this run's fault
 	}
-	if r := s.inMemory(id); r != nil {
-		r.forget()
-		s.recent.Remove(s.runs[id])
-		delete(s.runs, id)
-	}
+	s.cache.drop(id)
 	event := s.log.Debug()
 	if fresh {
 		s.stats.Parked.Add(1)

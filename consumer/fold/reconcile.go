@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
@@ -37,10 +36,10 @@ func (s *term) reconcile(ctx context.Context) error {
 	if _, err := s.shard.LiftQuota(ctx, 0); err != nil {
 		s.log.Warn().Err(err).Msg("quota stays lifted")
 	}
-	if err := s.purgeMarks(ctx); err != nil {
+	if err := s.live.purgeMarks(ctx); err != nil {
 		return err
 	}
-	return s.moveSafe(ctx)
+	return s.safeMark.move(ctx, &s.mark)
 }
 
 // checkBucket notices a checkpoint bucket that was deleted or made anew while nothing had to be put.
@@ -65,7 +64,7 @@ const tailIdle = 30 * time.Second
 func (s *term) sealIdle(ctx context.Context) error {
 	now := s.now()
 	idle := make(map[string]*run)
-	s.cached(func(r *run) bool {
+	s.cache.each(func(r *run) bool {
 		if now.Sub(r.touched) >= tailIdle {
 			r.tail.drop()
 		}
@@ -79,7 +78,7 @@ func (s *term) sealIdle(ctx context.Context) error {
 		if len(r.cuts) == 0 {
 			r.cut()
 		}
-		parked, err := s.spare(r.id, s.seal(ctx, r))
+		parked, err := s.spare(r.id, s.sealer.seal(ctx, r))
 		if err != nil {
 			return err
 		}
@@ -88,39 +87,6 @@ func (s *term) sealIdle(ctx context.Context) error {
 		}
 	}
 	return s.store(ctx, idle)
-}
-
-// aging is a watermark and when it was put.
-type aging struct {
-	mark kvstore.Watermark
-	at   time.Time
-}
-
-// moveSafe keeps the watermark of two sync intervals ago in a bucket that is synced: whatever a power cut took back of
-// the checkpoints, what stood there before that is on disk. A shard that is always busy has one entry a tick on its
-// way: SafeAfter divided by ReconcileEvery, a few dozen.
-func (s *term) moveSafe(ctx context.Context) error {
-	now := s.now()
-	if n := len(s.aging); n == 0 || s.aging[n-1].mark.Position != s.mark.Position || !slices.Equal(s.aging[n-1].mark.Parked, s.mark.Parked) {
-		s.aging = append(s.aging, aging{s.mark, now})
-	}
-	due := -1
-	for i, a := range s.aging {
-		if now.Sub(a.at) >= s.cfg.SafeAfter {
-			due = i
-		}
-	}
-	if due < 0 || s.aging[due].mark.Incarnation == "" {
-		return nil
-	}
-	// The revision is the one that this term began with, or put: a worker that stood still must not put over the next one's.
-	rev, err := s.safe.Put(ctx, s.names, s.aging[due].mark, s.safeRev)
-	if err != nil {
-		return s.lost(err)
-	}
-	s.safeRev = rev
-	s.aging = s.aging[due+1:]
-	return nil
 }
 
 // stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
@@ -144,7 +110,7 @@ func (s *term) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.St
 			return false, err
 		}
 	}
-	beyond, err := s.sealedBeyond(ctx, c.Run, c.Segments.Count)
+	beyond, err := s.sealer.sealedBeyond(ctx, c.Run, c.Segments.Count)
 	return !beyond, err
 }
 

@@ -1,7 +1,6 @@
 package fold
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +13,7 @@ import (
 
 // load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
 func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, error) {
-	if el, ok := s.runs[id]; ok {
-		s.recent.MoveToFront(el)
-		r, ok := el.Value.(*run)
-		if !ok {
-			return nil, fmt.Errorf("run %s: cache holds a %T", id, el.Value)
-		}
+	if r := s.cache.get(id); r != nil {
 		return r, nil
 	}
 	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: tailbuffer{room: &s.room}}
@@ -47,7 +41,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	case trusted:
 		r.head, r.segments, r.lost = c.Head, c.Segments, c.Lost
 		r.enter()
-		if s.index.Folding {
+		if s.index.state.Folding {
 			// The index was begun anew, perhaps by a term that trusted nothing and got no further than this event: that a run
 			// has a checkpoint does not say that the index has the run.
 			r.index.unsure, r.dirty = true, true
@@ -67,7 +61,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		anew := s.distrust || !a.First
 		if !anew && s.purger.PurgedBefore() {
 			// A crash may have brought the first message back and not what was purged behind it.
-			anew, err = s.sealedBeyond(ctx, id, 0)
+			anew, err = s.sealer.sealedBeyond(ctx, id, 0)
 		}
 		if err == nil && anew {
 			err = s.refold(ctx, r, a.Record.Stream)
@@ -88,30 +82,6 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		r.index.unsure = true
 	}
 	r.loaded = max(r.head.Position.Stream, r.segments.Last.Stream)
-	s.runs[id] = s.recent.PushFront(r)
+	s.cache.add(r)
 	return r, nil
-}
-
-// evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.
-func (s *term) evict() {
-	for el := s.recent.Back(); el != nil && s.recent.Len() > s.cfg.CachedRuns; {
-		prev := el.Prev()
-		if r, ok := el.Value.(*run); ok && !r.dirty {
-			r.forget()
-			s.recent.Remove(el)
-			delete(s.runs, r.id)
-		}
-		el = prev
-	}
-}
-
-// cached calls yield for every run in memory.
-func (s *term) cached(yield func(*run) bool) {
-	var next *list.Element
-	for el := s.recent.Front(); el != nil; el = next {
-		next = el.Next()
-		if r, ok := el.Value.(*run); ok && !yield(r) {
-			return
-		}
-	}
 }

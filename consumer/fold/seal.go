@@ -9,29 +9,45 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/internal/replay"
+	"github.com/waymarkio/waymark/consumer/purge"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
+// sealer makes segments of the tails of runs, for several runs at once.
+type sealer struct {
+	shard  *kvstore.Shard
+	js     jetstream.JetStream
+	names  schema.Names
+	purger *purge.Purger
+	stats  *Stats
+	log    zerolog.Logger
+	// refold makes a run anew from its segments and the log, up to the record before stream until.
+	refold func(ctx context.Context, r *run, until schema.StreamSequence) error
+}
+
 // seal turns the cut part of a run's tail into segments. A bucket that is full or fails stops sealing and never
 // folding: the cuts stay and are tried again with the next batch.
-func (s *term) seal(ctx context.Context, r *run) error {
+func (x *sealer) seal(ctx context.Context, r *run) error {
 	if r.uncut {
-		if err := s.refold(ctx, r, r.head.Position.Stream+1); err != nil {
+		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
 			return fmt.Errorf("run %s: fold anew to seal: %w", r.id, err)
 		}
 	}
 	if len(r.cuts) == 0 {
 		return nil
 	}
-	err := s.sealCuts(ctx, r)
+	err := x.sealCuts(ctx, r)
 	if errors.Is(err, errTailChanged) {
 		// Another worker may have sealed it, and the purger purged it.
-		switch beyond, berr := s.sealedBeyond(ctx, r.id, r.segments.Count); {
+		switch beyond, berr := x.sealedBeyond(ctx, r.id, r.segments.Count); {
 		case berr != nil:
 			return fmt.Errorf("run %s: %w", r.id, berr)
 		case beyond:
@@ -40,10 +56,10 @@ func (s *term) seal(ctx context.Context, r *run) error {
 	}
 	if errors.Is(err, errRecut) {
 		// The cuts of what is behind it are found by folding anew, which takes it in.
-		if err := s.refold(ctx, r, r.head.Position.Stream+1); err != nil {
+		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
 			return fmt.Errorf("run %s: fold anew to adopt a segment: %w", r.id, err)
 		}
-		err = s.sealCuts(ctx, r)
+		err = x.sealCuts(ctx, r)
 	}
 	switch {
 	case err == nil:
@@ -55,8 +71,8 @@ func (s *term) seal(ctx context.Context, r *run) error {
 	case errors.Is(err, errTailChanged):
 		return fmt.Errorf("%w: run %s: %w", errRegressed, r.id, err)
 	}
-	s.stats.SealsRefused.Add(1)
-	s.log.Warn().Err(err).Str(logkey.Run, r.id).Msg("tail not sealed, it stays in the log")
+	x.stats.SealsRefused.Add(1)
+	x.log.Warn().Err(err).Str(logkey.Run, r.id).Msg("tail not sealed, it stays in the log")
 	return nil
 }
 
@@ -67,18 +83,18 @@ var errTailChanged = errors.New("the log's tail is not what was folded")
 var rawSegments = sync.Pool{New: func() any { return new([]byte) }}
 
 // sealCuts stores a segment for each cut.
-func (s *term) sealCuts(ctx context.Context, r *run) error {
+func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 	for len(r.cuts) > 0 {
 		k := &r.cuts[0]
 		if !k.frames.kept() {
-			if err := s.sealFromLog(ctx, r); err != nil {
+			if err := x.sealFromLog(ctx, r); err != nil {
 				return err
 			}
 			continue
 		}
 		raw := rawSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
 		*raw = k.frames.appendTo((*raw)[:0])
-		err := s.storeSegment(ctx, r, k.first, k, *raw)
+		err := x.storeSegment(ctx, r, k.first, k, *raw)
 		rawSegments.Put(raw)
 		if err != nil {
 			return err
@@ -92,11 +108,11 @@ func (s *term) sealCuts(ctx context.Context, r *run) error {
 
 // sealFromLog reads what is not kept of the tail from the log, where it lies safely, and stores a segment for each cut up
 // to one whose frames are kept.
-func (s *term) sealFromLog(ctx context.Context, r *run) error {
+func (x *sealer) sealFromLog(ctx context.Context, r *run) error {
 	var raw []byte
 	var first schema.Position
 	events := int64(0)
-	err := eventlog.Read(ctx, s.js, s.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
+	err := eventlog.Read(ctx, x.js, x.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
 		if events == 0 {
 			first = schema.PositionOf(&rec)
 		}
@@ -110,10 +126,10 @@ func (s *term) sealFromLog(ctx context.Context, r *run) error {
 			return fmt.Errorf("%w: %d events up to %s at %d, folded %d up to %s at %d",
 				errTailChanged, events, at.ID, at.Stream, k.events, k.last.ID, k.last.Stream)
 		}
-		if err := s.storeSegment(ctx, r, first, k, raw); err != nil {
+		if err := x.storeSegment(ctx, r, first, k, raw); err != nil {
 			return err
 		}
-		s.stats.SealedFromLog.Add(1)
+		x.stats.SealedFromLog.Add(1)
 		r.cuts = r.cuts[1:]
 		raw, events = raw[:0], 0
 		if len(r.cuts) == 0 || r.cuts[0].frames.kept() {
@@ -133,8 +149,8 @@ func (s *term) sealFromLog(ctx context.Context, r *run) error {
 
 // sealedBeyond reports whether there are segments of a run behind the first n: then what is known of the run is older
 // than what may be purged.
-func (s *term) sealedBeyond(ctx context.Context, run string, n int) (bool, error) {
-	_, err := s.shard.Segments.GetFresh(ctx, run, n+1)
+func (x *sealer) sealedBeyond(ctx context.Context, run string, n int) (bool, error) {
+	_, err := x.shard.Segments.GetFresh(ctx, run, n+1)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return false, nil
 	}
@@ -142,9 +158,9 @@ func (s *term) sealedBeyond(ctx context.Context, run string, n int) (bool, error
 }
 
 // storeSegment stores one segment and counts it in.
-func (s *term) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
+func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
-		Fleet: s.cfg.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
+		Fleet: x.names.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
 		DigestBefore: r.segments.Digest, DigestAfter: k.digest,
 	}
 	stored, err := schema.EncodeSegment(info, frames)
@@ -152,14 +168,14 @@ func (s *term) storeSegment(ctx context.Context, r *run, first schema.Position, 
 		return err
 	}
 	if r.refolded {
-		if err := s.keepsNext(ctx, r.id, info.Number+1, info.DigestAfter); err != nil {
+		if err := x.keepsNext(ctx, r.id, info.Number+1, info.DigestAfter); err != nil {
 			return err
 		}
 	}
-	if err := s.purger.Sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
+	if err := x.purger.Sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
 		return supersededOr(err)
 	}
-	err = s.createSegment(ctx, r, info, stored)
+	err = x.createSegment(ctx, r, info, stored)
 	if err == nil {
 		err = failpoint.Hit(ctx, failpoint.AfterSegmentPut)
 	}
@@ -168,20 +184,20 @@ func (s *term) storeSegment(ctx context.Context, r *run, first schema.Position, 
 	}
 	r.segments = replay.Count(r.segments, &info, len(stored))
 	r.dirty = true
-	s.stats.Segments.Add(1)
-	s.stats.SegmentBytes.Add(int64(len(stored)))
-	s.log.Debug().Str(logkey.Run, r.id).Int(logkey.Segment, info.Number).Int("bytes", len(stored)).Msg("sealed")
+	x.stats.Segments.Add(1)
+	x.stats.SegmentBytes.Add(int64(len(stored)))
+	x.log.Debug().Str(logkey.Run, r.id).Int(logkey.Segment, info.Number).Int("bytes", len(stored)).Msg("sealed")
 	return nil
 }
 
 // createSegment stores a segment, or adopts the one that is there.
-func (s *term) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
+func (x *sealer) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
 	if err := failpoint.Hit(ctx, failpoint.BeforeSegmentPut); err != nil {
 		return err
 	}
-	err := s.shard.Segments.Create(ctx, r.id, info.Number, stored)
+	err := x.shard.Segments.Create(ctx, r.id, info.Number, stored)
 	if errors.Is(err, kvstore.ErrExists) {
-		return s.adopt(ctx, r, info, stored)
+		return x.adopt(ctx, r, info, stored)
 	}
 	return err
 }
@@ -194,8 +210,8 @@ var errRecut = errors.New("another range is sealed already")
 // used is replaced, by what the log has; one that is whole and does not continue the run, only while the log has all of it.
 // The replacement names the revision that was examined: a worker that stood still meanwhile must not replace what the next
 // one has put, counted, and purged the log by.
-func (s *term) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
-	existing, rev, err := s.shard.Segments.Examine(ctx, r.id, want.Number)
+func (x *sealer) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
+	existing, rev, err := x.shard.Segments.Examine(ctx, r.id, want.Number)
 	if err != nil {
 		return err
 	}
@@ -210,14 +226,14 @@ func (s *term) adopt(ctx context.Context, r *run, want schema.SegmentInfo, store
 		if info.Last.Stream > r.head.Position.Stream {
 			return fmt.Errorf("segment %d is there already, up to %d, which was not folded yet", want.Number, info.Last.Stream)
 		}
-		s.log.Info().Str(logkey.Run, r.id).Int(logkey.Segment, want.Number).Msg("uncounted segment of another range adopted")
+		x.log.Info().Str(logkey.Run, r.id).Int(logkey.Segment, want.Number).Msg("uncounted segment of another range adopted")
 		return errRecut
 	}
-	if kept := s.stillInLog(ctx, r.id, want.Number, existing); kept != nil {
+	if kept := x.stillInLog(ctx, r.id, want.Number, existing); kept != nil {
 		return kept
 	}
-	s.log.Warn().Err(err).Str(logkey.Run, r.id).Int(logkey.Segment, want.Number).Msg("replacing a segment that cannot be used")
-	return s.lost(s.shard.Segments.Replace(ctx, r.id, want.Number, stored, rev))
+	x.log.Warn().Err(err).Str(logkey.Run, r.id).Int(logkey.Segment, want.Number).Msg("replacing a segment that cannot be used")
+	return lost(x.shard.Segments.Replace(ctx, r.id, want.Number, stored, rev))
 }
 
 // errOnlyCopy says that a segment behind a damaged or lost one has events that the log has no more.
@@ -225,8 +241,8 @@ var errOnlyCopy = errors.New("the segment has events that the log has no more, a
 
 // keepsNext refuses to store a segment of a run that was folded anew where the next one is there already and continues
 // another: the one in between was lost, and what follows it may be the only copy of its events.
-func (s *term) keepsNext(ctx context.Context, run string, next int, digest string) error {
-	stored, err := s.shard.Segments.GetFresh(ctx, run, next)
+func (x *sealer) keepsNext(ctx context.Context, run string, next int, digest string) error {
+	stored, err := x.shard.Segments.GetFresh(ctx, run, next)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil
 	}
@@ -236,14 +252,14 @@ func (s *term) keepsNext(ctx context.Context, run string, next int, digest strin
 	if info, err := schema.DecodeSegmentInfo(stored); err == nil && replay.Continues(&info, run, next, digest) == nil {
 		return nil
 	}
-	return s.stillInLog(ctx, run, next, stored)
+	return x.stillInLog(ctx, run, next, stored)
 }
 
 // stillInLog reports with [errOnlyCopy] that a whole segment of a run has an event that is not in the log as it was. Of one
 // that is damaged nothing is lost.
-func (s *term) stillInLog(ctx context.Context, run string, number int, stored []byte) error {
+func (x *sealer) stillInLog(ctx context.Context, run string, number int, stored []byte) error {
 	info, frames, err := schema.DecodeSegment(stored)
-	if err != nil || info.Fleet != s.cfg.Fleet || info.Run != run || info.Number != number {
+	if err != nil || info.Fleet != x.names.Fleet || info.Run != run || info.Number != number {
 		return nil //nolint:nilerr // it cannot be used by anybody
 	}
 	sums := make(map[schema.StreamSequence]replay.Sum, info.Events)
@@ -256,7 +272,7 @@ func (s *term) stillInLog(ctx context.Context, run string, number int, stored []
 	}); err != nil {
 		return nil //nolint:nilerr // it cannot be used by anybody
 	}
-	err = eventlog.Read(ctx, s.js, s.names, run, info.First.Stream, func(rec schema.Record) error {
+	err = eventlog.Read(ctx, x.js, x.names, run, info.First.Stream, func(rec schema.Record) error {
 		if rec.Stream > last {
 			return eventlog.ErrStop
 		}
@@ -341,7 +357,7 @@ func (s *term) refoldLog(ctx context.Context, fresh *run, until schema.StreamSeq
 // purged next.
 func (s *term) sealPressed(ctx context.Context, need int64) error {
 	var tails []*run
-	s.cached(func(r *run) bool {
+	s.cache.each(func(r *run) bool {
 		if r.tailBytes >= s.cfg.IdleSealBytes || len(r.cuts) > 0 {
 			tails = append(tails, r)
 		}
@@ -355,7 +371,7 @@ func (s *term) sealPressed(ctx context.Context, need int64) error {
 		}
 		need -= r.tailBytes
 		r.cut()
-		parked, err := s.spare(r.id, s.seal(ctx, r))
+		parked, err := s.spare(r.id, s.sealer.seal(ctx, r))
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package fold
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -280,62 +279,63 @@ func (f *Worker) work(ctx context.Context, lease *kvstore.Lease) error {
 // term is what one term keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
 type term struct {
 	*Worker
-	// lease that the term holds, or has lost.
-	lease       *kvstore.Lease
 	incarnation string
 	mark        kvstore.Watermark
 	markRev     schema.Revision
-	// safeRev is the revision of the safe watermark, as the term found or put it.
-	safeRev schema.Revision
-	pace    pace
+	pace        pace
 	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
 	rebuild bool
 	// distrust: stored checkpoints are of another log and are replaced, not read.
 	distrust bool
 	// doubted is the watermark that the unclean start found.
 	doubted schema.StreamSequence
-	runs    map[string]*list.Element
-	recent  *list.List // of *run, most recent first
-	// room for the frames of tails.
-	room frameRoom
-	// aging are watermarks on their way to becoming the safe one.
-	aging []aging
-	// marks of erased live entries that are yet to be purged, oldest first.
-	marks    []liveMark
-	suspects *suspects
-	// vanished are runs whose live entry is gone.
-	vanished chan string
-	// index is how far the index of runs is, and fills are runs that it is to be filled with, in parts; an empty one is the end.
-	index    kvstore.IndexState
-	indexRev schema.Revision
-	// passed is the last message of the log that was taken, and indexUpTo the one up to which all must be folded before an
-	// index that is filled by folding is complete.
-	passed, indexUpTo schema.StreamSequence
+	// passed is the last message of the log that was taken.
+	passed schema.StreamSequence
 	// behind is the number of messages of the log that were not folded when last looked.
 	behind atomic.Uint64
-	// purger takes what is sealed out of the log.
-	purger *purge.Purger
 	// committed is the stream sequence of the last batch committed.
 	committed atomic.Uint64
-	// remover takes out what is left of runs that were removed.
-	remover *retention.Remover
-	// letters says which rejected events are stored as dead letters; dropped are those that are not, until it is logged.
-	letters letterQuota
-	dropped droppedLetters
+	cache     runCache
+	// room for the frames of tails.
+	room frameRoom
 	// parked runs are left where they stand.
 	parked parking
 	// totals adds up what the term folds to what was folded before it.
-	totals totals
+	totals    totals
+	safeMark  safeMark
+	letters   letters
+	sealer    sealer
+	live      liveIndex
+	index     runIndex
+	announcer announcer
+	// purger takes sealed events out of the log, and remover what is left of runs that were removed.
+	purger  *purge.Purger
+	remover *retention.Remover
+}
+
+// newTerm is a term before anything was read.
+func (f *Worker) newTerm(lease *kvstore.Lease) *term {
+	s := &term{
+		Worker: f, cache: newRunCache(f.cfg.CachedRuns), room: frameRoom{limit: f.cfg.TailMemory},
+		safeMark:  safeMark{store: f.safe, names: f.names, after: f.cfg.SafeAfter, now: f.now},
+		letters:   letters{dead: f.dead, names: f.names, stats: &f.stats, now: f.now, log: f.log},
+		sealer:    sealer{shard: f.shard, js: f.js, names: f.names, stats: &f.stats, log: f.log},
+		live:      liveIndex{cfg: f.cfg, shard: f.shard, stats: &f.stats, now: f.now, log: f.log, suspects: newSuspects(), vanished: make(chan string)},
+		index:     runIndex{shard: f.shard, js: f.js, names: f.names, lease: lease, stats: &f.stats, log: f.log},
+		announcer: announcer{nc: f.nc, fleet: f.cfg.Fleet, holder: f.cfg.Holder, maxClaims: f.cfg.MaxClaims, stats: &f.stats, now: f.now, log: f.log},
+	}
+	s.sealer.refold, s.live.caughtUp = s.refold, s.caughtUpWithLog
+	return s
 }
 
 // begin reads the watermark and decides from where to fold.
 func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error) {
-	s := &term{Worker: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string)}
-	s.room.limit = f.cfg.TailMemory
+	s := f.newTerm(lease)
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
 		return nil, err
 	}
+	s.letters.incarnation = s.incarnation
 	s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
 	if errors.Is(err, kvstore.ErrStreamMissing) && f.cfg.Reprovision != nil {
 		f.log.Error().Err(err).Msg("checkpoint bucket is gone, making it anew")
@@ -361,10 +361,10 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 		s.rebuild, s.distrust = true, true
 		s.mark = kvstore.Watermark{}
 	}
-	if s.index, s.indexRev, err = f.shard.Checkpoints.IndexState(ctx); err != nil {
+	if err = s.index.read(ctx); err != nil {
 		return nil, err
 	}
-	if !s.index.Complete && !s.index.Folding {
+	if s.index.gone() {
 		s.rebuild = true // the index is lost
 		s.mark = kvstore.Watermark{}
 	}
@@ -372,11 +372,10 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 		return nil, err
 	}
 	s.doubted = s.mark.Position.Stream
-	safe, safeRev, safeErr := f.safe.Get(ctx, f.names)
+	safe, safeErr := s.safeMark.read(ctx)
 	if safeErr != nil && !errors.Is(safeErr, kvstore.ErrNotFound) && !errors.Is(safeErr, kvstore.ErrCorrupt) {
 		return nil, safeErr
 	}
-	s.safeRev = safeRev
 	was := s.mark.Parked // an older watermark does not know of those that were parked since
 	if f.unclean && !s.rebuild {
 		switch {
@@ -395,9 +394,10 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	// The safe watermark knows less of a run that both name.
 	s.parked.begin(f.now(), s.mark.Parked, was)
 	s.mark.Incarnation = s.incarnation
-	if err := s.beginIndex(ctx); err != nil {
+	if err := s.index.begin(ctx, s.distrust, s.rebuild); err != nil {
 		return nil, err
 	}
+	s.passed = s.mark.Position.Stream
 	s.setCommitted()
 	counted := countedOf(&found, &safe, s.incarnation)
 	s.totals.begin(&counted, s.stats.totals())
@@ -408,6 +408,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 		Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) },
 		Erased: func(run string) { s.remover.Add(run) },
 	}, s.incarnation, f.unclean)
+	s.sealer.purger = s.purger
 	return s, supersededOr(err)
 }
 
@@ -416,6 +417,14 @@ func (s *term) setCommitted() {
 	at := uint64(s.mark.Position.Stream)
 	s.committed.Store(at)
 	s.stats.Position.Store(at)
+}
+
+// lost turns a conflict into yielding: another worker folds this shard and has won.
+func lost(err error) error {
+	if errors.Is(err, kvstore.ErrConflict) {
+		return fmt.Errorf("%w: %w", errSuperseded, err)
+	}
+	return err
 }
 
 // supersededOr says of the purger's error that another worker won, if it does.
