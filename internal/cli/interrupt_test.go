@@ -41,6 +41,21 @@ func TestEvents_RunIsNotThere_SaysThatItWaits(t *testing.T) {
 	require.Zero(t, code)
 }
 
+func TestEvents_RunHasEnded_SaysThatItWaits(t *testing.T) {
+	t.Parallel()
+	where, _, fleet := provisioned(t)
+	_, stop, err := startDaemon(append([]string{"--http", "off"}, where...), func(string) string { return "" })
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
+	require.NoError(t, err)
+	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+	require.Zero(t, interrupted(t, func(complaints string) bool {
+		return strings.Contains(complaints, "run run-1 has ended as completed: waiting for events of it all the same") &&
+			strings.Contains(complaints, "events run-1 --all --no-follow")
+	}, append([]string{"events", "run-1"}, where...)...))
+}
+
 // A follower ends well with Ctrl-C. An export of what is there has then not done its work.
 func TestOtel_InterruptedBeforeTheCollectorAnswers_TellsFollowerFromExport(t *testing.T) {
 	t.Parallel()

@@ -118,14 +118,19 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 // lookPatience bounds the look whether a run is there, which a daemon tells: the events are read without one.
 const lookPatience = 2 * time.Second
 
-// sayMissing says that a run which is waited for is not there.
+// sayMissing says that a run which is waited for is not there, or has ended.
 func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error {
 	if c.Run_ == "" || c.NoFollow && c.All || a.Quiet {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
-	_, err := cl.Get(looking, c.Run_)
+	reply, err := cl.Get(looking, c.Run_)
+	if err == nil && reply.Head.Status.Terminal() && !c.NoFollow {
+		_, err = fmt.Fprintf(a.Stderr, "run %s has ended as %s: waiting for events of it all the same; what it has is shown by: %s\n",
+			c.Run_, reply.Head.Status, cl.Prompt.Command("events "+c.Run_+" --all --no-follow"))
+		return err
+	}
 	var told *schema.ServiceError
 	if !errors.As(err, &told) || told.Code != schema.CodeNotFound && told.Code != schema.CodeErased {
 		return nil // the run exists, or no daemon can tell
