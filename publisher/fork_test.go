@@ -157,6 +157,9 @@ func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
 
 // A fork may stand on as many runs as anybody reads, and no more can be begun.
 func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a chain of as many forks as there may be")
+	}
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

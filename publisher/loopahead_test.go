@@ -176,6 +176,9 @@ func TestLoop_CallClosedBeforeItsResultIsRecorded_TheModelIsShownTheRecord(t *te
 
 // An answer with more calls than an event can carry is recorded with the first of them, and the model is told.
 func TestLoop_AnswerOfVeryManyCalls_TheModelReadsThatTheyAreTooMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: an answer of 6,000 calls")
+	}
 	t.Parallel()
 	w := newWorld(t)
 	var list []publisher.ToolCall

@@ -226,6 +226,9 @@ func TestLoop_RunsShareALoop_NoRace(t *testing.T) {
 
 // Compaction again and again; garbage.
 func TestLoop_Compaction(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: summaries of 6 MiB")
+	}
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -72,6 +72,9 @@ func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWor
 }
 
 func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a run read at each of its points, in several ways")
+	}
 	t.Parallel()
 	cases := []struct {
 		name    string

@@ -37,6 +37,9 @@ func startDemo(t *testing.T, temp string) (*exec.Cmd, *bufio.Reader, *bytes.Buff
 }
 
 func TestTheDemonstrationProvesThatNothingIsLostOrRunTwice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: the whole demonstration")
+	}
 	t.Parallel()
 	temp := t.TempDir()
 	cmd, stdout, stderr := startDemo(t, temp)

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestWrite_EveryMutant_AppliesAndCompiles keeps patches and source together: whoever changes lines that a mutant changes renews it.
 func TestWrite_EveryMutant_AppliesAndCompiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: every mutant is compiled")
+	}
 	t.Parallel()
 	all, err := mutant.All()
 	require.NoError(t, err)
