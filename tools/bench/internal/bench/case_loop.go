@@ -19,33 +19,46 @@ func loopCase() Case {
 	return Case{
 		Name: "loop",
 		About: "What publisher.Loop adds to a turn whose model takes 200 ms and whose two pure tools take 20 ms each, at once, beside the same loop " +
-			"without Waymark. Times are those of turns, without those of model and tools.",
+			"without Waymark, and beside that loop with one raw message behind each answer. Times are those of turns, without those of model and tools.",
 		Uses: []string{"turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			turns := o.Pick(o.Turns, 30, 3)
 			var list []Variant
-			for _, await := range []bool{false, true} {
-				results := "on their way"
-				if await {
-					results = "awaited"
-				}
+			add := func(await, message bool, results, beside string) {
 				list = append(list, Variant{
-					Parameters: map[string]any{"turns": turns, "results": results},
-					Setup:      func(ctx context.Context, w *World) (*Trial, error) { return loopTrial(ctx, w, turns, await) },
+					Parameters: map[string]any{"turns": turns, "results": results, "beside": beside},
+					Setup:      func(ctx context.Context, w *World) (*Trial, error) { return loopTrial(ctx, w, turns, await, message) },
 				})
 			}
+			add(false, false, "on their way", "nothing")
+			add(false, true, "on their way", "one raw message")
+			add(true, false, "awaited", "nothing")
 			return list
 		},
 	}
 }
 
-func loopTrial(ctx context.Context, w *World, turns int, await bool) (*Trial, error) {
+// loopTrial measures the loop beside one without Waymark. With message that one publishes a message as large as the event of the answer
+// before it runs the tools of the answer, and waits until it is durable.
+func loopTrial(ctx context.Context, w *World, turns int, await, message bool) (*Trial, error) {
 	f, err := w.Fleet(ctx, "executor")
 	if err != nil {
 		return nil, err
 	}
 	a := &loopAgent{shape: TimedTurn, turns: turns, text: NewText(seedOf("loop"))}
 	loop := publisher.Loop{Model: a.model, Tools: []publisher.Tool{publisher.NewTool("read", "Reads.", publisher.Pure, a.tool)}, AwaitResults: await}
+	durable := func(context.Context) error { return nil }
+	if message {
+		sizes, err := w.WireSizes(ctx, f, TimedTurn)
+		if err != nil {
+			return nil, err
+		}
+		body := a.text.Bytes(sizes[0])
+		durable = func(ctx context.Context) error {
+			_, err := w.JS.Publish(ctx, RawSubject("loop"), body)
+			return err
+		}
+	}
 	var wrote []Wrote
 	ours := func(ctx context.Context, _ int) (Sample, error) {
 		run, err := f.Start(ctx, publisher.RunSpec{ID: fmt.Sprintf("run-%d", len(wrote)), Task: "Read."})
@@ -57,7 +70,7 @@ func loopTrial(ctx context.Context, w *World, turns int, await bool) (*Trial, er
 		return s, err
 	}
 	raw := func(ctx context.Context, _ int) (Sample, error) {
-		return a.measured(func() error { return a.plain(ctx) })
+		return a.measured(func() error { return a.plain(ctx, durable) })
 	}
 	return &Trial{
 		WarmUp: func(ctx context.Context) error {
@@ -73,8 +86,12 @@ func loopTrial(ctx context.Context, w *World, turns int, await bool) (*Trial, er
 			if r.Ours.P99 != nil && r.Raw.P99 != nil {
 				r.Set("added_p99_us", *r.Ours.P99-*r.Raw.P99)
 			}
-			if r.Ours.P50 != nil && r.Raw.P50 != nil && !await {
-				added := *r.Ours.P50 - *r.Raw.P50
+			if r.Ours.P50 == nil || r.Raw.P50 == nil {
+				return nil
+			}
+			added := *r.Ours.P50 - *r.Raw.P50
+			r.Set("added_p50_us", added)
+			if !await && !message {
 				r.AtMost("added by publisher.Loop to a turn, p50 us", &added, turnAddedAim).For(GoalTurnAdded, "publisher.Loop")
 			}
 			return nil
@@ -156,12 +173,15 @@ func (a *loopAgent) tool(ctx context.Context, in loopArguments) (string, error) 
 	return a.results[in.At], err
 }
 
-// plain is the loop without Waymark: nothing of it is kept.
-func (a *loopAgent) plain(ctx context.Context) error {
+// plain is the loop without Waymark: nothing of it is kept but what durable keeps of each answer with calls.
+func (a *loopAgent) plain(ctx context.Context, durable func(context.Context) error) error {
 	var conversation []schema.Message
 	for turn := int32(1); ; turn++ {
 		answer, err := a.model(ctx, publisher.ModelRequest{Turn: turn, Messages: conversation})
 		if err != nil || len(answer.Calls) == 0 {
+			return err
+		}
+		if err := durable(ctx); err != nil {
 			return err
 		}
 		results := make([]schema.Part, len(answer.Calls))
