@@ -45,7 +45,7 @@ func (w *works) begin(what schema.Overdue, limit time.Duration) *work {
 	return k
 }
 
-// again gives the work its whole time once more, for a further try.
+// again begins a further try of the work, with the whole limit.
 func (k *work) again() {
 	if k == nil {
 		return
@@ -53,6 +53,7 @@ func (k *work) again() {
 	k.of.mu.Lock()
 	defer k.of.mu.Unlock()
 	k.since = k.of.now()
+	k.of.all[k] = struct{}{}
 }
 
 func (k *work) end() {

@@ -1,7 +1,9 @@
 package publisher
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -47,4 +49,40 @@ func TestWorks_BeyondTheirBound_AreNamedTheLongestFirst(t *testing.T) {
 	list, more := w.overdue()
 	require.Len(t, list, schema.MaxOverdue)
 	require.Equal(t, 3, more)
+}
+
+// A try that ended in time, and the pause after it, do not hang, however long the pause is. A later try that hangs does.
+func TestRetried_PauseBetweenTries_IsNotOverdue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 10 * time.Millisecond
+		w := &works{now: time.Now}
+		l := looping{Loop: Loop{ToolTries: 9}}
+		tries, release, done := 0, make(chan struct{}), make(chan error, 1)
+		tool := l.retried(func(ctx context.Context, _ Invocation) (ToolResult, error) {
+			if tries++; tries < l.ToolTries {
+				<-ctx.Done()
+				return ToolResult{}, ctx.Err()
+			}
+			<-release
+			return ToolResult{}, nil
+		}, limit)
+		work := w.begin(schema.Overdue{Run: "r1"}, limit)
+		go func() {
+			_, err := tool(t.Context(), Invocation{work: work})
+			done <- err
+		}()
+		for tries < l.ToolTries {
+			list, _ := w.overdue()
+			require.Empty(t, list, "after %d tries", tries)
+			<-time.After(limit)
+			synctest.Wait()
+		}
+		<-time.After(limit + overdueGrace)
+		list, _ := w.overdue()
+		require.Len(t, list, 1)
+		close(release)
+		require.NoError(t, <-done)
+		require.Empty(t, w.all)
+	})
 }
