@@ -2,6 +2,7 @@ package runs
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -241,7 +242,8 @@ func printOverdue(a *base.App, list []schema.Overdue) error {
 		if o.ToolCallID != "" {
 			work = "tool " + o.Tool
 		}
-		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), (time.Duration(o.LimitMS) * time.Millisecond).String()}
+		limit := time.Duration(min(o.LimitMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), limit.String()}
 	}
 	return printBelow(a, []output.Column{
 		{Title: "overdue", Shrinks: true},

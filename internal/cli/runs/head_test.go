@@ -2,12 +2,16 @@ package runs
 
 import (
 	"bytes"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -18,6 +22,7 @@ func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
 		"running":                              {Status: schema.StatusRunning},
 		"waiting":                              {Status: schema.StatusWaiting, Waits: 1},
 		"waiting for 3":                        {Status: schema.StatusWaiting, Waits: 3},
+		"running, overdue":                     {Status: schema.StatusRunning, Overdue: 2},
 		"orphaned, 1 unanswered":               {Status: schema.StatusOrphaned, Waits: 1},
 		"orphaned, quarantined":                {Status: schema.StatusOrphaned, Quarantined: true},
 		"interrupted, quarantined, 2 in doubt": {Status: schema.StatusInterrupted, Quarantined: true, InDoubt: 2},
@@ -128,4 +133,30 @@ func TestRejectedText_OneOfEach_IsSingular(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "1 dead letter, 1 fenced, 1 forked, 1 duplicate, 1 gap", rejectedText(schema.Counts{DeadLetters: 1, Fenced: 1, Forked: 1, Duplicates: 1, Gaps: 1}))
 	require.Equal(t, "2 dead letters, 3 gaps", rejectedText(schema.Counts{DeadLetters: 2, Gaps: 3}))
+}
+
+// An executor names the work, so that it may hold anything that fits.
+func TestPrintOverdue_HostileText_IsPrintableAndFitsTheTerminal(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	since := schema.FormatTime(now.Add(-time.Minute))
+	list := []schema.Overdue{
+		{Turn: 1 << 30, ToolCallID: "\x1b[2Jc1\r\n", Tool: "a\u202eb\x00" + strings.Repeat("界", schema.MaxIdentifier/3), Since: since, LimitMS: math.MaxInt64},
+		{Turn: 2, Since: since, LimitMS: 30_000},
+	}
+	for _, width := range []string{"80", ""} {
+		var out bytes.Buffer
+		page := output.NewPage(&out, func(string) string { return width })
+		require.NoError(t, printOverdue(&base.App{Stdout: page, Now: func() time.Time { return now }}, list))
+		shown := strings.Split(strings.Trim(out.String(), "\n"), "\n")
+		require.Len(t, shown, 3, "a row each: %s", &out)
+		require.NotContains(t, out.String(), "-", "no limit is below 0")
+		require.Regexp(t, `^the model +2 .* 30s$`, shown[2])
+		for _, l := range shown {
+			require.Equal(t, output.Printable(l), l)
+			if width != "" {
+				require.LessOrEqual(t, text.StringWidthWithoutEscSequences(l), 80)
+			}
+		}
+	}
 }

@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A tool does not heed its timeout. An operator finds the run, and what hangs in it, and stops the process; another one goes on.
+// A tool ignores its timeout. An operator finds the run, and what hangs in it, and stops the process; another one goes on.
 func TestOverdue_ToolDoesNotReturn_IsFoundAndGoesOnElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
@@ -28,7 +30,7 @@ func TestOverdue_ToolDoesNotReturn_IsFoundAndGoesOnElsewhere(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	t.Cleanup(model.Close)
-	w := newWorld(t, shortSilence...)
+	w := newWorld(t, append([]string{"--http", "127.0.0.1:0"}, shortSilence...)...)
 	told, err := w.conn(t).SubscribeSync(schema.ObservedSubject("default", schema.RunOverdue, "*"))
 	require.NoError(t, err)
 	settings := loopSettings{Name: "stuck-1", StateDir: w.state(), Model: model.URL, Mails: filepath.Join(w.dir, "mails.txt"), ToolTimeout: 100, Stuck: true}
@@ -52,6 +54,7 @@ func TestOverdue_ToolDoesNotReturn_IsFoundAndGoesOnElsewhere(t *testing.T) {
 	require.Contains(t, stderr, "stop its process")
 	require.Contains(t, string(w.cli(t, "runs", "ls")), "running, overdue")
 	require.Contains(t, string(w.cli(t, "fleet")), "1 overdue")
+	require.Contains(t, w.metrics(t), `waymark_runs_overdue{fleet="default"} 1`+"\n")
 	doctor, _, _ := w.try(t, "doctor")
 	require.Regexp(t, `overdue +1 run with`, string(doctor))
 
@@ -64,6 +67,23 @@ func TestOverdue_ToolDoesNotReturn_IsFoundAndGoesOnElsewhere(t *testing.T) {
 	}, patience, 50*time.Millisecond)
 	require.NotContains(t, string(w.cli(t, "fleet")), "overdue")
 	require.NotContains(t, string(w.cli(t, "runs", "ls")), "overdue")
+	require.NotContains(t, string(w.cli(t, "runs", "get", "run-1")), "overdue")
+	require.Contains(t, w.metrics(t), `waymark_runs_overdue{fleet="default"} 0`+"\n")
 	_, err = told.NextMsg(100 * time.Millisecond)
 	require.Error(t, err, "it was told once")
+}
+
+// metrics returns the daemon's metrics, in Prometheus' text form.
+func (w *world) metrics(t *testing.T) string {
+	t.Helper()
+	address := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(w.said)
+	require.Len(t, address, 2, w.said)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address[1]+"/metrics", http.NoBody)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, answer.Body.Close()) }()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	return string(body)
 }

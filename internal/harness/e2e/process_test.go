@@ -119,8 +119,9 @@ type world struct {
 	dir    string
 	server *child
 	starts int
-	// flags of the daemon's last start.
+	// flags of the daemon's last start, and the line that it printed when it was ready.
 	flags []string
+	said  string
 }
 
 // newWorld starts a daemon with an embedded server. Flags are those of waymark serve.
@@ -144,7 +145,7 @@ func (w *world) serve(tb testing.TB, flags ...string) {
 	cmd.Env = environment("WAYMARK_STATE_DIR=" + w.state())
 	w.server = startChild(tb, "daemon", cmd)
 	select {
-	case <-w.server.line:
+	case w.said = <-w.server.line:
 	case <-w.server.gone:
 		require.Fail(tb, "the daemon ended by itself", "%v: %s", w.server.err, w.server.log)
 	case <-time.After(patience):
