@@ -120,7 +120,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	requests := cfg.Requests
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
 	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
-	requests.Retention = func() schema.RetentionPolicy { return d.settings.Current().Retention }
+	requests.Settings = d.settings.Current
 	requests.Worker = func(shard int) service.Worker {
 		if w := d.worker(shard); w != nil {
 			return w

@@ -39,7 +39,8 @@ const (
 	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.
 	// Going back to an earlier number makes no further one.
 	MaxGenerations = 8
-	// MinSilence and MaxSilence bound the silence of executors: a short pause of a machine is no death, and a long one is waited for in vain.
+	// MinSilence and MaxSilence bound the silence of executors. A machine may pause for a moment, and runs of a dead executor must not wait
+	// for days.
 	MinSilence = 2 * time.Second
 	MaxSilence = 24 * time.Hour
 	// MaxReplicas is the most replicas a JetStream stream can have.
@@ -71,6 +72,14 @@ type FleetConfig struct {
 	// Silence is how long an executor may be silent before its runs are orphaned, whole milliseconds from [MinSilence] to [MaxSilence]; 0
 	// means schema.DefaultSilenceMS.
 	Silence time.Duration
+}
+
+// CheckSilence returns an error that matches [ErrSettings] unless a fleet may have the silence. 0 means schema.DefaultSilenceMS.
+func CheckSilence(d time.Duration) error {
+	if d != 0 && (d < MinSilence || d > MaxSilence || d%time.Millisecond != 0) {
+		return fmt.Errorf("%w: silence is %s, use %s to %s in whole milliseconds", ErrSettings, d, MinSilence, MaxSilence)
+	}
+	return nil
 }
 
 // Defaults returns the configuration with the defaults in place of zeros.
@@ -119,8 +128,8 @@ func (c FleetConfig) Validate() error {
 	if c.CheckpointsPerRun < 1 || c.CheckpointsPerRun > MaxCheckpointsPerRun {
 		bad("checkpoints_per_run", c.CheckpointsPerRun, fmt.Sprintf("use 1 to %d", MaxCheckpointsPerRun))
 	}
-	if c.Silence != 0 && (c.Silence < MinSilence || c.Silence > MaxSilence || c.Silence%time.Millisecond != 0) {
-		bad("silence_ms", c.Silence, fmt.Sprintf("use %s to %s", MinSilence, MaxSilence))
+	if err := CheckSilence(c.Silence); err != nil {
+		errs = append(errs, err)
 	}
 	r := c.Retention
 	for _, f := range []struct {

@@ -411,7 +411,7 @@ func TestSettingsAreChecked(t *testing.T) {
 		"quota_bytes":         {Fleet: "a", QuotaBytes: 1},
 		"reserve_bytes":       {Fleet: "a", ReserveBytes: -1},
 		"checkpoints_per_run": {Fleet: "a", CheckpointsPerRun: 65},
-		"silence_ms":          {Fleet: "a", Silence: time.Second},
+		"silence":             {Fleet: "a", Silence: time.Second},
 	} {
 		err := kvstore.Provision(t.Context(), js, cfg)
 		require.ErrorIs(t, err, kvstore.ErrSettings, field)

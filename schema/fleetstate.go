@@ -69,7 +69,9 @@ type FleetReply struct {
 	// DurableMS is how long the server takes to store a small message as it stores events, in milliseconds: the shortest of the latest
 	// renewals of the leases that the replica holds. Absent before the first renewals, and for a replica that folds no shard.
 	DurableMS float64 `json:"durable_ms,omitzero"`
-	// Runs as the replica's roster has them.
+	// SilenceMS is how long an executor of the fleet may be silent before its runs are orphaned, in milliseconds.
+	SilenceMS int64 `json:"silence_ms"`
+	// Runs as the replica's live index has them.
 	Runs FleetRuns `json:"runs"`
 	// Recovery counts the replica's own takeovers.
 	Recovery FleetRecovery `json:"recovery"`

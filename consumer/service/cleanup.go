@@ -100,15 +100,12 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 
 // fleetPolicy reads the fleet's policy from the settings again: no run is removed by a policy that was replaced before the request.
 func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, error) {
-	if s.cfg.Retention == nil {
-		return schema.RetentionPolicy{}, nil
-	}
 	if s.cfg.Refresh != nil {
 		if err := s.cfg.Refresh(ctx, s.now()); err != nil {
 			return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, eventlog.ErrStale, err)
 		}
 	}
-	return s.cfg.Retention(), nil
+	return s.cfg.Settings().Retention, nil
 }
 
 // checkCleanup validates a request, fills in its defaults, and returns the policy to go by.

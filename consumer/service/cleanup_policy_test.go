@@ -19,11 +19,11 @@ func TestCleanup_PolicyWasReplacedUnheard_GoesByTheNewOne(t *testing.T) {
 	t.Parallel()
 	var read, away atomic.Bool
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *service.Config) {
-		c.Retention = func() schema.RetentionPolicy {
+		c.Settings = func() schema.FleetSettings {
 			if read.Load() {
-				return schema.RetentionPolicy{FailedSeconds: 7}
+				return schema.FleetSettings{Retention: schema.RetentionPolicy{FailedSeconds: 7}}
 			}
-			return schema.RetentionPolicy{CompletedSeconds: 1}
+			return schema.FleetSettings{Retention: schema.RetentionPolicy{CompletedSeconds: 1}}
 		}
 		c.Refresh = func(context.Context, time.Time) error {
 			if away.Load() {

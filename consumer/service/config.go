@@ -42,8 +42,8 @@ type Config struct {
 	Worker func(shard int) Worker
 	// Overdue says which runs have overdue work. Nil stands for a replica that hears no executors.
 	Overdue *liveness.OverdueRuns
-	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
-	Retention func() schema.RetentionPolicy
+	// Settings returns the fleet's settings as they are now. Nil stands for the defaults, which keep all runs.
+	Settings func() schema.FleetSettings
 	// Workers is the number of requests answered at the same time. Default 64.
 	Workers int
 	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all requests in hand; more are
@@ -97,6 +97,9 @@ func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.AckTimeout = cmp.Or(c.AckTimeout, 30*time.Second)
 	c.StreamTimeout = cmp.Or(c.StreamTimeout, 15*time.Minute)
+	if c.Settings == nil {
+		c.Settings = func() schema.FleetSettings { return schema.FleetSettings{} }
+	}
 	c.ClaimRate = cmp.Or(c.ClaimRate, DefaultClaimRate)
 	c.ClaimBurst = cmp.Or(c.ClaimBurst, DefaultClaimBurst)
 	c.MaxClaims = cmp.Or(c.MaxClaims, schema.DefaultMaxClaims)

@@ -119,10 +119,11 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 		room -= len(shards[i].Parked)
 	}
 	runs := s.liveRuns.Counts()
+	settings := s.cfg.Settings()
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Overdue: s.cfg.Overdue.Count()},
-		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)),
+		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
 	if signer := s.keys.Signer(); signer != nil {
 		reply.Signer = signer.Name

@@ -26,7 +26,7 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's choice
 	policy := schema.RetentionPolicy{CompletedSeconds: 1, CancelledSeconds: 1, GraceSeconds: 1}
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *service.Config) {
-		c.Retention = func() schema.RetentionPolicy { return policy }
+		c.Settings = func() schema.FleetSettings { return schema.FleetSettings{Retention: policy} }
 	})
 	w.Fold(eraseSoon())
 	stands := map[string]string{}

@@ -111,7 +111,7 @@ func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.
 }
 
 // yields reports whether an executor that asks is to leave the runs to others that wait for one and have fewer in hand, and calls those.
-// It is for runs that became claimable a moment ago: nobody waits for long. Differences below an eighth do not count, so that executors
+// It is for runs that became claimable a moment ago: nobody waits for long. Differences of up to an eighth do not count, so that executors
 // with much in hand do not take turns.
 func (s *Service) yields(req *schema.ClaimRequest, candidates []schema.Live) bool {
 	mine := s.liveRuns.InHand(holder(req))

@@ -75,6 +75,7 @@ func printFleet(a *base.App, reply *schema.FleetReply) error {
 	}
 	if err := output.Fields(a.Stdout,
 		"fleet", reply.Fleet, "answered by", reply.Replica, "senders", senders,
+		"silence", (time.Duration(reply.SilenceMS) * time.Millisecond).String(),
 		"runs", runs,
 		"last recovery by it", recovery,
 	); err != nil {

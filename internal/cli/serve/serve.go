@@ -78,12 +78,13 @@ func (c Cmd) Validate() error {
 		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
-	case c.Silence != 0 && (c.Silence < kvstore.MinSilence || c.Silence > kvstore.MaxSilence || c.Silence%time.Millisecond != 0):
-		return fmt.Errorf("--silence %s: use %s to %s, whole milliseconds", c.Silence, kvstore.MinSilence, kvstore.MaxSilence)
 	case c.PurgeAfter == 0:
 		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
 	case c.MaxClaims == 0:
 		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
+	}
+	if err := kvstore.CheckSilence(c.Silence); err != nil {
+		return fmt.Errorf("--silence: %w", err)
 	}
 	return nil
 }
