@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -12,24 +11,23 @@ import (
 // overdueGrace is what work may take to return once its context has ended, before it counts as overdue.
 const overdueGrace = time.Second
 
-// works are the requests to models and the calls of tools that are under way and have a bound. Heartbeats name those of them that
-// are beyond it.
+// works are the requests to models and the calls of tools that are running and have a limit. Heartbeats name the overdue ones.
 type works struct {
 	now func() time.Time
 	mu  sync.Mutex
 	all map[*work]struct{}
 }
 
-// work is one of them.
+// work is one request, or one try of a call.
 type work struct {
 	of    *works
 	what  schema.Overdue
 	limit time.Duration
-	// since when it is under way; under the lock of works.
+	// since is when it began; under the lock of works.
 	since time.Time
 }
 
-// begin notes work of a run that begins now. Without a limit nothing is noted, and it returns nil, on which all methods do nothing.
+// begin notes work of a run that begins now. Without a limit it notes nothing and returns nil, on which all methods do nothing.
 func (w *works) begin(what schema.Overdue, limit time.Duration) *work {
 	if limit <= 0 {
 		return nil
@@ -65,19 +63,18 @@ func (k *work) end() {
 	delete(k.of.all, k)
 }
 
-// overdue returns what is beyond its bound, the longest first, up to [schema.MaxOverdue], and how much more there is.
+// overdue returns the overdue work, the oldest first, up to [schema.MaxOverdue], and counts the rest.
 func (w *works) overdue() (list []schema.Overdue, more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var late []*work
 	now := w.now()
-	beyond := func(k *work) time.Duration { return now.Sub(k.since) - k.limit }
 	for k := range w.all {
-		if beyond(k) >= overdueGrace {
+		if now.Sub(k.since)-k.limit >= overdueGrace {
 			late = append(late, k)
 		}
 	}
-	slices.SortFunc(late, func(a, b *work) int { return cmp.Compare(beyond(b), beyond(a)) })
+	slices.SortFunc(late, func(a, b *work) int { return a.since.Compare(b.since) })
 	for _, k := range late[:min(len(late), schema.MaxOverdue)] {
 		what := k.what
 		what.Since = schema.FormatTime(k.since)

@@ -11,15 +11,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestWorks_BeyondTheirBound_AreNamedTheLongestFirst(t *testing.T) {
+func TestWorks_Overdue_AreListedOldestFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	w := &works{now: func() time.Time { return now }}
-	require.Nil(t, w.begin(schema.Overdue{Run: "r0"}, 0), "without a bound nothing is overdue")
+	require.Nil(t, w.begin(schema.Overdue{Run: "r0"}, 0), "without a limit nothing is overdue")
 	var none *work
 	none.again()
 	none.end()
-	short, long := w.begin(schema.Overdue{Run: "r1"}, time.Second), w.begin(schema.Overdue{Run: "r2"}, 3*time.Second)
+	long := w.begin(schema.Overdue{Run: "r2"}, 3*time.Second)
+	now = now.Add(500 * time.Millisecond)
+	short := w.begin(schema.Overdue{Run: "r1"}, time.Second)
 	named := func() (runs []string) {
 		list, more := w.overdue()
 		require.Zero(t, more)
@@ -32,9 +34,9 @@ func TestWorks_BeyondTheirBound_AreNamedTheLongestFirst(t *testing.T) {
 	require.Empty(t, named(), "it has a second to return")
 	now = now.Add(time.Millisecond)
 	list, _ := w.overdue()
-	require.Equal(t, []schema.Overdue{{Run: "r1", Since: "2026-01-02T03:04:05Z", LimitMS: 1000}}, list)
+	require.Equal(t, []schema.Overdue{{Run: "r1", Since: "2026-01-02T03:04:05.5Z", LimitMS: 1000}}, list)
 	now = now.Add(time.Minute)
-	require.Equal(t, []string{"r1", "r2"}, named())
+	require.Equal(t, []string{"r2", "r1"}, named(), "r1 is further beyond its limit, r2 is older")
 	short.again()
 	require.Equal(t, []string{"r2"}, named())
 	long.end()

@@ -42,8 +42,8 @@ type Heartbeat struct {
 	// GivenUp are runs for which it does nothing more although it could not say so in their log: they are orphaned. At
 	// most [MaxGivenUp].
 	GivenUp []GivenUp `json:"given_up,omitzero"`
-	// Overdue are requests to a model and calls of tools that take longer than they may, the longest overdue first. At most
-	// [MaxOverdue]; OverdueMore is how many more there are.
+	// Overdue are requests to a model and calls of tools that take longer than they may, the oldest first. At most [MaxOverdue];
+	// OverdueMore is how many more there are.
 	Overdue     []Overdue      `json:"overdue,omitzero"`
 	OverdueMore int            `json:"overdue_more,omitzero"`
 	Extra       jsontext.Value `json:",embed"`
@@ -62,8 +62,8 @@ type GivenUp struct {
 // MaxOverdue bounds the overdue work that a heartbeat names.
 const MaxOverdue = 64
 
-// Overdue is a request to a model or a call of a tool that has not returned within its bound, although its context ended then: its
-// function does not heed it. The run stands still until it returns, or until its executor is stopped.
+// Overdue is a request to a model or a call of a tool that has not returned within its limit: its function ignores the end of its
+// context. The run stands still until it returns, or until its executor is stopped.
 type Overdue struct {
 	Run string `json:"run"`
 	// Epoch in which the executor has the run: what it says does not count for another one.
@@ -73,14 +73,16 @@ type Overdue struct {
 	ToolCallID string `json:"tool_call_id,omitzero"`
 	Occurrence int    `json:"occurrence,omitzero"`
 	Tool       string `json:"tool,omitzero"`
-	// Since when the work is under way, RFC 3339, by the executor's clock.
+	// Since is when this try of the work began, RFC 3339, by the executor's clock.
 	Since string `json:"since"`
 	// LimitMS is how long it may take, in milliseconds.
 	LimitMS int64          `json:"limit_ms"`
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// OverdueData is the data of run.overdue, which observers are told once for each piece of overdue work. It is not in the log.
+// OverdueData is the data of run.overdue, which the daemon that folds the shard publishes to observers, once for each try that is
+// overdue. Another daemon that takes over the shard publishes it again with the same event id, and core NATS may lose it. It is not
+// in the log.
 type OverdueData struct {
 	// Executor that has the run, and its instance.
 	Executor string `json:"executor"`

@@ -1,7 +1,6 @@
 package liveness
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -13,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// setOverdue replaces the overdue work of an instance. Work that cannot be, and a list for which there is no room, are refused; the
-// heartbeat is a sign of life all the same.
+// setOverdue replaces the overdue work of an instance. One invalid entry refuses the whole list, and so does a lack of room: the list
+// before it stays. The heartbeat is a sign of life all the same.
 func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue) error {
 	if len(list) > schema.MaxOverdue {
 		return fmt.Errorf("%w: %d pieces of work are overdue, at most %d", errHeartbeat, len(list), schema.MaxOverdue)
@@ -52,7 +51,7 @@ type OverdueRuns struct {
 // neither by a nil pointer.
 func NewOverdueRuns(beats *Heartbeats, runs *LiveRuns) *OverdueRuns { return &OverdueRuns{beats, runs} }
 
-// Of returns the overdue work of a run, the longest first.
+// Of returns the overdue work of a run, the oldest first.
 func (o *OverdueRuns) Of(run string) []schema.Overdue {
 	if o == nil || o.beats == nil {
 		return nil
@@ -94,7 +93,7 @@ func (h *Heartbeats) overdueRuns() map[string]struct{} {
 	return runs
 }
 
-// overdueOf returns the overdue work of a run, by the executor that has it.
+// overdueOf returns the overdue work of a run, the oldest first, as the executor that has it says.
 func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 	if !attended(l) {
 		return nil
@@ -111,12 +110,12 @@ func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b schema.Overdue) int { return cmp.Compare(a.Since, b.Since) })
+	slices.SortStableFunc(list, func(a, b schema.Overdue) int { return parseTime(a.Since).Compare(parseTime(b.Since)) })
 	return list
 }
 
-// tellOverdue tells observers, once for each piece, of work in the shard that takes longer than it may: at most once, and once more with
-// the same id after another daemon began to fold the shard. Nothing of it is in the log.
+// tellOverdue publishes run.overdue to observers, once for each overdue try of work in the shard. Another daemon that takes over the
+// shard publishes it again with the same id. Nothing of it is in the log.
 func (w *Sweeper) tellOverdue() {
 	told := make(map[string]struct{})
 	for run := range w.deps.Heartbeats.overdueRuns() {
@@ -135,7 +134,7 @@ func (w *Sweeper) tellOverdue() {
 	w.told = told
 }
 
-// overdueID is the id of run.overdue: the same, whoever tells of it.
+// overdueID is the id of run.overdue: the same from each daemon.
 func overdueID(o *schema.Overdue) string {
 	of := sha256.Sum256(fmt.Appendf(nil, "%d %q %d %s", o.Turn, o.ToolCallID, o.Occurrence, o.Since))
 	return fmt.Sprintf("%s.%d.overdue.%x", o.Run, o.Epoch, of[:8])

@@ -2,6 +2,7 @@ package liveness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,13 @@ func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
 	require.Len(t, ids, 2)
 	require.NotEqual(t, ids[0], ids[1])
 	require.True(t, strings.HasPrefix(ids[0], "run-1.1.overdue."))
+	w.Sweeper = w.newSweeper() // another daemon takes over the shard
+	w.pass(1, func() { say(overdueTool("run-1", 1)) })
+	m, err := told.NextMsg(time.Minute)
+	require.NoError(t, err)
+	e, err := schema.Decode(m.Header, m.Data)
+	require.NoError(t, err)
+	require.Equal(t, ids[0], e.ID)
 
 	say()
 	require.Empty(t, overdue.Of("run-1"))
@@ -72,9 +80,31 @@ func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
 	require.Eventually(t, func() bool { return overdue.Count() == 0 }, time.Minute, time.Millisecond, "its executor is gone")
 }
 
-func TestHeartbeats_OverdueThatCannotBe_IsRefusedAndIsASignOfLife(t *testing.T) {
+func TestOverdue_TimesInOtherZones_OldestIsFirst(t *testing.T) {
 	t.Parallel()
-	hb := NewHeartbeats("default", nil, func() time.Time { return fleettest.Noon }, zerolog.Nop())
+	w := newLifeWorld(t)
+	w.begin("run-1", "executor-1", "i1")
+	var list []schema.Overdue
+	want := []string{"2026-01-02T03:30:00+02:00", "2026-01-02T02:00:00Z", "2026-01-02T02:00:00.5Z"}
+	for i, since := range []int{2, 0, 1} {
+		o := overdueTool("run-1", 1)
+		o.Turn, o.Since = int32(i+1), want[since]
+		list = append(list, o)
+	}
+	w.pass(1, func() {
+		require.NoError(t, w.hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: "executor-1", Instance: "i1", Overdue: list})))
+	})
+	var got []string
+	for _, o := range NewOverdueRuns(w.hb, w.live).Of("run-1") {
+		got = append(got, o.Since)
+	}
+	require.Equal(t, want, got)
+}
+
+func TestHeartbeats_InvalidOverdue_KeepsTheListBeforeAndIsASignOfLife(t *testing.T) {
+	t.Parallel()
+	noon := fleettest.Noon
+	hb := NewHeartbeats("default", nil, func() time.Time { return noon }, zerolog.Nop())
 	good := overdueTool("run-1", 1)
 	long, negative, timeless, nameless := good, good, good, good
 	long.Tool, negative.LimitMS, timeless.Since, nameless.Run = strings.Repeat("x", schema.MaxIdentifier+1), -1, "soon", "a b"
@@ -83,10 +113,15 @@ func TestHeartbeats_OverdueThatCannotBe_IsRefusedAndIsASignOfLife(t *testing.T) 
 		many[i] = good
 	}
 	for name, list := range map[string][]schema.Overdue{"long": {long}, "negative": {negative}, "timeless": {timeless}, "nameless": {nameless}, "many": many} {
-		require.ErrorIs(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: name, Overdue: list})), errHeartbeat, name)
+		before := []schema.Overdue{overdueTool("run-2", 1)}
+		require.NoError(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: name, Overdue: before})))
+		noon = noon.Add(time.Minute)
+		require.ErrorIs(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: name, Overdue: append(slices.Clone(before), list...)})), errHeartbeat, name)
 		l, seen := hb.last(name, "", time.Second)
 		require.True(t, seen, name)
-		require.Empty(t, l.overdue, name)
+		require.Equal(t, noon, l.seen, name)
+		require.Equal(t, before, l.overdue, name)
+		hb.forget(hb.executors[name][""])
 	}
 	// Executors together have room for so much; who is forgotten makes room.
 	for i := range maxOverdue / schema.MaxOverdue {
