@@ -122,6 +122,10 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
 	settle := strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
 	switch {
+	case r.fleet.unrecorded():
+		e.Detail = fmt.Sprintf("its outcome is not known and its replay policy is %q", c.Replay)
+		e.Command = "publish its outcome with Turn.Return or Turn.Fail: the run is recorded nowhere, so no command can settle it"
+		return e
 	case !c.InDoubt:
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
 		e.Command = "publish its outcome with Return or Fail; or leave the run, and once another executor has it settle the call with one of: " + settle

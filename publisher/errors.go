@@ -235,7 +235,7 @@ type HeldError struct {
 	// Name of the tool and its replay policy.
 	Name   string
 	Replay schema.Replay
-	// Command settles it.
+	// Command settles it: commands for a person, or calls where no command can.
 	Command string
 	// Detail in words.
 	Detail string

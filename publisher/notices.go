@@ -151,7 +151,7 @@ func (r *Run) look(ctx context.Context, upTo schema.StreamSequence) error {
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	last, _ := r.ledger.end()
-	if err := r.appender.catchUp(ctx, max(upTo, last), nil); err != nil && !errors.Is(err, ErrCancelRequested) {
+	if err := r.recorder.catchUp(ctx, max(upTo, last), nil); err != nil && !errors.Is(err, ErrCancelRequested) {
 		return err
 	}
 	return nil

@@ -254,7 +254,7 @@ func (r *Run) Pipelined(window Window) error {
 	f.mu.Lock()
 	stopped := f.stopped
 	if !stopped {
-		r.pipe.Store(startPipeline(r.id, window, r.appender.deliver))
+		r.pipe.Store(startPipeline(r.id, window, r.recorder.deliver))
 		f.pipelines[r] = struct{}{}
 	}
 	f.mu.Unlock()

@@ -20,7 +20,7 @@ type Run struct {
 	// slot is held while an event is published (in pipelined mode, queued).
 	slot     publishSlot
 	ledger   *ledger
-	appender recorder
+	recorder recorder
 	// pipe is nil in synchronous mode.
 	pipe     atomic.Pointer[pipeline]
 	follower follower
@@ -34,10 +34,10 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 		ledger: newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}),
 	}
 	if f.unrecorded() {
-		r.appender = memory{r.ledger}
+		r.recorder = memory{r.ledger}
 	} else {
 		r.ledger.held = f.holder(r)
-		r.appender = newAppender(f, names, r.ledger)
+		r.recorder = newAppender(f, names, r.ledger)
 	}
 	r.follower = follower{ended: func() bool { return r.ledger.ended() != nil }, look: r.look}
 	return r
@@ -146,13 +146,13 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 	}
 	items, err := r.ledger.resumeOrSeal(drafts)
 	if err == nil {
-		err = r.appender.deliver(ctx, items)
+		err = r.recorder.deliver(ctx, items)
 	}
 	if err == nil && last != nil {
 		r.ledger.letGo(last)
 	}
 	if errors.Is(err, ErrFenced) || r.ledger.wentAway() {
-		err = r.appender.late(ctx, drafts, err)
+		err = r.recorder.late(ctx, drafts, err)
 	}
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (r *Run) Resolve(ctx context.Context) error {
 	if err != nil || items == nil {
 		return err
 	}
-	return r.appender.deliver(ctx, items)
+	return r.recorder.deliver(ctx, items)
 }
 
 // Sync folds what others wrote into the run since the handle last published: inputs, cancellation, settlements. It
@@ -240,5 +240,5 @@ func (r *Run) Sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.fleet.cfg.PublishTimeout)
 	defer cancel()
 	last, _ := r.ledger.end()
-	return r.appender.catchUp(ctx, last, nil)
+	return r.recorder.catchUp(ctx, last, nil)
 }

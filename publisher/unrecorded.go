@@ -14,11 +14,11 @@ import (
 // The events of the run are checked and folded in memory only, so all that reads the handle, such as [Run.Conversation] and
 // [Run.State], returns what it would return of a recorded run. Policy, Redaction and the clock of cfg apply. Large fields stay in their events.
 //
-// Nothing can go on with the run: it is lost with the process, nobody sees it, and nobody can answer it, cancel it or take it over. A wait
+// Nothing can go on with the run: it is lost with the process, and no one else can see, answer, cancel or take it over. A wait
 // for an answer or a settlement returns [ErrUnrecorded], and so does what needs another run: [Run.Continue], and a spec with a Handoff. What a
 // [Work] returns has no consequence; its caller decides.
 //
-// It returns [ErrConfig], [ErrUnrecorded] and [*RejectedError].
+// It returns [ErrConfig], [ErrUnrecorded] and [*RejectedError]. It and each call that publishes return [ErrUnavailable] when ctx has ended.
 func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

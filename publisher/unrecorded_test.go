@@ -65,6 +65,7 @@ func TestUnrecorded_TheSameWork_TheSameState(t *testing.T) {
 	require.NoError(t, err)
 	want := work(run)
 	require.Equal(t, want.Head.Digest, got.Head.Digest)
+	require.EqualValues(t, got.Head.Counts.Events, got.Head.Position.Stream, "each event has its place")
 	require.Equal(t, want.Messages, got.Messages)
 	require.Equal(t, want.Calls, got.Calls)
 	require.Equal(t, want.Ended, got.Ended)
@@ -102,6 +103,24 @@ func TestUnrecorded_PolicyAsks_TheCallIsNotMade(t *testing.T) {
 	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "pay", Arguments: raw(`{}`)}, counted(&n, "paid"))
 	require.ErrorIs(t, err, publisher.ErrUnrecorded)
 	require.Zero(t, n.Load())
+}
+
+func TestUnrecorded_HoldToolPanics_ErrorNamesCallsNotCommands(t *testing.T) {
+	t.Parallel()
+	run := unrecorded(t, publisher.Config{}, publisher.RunSpec{})
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	call := publisher.ToolCall{ID: "c1", Name: "pay", Arguments: raw(`{}`), Occurrence: 1}
+	pay := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { panic("no paper") }
+	_, err = turn.Tool(t.Context(), call, pay)
+	held, ok := errors.AsType[*publisher.HeldError](err)
+	require.True(t, ok, "%v", err)
+	require.NotContains(t, held.Error(), "waymark ")
+	require.Contains(t, held.Command, "Turn.Return or Turn.Fail")
+	require.NoError(t, turn.Return(t.Context(), held.Key, publisher.ToolResult{Result: raw(`"paid"`)}), "as it says")
+	result, err := turn.Tool(t.Context(), call, pay)
+	require.NoError(t, err)
+	require.Equal(t, `"paid"`, string(result.Result))
 }
 
 func TestUnrecorded_LargeResult_StaysInItsEvent(t *testing.T) {
