@@ -81,7 +81,7 @@ type call struct{ executor, run string }
 
 // fewer returns executors that wait for one of the runs, and whether there are any: they have less than so many in hand. Those that were
 // not called yet are returned, so many at most, with the run that each would be given; they count as called.
-func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.Holder) int) (calls []call, any bool) {
+func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.Holder) int) (calls []call, others bool) {
 	type waiting struct {
 		*asker
 		load int
@@ -101,13 +101,13 @@ func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.
 		if at < 0 {
 			continue
 		}
-		any = true
+		others = true
 		if w.called.IsZero() && len(calls) < most {
 			w.called = now
 			calls = append(calls, call{w.want.Executor, runs[at].Run})
 		}
 	}
-	return calls, any
+	return calls, others
 }
 
 // yields reports whether an executor that asks is to leave the runs to others that wait for one and have fewer in hand, and calls those.

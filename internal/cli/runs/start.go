@@ -16,6 +16,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -199,26 +200,35 @@ func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, flee
 
 // watch says, once for each reason, why the run does not go on.
 func (c *StartCmd) watch(ctx context.Context, cl *base.Client, fleet *publisher.Fleet, tell func(string)) {
-	told, unclaimed := "", 0
+	told, unclaimed := "", time.Duration(0)
 	for pause.For(ctx, startLook) == nil {
 		head, err := fleet.Head(ctx, c.ID)
 		if err != nil {
 			continue // Result says what it comes to
 		}
-		why := ""
-		switch unclaimed++; {
-		case len(head.Interrupts) > 0:
-			unclaimed, why = 0, "the run waits for a person; see what it asks with: "+cl.Prompt.Command("input "+c.ID)
-		case !head.Status.Claimable():
+		if head.Status.Claimable() && len(head.Interrupts) == 0 {
+			unclaimed += startLook
+		} else {
 			unclaimed = 0
-		case time.Duration(unclaimed)*startLook >= startUnclaimed:
-			why = "no executor claims the run: is one of agent " + c.Agent + " running, or is the run quarantined? See: " + cl.Prompt.Command("plan "+c.ID)
 		}
+		why := c.standstill(&head, min(unclaimed, startUnclaimed), cl.Prompt)
 		if why != "" && why != told {
 			tell(why)
 		}
 		told = why
 	}
+}
+
+// standstill says why a run does not go on that has been claimable for so long; empty if it goes on.
+func (c *StartCmd) standstill(head *schema.Head, unclaimed time.Duration, on prompt.Prompt) string {
+	switch {
+	case len(head.Interrupts) > 0:
+		return "the run waits for a person; see what it asks with: " + on.Command("input "+c.ID)
+	case unclaimed < startUnclaimed:
+		return ""
+	}
+	return "no executor has claimed the run in " + unclaimed.String() + ": is one running that serves agent " + c.Agent +
+		", or is the run quarantined? See: " + on.Command("plan "+c.ID)
 }
 
 func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {

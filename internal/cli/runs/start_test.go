@@ -9,6 +9,8 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // What an agent's output has in it is not obeyed by the terminal of who waits for it.
@@ -18,4 +20,16 @@ func TestStart_OutputWithControlCharacters_IsEscaped(t *testing.T) {
 	require.NoError(t, StartCmd{}.show(&base.App{Flags: new(base.Flags), Stdout: &out}, nil, said))
 	line := string(bytes.TrimSuffix(out.Bytes(), []byte("\n")))
 	require.Equal(t, output.Printable(line), line)
+}
+
+func TestStart_RunStandsStill_SaysWhy(t *testing.T) {
+	t.Parallel()
+	c, on := &StartCmd{Agent: "coder", ID: "r1"}, prompt.Prompt{Flags: "--fleet a "}
+	unclaimed, running := &schema.Head{Status: schema.StatusInterrupted}, &schema.Head{Status: schema.StatusRunning}
+	asks := &schema.Head{Status: schema.StatusInterrupted, Interrupts: []schema.OpenInterrupt{{InterruptID: "q"}}}
+	require.Empty(t, c.standstill(unclaimed, startUnclaimed-startLook, on))
+	require.Empty(t, c.standstill(running, 0, on))
+	require.Equal(t, "no executor has claimed the run in 10s: is one running that serves agent coder, or is the run quarantined? "+
+		"See: waymark --fleet a plan r1", c.standstill(unclaimed, startUnclaimed, on))
+	require.Contains(t, c.standstill(asks, startUnclaimed, on), "waymark --fleet a input r1")
 }

@@ -2,6 +2,7 @@ package runs
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,4 +42,35 @@ func TestPrintTable_Terminal_CutsProseAndDropsColumnsAndKeepsIDs(t *testing.T) {
 			require.Equal(t, strings.TrimRight(l, " "), l)
 		}
 	}
+}
+
+// A narrow page drops the executor first and the agent last.
+func TestPrintRuns_NarrowPage_DropsColumnsInOrder(t *testing.T) {
+	t.Parallel()
+	runs := []schema.RunSummary{{
+		Run: "review-7f3a9c2e", Agent: "reviewer", Executor: "worker-host-12", Status: schema.StatusRunning, Epoch: 12, Turn: 34, ToolCalls: 567,
+		OpenCalls: 1, Events: 8910, UpdatedAt: "2026-01-02T03:04:05Z",
+	}}
+	now := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
+	var got []string
+	for width := 120; width >= 50; width-- {
+		var b bytes.Buffer
+		require.NoError(t, printRuns(output.NewPage(&b, func(string) string { return strconv.Itoa(width) }), runs, now))
+		line, _, _ := strings.Cut(b.String(), "\n")
+		require.LessOrEqual(t, len(line), width)
+		if titles := strings.Join(strings.Fields(line), " "); len(got) == 0 || got[len(got)-1] != titles {
+			got = append(got, titles)
+		}
+		if width == 80 {
+			require.Equal(t, "RUN AGENT STATUS EPOCH TURN CALLS OPEN EVENTS UPDATED", got[len(got)-1])
+		}
+	}
+	require.Equal(t, []string{
+		"RUN AGENT EXECUTOR STATUS EPOCH TURN CALLS OPEN EVENTS UPDATED",
+		"RUN AGENT STATUS EPOCH TURN CALLS OPEN EVENTS UPDATED",
+		"RUN AGENT STATUS EPOCH TURN CALLS OPEN UPDATED",
+		"RUN AGENT STATUS TURN CALLS OPEN UPDATED",
+		"RUN AGENT STATUS TURN OPEN UPDATED",
+		"RUN STATUS TURN OPEN UPDATED",
+	}, got)
 }
