@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,9 +61,10 @@ func TestRetried_PauseBetweenTries_IsNotOverdue(t *testing.T) {
 		const limit = 10 * time.Millisecond
 		w := &works{now: time.Now}
 		l := looping{Loop: Loop{ToolTries: 9}}
-		tries, release, done := 0, make(chan struct{}), make(chan error, 1)
+		var tries atomic.Int64
+		release, done := make(chan struct{}), make(chan error, 1)
 		tool := l.retried(func(ctx context.Context, _ Invocation) (ToolResult, error) {
-			if tries++; tries < l.ToolTries {
+			if tries.Add(1) < int64(l.ToolTries) {
 				<-ctx.Done()
 				return ToolResult{}, ctx.Err()
 			}
@@ -74,9 +76,9 @@ func TestRetried_PauseBetweenTries_IsNotOverdue(t *testing.T) {
 			_, err := tool(t.Context(), Invocation{work: work})
 			done <- err
 		}()
-		for tries < l.ToolTries {
+		for tries.Load() < int64(l.ToolTries) {
 			list, _ := w.overdue()
-			require.Empty(t, list, "after %d tries", tries)
+			require.Empty(t, list, "after %d tries", tries.Load())
 			<-time.After(limit)
 			synctest.Wait()
 		}
