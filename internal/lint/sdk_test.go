@@ -21,6 +21,7 @@ func TestBinary_Dependencies_HaveNoTestToolsAndNoGRPC(t *testing.T) {
 	require.NoError(t, err)
 	linked := strings.Fields(string(out))
 	require.Contains(t, linked, module+"/consumer")
+	require.NotContains(t, linked, "testing")
 	for _, tool := range testTools {
 		require.DirExists(t, filepath.Join("..", "..", tool))
 		for _, pkg := range linked {
