@@ -85,6 +85,8 @@ type Heartbeats struct {
 	subs    []*nats.Subscription
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
 	awake time.Time
+	// held: the silence of nobody counts for now; see [Heartbeats.Hold].
+	held bool
 	// unheard are executors that were seen by their events and not by heartbeats, for other replicas to know.
 	unheard map[assign.Seen]struct{}
 }
@@ -203,8 +205,43 @@ func (h *Heartbeats) setSteady(subs []*nats.Subscription, at time.Time) {
 	h.subs, h.steady = subs, at
 }
 
+// Hold has no executor counted as silent until release is called: a test that moves the daemon's clock lets the executors that live say
+// so before they are looked at.
+func (h *Heartbeats) Hold() (release func()) {
+	set := func(held bool) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.held = held
+	}
+	set(true)
+	return func() { set(false) }
+}
+
+// Living are the instances that heartbeat and are not silent for too long, given the fleet's silence: when each was last heard of, by the
+// daemon's clock, and its pace.
+func (h *Heartbeats) Living(fleet time.Duration) map[assign.Seen]Beat {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	living := make(map[assign.Seen]Beat)
+	for executor, own := range h.executors {
+		for instance, el := range own {
+			l := lifeOf(el)
+			if !l.beaten.IsZero() && l.left.IsZero() && h.now().Sub(l.seen) < l.silence(fleet) {
+				living[assign.Seen{Executor: executor, Instance: instance}] = Beat{At: l.beaten, Every: l.interval}
+			}
+		}
+	}
+	return living
+}
+
+// Beat is the last heartbeat of an instance, and its pace.
+type Beat struct {
+	At    time.Time
+	Every time.Duration
+}
+
 // Steady is since when no heartbeat can have been missed: not before the last reconnect, and not before heartbeats
-// came faster than they were read. It is false while nobody listens.
+// came faster than they were read. It is false while nobody listens, and while they are on hold.
 func (h *Heartbeats) Steady() (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -218,7 +255,7 @@ func (h *Heartbeats) Steady() (time.Time, bool) {
 		h.lost, h.steady = lost, h.now()
 	}
 	h.noteStop(time.Now())
-	return h.steady, !h.steady.IsZero()
+	return h.steady, !h.steady.IsZero() && !h.held
 }
 
 // errHeartbeat says why a heartbeat is refused.

@@ -20,13 +20,13 @@ func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	due := w.live.due(0, 1, func(*entry) bool { return true })
 	require.Len(t, due, 1)
 
-	now := w.deps.Now
-	w.deps.Now = func() time.Time {
+	now := w.machine
+	w.machine = func() time.Time {
 		w.Clock.Forward(4 * time.Second) // each answer takes so long
 		return now()
 	}
 	require.NoError(t, w.write(t.Context(), due[0], true, w.Clock.Now(), time.Time{}))
-	w.deps.Now = now
+	w.machine = now
 	require.Zero(t, w.deps.Stats.Orphaned.Load())
 
 	// And one that is heard of between the look at the clock and the answer has come back.

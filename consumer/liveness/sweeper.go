@@ -70,6 +70,8 @@ type SweepStats struct {
 	Orphaned, Expired, RacesLost atomic.Int64
 	// FreshGraces counts the times that the silence timers reset.
 	FreshGraces atomic.Int64
+	// Sweeps counts the passes over the live runs that ended.
+	Sweeps atomic.Int64
 }
 
 // Sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
@@ -87,6 +89,8 @@ type Sweeper struct {
 	pace *rate.Limiter
 	// served is the time by the server's clock, which waits expire by.
 	served func(context.Context) (time.Time, error)
+	// machine is the clock that tells whether the daemon runs. It is not the daemon's own, which a test moves.
+	machine func() time.Time
 
 	mu sync.Mutex
 	// grace is since when the silence of executors counts that are known by their events, which only a fold worker sees; zero
@@ -105,7 +109,7 @@ type Sweeper struct {
 func NewSweeper(cfg SweeperConfig, deps Deps) *Sweeper {
 	return &Sweeper{
 		cfg: cfg, deps: deps, pace: rate.NewLimiter(rate.Limit(cfg.PerSecond), sweepsAtOnce),
-		served: (&serverClock{js: deps.JS, shard: deps.Shard}).now,
+		served: (&serverClock{js: deps.JS, shard: deps.Shard, daemon: deps.Now}).now, machine: time.Now,
 	}
 }
 
@@ -162,11 +166,11 @@ func (w *Sweeper) every() time.Duration {
 func (w *Sweeper) beat() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.deps.Now()
+	now := w.machine()
 	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.every()
 	w.beaten = now
 	if late {
-		w.regrace(now, "the daemon was stopped or slow")
+		w.regrace(w.deps.Now(), "the daemon was stopped or slow")
 	}
 	return !late
 }
@@ -248,7 +252,11 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 			return w.write(ctx, e, gone, now, served)
 		})
 	}
-	return errors.Join(group.Wait(), paced, unknown)
+	err := errors.Join(group.Wait(), paced, unknown)
+	if err == nil {
+		w.deps.Stats.Sweeps.Add(1)
+	}
+	return err
 }
 
 // perTick is how many runs one tick may write to.
@@ -309,9 +317,9 @@ func expired(e *entry, served time.Time) bool {
 // write says in the run's log that its executor is gone, or which of its waits have expired by the server's clock.
 func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served time.Time) error {
 	run := e.live.Run
-	asked := w.deps.Now()
+	asked := w.machine()
 	c, _, err := w.deps.Shard.Checkpoints.GetFresh(ctx, run)
-	if err == nil && gone && (w.deps.Now().Sub(asked) > lateTicks*w.every() || w.heard(e)) {
+	if err == nil && gone && (w.machine().Sub(asked) > lateTicks*w.every() || w.heard(e)) {
 		// A server that was stopped answers before it brings the heartbeats that waited for it, too. The next tick tells.
 		return nil
 	}

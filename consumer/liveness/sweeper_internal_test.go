@@ -224,7 +224,8 @@ func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 func TestServerClock_TellsTheServersTime(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t) // its own clock is of another year
-	clock := &serverClock{js: w.JS, shard: w.Shard}
+	moved := time.Duration(0)
+	clock := &serverClock{js: w.JS, shard: w.Shard, daemon: func() time.Time { return time.Now().Add(moved) }}
 	for range 2 { // asked, then measured
 		at, err := clock.now(t.Context())
 		require.NoError(t, err)
@@ -235,6 +236,10 @@ func TestServerClock_TellsTheServersTime(t *testing.T) {
 	at, err := clock.now(t.Context())
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), at, time.Minute, "asked once more")
+	moved = time.Hour
+	at, err = clock.now(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(time.Hour), at, time.Minute, "the daemon's clock was moved, and the server's with it")
 	clock = &serverClock{js: w.JS, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
 	_, err = clock.now(t.Context())
 	require.ErrorContains(t, err, "waits do not expire meanwhile")

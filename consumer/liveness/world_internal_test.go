@@ -73,9 +73,11 @@ func (w *lifeWorld) newSweeper() *Sweeper {
 func newSweeper(deps Deps) *Sweeper {
 	deps.Stats, deps.Log = new(SweepStats), zerolog.Nop()
 	deps.Ready, deps.Suspect, deps.Parked = func() bool { return true }, func(string) {}, func(string) bool { return false }
-	return NewSweeper(SweeperConfig{
+	s := NewSweeper(SweeperConfig{
 		Fleet: "default", Holder: "daemon-1", Silence: schema.DefaultSilenceMS * time.Millisecond, Every: time.Second, PerSecond: 200,
 	}, deps)
+	s.machine = deps.Now
+	return s
 }
 
 // skip lets time go by at once, with a sweep that notices it and two that go by it.
