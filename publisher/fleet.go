@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/publisher/internal/send"
+	"github.com/waymarkio/waymark/publisher/internal/testhook"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -93,7 +94,11 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	f.presence.nc = f.nc
 	f.placing.Store(p)
 	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}
-	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout}
+	hooks := testhook.Of(ctx)
+	if hooks.NoOutwait {
+		f.outwait = 0
+	}
+	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout, Hook: hooks.Append}
 	return f, nil
 }
 

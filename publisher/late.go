@@ -57,7 +57,7 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 				err = answer.Err // the next reading tells
 			}
 		}
-		if !wait.Wait(ctx) {
+		if a.nc.IsClosed() || !wait.Wait(ctx) {
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}

@@ -98,7 +98,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 			given := inv
 			given.Arguments = slices.Clone(inv.Arguments) // a tool may change them
 			inv.work.again()
-			result, err := within(ctx, timeout, run, given)
+			result, err := within(withInvocation(ctx, given), timeout, run, given)
 			inv.work.end() // a pause between tries is not overdue
 			if err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) {
 				return result, err

@@ -80,7 +80,7 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 		if err := jsonv2.Unmarshal(plainArguments(inv.Arguments), &in); err != nil {
 			return ToolResult{}, &markedError{error: err, kind: invalidArgumentsType}
 		}
-		out, err := run(context.WithValue(ctx, invocationKey{}, inv), in)
+		out, err := run(withInvocation(ctx, inv), in)
 		if err != nil {
 			return ToolResult{}, err
 		}
@@ -195,8 +195,11 @@ func plainArguments(arguments []byte) []byte {
 
 type invocationKey struct{}
 
-// InvocationOf returns the call that a function of [NewTool] runs for, with the idempotency key to hand on. It is empty in any other
-// context.
+func withInvocation(ctx context.Context, inv Invocation) context.Context {
+	return context.WithValue(ctx, invocationKey{}, inv)
+}
+
+// InvocationOf returns the call that a tool runs for, with the idempotency key to hand on. It is empty in a context that is not a tool's.
 func InvocationOf(ctx context.Context) Invocation {
 	inv, _ := ctx.Value(invocationKey{}).(Invocation)
 	return inv

@@ -24,16 +24,25 @@ type Sender struct {
 	Refusals *permissions.Watch
 	// TryTimeout bounds the wait for one answer.
 	TryTimeout time.Duration
+	// Hook stands between the executor and the log in tests of agents; nil for none. See [testhook.Hooks].
+	Hook func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
 }
 
 // Append stores a message behind the run's last one, and waits for the answer of this one try.
 func (s *Sender) Append(ctx context.Context, m *nats.Msg, last schema.StreamSequence) eventlog.Appended {
-	return eventlog.Append(ctx, s.requestAck, m, last)
+	return s.hooked(ctx, []*nats.Msg{m}, func() eventlog.Appended { return eventlog.Append(ctx, s.requestAck, m, last) })
 }
 
 // AppendBatch is Append of several messages as one atomic batch.
 func (s *Sender) AppendBatch(ctx context.Context, msgs []*nats.Msg, last schema.StreamSequence) eventlog.Appended {
-	return eventlog.AppendBatch(ctx, s.Conn, s.request, msgs, last)
+	return s.hooked(ctx, msgs, func() eventlog.Appended { return eventlog.AppendBatch(ctx, s.Conn, s.request, msgs, last) })
+}
+
+func (s *Sender) hooked(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended {
+	if s.Hook == nil {
+		return append()
+	}
+	return s.Hook(ctx, msgs, append)
 }
 
 func (s *Sender) requestAck(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
