@@ -10,6 +10,7 @@ import (
 
 	"github.com/waymarkio/waymark/docs/examples"
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -70,6 +71,23 @@ func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
 	conversation, err := run.Conversation(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, recorded.Conversation(), conversation, "without a fleet")
+}
+
+// outside is a change whose comments are counted.
+type outside struct {
+	change
+	out *waymarktest.Outside
+}
+
+func (o *outside) Comment(ctx context.Context, _, text string) (string, error) {
+	return "written", o.out.Effect(ctx, "comment "+text)
+}
+
+func TestReviewer_KilledAnywhere_CommentsOnce(t *testing.T) {
+	t.Parallel()
+	waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work {
+		return examples.Reviewer(scripted, &outside{out: out}).Work
+	})
 }
 
 func TestReviewAlone_ComesToItsVerdict(t *testing.T) {

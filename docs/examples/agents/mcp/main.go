@@ -42,14 +42,16 @@ func serve(ctx context.Context, server string, args ...string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
-	client := openai.NewClient()
-	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": {
-		Model: wire.Model(wire.OpenAIChat, map[string]any{"model": "gpt-5.5"}, client.Post), Tools: tools,
-	}}})
+	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": clerk(openai.NewClient(), tools)}})
 	if err != nil {
 		return err
 	}
 	return executor.Serve(ctx)
+}
+
+// clerk works with tools.
+func clerk(client openai.Client, tools []publisher.Tool) publisher.Loop {
+	return publisher.Loop{Model: wire.Model(wire.OpenAIChat, map[string]any{"model": "gpt-5.5"}, client.Post), Tools: tools}
 }
 
 // tools are those of an MCP server that is trusted: what it says of a tool decides the tool's policy. A tool of which it says nothing may

@@ -33,19 +33,25 @@ func serve(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
-	client := openai.NewClient() // it finds OPENAI_API_KEY
-	settings := responses.ResponseNewParams{
-		Model: openai.ChatModelGPT5_5, Reasoning: shared.ReasoningParam{Effort: shared.ReasoningEffortLow},
-		Store: openai.Bool(false), Include: []responses.ResponseIncludable{responses.ResponseIncludableReasoningEncryptedContent},
-	}
-	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"buyer": {
-		Model: wire.Model(wire.OpenAIResponses, settings, client.Post),
-		Tools: []publisher.Tool{publisher.NewTool("order", "Orders a thing.", publisher.Hold, order)},
-	}}})
+	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{
+		"buyer": buyer(openai.NewClient(), http.DefaultClient), // it finds OPENAI_API_KEY
+	}})
 	if err != nil {
 		return err
 	}
 	return executor.Serve(ctx)
+}
+
+// buyer orders things in the shop of SHOP_URL.
+func buyer(client openai.Client, shop *http.Client) publisher.Loop {
+	settings := responses.ResponseNewParams{
+		Model: openai.ChatModelGPT5_5, Reasoning: shared.ReasoningParam{Effort: shared.ReasoningEffortLow},
+		Store: openai.Bool(false), Include: []responses.ResponseIncludable{responses.ResponseIncludableReasoningEncryptedContent},
+	}
+	order := publisher.NewTool("order", "Orders a thing.", publisher.Hold, func(ctx context.Context, t thing) (string, error) {
+		return order(ctx, shop, t)
+	})
+	return publisher.Loop{Model: wire.Model(wire.OpenAIResponses, settings, client.Post), Tools: []publisher.Tool{order}}
 }
 
 type thing struct {
@@ -53,12 +59,12 @@ type thing struct {
 }
 
 // order sends an order to the shop, and returns what the shop says.
-func order(ctx context.Context, t thing) (string, error) {
+func order(ctx context.Context, shop *http.Client, t thing) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, os.Getenv("SHOP_URL"), bytes.NewBufferString(t.Name))
 	if err != nil {
 		return "", err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := shop.Do(request)
 	if err != nil {
 		return "", err
 	}

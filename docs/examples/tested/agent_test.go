@@ -1,0 +1,80 @@
+package tested
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// snippet: crash
+
+func TestClerk_KilledAnywhere_SendsOnce(t *testing.T) {
+	waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work {
+		return Clerk(scripted, outbox{out}).Work
+	})
+}
+
+// outbox is the outside of the test: what was sent stays sent when the executor dies.
+type outbox struct{ out *waymarktest.Outside }
+
+func (o outbox) Send(ctx context.Context, to, text string) error {
+	return o.out.Effect(ctx, "mail to "+to+": "+text)
+}
+
+// scripted stands for a model. What it answers follows from the conversation alone.
+func scripted(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+	if request.Turn == 1 {
+		mail := []byte(`{"to":"bob","text":"Thank you."}`)
+		return publisher.Answer{Calls: []publisher.ToolCall{{ID: "call_1", Name: "send_mail", Arguments: mail}}}, nil
+	}
+	return publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Bob is answered.")}}}, nil
+}
+
+// end of crash
+
+// snippet: replay
+
+func TestClerk_RecordedRun_IsTheSame(t *testing.T) {
+	waymarktest.Replay(t, "testdata/answer-bob.jsonl", func(r *waymarktest.Recorded) publisher.Work {
+		clerk := Clerk(r.Model, nil)
+		clerk.Tools = r.Tools(clerk.Tools...)
+		return clerk.Work
+	})
+}
+
+// end of replay
+
+// snippet: world
+
+func TestClerk_ExecutorDies_AnotherAnswers(t *testing.T) {
+	w := waymarktest.Start(t)
+	asked := make(chan struct{})
+	hangs := func(ctx context.Context, _ publisher.ModelRequest) (publisher.Answer, error) {
+		close(asked)
+		<-ctx.Done()
+		return publisher.Answer{}, ctx.Err()
+	}
+	first := w.Serve("first", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": Clerk(hangs, nil)}}, nil)
+	if _, err := first.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Answer Bob."}); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	first.Kill()
+	observed := w.Observe("run.orphaned", "r1")
+	w.Advance(time.Minute) // the daemon has not heard of it for a minute
+	observed.Next(nil)
+	w.Serve("second", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"clerk": Clerk(scripted, sent{})}}, nil)
+	if ended := w.Ended("r1"); ended.Summary != "Bob is answered." {
+		t.Error(ended.Summary)
+	}
+}
+
+type sent struct{}
+
+func (sent) Send(context.Context, string, string) error { return nil }
+
+// end of world

@@ -1,0 +1,133 @@
+package waymarktest
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
+)
+
+// leaseTTL is how long a killed daemon keeps its shards: as short as may be.
+const leaseTTL = time.Second
+
+// Daemon is the daemon of a world. Start, Stop and Kill are called from the test's goroutine.
+type Daemon struct {
+	w *World
+	// daemon is nil while it is stopped.
+	daemon *consumer.Daemon
+	conns  []*nats.Conn
+	cancel context.CancelFunc
+	done   chan error
+	// killed: the one before left its lease; see [Daemon.Start].
+	killed bool
+}
+
+// Start starts the daemon again after Stop or Kill, and waits until it answers. After Kill the time of the daemon moves on by up to two
+// seconds, so that the lease of the one before expires. It does nothing to one that runs.
+func (d *Daemon) Start() {
+	w := d.w
+	w.tb.Helper()
+	if d.daemon != nil {
+		return
+	}
+	service, folding := w.Server.jetStream(), w.Server.jetStream()
+	ctx, cancel := w.context()
+	defer cancel()
+	daemon, err := consumer.New(ctx, consumer.Config{
+		Fleet: w.cfg.Fleet, Name: "waymarktest", Service: service, Fold: folding, Alone: true,
+		Worker: fold.Config{SweepEvery: sweepEvery, LeaseTTL: leaseTTL, Linger: 1, UncleanStart: d.killed || w.Server.unclean()},
+	}, w.clock.Now, w.log)
+	w.must(err, "start the daemon")
+	life, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(life) }()
+	select {
+	case <-daemon.Ready():
+	case err := <-done:
+		stop()
+		w.must(err, "start the daemon")
+	case <-ctx.Done():
+		w.tb.Error("waymarktest: the daemon is not ready")
+	}
+	d.daemon, d.conns, d.cancel, d.done = daemon, []*nats.Conn{service.Conn(), folding.Conn()}, stop, done
+	if d.killed {
+		d.killed = false
+		w.until(func() bool {
+			w.clock.move(leaseTTL / 100)
+			return d.leading()
+		}, "the daemon folds no shard")
+	}
+}
+
+// Stop stops the daemon: requests in hand are answered, and its shards are left to the next one. Executors go on publishing meanwhile.
+func (d *Daemon) Stop() {
+	d.w.tb.Helper()
+	d.end(true)
+}
+
+// Kill ends the daemon as kill -9 would: its connections close in the middle of what it does, and its shards stay under its name until their
+// lease expires.
+func (d *Daemon) Kill() {
+	d.w.tb.Helper()
+	if d.daemon == nil {
+		return
+	}
+	for _, nc := range d.conns {
+		nc.Close()
+	}
+	d.cancel()
+	err := <-d.done // of the closed connections
+	d.w.log.Debug().Err(err).Msg("daemon killed")
+	d.daemon, d.killed = nil, true
+}
+
+func (d *Daemon) end(said bool) {
+	d.w.tb.Helper()
+	if d.daemon == nil {
+		return
+	}
+	d.cancel()
+	err := <-d.done
+	ctx, cancel := d.w.context()
+	defer cancel()
+	for _, nc := range d.conns {
+		closed(ctx, nc)
+	}
+	d.daemon = nil
+	if said {
+		d.w.must(err, "stop the daemon")
+	} else if err != nil {
+		d.w.tb.Errorf("waymarktest: the daemon ended: %v", err)
+	}
+}
+
+func (d *Daemon) runs() bool { return d.daemon != nil }
+
+// leading reports whether it folds all shards.
+func (d *Daemon) leading() bool {
+	for _, f := range d.daemon.Workers() {
+		if !f.Leads() {
+			return false
+		}
+	}
+	return true
+}
+
+// leads waits until it does.
+func (d *Daemon) leads() {
+	d.w.tb.Helper()
+	d.w.until(d.leading, "the daemon folds no shard")
+}
+
+// swept waits until all live runs were looked at so many times from now on.
+func (d *Daemon) swept(times int64) {
+	d.w.tb.Helper()
+	for _, f := range d.daemon.Workers() {
+		sweeps := &f.Stats().Sweep.Sweeps
+		until := sweeps.Load() + times
+		d.w.until(func() bool { return sweeps.Load() >= until }, "the daemon does not look at its live runs")
+	}
+}

@@ -1,0 +1,154 @@
+package waymarktest
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/internal/testhook"
+)
+
+// Executor is an executor of a world that can be killed. Start, Stop and Kill are called from the test's goroutine.
+type Executor struct {
+	w      *World
+	name   string
+	spec   publisher.ExecutorSpec
+	change func(*publisher.Config)
+
+	// live is nil while the executor does not run.
+	live *served
+	// instance of the one that runs; instances are all there were. Both under w.mu.
+	instance  string
+	instances map[string]bool
+}
+
+// Serve starts an executor: it claims runs and drives them, as [publisher.Executor.Serve] does. change may be nil.
+func (w *World) Serve(name string, spec publisher.ExecutorSpec, change func(*publisher.Config)) *Executor {
+	w.tb.Helper()
+	e := &Executor{w: w, name: name, spec: spec, change: change, instances: make(map[string]bool)}
+	w.mu.Lock()
+	w.executors = append(w.executors, e)
+	w.mu.Unlock()
+	e.Start()
+	return e
+}
+
+// Start starts the executor again after Stop or Kill, as another instance of its name. It does nothing to one that runs.
+func (e *Executor) Start() {
+	e.w.tb.Helper()
+	if e.live != nil {
+		return
+	}
+	live := e.w.serve(e.name, e.spec, e.change, testhook.Hooks{NoOutwait: true})
+	e.live = live
+	e.w.mu.Lock()
+	e.instance = live.fleet.Instance()
+	e.instances = maps.Clone(e.instances)
+	e.instances[e.instance] = true
+	e.w.mu.Unlock()
+}
+
+// Stop ends the executor as SIGTERM should: work ends at its next boundary, and its runs are left for others to claim.
+func (e *Executor) Stop() {
+	e.w.tb.Helper()
+	if e.live == nil {
+		return
+	}
+	ctx, cancel := e.w.context()
+	defer cancel()
+	err := e.live.stop(ctx)
+	e.ended()
+	e.w.must(err, "stop executor %s", e.name)
+}
+
+// Kill ends the executor as kill -9 would: its connection closes at once, nothing more of it reaches the log, and nobody is told. Its runs
+// are orphaned once it was silent for long enough: see [World.Advance]. Kill returns when the work has, whose context ends.
+func (e *Executor) Kill() {
+	e.w.tb.Helper()
+	if e.live == nil {
+		return
+	}
+	ctx, cancel := e.w.context()
+	defer cancel()
+	e.live.kill(ctx)
+	e.ended()
+}
+
+func (e *Executor) ended() {
+	e.live = nil
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	e.instance = ""
+}
+
+// Fleet is the handle of the executor that runs: it submits, answers and settles. It is nil while none runs.
+func (e *Executor) Fleet() *publisher.Fleet {
+	if e.live == nil {
+		return nil
+	}
+	return e.live.fleet
+}
+
+// close ends it with the test.
+func (e *Executor) close() {
+	if e.live == nil {
+		return
+	}
+	ctx, cancel := e.w.context()
+	defer cancel()
+	if !e.w.Server.runs() {
+		e.live.kill(ctx) // it could say nothing to anybody
+	} else if err := e.live.stop(ctx); err != nil {
+		e.w.tb.Errorf("waymarktest: stop executor %s: %v", e.name, err)
+	}
+	e.ended()
+}
+
+// served is one life of an executor.
+type served struct {
+	conn     *nats.Conn
+	fleet    *publisher.Fleet
+	executor *publisher.Executor
+	cancel   context.CancelFunc
+	done     chan error
+	once     sync.Once
+	log      zerolog.Logger
+}
+
+// serve begins a life.
+func (w *World) serve(name string, spec publisher.ExecutorSpec, change func(*publisher.Config), hooks testhook.Hooks) *served {
+	w.tb.Helper()
+	s := &served{conn: w.connect(nats.Name(name)), done: make(chan error, 1), log: w.log}
+	s.fleet = w.open(name, publisher.Config{Conn: s.conn}, change, hooks)
+	var err error
+	s.executor, err = s.fleet.NewExecutor(spec)
+	w.must(err, "executor %s", name)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	go func() { s.done <- s.executor.Serve(ctx) }()
+	return s
+}
+
+// stop lets the work end, and says that the executor leaves.
+func (s *served) stop(ctx context.Context) error {
+	s.cancel()
+	err := <-s.done
+	if closing := s.fleet.Close(ctx); err == nil {
+		err = closing
+	}
+	closed(ctx, s.conn)
+	return err
+}
+
+// kill cuts the connection first, so that nothing is said of what follows.
+func (s *served) kill(ctx context.Context) {
+	s.once.Do(s.conn.Close)
+	_ = s.fleet.Close(ctx) // its connection is closed
+	s.cancel()
+	err := <-s.done // what it could not say
+	s.log.Debug().Err(err).Msg("executor killed")
+}

@@ -1,0 +1,269 @@
+package waymarktest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/internal/testhook"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// trial is one run of an agent, killed at one point.
+type trial struct {
+	run     string
+	point   *point
+	outside *outside
+	// events that the first life published.
+	events int
+	// killed are the lives that were.
+	killed []int
+	state  *schema.State
+	// history is what the log has, in lines; a life begins with a line of its own.
+	history []string
+	// failed says why the run did not end; empty when it did.
+	failed string
+}
+
+// life is one life of an executor in a trial.
+type life struct {
+	number int
+	point  *point
+	// stop cuts the executor off from the log.
+	stop func()
+
+	mu sync.Mutex
+	// events it has published.
+	events int
+	over   bool
+	// killed is closed when it was.
+	killed chan struct{}
+}
+
+// dead reports whether the life is over.
+func (l *life) dead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// dies reports whether the life ends here.
+func (l *life) dies(kind pointKind, number int) bool {
+	p := l.point
+	if p == nil {
+		return false
+	}
+	if p.kind == behindEach {
+		return kind == behindEvent && number == l.number
+	}
+	return l.number == 1 && p.kind == kind && p.number == number
+}
+
+// end kills it.
+func (l *life) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.over = true
+		close(l.killed)
+		l.stop()
+	}
+}
+
+// errCut: a killed executor says nothing more.
+var errCut = fmt.Errorf("%w: %w", ErrKilled, nats.ErrConnectionClosed)
+
+// append stands between the executor and the log.
+func (l *life) append(ctx context.Context, msgs []*nats.Msg, store func() eventlog.Appended) eventlog.Appended {
+	l.mu.Lock()
+	if l.over {
+		l.mu.Unlock()
+		return cut()
+	}
+	l.events += len(msgs)
+	n := l.events
+	l.mu.Unlock()
+	if l.dies(beforeEvent, n) {
+		l.end()
+		return cut()
+	}
+	answer := store()
+	if l.dies(behindEvent, n) {
+		l.end()
+		return cut()
+	}
+	return answer
+}
+
+func cut() eventlog.Appended { return eventlog.Appended{Outcome: eventlog.Unsent, Err: errCut} }
+
+// try is one trial, killed at a point; nil for none.
+func (c *crashes) try(p *point) *trial {
+	w := c.w
+	w.tb.Helper()
+	c.tries++
+	t := &trial{run: cmp.Or(c.run, fmt.Sprintf("run-%d", c.tries)), point: p, outside: new(outside)}
+	spec := c.spec.Run
+	spec.ID = t.run
+	ctx, cancel := w.context()
+	defer cancel()
+	if c.person == nil {
+		c.person = w.Fleet("person", nil)
+	}
+	_, err := c.person.Submit(ctx, spec)
+	w.must(err, "submit run %s", t.run)
+	most := c.spec.Lives
+	if most == 0 {
+		most = 20
+		if c.whole != nil {
+			most += c.whole.events
+		}
+	}
+	for n := 1; ; n++ {
+		if n > most {
+			t.failed = fmt.Sprintf("it has not ended after %d lives", most)
+			break
+		}
+		if ended, err := c.live(ctx, t, n); err != nil {
+			t.failed = err.Error()
+			break
+		} else if ended {
+			break
+		}
+	}
+	t.state = w.State(t.run)
+	w.must(w.Reader().Hydrate(ctx, t.state), "read run %s", t.run)
+	t.history = c.history(ctx, t)
+	return t
+}
+
+// live is one life of the executor, and what a person does before the next one. It reports whether the run has ended.
+func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, err error) {
+	w := c.w
+	w.tb.Helper()
+	l := &life{number: number, point: t.point, killed: make(chan struct{})}
+	conn := w.connect(nats.Name("crash"))
+	l.stop = conn.Close
+	s := &served{conn: conn, done: make(chan error, 1), log: c.w.log}
+	s.fleet = w.open("crash", publisher.Config{Conn: conn}, c.spec.Config, testhook.Hooks{NoOutwait: true, Append: l.append})
+	done := make(chan struct{})
+	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
+		return c.agent(&Outside{outside: t.outside, life: l}), nil
+	}
+	s.executor, err = s.fleet.NewExecutor(publisher.ExecutorSpec{
+		Agents:    map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
+		Capacity:  -1,
+		OnOutcome: func(string, publisher.Outcome, error) { close(done) },
+	})
+	w.must(err, "executor of run %s", t.run)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	go func() { s.done <- s.executor.Serve(serving) }()
+	defer func() {
+		if number == 1 {
+			l.mu.Lock()
+			t.events = l.events
+			l.mu.Unlock()
+		}
+	}()
+	run, err := s.fleet.Resume(ctx, t.run, publisher.ResumeSpec{})
+	if err == nil {
+		err = s.executor.Adopt(run)
+	}
+	if err != nil {
+		s.kill(ctx)
+		return false, fmt.Errorf("take over run %s: %w", t.run, err)
+	}
+	failed := c.attend(t, l, done)
+	if l.dead() || failed != nil {
+		t.killed = append(t.killed, number)
+		s.kill(ctx)
+	} else if err := s.stop(ctx); err != nil {
+		return false, err
+	}
+	if failed != nil {
+		return false, failed
+	}
+	return c.between(ctx, t)
+}
+
+// attend answers what the run asks until its executor is done with it, or was killed.
+func (c *crashes) attend(t *trial, l *life, done <-chan struct{}) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		select {
+		case <-l.killed:
+			return nil
+		case <-done: // how the run stands is read
+			return nil
+		case <-deadline.C:
+			return fmt.Errorf("its executor was at it for %s", patience)
+		case <-tick.C:
+			h := c.w.head(t.run)
+			if err := c.answer(t, &h); err != nil {
+				l.end()
+				return err
+			}
+		}
+	}
+}
+
+// answer answers as a person what the run waits for.
+func (c *crashes) answer(t *trial, h *schema.Head) error {
+	ctx, cancel := c.w.context()
+	defer cancel()
+	for _, o := range h.Interrupts {
+		if o.Reason == schema.WaitToolInDoubt {
+			continue
+		}
+		if c.spec.Answer == nil {
+			return fmt.Errorf("it waits for %s (%s), and the test has no Crash.Answer", o.Reason, o.Message)
+		}
+		in := c.spec.Answer(o)
+		in.InterruptID = o.InterruptID
+		err := c.person.Input(ctx, t.run, in)
+		if err != nil && !errors.Is(err, publisher.ErrUnknownInterrupt) && !errors.Is(err, publisher.ErrRunEnded) {
+			return fmt.Errorf("answer %s: %w", o.InterruptID, err)
+		}
+	}
+	return nil
+}
+
+// between is what becomes of the run before its next executor: held calls are settled. It reports whether the run has ended.
+func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error) {
+	h := c.w.head(t.run)
+	if h.Status.Terminal() {
+		return true, nil
+	}
+	if err := c.answer(t, &h); err != nil {
+		return false, err
+	}
+	for _, o := range h.HeldCalls() {
+		request := schema.SettleRequest{CallKey: o.CallKey, How: schema.SettledRerun, By: "waymarktest"}
+		if t.outside.made(o.CallKey) {
+			request.How = schema.SettledDecided
+			if c.whole != nil {
+				if call := c.whole.state.Call(o.CallKey); call != nil && call.Outcome == schema.OutcomeReturned {
+					request.Result, request.IsError = call.Result, call.IsError
+				}
+			}
+			if request.Result == nil {
+				request.How = schema.SettledAbandoned
+			}
+		}
+		if _, err := c.person.Settle(ctx, t.run, request); err != nil && !errors.Is(err, publisher.ErrNotInDoubt) {
+			return false, fmt.Errorf("settle call %s: %w", o.ToolCallID, err)
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,148 @@
+package waymarktest_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// record runs an agent and writes what waymark export --format cloudevents writes. The last lines may be left out.
+func record(t *testing.T, config func(*publisher.Config), loop publisher.Loop, leftOut int) string {
+	t.Helper()
+	w := waymarktest.Start(t)
+	e := w.Serve("ex-1", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"agent": loop}}, config)
+	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "fix-login", Agent: "agent", Task: "Mail bob.", Labels: map[string]string{"team": "a"}})
+	require.NoError(t, err)
+	if config != nil {
+		w.Await("fix-login", schema.StatusWaiting)
+		for _, o := range w.State("fix-login").Head.Interrupts {
+			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(`{"decision":"allow"}`)}))
+		}
+	}
+	w.Ended("fix-login")
+	var lines [][]byte
+	require.NoError(t, w.Reader().Events(t.Context(), "fix-login", func(rec schema.Record) error {
+		e, err := schema.Decode(rec.Header, rec.Body)
+		require.NoError(t, err)
+		line, err := e.EncodeStructured()
+		lines = append(lines, line)
+		return err
+	}))
+	file := filepath.Join(t.TempDir(), "run.jsonl")
+	require.NoError(t, os.WriteFile(file, append(bytes.Join(lines[:len(lines)-leftOut], []byte("\n")), '\n'), 0o600))
+	return file
+}
+
+// sending is the tool of mailer without an outside.
+func sending(replay schema.Replay, result string) publisher.Tool {
+	return publisher.NewTool("send_mail", "Sends a mail.", replay, func(context.Context, mail) (string, error) {
+		if result == "" {
+			return "", fmt.Errorf("mailbox is full")
+		}
+		return result, nil
+	})
+}
+
+// played is the mailer, with the model and the tools of the record.
+func played(r *waymarktest.Recorded, change func(*publisher.Loop)) publisher.Work {
+	loop := mailer(sending(publisher.Hold, "sent"), nil)
+	loop.Model = r.Model
+	if change != nil {
+		change(&loop)
+	}
+	loop.Tools = r.Tools(loop.Tools...)
+	return loop.Work
+}
+
+func TestReplay_SameAgent_NoDivergence(t *testing.T) {
+	t.Parallel()
+	for _, result := range []string{"sent", ""} {
+		for leftOut := range 4 {
+			file := record(t, nil, mailer(sending(publisher.Hold, result), nil), leftOut)
+			waymarktest.Replay(t, file, func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) })
+		}
+	}
+	asks := func(c *publisher.Config) { c.Policy = askFirst }
+	file := record(t, asks, mailer(sending(publisher.Hold, "sent"), nil), 0)
+	waymarktest.ReplayWith(t, file, asks, func(r *waymarktest.Recorded) publisher.Work { return played(r, nil) })
+}
+
+func TestReplay_CodeWasChanged_FirstDivergenceIsNamed(t *testing.T) {
+	t.Parallel()
+	file := record(t, nil, mailer(sending(publisher.Hold, "sent"), nil), 0)
+	for name, c := range map[string]struct {
+		change func(*publisher.Loop)
+		says   string
+	}{
+		"another system message": {
+			func(l *publisher.Loop) { l.System = "You write mail." },
+			"in turn 1 the model is shown another message 1\n  recorded: {\"role\":\"system\"",
+		},
+		"a tool is gone": {
+			func(l *publisher.Loop) { l.Tools = l.Tools[1:] },
+			"in turn 2 the model is shown another message",
+		},
+		"a limit": {
+			func(l *publisher.Loop) { l.MaxTurns = 2 },
+			"it ends",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			said := found(t, func(tb testing.TB) {
+				tb.Helper()
+				waymarktest.Replay(tb, file, func(r *waymarktest.Recorded) publisher.Work { return played(r, c.change) })
+			})
+			require.Contains(t, said, c.says)
+		})
+	}
+	said := found(t, func(tb testing.TB) {
+		tb.Helper()
+		waymarktest.Replay(tb, file, func(r *waymarktest.Recorded) publisher.Work {
+			return func(ctx context.Context, run *publisher.Run) error {
+				turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
+				if err != nil {
+					return err
+				}
+				_, err = turn.Tool(ctx, publisher.ToolCall{ID: "z", Name: "delete"}, r.Tool)
+				return err
+			}
+		})
+	})
+	require.Contains(t, said, "call z of tool delete in turn 1 is not recorded")
+}
+
+// replayed is what is said of a file.
+func replayed(t *testing.T, file string) string {
+	t.Helper()
+	return found(t, func(tb testing.TB) {
+		tb.Helper()
+		waymarktest.Replay(tb, file, nil)
+	})
+}
+
+func TestReplay_FileCannotBePlayed_SaysWhy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, c := range map[string]struct{ content, says string }{
+		"none":    {"", "it has no run.started: export the whole run"},
+		"garbage": {"{}\n", "garbage.jsonl:1: no structured CloudEvent"},
+	} {
+		file := filepath.Join(dir, name+".jsonl")
+		require.NoError(t, os.WriteFile(file, []byte(c.content), 0o600))
+		require.Contains(t, replayed(t, file), c.says)
+	}
+	require.Contains(t, replayed(t, filepath.Join(dir, "missing")), "waymark export RUN --format cloudevents")
+	// A result above 256 KiB is in the blob store.
+	large := record(t, nil, mailer(sending(publisher.Pure, string(bytes.Repeat([]byte("x"), 300<<10))), nil), 0)
+	require.Contains(t, replayed(t, large), "the content of call b in turn 2 is in the blob store")
+}

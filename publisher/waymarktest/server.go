@@ -1,0 +1,123 @@
+package waymarktest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
+)
+
+// portPatience is how long a server that starts again waits for its port, which another process may hold for a moment.
+const portPatience = 5 * time.Second
+
+// Server is the NATS server of a world. Start, Stop and Kill are called from the test's goroutine.
+type Server struct {
+	w   *World
+	dir string
+	// url and options of the clients; the server keeps its port.
+	url     string
+	port    int
+	options []nats.Option
+	// live is nil while the server is stopped.
+	live *natsd.Server
+}
+
+// Start starts the server again after Stop or Kill, on its directory and port: clients come back by themselves. It does nothing to one that
+// runs.
+func (s *Server) Start() {
+	s.w.tb.Helper()
+	if s.live != nil {
+		return
+	}
+	deadline := time.Now().Add(portPatience)
+	for {
+		ctx, cancel := s.w.context()
+		// Nothing is lost with the process of a test, and syncs would be most of its time.
+		live, err := natsd.Start(ctx, natsd.Config{StateDir: s.dir, Port: s.port, Sync: natsd.SyncInterval}, s.w.log)
+		cancel()
+		if errors.Is(err, natsd.ErrPortInUse) && time.Now().Before(deadline) {
+			time.Sleep(lookEvery) //nolint:forbidigo // nothing tells that a port is free
+			continue
+		}
+		s.w.must(err, "start the NATS server")
+		s.live, s.url, s.port, s.options = live, live.URL(), live.Port(), live.Options()
+		return
+	}
+}
+
+// Stop stops the server cleanly. Everybody is disconnected until Start.
+func (s *Server) Stop() {
+	s.w.tb.Helper()
+	s.end(true)
+}
+
+// Kill ends the server as kill -9 would: nothing is said to clients, and the next start recovers its streams from what is in their files.
+func (s *Server) Kill() {
+	s.w.tb.Helper()
+	if s.live == nil {
+		return
+	}
+	layout := statedir.Layout{Root: s.dir}
+	marker, err := os.ReadFile(layout.Running())
+	s.w.must(err, "kill the NATS server")
+	s.end(true)
+	// A server that was killed leaves its marker and no index of its messages.
+	s.w.must(os.WriteFile(layout.Running(), marker, 0o600), "kill the NATS server")
+	s.w.must(filepath.WalkDir(layout.Store(), func(path string, _ os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "index.db") {
+			err = os.Remove(path)
+		}
+		return err
+	}), "kill the NATS server")
+}
+
+// end closes the server, if it runs.
+func (s *Server) end(said bool) {
+	s.w.tb.Helper()
+	if s.live == nil {
+		return
+	}
+	err := s.live.Close()
+	s.live = nil
+	if said {
+		s.w.must(err, "stop the NATS server")
+	} else if err != nil {
+		s.w.tb.Errorf("waymarktest: stop the NATS server: %v", err)
+	}
+}
+
+func (s *Server) runs() bool { return s.live != nil }
+
+// unclean reports whether the one before was killed.
+func (s *Server) unclean() bool { return s.live != nil && s.live.UncleanStart() }
+
+// jetStream is a connection within the process, for the world itself.
+func (s *Server) jetStream(opts ...nats.Option) jetstream.JetStream {
+	s.w.tb.Helper()
+	all := append([]nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectBufSize(-1), nats.SyncQueueLen(1 << 13),
+	}, opts...)
+	nc, err := nats.Connect(s.url, append(append([]nats.Option{}, s.options...), all...)...)
+	s.w.must(err, "connect to the NATS server")
+	js, err := jetstream.New(nc)
+	s.w.must(err, "connect to JetStream")
+	return js
+}
+
+// closed closes a connection and waits until it has.
+func closed(ctx context.Context, nc *nats.Conn) {
+	status := nc.StatusChanged(nats.CLOSED)
+	nc.Close()
+	select {
+	case <-status:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,251 @@
+package waymarktest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/internal/testhook"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// patience bounds what a world waits for: long, as machines of tests are busy.
+	patience = time.Minute
+	// lookEvery is the pace at which it looks.
+	lookEvery = 2 * time.Millisecond
+	// heartbeat of the executors of a world: short, as [World.Advance] waits for it.
+	heartbeat = 50 * time.Millisecond
+	// sweepEvery is the pace at which its daemon looks for silent executors.
+	sweepEvery = 20 * time.Millisecond
+)
+
+// Config changes a world. The zero value of every field means its default.
+type Config struct {
+	// Fleet that is provisioned; empty means schema.DefaultFleet.
+	Fleet string
+	// Silence is how long an executor may be silent before its runs are orphaned, 2 seconds to 24 hours; 0 means 10 seconds. No test waits
+	// for it: see [World.Advance].
+	Silence time.Duration
+	// Logger gets what the daemon and the server say. Nil means that warnings and errors go to the log of the test.
+	Logger *zerolog.Logger
+}
+
+// World is a fleet of a test: a server, a daemon, and the executors that the test makes. Its methods fail the test when they cannot do what
+// they say. They are called from the test's goroutine, except where they say otherwise.
+type World struct {
+	// Server is the embedded NATS server, Daemon what folds and answers on it.
+	Server *Server
+	Daemon *Daemon
+
+	tb    testing.TB
+	cfg   Config
+	clock *clock
+	log   zerolog.Logger
+
+	mu sync.Mutex
+	// executors that the test made.
+	executors []*Executor
+	// fleets of [World.Fleet].
+	fleets []*publisher.Fleet
+	reader *publisher.Reader
+}
+
+// Start starts a world of the fleet schema.DefaultFleet. It ends with the test.
+func Start(tb testing.TB) *World {
+	tb.Helper()
+	return StartWith(tb, Config{})
+}
+
+// StartWith is Start with another configuration.
+func StartWith(tb testing.TB, cfg Config) *World {
+	tb.Helper()
+	cfg.Fleet = cmp.Or(cfg.Fleet, schema.DefaultFleet)
+	w := &World{tb: tb, cfg: cfg, clock: new(clock), log: logger(tb, cfg.Logger)}
+	w.Server = &Server{w: w, dir: tb.TempDir()}
+	w.Daemon = &Daemon{w: w}
+	tb.Cleanup(w.close)
+	w.Server.Start()
+	ctx, cancel := w.context()
+	defer cancel()
+	js := w.Server.jetStream()
+	defer js.Conn().Close()
+	w.must(kvstore.Provision(ctx, js, kvstore.FleetConfig{Fleet: cfg.Fleet, Silence: cfg.Silence}), "provision fleet %s", cfg.Fleet)
+	w.Daemon.Start()
+	return w
+}
+
+// close ends everything, executors first.
+func (w *World) close() {
+	w.mu.Lock()
+	executors, fleets, reader := w.executors, w.fleets, w.reader
+	w.mu.Unlock()
+	for _, e := range slices.Backward(executors) {
+		e.close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, f := range fleets {
+		_ = f.Close(ctx) // its server may be away
+	}
+	if reader != nil {
+		_ = reader.Close(ctx)
+	}
+	w.Daemon.end(false)
+	w.Server.end(false)
+}
+
+// context is that of one wait of the test, also in a cleanup, when the test's own is over.
+func (w *World) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(w.tb.Context()), patience)
+}
+
+// must ends the test on an error.
+func (w *World) must(err error, format string, args ...any) {
+	w.tb.Helper()
+	if err != nil {
+		w.tb.Fatalf("waymarktest: "+format+": %v", append(args, err)...)
+	}
+}
+
+// until waits until ok, and ends the test when that takes more than a minute.
+func (w *World) until(ok func() bool, format string, args ...any) {
+	w.tb.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			w.tb.Fatalf("waymarktest: waited %s: "+format, append([]any{patience}, args...)...)
+		}
+		<-tick.C
+	}
+}
+
+// URL is the address of the server, for clients beside the SDK. [World.Options] has the credentials.
+func (w *World) URL() string { return w.Server.url }
+
+// StateDir is the state directory of the server, for commands: waymark --state-dir DIR.
+func (w *World) StateDir() string { return w.Server.dir }
+
+// Options connect to the server: its credentials, and an end of the connection only with the test.
+func (w *World) Options() []nats.Option {
+	return append(slices.Clone(w.Server.options), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))
+}
+
+// Conn is a connection of the test's own. It is closed when the test ends.
+func (w *World) Conn(opts ...nats.Option) *nats.Conn {
+	w.tb.Helper()
+	nc := w.connect(opts...)
+	w.tb.Cleanup(nc.Close)
+	return nc
+}
+
+func (w *World) connect(opts ...nats.Option) *nats.Conn {
+	w.tb.Helper()
+	nc, err := nats.Connect(w.URL(), append(w.Options(), opts...)...)
+	w.must(err, "connect to %s", w.URL())
+	return nc
+}
+
+// Fleet connects an executor of a name, which the test drives by itself. It is closed when the test ends. change may be nil. Nothing of it
+// can be killed: see [World.Serve].
+func (w *World) Fleet(executor string, change func(*publisher.Config)) *publisher.Fleet {
+	w.tb.Helper()
+	cfg := publisher.Config{URL: w.URL(), Options: w.Options()}
+	f := w.open(executor, cfg, change, testhook.Hooks{NoOutwait: true})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fleets = append(w.fleets, f)
+	return f
+}
+
+// open makes a handle of the fleet.
+func (w *World) open(executor string, cfg publisher.Config, change func(*publisher.Config), hooks testhook.Hooks) *publisher.Fleet {
+	w.tb.Helper()
+	cfg.Fleet, cfg.Executor, cfg.Heartbeat, cfg.Logger = w.cfg.Fleet, executor, heartbeat, &w.log
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, cancel := w.context()
+	defer cancel()
+	// What an executor of this process left cannot begin a call any more: no takeover waits for it.
+	f, err := publisher.Connect(testhook.With(ctx, hooks), cfg)
+	w.must(err, "connect executor %s", executor)
+	return f
+}
+
+// Reader reads the runs of the fleet.
+func (w *World) Reader() *publisher.Reader {
+	w.tb.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reader == nil {
+		ctx, cancel := w.context()
+		defer cancel()
+		r, err := publisher.NewReader(ctx, publisher.ReaderConfig{URL: w.URL(), Options: w.Options(), Fleet: w.cfg.Fleet})
+		w.must(err, "connect a reader")
+		w.reader = r
+	}
+	return w.reader
+}
+
+// Status is where a run stands; "" while there is none.
+func (w *World) Status(run string) schema.Status {
+	w.tb.Helper()
+	return w.head(run).Status
+}
+
+// head of a run; the zero head while there is none.
+func (w *World) head(run string) schema.Head {
+	w.tb.Helper()
+	ctx, cancel := w.context()
+	defer cancel()
+	h, err := w.Reader().Head(ctx, run)
+	if errors.Is(err, publisher.ErrRunNotFound) {
+		return schema.Head{}
+	}
+	w.must(err, "read run %s", run)
+	return h
+}
+
+// State is what the events of a run add up to.
+func (w *World) State(run string) *schema.State {
+	w.tb.Helper()
+	ctx, cancel := w.context()
+	defer cancel()
+	s, err := w.Reader().Get(ctx, run)
+	w.must(err, "read run %s", run)
+	return s
+}
+
+// Await waits until a run has one of the states, and returns which. It ends the test after a minute.
+func (w *World) Await(run string, wanted ...schema.Status) schema.Status {
+	w.tb.Helper()
+	var at schema.Status
+	w.until(func() bool {
+		at = w.Status(run)
+		return slices.Contains(wanted, at)
+	}, "run %s is not %v: waymark runs show %s", run, wanted, run)
+	return at
+}
+
+// Ended waits until a run has ended, and returns what it came to.
+func (w *World) Ended(run string) *publisher.RunResult {
+	w.tb.Helper()
+	w.Await(run, schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled)
+	s := w.State(run)
+	return &publisher.RunResult{
+		Status: s.Head.Status, Output: []byte(s.Ended.Output), Summary: s.Ended.Summary, CompletedBy: s.Ended.CompletedBy,
+		Limit: s.Head.Limit, Error: s.Ended.Error,
+	}
+}

@@ -1,0 +1,208 @@
+package waymarktest_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// working is an executor of agents that stand still until the test lets them go.
+func working(go_ <-chan struct{}) publisher.ExecutorSpec {
+	return publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+		"agent": func(context.Context, *publisher.Run) (publisher.Work, error) {
+			return func(ctx context.Context, run *publisher.Run) error {
+				if _, err := run.Phase(ctx, "begin", func(context.Context) (any, error) { return 1, nil }); err != nil {
+					return err
+				}
+				select {
+				case <-go_:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}, nil
+		},
+	}}
+}
+
+func submit(t *testing.T, f *publisher.Fleet, run string) {
+	t.Helper()
+	_, err := f.Submit(t.Context(), publisher.RunSpec{ID: run, Agent: "agent", Task: "work"})
+	require.NoError(t, err)
+}
+
+func phased(w *waymarktest.World, run string) func() bool {
+	return func() bool { return slices.Contains(w.State(run).Head.CompletedPhases, "begin") }
+}
+
+// A killed executor is silent once the time has moved; one that lives keeps its run.
+func TestAdvance_ExecutorWasKilled_AnotherGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{15 * time.Second, time.Hour} {
+		w := waymarktest.Start(t)
+		end := make(chan struct{})
+		lives := w.Serve("lives", working(end), nil)
+		submit(t, lives.Fleet(), "kept")
+		require.Eventually(t, phased(w, "kept"), time.Minute, time.Millisecond)
+		dies := w.Serve("dies", working(nil), nil)
+		for w.Status("left") == "" || w.State("left").Head.Executor != "dies" {
+			if w.Status("left") == "" {
+				_, err := dies.Fleet().Start(t.Context(), publisher.RunSpec{ID: "left", Agent: "agent"})
+				require.NoError(t, err)
+			}
+		}
+		dies.Kill()
+		require.Nil(t, dies.Fleet())
+		w.Advance(d)
+		w.Await("left", schema.StatusOrphaned, schema.StatusRunning)
+		close(end)
+		require.Equal(t, schema.StatusCompleted, w.Ended("left").Status)
+		require.Equal(t, schema.StatusCompleted, w.Ended("kept").Status)
+		left, kept := w.State("left"), w.State("kept")
+		require.Len(t, left.Takeovers, 1)
+		require.Equal(t, "lives", left.Head.Executor)
+		require.Len(t, kept.Takeovers, 1, "its executor lives")
+	}
+}
+
+// A run that waits for a limited time is told that nobody answered.
+func TestAdvance_WaitExpires(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	f := w.Fleet("ex-1", nil)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent"})
+	require.NoError(t, err)
+	expires := time.Now().Add(time.Hour).UTC().Format(time.RFC3339Nano)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := run.Ask(t.Context(), schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitExternalSystem, Message: "Go on?", ExpiresAt: expires})
+		waiting <- err
+	}()
+	w.Await("r1", schema.StatusWaiting)
+	w.Advance(59 * time.Minute)
+	require.Equal(t, schema.StatusWaiting, w.Status("r1"))
+	w.Advance(2 * time.Minute)
+	require.ErrorIs(t, <-waiting, publisher.ErrInputExpired)
+}
+
+// Server and daemon are killed, stopped and started under an executor that works on.
+func TestWorld_EachPartIsKilledAndStopped_NothingIsLost(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.StartWith(t, waymarktest.Config{Fleet: "other", Silence: 2 * time.Second})
+	f := w.Fleet("ex-1", nil)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent"})
+	require.NoError(t, err)
+	say := func(text string) {
+		require.NoError(t, run.AddMessage(t.Context(), message("user", text)))
+	}
+	for _, broken := range []struct{ end, start func() }{
+		{w.Daemon.Stop, w.Daemon.Start}, {w.Daemon.Kill, w.Daemon.Start}, {w.Server.Stop, w.Server.Start}, {w.Server.Kill, w.Server.Start},
+	} {
+		broken.end()
+		broken.end() // once is enough
+		w.Advance(time.Millisecond)
+		broken.start()
+		broken.start()
+		say("still here")
+	}
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+	require.Len(t, w.State("r1").Messages, 4)
+}
+
+func TestExecutor_Stopped_LeavesItsRuns(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	end := make(chan struct{})
+	e := w.Serve("ex-1", working(end), nil)
+	submit(t, e.Fleet(), "r1")
+	require.Eventually(t, phased(w, "r1"), time.Minute, time.Millisecond)
+	e.Stop()
+	w.Await("r1", schema.StatusInterrupted)
+	close(end)
+	e.Start()
+	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
+}
+
+func TestObserve_EventsOfARun(t *testing.T) {
+	t.Parallel()
+	w := waymarktest.Start(t)
+	all, phases := w.Observe("*.*", "r1"), w.Observe("phase.completed", "*")
+	f := w.Fleet("ex-1", nil)
+	checkpoints, err := w.Conn().SubscribeSync(w.CheckpointSubject("r1"))
+	require.NoError(t, err)
+	require.NoError(t, w.Conn().Flush())
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "agent"})
+	require.NoError(t, err)
+	_, err = run.Phase(t.Context(), "begin", func(context.Context) (any, error) { return 1, nil })
+	require.NoError(t, err)
+	require.Equal(t, "run.started", all.Next(nil).Name())
+	require.Equal(t, "phase.completed", phases.Next(nil).Name())
+	all.Next(func(e *schema.Event) bool { return e.Name() == "phase.completed" })
+	all.None(20 * time.Millisecond)
+	_, err = checkpoints.NextMsg(time.Minute)
+	require.NoError(t, err)
+}
+
+// Many worlds beside each other, each with a run from its start to its end.
+func TestStart_ManyAtOnce_EachIsAWorldOfItsOwn(t *testing.T) {
+	t.Parallel()
+	many := 200
+	if testing.Short() {
+		many = 8
+		t.Logf("short: %d worlds of 200", many)
+	}
+	for range many {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			w := waymarktest.Start(t)
+			e := w.Serve("ex-1", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"agent": {
+				Model: func(context.Context, publisher.ModelRequest) (publisher.Answer, error) {
+					return publisher.Answer{Message: message("assistant", "done")}, nil
+				},
+			}}}, nil)
+			submit(t, e.Fleet(), "r1")
+			require.Equal(t, "done", w.Ended("r1").Summary)
+		})
+	}
+}
+
+func message(role, text string) schema.Message {
+	return schema.Message{Role: role, Parts: []schema.Part{{Type: schema.PartText, Content: &text}}}
+}
+
+// brief is a test that ends before the benchmark does.
+type brief struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (b *brief) Cleanup(f func()) { b.cleanups = append(b.cleanups, f) }
+
+func (b *brief) end() {
+	for _, f := range slices.Backward(b.cleanups) {
+		f()
+	}
+}
+
+// What Start takes, up to a fleet that answers; the end of the world is not counted.
+func BenchmarkStart(b *testing.B) {
+	var took []time.Duration
+	for b.Loop() {
+		t := &brief{TB: b}
+		begun := time.Now()
+		waymarktest.Start(t)
+		took = append(took, time.Since(begun))
+		t.end()
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1e3, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
+}
