@@ -33,6 +33,7 @@ func (w *World) Advance(d time.Duration) {
 		return
 	}
 	w.Daemon.leads()
+	w.Daemon.caughtUp()
 	heartbeats := w.Daemon.daemon.Heartbeats()
 	release := heartbeats.Hold()
 	silence := w.silence()

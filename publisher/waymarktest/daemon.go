@@ -2,12 +2,15 @@ package waymarktest
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // leaseTTL is how long a killed daemon keeps its shards: as short as may be.
@@ -120,6 +123,38 @@ func (d *Daemon) leading() bool {
 func (d *Daemon) leads() {
 	d.w.tb.Helper()
 	d.w.until(d.leading, "the daemon folds no shard")
+}
+
+// caughtUp waits until it knows of every run in the log as it stands: what it learned of a run after its clock was moved would be new by the
+// new time.
+func (d *Daemon) caughtUp() {
+	w := d.w
+	w.tb.Helper()
+	ctx, cancel := w.context()
+	defer cancel()
+	reply, err := w.Reader().List(ctx, schema.ListRequest{Limit: 1})
+	w.must(err, "list the runs")
+	js := w.Server.jetStream()
+	defer closed(ctx, js.Conn())
+	for shard := range d.daemon.Workers() {
+		names := schema.NamesOf(w.cfg.Fleet, shard)
+		stream, err := js.Stream(ctx, names.EventStream())
+		w.must(err, "read stream %s", names.EventStream())
+		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(names.EventSubjects()))
+		w.must(err, "read stream %s", names.EventStream())
+		for subject := range info.State.Subjects {
+			run := names.RunOfSubject(subject)
+			if slices.ContainsFunc(reply.Parked, func(p schema.ParkedRun) bool { return p.Run == run }) {
+				continue // the daemon leaves it where it stands
+			}
+			w.until(func() bool {
+				h := w.head(run)
+				known, live := d.daemon.LiveRuns().Get(run)
+				want := schema.LiveOf(&h)
+				return live == h.Live() && (!live || known.Same(&want))
+			}, "the daemon does not know how run %s stands", run)
+		}
+	}
 }
 
 // swept waits until all live runs were looked at so many times from now on.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,12 +101,10 @@ func (s *Server) runs() bool { return s.live != nil }
 func (s *Server) unclean() bool { return s.live != nil && s.live.UncleanStart() }
 
 // jetStream is a connection within the process, for the world itself.
-func (s *Server) jetStream(opts ...nats.Option) jetstream.JetStream {
+func (s *Server) jetStream() jetstream.JetStream {
 	s.w.tb.Helper()
-	all := append([]nats.Option{
-		nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectBufSize(-1), nats.SyncQueueLen(1 << 13),
-	}, opts...)
-	nc, err := nats.Connect(s.url, append(append([]nats.Option{}, s.options...), all...)...)
+	nc, err := nats.Connect(s.url, append(slices.Clone(s.options),
+		nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1), nats.SyncQueueLen(1<<13))...)
 	s.w.must(err, "connect to the NATS server")
 	js, err := jetstream.New(nc)
 	s.w.must(err, "connect to JetStream")
