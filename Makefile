@@ -259,6 +259,15 @@ asyncapi: ## validate the AsyncAPI document (needs npm)
 	@sh tools/asyncapi.sh $(ASYNCAPI) $(ASYNCAPI_PARSER_VERSION)
 	$(TIERS) test $(RECORD) -- -count=1 -run TestTheAsyncAPIDocumentIsValid ./schema
 
+# The manual page is made of the reference, which is made of the grammar.
+MANPAGE ?= $(BIN)/waymark.1
+
+.PHONY: man
+man: ## write the manual page to .bin/waymark.1, or MANPAGE=FILE
+	@mkdir -p $(dir $(MANPAGE))
+	go run ./tools/manpages docs/cli.md $(MANPAGE)
+	@echo "man: $(MANPAGE)"
+
 # The list of parts of the binary, CycloneDX as JSON, licences included.
 SBOM ?= $(BIN)/waymark.cdx.json
 

@@ -14,8 +14,11 @@ import (
 
 // VersionInfo is what version prints.
 type VersionInfo struct {
-	Waymark    string `json:"waymark"`
-	Revision   string `json:"revision,omitzero"`
+	Waymark  string `json:"waymark"`
+	Revision string `json:"revision,omitzero"`
+	// CommitTime of the revision, RFC 3339. Modified: the build has changes that are in no commit.
+	CommitTime string `json:"commit_time,omitzero"`
+	Modified   bool   `json:"modified,omitzero"`
 	NATSServer string `json:"nats_server"`
 	Checkpoint int    `json:"checkpoint_format"`
 	Go         string `json:"go"`
@@ -36,8 +39,13 @@ func Versions() VersionInfo {
 		v.Waymark = build.Main.Version
 	}
 	for _, s := range build.Settings {
-		if s.Key == "vcs.revision" {
+		switch s.Key {
+		case "vcs.revision":
 			v.Revision = s.Value
+		case "vcs.time":
+			v.CommitTime = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
 		}
 	}
 	return v
@@ -48,6 +56,12 @@ func (v VersionInfo) Write(w io.Writer) error {
 	commit := v.Revision
 	if commit == "" {
 		commit = "not known: this build did not record it"
+	}
+	if v.CommitTime != "" {
+		commit += ", of " + v.CommitTime
+	}
+	if v.Modified {
+		commit += ", with changes that are in no commit"
 	}
 	return output.Fields(w, "waymark", v.Waymark, "commit", commit, "go", v.Go, "nats-server", v.NATSServer, "platform", v.Platform)
 }

@@ -1,0 +1,6 @@
+// Command manpages writes the manual page of the command waymark, made of its reference, which is made of its grammar.
+//
+//	manpages docs/cli.md waymark.1
+//
+// It is a program of its own, so that the binary does not carry what makes pages.
+package main
