@@ -36,6 +36,7 @@ type cli struct {
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
 	Bisect   runs.BisectCmd     `cmd:"" help:"Find the first event of a run after which something holds."`
 	Replay   runs.ReplayCmd     `cmd:"" help:"Read a run anew and check that its tool calls come out the same."`
+	Inbox    runs.InboxCmd      `cmd:"" help:"Show what needs a person, oldest first, and take the answers."`
 	Input    runs.InputCmd      `cmd:"" help:"Answer a run that waits, or show what it asks."`
 	Mark     runs.MarkCmd       `cmd:"" help:"Pin the point where a run stands under a name."`
 	Cancel   runs.CancelCmd     `cmd:"" help:"Ask for a run's end: its executor winds it up."`
@@ -49,13 +50,15 @@ type cli struct {
 	Restore  storage.RestoreCmd `cmd:"" help:"Bring a backup into a server that does not have the fleet."`
 	Cut      storage.CutCmd     `cmd:"" help:"Show where every run of the fleet stood at one moment."`
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check server, streams, limits, clocks and daemons of the fleet, and say what to do."`
-	Events   events.Cmd         `cmd:"" help:"Follow the events of a run or of all runs."`
+	Events   events.Cmd         `cmd:"" aliases:"tail" help:"Follow the events of a run or of all runs."`
 	Conform  events.ConformCmd  `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Version  versionCmd         `cmd:"" serverless:"" help:"Show versions."`
+	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`
 	HelpCmd  helpCmd            `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
 
+	Complete     completeCmd      `cmd:"" hidden:"" name:"__complete"`
 	DemoChild    childCmd         `cmd:"" hidden:""`
 	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
 	DemoProgram  demo.ProgramCmd  `cmd:"" hidden:""`

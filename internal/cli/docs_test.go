@@ -232,8 +232,8 @@ taken for gone after ten seconds, and the fleet may claim the run.
 
 ## When a run needs a person
 
-` + "`waymark runs ls --status waiting,quarantined,held`" + ` lists the runs that wait for a person, and ` + "`waymark runs get RUN`" + `
-prints the command that comes next, ready to be pasted.
+` + "`waymark inbox`" + ` shows what needs a person and takes the answers, and ` + "`waymark runs get RUN`" + ` prints the command that
+comes next, ready to be pasted. Why runs stand still, and what one did: [looking.md](looking.md).
 
 | the run | what it means | what comes next |
 |---|---|---|

@@ -36,6 +36,13 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"runs", "history", "hostile", "--json"}},
 	{access.Operator, true, []string{"events", "hostile", "--all", "--no-follow"}},
 	{access.Operator, true, []string{"events", "hostile", "--all", "--no-follow", "--json"}},
+	{access.Operator, true, []string{"runs", "ls", "--stuck"}},
+	{access.Operator, true, []string{"runs", "ls", "--stuck", "--json"}},
+	{access.Operator, true, []string{"runs", "show", "hostile"}},
+	{access.Operator, true, []string{"runs", "show", "hostile", "--json"}},
+	{access.Operator, true, []string{"runs", "get", "hostile", "--full"}},
+	{access.Operator, true, []string{"inbox"}},
+	{access.Operator, true, []string{"inbox", "--json"}},
 	{access.Operator, true, []string{"verify", "--all"}},
 	{access.Operator, true, []string{"events", "hostile2", "--all", "--no-follow"}},
 	{access.Operator, true, []string{"events", "hostile2", "--all", "--no-follow", "--json"}},
@@ -98,7 +105,7 @@ var notHostile = []string{
 	"serve",     // its log is searched in the same test
 	"demo",      // it makes its runs itself
 	"fleet add", // the ids that it refuses are in another test
-	"version", "help",
+	"version", "completion", "help",
 }
 
 func TestHostileCommands_EachCommand_IsAmongThem(t *testing.T) {

@@ -191,7 +191,7 @@ var unexpected = regexp.MustCompile(`^unexpected argument ([^\s,]+)`)
 // synonyms are commands of other tools, and the ones here that do the same.
 var synonyms = map[string][]string{
 	"status": {"runs get RUN", "fleet", "doctor"},
-	"show":   {"runs get RUN"},
+	"show":   {"runs show RUN", "runs get RUN"},
 	"ps":     {"runs ls"},
 	"logs":   {"events"},
 	"resume": {"recover RUN --executor NAME"},

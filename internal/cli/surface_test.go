@@ -38,6 +38,8 @@ var surfaceCommands = []surfaceCommand{
 	{words: "runs get RUN"},
 	{words: "runs get RUN --view state"},
 	{words: "runs get RUN --view events"},
+	{words: "runs get RUN --full"},
+	{words: "runs show RUN"},
 	{words: "runs history RUN"},
 	{words: "runs watch RUN", follows: true},
 	{words: "events RUN --all --no-follow"},

@@ -15,6 +15,7 @@ import (
 // fuzzed lists every function that decodes something, and the fuzz target that tries it; or why none does, behind a dash.
 // Whoever writes a decoder is made to add a line here, and a target if what it reads may come from somebody else.
 var fuzzed = map[string]string{
+	"internal/cli.runIDs":                   "- reads what this program printed",
 	"publisher/waymarktest.crashes.history": "- reads events of the test's own log for a report",
 	"publisher/waymarktest.plain":           "- compares what the fold of a test has accepted",
 	"tools/structure.list":                  "- what go list prints of this repository, read into plain fields",

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -32,6 +34,7 @@ type Cmd struct {
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
 	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
 	Accepted bool          `help:"Only events that the fold has accepted, live, at most once."`
+	Type     []string      `sep:"," placeholder:"NAME" help:"Only events of these names: tool.returned, or tool for all about tools."`
 	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
 
 	// everyShard reads a run in the shards that it does not belong to, too.
@@ -50,7 +53,8 @@ func (Cmd) Help() string {
 Examples:
   waymark events                                  what happens from now on, in all runs
   waymark events fix-login --all --no-follow      a run from its beginning
-  waymark events --since 10m --json`
+  waymark events --since 10m --json
+  waymark tail --type run,tool.failed             what happens to runs, and what fails`
 }
 
 // Line is an event as JSON.
@@ -88,6 +92,8 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return failure.New(failure.Usage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
 	case c.Since < 0:
 		return failure.New(failure.Usage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
+	case slices.ContainsFunc(c.Type, func(name string) bool { return !typeName.MatchString(name) }):
+		return failure.New(failure.Usage, "use names such as tool.returned, or tool", "--type %s is no name of events", strings.Join(c.Type, ","))
 	case c.NoFollow && !c.All && c.Since == 0:
 		return failure.New(failure.Usage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
 	}
@@ -451,6 +457,9 @@ func (c Cmd) Show(a *base.App, r schema.Record, subject string, j Judged) error 
 	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
 		return nil
 	}
+	if !c.wanted(e) {
+		return nil
+	}
 	switch {
 	case a.JSON && c.Raw:
 		return printStructured(a, e)
@@ -460,6 +469,35 @@ func (c Cmd) Show(a *base.App, r schema.Record, subject string, j Judged) error 
 		return output.Line(a.Stdout, l)
 	}
 	return c.Print(a, r.Stream, e, j.doubt(e))
+}
+
+// typeName is the name of an event, or of the entity that several are about.
+var typeName = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)?$`)
+
+// wanted reports whether an event is one of those asked for.
+func (c Cmd) wanted(e *schema.Event) bool {
+	if len(c.Type) == 0 {
+		return true
+	}
+	name := e.Name()
+	entity, _, _ := strings.Cut(name, ".")
+	return slices.Contains(c.Type, name) || slices.Contains(c.Type, entity)
+}
+
+// colour of an event's line.
+func colour(name string) text.Colors {
+	switch name {
+	case (&schema.ToolFailedData{}).EventName(), (&schema.ErrorRaisedData{}).EventName(), (&schema.LimitReachedData{}).EventName():
+		return text.Colors{text.FgRed}
+	case (&schema.RunWaitingData{}).EventName(), (&schema.RunOrphanedData{}).EventName(), (&schema.RunResumedData{}).EventName(),
+		(&schema.RunCancelRequestedData{}).EventName(), (&schema.ToolSettledData{}).EventName():
+		return text.Colors{text.FgYellow}
+	case (&schema.TurnAnsweredData{}).EventName():
+		return text.Colors{text.FgCyan}
+	case (&schema.ToolReturnedData{}).EventName(), (&schema.RunEndedData{}).EventName():
+		return text.Colors{text.FgGreen}
+	}
+	return nil
 }
 
 // LineOf is an event as one line of JSON has it.
@@ -502,12 +540,18 @@ func (c Cmd) Print(a *base.App, stream schema.StreamSequence, e *schema.Event, d
 	if c.Run_ == "" {
 		run = output.InColumn(e.Subject, 20+(output.WidthOf(a.Stdout)-output.PipeWidth)/4) + "  "
 	}
-	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", output.Clock(e.Time), stream, run, placeText(e), output.Printable(name))
+	head := fmt.Sprintf("%-12s  %7d  %s%-7s  ", output.Clock(e.Time), stream, run, placeText(e))
+	named := fmt.Sprintf("%-16s  ", output.Printable(name))
+	width := text.StringWidthWithoutEscSequences(head + named)
+	if output.Coloured(a.Stdout, a.Getenv) {
+		named = output.Painted(named, colour(name))
+	}
+	head += named
 	if doubt != "" {
 		_, err := fmt.Fprintln(a.Stdout, head+output.Printable(doubt))
 		return err
 	}
-	said, room := output.Printable(gist(e)), output.MostOf(a.Stdout)-text.StringWidthWithoutEscSequences(head)
+	said, room := output.Printable(gist(e)), output.MostOf(a.Stdout)-width
 	if by := output.Printable(sender(e)); by != "" {
 		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
 		said, room = output.Words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)

@@ -16,13 +16,13 @@ import (
 
 // showState prints all that a run's events add up to. Of a run that misses events it prints what is there, and
 // fails.
-func showState(ctx context.Context, a *base.App, cl *base.Client, run string) error {
+func showState(ctx context.Context, a *base.App, cl *base.Client, run string, full bool) error {
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, missing, err := base.StateOf(ctx, fleet, run)
 		if err != nil {
 			return err
 		}
-		return errors.Join(printState(a, state), missing)
+		return errors.Join(printState(ctx, a, fleet, state, full), missing)
 	})
 }
 
@@ -36,7 +36,7 @@ func parsePoint(flag, text string) (schema.Point, error) {
 }
 
 // showAt prints a run as it was at a point.
-func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string) error {
+func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string, full bool) error {
 	switch view {
 	case schema.ViewState:
 		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
@@ -44,7 +44,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 			if state == nil {
 				return err
 			}
-			return errors.Join(printState(a, state), err)
+			return errors.Join(printState(ctx, a, fleet, state, full), err)
 		})
 	case schema.ViewEvents:
 		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
@@ -73,7 +73,12 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 	return nil
 }
 
-func printState(a *base.App, s *schema.State) error {
+func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *schema.State, full bool) error {
+	if full {
+		if err := fleet.Hydrate(ctx, s); err != nil {
+			return err
+		}
+	}
 	if a.JSON {
 		return output.Document(a.Stdout, s)
 	}
@@ -82,6 +87,9 @@ func printState(a *base.App, s *schema.State) error {
 	}
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
+	}
+	if full {
+		return printWhole(a, s)
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {

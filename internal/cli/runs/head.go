@@ -242,8 +242,7 @@ func printOverdue(a *base.App, list []schema.Overdue) error {
 		if o.ToolCallID != "" {
 			work = "tool " + o.Tool
 		}
-		limit := time.Duration(min(o.LimitMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), limit.String()}
+		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), limitOf(&o).String()}
 	}
 	return printBelow(a, []output.Column{
 		{Title: "overdue", Shrinks: true},
@@ -252,6 +251,11 @@ func printOverdue(a *base.App, list []schema.Overdue) error {
 		{Title: "since"},
 		{Title: "limit", Right: true},
 	}, rows)
+}
+
+// limitOf is how long work may take.
+func limitOf(o *schema.Overdue) time.Duration {
+	return time.Duration(min(o.LimitMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // printWaits lists what a run waits for.

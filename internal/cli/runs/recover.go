@@ -70,7 +70,7 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	defer cl.Close()
 	if past {
-		return showAt(ctx, a, cl, c.Run_, at, c.View)
+		return showAt(ctx, a, cl, c.Run_, at, c.View, false)
 	}
 	if c.RequestID == "" {
 		c.RequestID = rand.Text()
@@ -113,7 +113,7 @@ func (c RecoverCmd) point() (at schema.Point, past bool, err error) {
 func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answer *recovery) error {
 	switch c.View {
 	case schema.ViewState:
-		return showState(ctx, a, cl, c.Run_)
+		return showState(ctx, a, cl, c.Run_, false)
 	case schema.ViewEvents:
 		return showEvents(ctx, a, cl, c.Run_)
 	}

@@ -19,6 +19,7 @@ import (
 type Cmd struct {
 	Ls      lsCmd      `cmd:"" aliases:"list" help:"List runs."`
 	Get     getCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
+	Show    showCmd    `cmd:"" help:"Tell what a run did: turns, calls, how long each took, takeovers, waits."`
 	Watch   watchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`
 	History historyCmd `cmd:"" help:"List the points at which a run can be restored."`
 }
@@ -37,6 +38,7 @@ const (
 
 type lsCmd struct {
 	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
+	Stuck  bool              `help:"Only runs that stand still, and why: the longest first."`
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Parent string            `placeholder:"RUN" help:"Only children of this run."`
 	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
@@ -49,11 +51,15 @@ type lsCmd struct {
 
 // Help is the text below the flags.
 func (lsCmd) Help() string {
-	return `Runs that wait for a person are those of --status waiting,quarantined,held. Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
+	return `What needs a person is in waymark inbox. Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
 		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
 		`When a run ended is when the server stored its last event; when one was started is what its executor said.
 
+With --stuck each line is a reason why a run stands still: it waits, a person must settle a call of it, its work takes longer than it may, no ` +
+		`executor has it, its claims make no progress, or it is parked. SINCE is since when that is so; what stands still for longest comes first.
+
 Examples:
+  waymark runs ls --stuck
   waymark runs ls --status failed --since 2d
   waymark runs ls --agent coder --label team=blue --all --json`
 }
@@ -77,6 +83,9 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 			return err
 		}
 	}
+	if c.Stuck && (len(c.Status) > 0 || c.After != "") {
+		return failure.New(failure.Usage, "leave one of them out", "--stuck does not go with --status and --after")
+	}
 	if c.Parent != "" && (c.Since != "" || c.Until != "") {
 		return failure.New(failure.Usage, "leave one of them out", "--parent does not go with --since and --until")
 	}
@@ -93,9 +102,12 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
+	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
+	if c.Stuck {
+		return c.stuck(ctx, a, cl, request)
+	}
 	var all schema.ListReply
 	all.Runs = []schema.RunSummary{}
-	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
 	request.Quarantined = len(c.Status) == 1 && c.Status[0] == quarantined
 	request.Held = len(c.Status) == 1 && c.Status[0] == held
 	for {
@@ -214,18 +226,47 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	View string `default:"head" enum:"head,state,events" help:"head: where the run stands; state: its messages and calls; events: all of its events."`
+	At   string `placeholder:"POINT" help:"The run as it was at a point: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	Full bool   `help:"Messages, arguments and results whole; it is --view state."`
+}
+
+// Help is the text below the flags.
+func (getCmd) Help() string {
+	return `With --at nothing is written, and the run goes on as it is: it is shown exactly as it was there. waymark runs history lists the points. ` +
+		`What a run did, with how long it took, is waymark runs show.
+
+Examples:
+  waymark runs get fix-login
+  waymark runs get fix-login --full | less
+  waymark runs get fix-login --at turn:7 --view state --json`
 }
 
 // Run shows a run.
 func (c getCmd) Run(ctx context.Context, a *base.App) error {
+	if c.Full && c.View == schema.ViewEvents {
+		return failure.New(failure.Usage, "see events whole with: waymark events RUN --all --no-follow --json", "--full is of --view state")
+	}
+	if c.Full {
+		c.View = schema.ViewState
+	}
+	var at schema.Point
+	if c.At != "" {
+		var err error
+		if at, err = parsePoint("--at", c.At); err != nil {
+			return err
+		}
+	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
+	if c.At != "" {
+		return showAt(ctx, a, cl, c.Run_, at, c.View, c.Full)
+	}
 	switch c.View {
 	case schema.ViewState:
-		return showState(ctx, a, cl, c.Run_)
+		return showState(ctx, a, cl, c.Run_, c.Full)
 	case schema.ViewEvents:
 		return showEvents(ctx, a, cl, c.Run_)
 	}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// storied is a run with a takeover, a wait, a call that failed and one in doubt.
+func storied(t *testing.T) *world {
+	t.Helper()
+	w := &world{waymarktest.Start(t), t}
+	clock := func(c *publisher.Config) {
+		c.Agent = "coder"
+		c.Now = w.Now
+		c.Policy = func(_ context.Context, _ *publisher.Run, call publisher.ToolCall) (publisher.Decision, error) {
+			if call.Name == "deploy" {
+				return publisher.Decision{Decision: schema.DecisionAsk, Message: "Deploy to production?"}, nil
+			}
+			return publisher.Decision{Decision: schema.DecisionAllow}, nil
+		}
+	}
+	after := w.Advance
+	f := w.Fleet("ex-1", clock)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "fix-login", Task: "Fix the login."})
+	require.NoError(t, err)
+	answer := func(run *publisher.Run, took time.Duration, calls ...publisher.ToolCall) *publisher.Turn {
+		turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+		require.NoError(t, err)
+		after(took)
+		_, err = turn.Answer(t.Context(), publisher.Answer{
+			Message: schema.Message{Role: schema.RoleAssistant}, Calls: calls, Duration: took, Model: "gpt",
+			Usage: &schema.Usage{InputTokens: 812, OutputTokens: 40},
+		})
+		require.NoError(t, err)
+		return turn
+	}
+	does := func(turn *publisher.Turn, call publisher.ToolCall, took time.Duration, failure error) {
+		_, err := turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			after(took)
+			return publisher.ToolResult{Result: []byte(`"ok"`)}, failure
+		})
+		if failure == nil {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, publisher.ErrToolFailed)
+		}
+	}
+	read := publisher.ToolCall{ID: "a", Name: "read_file", Replay: publisher.Pure}
+	test := publisher.ToolCall{ID: "b", Name: "run_tests", Replay: publisher.Pure}
+	mail := publisher.ToolCall{ID: "c", Name: "send_mail", Replay: publisher.Hold}
+	deploy := publisher.ToolCall{ID: "d", Name: "deploy", Replay: publisher.Hold}
+	after(50 * time.Millisecond)
+	turn := answer(run, 1200*time.Millisecond, read, test)
+	does(turn, read, 20*time.Millisecond, nil)
+	does(turn, test, 2400*time.Millisecond, errors.New("3 tests fail"))
+	answer(run, 800*time.Millisecond, mail)
+	require.NoError(t, run.Publish(t.Context(), &schema.ToolCalledData{ToolCallID: "c", Name: "send_mail"}, 2))
+	after(12 * time.Second)
+	second := w.Fleet("ex-2", clock)
+	run, err = second.Resume(t.Context(), "fix-login", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	_, err = run.OpenTurn().Tool(t.Context(), mail, nil)
+	require.ErrorIs(t, err, publisher.ErrHeld)
+	after(time.Minute)
+	_, err = second.Settle(t.Context(), "fix-login", schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 1}, How: schema.SettledAbandoned, By: "ann"})
+	require.NoError(t, err)
+	require.NoError(t, run.Sync(t.Context()))
+	turn = answer(run, 700*time.Millisecond, deploy)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := turn.Tool(t.Context(), deploy, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			return publisher.ToolResult{Duration: 300 * time.Millisecond}, nil
+		})
+		asked <- err
+	}()
+	w.Await("fix-login", schema.StatusWaiting)
+	after(90 * time.Second)
+	require.NoError(t, second.Input(t.Context(), "fix-login", publisher.Input{InterruptID: "approval.3.d.1", Payload: []byte(`{"decision":"allow"}`), By: "ann"}))
+	require.NoError(t, <-asked)
+	after(time.Second)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "The login works again."}))
+	return w
+}
+
+func TestRunsShow_StoryOfARun(t *testing.T) {
+	t.Parallel()
+	w := storied(t)
+	for _, columns := range []string{"80", "100", "200", ""} {
+		code, out, complaints := w.ask(columns, "", "runs", "show", "fix-login")
+		require.Zero(t, code, complaints)
+		width := map[string]int{"80": 80, "100": 100, "200": 200, "": 1000}[columns]
+		for line := range strings.Lines(out) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), width, line)
+		}
+		require.NotContains(t, out, "\x1b", "no colour where no terminal is")
+		require.Regexp(t, `\+\d+ms +1  model +█+\S* +1\.2s +812 in, 40 out; gpt`, out)
+		require.Regexp(t, `read_file +[▏▎▍▌▋▊▉█] +\d+ms`, out)
+		require.Regexp(t, `run_tests +█+ +2\.\ds +failed: `, out)
+		require.Regexp(t, `taken over +by ex-2 \(request\)`, out)
+		require.Regexp(t, `completed +The login works again\.`, out)
+	}
+	code, out, _ := w.ask("", "", "runs", "show", "fix-login", "--json")
+	require.Zero(t, code)
+	var told struct {
+		Turns, Takeovers int
+		Story            []struct{ Kind, What, Detail string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &told))
+	require.Equal(t, 3, told.Turns)
+	require.Equal(t, 1, told.Takeovers)
+	code, out, _ = w.ask("100", "", "runs", "show", "fix-login", "--turns", "1")
+	require.Zero(t, code)
+	require.Regexp(t, `… \d+ lines before: --turns 0 shows all`, out)
+	require.NotContains(t, out, "read_file")
+	code, _, complaints := w.ask("100", "", "runs", "show", "unknown")
+	require.Equal(t, 4, code)
+	require.Contains(t, complaints, "has no run unknown")
+}
+
+func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	f := w.Fleet("ex-1", nil)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	long := strings.Repeat("All of it is shown. ", 40) + "The end."
+	require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(long)}}))
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	call := publisher.ToolCall{ID: "a", Name: "search", Replay: publisher.Pure, Arguments: []byte(`{"for":"` + strings.Repeat("x", 300) + `y"}`)}
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{{Type: schema.PartToolCall, ID: "a", Name: "search"}}}, Calls: []publisher.ToolCall{call}})
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.ToolResult{Result: []byte(`{"found":"` + strings.Repeat("z", 300<<10) + `w"}`)}, nil // in the blob store
+	})
+	require.NoError(t, err)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	for _, columns := range []string{"80", "200"} {
+		code, out, complaints := w.ask(columns, "", "runs", "get", "r1", "--full")
+		require.Zero(t, code, complaints)
+		require.Contains(t, out, "The end.")
+		require.Contains(t, out, "calls search, a")
+		require.Contains(t, strings.NewReplacer("\n", "", " ", "").Replace(out), strings.Repeat("x", 300)+"y")
+		require.Contains(t, out, "message 1, user\n  All of it is shown. ")
+	}
+	code, out, _ := w.ask("", "", "runs", "get", "r1", "--full", "--json")
+	require.Zero(t, code)
+	require.Contains(t, out, "zzzw", "also what is in the blob store")
+	code, out, _ = w.ask("80", "", "runs", "get", "r1", "--at", "seq:2")
+	require.Zero(t, code)
+	require.Contains(t, out, "as it was at")
+	code, out, _ = w.ask("80", "", "runs", "get", "r1", "--at", "seq:2", "--full")
+	require.Zero(t, code)
+	require.NotContains(t, out, "search")
+	code, _, complaints := w.ask("80", "", "runs", "get", "r1", "--at", "yesterday")
+	require.Equal(t, 2, code)
+	require.Contains(t, complaints, "waymark runs history RUN")
+	code, _, complaints = w.ask("80", "", "runs", "get", "r1", "--full", "--view", "events")
+	require.Equal(t, 2, code)
+	require.Contains(t, complaints, "--full is of --view state")
+
+	code, out, _ = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool,run.ended")
+	require.Zero(t, code)
+	require.NotContains(t, out, "turn.started")
+	require.Contains(t, out, "tool.returned")
+	require.Contains(t, out, "run.ended")
+	code, _, complaints = w.ask("100", "", "tail", "--type", "Tool")
+	require.Equal(t, 2, code)
+	require.Contains(t, complaints, "--type Tool is no name of events")
+	t.Run("colour", func(t *testing.T) {
+		for variable, want := range map[string]bool{"FORCE_COLOR": true, "NO_COLOR": false} {
+			var out strings.Builder
+			getenv := func(name string) string {
+				return map[string]string{"WAYMARK_STATE_DIR": w.StateDir(), "FORCE_COLOR": "1", variable: "1"}[name]
+			}
+			require.Zero(t, Run(t.Context(), []string{"tail", "r1", "--all", "--no-follow"}, getenv, nil, &out, &out))
+			require.Equal(t, want, strings.Contains(out.String(), "\x1b["), variable)
+		}
+	})
+}
