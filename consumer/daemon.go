@@ -206,6 +206,15 @@ func (d *Daemon) worker(shard int) *fold.Worker {
 	return d.workers[shard]
 }
 
+// Checkpoint reads the latest checkpoint of a run in a shard.
+func (d *Daemon) Checkpoint(ctx context.Context, shard int, run string) (*schema.Checkpoint, error) {
+	d.mu.Lock()
+	store := d.read[shard]
+	d.mu.Unlock()
+	c, _, err := store.Checkpoints.Get(ctx, run)
+	return c, err
+}
+
 // leads reports whether this daemon holds the lease of a shard.
 func (d *Daemon) leads(shard int) bool {
 	f := d.worker(shard)

@@ -2,13 +2,12 @@ package runs
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,7 +29,7 @@ func summaryStatus(r *schema.RunSummary) string {
 // headStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
 func headStatus(h *schema.Head, quarantined bool) string {
 	t := waitingText(h.Status, len(h.Interrupts))
-	if neverBegun(h) {
+	if standstill.NeverBegun(h) {
 		t += ", waits for its first executor"
 	}
 	if h.Unattended != "" {
@@ -43,11 +42,6 @@ func headStatus(h *schema.Head, quarantined bool) string {
 		t += ", quarantined"
 	}
 	return t + damageText(!h.Complete(), len(h.InDoubt()))
-}
-
-// neverBegun reports whether a run was submitted and no executor has claimed it yet: it was started and let go, and nothing else.
-func neverBegun(h *schema.Head) bool {
-	return h.Status == schema.StatusInterrupted && h.Epoch == 1 && h.Counts.Events == 2
 }
 
 // waitingText is the status, with the number of things waited for where it says more than the status.
@@ -242,7 +236,7 @@ func printOverdue(a *base.App, list []schema.Overdue) error {
 		if o.ToolCallID != "" {
 			work = "tool " + o.Tool
 		}
-		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), limitOf(&o).String()}
+		rows[i] = []string{work, output.Number(o.Turn), o.ToolCallID, output.Ago(o.Since, a.Now()), standstill.Limit(&o).String()}
 	}
 	return printBelow(a, []output.Column{
 		{Title: "overdue", Shrinks: true},
@@ -251,11 +245,6 @@ func printOverdue(a *base.App, list []schema.Overdue) error {
 		{Title: "since"},
 		{Title: "limit", Right: true},
 	}, rows)
-}
-
-// limitOf is how long work may take.
-func limitOf(o *schema.Overdue) time.Duration {
-	return time.Duration(min(o.LimitMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // printWaits lists what a run waits for.

@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -43,7 +44,7 @@ Examples:
 
 // task is one thing that needs a person.
 type task struct {
-	reason
+	standstill.Reason
 	// Commands answer it, one each.
 	Commands []string `json:"commands"`
 }
@@ -79,11 +80,11 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	found.Reasons = slices.DeleteFunc(found.Reasons, func(r reason) bool { return !r.needsPerson() })
+	found.Reasons = slices.DeleteFunc(found.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
 	found.cut(c.Limit)
 	list := inbox{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More}
 	for i := range found.Reasons {
-		list.Inbox[i] = task{found.Reasons[i], found.Reasons[i].commands(a)}
+		list.Inbox[i] = task{found.Reasons[i], commands(a, &found.Reasons[i])}
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, list)
@@ -108,37 +109,26 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// needsPerson reports whether nobody but a person ends it.
-func (r *reason) needsPerson() bool {
-	switch r.Kind {
-	case stuckWaiting:
-		return r.wait.Reason != schema.WaitExternalSystem
-	case stuckHeld, stuckQuarantined, stuckParked, stuckIncomplete:
-		return true
-	}
-	return false
-}
-
 // commands are what a person runs about it.
-func (r *reason) commands(a *base.App) []string {
+func commands(a *base.App, r *standstill.Reason) []string {
 	p := a.Prompt
 	switch r.Kind {
-	case stuckWaiting:
+	case standstill.Waiting:
 		command := p.Command("input " + r.Run + " " + schema.ShellWord(r.InterruptID))
-		if r.wait.Reason == schema.WaitToolApproval {
+		if r.Wait.Reason == schema.WaitToolApproval {
 			return []string{command + " --allow", command + " --deny"}
 		}
 		return []string{command + " --text TEXT", command + " --json-value JSON"}
-	case stuckHeld:
-		command := settleCommand(p, r.Run, r.key()) + " --how "
+	case standstill.Held:
+		command := settleCommand(p, r.Run, r.Key()) + " --how "
 		list := []string{command + "decided --result JSON", command + "abandoned"}
 		if !r.Status.Terminal() {
 			list = slices.Insert(list, 1, command+"rerun")
 		}
 		return list
-	case stuckQuarantined:
+	case standstill.Quarantined:
 		return []string{p.Command("runs show " + r.Run), p.Command("release " + r.Run)}
-	case stuckParked:
+	case standstill.Parked:
 		return []string{p.Command("verify " + r.Run), p.Command("retry " + r.Run)}
 	}
 	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
@@ -283,13 +273,13 @@ func (x *answering) all(ctx context.Context, tasks []task) error {
 // one asks about one thing and answers it. It reports whether it was answered.
 func (x *answering) one(ctx context.Context, t *task) (answered bool, err error) {
 	switch t.Kind {
-	case stuckWaiting:
+	case standstill.Waiting:
 		return x.wait(ctx, t)
-	case stuckHeld:
+	case standstill.Held:
 		return x.held(ctx, t)
-	case stuckQuarantined:
+	case standstill.Quarantined:
 		return x.command(ctx, "release", func() error { return ReleaseCmd{Run_: t.Run}.Run(ctx, x.app) })
-	case stuckParked:
+	case standstill.Parked:
 		return x.command(ctx, "retry", func() error { return RetryCmd{Run_: t.Run}.Run(ctx, x.app) })
 	}
 	for _, command := range t.Commands {
@@ -324,7 +314,7 @@ func (x *answering) wait(ctx context.Context, t *task) (bool, error) {
 	}
 	command := InputCmd{Run_: t.Run, Interrupt: t.InterruptID, Status: schema.InputResolved, By: x.by}
 	var payload jsontext.Value
-	if t.wait.Reason == schema.WaitToolApproval {
+	if t.Wait.Reason == schema.WaitToolApproval {
 		letter, err := x.choose(ctx, "allow", "deny")
 		if err != nil || letter == 's' {
 			return false, err
@@ -347,7 +337,7 @@ func (x *answering) wait(ctx context.Context, t *task) (bool, error) {
 			return false, err
 		}
 	}
-	return true, command.answer(ctx, x.app, x.client, t.head, t.wait, payload)
+	return true, command.answer(ctx, x.app, x.client, t.Head, t.Wait, payload)
 }
 
 // question is what the run asks, whole.
@@ -357,7 +347,7 @@ func (x *answering) question(ctx context.Context, t *task) (q question, err erro
 		if err != nil {
 			return err
 		}
-		q, err = asked(ctx, fleet, state, t.wait)
+		q, err = asked(ctx, fleet, state, t.Wait)
 		return err
 	})
 	return q, err
@@ -393,7 +383,7 @@ func (x *answering) value(ctx context.Context, text bool) (jsontext.Value, error
 func (x *answering) held(ctx context.Context, t *task) (bool, error) {
 	w := schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: t.ToolCallID, Turn: t.Turn, Occurrence: t.Occurrence, Since: t.Since}
 	about := *t
-	about.wait = &w
+	about.Wait = &w
 	q, err := x.question(ctx, &about)
 	if err != nil {
 		return false, err
@@ -414,7 +404,7 @@ func (x *answering) held(ctx context.Context, t *task) (bool, error) {
 	if err != nil || letter == 's' {
 		return false, err
 	}
-	request := schema.SettleRequest{CallKey: t.key(), By: x.by}
+	request := schema.SettleRequest{CallKey: t.Key(), By: x.by}
 	switch letter {
 	case 'd':
 		request.How = schema.SettledDecided

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -234,7 +235,7 @@ func (s *story) waiting(d *schema.RunWaitingData, turn int32, when string) {
 			tool = c.Name
 		}
 	}
-	what := waitWhy(&w, tool)
+	what := standstill.WaitText(&w, tool)
 	if d.Reason == schema.WaitToolInDoubt {
 		what = "a person must settle " + cmp.Or(tool, d.ToolCallID)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -12,55 +11,16 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // stuckReaders is the number of runs that are read at the same time, to see why they stand still.
 const stuckReaders = 8
 
-// Kinds of reasons for which a run stands still, as JSON has them.
-const (
-	stuckWaiting     = "waiting"
-	stuckHeld        = "held"
-	stuckOverdue     = "overdue"
-	stuckOrphaned    = "orphaned"
-	stuckInterrupted = "interrupted"
-	stuckQuarantined = "quarantined"
-	stuckParked      = "parked"
-	stuckIncomplete  = "incomplete"
-)
-
-// reason is one reason for which a run stands still.
-type reason struct {
-	Run      string        `json:"run"`
-	Agent    string        `json:"agent,omitzero"`
-	Executor string        `json:"executor,omitzero"`
-	Status   schema.Status `json:"status,omitzero"`
-	// Kind is waiting, held, overdue, orphaned, interrupted, quarantined, parked or incomplete.
-	Kind string `json:"kind"`
-	// Why in words.
-	Why string `json:"why"`
-	// Since when, RFC 3339.
-	Since string `json:"since,omitzero"`
-	// InterruptID of what is waited for, and the call that it, or what is held or overdue, is about.
-	InterruptID string `json:"interrupt_id,omitzero"`
-	Turn        int32  `json:"turn,omitzero"`
-	ToolCallID  string `json:"tool_call_id,omitzero"`
-	Occurrence  int    `json:"occurrence,omitzero"`
-	Tool        string `json:"tool,omitzero"`
-	// wait and call are what it is about, for those that a person can answer.
-	wait *schema.OpenInterrupt
-	call *schema.OpenCall
-	head *schema.Head
-}
-
-func (r *reason) key() schema.CallKey {
-	return schema.CallKey{Turn: r.Turn, ToolCallID: r.ToolCallID, Occurrence: r.Occurrence}
-}
-
 // standing are reasons, oldest first, and what is not in the list.
 type standing struct {
-	Reasons []reason `json:"stuck"`
+	Reasons []standstill.Reason `json:"stuck"`
 	// Incomplete: the daemon is still indexing the runs.
 	Incomplete bool `json:"incomplete,omitzero"`
 	// More counts the reasons that the limit left out.
@@ -106,7 +66,7 @@ func gather(ctx context.Context, cl *base.Client, request schema.ListRequest, en
 			ask.After = page.Next
 		}
 	}
-	details := make([][]reason, len(suspects))
+	details := make([][]standstill.Reason, len(suspects))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(stuckReaders)
 	for i := range suspects {
@@ -121,10 +81,10 @@ func gather(ctx context.Context, cl *base.Client, request schema.ListRequest, en
 	found.Reasons = slices.Concat(details...)
 	for _, p := range parked {
 		if request.Agent == "" && len(request.Labels) == 0 || seen[p.Run] {
-			found.Reasons = append(found.Reasons, reason{Run: p.Run, Kind: stuckParked, Why: "parked: " + p.Why, Since: p.Since})
+			found.Reasons = append(found.Reasons, standstill.Reason{Run: p.Run, Kind: standstill.Parked, Why: "parked: " + p.Why, Since: p.Since})
 		}
 	}
-	slices.SortStableFunc(found.Reasons, func(a, b reason) int {
+	slices.SortStableFunc(found.Reasons, func(a, b standstill.Reason) int {
 		return cmp.Or(instant(a.Since).Compare(instant(b.Since)), cmp.Compare(a.Run, b.Run))
 	})
 	return found, nil
@@ -145,7 +105,7 @@ func suspicious(r *schema.RunSummary) bool {
 }
 
 // reasonsOf looks at a run. One that went on meanwhile has none, and one that is gone neither.
-func reasonsOf(ctx context.Context, cl *base.Client, r *schema.RunSummary) ([]reason, error) {
+func reasonsOf(ctx context.Context, cl *base.Client, r *schema.RunSummary) ([]standstill.Reason, error) {
 	reply, err := cl.Get(ctx, r.Run)
 	if service, ok := errors.AsType[*schema.ServiceError](err); ok && (service.Code == schema.CodeNotFound || service.Code == schema.CodeErased) {
 		return nil, nil
@@ -153,85 +113,7 @@ func reasonsOf(ctx context.Context, cl *base.Client, r *schema.RunSummary) ([]re
 	if err != nil {
 		return nil, err
 	}
-	return headReasons(&reply.Head, reply.Quarantined, reply.Overdue), nil
-}
-
-// headReasons are why a run stands still; none if it does not.
-func headReasons(h *schema.Head, quarantined bool, overdue []schema.Overdue) []reason {
-	var list []reason
-	add := func(kind, why, since string) *reason {
-		list = append(list, reason{Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Kind: kind, Why: why, Since: since, head: h})
-		return &list[len(list)-1]
-	}
-	about := func(r *reason, key schema.CallKey, tool string) {
-		r.Turn, r.ToolCallID, r.Occurrence, r.Tool = key.Turn, key.ToolCallID, key.Occurrence, tool
-	}
-	for i := range h.Interrupts {
-		w := &h.Interrupts[i]
-		if w.Reason == schema.WaitToolInDoubt || h.Status.Terminal() {
-			continue // the call is held
-		}
-		tool := ""
-		if at := h.FindOpen(w.Turn, w.ToolCallID, w.Occurrence); w.ToolCallID != "" && at >= 0 {
-			tool = h.OpenCalls[at].Name
-		}
-		r := add(stuckWaiting, waitWhy(w, tool), w.Since)
-		r.InterruptID, r.wait = w.InterruptID, w
-		if w.ToolCallID != "" {
-			about(r, w.CallKey(), tool)
-		}
-	}
-	calls := h.HeldCalls()
-	for i := range calls {
-		c := &calls[i]
-		r := add(stuckHeld, fmt.Sprintf("held: %s may have run (turn %d, call %s)", c.Name, c.Turn, c.ToolCallID), c.Since)
-		about(r, c.CallKey, c.Name)
-		r.call = c
-	}
-	for i := range overdue {
-		o := &overdue[i]
-		what := "the model has not answered"
-		if o.ToolCallID != "" {
-			what = "tool " + o.Tool + " has not returned"
-		}
-		r := add(stuckOverdue, fmt.Sprintf("overdue: %s within %s", what, limitOf(o)), o.Since)
-		about(r, schema.CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}, o.Tool)
-	}
-	switch {
-	case h.Status.Terminal():
-	case quarantined:
-		add(stuckQuarantined, fmt.Sprintf("quarantined: %d claims in a row made no progress", h.Stalled), h.UpdatedAt)
-	case !h.Complete():
-		add(stuckIncomplete, "incomplete: events of it are missing", h.UpdatedAt)
-	case neverBegun(h):
-		add(stuckInterrupted, "submitted: no executor has claimed it", h.UpdatedAt)
-	case h.Status == schema.StatusInterrupted:
-		add(stuckInterrupted, "interrupted: no executor has claimed it", h.UpdatedAt)
-	case h.Status == schema.StatusOrphaned:
-		add(stuckOrphaned, "orphaned: its executor is gone", h.UpdatedAt)
-	}
-	return list
-}
-
-// waitWhy says what a run waits for.
-func waitWhy(w *schema.OpenInterrupt, tool string) string {
-	var what string
-	switch w.Reason {
-	case schema.WaitToolApproval:
-		what = "for approval of " + cmp.Or(tool, "call "+w.ToolCallID)
-	case schema.WaitHumanInput:
-		what = "for an answer"
-	case schema.WaitExternalSystem:
-		what = "for another system"
-	case schema.WaitAuth:
-		what = "for a login"
-	default:
-		what = "for " + w.Reason
-	}
-	if w.Message != "" {
-		what += ": " + w.Message
-	}
-	return "waits " + what
+	return standstill.Of(&reply.Head, reply.Quarantined, reply.Overdue), nil
 }
 
 // cut keeps the oldest.
@@ -252,7 +134,7 @@ func (c lsCmd) stuck(ctx context.Context, a *base.App, cl *base.Client, request 
 	}
 	if a.JSON {
 		if found.Reasons == nil {
-			found.Reasons = []reason{}
+			found.Reasons = []standstill.Reason{}
 		}
 		return output.Document(a.Stdout, found)
 	}
@@ -274,7 +156,7 @@ func (c lsCmd) stuck(ctx context.Context, a *base.App, cl *base.Client, request 
 }
 
 // printReasons shows them, oldest first.
-func printReasons(a *base.App, reasons []reason) error {
+func printReasons(a *base.App, reasons []standstill.Reason) error {
 	rows := make([][]string, len(reasons))
 	for i := range reasons {
 		r := &reasons[i]

@@ -28,6 +28,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/internal/webhook"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -44,6 +45,8 @@ type daemon struct {
 	key     nats.Option
 	target  natsconn.Target
 	waymark *consumer.Daemon
+	// webhook is nil without --webhook.
+	webhook *webhook.Watch
 	// proof returns the sender of a request; nil if the NATS server proves no senders.
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
@@ -112,6 +115,12 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 		return nil, err
 	}
 	registerDaemon(registry, a.Fleet, d.waymark)
+	if c.Webhook != "" {
+		if d.webhook, err = c.watchPeople(a, d.waymark, log); err != nil {
+			return nil, err
+		}
+		registerWebhook(registry, a.Fleet, d.webhook)
+	}
 	return d, nil
 }
 
@@ -386,6 +395,9 @@ const leastQuota = 64 << 20
 // Run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.waymark.Run(ctx) })
+	if d.webhook != nil {
+		group.Go(func() error { return d.webhook.Run(ctx) })
+	}
 	if d.server != nil {
 		group.Go(func() error { return d.watchRoom(ctx, log) })
 		group.Go(func() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/webhook"
 )
 
 // newRegistry returns a registry with what describes the process and the build.
@@ -51,6 +52,16 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	if d.Assigner() != nil {
 		registerAssigner(registry, fleet, d.Assigner())
 	}
+}
+
+// registerWebhook adds what becomes of posts.
+func registerWebhook(registry prometheus.Registerer, fleet string, w *webhook.Watch) {
+	labels, s := prometheus.Labels{"fleet": fleet}, w.Stats()
+	registry.MustRegister(
+		counterOf("waymark_webhook_taken_total", "Posts of what needs a person that the receiver took.", labels, &s.Taken),
+		counterOf("waymark_webhook_failed_total", "Posts that were refused or not delivered; each try counts.", labels, &s.Failed),
+		gaugeOf("waymark_webhook_pending", "Things that need a person and that the receiver has not taken.", labels, func() float64 { return float64(s.Pending.Load()) }),
+	)
 }
 
 // registerWorker adds a fold worker's counters, labelled with fleet and shard.

@@ -26,7 +26,9 @@ var update = flag.Bool("update", false, "write docs/metrics.md anew")
 // aRegistry is that of a daemon of one shard, put together and not started.
 func aRegistry(t *testing.T) *prometheus.Registry {
 	t.Helper()
-	_, registry := aDaemon(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600))
+	_, registry := aDaemon(t, "--webhook", "https://example.com", "--webhook-secret", secret)
 	return registry
 }
 

@@ -36,6 +36,8 @@ type Cmd struct {
 	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
 	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
 	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
+	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post what needs a person to this address, until it is taken (WAYMARK_WEBHOOK)."`
+	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that posts are signed with, whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
 	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -82,6 +84,9 @@ func (c Cmd) Validate() error {
 		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
 	case c.MaxClaims == 0:
 		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
+	}
+	if (c.Webhook == "") != (c.Secret == "") {
+		return errors.New("--webhook and --webhook-secret: give both or none")
 	}
 	if err := kvstore.CheckSilence(c.Silence); err != nil {
 		return fmt.Errorf("--silence: %w", err)

@@ -1,0 +1,173 @@
+package standstill
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Kinds of reasons.
+const (
+	Waiting     = "waiting"
+	Held        = "held"
+	Overdue     = "overdue"
+	Orphaned    = "orphaned"
+	Interrupted = "interrupted"
+	Quarantined = "quarantined"
+	Parked      = "parked"
+	Incomplete  = "incomplete"
+)
+
+// Reason is one reason for which a run stands still.
+type Reason struct {
+	Run      string        `json:"run"`
+	Agent    string        `json:"agent,omitzero"`
+	Executor string        `json:"executor,omitzero"`
+	Status   schema.Status `json:"status,omitzero"`
+	// Kind is waiting, held, overdue, orphaned, interrupted, quarantined, parked or incomplete.
+	Kind string `json:"kind"`
+	// Why in words.
+	Why string `json:"why"`
+	// Since when, RFC 3339.
+	Since string `json:"since,omitzero"`
+	// InterruptID of what is waited for, and the call that it, or what is held or overdue, is about.
+	InterruptID string `json:"interrupt_id,omitzero"`
+	Turn        int32  `json:"turn,omitzero"`
+	ToolCallID  string `json:"tool_call_id,omitzero"`
+	Occurrence  int    `json:"occurrence,omitzero"`
+	Tool        string `json:"tool,omitzero"`
+	// Wait is what is waited for, Head where the run stands; both are the caller's.
+	Wait *schema.OpenInterrupt `json:"-"`
+	Head *schema.Head          `json:"-"`
+	// ID tells the reason from all others of the fleet: the event that brought it, or the run's epoch.
+	ID string `json:"id"`
+}
+
+// Key of the call that it is about.
+func (r *Reason) Key() schema.CallKey {
+	return schema.CallKey{Turn: r.Turn, ToolCallID: r.ToolCallID, Occurrence: r.Occurrence}
+}
+
+// Of are the reasons for which a run stands still; none if it goes on.
+func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
+	var list []Reason
+	add := func(kind, why, since string) *Reason {
+		list = append(list, Reason{Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Kind: kind, Why: why, Since: since, Head: h})
+		return &list[len(list)-1]
+	}
+	about := func(r *Reason, key schema.CallKey, tool string) {
+		r.Turn, r.ToolCallID, r.Occurrence, r.Tool = key.Turn, key.ToolCallID, key.Occurrence, tool
+	}
+	for i := range h.Interrupts {
+		w := &h.Interrupts[i]
+		if w.Reason == schema.WaitToolInDoubt || h.Status.Terminal() {
+			continue // the call is held
+		}
+		tool := ""
+		if at := h.FindOpen(w.Turn, w.ToolCallID, w.Occurrence); w.ToolCallID != "" && at >= 0 {
+			tool = h.OpenCalls[at].Name
+		}
+		r := add(Waiting, WaitText(w, tool), w.Since)
+		r.InterruptID, r.Wait = w.InterruptID, w
+		if w.ToolCallID != "" {
+			about(r, w.CallKey(), tool)
+		}
+	}
+	calls := h.HeldCalls()
+	for i := range calls {
+		c := &calls[i]
+		r := add(Held, fmt.Sprintf("held: %s may have run (turn %d, call %s)", c.Name, c.Turn, c.ToolCallID), c.Since)
+		about(r, c.CallKey, c.Name)
+	}
+	for i := range overdue {
+		o := &overdue[i]
+		what := "the model has not answered"
+		if o.ToolCallID != "" {
+			what = "tool " + o.Tool + " has not returned"
+		}
+		r := add(Overdue, fmt.Sprintf("overdue: %s within %s", what, Limit(o)), o.Since)
+		about(r, schema.CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}, o.Tool)
+	}
+	switch {
+	case h.Status.Terminal():
+	case quarantined:
+		add(Quarantined, fmt.Sprintf("quarantined: %d claims in a row made no progress", h.Stalled), h.UpdatedAt)
+	case !h.Complete():
+		add(Incomplete, "incomplete: events of it are missing", h.UpdatedAt)
+	case NeverBegun(h):
+		add(Interrupted, "submitted: no executor has claimed it", h.UpdatedAt)
+	case h.Status == schema.StatusInterrupted:
+		add(Interrupted, "interrupted: no executor has claimed it", h.UpdatedAt)
+	case h.Status == schema.StatusOrphaned:
+		add(Orphaned, "orphaned: its executor is gone", h.UpdatedAt)
+	}
+	for i := range list {
+		list[i].ID = idOf(h.Fleet, &list[i])
+	}
+	return list
+}
+
+// idOf is the same for as long as the reason lasts, whoever looks. The ids of calls and questions are other people's words, so that a
+// hash stands for them.
+func idOf(fleet string, r *Reason) string {
+	what := []string{fleet, r.Run, r.Kind, r.InterruptID, strconv.Itoa(int(r.Turn)), r.ToolCallID, strconv.Itoa(r.Occurrence)}
+	switch r.Kind {
+	case Waiting:
+		what = append(what, r.Wait.Position.ID) // a question may be asked again under its id
+	case Held, Overdue:
+		what = append(what, r.Since)
+	default:
+		what = append(what, strconv.FormatUint(uint64(r.Head.Epoch), 10))
+	}
+	sum := sha256.Sum256([]byte(strings.Join(what, "\x00")))
+	return r.Run + "." + r.Kind + "." + hex.EncodeToString(sum[:8])
+}
+
+// WaitText says what a run waits for.
+func WaitText(w *schema.OpenInterrupt, tool string) string {
+	var what string
+	switch w.Reason {
+	case schema.WaitToolApproval:
+		what = "for approval of " + cmp.Or(tool, "call "+w.ToolCallID)
+	case schema.WaitHumanInput:
+		what = "for an answer"
+	case schema.WaitExternalSystem:
+		what = "for another system"
+	case schema.WaitAuth:
+		what = "for a login"
+	default:
+		what = "for " + w.Reason
+	}
+	if w.Message != "" {
+		what += ": " + w.Message
+	}
+	return "waits " + what
+}
+
+// NeedsPerson reports whether nobody but a person ends it.
+func (r *Reason) NeedsPerson() bool {
+	switch r.Kind {
+	case Waiting:
+		return r.Wait != nil && r.Wait.Reason != schema.WaitExternalSystem
+	case Held, Quarantined, Parked, Incomplete:
+		return true
+	}
+	return false
+}
+
+// NeverBegun reports whether a run was submitted and no executor has claimed it yet: it was started and let go, and nothing else.
+func NeverBegun(h *schema.Head) bool {
+	return h.Status == schema.StatusInterrupted && h.Epoch == 1 && h.Counts.Events == 2
+}
+
+// Limit is how long work may take.
+func Limit(o *schema.Overdue) time.Duration {
+	return time.Duration(min(o.LimitMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
