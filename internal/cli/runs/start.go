@@ -241,6 +241,8 @@ func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 	case r != nil && r.Status == schema.StatusCompleted && r.Summary != "":
 		_, err := fmt.Fprintln(a.Stdout, output.Printable(r.Summary))
 		return err
+	case r != nil && r.Status == schema.StatusCompleted:
+		return a.Say(a.Stderr, "the run is completed, without output and without a summary; see what it did with: %s", cl.Prompt.Command("runs show "+said.Run))
 	case r != nil:
 		return nil
 	case a.Quiet:
