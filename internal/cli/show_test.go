@@ -119,6 +119,7 @@ func TestRunsShow_StoryOfARun(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &told))
 	require.Equal(t, 3, told.Turns)
 	require.Equal(t, 1, told.Takeovers)
+	require.NotEmpty(t, told.Story)
 	code, out, _ = w.ask("100", "", "runs", "show", "fix-login", "--turns", "1")
 	require.Zero(t, code)
 	require.Regexp(t, `… \d+ lines before: --turns 0 shows all`, out)
@@ -188,4 +189,37 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 			require.Equal(t, want, strings.Contains(out.String(), "\x1b["), variable)
 		}
 	})
+}
+
+// A pure call that was open at a takeover has two lines: what became of it there, and what the next executor made of it.
+func TestRunsShow_CallIsRunAgain_HasALineForEach(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	f := w.Fleet("ex-1", nil)
+	_, err := f.Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	call := publisher.ToolCall{ID: "a", Name: "search", Replay: publisher.Pure}
+	for _, last := range []bool{false, true} {
+		run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+		require.NoError(t, err)
+		turn := run.OpenTurn()
+		if turn == nil {
+			turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{})
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = turn.Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+			if !last {
+				cancel()
+				return publisher.ToolResult{}, ctx.Err()
+			}
+			return publisher.ToolResult{Result: []byte(`"found"`), Duration: time.Second}, nil
+		})
+		cancel()
+		require.Equal(t, last, err == nil, err)
+	}
+	code, out, complaints := w.ask("100", "", "runs", "show", "r1")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `submitted +by ex-1`, out)
+	require.Regexp(t, `(?s)search +no outcome: its executor was gone.*taken over.*search .* 1\.0s`, out)
 }

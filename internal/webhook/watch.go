@@ -26,8 +26,9 @@ const (
 	lookAgain = 30 * time.Second
 	// firstPause is the pause behind a post that was not taken; it doubles up to mostPause.
 	firstPause, mostPause = time.Second, 5 * time.Minute
-	// atOnce bounds the posts and reads side by side, and mostPosts those of one look.
-	atOnce, mostPosts = 4, 64
+	// atOnce bounds the posts and reads side by side, mostPosts the posts of one look, and mostAgain its reads of runs of which nothing was
+	// heard: of ten thousand that wait each is read every five minutes.
+	atOnce, mostPosts, mostAgain = 4, 64, 32
 )
 
 // Config says where to. All fields are required.
@@ -129,15 +130,24 @@ func (w *Watch) look(ctx context.Context) {
 	}
 	there := make(map[string]bool, len(candidates))
 	now := w.deps.Now()
+	var due, again []Candidate
+	for _, c := range candidates {
+		there[c.Run] = true
+		switch old := w.runs[c.Run]; {
+		case old == nil || old.changed != c.Changed:
+			due = append(due, c)
+		case now.Sub(old.looked) >= lookAgain:
+			again = append(again, c)
+		}
+	}
+	slices.SortFunc(again, func(a, b Candidate) int { return w.runs[a.Run].looked.Compare(w.runs[b.Run].looked) })
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for _, c := range candidates {
-		there[c.Run] = true
+	for _, c := range append(due, again[:min(len(again), mostAgain)]...) {
+		mu.Lock()
 		old := w.runs[c.Run]
-		if old != nil && old.changed == c.Changed && now.Sub(old.looked) < lookAgain {
-			continue
-		}
+		mu.Unlock()
 		group.Go(func() error {
 			h, err := w.deps.Head(ctx, c)
 			if err != nil {

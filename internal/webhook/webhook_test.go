@@ -61,6 +61,12 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.WriteHeader(code)
 }
 
+func (r *receiver) latest() map[string]any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
 func (r *receiver) got() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,10 +159,11 @@ func TestWatch_PersonIsNeeded_IsPostedOnceUntilTaken(t *testing.T) {
 		after(1500 * time.Millisecond)
 		require.Len(t, r.got(), 1)
 		require.Equal(t, int64(1), w.Stats().Pending.Load())
-		require.Equal(t, "io.waymark.run.attention.v1", r.last["type"])
-		require.Equal(t, "r1", r.last["subject"])
-		require.Equal(t, r.ids[0], r.last["id"])
-		require.Subset(t, r.last["data"], map[string]any{"why": "waits for an answer: Which one?", "kind": "waiting", "fleet": "default"})
+		last := r.latest()
+		require.Equal(t, "io.waymark.run.attention.v1", last["type"])
+		require.Equal(t, "r1", last["subject"])
+		require.Equal(t, r.got()[0], last["id"])
+		require.Subset(t, last["data"], map[string]any{"why": "waits for an answer: Which one?", "kind": "waiting", "fleet": "default"})
 		after(20 * time.Second) // pauses of 1, 2 and 4 seconds
 		require.Len(t, r.got(), 4)
 		require.Len(t, distinct(r.got()), 1, "always the same id")

@@ -37,6 +37,8 @@ type beat struct {
 	DurationMS *int64 `json:"duration_ms,omitzero"`
 	// Open: it is not over.
 	Open bool `json:"open,omitzero"`
+	// lost: its executor was gone before it had an outcome.
+	lost bool
 }
 
 // story collects the beats of a run from its events.
@@ -81,6 +83,10 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunOrphanedData:
 		s.say(&beat{Kind: storyTakeover, What: "orphaned", Detail: d.Executor + " fell silent", At: when})
 	case *schema.RunInterruptedData:
+		if len(s.beats) == 1 && s.state.Head.Epoch == 1 { // for an executor to claim
+			s.beats[0].What = "submitted"
+			return
+		}
 		s.say(&beat{Kind: storyRun, What: "let go", Detail: d.Reason, At: when})
 	case *schema.RunEndedData:
 		s.end(d, when)
@@ -116,10 +122,10 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 
 func (s *story) takeover(d *schema.RunResumedData, when string) {
 	for _, b := range s.calls {
-		b.Open = false
-		b.Detail = "no outcome: its executor was gone"
+		if b.Detail != callRequested {
+			b.Open, b.lost, b.Detail = false, true, "no outcome: its executor was gone"
+		}
 	}
-	clear(s.calls)
 	if s.turn != nil && s.turn.Open {
 		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
 		s.turn = nil
@@ -155,7 +161,7 @@ func (s *story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 	b.took(d.DurationMS, at)
 	for i, key := range keysOf(d) {
 		call := &d.Calls[i]
-		c := s.say(&beat{Kind: storyCall, Turn: d.Turn, What: call.Name, Detail: "requested", At: when, Open: true})
+		c := s.say(&beat{Kind: storyCall, Turn: d.Turn, What: call.Name, Detail: callRequested, At: when, Open: true})
 		if call.Error != nil {
 			c.Open, c.Detail = false, "not run: "+call.Error.Message
 			continue
@@ -192,7 +198,7 @@ func (s *story) turnEnded(d *schema.TurnEndedData, at time.Time) {
 }
 
 func (s *story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
-	if b := s.calls[v.Call]; b != nil { // it begins now
+	if b := s.calls[v.Call]; b != nil && !b.lost { // it begins now
 		b.At, b.Detail = when, "running"
 		s.beats = append(slices.DeleteFunc(s.beats, func(other *beat) bool { return other == b }), b)
 		return
@@ -206,9 +212,15 @@ func (s *story) closed(key schema.CallKey, detail string, duration int64, at tim
 		return
 	}
 	delete(s.calls, key)
+	if b.lost { // run again by the next executor, which need not have said so
+		b = s.say(&beat{Kind: storyCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(at.Add(-time.Duration(duration) * time.Millisecond))})
+	}
 	b.Open, b.Detail = false, detail
 	b.took(duration, at)
 }
+
+// callRequested is the detail of a call that no executor has begun.
+const callRequested = "requested"
 
 func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when string) {
 	name := key.ToolCallID
