@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/publisher/internal/send"
-	"github.com/waymarkio/waymark/publisher/internal/testhook"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -94,7 +93,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	f.presence.nc = f.nc
 	f.placing.Store(p)
 	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}
-	hooks := testhook.Of(ctx)
+	hooks := send.HooksOf(ctx)
 	if hooks.NoOutwait {
 		f.outwait = 0
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/publisher"
-	"github.com/waymarkio/waymark/publisher/internal/testhook"
+	"github.com/waymarkio/waymark/publisher/internal/send"
 )
 
 // Executor is an executor of a world that can be killed. Start, Stop and Kill are called from the test's goroutine.
@@ -43,7 +43,7 @@ func (e *Executor) Start() {
 	if e.live != nil {
 		return
 	}
-	live := e.w.serve(e.name, e.spec, e.change, testhook.Hooks{NoOutwait: true})
+	live := e.w.serve(e.name, e.spec, e.change, send.Hooks{NoOutwait: true})
 	e.live = live
 	e.w.mu.Lock()
 	e.instance = live.fleet.Instance()
@@ -120,7 +120,7 @@ type served struct {
 }
 
 // serve begins a life.
-func (w *World) serve(name string, spec publisher.ExecutorSpec, change func(*publisher.Config), hooks testhook.Hooks) *served {
+func (w *World) serve(name string, spec publisher.ExecutorSpec, change func(*publisher.Config), hooks send.Hooks) *served {
 	w.tb.Helper()
 	s := &served{conn: w.connect(nats.Name(name)), done: make(chan error, 1), log: w.log}
 	s.fleet = w.open(name, publisher.Config{Conn: s.conn}, change, hooks)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/publisher"
-	"github.com/waymarkio/waymark/publisher/internal/testhook"
+	"github.com/waymarkio/waymark/publisher/internal/send"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -152,7 +152,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	conn := w.connect(nats.Name("crash"))
 	l.stop = conn.Close
 	s := &served{conn: conn, done: make(chan error, 1), log: c.w.log}
-	s.fleet = w.open("crash", publisher.Config{Conn: conn}, c.spec.Config, testhook.Hooks{NoOutwait: true, Append: l.append})
+	s.fleet = w.open("crash", publisher.Config{Conn: conn}, c.spec.Config, send.Hooks{NoOutwait: true, Append: l.append})
 	done := make(chan struct{})
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
 		return c.agent(&Outside{outside: t.outside, life: l}), nil

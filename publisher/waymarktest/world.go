@@ -14,7 +14,7 @@ import (
 
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
-	"github.com/waymarkio/waymark/publisher/internal/testhook"
+	"github.com/waymarkio/waymark/publisher/internal/send"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -162,7 +162,7 @@ func (w *World) connect(opts ...nats.Option) *nats.Conn {
 func (w *World) Fleet(executor string, change func(*publisher.Config)) *publisher.Fleet {
 	w.tb.Helper()
 	cfg := publisher.Config{URL: w.URL(), Options: w.Options()}
-	f := w.open(executor, cfg, change, testhook.Hooks{NoOutwait: true})
+	f := w.open(executor, cfg, change, send.Hooks{NoOutwait: true})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fleets = append(w.fleets, f)
@@ -170,7 +170,7 @@ func (w *World) Fleet(executor string, change func(*publisher.Config)) *publishe
 }
 
 // open makes a handle of the fleet.
-func (w *World) open(executor string, cfg publisher.Config, change func(*publisher.Config), hooks testhook.Hooks) *publisher.Fleet {
+func (w *World) open(executor string, cfg publisher.Config, change func(*publisher.Config), hooks send.Hooks) *publisher.Fleet {
 	w.tb.Helper()
 	cfg.Fleet, cfg.Executor, cfg.Heartbeat, cfg.Logger = w.cfg.Fleet, executor, heartbeat, &w.log
 	if change != nil {
@@ -179,7 +179,7 @@ func (w *World) open(executor string, cfg publisher.Config, change func(*publish
 	ctx, cancel := w.context()
 	defer cancel()
 	// What an executor of this process left cannot begin a call any more: no takeover waits for it.
-	f, err := publisher.Connect(testhook.With(ctx, hooks), cfg)
+	f, err := publisher.Connect(send.WithHooks(ctx, hooks), cfg)
 	w.must(err, "connect executor %s", executor)
 	return f
 }

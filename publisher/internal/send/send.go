@@ -24,7 +24,7 @@ type Sender struct {
 	Refusals *permissions.Watch
 	// TryTimeout bounds the wait for one answer.
 	TryTimeout time.Duration
-	// Hook stands between the executor and the log in tests of agents; nil for none. See [testhook.Hooks].
+	// Hook stands between the executor and the log in tests of agents; nil for none. See [send.Hooks].
 	Hook func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
 }
 

@@ -1,0 +1,31 @@
+package send
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/eventlog"
+)
+
+// Hooks are what a test of an agent changes in its executor. They are handed to publisher.Connect with the context, so that no field of the
+// public configuration is a test's. The zero value changes nothing.
+type Hooks struct {
+	// NoOutwait begins a call at once behind a takeover: the test knows that the executor before is gone.
+	NoOutwait bool
+	// Append stands between the executor and the log: append stores the messages, events of one run. Nil calls it.
+	Append func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
+}
+
+type hooksKey struct{}
+
+// WithHooks returns a context that hands the hooks to publisher.Connect.
+func WithHooks(ctx context.Context, h Hooks) context.Context {
+	return context.WithValue(ctx, hooksKey{}, h)
+}
+
+// HooksOf returns the hooks of a context, the zero value for none.
+func HooksOf(ctx context.Context) Hooks {
+	h, _ := ctx.Value(hooksKey{}).(Hooks)
+	return h
+}
