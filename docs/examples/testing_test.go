@@ -35,6 +35,19 @@ func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
 	must("mod", "edit", "-replace=github.com/waymarkio/waymark="+root)
 	must("mod", "tidy")
 	must("test", "-count=1", "./...")
+	copyTo(t, dir, "testdata/planted.go.txt")
+	require.NoError(t, os.Rename(filepath.Join(dir, "testdata", "planted.go.txt"), filepath.Join(dir, "planted_test.go")))
+	for name, says := range map[string]string{
+		"EffectOutsideOfATool":         "it was made outside of a tool",
+		"HoldToolDeclaredPure":         `effect "mail to bob: Thank you." happened 2 times, and once without a crash: tool send_mail is pure`,
+		"AnswerUsedBeforeItIsRecorded": `effect "post draft 2" happened once, and never without a crash`,
+		"OutcomeMadeOfTheClock":        "two runs without a crash differ",
+	} {
+		out, err := run("test", "-count=1", "-run", "TestPlanted_"+name+"$", "./...")
+		require.Error(t, err, name)
+		require.Contains(t, out, says, name)
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "planted_test.go")))
 	for _, planted := range []struct{ was, is, says string }{
 		{"publisher.Hold", "publisher.Pure", `effect "mail to bob: Thank you." happened 2 times, and once without a crash: tool send_mail is pure`},
 		{"You answer mail.", "You answer mail politely.", "in turn 1 the model is shown another message 1"},
