@@ -247,7 +247,7 @@ golden: ## write a golden store of this version's stored formats, when one of th
 	WAYMARK_GOLDEN=write go test ./internal/harness/e2e -run TestEveryGoldenStore -count=1
 
 .PHONY: generate
-generate: ## write the generated files anew
+generate: ## write the generated files again
 	go generate ./...
 
 .PHONY: generate-check

@@ -70,7 +70,7 @@ func TestTheMappingRoutesEventsToTheShardOfTheirRun(t *testing.T) {
 }
 
 // TestAMappingIsAddedWithTheShards adds what the configuration shows in its comment, after shards were added to the fleet. The server
-// is started anew with it: one that is told to read its mappings again does not answer for JetStream afterwards.
+// is started again with it: one that is told to read its mappings again does not answer for JetStream afterwards.
 func TestAMappingIsAddedWithTheShards(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"one-node.conf", "sharded.conf"} {

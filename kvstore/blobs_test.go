@@ -254,7 +254,7 @@ func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
 	require.Len(t, b.idsOf(t, "his"), 2)
 	require.NoError(t, b.load(t, "his", "a secret of his"))
 	b.put(t, "his", "a secret of hers", false)
-	require.NoError(t, b.load(t, "his", "a secret of hers"), "what was described falsely is stored anew")
+	require.NoError(t, b.load(t, "his", "a secret of hers"), "what was described falsely is stored again")
 }
 
 // One object that somebody wrote by hand must not keep all runs from being removed.

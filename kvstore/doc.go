@@ -16,7 +16,7 @@
 //     updated or finalized.
 //   - An entry of the live index is erased only at the revision that was named: a run that came back to life has another.
 //   - A segment is created, never overwritten.
-//   - Nothing that should exist is made anew in silence: a fleet that was provisioned and misses its events,
+//   - Nothing that should exist is made again in silence: a fleet that was provisioned and misses its events,
 //     segments or blobs is [ErrStreamMissing]. Checkpoint buckets are derived, so they come back by themselves.
 //   - Every error of NATS is translated here, to the sentinels in errors.go; the original stays wrapped.
 //
@@ -26,7 +26,7 @@
 //	                                                           │
 //	                                       a flag differs ─────┼─▶ *ConfigError, with the command that mends it
 //	                                       events, segments or │
-//	                                       blobs are missing ──┴─▶ ErrStreamMissing, never made anew
+//	                                       blobs are missing ──┴─▶ ErrStreamMissing, never made again
 //
 // # On failure
 //

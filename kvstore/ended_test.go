@@ -139,7 +139,7 @@ func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
 	require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[0], Revision: revisions[0]}))
 	page, err := cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
 	require.NoError(t, err)
-	require.Len(t, page.Runs, 2, "it was put anew meanwhile")
+	require.Len(t, page.Runs, 2, "it was put again meanwhile")
 	for i, rev := range []schema.Revision{put[1].Revision, revisions[1], 0} {
 		require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[i], Revision: rev}))
 	}

@@ -18,7 +18,7 @@ var (
 	// if not 0, is that of the deletion; a put must name it.
 	ErrNotFound = errors.New("not found")
 	// ErrConflict is returned when the key's revision is not the one the caller named: somebody else wrote.
-	// Read the key again (fresh), and decide anew.
+	// Read the key again (fresh), and decide again.
 	ErrConflict = errors.New("revision conflict")
 	// ErrExists is returned when a segment is created that exists already. Read it, verify it, adopt it.
 	ErrExists = errors.New("already exists")

@@ -55,7 +55,7 @@ type FleetConfig struct {
 	// a new generation: runs stay where they began.
 	Shards int
 	// Replicas of every stream: 1 on a lone server, 3 on a cluster; 0 means 1. Going from 1 to more makes
-	// the checkpoint buckets and the stream of dead letters anew, because a stream with asynchronous persistence cannot be replicated: dead
+	// the checkpoint buckets and the stream of dead letters again, because a stream with asynchronous persistence cannot be replicated: dead
 	// letters of events that are still in the log come back, older ones do not.
 	Replicas int
 	// QuotaBytes bounds the event stream of each shard, as JetStream counts bytes; 0 means

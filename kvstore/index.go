@@ -18,7 +18,7 @@ const (
 	// IndexFormat is the format version of [IndexState].
 	IndexFormat = 1
 	// IndexVersion is the version of the index of runs that this binary writes and reads. A bucket whose index is of an
-	// earlier one is indexed anew.
+	// earlier one is indexed again.
 	IndexVersion = 1
 )
 
@@ -176,7 +176,7 @@ func (c *Checkpoints) IndexRevisions(ctx context.Context, keys ...string) ([]sch
 	return revisions, nil
 }
 
-// TakeIndex takes entries out of the index of runs, as far as they are not put anew behind the revision named: of a run that
+// TakeIndex takes entries out of the index of runs, as far as they are not put again behind the revision named: of a run that
 // came back to life, or was written to after its end. Call it before the checkpoint that says so is put. After kill -9 of a
 // lone server an entry can come back, which is harmless: it differs from the run's checkpoint.
 func (c *Checkpoints) TakeIndex(ctx context.Context, entries ...IndexAt) error {

@@ -25,7 +25,7 @@ type LiveEntry struct {
 	Live *schema.Live
 	// Revision of the entry, or of its erasure.
 	Revision schema.Revision
-	// Err says why the entry cannot be read: it wraps [ErrCorrupt], and the fold puts the entry anew from the run's checkpoint; or
+	// Err says why the entry cannot be read: it wraps [ErrCorrupt], and the fold puts the entry again from the run's checkpoint; or
 	// schema.ErrFormat for one of another version.
 	Err error
 }
@@ -76,7 +76,7 @@ func liveEntry(run string, e entry) LiveEntry {
 }
 
 // PutLive puts entries into the live index and returns their revisions. Call it before the first checkpoint of a run
-// is put, so that no live run is ever missing from the index, and again when an entry changes. An entry that is put anew
+// is put, so that no live run is ever missing from the index, and again when an entry changes. An entry that is put again
 // has a new revision, whatever it holds. The size of an entry is bounded by the caps of the head.
 //
 // An error names the first entry that was not put: [ErrConflict] when it was not at the revision named. Of those that were
@@ -224,7 +224,7 @@ func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) erro
 //	watching ──every entry once──▶ synced ──changes, in order──▶ … ──anything wrong──▶ broken
 //
 // A watch that broke is over: close it and begin another, which brings everything once more. That way nothing that
-// happened meanwhile is missed, not even that the bucket was deleted and made anew.
+// happened meanwhile is missed, not even that the bucket was deleted and made again.
 type LiveWatch struct {
 	bucket *bucket
 	follow *eventlog.Follower

@@ -56,7 +56,7 @@ func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
 	putMany(t, b, 20)
 	revisions := putLive(t, b, "run-00004", "run-00002", "run-00009", "unborn")
 	again := putLive(t, b, "run-00002")
-	require.Greater(t, again[0], revisions[1], "an entry put anew has a new revision")
+	require.Greater(t, again[0], revisions[1], "an entry put again has a new revision")
 	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
 	require.NoError(t, err)
 	kept, err := kv.History(t.Context(), schema.LiveKeyPrefix+"run-00002")

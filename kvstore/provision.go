@@ -23,7 +23,7 @@ const provisionTries = 8
 //
 // It returns [*ConfigError] (joined, when there are several) for a flag that somebody else changed;
 // [ErrStreamMissing] for a fleet that was provisioned and whose events, segments or blobs are gone, which is
-// an alarm and never repaired by making them anew; [ErrFull] when the server cannot reserve the quota;
+// an alarm and never repaired by making them again; [ErrFull] when the server cannot reserve the quota;
 // [ErrSettings] for a configuration out of range.
 func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) error {
 	if err := cfg.Validate(); err != nil {
@@ -77,7 +77,7 @@ type resource struct {
 	want jetstream.StreamConfig
 	// old is what earlier settings wanted; nil when there were none.
 	old *jetstream.StreamConfig
-	// truth must not be made anew once it existed.
+	// truth must not be made again once it existed.
 	truth bool
 	// existed: the fleet's marker says so.
 	existed bool
@@ -256,7 +256,7 @@ func (p *provisioner) ensure(ctx context.Context, r resource) error {
 	info, err := p.info(ctx, r.want.Name)
 	if errors.Is(err, ErrStreamMissing) {
 		if r.truth && r.existed {
-			return fmt.Errorf("%w: %s existed and holds what cannot be derived: restore it from a backup, it is not made anew",
+			return fmt.Errorf("%w: %s existed and holds what cannot be derived: restore it from a backup, it is not made again",
 				ErrStreamMissing, r.want.Name)
 		}
 		return p.create(ctx, r)

@@ -240,7 +240,7 @@ func TestMissingTruthIsAnAlarm(t *testing.T) {
 				require.ErrorContains(t, err, "backup")
 			}
 			_, err := b.js.Stream(t.Context(), stream)
-			require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "it was made anew")
+			require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "it was made again")
 		})
 	}
 }

@@ -68,7 +68,7 @@ type Usage struct {
 }
 
 // Incarnation returns the creation time of the event stream, as text. Another one than before means that
-// the stream was restored or made anew, and that stream sequences say nothing any more. It returns
+// the stream was restored or made again, and that stream sequences say nothing any more. It returns
 // [ErrStreamMissing].
 func (s *Shard) Incarnation(ctx context.Context) (string, error) {
 	u, err := s.Usage(ctx)

@@ -94,7 +94,7 @@ func kvBase(bucket, description string, replicas int, history int64) jetstream.S
 }
 
 // firstRevision is where the revisions of a bucket begin that is made at a time: at the microseconds since 1970, which are exact in every
-// JSON reader until 2255. A bucket that is deleted and made anew would begin at 1 again, and whoever still holds a revision of the one
+// JSON reader until 2255. A bucket that is deleted and made again would begin at 1 again, and whoever still holds a revision of the one
 // before (a worker that stood still, with a put that was not sent yet) could meet its own number under the same key: compare-and-set
 // would take another value for the one that it had read. No bucket is written a million times a second, so the numbers of a later one are all new.
 func firstRevision(made time.Time) uint64 {

@@ -261,7 +261,7 @@ func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
 	}
 	tests := map[string]struct {
 		before func(w *world, offer publisher.Offer)
-		// reread: the taker reads the offers anew.
+		// reread: the taker reads the offers again.
 		by     string
 		reread bool
 		epoch  schema.Epoch

@@ -83,7 +83,7 @@ func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
 		return err == nil
 	}, patience, 10*time.Millisecond)
 	require.Equal(t, "r1", run.ID())
-	require.Equal(t, schema.Epoch(2), run.Epoch(), "the claim is continued, not made anew")
+	require.Equal(t, schema.Epoch(2), run.Epoch(), "the claim is continued, not made again")
 }
 
 func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {

@@ -72,7 +72,7 @@ func TestARunThatCannotBeTakenInHandHoldsNoOtherUp(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"r2", "r3"}, got[:min(2, len(got))], "they are claimed although r1 fails")
 	require.Len(t, got, 3, "r1 is not forgotten")
-	require.Equal(t, schema.Epoch(2), w.fold("r1").Head.Epoch, "its claim is continued, not made anew")
+	require.Equal(t, schema.Epoch(2), w.fold("r1").Head.Epoch, "its claim is continued, not made again")
 }
 
 func TestARunThatCannotBeTakenInHandIsGivenBackInTheEnd(t *testing.T) {

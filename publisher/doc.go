@@ -77,7 +77,7 @@
 // # What becomes of a call
 //
 // [Turn.Tool] looks at the record, does the first of these that applies, and looks again. What it decides is recorded
-// before it is acted on, and a decision that something else outran is made anew.
+// before it is acted on, and a decision that something else outran is made again.
 //
 //	not recorded                        tool.called is published, as requested if there is a Policy
 //	recorded otherwise                  ErrDiverged, with both sides

@@ -11,7 +11,7 @@ import (
 )
 
 // settleDoubt settles a call in doubt as its record and its policy say. What is to be done with the call is decided
-// anew afterwards, by what is recorded then.
+// again afterwards, by what is recorded then.
 func (c *callRunner) settleDoubt(ctx context.Context) error {
 	settled := schema.ToolSettledData{
 		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, How: schema.SettledRerun, By: c.run.fleet.cfg.Executor,
@@ -79,7 +79,7 @@ func (c *callRunner) idempotencyKey() string {
 var errOutdated = errors.New("the call changed meanwhile")
 
 // settle publishes a settlement. When the call changed meanwhile nothing is settled, and that is no error: it is to be
-// decided anew.
+// decided again.
 func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData) error {
 	err := c.run.publishNow(ctx, draft{data: settled, turn: c.key.Turn})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var updateDrawing = flag.Bool("update", false, "write the drawing in docs/executors.md anew")
+var updateDrawing = flag.Bool("update", false, "write the drawing in docs/executors.md again")
 
 // drawTransitions is the page's table of what an executor does with a run, and the drawing of it.
 func drawTransitions() string {
@@ -72,5 +72,5 @@ func TestTheDrawingOfAnExecutorIsWhatItDoes(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(before+begin+drawTransitions()+end+after), 0o644))
 		return
 	}
-	require.Equal(t, drawTransitions(), got, "go test ./publisher -run Drawing -update writes it anew")
+	require.Equal(t, drawTransitions(), got, "go test ./publisher -run Drawing -update writes it again")
 }

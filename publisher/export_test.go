@@ -82,7 +82,7 @@ func KnowShards(f *Fleet, generations ...int) {
 // RedactValue is what a redaction makes of a value that is not Waymark's own.
 func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r).value(in) }
 
-// DistrustPlacing makes the next start read the fleet's shards anew.
+// DistrustPlacing makes the next start read the fleet's shards again.
 func DistrustPlacing(f *Fleet) { f.outdated() }
 
 // Die ends a handle with an error, as what is found in its log does.

@@ -25,7 +25,7 @@ func (a *appender) late(ctx context.Context, drafts []draft, fenced error) error
 }
 
 // offerLate publishes one outcome behind the newest event of the run, if the fold takes it as evidence there. Not for a
-// call that was settled or run anew meanwhile: that would be one dead letter more.
+// call that was settled or run again meanwhile: that would be one dead letter more.
 func (a *appender) offerLate(ctx context.Context, d *draft) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.PublishTimeout)
 	defer cancel()

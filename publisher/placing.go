@@ -62,7 +62,7 @@ func (f *Fleet) insistOnPlacing(ctx context.Context) (*placing, error) {
 	return p, err
 }
 
-// outdated makes the next start read the settings anew.
+// outdated makes the next start read the settings again.
 func (f *Fleet) outdated() {
 	p := f.placing.Load()
 	old := *p

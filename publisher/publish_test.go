@@ -245,7 +245,7 @@ func TestLostLogIsARegression(t *testing.T) {
 			t.Helper()
 			require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("r1"))))
 		},
-		"when the stream was made anew": func(t *testing.T, w *world, s jetstream.Stream) {
+		"when the stream was made again": func(t *testing.T, w *world, s jetstream.Stream) {
 			t.Helper()
 			cfg := s.CachedInfo().Config
 			require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))

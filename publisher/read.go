@@ -137,7 +137,7 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
 }
 
-// place follows the stream sequences of one answer. They rise, save where the log was damaged or made anew after
+// place follows the stream sequences of one answer. They rise, save where the log was damaged or made again after
 // older events had been sealed: then they begin again, with events that come behind everything before them.
 type place struct{ last schema.StreamSequence }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestARunWhoseLogBeginsAgainIsResumed: the event stream was lost and made anew, what was sealed is there, and new events
+// TestARunWhoseLogBeginsAgainIsResumed: the event stream was lost and made again, what was sealed is there, and new events
 // stand at sequences below it.
 func TestARunWhoseLogBeginsAgainIsResumed(t *testing.T) {
 	t.Parallel()

@@ -111,7 +111,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	return r, nil
 }
 
-// rebuild reads the run anew from the daemon, because the log no longer shows the message that the handle knows: the
+// rebuild reads the run again from the daemon, because the log no longer shows the message that the handle knows: the
 // purger purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
 func (a *appender) rebuild(ctx context.Context, items []*item) error {
 	before, beforeID := a.ledger.end()

@@ -210,7 +210,7 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			if err := c.settleDoubt(ctx); err != nil {
 				return ToolResult{}, err
 			}
-			continue // decided anew with what is recorded now
+			continue // decided again with what is recorded now
 		case c.stage == running && !c.open.Replay.Rerunnable():
 			// This handle ran it and did not learn the outcome.
 			return ToolResult{}, c.run.held(c.open, "")

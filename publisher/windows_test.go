@@ -245,7 +245,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 			require.ErrorIs(t, err, context.Canceled)
 			require.Len(t, o.keys(), 1)
 
-			// It starts anew and continues the same epoch: nobody can know what it did, so it is not done again.
+			// It starts again and continues the same epoch: nobody can know what it did, so it is not done again.
 			again, err := f.Resume(t.Context(), "r1", taken)
 			require.NoError(t, err)
 			require.Equal(t, next.Epoch(), again.Epoch())

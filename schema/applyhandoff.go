@@ -13,7 +13,7 @@ func (h *Head) handoffOffered(e *Event, p *place, d *HandoffOfferedData) Verdict
 	}
 	switch i := h.openHandoff(o.HandoffID); {
 	case i >= 0 && h.Handoffs[i].Status == HandoffStatusAccepted:
-		return rejected(ReasonHandoffTaken, "hand-off %.80q was accepted by %.80q and cannot be offered anew", o.HandoffID, h.Handoffs[i].By)
+		return rejected(ReasonHandoffTaken, "hand-off %.80q was accepted by %.80q and cannot be offered again", o.HandoffID, h.Handoffs[i].By)
 	case i >= 0:
 		h.Handoffs[i] = o
 	case len(h.Handoffs) >= MaxHandoffs:

@@ -58,7 +58,7 @@ const (
 	ReasonUnknownInterrupt Reason = "unknown_interrupt"
 	// ReasonUnknownHandoff answers an offer that the run has not open.
 	ReasonUnknownHandoff Reason = "unknown_handoff"
-	// ReasonHandoffTaken accepts, declines or makes anew an offer that was accepted, or accepts another than was made.
+	// ReasonHandoffTaken accepts, declines or makes again an offer that was accepted, or accepts another than was made.
 	ReasonHandoffTaken Reason = "handoff_taken"
 	// ReasonSignal: a signal with the id of an open one, or the consumption of one that is not open.
 	ReasonSignal Reason = "signal"

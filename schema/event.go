@@ -216,7 +216,7 @@ func EventID(run string, epoch Epoch, seq Sequence, content Hash) string {
 		hex.EncodeToString(content[:4])
 }
 
-// ControlID is the id of a control event. The nonce is made anew only after the event's CAS was refused.
+// ControlID is the id of a control event. The nonce is made again only after the event's CAS was refused.
 func ControlID(run string, epoch Epoch, nonce string) string {
 	return run + "." + strconv.FormatUint(uint64(epoch), 10) + ".c." + nonce
 }

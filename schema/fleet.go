@@ -275,7 +275,7 @@ func HeartbeatSubject(fleet, executor string) string {
 func ReplicaSubject(fleet string) string { return "waymark.replicas." + fleet }
 
 // SettingsSubject is where it is told, over core NATS and at most once, that the fleet's shards were changed: whoever
-// knows them may read the settings anew. The message says nothing.
+// knows them may read the settings again. The message says nothing.
 func SettingsSubject(fleet string) string { return "waymark.settings." + fleet }
 
 // NoticeSubject is where an executor is told of what others wrote into its runs.

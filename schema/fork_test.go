@@ -55,7 +55,7 @@ func TestAForkBeginsWhereItsBaseStood(t *testing.T) {
 
 	f.write(&schema.ToolSettledData{ToolCallID: "c2", How: schema.SettledAbandoned}, 2)
 	require.Empty(t, f.head.OpenCalls)
-	require.Equal(t, schema.Applied, f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("anew")}}, 2).Kind, "its turn may be begun anew")
+	require.Equal(t, schema.Applied, f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("again")}}, 2).Kind, "its turn may be begun again")
 	require.Equal(t, schema.Applied, f.write(&schema.TurnEndedData{Turn: 2}, 2).Kind)
 	require.Zero(t, f.head.Counts.DeadLetters)
 }
@@ -67,7 +67,7 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 		base.Apply(schema.NoKeys, &r.log[i])
 	}
 	f := forkOf(t, schema.BaseOf(schema.Point{}, int64(len(r.log)), &base.Head, nil))
-	f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("anew")}}, 2)
+	f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("again")}}, 2)
 	f.write(&schema.ToolCalledData{ToolCallID: "c3", Name: "read", Replay: schema.ReplayPure}, 2)
 
 	s := schema.NewState(f.w.Fleet, "fork-1")
@@ -82,7 +82,7 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 	for _, m := range s.Messages {
 		texts = append(texts, *m.Parts[0].Content)
 	}
-	require.Equal(t, []string{"go", "done", "anew"}, texts, "the message of the turn that was begun anew is superseded")
+	require.Equal(t, []string{"go", "done", "again"}, texts, "the message of the turn that was begun again is superseded")
 	require.Len(t, s.Calls, 3)
 	require.True(t, s.Calls[1].InDoubt)
 	require.Len(t, s.Turns, 2)

@@ -128,7 +128,7 @@ func headerOf(m map[string]string) map[string][]string {
 	return header
 }
 
-// readGolden compares got with the file, or writes it anew under -update.
+// readGolden compares got with the file, or writes it again under -update.
 func readGolden(t *testing.T, name string, got golden) golden {
 	t.Helper()
 	path := filepath.Join("testdata", "cloudevents", name)

@@ -394,7 +394,7 @@ type Checkpoint struct {
 	Head
 	Segments SegmentIndex `json:"segments,omitzero"`
 	// Incarnation names the event stream the positions are of: its creation time. Another incarnation means
-	// that the stream was restored or made anew.
+	// that the stream was restored or made again.
 	Incarnation string `json:"incarnation,omitzero"`
 	// TailBytes is the size of the run's events after the last segment.
 	TailBytes int64 `json:"tail_bytes,omitzero"`

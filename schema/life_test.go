@@ -245,7 +245,7 @@ func (r *lifeRow) drawn() string {
 }
 
 // TestTheDrawingOfARunsLifeIsWhatTheFoldDoes derives the page's drawing and table from the fold: every event in every
-// state. go test ./schema -update writes them anew.
+// state. go test ./schema -update writes them again.
 func TestTheDrawingOfARunsLifeIsWhatTheFoldDoes(t *testing.T) {
 	rows := lifeTable(t)
 	var b strings.Builder
@@ -311,5 +311,5 @@ func requireGenerated(t *testing.T, file, part, want string) {
 		require.NoError(t, os.WriteFile(file, []byte(before+begin+want+end+after), 0o644))
 		return
 	}
-	require.Equal(t, want, got, "go test ./schema -update writes it anew")
+	require.Equal(t, want, got, "go test ./schema -update writes it again")
 }

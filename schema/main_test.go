@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// update writes the golden files and transcripts anew instead of comparing with them.
-var update = flag.Bool("update", false, "write golden files and transcripts anew")
+// update writes the golden files and transcripts again instead of comparing with them.
+var update = flag.Bool("update", false, "write golden files and transcripts again")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -62,7 +62,7 @@ func TestASealedEventIsRefusedForWhatReadingItWouldRefuse(t *testing.T) {
 // Who published an event may use its data again: a head that was told of it does not change with it.
 func TestAHeadKeepsNothingOfTheDataItIsToldOf(t *testing.T) {
 	for i := range samples() {
-		data := samples()[i] // made anew: they share what they refer to
+		data := samples()[i] // made again: they share what they refer to
 		t.Run(data.EventName(), func(t *testing.T) {
 			w := schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1}
 			head := schema.NewHead("f", "r1")

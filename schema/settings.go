@@ -21,7 +21,7 @@ type FleetSettings struct {
 	// Generations are the numbers of shards that runs were spread over, oldest first, at most kvstore.MaxGenerations different ones. The first
 	// never changes, and may be there once more; the others are there once. The last is current.
 	Generations []int `json:"generations"`
-	// Provisioned shards: those below this number existed once, and are never made anew.
+	// Provisioned shards: those below this number existed once, and are never made again.
 	Provisioned int `json:"provisioned_shards"`
 	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of kvstore.FleetConfig.
 	Replicas          int   `json:"replicas"`

@@ -20,7 +20,7 @@ import (
 
 // Transcripts are files of testdata/fold: the first line tells the story, a line is an event that comes in,
 // and the lines below it, indented, are what the fold made of it: the verdict, then the members of the head
-// that changed. go test ./schema -update writes them anew.
+// that changed. go test ./schema -update writes them again.
 //
 //	write [turn=N] [as=EXECUTOR] TYPE [DATA]   by the executor that holds the run, or held it
 //	hold …                  as write, but the message is lost on its way …

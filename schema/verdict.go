@@ -16,7 +16,7 @@ const (
 	// Rejected: the event was refused for Reason and belongs to the dead letters.
 	Rejected
 	// Regressed: another event stands at the head's position. The log was damaged and its sequences are
-	// re-used: nothing was changed, the caller must read the run anew from the log's beginning.
+	// re-used: nothing was changed, the caller must read the run again from the log's beginning.
 	Regressed
 	// Skipped: the record is a mark and no event of the run; see [Placed]. Only the position moved.
 	Skipped

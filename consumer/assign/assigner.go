@@ -247,7 +247,7 @@ func (a *Assigner) settled(p *peer, now time.Time) bool {
 	return now.Sub(p.first) >= settling || p.first.Sub(a.began) < settling
 }
 
-// assign computes the assignment anew if the replicas that count changed. Under a.mu.
+// assign computes the assignment again if the replicas that count changed. Under a.mu.
 func (a *Assigner) assign() {
 	now, counted := a.now(), []string{a.id}
 	for id, p := range a.peers {
@@ -273,7 +273,7 @@ func (a *Assigner) assign() {
 		s.other = time.Time{}
 		a.wake(i)
 	}
-	a.log.Info().Int("replicas", len(counted)).Int("mine", mine).Int("shards", a.shards).Msg("shards are shared anew")
+	a.log.Info().Int("replicas", len(counted)).Int("mine", mine).Int("shards", a.shards).Msg("shards are shared again")
 }
 
 // wake tells the fold worker of a shard to look at the lease. Under a.mu.

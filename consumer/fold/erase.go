@@ -43,7 +43,7 @@ func (s *term) erasure(ctx context.Context, run, mark string) (*schema.Erasure, 
 	return nil, nil
 }
 
-// eraseRefolded looks for the removal of a run that was folded anew, from a log that has a mark.
+// eraseRefolded looks for the removal of a run that was folded again, from a log that has a mark.
 func (s *term) eraseRefolded(ctx context.Context, r *run) error {
 	if r.mark == "" {
 		return nil
@@ -99,7 +99,7 @@ func (s *term) lookErased(ctx context.Context, id string) error {
 	return nil
 }
 
-// disown folds a run anew whose checkpoint says that it was removed, when there is no record of that: a checkpoint alone removes nothing.
+// disown folds a run again whose checkpoint says that it was removed, when there is no record of that: a checkpoint alone removes nothing.
 func (s *term) disown(ctx context.Context, id string) error {
 	c, _, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) || err == nil && c.Status != schema.StatusErased {

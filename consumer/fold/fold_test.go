@@ -360,7 +360,7 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	_, err = w.JS.Publish(t.Context(), w.Names.EventSubject("run-1"), []byte("another one"))
 	require.NoError(t, err)
 	w.Fold(fold.Config{})
-	c := w.Await("folded anew", func(c *schema.Checkpoint) bool { return c.Sequence == 3 && c.Counts.DeadLetters == 1 })
+	c := w.Await("folded again", func(c *schema.Checkpoint) bool { return c.Sequence == 3 && c.Counts.DeadLetters == 1 })
 	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
 }
 
@@ -408,7 +408,7 @@ func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
 	require.NoError(t, err)
 	f, _ := w.Fold(fold.Config{})
 	at := x.TurnOf(10)
-	c := w.Await("folded anew", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	c := w.Await("folded again", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Equal(t, x.Model(), c.Head)
 	require.Empty(t, c.Lost, "all of it was met again")
 	require.Equal(t, int64(1), f.Stats().Regressions.Load())

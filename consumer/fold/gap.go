@@ -63,7 +63,7 @@ func (s *term) fillGap(ctx context.Context, r *run, a *message, fold func(*messa
 	return nil
 }
 
-// follow folds a run anew whose end the log has lost: the server compared a message with an earlier one than was folded last, and that
+// follow folds a run again whose end the log has lost: the server compared a message with an earlier one than was folded last, and that
 // is there no more. Whoever reads the run now does not know of it; what was lost the checkpoint names.
 func (s *term) follow(ctx context.Context, r *run, a *message) error {
 	h := &r.head
@@ -76,7 +76,7 @@ func (s *term) follow(ctx context.Context, r *run, a *message) error {
 	was := *h
 	s.stats.Regressions.Add(1)
 	s.log.Error().Str(logkey.Run, r.id).Uint64(logkey.Position, uint64(was.Position.Stream)).Uint64("behind", uint64(a.Record.Behind)).
-		Msg("the log lost the end of a run, folding the run anew")
+		Msg("the log lost the end of a run, folding the run again")
 	if err := s.refold(ctx, r, a.Record.Stream); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *term) follow(ctx context.Context, r *run, a *message) error {
 	return nil
 }
 
-// observe folds a record of a run that is folded anew, and what is missing before it.
+// observe folds a record of a run that is folded again, and what is missing before it.
 func (s *term) observe(ctx context.Context, r *run, rec *schema.Record) error {
 	keys, err := s.keys.Keys(ctx)
 	if err != nil {

@@ -192,12 +192,12 @@ func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kv
 	return puts
 }
 
-// begin begins an index where there is none: as all runs come anew, from checkpoints that are of another log or from none.
+// begin begins an index where there is none: as all runs come again, from checkpoints that are of another log or from none.
 func (x *runIndex) begin(ctx context.Context, distrust, rebuild bool) error {
 	var err error
 	switch {
 	case distrust:
-		// What is there is of another log, and every run comes anew.
+		// What is there is of another log, and every run comes again.
 		if err := x.clear(ctx); err != nil {
 			return err
 		}

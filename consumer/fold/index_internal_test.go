@@ -205,7 +205,7 @@ func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 	})
 }
 
-// A run that is folded anew is listed as what it was until the fold says otherwise, and not in two places then.
+// A run that is folded again is listed as what it was until the fold says otherwise, and not in two places then.
 func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -237,10 +237,10 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	x := r.fetch(s)
 	x.index.ended = "somewhere"
 	require.NoError(t, s.refold(t.Context(), x, x.head.Position.Stream+1))
-	require.Equal(t, "somewhere", x.index.ended, "what is in memory is known, however it is folded anew")
+	require.Equal(t, "somewhere", x.index.ended, "what is in memory is known, however it is folded again")
 }
 
-// Who folds everything anew clears the index and may be gone before it is through. The next one finds checkpoints of runs that
+// Who folds everything again clears the index and may be gone before it is through. The next one finds checkpoints of runs that
 // the cleared index has no more.
 func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	t.Parallel()

@@ -143,9 +143,9 @@ func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 	for i, res := range x.shard.Checkpoints.EraseLive(ctx, entries...) {
 		switch {
 		case errors.Is(res.Err, kvstore.ErrConflict):
-			// Somebody put it anew. If that was no worker, who compares the index with the checkpoints mends it.
+			// Somebody put it again. If that was no worker, who compares the index with the checkpoints mends it.
 			x.stats.LiveConflicts.Add(1)
-			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put anew")
+			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put again")
 		case res.Err != nil:
 			return res.Err
 		default:
@@ -378,7 +378,7 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 	return nil
 }
 
-// restore folds a run anew whose checkpoint is gone or cannot be read, and puts it.
+// restore folds a run again whose checkpoint is gone or cannot be read, and puts it.
 func (s *term) restore(ctx context.Context, id string) (*run, error) {
 	s.cache.drop(id)
 	// Up to where the log is folded; what comes behind that comes by itself.

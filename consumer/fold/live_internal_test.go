@@ -149,7 +149,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	}
 	w.roster = again
 	missing.Own(&schema.TurnStartedData{Turn: 1})
-	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it anew")
+	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it again")
 	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
 	for _, r := range []*lifeRun{ended, left, w.unwritten("nobody")} {
 		r.erased()
@@ -410,7 +410,7 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	claim("request", "q4")
 	claim("claim", "q5")
 	claim("claim", "q6")
-	require.Equal(t, liveness.Counts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins anew")
+	require.Equal(t, liveness.Counts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins again")
 	claim("claim", "q7")
 	next(t, msgs)
 	require.Equal(t, int64(1), w.worker.stats.Quarantined.Load())

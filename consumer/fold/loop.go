@@ -353,7 +353,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		}
 		b.last = a.prepared.Position()
 		if r.dirty {
-			b.touched[id] = r // folded anew, from segments that have this event
+			b.touched[id] = r // folded again, from segments that have this event
 		}
 		return nil
 	case schema.Regressed:

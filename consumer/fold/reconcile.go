@@ -42,7 +42,7 @@ func (s *term) reconcile(ctx context.Context) error {
 	return s.safeMark.move(ctx, &s.mark)
 }
 
-// checkBucket notices a checkpoint bucket that was deleted or made anew while nothing had to be put.
+// checkBucket notices a checkpoint bucket that was deleted or made again while nothing had to be put.
 func (s *term) checkBucket(ctx context.Context) error {
 	_, rev, err := s.shard.Checkpoints.Watermark(ctx)
 	if errors.Is(err, kvstore.ErrNotFound) && s.mark.Position.Stream == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
+// load returns the run from memory, from its checkpoint, or folded again when the checkpoint cannot be trusted.
 func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, error) {
 	if r := s.cache.get(id); r != nil {
 		return r, nil
@@ -42,7 +42,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		r.head, r.segments, r.lost = c.Head, c.Segments, c.Lost
 		r.enter()
 		if s.index.state.Folding {
-			// The index was begun anew, perhaps by a term that trusted nothing and got no further than this event: that a run
+			// The index was begun again, perhaps by a term that trusted nothing and got no further than this event: that a run
 			// has a checkpoint does not say that the index has the run.
 			r.index.unsure, r.dirty = true, true
 		}
@@ -50,7 +50,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
-		s.log.Warn().Str(logkey.Run, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
+		s.log.Warn().Str(logkey.Run, id).Err(err).Msg("checkpoint not trusted, folding the run again")
 		if c != nil {
 			r.lost = c.Lost
 		}
@@ -58,12 +58,12 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	case errors.Is(err, kvstore.ErrNotFound):
 		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
 		err = nil
-		anew := s.distrust || !a.First
-		if !anew && s.purger.PurgedBefore() {
+		again := s.distrust || !a.First
+		if !again && s.purger.PurgedBefore() {
 			// A crash may have brought the first message back and not what was purged behind it.
-			anew, err = s.sealer.sealedBeyond(ctx, id, 0)
+			again, err = s.sealer.sealedBeyond(ctx, id, 0)
 		}
-		if err == nil && anew {
+		if err == nil && again {
 			err = s.refold(ctx, r, a.Record.Stream)
 		}
 	}

@@ -24,7 +24,7 @@ type run struct {
 	tail tailbuffer
 	// cuts are the ends of segments to come, in order; see [run.observe].
 	cuts []cut
-	// uncut: the tail was loaded too large to know its cuts; the run must be folded anew before it is sealed.
+	// uncut: the tail was loaded too large to know its cuts; the run must be folded again before it is sealed.
 	uncut bool
 	// lost are events that an earlier checkpoint had folded and that were not met again.
 	lost []schema.Gap
@@ -44,9 +44,9 @@ type run struct {
 	loaded schema.StreamSequence
 	// uncovered counts the boundaries that were accepted since then.
 	uncovered int64
-	// refolded: the run was folded anew, from the segments that could be used.
+	// refolded: the run was folded again, from the segments that could be used.
 	refolded bool
-	// sealed names what segments hold that the log may still bring, after the run was folded anew: damage may have
+	// sealed names what segments hold that the log may still bring, after the run was folded again: damage may have
 	// freed the sequences behind it, and others may stand there now.
 	sealed map[schema.StreamSequence]string
 	// confirmed is where the leader last said that it has not what is missing, either.
@@ -136,7 +136,7 @@ func (r *run) erase(fleet, when string) {
 	r.dirty = true
 }
 
-// noteLost names the events that a head had folded and that this run, folded anew, does not have. What a checkpoint shares is not changed.
+// noteLost names the events that a head had folded and that this run, folded again, does not have. What a checkpoint shares is not changed.
 func (r *run) noteLost(was *schema.Head) {
 	r.lost = append(slices.Clone(r.lost), replay.LostSince(was, &r.head)...)
 }

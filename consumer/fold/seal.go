@@ -29,7 +29,7 @@ type sealer struct {
 	purger *purge.Purger
 	stats  *Stats
 	log    zerolog.Logger
-	// refold makes a run anew from its segments and the log, up to the record before stream until.
+	// refold makes a run again from its segments and the log, up to the record before stream until.
 	refold func(ctx context.Context, r *run, until schema.StreamSequence) error
 }
 
@@ -38,7 +38,7 @@ type sealer struct {
 func (x *sealer) seal(ctx context.Context, r *run) error {
 	if r.uncut {
 		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
-			return fmt.Errorf("run %s: fold anew to seal: %w", r.id, err)
+			return fmt.Errorf("run %s: fold again to seal: %w", r.id, err)
 		}
 	}
 	if len(r.cuts) == 0 {
@@ -55,9 +55,9 @@ func (x *sealer) seal(ctx context.Context, r *run) error {
 		}
 	}
 	if errors.Is(err, errRecut) {
-		// The cuts of what is behind it are found by folding anew, which takes it in.
+		// The cuts of what is behind it are found by folding again, which takes it in.
 		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
-			return fmt.Errorf("run %s: fold anew to adopt a segment: %w", r.id, err)
+			return fmt.Errorf("run %s: fold again to adopt a segment: %w", r.id, err)
 		}
 		err = x.sealCuts(ctx, r)
 	}
@@ -239,7 +239,7 @@ func (x *sealer) adopt(ctx context.Context, r *run, want schema.SegmentInfo, sto
 // errOnlyCopy says that a segment behind a damaged or lost one has events that the log has no more.
 var errOnlyCopy = errors.New("the segment has events that the log has no more, and one before it is damaged or lost: restore that from a backup")
 
-// keepsNext refuses to store a segment of a run that was folded anew where the next one is there already and continues
+// keepsNext refuses to store a segment of a run that was folded again where the next one is there already and continues
 // another: the one in between was lost, and what follows it may be the only copy of its events.
 func (x *sealer) keepsNext(ctx context.Context, run string, next int, digest string) error {
 	stored, err := x.shard.Segments.GetFresh(ctx, run, next)
@@ -291,7 +291,7 @@ func (x *sealer) stillInLog(ctx context.Context, run string, number int, stored 
 	return nil
 }
 
-// refold makes a run's head anew from its segments and the log, up to the record before stream until. It is for a
+// refold makes a run's head again from its segments and the log, up to the record before stream until. It is for a
 // checkpoint that is missing, corrupt or of another log.
 func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)

@@ -50,7 +50,7 @@ type Stats struct {
 	// Failures that ended a term, the two below included.
 	Failures atomic.Int64
 	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
-	// stayed because they were put anew before they were erased.
+	// stayed because they were put again before they were erased.
 	LivePuts, LiveMended, LiveConflicts atomic.Int64
 	// IndexPuts counts entries put into the index of runs.
 	IndexPuts atomic.Int64
@@ -221,7 +221,7 @@ func (f *Worker) Run(ctx context.Context) error {
 		case errors.Is(err, errRegressed):
 			f.stats.Regressions.Add(1)
 			f.fromStart = true
-			f.log.Error().Err(err).Msg("log regressed, folding it anew from its beginning")
+			f.log.Error().Err(err).Msg("log regressed, folding it again from its beginning")
 		default:
 			f.log.Warn().Err(err).Msg("fold interrupted, trying again")
 		}
@@ -283,7 +283,7 @@ type term struct {
 	mark        kvstore.Watermark
 	markRev     schema.Revision
 	pace        pace
-	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
+	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded again from segments and log.
 	rebuild bool
 	// distrust: stored checkpoints are of another log and are replaced, not read.
 	distrust bool
@@ -338,7 +338,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	s.letters.incarnation = s.incarnation
 	s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
 	if errors.Is(err, kvstore.ErrStreamMissing) && f.cfg.Reprovision != nil {
-		f.log.Error().Err(err).Msg("checkpoint bucket is gone, making it anew")
+		f.log.Error().Err(err).Msg("checkpoint bucket is gone, making it again")
 		if err := f.cfg.Reprovision(ctx); err != nil {
 			return nil, err
 		}

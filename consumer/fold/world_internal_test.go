@@ -57,7 +57,7 @@ func (w *lifeWorld) fold(cfg Config) func() {
 	return w.Go(w.worker.Run)
 }
 
-// watchAgain has the live index read anew, as happens from time to time.
+// watchAgain has the live index read again, as happens from time to time.
 func (w *lifeWorld) watchAgain() {
 	w.TB.Helper()
 	w.unwatch()

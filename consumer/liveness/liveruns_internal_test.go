@@ -107,7 +107,7 @@ func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
 	same, again := fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20)
 	again.Epoch = 2
 	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Live: &same, Revision: 1})
-	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &again, Revision: 2}) // a bucket made anew counts from 1
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &again, Revision: 2}) // a bucket made again counts from 1
 	r.sync(0)
 	require.True(t, r.Synced())
 	got, total := r.Claimable(fleettest.Noon, Want{})

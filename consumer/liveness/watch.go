@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// watchAnew is how often the live index is read anew although nothing is known to be wrong: a watch that fell far
+	// watchAnew is how often the live index is read again although nothing is known to be wrong: a watch that fell far
 	// behind may have missed that an entry was erased.
 	watchAnew = 5 * time.Minute
 	// watchWait and watchMaxWait are how long a broken watch is not begun again.
@@ -25,7 +25,7 @@ const (
 )
 
 // errAnew ends a watch that is to be begun again.
-var errAnew = errors.New("it is time to read the index anew")
+var errAnew = errors.New("it is time to read the index again")
 
 // Grow adds shards, in the order of their numbers, to those that are known. It may be called while Run runs,
 // which is not synced until their index is in.
@@ -97,13 +97,13 @@ func (r *LiveRuns) watch(ctx context.Context, shard int, cps *kvstore.Checkpoint
 		return err
 	}
 	defer w.Close(ctx)
-	anew, cancel := context.WithTimeoutCause(ctx, watchAnew, errAnew)
+	again, cancel := context.WithTimeoutCause(ctx, watchAnew, errAnew)
 	defer cancel()
 	r.begin(shard)
 	for {
-		e, synced, err := w.Next(anew)
+		e, synced, err := w.Next(again)
 		switch {
-		case err != nil && ctx.Err() == nil && anew.Err() != nil:
+		case err != nil && ctx.Err() == nil && again.Err() != nil:
 			return errAnew
 		case err != nil:
 			return err

@@ -26,7 +26,7 @@ const (
 	maxQueue = 1 << 16
 	// purgePause is the pause between two purges, unless the log is nearly full: executors publish meanwhile.
 	purgePause = 5 * time.Millisecond
-	// purgePatience bounds the proof and the purge of a run. What was proven is used within proofTrust or proven anew: a
+	// purgePatience bounds the proof and the purge of a run. What was proven is used within proofTrust or proven again: a
 	// process that was stopped in between must not act on what it knew.
 	purgePatience = 30 * time.Second
 	proofTrust    = 10 * time.Second
@@ -83,7 +83,7 @@ type Deps struct {
 
 // Purger takes out of a shard's log what was sealed long enough ago. It knows which runs to look at from the fold that seals,
 // in this term, and from a walk through the log behind its mark for what earlier terms left. What it deletes it
-// proves anew, each time, from what is stored; what it remembers only says when and where to look.
+// proves again, each time, from what is stored; what it remembers only says when and where to look.
 //
 //	sealing ──▶ queue ──grace──▶ prove ──▶ purge
 //	walk ──────▶  ▲                │ not proven: nothing is purged, an alarm

@@ -412,7 +412,7 @@ func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o
 	}
 	rd.stats.Regressions.Add(1)
 	rd.log.Error().Err(cause).Str(logkey.Run, run).Uint64(logkey.Position, uint64(c.Position.Stream)).
-		Msg("the log went back behind the checkpoint, read anew from its beginning")
+		Msg("the log went back behind the checkpoint, read again from its beginning")
 	r.noteLost(&c.Head)
 	return r, nil
 }

@@ -50,7 +50,7 @@ func (r *Snapshot) Empty() bool {
 func (r *Snapshot) Gaps() []schema.Gap {
 	all := slices.Concat([]schema.Gap{}, r.Head.Gaps, r.carried)
 	for _, g := range r.Lost {
-		if !slices.Contains(all, g) { // read anew, what a checkpoint says is met again
+		if !slices.Contains(all, g) { // read again, what a checkpoint says is met again
 			all = append(all, g)
 		}
 	}

@@ -104,7 +104,7 @@ func (w *controlWriter) write(ctx context.Context, run, once string, who sender,
 		case errors.Is(err, control.ErrRefused):
 			w.stats.Refused.Add(1)
 			tried, after = e.ID, r.LogLast
-			continue // decided anew on what the run is now
+			continue // decided again on what the run is now
 		case err != nil:
 			return nil, err
 		}

@@ -209,7 +209,7 @@ func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
 	x := w.aRun("run-1", 8, 10)
 	require.Len(t, x.Acked, 33)
 	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, false))
-	// The second segment is lost and the log went back: it is read anew, with the first segment alone, as the log still
+	// The second segment is lost and the log went back: it is read again, with the first segment alone, as the log still
 	// has what follows.
 	stream, err := w.JS.Stream(t.Context(), "KV_"+w.Names.SegmentBucket())
 	require.NoError(t, err)

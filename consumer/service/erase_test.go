@@ -178,7 +178,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "gone")
 		return err == nil && c.Status == schema.StatusErased
-	}, time.Minute, 10*time.Millisecond, "folded anew it is one that was removed")
+	}, time.Minute, 10*time.Millisecond, "folded again it is one that was removed")
 	late()
 	require.Eventually(t, func() bool {
 		n := 0

@@ -43,7 +43,7 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*reader.
 	}
 }
 
-// carry brings an order as far as its mark in the log. It reports false when it must be begun anew: the run went on, or somebody else
+// carry brings an order as far as its mark in the log. It reports false when it must be begun again: the run went on, or somebody else
 // had the order.
 func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.Erasure, rev schema.Revision) (bool, error) {
 	run := record.Run
@@ -98,7 +98,7 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	}
 	h := &r.Head
 	if why.at.ID != "" && h.Position != why.at {
-		return nil, 0, nil, schema.Fail(schema.CodeConflict, "The next cleanup looks at it anew.", "run %s went on since it was planned to be removed", run)
+		return nil, 0, nil, schema.Fail(schema.CodeConflict, "The next cleanup looks at it again.", "run %s went on since it was planned to be removed", run)
 	}
 	if !why.force {
 		if err := removable(r); err != nil {

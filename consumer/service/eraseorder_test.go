@@ -230,7 +230,7 @@ func TestACheckpointAloneRemovesNothing(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 		return err == nil && c.Status == schema.StatusCompleted && c.Digest == digest
-	}, time.Minute, 10*time.Millisecond, "it is not folded anew")
+	}, time.Minute, 10*time.Millisecond, "it is not folded again")
 	require.Equal(t, schema.StatusCompleted, w.status("run-1"))
 }
 

@@ -26,7 +26,7 @@ const answersAtOnce = 4
 //
 // An answer is held against the schema that was asked by. A schema that cannot be used, because it is wrong, refers to
 // something outside itself or costs too much, lets no answer through: nobody can say what the executor would make of
-// it. The run is not stuck for that: status cancelled needs no schema, and the executor asks anew.
+// it. The run is not stuck for that: status cancelled needs no schema, and the executor asks again.
 func (s *Service) input(ctx context.Context, t *task) error {
 	var req schema.InputRequest
 	if err := t.decode(&req); err != nil {
@@ -112,7 +112,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 		return err
 	}
 	if !found {
-		return schema.Fail(schema.CodeDamaged, "Answer with status cancelled, and let the executor ask anew.",
+		return schema.Fail(schema.CodeDamaged, "Answer with status cancelled, and let the executor ask again.",
 			"the event that asked for %.80q is no longer at %d", o.InterruptID, o.Position.Stream)
 	}
 	parsed, err := schema.ParseData(e)
@@ -145,7 +145,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 
 // unusable answers for a schema that no answer can be held against.
 func unusable(interrupt, why string) error {
-	e := schema.Fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask anew with one that can be used.",
+	e := schema.Fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask again with one that can be used.",
 		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
 	return detailed(e, []answerschema.Problem{{Problem: why}})
 }

@@ -164,7 +164,7 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 				offer(candidate{run: e.Run, shard: i, started: nanos(parseTime(e.StartedAt)), line: e.RunSummary})
 			}
 			if n += len(page.Runs); n > maxEndedSince {
-				return schema.Fail(schema.CodeConflict, "Begin the list anew.", "more than %d runs have ended since this list began", maxEndedSince)
+				return schema.Fail(schema.CodeConflict, "Begin the list again.", "more than %d runs have ended since this list began", maxEndedSince)
 			}
 			q.Before = page.Next
 		}

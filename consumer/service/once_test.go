@@ -27,7 +27,7 @@ func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
 	second := w.control(schema.VerbCancel, "run-1", req)
 	require.NotEqual(t, first, second)
 	got, _ = w.get("run-1", schema.ViewHead)
-	require.True(t, got.Head.CancelRequested, "who asks anew is heard")
+	require.True(t, got.Head.CancelRequested, "who asks again is heard")
 	req.RequestID = "no name"
 	require.Contains(t, w.refused(schema.VerbCancel, "run-1", req).Message, "/request_id")
 }

@@ -292,7 +292,7 @@ func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 	}
 	told(15)
 	w.Fold(fold.Config{})
-	anew := func(event string) *schema.Checkpoint {
+	again := func(event string) *schema.Checkpoint {
 		t.Helper()
 		var c *schema.Checkpoint
 		require.Eventually(t, func() bool {
@@ -303,12 +303,12 @@ func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 		}, time.Minute, 10*time.Millisecond)
 		return c
 	}
-	require.Len(t, anew(schema.PositionOf(&x.Acked[14]).ID).Lost, 1)
+	require.Len(t, again(schema.PositionOf(&x.Acked[14]).ID).Lost, 1)
 	told(15)
 
 	reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q1"})
 	require.False(t, reply.Complete)
-	require.Len(t, anew(reply.Head.Position.ID).Lost, 1)
+	require.Len(t, again(reply.Head.Position.ID).Lost, 1)
 	told(0)
 }
 

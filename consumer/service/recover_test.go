@@ -107,8 +107,8 @@ func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
 
 	other, _ := w.recover("run-1", takeover("executor-3", "req-2"))
 	require.EqualValues(t, 3, other.Epoch)
-	anew, _ := w.recover("run-1", takeover("executor-2", "req-1"))
-	require.EqualValues(t, 4, anew.Epoch, "an epoch that is over is not continued")
+	later, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	require.EqualValues(t, 4, later.Epoch, "an epoch that is over is not continued")
 }
 
 func TestRefusedTakeovers(t *testing.T) {

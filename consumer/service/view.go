@@ -277,7 +277,7 @@ func (v *view) segments(r *reader.Snapshot) error {
 // again takes back what was sent and sends the segments of the reading.
 func (v *view) again(r *reader.Snapshot) error {
 	v.svc.stats.Restarted.Add(1)
-	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments that were sent are not what the run was found to be, sent anew")
+	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments that were sent are not what the run was found to be, sent again")
 	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
 		return err
 	}

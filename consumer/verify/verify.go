@@ -77,17 +77,17 @@ type Result struct {
 	Position schema.Position `json:"position"`
 	Digest   string          `json:"digest"`
 	// LogMissing counts the events that segments have and the log has no more, although it has earlier ones of the run, while the
-	// purger walks through the log anew after an unclean start: the crash took a purge back in part. Nothing is missing.
+	// purger walks through the log again after an unclean start: the crash took a purge back in part. Nothing is missing.
 	LogMissing int64     `json:"log_missing,omitzero"`
 	Findings   []Finding `json:"findings"`
 	// Base of a fork. It is another run's, perhaps in another shard: see [Bases].
 	Base *schema.BaseRef `json:"base,omitzero"`
 }
 
-// tries bounds how often a run is verified anew because more of it was sealed and purged meanwhile.
+// tries bounds how often a run is verified again because more of it was sealed and purged meanwhile.
 const tries = 3
 
-// Run folds a run anew from its segments and the log and compares all that is stored of it with that: the sums, links,
+// Run folds a run again from its segments and the log and compares all that is stored of it with that: the sums, links,
 // counts and digests of its segments, the sequences of its events, what the log still has of what was sealed,
 // and every checkpoint that is kept. It reads from the leaders, writes nothing, and holds 40 bytes an event.
 // [ErrNoRun] says that nothing is stored of the run in this shard; other errors that it could not be read.

@@ -30,7 +30,7 @@ func TestThePythonCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 		require.NoError(t, os.WriteFile(foreignPage, []byte(got), 0o644))
 		text = []byte(got)
 	}
-	require.Equal(t, got, string(text), "go test ./docs/examples -update writes it anew")
+	require.Equal(t, got, string(text), "go test ./docs/examples -update writes it again")
 	for name := range snippets(t, "foreign/executor.py") {
 		require.True(t, shown[name], "the page does not show %s", name)
 	}

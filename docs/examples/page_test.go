@@ -56,7 +56,7 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 			require.NoError(t, os.WriteFile(page, []byte(got), 0o644))
 			text = []byte(got)
 		}
-		require.Equal(t, got, string(text), "go test ./docs/examples -update writes it anew")
+		require.Equal(t, got, string(text), "go test ./docs/examples -update writes it again")
 		require.Equal(t, strings.Count(string(text), "```go\n"), strings.Count(string(text), "-->\n```go\n"), "code on %s that no file has", page)
 		if page != "../testing.md" { // which is about tests
 			require.Contains(t, got, "<!-- from "+agent+": agent -->", page)

@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-var update = flag.Bool("update", false, "write the example anew")
+var update = flag.Bool("update", false, "write the example again")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

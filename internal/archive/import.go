@@ -154,7 +154,7 @@ func (im *importer) plan(ctx context.Context, was *Run) error {
 func (im *importer) accepted(p *plan) error {
 	t := newTally(im.keys, p.was.Run)
 	if err := im.a.records(p.was.Run, func(rec *schema.Record) error {
-		rec.Stored = 0 // it is stored anew
+		rec.Stored = 0 // it is stored again
 		t.add(rec)
 		return nil
 	}); err != nil {

@@ -271,7 +271,7 @@ func (c *cutter) between(ctx context.Context, p ShardPoint, before, after schema
 	return p, nil
 }
 
-// cutTries bounds how often a run is read anew because more of it was sealed meanwhile.
+// cutTries bounds how often a run is read again because more of it was sealed meanwhile.
 const cutTries = 5
 
 // run finds a run's last boundary up to a place. begun is false for a run that has no event up to there.

@@ -23,7 +23,7 @@
 // segment that was stored before, and the segments are read after the log. Segments that reach beyond the cut were
 // stored meanwhile: they are left out, and if the log was purged by one of them while it was being read, its events go back
 // where they were. A run that is removed meanwhile is in the backup whole or not at all: what its shard's leader has of it when all
-// streams are read decides. Checkpoints, indexes and leases are derived and in no backup: the daemon makes them anew.
+// streams are read decides. Checkpoints, indexes and leases are derived and in no backup: the daemon makes them again.
 //
 // # States
 //

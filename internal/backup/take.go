@@ -286,7 +286,7 @@ func (t *taker) count(s *Stream) error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite writes a stream's file anew: without the messages that are not to be kept, and with those that are missing, which
+// rewrite writes a stream's file again: without the messages that are not to be kept, and with those that are missing, which
 // are in order. The state that the file begins with is counted first.
 func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) error {
 	old := t.path(s.Name, contentName)

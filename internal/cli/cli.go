@@ -35,7 +35,7 @@ type cli struct {
 	Fork     runs.ForkCmd       `cmd:"" help:"Begin a new run that goes on from a point of another one."`
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
 	Bisect   runs.BisectCmd     `cmd:"" help:"Find the first event of a run after which something holds."`
-	Replay   runs.ReplayCmd     `cmd:"" help:"Read a run anew and check that its tool calls come out the same."`
+	Replay   runs.ReplayCmd     `cmd:"" help:"Read a run again and check that its tool calls come out the same."`
 	Inbox    runs.InboxCmd      `cmd:"" help:"Show what needs a person, oldest first, and take the answers."`
 	Input    runs.InputCmd      `cmd:"" help:"Answer a run that waits, or show what it asks."`
 	Mark     runs.MarkCmd       `cmd:"" help:"Pin the point where a run stands under a name."`

@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md anew")
+var update = flag.Bool("update", false, "write docs/cli.md again")
 
 // cliDoc is the reference, made from the grammar, the table of exit codes and the connection's variables.
 func cliDoc(t *testing.T) string {

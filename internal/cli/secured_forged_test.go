@@ -228,7 +228,7 @@ func TestFleetKeys_AnotherDaemonsKey_SignsOnceItWasAdded(t *testing.T) {
 	require.Zero(t, code, text)
 	first := strings.TrimSpace(s.publicKey(t, fleet))
 
-	// The key is made anew, as for one that leaked, and the servers know it.
+	// The key is made again, as for one that leaked, and the servers know it.
 	seed := filepath.Join(s.fleets, fleet+"-daemon.nk")
 	require.NoError(t, os.Remove(seed))
 	s.waymark(t, 0, "fleet", "add", fleet, "--dir", s.fleets, "--offline")

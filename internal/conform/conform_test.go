@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-var update = flag.Bool("update", false, "write the recordings and the table of rules anew")
+var update = flag.Bool("update", false, "write the recordings and the table of rules again")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

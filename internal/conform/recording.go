@@ -17,7 +17,7 @@ import (
 )
 
 // ErrRecording is returned for a file that is no recording: its lines are neither CloudEvents in JSON, as waymark export
-// --format cloudevents writes them, nor messages, as waymark conform --record does. Record anew.
+// --format cloudevents writes them, nor messages, as waymark conform --record does. Record again.
 var ErrRecording = errors.New("not a recording")
 
 // maxLine bounds a line of a recording.

@@ -315,7 +315,7 @@ var rules = []Rule{
 	},
 	{
 		ruleCallOpen, Must, "A call is not recorded again while it is open.", sectionTools,
-		"after a takeover settle the open call instead of calling it anew; give each call of a turn an id of its own", Log,
+		"after a takeover settle the open call instead of calling it again; give each call of a turn an id of its own", Log,
 	},
 	{
 		ruleOneOutcome, Should, "A call has one outcome.", sectionTools,

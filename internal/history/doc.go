@@ -1,5 +1,5 @@
 // Package history compares and searches what runs did: where two of them first part, at which event something first holds,
-// and whether a run that was read anew made the calls that its record says.
+// and whether a run that was read again made the calls that its record says.
 //
 // It owns the sequence of a run's tool calls ([Steps]), how two sequences are compared ([Compare]), predicates over a run's
 // events ([Predicate]), and the file of calls that a replay is held against ([Golden]). It is pure: who calls it reads the

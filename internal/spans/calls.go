@@ -86,7 +86,7 @@ func (t *Tracker) failed(v *schema.Verdict, d *schema.ToolFailedData) {
 	t.end(c, t.now)
 }
 
-// settled begins the call anew when it is to be run again, and else says what became of it.
+// settled begins the call again when it is to be run again, and else says what became of it.
 func (t *Tracker) settled(v *schema.Verdict, d *schema.ToolSettledData, doubted []schema.OpenCall) {
 	t.note(v.Event, func(a *attrs) {
 		a.call(v.Call)

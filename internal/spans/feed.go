@@ -49,7 +49,7 @@ type FeedConfig struct {
 	Options  Options
 	// Removed, if not nil, is told of each run that is not there any more: spans of it that were not exported are left out.
 	Removed func(run string)
-	// MaxRuns bounds the runs that are followed at once; 0 means [DefaultMaxRuns]. One above them is read anew when it goes on.
+	// MaxRuns bounds the runs that are followed at once; 0 means [DefaultMaxRuns]. One above them is read again when it goes on.
 	MaxRuns int
 }
 
@@ -117,7 +117,7 @@ func (f *Feed) begin(ctx context.Context) error {
 	last := schema.StreamSequence(stream.CachedInfo().State.LastSeq)
 	switch {
 	case ok && at.Cursor > last:
-		return fmt.Errorf("%w: stream %s ends at %d and %d was exported: it was damaged, restored or made anew", ErrPosition, f.Names.EventStream(), last, at.Cursor)
+		return fmt.Errorf("%w: stream %s ends at %d and %d was exported: it was damaged, restored or made again", ErrPosition, f.Names.EventStream(), last, at.Cursor)
 	case !ok && !f.All:
 		at = Position{Cursor: last, Floor: last}
 	}

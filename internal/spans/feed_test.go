@@ -31,7 +31,7 @@ type fleet struct {
 
 	mu      sync.Mutex
 	history map[string][]schema.Record
-	// reads counts the runs that were read anew.
+	// reads counts the runs that were read again.
 	reads atomic.Int64
 }
 
@@ -133,7 +133,7 @@ func TestARestartNeitherLosesNorDoublesSpans(t *testing.T) {
 		require.NoError(t, f.follow(got.into()))
 	}
 	requireOnce(t, l.all(spans.Options{}), got.all())
-	require.Positive(t, f.reads.Load(), "the run was read anew where the last process knew it")
+	require.Positive(t, f.reads.Load(), "the run was read again where the last process knew it")
 }
 
 func TestARunThatIsFollowedIsNotReadAnew(t *testing.T) {

@@ -44,7 +44,7 @@ func (r *runs) get(run string) *followed {
 func (r *runs) seen(run string, f *followed, at schema.StreamSequence) {
 	f.last = at
 	if f.tracker.Ended() {
-		f.tracker = nil // little comes behind an end, and what comes has the run read anew
+		f.tracker = nil // little comes behind an end, and what comes has the run read again
 	}
 	if e, ok := r.byName[run]; ok {
 		r.order.MoveToFront(e)

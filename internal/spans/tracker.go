@@ -49,7 +49,7 @@ type Tracker struct {
 	phases map[string]*open
 	// doubt are calls that were open when an epoch ended, as their spans are called.
 	doubt map[schema.CallKey]*tracepb.Span
-	// was is the turn that was open when the last epoch ended, until it is gone on with or begun anew; nil for none.
+	// was is the turn that was open when the last epoch ended, until it is gone on with or begun again; nil for none.
 	was *openTurn
 	// idle is since when nobody has worked on the run; zero while somebody does.
 	idle time.Time
@@ -104,7 +104,7 @@ func (t *Tracker) Open() int {
 }
 
 // Apply takes the next record of the run's log, by the fleet's keys, and returns the spans that ended with it. missing says that records before it
-// were not seen, as the fold finds: then nothing was changed, and the run is to be read anew.
+// were not seen, as the fold finds: then nothing was changed, and the run is to be read again.
 func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb.Span, missing bool) {
 	if rec.Stream != 0 && rec.Stream <= t.last {
 		// Sequences that damage freed were used again; what comes is behind what came.
@@ -150,7 +150,7 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 			t.end(c, t.now)
 		}
 	}
-	if _, anew := v.Data.(*schema.TurnStartedData); t.was != nil && !anew && !e.IsControl() && e.Turn == t.was.number {
+	if _, again := v.Data.(*schema.TurnStartedData); t.was != nil && !again && !e.IsControl() && e.Turn == t.was.number {
 		t.goOn(e)
 	}
 	switch d := v.Data.(type) {

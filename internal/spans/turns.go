@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// openTurn begins a turn and its model's call. One that an earlier epoch left open, and that is begun anew, is linked to that.
+// openTurn begins a turn and its model's call. One that an earlier epoch left open, and that is begun again, is linked to that.
 func (t *Tracker) openTurn(e *schema.Event, d *schema.TurnStartedData) {
 	t.endTurn(t.now, outcomeRepeated)
 	turn := t.beginTurn(e, d.Turn, d.Purpose)

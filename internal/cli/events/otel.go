@@ -239,7 +239,7 @@ func positionError(err error) error {
 	}
 	return &failure.Error{
 		Code: failure.Conflict, What: err.Error(), Own: true, Err: err,
-		Hint: "stop the other process, or name another file with --position; to begin anew, move the file away and start with --all (what was exported keeps its ids) or without",
+		Hint: "stop the other process, or name another file with --position; to begin again, move the file away and start with --all (what was exported keeps its ids) or without",
 	}
 }
 

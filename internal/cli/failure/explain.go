@@ -83,7 +83,7 @@ func explainPublisher(err error) *Error {
 }
 
 var storageErrors = []sentinel{
-	{kvstore.ErrStreamMissing, Damaged, "restore the stream from a backup; it is never made anew in silence"},
+	{kvstore.ErrStreamMissing, Damaged, "restore the stream from a backup; it is never made again in silence"},
 	{kvstore.ErrSettings, Usage, "see: waymark serve --help"},
 	{kvstore.ErrGenerations, Usage, "use a number of shards that the fleet has had: waymark shards"},
 	{kvstore.ErrFull, Full, "use a smaller quota (waymark serve --quota SIZE), or make room on the disk"},

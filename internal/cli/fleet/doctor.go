@@ -264,10 +264,10 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 			d.add("stream flags", checkFailed, f.Hint, "%s", f.What)
 		case errors.Is(s.Err, kvstore.ErrStreamMissing) && s.Truth:
 			flags++
-			d.add("stream flags", checkFailed, "restore it from a backup; it is never made anew in silence", "stream %s is gone, which holds what cannot be derived", s.Stream)
+			d.add("stream flags", checkFailed, "restore it from a backup; it is never made again in silence", "stream %s is gone, which holds what cannot be derived", s.Stream)
 		case errors.Is(s.Err, kvstore.ErrStreamMissing):
 			flags++
-			d.add("stream flags", checkWarning, "restart the daemon: it is derived, and made anew", "stream %s is gone", s.Stream)
+			d.add("stream flags", checkWarning, "restart the daemon: it is derived, and made again", "stream %s is gone", s.Stream)
 		case s.Err != nil:
 			flags++
 			d.add("stream flags", checkUnknown, "", "%s: %s", s.Stream, s.Err)

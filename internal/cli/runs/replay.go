@@ -26,7 +26,7 @@ type ReplayCmd struct {
 
 // Help is the text below the flags.
 func (ReplayCmd) Help() string {
-	return `The run is read anew twice, as a recovery reads it: from its events by this program, and folded by the daemon. Both must come to the ` +
+	return `The run is read twice, as a recovery reads it: from its events by this program, and folded by the daemon. Both must come to the ` +
 		`same state, and the calls of that state must be those that the events record, in their order, with their arguments and outcomes. ` +
 		`Events that a rewind left behind are not compared. ` +
 		`With --expect they must also be those of a file. The exit code is 9 when anything differs: for continuous integration.
@@ -47,7 +47,7 @@ type replayed struct {
 	Expected *history.Comparison `json:"expected,omitzero"`
 }
 
-// Run reads a run anew and compares its calls.
+// Run reads a run again and compares its calls.
 func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := parsePoint("--at", c.At)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	proofFresh    = 10 * time.Second
 	proofPatience = 4 * time.Second
 	// workerSilence is how long a fold worker may take over one thing. The longest known one, a batch of runs that are folded
-	// anew from their first events, takes seconds.
+	// again from their first events, takes seconds.
 	workerSilence = 5 * time.Minute
 	// lockPatience is how long a lock may be held that everybody needs.
 	lockPatience = 4 * time.Second

@@ -93,7 +93,7 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		{"relieved", "Times that the log was nearly full and was purged without waiting.", &s.Purge.Relieved},
 		{"live_puts", "Entries put into the live index.", &s.LivePuts},
 		{"live_mended", "Entries of the live index that were wrong.", &s.LiveMended},
-		{"live_conflicts", "Entries that were put anew before they were erased.", &s.LiveConflicts},
+		{"live_conflicts", "Entries that were put again before they were erased.", &s.LiveConflicts},
 		{"orphaned", "Runs orphaned: their executor was gone.", &s.Sweep.Orphaned},
 		{"expired", "Waits of runs that expired.", &s.Sweep.Expired},
 		{"races_lost", "Runs left alone, as another event came before they were orphaned or their wait expired.", &s.Sweep.RacesLost},
@@ -105,7 +105,7 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		{"batches", "Batches committed.", &s.Batches},
 		{"conflicts", "Times that another fold worker won.", &s.Conflicts},
 		{"regressions", "Times that the log went back.", &s.Regressions},
-		{"rebuilds", "Runs folded anew from the log.", &s.Rebuilds},
+		{"rebuilds", "Runs folded again from the log.", &s.Rebuilds},
 	} {
 		registry.MustRegister(counterOf("waymark_fold_"+c.name+"_total", c.help, labels, c.n))
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
+var update = flag.Bool("update", false, "write docs/metrics.md again")
 
 // aRegistry is that of a daemon of one shard, put together and not started.
 func aRegistry(t *testing.T) *prometheus.Registry {
@@ -124,7 +124,7 @@ replicas that share the shards of the fleet, this one included.
 | ` + "`waymark_runs_…`, `waymark_roster_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
 
 The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back, and an event
-that is folded again is not counted again. They begin anew when the log itself is a new one.
+that is folded again is not counted again. They begin again when the log itself is a new one.
 
 What to look at first:
 

@@ -70,7 +70,7 @@ func readSeed(file string) (nkeys.KeyPair, error) {
 // Help is the text below the flags.
 func (backupTakeCmd) Help() string {
 	return `Every event acknowledged before the backup began is in it, and stream sequences are kept. Executors and daemons go on meanwhile. ` +
-		`Checkpoints are derived and not part of it; a restored fleet makes them anew. The credentials of the daemon are needed where ` +
+		`Checkpoints are derived and not part of it; a restored fleet makes them again. The credentials of the daemon are needed where ` +
 		`a server gives each role its own permissions.
 
 Examples:
@@ -157,7 +157,7 @@ type backupVerifyCmd struct {
 // Help is the text below the flags.
 func (backupVerifyCmd) Help() string {
 	return `Every file is read and compared with the manifest. With --runs the backup is restored as it would be in earnest, into a server that ` +
-		`is gone afterwards, and every run is folded anew from its segments and its log, as waymark verify does. The exit code is 6 when anything is wrong.
+		`is gone afterwards, and every run is folded again from its segments and its log, as waymark verify does. The exit code is 6 when anything is wrong.
 
 Examples:
   waymark backup verify /var/backups/waymark-2026-01-31

@@ -25,7 +25,7 @@ type VerifyCmd struct {
 
 // Help is the text below the flags.
 func (VerifyCmd) Help() string {
-	return `The run is folded anew from its segments and the log, and everything that is stored of it is compared with that: the sums, links, ` +
+	return `The run is folded again from its segments and the log, and everything that is stored of it is compared with that: the sums, links, ` +
 		`counts and digests of segments, and every checkpoint that is kept. Each thing that is wrong is named with ` +
 		`the first bad event, and with what a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 when ` +
 		`anything is wrong.
@@ -73,7 +73,7 @@ func (c VerifyCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if total.Damaged > 0 {
-		return failure.New(failure.Damaged, "what has nothing instead must come from a backup; the rest is made anew, or not needed",
+		return failure.New(failure.Damaged, "what has nothing instead must come from a backup; the rest is made again, or not needed",
 			"%d of %s %s damaged", total.Damaged, output.Plural(total.Runs, "run"), output.InNumber(total.Damaged, "is", "are"))
 	}
 	return nil

@@ -123,7 +123,7 @@ func newPlan(seed uint64, f profile) *plan {
 	p.keyed = f.keyed
 	p.stale, p.deletable, p.purges = p.stale || f.stale, f.deletable, p.purges || f.purges
 	if f.deletable {
-		p.purges, p.forget = false, true // what is folded anew meets the damage
+		p.purges, p.forget = false, true // what is folded again meets the damage
 	}
 	if f.runs > 0 {
 		p.runs = f.runs

@@ -153,7 +153,7 @@ func (w *world) shardOf(run string) int { return schema.ShardOf(run, len(w.names
 // subject is where a run's events are published.
 func (w *world) subject(run string) string { return w.names[w.shardOf(run)].EventSubject(run) }
 
-// allowDeletes makes the event streams anew as ones that damage can be done to.
+// allowDeletes makes the event streams again as ones that damage can be done to.
 func (w *world) allowDeletes() error {
 	for _, names := range w.names {
 		stream, err := w.js.Stream(w.ctx, names.EventStream())

@@ -120,7 +120,7 @@ func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
 	r.judge()
 }
 
-// TestAFullDiskOfAServerOfItsOwnIsTold fills the disk of a server that no daemon owns. Nobody but its operator can start it anew, and
+// TestAFullDiskOfAServerOfItsOwnIsTold fills the disk of a server that no daemon owns. Nobody but its operator can start it again, and
 // everybody says so.
 func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
 	t.Parallel() // it mostly waits

@@ -48,7 +48,7 @@ type Proxy struct {
 	work     sync.WaitGroup
 	mu       sync.Mutex
 	weather  Weather
-	changed  chan struct{} // closed and made anew at each change
+	changed  chan struct{} // closed and made again at each change
 	links    map[*link]bool
 	closed   bool
 	accepted int

@@ -350,7 +350,7 @@ func (w *world) urls(client string, first int) string {
 	return strings.Join(list, ",")
 }
 
-// helper is a process of the helper program. Settings are made anew for each start.
+// helper is a process of the helper program. Settings are made again for each start.
 func (w *world) helper(name, variable string, settings func(start int) any) *process {
 	p := &process{name: name, logs: w.logs()}
 	p.command = func() *exec.Cmd {

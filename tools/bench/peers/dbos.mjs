@@ -3,7 +3,7 @@
 import { DBOS } from "@dbos-inc/dbos-sdk";
 import { Clock, outputsOf, turnBoundaries } from "./workload.mjs";
 
-// What runs say, and what workflows tell the measurement, by the workflow's id; a workflow that is recovered tells anew.
+// What runs say, and what workflows tell the measurement, by the workflow's id; a workflow that is recovered tells again.
 const says = new Map();
 const told = new Map();
 

@@ -89,7 +89,7 @@ type million struct {
 	claimP50  *float64
 }
 
-// trial fills the store, and begins anew beside it.
+// trial fills the store, and begins again beside it.
 func (t *million) trial(ctx context.Context) (*Trial, error) {
 	w := t.w
 	if err := t.fill(ctx); err != nil {

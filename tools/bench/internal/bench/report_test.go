@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
-var update = flag.Bool("update", false, "write the golden report anew")
+var update = flag.Bool("update", false, "write the golden report again")
 
 func goldenResults(t *testing.T) []bench.Result {
 	t.Helper()

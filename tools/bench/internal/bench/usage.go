@@ -29,7 +29,7 @@ func ownUsage() usage {
 	return u
 }
 
-// forgetPeak lets the peak of this process's memory begin anew, where the system can do that.
+// forgetPeak lets the peak of this process's memory begin again, where the system can do that.
 func forgetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) } // elsewhere the peak is that of all cases
 
 // fields reads a file of lines "name: value"; nil when there is none.

@@ -29,7 +29,7 @@ func WroteBy(players ...*Player) []Wrote {
 	return all
 }
 
-// Verify reads every run back whole, segments and log, as a recovery would, folds it anew and compares count, sequence
+// Verify reads every run back whole, segments and log, as a recovery would, folds it again and compares count, sequence
 // and digest with what its writer holds. It returns [ErrWrongData] for the first that differs. What it read
 // is counted in the result.
 func (w *World) Verify(ctx context.Context, wrote []Wrote) error {
