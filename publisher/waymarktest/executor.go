@@ -2,8 +2,6 @@ package waymarktest
 
 import (
 	"context"
-	"maps"
-	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
@@ -47,7 +45,6 @@ func (e *Executor) Start() {
 	e.live = live
 	e.w.mu.Lock()
 	e.instance = live.fleet.Instance()
-	e.instances = maps.Clone(e.instances)
 	e.instances[e.instance] = true
 	e.w.mu.Unlock()
 }
@@ -115,7 +112,6 @@ type served struct {
 	executor *publisher.Executor
 	cancel   context.CancelFunc
 	done     chan error
-	once     sync.Once
 	log      zerolog.Logger
 }
 
@@ -146,7 +142,7 @@ func (s *served) stop(ctx context.Context) error {
 
 // kill cuts the connection first, so that nothing is said of what follows.
 func (s *served) kill(ctx context.Context) {
-	s.once.Do(s.conn.Close)
+	s.conn.Close()
 	_ = s.fleet.Close(ctx) // its connection is closed
 	s.cancel()
 	err := <-s.done // what it could not say

@@ -149,23 +149,16 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	w := c.w
 	w.tb.Helper()
 	l := &life{number: number, point: t.point, killed: make(chan struct{})}
-	conn := w.connect(nats.Name("crash"))
-	l.stop = conn.Close
-	s := &served{conn: conn, done: make(chan error, 1), log: c.w.log}
-	s.fleet = w.open("crash", publisher.Config{Conn: conn}, c.spec.Config, send.Hooks{NoOutwait: true, Append: l.append})
 	done := make(chan struct{})
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
 		return c.agent(&Outside{outside: t.outside, life: l}), nil
 	}
-	s.executor, err = s.fleet.NewExecutor(publisher.ExecutorSpec{
+	s := w.serve("crash", publisher.ExecutorSpec{
 		Agents:    map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
 		Capacity:  -1,
 		OnOutcome: func(string, publisher.Outcome, error) { close(done) },
-	})
-	w.must(err, "executor of run %s", t.run)
-	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.cancel = cancel
-	go func() { s.done <- s.executor.Serve(serving) }()
+	}, c.spec.Config, send.Hooks{NoOutwait: true, Append: l.append})
+	l.stop = s.conn.Close // no event is published before the run is taken over
 	defer func() {
 		if number == 1 {
 			l.mu.Lock()

@@ -1,7 +1,6 @@
 package waymarktest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -76,14 +75,14 @@ func readRecorded(file string) (*Recorded, error) {
 		return nil, fmt.Errorf("%w: make it with waymark export RUN --format cloudevents -o FILE", err)
 	}
 	r := &Recorded{shown: make(map[int32][]schema.Message)}
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	lines.Buffer(nil, len(b)+1)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+	n := 0
+	for line := range bytes.Lines(b) {
+		n++
+		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
 		var in ce.Event
-		if err := in.UnmarshalJSON(lines.Bytes()); err != nil {
+		if err := in.UnmarshalJSON(line); err != nil {
 			return nil, fmt.Errorf("%s:%d: no structured CloudEvent: %w", file, n, err)
 		}
 		e, err := schema.FromCloudEvent(in)
