@@ -17,9 +17,9 @@ func (c *clock) move(d time.Duration) { c.ahead.Add(int64(d)) }
 // Now is the time by the clock of the daemon.
 func (w *World) Now() time.Time { return w.clock.Now() }
 
-// Advance moves the time of the daemon on, at once: executors that were killed, or that do not heartbeat, were silent for so long, and waits
-// that end within it have expired. It returns once the daemon has looked at all runs by the new time, so that what follows from it is in the
-// log. Executors that live are heard of before, and keep their runs. With a stopped server or daemon the clock alone moves.
+// Advance moves the daemon's clock forward, at once: killed executors have been silent for so long, and waits that end within it expire. It
+// returns when the daemon has swept all runs by the new time, and the events that follow from it are in the log. Living executors heartbeat
+// before that, and keep their runs. With a stopped server or daemon only the clock moves.
 //
 // The clocks of executors stay as they are: their time-outs, pauses and retries take the time that they take, and so does the pace of
 // checkpoints. A test that needs them moved gives its agent a clock of its own.
@@ -59,8 +59,8 @@ func (w *World) silence() time.Duration {
 	return s.Silence()
 }
 
-// mayBeat reports whether a heartbeat of an instance may still come. Of an executor of the world that is known; another one has three of
-// its own intervals and a second.
+// mayBeat reports whether a heartbeat of an instance may still come. The world knows this of its own executors; any other one has three of
+// its intervals and a second.
 func (w *World) mayBeat(seen assign.Seen, every time.Duration, moved time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// difference is how a trial differs from the run that nobody killed.
+// difference is how a trial differs from the run without a crash.
 type difference struct {
 	trial *trial
 	lines []string
@@ -44,7 +44,7 @@ func (d *difference) addf(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// compare says how b differs from a, the run that nobody killed.
+// compare says how b differs from a, the run without a crash.
 func compare(a, b *trial) *difference {
 	d := &difference{trial: b}
 	if b.failed != "" {
@@ -58,7 +58,7 @@ func compare(a, b *trial) *difference {
 	return d
 }
 
-// counted are the effects by what happened, without the name of the run.
+// counted counts the effects by name, without the id of the run.
 func (t *trial) counted() (counts map[string]int, by map[string]effect) {
 	counts, by = make(map[string]int), make(map[string]effect)
 	once := make(map[string]bool)
@@ -148,7 +148,7 @@ func (d *difference) end(a, b *schema.State) {
 	}
 }
 
-// calls compares the tool calls, in their order: an agent that keeps no conversation has nothing else.
+// calls compares the tool calls in their order. An agent without a conversation has nothing else to compare.
 func (d *difference) calls(a, b *schema.State) {
 	for i := range max(len(a.Calls), len(b.Calls)) {
 		was, is := callText(a, i), callText(b, i)
@@ -191,7 +191,7 @@ func (d *difference) conversation(a, b *trial) {
 	}
 }
 
-// messageOf is a message as values, without the name of its run.
+// messageOf is a message as values, without the id of its run.
 func messageOf(m *schema.Message, run string) any {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -200,7 +200,7 @@ func messageOf(m *schema.Message, run string) any {
 	return plain(b, run)
 }
 
-// plain is JSON as values, without the name of its run.
+// plain is JSON as values, without the id of its run.
 func plain(b []byte, run string) any {
 	if len(b) == 0 {
 		return nil
@@ -235,7 +235,7 @@ func short(b []byte) string {
 	return string(b)
 }
 
-// history is what the log has of a run, an event a line.
+// history is the log of a run, an event a line.
 func (c *crashes) history(ctx context.Context, t *trial) []string {
 	c.w.tb.Helper()
 	var lines []string

@@ -11,40 +11,40 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Agent makes the work of one life of an executor: it is called again for each, as a process that starts again makes its agent again. What it
-// keeps in memory is gone with the life; what lies outside is told to out.
+// Agent makes the work of one life of an executor. It is called for each life, as a process makes its agent at each start: what the agent
+// keeps in memory is gone with the life. It records its side effects in out.
 type Agent func(out *Outside) publisher.Work
 
 // Crash changes [CrashEverywhereWith]. The zero value of every field means its default.
 type Crash struct {
-	// Run that is submitted, but for its ID, which the test makes. Its agent is "agent" if it has none.
+	// Run that is submitted. Its ID is ignored: the test makes one. An empty Agent means "agent".
 	Run publisher.RunSpec
-	// Answer is what a person answers when the run waits for it; the test fills in the interrupt's id. Nil means that the test fails when the
-	// run waits. Held calls are not asked about: they are settled by what [Outside] saw.
+	// Answer answers a wait of the run, as a person does; the test fills in the interrupt's id. Nil means that the test fails when the run
+	// waits. It is not called for held calls: the effects in [Outside] settle them.
 	Answer func(schema.OpenInterrupt) publisher.Input
-	// Config changes that of the executor, its Policy or Redaction for instance. Nil changes nothing.
+	// Config changes the executor's configuration, such as its Policy. Nil changes nothing.
 	Config func(*publisher.Config)
 	// Lives is the number of lives after which a run that has not ended fails the test; 0 means 20 more than it has events.
 	Lives int
 }
 
-// CrashEverywhere runs an agent without a crash, then again for each of its events and each of its effects outside, and kills its executor
-// there: before the event is stored, which is also between a side effect and its record; when it is stored and its answer is not there yet;
-// and behind an effect. Then another executor goes on. In one more run each executor dies, an event later than the one before.
+// CrashEverywhere runs an agent without a crash, then once for each crash point: before each event is stored, which is also between a side
+// effect and its record; when each event is stored and the executor has no answer yet; and after each side effect ([Outside.Effect]). Then
+// another executor goes on. In one more run each executor dies, an event later than the one before. Points within a batch of events, as
+// [publisher.Run.Pipelined] makes them, are not reached: such a run goes on without a crash.
 //
-// However often it is killed, the run must end as it did without a crash, with the same conversation, and each effect must have happened as
-// often ([Outside.Effect]). A call that is held is settled as a person would who can see what happened: it is run again if its effect is
-// not there, and closed with its result otherwise. The test fails with the differences at the crash with the shortest history, and that
-// history.
+// A run that was killed must end as the run without a crash does, with the same conversation, and each effect must have happened as often.
+// A held call is settled as a person would who can see the effects: it is run again without an effect, and closed with its result
+// otherwise. The test fails with the differences, and the history, of the crash with the shortest history.
 //
-// The agent must be deterministic without a crash: a model that answers as the conversation asks, no clock, no dice. Two runs without a
-// crash are compared first. Agents that need no fleet are tested in a few milliseconds a crash.
+// The agent must be deterministic without a crash: the model answers by the conversation alone, without clock or chance. Two runs without a
+// crash are compared first. Each run, with all of its lives, has a minute.
 func CrashEverywhere(tb testing.TB, agent Agent) {
 	tb.Helper()
 	CrashEverywhereWith(tb, Crash{}, agent)
 }
 
-// CrashEverywhereWith is CrashEverywhere with another run, a person who answers, or another configuration.
+// CrashEverywhereWith is CrashEverywhere with another run, with answers, or with another configuration.
 func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	tb.Helper()
 	c.Run.Agent = cmp.Or(c.Run.Agent, "agent")
@@ -85,7 +85,7 @@ const (
 	beforeEvent pointKind = iota
 	behindEvent
 	behindEffect
-	// behindEach kills each life, behind one event more than the life before.
+	// behindEach kills each life, after one event more than the life before.
 	behindEach
 )
 
@@ -106,7 +106,7 @@ func (p *point) String() string {
 	return "not killed"
 }
 
-// points are all places where the run can be killed.
+// points are all crash points of a run.
 func (t *trial) points() []*point {
 	var all []*point
 	for n := 1; n <= t.events; n++ {
@@ -128,7 +128,7 @@ type crashes struct {
 	run string
 	// person submits, answers and settles.
 	person *publisher.Fleet
-	// whole is the run that nobody killed.
+	// whole is the run without a crash.
 	whole *trial
 	// found are the trials that differ from it.
 	found []*difference
@@ -140,7 +140,7 @@ func (c *crashes) check(t *trial) {
 	}
 }
 
-// report has the shortest history first, and of the others a line each.
+// report has the shortest history, and a line for each other difference.
 func (c *crashes) report() string {
 	slices.SortStableFunc(c.found, func(a, b *difference) int { return cmp.Compare(len(a.trial.history), len(b.trial.history)) })
 	var b strings.Builder

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// leaseTTL is how long a killed daemon keeps its shards: as short as may be.
+// leaseTTL is how long a killed daemon keeps its shards: the shortest that is allowed.
 const leaseTTL = time.Second
 
 // Daemon is the daemon of a world. Start, Stop and Kill are called from the test's goroutine.
@@ -24,12 +24,12 @@ type Daemon struct {
 	conns  []*nats.Conn
 	cancel context.CancelFunc
 	done   chan error
-	// killed: the one before left its lease; see [Daemon.Start].
+	// killed: the daemon before left its lease; see [Daemon.Start].
 	killed bool
 }
 
 // Start starts the daemon again after Stop or Kill, and waits until it answers. After Kill the time of the daemon moves on by up to two
-// seconds, so that the lease of the one before expires. It does nothing to one that runs.
+// seconds, so that the lease of the killed daemon expires. A running daemon stays as it is.
 func (d *Daemon) Start() {
 	w := d.w
 	w.tb.Helper()
@@ -65,7 +65,7 @@ func (d *Daemon) Start() {
 	}
 }
 
-// Stop stops the daemon: requests in hand are answered, and its shards are left to the next one. Executors go on publishing meanwhile.
+// Stop stops the daemon: it answers the requests that it has, and releases its shards. Executors go on publishing meanwhile.
 func (d *Daemon) Stop() {
 	d.w.tb.Helper()
 	d.end(true)
@@ -87,7 +87,8 @@ func (d *Daemon) Kill() {
 	d.daemon, d.killed = nil, true
 }
 
-func (d *Daemon) end(said bool) {
+// end stops the daemon, if it runs. An error ends the test if fatal, and fails it otherwise.
+func (d *Daemon) end(fatal bool) {
 	d.w.tb.Helper()
 	if d.daemon == nil {
 		return
@@ -100,7 +101,7 @@ func (d *Daemon) end(said bool) {
 		closed(ctx, nc)
 	}
 	d.daemon = nil
-	if said {
+	if fatal {
 		d.w.must(err, "stop the daemon")
 	} else if err != nil {
 		d.w.tb.Errorf("waymarktest: the daemon ended: %v", err)
@@ -109,7 +110,7 @@ func (d *Daemon) end(said bool) {
 
 func (d *Daemon) runs() bool { return d.daemon != nil }
 
-// leading reports whether it folds all shards.
+// leading reports whether the daemon folds all shards.
 func (d *Daemon) leading() bool {
 	for _, f := range d.daemon.Workers() {
 		if !f.Leads() {
@@ -119,14 +120,13 @@ func (d *Daemon) leading() bool {
 	return true
 }
 
-// leads waits until it does.
+// leads waits until the daemon folds all shards.
 func (d *Daemon) leads() {
 	d.w.tb.Helper()
 	d.w.until(d.leading, "the daemon folds no shard")
 }
 
-// caughtUp waits until it knows of every run in the log as it stands: what it learned of a run after its clock was moved would be new by the
-// new time.
+// caughtUp waits until the daemon knows every run in the log. A run that it learned of after the clock was moved would count as new then.
 func (d *Daemon) caughtUp() {
 	w := d.w
 	w.tb.Helper()
@@ -157,7 +157,7 @@ func (d *Daemon) caughtUp() {
 	}
 }
 
-// swept waits until all live runs were looked at so many times from now on.
+// swept waits until the sweeper has passed over the live runs so many times from now on.
 func (d *Daemon) swept(times int64) {
 	d.w.tb.Helper()
 	for _, f := range d.daemon.Workers() {

@@ -19,7 +19,7 @@ type Executor struct {
 
 	// live is nil while the executor does not run.
 	live *served
-	// instance of the one that runs; instances are all there were. Both under w.mu.
+	// instance that runs, and all instances that ever ran. Both under w.mu.
 	instance  string
 	instances map[string]bool
 }
@@ -35,7 +35,7 @@ func (w *World) Serve(name string, spec publisher.ExecutorSpec, change func(*pub
 	return e
 }
 
-// Start starts the executor again after Stop or Kill, as another instance of its name. It does nothing to one that runs.
+// Start starts the executor again after Stop or Kill, as another instance of its name. A running executor stays as it is.
 func (e *Executor) Start() {
 	e.w.tb.Helper()
 	if e.live != nil {
@@ -62,8 +62,9 @@ func (e *Executor) Stop() {
 	e.w.must(err, "stop executor %s", e.name)
 }
 
-// Kill ends the executor as kill -9 would: its connection closes at once, nothing more of it reaches the log, and nobody is told. Its runs
-// are orphaned once it was silent for long enough: see [World.Advance]. Kill returns when the work has, whose context ends.
+// Kill ends the executor as kill -9 would: its connection closes at once, and none of its events reach the log any more. Its runs are
+// orphaned when its silence has lasted long enough: see [World.Advance]. Kill returns when the work has ended, whose context ends, or after
+// the executor's grace.
 func (e *Executor) Kill() {
 	e.w.tb.Helper()
 	if e.live == nil {
@@ -82,7 +83,7 @@ func (e *Executor) ended() {
 	e.instance = ""
 }
 
-// Fleet is the handle of the executor that runs: it submits, answers and settles. It is nil while none runs.
+// Fleet is the handle of the running executor: it submits, answers and settles. It is nil while the executor does not run.
 func (e *Executor) Fleet() *publisher.Fleet {
 	if e.live == nil {
 		return nil
@@ -98,7 +99,7 @@ func (e *Executor) close() {
 	ctx, cancel := e.w.context()
 	defer cancel()
 	if !e.w.Server.runs() {
-		e.live.kill(ctx) // it could say nothing to anybody
+		e.live.kill(ctx) // it cannot release its runs
 	} else if err := e.live.stop(ctx); err != nil {
 		e.w.tb.Errorf("waymarktest: stop executor %s: %v", e.name, err)
 	}
@@ -129,7 +130,7 @@ func (w *World) serve(name string, spec publisher.ExecutorSpec, change func(*pub
 	return s
 }
 
-// stop lets the work end, and says that the executor leaves.
+// stop ends the work at its next boundary, and releases its runs.
 func (s *served) stop(ctx context.Context) error {
 	s.cancel()
 	err := <-s.done
@@ -140,11 +141,11 @@ func (s *served) stop(ctx context.Context) error {
 	return err
 }
 
-// kill cuts the connection first, so that nothing is said of what follows.
+// kill closes the connection first, so that nothing reaches the server any more.
 func (s *served) kill(ctx context.Context) {
 	s.conn.Close()
 	_ = s.fleet.Close(ctx) // its connection is closed
 	s.cancel()
-	err := <-s.done // what it could not say
+	err := <-s.done // of the closed connection
 	s.log.Debug().Err(err).Msg("executor killed")
 }

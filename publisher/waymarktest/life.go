@@ -23,10 +23,10 @@ type trial struct {
 	outside *outside
 	// events that the first life published.
 	events int
-	// killed are the lives that were.
+	// killed are the numbers of the lives that were killed.
 	killed []int
 	state  *schema.State
-	// history is what the log has, in lines; a life begins with a line of its own.
+	// history is the log of the run in lines. Each life begins with a line of its own.
 	history []string
 	// failed says why the run did not end; empty when it did.
 	failed string
@@ -66,7 +66,7 @@ func (l *life) dies(kind pointKind, number int) bool {
 	return l.number == 1 && p.kind == kind && p.number == number
 }
 
-// end kills it.
+// end kills the life.
 func (l *life) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *life) end() {
 	}
 }
 
-// errCut: a killed executor says nothing more.
+// errCut is the outcome of each event of a killed executor.
 var errCut = fmt.Errorf("%w: %w", ErrKilled, nats.ErrConnectionClosed)
 
 // append stands between the executor and the log.
@@ -144,7 +144,7 @@ func (c *crashes) try(p *point) *trial {
 	return t
 }
 
-// live is one life of the executor, and what a person does before the next one. It reports whether the run has ended.
+// live runs one life of the executor and settles held calls after it. It reports whether the run has ended.
 func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, err error) {
 	w := c.w
 	w.tb.Helper()
@@ -187,7 +187,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	return c.between(ctx, t)
 }
 
-// attend answers what the run asks until its executor is done with it, or was killed.
+// attend answers the waits of the run until its executor is done with it, or was killed.
 func (c *crashes) attend(t *trial, l *life, done <-chan struct{}) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -200,7 +200,7 @@ func (c *crashes) attend(t *trial, l *life, done <-chan struct{}) error {
 		case <-done: // how the run stands is read
 			return nil
 		case <-deadline.C:
-			return fmt.Errorf("its executor was at it for %s", patience)
+			return fmt.Errorf("its executor has worked for %s and is not done", patience)
 		case <-tick.C:
 			h := c.w.head(t.run)
 			if err := c.answer(t, &h); err != nil {
@@ -211,7 +211,7 @@ func (c *crashes) attend(t *trial, l *life, done <-chan struct{}) error {
 	}
 }
 
-// answer answers as a person what the run waits for.
+// answer answers the waits of the run, as a person does.
 func (c *crashes) answer(t *trial, h *schema.Head) error {
 	ctx, cancel := c.w.context()
 	defer cancel()
@@ -232,7 +232,7 @@ func (c *crashes) answer(t *trial, h *schema.Head) error {
 	return nil
 }
 
-// between is what becomes of the run before its next executor: held calls are settled. It reports whether the run has ended.
+// between answers waits and settles held calls before the next life. It reports whether the run has ended.
 func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error) {
 	h := c.w.head(t.run)
 	if h.Status.Terminal() {

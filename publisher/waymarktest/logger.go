@@ -18,7 +18,7 @@ func logger(tb testing.TB, given *zerolog.Logger) zerolog.Logger {
 	return zerolog.New(w).Level(zerolog.WarnLevel)
 }
 
-// testLog drops what comes behind the end of the test, for which the testing package would panic.
+// testLog drops lines after the end of the test: the testing package would panic.
 type testLog struct {
 	mu    sync.Mutex
 	tb    testing.TB

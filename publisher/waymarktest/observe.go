@@ -20,15 +20,15 @@ func (w *World) CheckpointSubject(run string) string {
 	return schema.NamesOf(w.cfg.Fleet, 0).CheckpointSubject(run)
 }
 
-// Observed are the events that an observer was told of. Its methods are called from the test's goroutine.
+// Observed receives the events of an observer's subscription. Call its methods from the test's goroutine.
 type Observed struct {
 	w       *World
 	subject string
 	sub     *nats.Subscription
 }
 
-// Observe subscribes as an observer does: to the events of a name and a run, "*.*" and "*" for all. It returns once the server knows of it,
-// so that nothing that the test does next is missed.
+// Observe subscribes as an observer does: to the events of a name and a run, "*.*" and "*" for all. It returns when the server has the
+// subscription: no later event is missed.
 func (w *World) Observe(name, run string) *Observed {
 	w.tb.Helper()
 	o := &Observed{w: w, subject: w.ObservedSubject(name, run)}
@@ -40,8 +40,7 @@ func (w *World) Observe(name, run string) *Observed {
 	return o
 }
 
-// Next waits for the next event that is as wanted, nil for any, and returns it. Those before it are passed over. It ends the test after a
-// minute.
+// Next returns the next event that wanted accepts; nil accepts any. Events before it are dropped. It ends the test after a minute.
 func (o *Observed) Next(wanted func(*schema.Event) bool) *schema.Event {
 	o.w.tb.Helper()
 	deadline := time.Now().Add(patience)

@@ -16,7 +16,7 @@ import (
 // ErrKilled is returned by [Outside.Effect] in a life that was killed: the effect did not happen. Return it.
 var ErrKilled = errors.New("the executor was killed")
 
-// Outside is the world that an agent changes: what stays when an executor dies. There is one for each run of a test, and all lives of the run
+// Outside is the world that an agent changes, which survives its executors. There is one for each run of a test, and all lives of the run
 // share it. It may be used from several goroutines.
 type Outside struct {
 	*outside
@@ -39,9 +39,9 @@ type effect struct {
 	idempotent string
 }
 
-// Effect says that something happens outside, now: a mail is sent, a row is written. name says what, with its arguments, so that two that
-// differ are two. It is counted, and a run that was killed must have the same ones as often. In an idempotent tool those of one idempotency
-// key count once. Pass the context of the tool on, by which it is known whose effect it is.
+// Effect records a side effect: a mail is sent, a row is written. name has its arguments, so that two different effects have two names. A run
+// that was killed must have the same effects as often as a run without a crash. In an idempotent tool the effects of one idempotency key
+// count once. Pass on the context of the tool: it tells which call has the effect.
 func (o *Outside) Effect(ctx context.Context, name string) error {
 	inv := publisher.InvocationOf(ctx)
 	o.mu.Lock()
@@ -59,8 +59,8 @@ func (o *Outside) Effect(ctx context.Context, name string) error {
 	return nil
 }
 
-// Keep returns what stands for a part of the outside, such as a fake of a mail server or a data base: made at the first call, and the same in
-// all lives of a run. name tells several apart.
+// Keep returns a fake of the test's own, such as a mail server or a database. first makes it at the first call, and all lives of a run get
+// the same one. first must not use the Outside.
 func Keep[T any](o *Outside, name string, first func() *T) *T {
 	o.mu.Lock()
 	defer o.mu.Unlock()

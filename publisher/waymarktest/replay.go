@@ -17,10 +17,10 @@ import (
 )
 
 // Replay plays a recorded run against an agent as it is now, without its model and without its tools: [Recorded.Model] answers as the model
-// did, and [Recorded.Tools] return what the tools did. The test fails with the first divergence: what the model would be shown, a call that is
-// not recorded, or another end.
+// did, and [Recorded.Tools] return what the tools did. The test fails with the first divergence: another message to the model, a call that
+// is not recorded, or another end.
 //
-// file is what waymark export RUN --format cloudevents wrote. A recorded run that has not ended is played up to where its record ends.
+// file is the output of waymark export RUN --format cloudevents. A recorded run that has not ended is played up to the end of its record.
 // Fields that lie in the blob store (above 256 KiB) are not in the file: a run that has them cannot be played. Questions to people are
 // answered as recorded.
 func Replay(tb testing.TB, file string, agent func(*Recorded) publisher.Work) {
@@ -58,14 +58,14 @@ type Recorded struct {
 	mu sync.Mutex
 	// said is the first divergence; empty for none.
 	said string
-	// over: the record ended before the run did.
+	// over: the record ended before the run.
 	over bool
 }
 
 // errDiverged ends a run that is played.
 var errDiverged = errors.New("the run diverges from its record")
 
-// errOver ends it where the record does.
+// errOver ends the run at the end of the record.
 var errOver = errors.New("the record ends here")
 
 // readRecorded reads a file of structured events, one a line.
@@ -100,7 +100,7 @@ func readRecorded(file string) (*Recorded, error) {
 	return r, nil
 }
 
-// elsewhere names something of which the content is not in the file.
+// elsewhere names a message or a call whose content is not in the file.
 func (r *Recorded) elsewhere() string {
 	for i := range r.state.Messages {
 		if len(r.state.Messages[i].Refs) > 0 {

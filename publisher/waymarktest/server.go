@@ -41,7 +41,7 @@ func (s *Server) Start() {
 	deadline := time.Now().Add(portPatience)
 	for {
 		ctx, cancel := s.w.context()
-		// Nothing is lost with the process of a test, and syncs would be most of its time.
+		// A test needs no data after a power cut, and syncs would take most of its time.
 		live, err := natsd.Start(ctx, natsd.Config{StateDir: s.dir, Port: s.port, Sync: natsd.SyncInterval}, s.w.log)
 		cancel()
 		if errors.Is(err, natsd.ErrPortInUse) && time.Now().Before(deadline) {
@@ -54,13 +54,14 @@ func (s *Server) Start() {
 	}
 }
 
-// Stop stops the server cleanly. Everybody is disconnected until Start.
+// Stop stops the server cleanly. All clients are disconnected until Start.
 func (s *Server) Stop() {
 	s.w.tb.Helper()
 	s.end(true)
 }
 
-// Kill ends the server as kill -9 would: nothing is said to clients, and the next start recovers its streams from what is in their files.
+// Kill ends the server so that the next start is one after kill -9: it recovers the streams from their files. Unlike kill -9, the server
+// first writes the data that it holds in memory.
 func (s *Server) Kill() {
 	s.w.tb.Helper()
 	if s.live == nil {
@@ -80,15 +81,15 @@ func (s *Server) Kill() {
 	}), "kill the NATS server")
 }
 
-// end closes the server, if it runs.
-func (s *Server) end(said bool) {
+// end closes the server, if it runs. An error ends the test if fatal, and fails it otherwise.
+func (s *Server) end(fatal bool) {
 	s.w.tb.Helper()
 	if s.live == nil {
 		return
 	}
 	err := s.live.Close()
 	s.live = nil
-	if said {
+	if fatal {
 		s.w.must(err, "stop the NATS server")
 	} else if err != nil {
 		s.w.tb.Errorf("waymarktest: stop the NATS server: %v", err)
@@ -97,7 +98,7 @@ func (s *Server) end(said bool) {
 
 func (s *Server) runs() bool { return s.live != nil }
 
-// unclean reports whether the one before was killed.
+// unclean reports whether the server before this one was killed.
 func (s *Server) unclean() bool { return s.live != nil && s.live.UncleanStart() }
 
 // jetStream is a connection within the process, for the world itself.

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// patience bounds what a world waits for: long, as machines of tests are busy.
+	// patience bounds each wait of a world. It is long, as test machines are busy.
 	patience = time.Minute
-	// lookEvery is the pace at which it looks.
+	// lookEvery is the pace of polls.
 	lookEvery = 2 * time.Millisecond
 	// heartbeat of the executors of a world: short, as [World.Advance] waits for it.
 	heartbeat = 50 * time.Millisecond
@@ -36,14 +36,14 @@ type Config struct {
 	// Silence is how long an executor may be silent before its runs are orphaned, 2 seconds to 24 hours; 0 means 10 seconds. No test waits
 	// for it: see [World.Advance].
 	Silence time.Duration
-	// Logger gets what the daemon and the server say. Nil means that warnings and errors go to the log of the test.
+	// Logger gets the logs of the server, the daemon and the executors. Nil means that warnings and errors go to the log of the test.
 	Logger *zerolog.Logger
 }
 
-// World is a fleet of a test: a server, a daemon, and the executors that the test makes. Its methods fail the test when they cannot do what
-// they say. They are called from the test's goroutine, except where they say otherwise.
+// World is a fleet of a test: a server, a daemon, and the executors that the test makes. Its methods end the test when they fail: call them
+// from the test's goroutine.
 type World struct {
-	// Server is the embedded NATS server, Daemon what folds and answers on it.
+	// Server is the embedded NATS server, and Daemon the daemon on it.
 	Server *Server
 	Daemon *Daemon
 
@@ -104,7 +104,7 @@ func (w *World) close() {
 	w.Server.end(false)
 }
 
-// context is that of one wait of the test, also in a cleanup, when the test's own is over.
+// context bounds one wait. It outlives the test's own context, for cleanups.
 func (w *World) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(w.tb.Context()), patience)
 }
@@ -157,8 +157,8 @@ func (w *World) connect(opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Fleet connects an executor of a name, which the test drives by itself. It is closed when the test ends. change may be nil. Nothing of it
-// can be killed: see [World.Serve].
+// Fleet connects an executor that the test drives by itself. It is closed when the test ends, and cannot be killed: see [World.Serve]. change
+// may be nil.
 func (w *World) Fleet(executor string, change func(*publisher.Config)) *publisher.Fleet {
 	w.tb.Helper()
 	cfg := publisher.Config{URL: w.URL(), Options: w.Options()}
@@ -178,7 +178,7 @@ func (w *World) open(executor string, cfg publisher.Config, change func(*publish
 	}
 	ctx, cancel := w.context()
 	defer cancel()
-	// What an executor of this process left cannot begin a call any more: no takeover waits for it.
+	// A dead executor of this process cannot begin a call any more, so a takeover need not wait.
 	f, err := publisher.Connect(send.WithHooks(ctx, hooks), cfg)
 	w.must(err, "connect executor %s", executor)
 	return f
@@ -199,7 +199,7 @@ func (w *World) Reader() *publisher.Reader {
 	return w.reader
 }
 
-// Status is where a run stands; "" while there is none.
+// Status is the status of a run; "" while there is none.
 func (w *World) Status(run string) schema.Status {
 	w.tb.Helper()
 	return w.head(run).Status
@@ -218,7 +218,7 @@ func (w *World) head(run string) schema.Head {
 	return h
 }
 
-// State is what the events of a run add up to.
+// State is the state of a run, folded from all of its events.
 func (w *World) State(run string) *schema.State {
 	w.tb.Helper()
 	ctx, cancel := w.context()
@@ -228,18 +228,18 @@ func (w *World) State(run string) *schema.State {
 	return s
 }
 
-// Await waits until a run has one of the states, and returns which. It ends the test after a minute.
+// Await waits until a run has one of the statuses, and returns it. It ends the test after a minute.
 func (w *World) Await(run string, wanted ...schema.Status) schema.Status {
 	w.tb.Helper()
 	var at schema.Status
 	w.until(func() bool {
 		at = w.Status(run)
 		return slices.Contains(wanted, at)
-	}, "run %s is not %v: waymark runs show %s", run, wanted, run)
+	}, "run %s is not %v", run, wanted)
 	return at
 }
 
-// Ended waits until a run has ended, and returns what it came to.
+// Ended waits until a run has ended, and returns its result. It ends the test after a minute.
 func (w *World) Ended(run string) *publisher.RunResult {
 	w.tb.Helper()
 	w.Await(run, schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled)
