@@ -85,7 +85,7 @@ type Heartbeats struct {
 	subs    []*nats.Subscription
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
 	awake time.Time
-	// held: the silence of nobody counts for now; see [Heartbeats.Hold].
+	// held: no executor counts as silent; see [Heartbeats.Hold].
 	held bool
 	// unheard are executors that were seen by their events and not by heartbeats, for other replicas to know.
 	unheard map[assign.Seen]struct{}
@@ -205,8 +205,8 @@ func (h *Heartbeats) setSteady(subs []*nats.Subscription, at time.Time) {
 	h.subs, h.steady = subs, at
 }
 
-// Hold has no executor counted as silent until release is called: a test that moves the daemon's clock lets the executors that live say
-// so before they are looked at.
+// Hold counts no executor as silent until release is called. A test that moves the daemon's clock lets the living executors heartbeat
+// before they are judged by it.
 func (h *Heartbeats) Hold() (release func()) {
 	set := func(held bool) {
 		h.mu.Lock()
@@ -217,7 +217,7 @@ func (h *Heartbeats) Hold() (release func()) {
 	return func() { set(false) }
 }
 
-// Living are the instances that heartbeat and are not silent for too long, given the fleet's silence: when each was last heard of, by the
+// Living are the instances that heartbeat and have not been silent for too long, by the fleet's silence: the last heartbeat of each, by the
 // daemon's clock, and its pace.
 func (h *Heartbeats) Living(fleet time.Duration) map[assign.Seen]Beat {
 	h.mu.Lock()
@@ -241,7 +241,7 @@ type Beat struct {
 }
 
 // Steady is since when no heartbeat can have been missed: not before the last reconnect, and not before heartbeats
-// came faster than they were read. It is false while nobody listens, and while they are on hold.
+// came faster than they were read. It is false while nothing listens, and while they are on hold.
 func (h *Heartbeats) Steady() (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

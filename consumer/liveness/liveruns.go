@@ -324,7 +324,7 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	s := &r.shards[shard]
 	s.seen = max(s.seen, c.Revision)
 	old := s.runs[c.Run]
-	// A bucket that was made again counts its revisions from the beginning.
+	// A bucket that was created again counts its revisions from 1.
 	if old != nil && c.Live != nil && old.revision == c.Revision && old.live.Same(c.Live) {
 		old.round = s.round
 		return

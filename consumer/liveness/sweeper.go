@@ -70,7 +70,7 @@ type SweepStats struct {
 	Orphaned, Expired, RacesLost atomic.Int64
 	// FreshGraces counts the times that the silence timers reset.
 	FreshGraces atomic.Int64
-	// Sweeps counts the passes over the live runs that ended.
+	// Sweeps counts completed passes over the live runs.
 	Sweeps atomic.Int64
 }
 
@@ -89,7 +89,7 @@ type Sweeper struct {
 	pace *rate.Limiter
 	// served is the time by the server's clock, which waits expire by.
 	served func(context.Context) (time.Time, error)
-	// machine is the clock that tells whether the daemon runs. It is not the daemon's own, which a test moves.
+	// machine is the machine's clock, which tells whether the daemon was stopped. A test moves only the daemon's clock.
 	machine func() time.Time
 
 	mu sync.Mutex

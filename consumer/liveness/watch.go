@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// watchAnew is how often the live index is read again although nothing is known to be wrong: a watch that fell far
+	// watchReread is how often the live index is read again although nothing is known to be wrong: a watch that fell far
 	// behind may have missed that an entry was erased.
-	watchAnew = 5 * time.Minute
+	watchReread = 5 * time.Minute
 	// watchWait and watchMaxWait are how long a broken watch is not begun again.
 	watchWait    = 50 * time.Millisecond
 	watchMaxWait = 2 * time.Second
@@ -24,8 +24,8 @@ const (
 	watchPatience = 2 * time.Second
 )
 
-// errAnew ends a watch that is to be begun again.
-var errAnew = errors.New("it is time to read the index again")
+// errReread ends a watch that is to begin again.
+var errReread = errors.New("it is time to read the index again")
 
 // Grow adds shards, in the order of their numbers, to those that are known. It may be called while Run runs,
 // which is not synced until their index is in.
@@ -75,7 +75,7 @@ func (r *LiveRuns) keepWatching(ctx context.Context, i int, store *kvstore.Shard
 	for ctx.Err() == nil {
 		began := r.now()
 		err := r.watch(ctx, i, store.Checkpoints)
-		if ctx.Err() != nil || errors.Is(err, errAnew) {
+		if ctx.Err() != nil || errors.Is(err, errReread) {
 			continue
 		}
 		r.unsync(i)
@@ -97,14 +97,14 @@ func (r *LiveRuns) watch(ctx context.Context, shard int, cps *kvstore.Checkpoint
 		return err
 	}
 	defer w.Close(ctx)
-	again, cancel := context.WithTimeoutCause(ctx, watchAnew, errAnew)
+	again, cancel := context.WithTimeoutCause(ctx, watchReread, errReread)
 	defer cancel()
 	r.begin(shard)
 	for {
 		e, synced, err := w.Next(again)
 		switch {
 		case err != nil && ctx.Err() == nil && again.Err() != nil:
-			return errAnew
+			return errReread
 		case err != nil:
 			return err
 		case synced:

@@ -37,20 +37,20 @@ type Reason struct {
 	Why string `json:"why"`
 	// Since when, RFC 3339.
 	Since string `json:"since,omitzero"`
-	// InterruptID of what is waited for, and the call that it, or what is held or overdue, is about.
+	// InterruptID of the wait, and the call that the reason is about.
 	InterruptID string `json:"interrupt_id,omitzero"`
 	Turn        int32  `json:"turn,omitzero"`
 	ToolCallID  string `json:"tool_call_id,omitzero"`
 	Occurrence  int    `json:"occurrence,omitzero"`
 	Tool        string `json:"tool,omitzero"`
-	// Wait is what is waited for, Head where the run stands; both are the caller's.
+	// Wait of the run, and Head of the run. Both belong to the caller.
 	Wait *schema.OpenInterrupt `json:"-"`
 	Head *schema.Head          `json:"-"`
-	// ID tells the reason from all others of the fleet: the event that brought it, or the run's epoch.
+	// ID is unique in the fleet: a hash of the reason with the event that caused it, or with the run's epoch.
 	ID string `json:"id"`
 }
 
-// Key of the call that it is about.
+// Key of the call that the reason is about.
 func (r *Reason) Key() schema.CallKey {
 	return schema.CallKey{Turn: r.Turn, ToolCallID: r.ToolCallID, Occurrence: r.Occurrence}
 }
@@ -114,8 +114,7 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	return list
 }
 
-// idOf is the same for as long as the reason lasts, whoever looks. The ids of calls and questions are other people's words, so that a
-// hash stands for them.
+// idOf is the same for as long as the reason lasts, in every process. It hashes the ids of calls and questions: they are text from outside.
 func idOf(fleet string, r *Reason) string {
 	what := []string{fleet, r.Run, r.Kind, r.InterruptID, strconv.Itoa(int(r.Turn)), r.ToolCallID, strconv.Itoa(r.Occurrence)}
 	switch r.Kind {
@@ -130,7 +129,7 @@ func idOf(fleet string, r *Reason) string {
 	return r.Run + "." + r.Kind + "." + hex.EncodeToString(sum[:8])
 }
 
-// WaitText says what a run waits for.
+// WaitText describes a wait.
 func WaitText(w *schema.OpenInterrupt, tool string) string {
 	var what string
 	switch w.Reason {
@@ -151,7 +150,7 @@ func WaitText(w *schema.OpenInterrupt, tool string) string {
 	return "waits " + what
 }
 
-// NeedsPerson reports whether nobody but a person ends it.
+// NeedsPerson reports whether only a person can end the reason.
 func (r *Reason) NeedsPerson() bool {
 	switch r.Kind {
 	case Waiting:

@@ -25,7 +25,7 @@ const minSecret, maxSecret = 24, 64
 // secretPrefix begins a secret in text form.
 const secretPrefix = "whsec_"
 
-// ParseSecret reads a secret as the specification writes it: whsec_ and base64.
+// ParseSecret reads a secret as the specification writes it: whsec_ and base64. It returns [ErrConfig] for other text.
 func ParseSecret(text string) ([]byte, error) {
 	text = strings.TrimSpace(text)
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
@@ -39,7 +39,7 @@ func ParseSecret(text string) ([]byte, error) {
 	return secret, nil
 }
 
-// CheckURL accepts addresses of HTTP.
+// CheckURL accepts HTTP and HTTPS URLs. It returns [ErrConfig] for others.
 func CheckURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -54,7 +54,7 @@ const postTimeout = 10 * time.Second
 // maxAnswer is what is read of an answer, in bytes.
 const maxAnswer = 64 << 10
 
-// newClient returns a client that follows no redirect: what is posted goes to the address that was given, and to no other.
+// newClient returns a client that follows no redirect: posts go to the configured URL and to no other.
 func newClient() *http.Client {
 	return &http.Client{Timeout: postTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// every is the pace at which runs are looked at, and lookAgain how often one that waits is read although nothing was heard of it:
-	// it may wait for one thing more.
+	// every is the pace of looks, and lookAgain how often a waiting run is read although its entry did not change: it may wait for one
+	// thing more.
 	every     = time.Second
 	lookAgain = 30 * time.Second
-	// firstPause is the pause behind a post that was not taken; it doubles up to mostPause.
+	// firstPause is the pause after a post that was not taken; it doubles up to mostPause.
 	firstPause, mostPause = time.Second, 5 * time.Minute
-	// atOnce bounds the posts and reads side by side, mostPosts the posts of one look, and mostAgain its reads of runs of which nothing was
-	// heard: of ten thousand that wait each is read every five minutes.
+	// atOnce bounds concurrent posts and reads, mostPosts the posts of one look, and mostAgain its reads of runs whose entry did not change:
+	// of ten thousand waiting runs each is read every five minutes.
 	atOnce, mostPosts, mostAgain = 4, 64, 32
 )
 
-// Config says where to. All fields are required.
+// Config of a watch. All fields are required.
 type Config struct {
 	// URL that is posted to, see [CheckURL], and Secret that posts are signed with, see [ParseSecret].
 	URL    string
@@ -44,9 +44,9 @@ type Config struct {
 type Candidate struct {
 	Run   string
 	Shard int
-	// Changed is another text when the run's entry in the index of live runs is another.
+	// Changed is a fingerprint of the run's entry in the index of live runs: it changes with the entry.
 	Changed string
-	// Quarantined: no executor is given the run.
+	// Quarantined: the run is not claimable.
 	Quarantined bool
 }
 
@@ -54,7 +54,7 @@ type Candidate struct {
 type Deps struct {
 	// Candidates are the runs of the shards that this daemon folds that may need a person; false when it does not know yet.
 	Candidates func() ([]Candidate, bool)
-	// Head reads where a run stands.
+	// Head reads the head of a run.
 	Head func(ctx context.Context, c Candidate) (*schema.Head, error)
 	Now  func() time.Time
 	Log  zerolog.Logger
@@ -68,13 +68,13 @@ type Stats struct {
 	Pending atomic.Int64
 }
 
-// Watch posts what needs a person. See the package.
+// Watch posts the reasons for which runs need a person. See the package.
 type Watch struct {
 	cfg    Config
 	deps   Deps
 	client *http.Client
 	stats  Stats
-	// runs that need a person. They are Run's own.
+	// runs that may need a person, by id. Only Run uses them.
 	runs map[string]*watched
 }
 
@@ -122,7 +122,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// look brings what is known up to date.
+// look brings the runs up to date.
 func (w *Watch) look(ctx context.Context) {
 	candidates, known := w.deps.Candidates()
 	if !known {
@@ -151,7 +151,7 @@ func (w *Watch) look(ctx context.Context) {
 		group.Go(func() error {
 			h, err := w.deps.Head(ctx, c)
 			if err != nil {
-				w.deps.Log.Debug().Err(err).Str("run", c.Run).Msg("run not looked at for the webhook, trying again")
+				w.deps.Log.Debug().Err(err).Str("run", c.Run).Msg("run not read for the webhook, trying again")
 				return nil
 			}
 			fresh := w.watchedOf(c, h, old, now)
@@ -169,7 +169,7 @@ func (w *Watch) look(ctx context.Context) {
 	}
 }
 
-// watchedOf is what a run needs a person for, with what was taken of it already.
+// watchedOf lists the reasons for which a run needs a person. Reasons that were known before keep their state.
 func (w *Watch) watchedOf(c Candidate, h *schema.Head, old *watched, now time.Time) *watched {
 	fresh := &watched{changed: c.Changed, looked: now, things: make(map[string]*thing)}
 	for _, r := range standstill.Of(h, c.Quarantined, nil) {
@@ -182,7 +182,7 @@ func (w *Watch) watchedOf(c Candidate, h *schema.Head, old *watched, now time.Ti
 		}
 		body, err := w.event(&r)
 		if err != nil {
-			w.deps.Log.Error().Err(err).Str("run", r.Run).Msg("not posted: what needs a person cannot be written as an event")
+			w.deps.Log.Error().Err(err).Str("run", r.Run).Msg("webhook not posted: event cannot be encoded")
 			continue
 		}
 		fresh.things[r.ID] = &thing{id: r.ID, reason: r, body: body, pause: firstPause}

@@ -57,7 +57,7 @@ type inbox struct {
 	More       int  `json:"more,omitzero"`
 }
 
-// Run shows what needs a person, and takes answers where somebody is there to give them.
+// Run shows what needs a person, and takes the answers on a terminal.
 func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Limit < 1 {
 		return failure.New(failure.Usage, "use a number of things", "--limit %d is below 1", c.Limit)
@@ -169,7 +169,7 @@ type answering struct {
 	lines  <-chan string
 }
 
-// typed reads lines until ctx ends. The wait for one can be ended, where the reading cannot.
+// typed reads lines until ctx ends. A read of a terminal cannot be cancelled, the wait for its line can.
 func typed(ctx context.Context, r io.Reader) <-chan string {
 	out := make(chan string)
 	if r == nil {
@@ -196,7 +196,7 @@ func answerAll(ctx context.Context, a *base.App, cl *base.Client, by string, tas
 	return (&answering{app: a, client: cl, by: by, lines: typed(ctx, a.Stdin)}).all(ctx, tasks)
 }
 
-// errQuit: the person wants no more.
+// errQuit: the person quits.
 var errQuit = errors.New("quit")
 
 // read asks a question. The end of the input is errQuit.
@@ -242,7 +242,7 @@ func (x *answering) choose(ctx context.Context, choices ...string) (byte, error)
 	}
 }
 
-// all goes through the things, and says at the end what became of them.
+// all asks about each task, and prints how many were answered.
 func (x *answering) all(ctx context.Context, tasks []task) error {
 	answered := 0
 	for i := range tasks {
@@ -254,7 +254,7 @@ func (x *answering) all(ctx context.Context, tasks []task) error {
 		case errors.Is(err, errQuit):
 			return x.app.Say(x.app.Stderr, "answered: %d; left: %d", answered, len(tasks)-answered)
 		case errors.As(err, &service):
-			// Another one was faster, or the answer is not what the run asks for: it is said, and the next one is asked about.
+			// Another person was faster, or the answer does not fit the question: say so, and go on.
 			if _, err := fmt.Fprintln(x.app.Stdout, output.Hanging(x.app.Stdout, "    ", "not answered: "+err.Error())); err != nil {
 				return err
 			}

@@ -44,7 +44,7 @@ type told struct {
 	Turns      int64        `json:"turns"`
 	Calls      int64        `json:"tool_calls"`
 	Takeovers  int          `json:"takeovers"`
-	// WaitedMS is how long it waited, one wait after the other.
+	// WaitedMS is the sum of its waits that are over.
 	WaitedMS int64   `json:"waited_ms"`
 	Story    []*beat `json:"story"`
 	// Omitted counts the lines that --turns left out.
@@ -104,11 +104,9 @@ func (s *story) told(turns int, now time.Time) *told {
 		if b.Kind == storyWait && b.DurationMS != nil {
 			t.WaitedMS += *b.DurationMS
 		}
-		if b.Open && b.Kind != storyCall || b.Open && !h.Status.Terminal() {
-			if begun := instant(b.At); !begun.IsZero() && now.After(begun) && !h.Status.Terminal() {
-				took := now.Sub(begun).Milliseconds()
-				b.DurationMS = &took
-			}
+		if begun := instant(b.At); b.Open && !h.Status.Terminal() && !begun.IsZero() && now.After(begun) {
+			took := now.Sub(begun).Milliseconds()
+			b.DurationMS = &took
 		}
 	}
 	if first := h.Turn - int32(turns) + 1; turns > 0 && first > 1 { //nolint:gosec // a number of lines

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/encrypted"
@@ -32,7 +33,7 @@ type beat struct {
 	What string `json:"what"`
 	// Detail in words.
 	Detail string `json:"detail,omitzero"`
-	// At is when it began, RFC 3339, and DurationMS how long it took; absent for what took no time, or is not over.
+	// At is when it began, RFC 3339, and DurationMS how long it took, or has taken so far; absent for what takes no time.
 	At         string `json:"at,omitzero"`
 	DurationMS *int64 `json:"duration_ms,omitzero"`
 	// Open: it is not over.
@@ -330,17 +331,7 @@ func usageText(u *schema.Usage) string {
 
 // joined joins what is not empty.
 func joined(parts ...string) string {
-	text := ""
-	for _, p := range parts {
-		if p == "" {
-			continue
-		}
-		if text != "" {
-			text += "; "
-		}
-		text += p
-	}
-	return text
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
 // span is a duration for people.

@@ -30,8 +30,8 @@ type standing struct {
 // live are the statuses of runs that have not ended.
 var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
 
-// gather reads the runs that stand still, as a list of them and their heads say. want says which runs are looked at. With ended, calls of ended
-// runs that a person must settle are found, too.
+// gather lists the runs that match a request and reads those that may stand still. With ended it also finds calls of ended runs that a
+// person must settle.
 func gather(ctx context.Context, cl *base.Client, request schema.ListRequest, ended bool) (found standing, err error) {
 	var suspects []schema.RunSummary
 	seen := make(map[string]bool)

@@ -54,7 +54,7 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	}
 }
 
-// registerWebhook adds what becomes of posts.
+// registerWebhook adds the counters of posts.
 func registerWebhook(registry prometheus.Registerer, fleet string, w *webhook.Watch) {
 	labels, s := prometheus.Labels{"fleet": fleet}, w.Stats()
 	registry.MustRegister(
@@ -97,7 +97,7 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		{"orphaned", "Runs orphaned: their executor was gone.", &s.Sweep.Orphaned},
 		{"expired", "Waits of runs that expired.", &s.Sweep.Expired},
 		{"races_lost", "Runs left alone, as another event came before they were orphaned or their wait expired.", &s.Sweep.RacesLost},
-		{"sweeps", "Passes over the live runs that ended, once a second.", &s.Sweep.Sweeps},
+		{"sweeps", "Completed passes over the live runs, once a second.", &s.Sweep.Sweeps},
 		{"fresh_graces", "Number of times that the silence timers reset.", &s.Sweep.FreshGraces},
 		{"notices", "Notices sent to executors.", &s.Notices},
 		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// watchPeople is what posts what needs a person.
+// watchPeople returns the watch that posts the reasons for which runs need a person.
 func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*webhook.Watch, error) {
 	text, err := os.ReadFile(c.Secret)
 	if err != nil {
@@ -42,9 +42,9 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 	return watch, nil
 }
 
-// candidates are the runs of the shards that this daemon folds that may need a person.
+// candidates lists the runs that wait or are quarantined, in the shards that this daemon folds.
 func (c Cmd) candidates(d *consumer.Daemon) (list []webhook.Candidate, known bool) {
-	leads := make(map[int]bool) // asked before: the live runs are locked while they are gone through
+	leads := make(map[int]bool) // asked first: Each holds the lock of the live runs
 	for shard, f := range d.Workers() {
 		leads[shard] = f.Leads()
 	}
