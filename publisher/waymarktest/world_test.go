@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// working is an executor of agents that stand still until the test lets them go.
+// working is an executor whose agents wait for the test.
 func working(go_ <-chan struct{}) publisher.ExecutorSpec {
 	return publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 		"agent": func(context.Context, *publisher.Run) (publisher.Work, error) {
@@ -52,12 +52,8 @@ func TestAdvance_ExecutorWasKilled_AnotherGoesOn(t *testing.T) {
 		submit(t, lives.Fleet(), "kept")
 		require.Eventually(t, phased(w, "kept"), time.Minute, time.Millisecond)
 		dies := w.Serve("dies", working(nil), nil)
-		for w.Status("left") == "" || w.State("left").Head.Executor != "dies" {
-			if w.Status("left") == "" {
-				_, err := dies.Fleet().Start(t.Context(), publisher.RunSpec{ID: "left", Agent: "agent"})
-				require.NoError(t, err)
-			}
-		}
+		_, err := dies.Fleet().Start(t.Context(), publisher.RunSpec{ID: "left", Agent: "agent"})
+		require.NoError(t, err)
 		dies.Kill()
 		require.Nil(t, dies.Fleet())
 		w.Advance(d)
@@ -72,8 +68,8 @@ func TestAdvance_ExecutorWasKilled_AnotherGoesOn(t *testing.T) {
 	}
 }
 
-// A run that waits for a limited time is told that nobody answered.
-func TestAdvance_WaitExpires(t *testing.T) {
+// A wait with a deadline expires when the clock passes it.
+func TestAdvance_PastAWait_WaitExpires(t *testing.T) {
 	t.Parallel()
 	w := waymarktest.Start(t)
 	f := w.Fleet("ex-1", nil)
@@ -131,7 +127,7 @@ func TestExecutor_Stopped_LeavesItsRuns(t *testing.T) {
 	require.Equal(t, schema.StatusCompleted, w.Ended("r1").Status)
 }
 
-func TestObserve_EventsOfARun(t *testing.T) {
+func TestObserve_RunIsWorkedOn_EventsArrive(t *testing.T) {
 	t.Parallel()
 	w := waymarktest.Start(t)
 	all, phases := w.Observe("*.*", "r1"), w.Observe("phase.completed", "*")
@@ -151,8 +147,8 @@ func TestObserve_EventsOfARun(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Many worlds beside each other, each with a run from its start to its end.
-func TestStart_ManyAtOnce_EachIsAWorldOfItsOwn(t *testing.T) {
+// Many worlds run at once, each with a run from start to end.
+func TestStart_ManyAtOnce_WorldsAreSeparate(t *testing.T) {
 	t.Parallel()
 	many := 200
 	if testing.Short() {
@@ -192,7 +188,7 @@ func (b *brief) end() {
 	}
 }
 
-// What Start takes, up to a fleet that answers; the end of the world is not counted.
+// Measures Start up to a fleet that answers, without the end of the world.
 func BenchmarkStart(b *testing.B) {
 	var took []time.Duration
 	for b.Loop() {
