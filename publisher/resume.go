@@ -14,8 +14,13 @@ import (
 // ResumeSpec says how a run is taken over.
 type ResumeSpec struct {
 	// Reason is claim, request, restart, input or reopen; empty means request. Only reopen takes over a run that
-	// has ended.
+	// has ended, and At.
 	Reason string
+	// At, if it is not the zero point, is where the run goes on: behind the point, under its own id, also if it has ended. What
+	// came later stays in the record and is no part of the run any more. What it did outside is not undone: calls that the agent
+	// makes again have idempotency keys of their own. Leave Reason empty with it. To go on behind the outcome of the third tool
+	// call: schema.Point{Kind: schema.PointResult, Number: 3}.
+	At schema.Point
 	// RequestID makes a repeat continue the epoch it opened instead of opening another; empty means a new one. Give
 	// one that outlives the process if the takeover must not be done twice.
 	RequestID string
@@ -32,11 +37,19 @@ type ResumeSpec struct {
 // Resume takes a run over: it opens a new epoch, which fences the older executor, and returns the handle with the
 // run's state, which contains every acknowledged event. Go on with [Run.OpenTurn], [Run.Phase] and [Turn.Tool].
 //
-// It returns [ErrRunNotFound], [ErrRunEnded], [ErrWrongAgent], [ErrConflict], [ErrIncomplete], [ErrUnavailable],
+// It returns [ErrRunNotFound], [ErrRunEnded], [ErrPointNotFound], [ErrPointAmbiguous], [ErrWrongAgent], [ErrConflict], [ErrIncomplete], [ErrUnavailable],
 // [ErrNoService]; what the daemon said is a *schema.ServiceError within, with its hint.
 func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
+	}
+	if spec.At != (schema.Point{}) {
+		if spec.Reason != "" {
+			return nil, configError("Reason", spec.Reason, "leave it empty to go on at a point")
+		}
+		spec.Reason = schema.TakeoverRewind
+	} else if spec.Reason == schema.TakeoverRewind {
+		return nil, configError("At", "the end of the run", "name the point that the run goes on behind, and leave Reason empty")
 	}
 	if spec.Agent == "" {
 		spec.Agent = f.cfg.Agent
@@ -55,6 +68,9 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	defer f.takeovers.begin(run)()
 	request := &schema.RecoverRequest{
 		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
+	}
+	if spec.Reason == schema.TakeoverRewind {
+		request.At = spec.At.String()
 	}
 	if spec.HeadOnly {
 		request.View = schema.ViewHead

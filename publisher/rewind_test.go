@@ -1,6 +1,9 @@
 package publisher_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,4 +90,93 @@ func TestRewind_RunRewound_ReadWithoutWhatItLeftBehind(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, again.Messages, 6)
 	require.False(t, again.Stale)
+}
+
+// closedAt returns the number of the record with the outcome of each call of a run, in the order in which the calls were recorded.
+func closedAt(run string, log []schema.Record) []int {
+	var keys []schema.CallKey
+	var at []int
+	head := schema.NewHead("default", run)
+	for i := range log {
+		v := head.Apply(schema.NoKeys, &log[i])
+		for _, key := range v.Calls {
+			keys, at = append(keys, key), append(at, 0)
+		}
+		for k := range keys {
+			if at[k] == 0 && head.FindOpen(keys[k].Turn, keys[k].ToolCallID, keys[k].Occurrence) < 0 {
+				at[k] = i + 1
+			}
+		}
+	}
+	return at
+}
+
+// Each of 20 recorded runs, whose executors died, goes on behind each of its steps: with the calls up to there and no other, nothing
+// forgotten, and no call run unasked that was begun before.
+func TestResume_BehindEachStepOfRecordedRuns_GoesOnFromThere(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 3
+		t.Log("short: 3 recorded runs of 20")
+	}
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	resumed, left := 0, 0
+	for seed := range seeds {
+		record := func(id string) []schema.Record {
+			w.recordedRun(f, id, rand.New(rand.NewPCG(seed, 15))) //nolint:gosec // chooses a run
+			return w.log(id)
+		}
+		first := fmt.Sprint("run", seed)
+		steps := closedAt(first, record(first))
+		for k := range steps {
+			id := fmt.Sprintf("%s-%d", first, k+1)
+			log := record(id)
+			n := closedAt(id, log)[k]
+			began, open := callsAt(id, log, n)
+			run, err := f.Resume(t.Context(), id, publisher.ResumeSpec{At: schema.Point{Kind: schema.PointResult, Number: uint64(k + 1)}}) //nolint:gosec // small
+			require.NoError(t, err, id)
+			resumed++
+			require.ElementsMatch(t, open, keysOf(run.Head().OpenCalls), "%s: the calls that were open behind record %d", id, n)
+			require.Equal(t, []schema.Superseded{{After: int64(n), Through: int64(len(log)), Epoch: run.Epoch()}}, run.Head().Superseded, id)
+			left += len(log) - n
+
+			a := newAgent(3, func(int32) []publisher.ToolCall { return nil })
+			held, err := a.play(t.Context(), run)
+			require.NoError(t, err, id)
+			for _, c := range run.State().Calls {
+				if !slices.Contains(open, c.CallKey) {
+					require.Zero(t, a.effects[c.CallKey], "%s: %v has an outcome and ran once more", id, c.CallKey)
+					continue
+				}
+				if c.Replay == schema.ReplayHold && began[c.CallKey] {
+					require.Zero(t, a.effects[c.CallKey], "%s: %v ran unasked", id, c.CallKey)
+					require.Contains(t, held, c.CallKey, id)
+					continue
+				}
+				require.Equal(t, 1, a.effects[c.CallKey], "%s: %v is forgotten", id, c.CallKey)
+			}
+		}
+	}
+	t.Logf("resumed behind %d steps, %d records left behind", resumed, left)
+	require.Greater(t, resumed, 5)
+	require.Greater(t, left, 20)
+}
+
+func TestResume_AtAPoint_RefusesWhatItCannotDo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	start(t, f, "r1")
+	at := schema.Point{Kind: schema.PointResult, Number: 3}
+	_, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{At: at})
+	require.ErrorIs(t, err, publisher.ErrPointNotFound)
+	require.ErrorContains(t, err, "run r1 has no point result:3: it has 0 tool calls")
+	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{At: at, Reason: schema.TakeoverReopen})
+	require.ErrorIs(t, err, publisher.ErrConfig)
+	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverRewind})
+	require.ErrorContains(t, err, "name the point that the run goes on behind")
 }

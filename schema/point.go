@@ -27,6 +27,9 @@ const (
 	// recorded, those of an answer in its order. A call that was begun by the event that recorded it is not recorded there; one that an
 	// answer requested is, and the calls behind it, too.
 	PointStep PointKind = "step"
+	// PointResult is behind the outcome of a step: the call returned, failed, was settled or abandoned. Other calls of its answer are what
+	// they were then.
+	PointResult PointKind = "result"
 	// PointEvent is behind the message with an id as a [Position] has it: any event, control events and refused ones included.
 	PointEvent PointKind = "event"
 	// PointRecord is behind the run's message with a number, counted from 1, whatever it is: what was refused and what came
@@ -37,7 +40,7 @@ const (
 // Point names a place in a run's history, at which the run can be restored: everything up to it, nothing behind it. Its
 // text form is what requests and commands take.
 //
-//	seq:120  seq:2.14  turn:7  step:3  checkpoint:5120  mark:before-deploy  event:ID  record:125  end
+//	seq:120  seq:2.14  turn:7  step:3  result:3  checkpoint:5120  mark:before-deploy  event:ID  record:125  end
 type Point struct {
 	Kind PointKind
 	// Number is the sequence, turn, step, revision or message.
@@ -52,7 +55,7 @@ type Point struct {
 const MaxPoint = 512
 
 // ErrPoint is returned for text that names no point; the message has the forms there are.
-var ErrPoint = errors.New("not a point of a run: use seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end")
+var ErrPoint = errors.New("not a point of a run: use seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end")
 
 // ParsePoint reads the text form of a point. Errors wrap [ErrPoint].
 func ParsePoint(s string) (Point, error) {
@@ -85,7 +88,7 @@ func ParsePoint(s string) (Point, error) {
 			}
 			p.Epoch, rest = Epoch(n), sequence
 		}
-	case PointTurn, PointCheckpoint, PointStep, PointRecord:
+	case PointTurn, PointCheckpoint, PointStep, PointResult, PointRecord:
 	default:
 		return bad("its kind is not known")
 	}
@@ -212,7 +215,7 @@ type Finder struct {
 // it: a rewind goes on with the numbers of turns and steps that it left behind.
 func NewFinder(p Point, superseded []Superseded) *Finder {
 	f := &Finder{point: p}
-	if p.Kind == PointTurn || p.Kind == PointStep {
+	if p.Kind == PointTurn || p.Kind == PointStep || p.Kind == PointResult {
 		f.superseded = superseded
 	}
 	return f
@@ -229,6 +232,9 @@ func (f *Finder) Many(epoch Epoch) bool {
 // Before reports whether the point may be before the record that is about to be applied; [Finder.Confirmed] tells.
 func (f *Finder) Before(h *Head, p *Prepared) bool {
 	f.records = h.Records
+	if f.point.Kind == PointResult {
+		return false
+	}
 	if superseded(f.superseded, h.Records+1) {
 		enters := !f.pending && f.requested(h)
 		f.pending = f.pending || enters
@@ -283,7 +289,8 @@ func (f *Finder) requested(h *Head) bool {
 
 // AtEnd reports whether the point is behind all records, of which the head is and none had it.
 func (f *Finder) AtEnd(h *Head) bool {
-	return f.at.ID == "" && f.point.Kind == PointEnd || f.point.Kind == PointTurn && f.point.Number == 0 && h.Turn == 0 || f.requested(h)
+	return f.at.ID == "" && f.point.Kind == PointEnd || f.point.Kind == PointTurn && f.point.Number == 0 && h.Turn == 0 ||
+		f.point.Kind == PointStep && f.requested(h)
 }
 
 // Behind reports whether the point is behind the record that was applied last. Call it once for each, unless Before said yes.
@@ -307,12 +314,31 @@ func (f *Finder) Behind(h *Head, v Verdict) bool {
 		return v.Over && f.point.Number != 0 && uint64(h.Turn) == f.point.Number //nolint:gosec // turns are from 1
 	case PointStep:
 		return f.answered(h, v)
+	case PointResult:
+		return f.closed(h, v)
 	case PointMark:
 		d, ok := v.Data.(*CheckpointMarkedData)
 		return ok && d.Name == f.point.Name
 	default:
 		return false
 	}
+}
+
+// closed notes the step's call once it is recorded, and reports whether it has an outcome.
+func (f *Finder) closed(h *Head, v Verdict) bool {
+	if f.step.ToolCallID == "" {
+		n := int64(f.point.Number) - (h.Counts.ToolCalls - int64(len(v.Calls))) //nolint:gosec // a count
+		_, called := v.Data.(*ToolCalledData)
+		switch {
+		case n >= 1 && n <= int64(len(v.Calls)):
+			f.step = v.Calls[n-1]
+		case called && !v.Begun && h.Counts.ToolCalls == int64(f.point.Number): //nolint:gosec // a count
+			f.step = v.Call
+		default:
+			return false
+		}
+	}
+	return !slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step })
 }
 
 // answered notes the step's call once an answer requests it. The point is right behind an answer that says that the call cannot be made.

@@ -159,6 +159,27 @@ func TestFinder_CallBegunInWhatWasLeftBehind_StepIsAtTheRecord(t *testing.T) {
 	}
 }
 
+func TestFinder_Result_IsBehindTheOutcomeOfTheCall(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayPure},
+		schema.RequestedCall{ToolCallID: "b", Name: "n", Replay: schema.ReplayPure}), 1)) // records 1 and 2
+	mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: "b", Result: []byte(`1`)}, 1))
+	mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: "a", Result: []byte(`2`)}, 1))
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "c", Name: "n"}, 2))
+	at := func(n uint64) int64 {
+		return found(t, r.log, schema.Point{Kind: schema.PointResult, Number: n}, r.head.Superseded)
+	}
+	require.Equal(t, int64(4), at(1), "the first call returned last")
+	require.Equal(t, int64(3), at(2))
+	require.Equal(t, int64(-1), at(3), "it has no outcome")
+	mustApply(t, r.write(&schema.ToolFailedData{ToolCallID: "c", Error: schema.Error{Type: "t", Message: "m"}}, 2))
+	require.Equal(t, int64(6), at(3))
+	r.rewind(4)
+	require.Equal(t, int64(4), at(1))
+	require.Equal(t, int64(-1), at(3), "it was left behind")
+}
+
 // found returns how many records are up to a point.
 func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schema.Superseded) int64 {
 	t.Helper()

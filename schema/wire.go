@@ -110,7 +110,7 @@ type RecoverRequest struct {
 	Instance string `json:"instance,omitzero"`
 	// Agent that the executor runs; when set it must be the run's.
 	Agent string `json:"agent,omitzero"`
-	// Reason is claim, request, restart, input or reopen; absent means request.
+	// Reason is claim, request, restart, input, reopen or rewind; absent means request.
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request continue the epoch it opened. Required.
 	RequestID string `json:"request_id"`
@@ -119,7 +119,8 @@ type RecoverRequest struct {
 	// After, for the view events, leaves out segments up to and including this number: the client has them.
 	After int `json:"after,omitzero"`
 	// At is a point of the run in its text form, see [Point]: the run as it was there is shown, and nothing is taken over.
-	// Executor and RequestID are not needed then, and Reason is refused.
+	// Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is taken over behind the point,
+	// also if it has ended: what came later stays in the record, and is no part of the state any more.
 	At    string         `json:"at,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }

@@ -23,6 +23,8 @@ type Moment struct {
 	records int64
 	// Begun as [schema.Moment] has it.
 	Begun []schema.CallKey
+	// later has seen the records behind the point, all of them if the moment is of [Reader.Rewind].
+	later *schema.Later
 }
 
 // Complete reports whether no event up to the point is known to be missing.
@@ -81,24 +83,49 @@ func (w *walker) Frames(chunk []byte) error {
 // Locate finds a point of a run that was read with its content, and folds exactly what is up to it. What the log has
 // instead of a damaged segment is taken from there.
 func (rd *Reader) Locate(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
-	m, err := rd.search(ctx, r, p)
+	return rd.locate(ctx, r, p, false)
+}
+
+// Rewind returns where a run that was read with its content goes on if it is taken over behind a point.
+func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*schema.Base, error) {
+	m, _, err := rd.locate(ctx, r, p, true)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Head.Status == "":
+		return nil, schema.Fail(schema.CodeBadRequest, "Name a point behind its first event: waymark runs history "+r.Run+" lists the points there are.",
+			"point %s is before the first event of run %s", p, r.Run)
+	case !m.Complete():
+		return nil, schema.Fail(schema.CodeDamaged, "Name a point before them, or see what is wrong with: waymark verify "+r.Run+".",
+			"events of run %s up to point %s are missing", r.Run, p)
+	}
+	base, err := schema.RewindTo(p, &m.Head, m.later)
+	if err != nil {
+		return nil, schema.Fail(schema.CodeConflict, "Name a later point.", "run %s: %s", r.Run, err)
+	}
+	return base, nil
+}
+
+// locate finds a point; whole reads on to the last record, whatever the point needs.
+func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, *Snapshot, error) {
+	m, err := rd.search(ctx, r, p, whole)
 	var bad *Damaged
 	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
 		return m, r, err
 	}
-	whole, werr := rd.fromLog(ctx, r)
+	logged, werr := rd.fromLog(ctx, r)
 	if werr != nil {
 		return nil, r, werr
 	}
-	if whole == nil {
+	if logged == nil {
 		if errors.Is(err, errSegmentMissing) {
 			return nil, r, schema.Fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
 				"point %s of run %s: %s, and the log does not have its events any more", p, r.Run, err)
 		}
 		return nil, r, err
 	}
-	m, err = rd.search(ctx, whole, p)
-	return m, whole, err
+	m, err = rd.search(ctx, logged, p, whole)
+	return m, logged, err
 }
 
 // fromLog reads a run of which a segment cannot be used from the segments before it and the log. It returns nil when the
@@ -136,8 +163,8 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 	return same, nil
 }
 
-// search walks through a run for a point.
-func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, error) {
+// search walks through a run for a point; whole walks on to the end.
+func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)
 	if err != nil {
 		return nil, err
@@ -174,7 +201,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point) (*Mom
 		if !finder.Pending() {
 			ahead = nil
 		}
-		return later != nil && !many && later.Done() || len(found) == maxCandidates
+		return later != nil && !many && !whole && later.Done() || len(found) == maxCandidates
 	}
 	err = rd.Content(ctx, r, &Cursor{Next: 1}, w)
 	switch {
@@ -196,7 +223,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point) (*Mom
 		return nil, schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".",
 			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.Run, want, found[0].Head.Digest)
 	}
-	found[0].Begun = later.Begun()
+	found[0].Begun, found[0].later = later.Begun(), later
 	return &found[0], nil
 }
 
@@ -245,7 +272,7 @@ func noPoint(p schema.Point, h *schema.Head) error {
 	}
 	has := fmt.Sprintf("it is at epoch %d, sequence %d, turn %d", h.Epoch, h.Sequence, h.Turn)
 	switch p.Kind {
-	case schema.PointStep:
+	case schema.PointStep, schema.PointResult:
 		has = fmt.Sprintf("it has %d tool calls", h.Counts.ToolCalls)
 		if h.Counts.ToolCalls == 1 {
 			has = "it has 1 tool call"

@@ -366,7 +366,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 			return 0, nil
 		}
 		q.begun = run
-		opened, err := s.writer.open(ctx, r, rr)
+		opened, err := s.writer.open(ctx, r, rr, nil)
 		if err != nil {
 			if _, told := errors.AsType[*schema.ServiceError](err); told {
 				q.begun = "" // the fold refused it: that is known

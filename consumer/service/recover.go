@@ -21,9 +21,16 @@ import (
 //
 // prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
 // fails before anything was changed.
-func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.RecoverRequest, want reader.Want,
+//
+// to is where a rewind goes on, and nil for any other takeover. What the reading before a rewind shows is not what is left behind it,
+// so the run is read once more behind it, as for a request that is repeated.
+func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.RecoverRequest, to *schema.Point, want reader.Want,
 	prepare func(*reader.Snapshot) error,
 ) (*reader.Snapshot, error) {
+	if to != nil {
+		want = reader.Content // the point is looked for in it
+	}
+	rewound := false
 	for {
 		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) {
 			r, err := w.routing.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) {
@@ -52,19 +59,31 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			if err := prepare(r); err != nil {
 				return nil, err
 			}
-			w.stats.Continued.Add(1)
+			if !rewound {
+				w.stats.Continued.Add(1)
+			}
 			return r, nil
 		}
 		if err := prepare(r); err != nil {
 			return nil, err
 		}
-		opened, err := w.open(ctx, r, req)
+		var base *schema.Base
+		if to != nil {
+			if base, err = w.routing.reader.Rewind(ctx, r, *to); err != nil {
+				return nil, err
+			}
+		}
+		opened, err := w.open(ctx, r, req, base)
 		if err != nil {
 			return nil, err
 		}
 		if opened {
 			w.stats.Takeovers.Add(1)
-			return r, nil
+			if to == nil {
+				return r, nil
+			}
+			rewound = true
+			continue
 		}
 		// Somebody else came first, or our own earlier try did: the next reading tells.
 		if err := pause.For(ctx, retryPause); err != nil {
@@ -87,8 +106,12 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 			return false, schema.Fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
 				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.Run, h.Executor)
 		}
+		if n := len(h.Superseded); (req.Reason == schema.TakeoverRewind) != (n > 0 && h.Superseded[n-1].Epoch == h.Epoch) {
+			return false, schema.Fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
+				"request_id %s opened epoch %d of run %s for another reason than %s", req.RequestID, h.Epoch, r.Run, req.Reason)
+		}
 		return true, nil
-	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen:
+	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen && req.Reason != schema.TakeoverRewind:
 		return false, errEnded(r)
 	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
 		return false, schema.Fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
@@ -101,14 +124,14 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 	}
 }
 
-// open publishes the takeover behind the reading's last event and folds it. It reports false when another event came
-// first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
+// open publishes the takeover behind the reading's last event and folds it. to as [schema.RunResumedData] has it. It reports false when
+// another event came first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
 // compare-and-set fails.
-func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest) (bool, error) {
+func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Base) (bool, error) {
 	h := &r.Head
 	data := &schema.RunResumedData{
 		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
-		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
+		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest}, To: to,
 	}
 	e, err := schema.NewControl(w.fleet, w.replica, r.Run, h.Epoch+1, rand.Text(), data, w.now())
 	if err != nil {
@@ -157,7 +180,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if req.At != "" {
+	if req.At != "" && req.Reason != schema.TakeoverRewind {
 		if err := checkLook(&req); err != nil {
 			return err
 		}
@@ -166,12 +189,16 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := checkRecover(&req); err != nil {
 		return err
 	}
+	to, err := rewindPoint(&req)
+	if err != nil {
+		return err
+	}
 	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err
 	}
 	defer v.close()
-	r, err := s.writer.takeover(ctx, t.run, &req, v.want(), func(r *reader.Snapshot) error {
+	r, err := s.writer.takeover(ctx, t.run, &req, to, v.want(), func(r *reader.Snapshot) error {
 		if v.kind == schema.ViewEvents {
 			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
 			if err := s.reader.CheckBases(ctx, r.Run, r.Head.Base); err != nil {
@@ -231,13 +258,29 @@ func checkRecover(req *schema.RecoverRequest) error {
 // checkReason checks why a run is taken over.
 func checkReason(reason string) error {
 	switch reason {
-	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen:
+	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen, schema.TakeoverRewind:
 		return nil
-	case schema.TakeoverRewind:
-		return badField("/reason", errors.New("reason rewind is not offered yet"))
 	default:
-		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen", reason))
+		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen, rewind", reason))
 	}
+}
+
+// rewindPoint is where a request goes on behind an earlier record of its run; nil for one that goes on behind the last.
+func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
+	if req.Reason != schema.TakeoverRewind {
+		return nil, nil //nolint:nilnil // no point is none
+	}
+	if req.At == "" {
+		return nil, badField("/at", errors.New("is required with reason rewind: the point that the run goes on behind"))
+	}
+	p, err := pointOf(req.At, req.After)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.Kind == schema.PointEnd:
+		return nil, badField("/at", errors.New("the end of the run leaves nothing behind: take it over with reason request, or reopen if it has ended"))
+	}
+	return &p, nil
 }
 
 // checkLook checks a request with a point. It takes nothing over: a client that gives a reason would take the answer for its takeover's.

@@ -2,36 +2,18 @@ package service_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// rewind takes a run over behind one of its records, as the service will when it is asked to.
-func (w *serviceWorld) rewind(x *writer, record int) {
+// rewind asks for a run behind one of its points, as an executor does, and returns where it goes on.
+func (w *serviceWorld) rewind(run, point, view string) (*schema.RecoverReply, *answer) {
 	w.TB.Helper()
-	head := schema.NewHead("default", x.Run.Run)
-	for i := range x.Acked[:record] {
-		head.Apply(schema.NoKeys, &x.Acked[i])
-	}
-	at := head.Clone()
-	later := schema.NewLater(&at)
-	for i := record; i < len(x.Acked); i++ {
-		later.Behind(&head, head.Apply(schema.NoKeys, &x.Acked[i]))
-	}
-	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
-	to, err := schema.RewindTo(point, &at, later)
-	require.NoError(w.TB, err)
-	e, err := schema.NewControl("default", "daemon", x.Run.Run, head.Epoch+1, fmt.Sprintf("rewind%d", head.Records), &schema.RunResumedData{
-		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: to,
-		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
-	}, time.Now())
-	require.NoError(w.TB, err)
-	header, body := e.Encode()
-	w.publishRaw(x.Run.Run, header, body)
+	return w.recover(run, schema.RecoverRequest{Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-" + strings.NewReplacer(":", "-", ".", "-").Replace(point), At: point, View: view})
 }
 
 // The state of a run that was rewound, within its segments or behind them, is the one at the record.
@@ -46,9 +28,9 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			w, x := pointWorld(t, prepare)
 			before := w.stateOf("run-1", "record:13")
 			require.NotEqual(t, len(before.Messages), len(w.stateOf("run-1", "end").Messages))
-			w.rewind(x, 13)
-			reply, a := w.get("run-1", schema.ViewState)
+			reply, a := w.rewind("run-1", "record:13", schema.ViewState)
 			require.True(t, reply.Complete)
+			require.Equal(t, schema.Epoch(2), reply.Epoch)
 			state := decodeAs[schema.State](t, a.state)
 			require.Equal(t, reply.Head, state.Head)
 			require.False(t, state.Stale)
@@ -61,4 +43,58 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			require.Equal(t, schema.CodePointNotFound, e.Code, "a turn that was left behind is no point")
 		})
 	}
+}
+
+// A step's result is the point behind which most runs go on: the calls up to it stay, and none behind it.
+func TestRewind_BehindEachResult_KeepsTheCallsUpToIt(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
+	calls := int(w.model(x).Counts.ToolCalls)
+	for n := calls; n >= 1; n-- {
+		reply, a := w.rewind("run-1", fmt.Sprintf("result:%d", n), schema.ViewState)
+		state := decodeAs[schema.State](t, a.state)
+		require.Len(t, state.Calls, n)
+		require.Equal(t, schema.OutcomeReturned, state.Calls[n-1].Outcome)
+		require.Equal(t, int64(n), reply.Head.Counts.ToolCalls)
+		require.Equal(t, schema.StatusRunning, reply.Head.Status)
+	}
+}
+
+func TestRewind_AskedAgain_IsTheSameTakeover(t *testing.T) {
+	t.Parallel()
+	w, _ := pointWorld(t, func(*serviceWorld, *writer) {})
+	first, _ := w.rewind("run-1", "turn:3", schema.ViewHead)
+	again, _ := w.rewind("run-1", "turn:3", schema.ViewHead)
+	require.Equal(t, first, again)
+	e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-1", RequestID: "q-turn-3"})
+	require.Equal(t, schema.CodeConflict, e.Code, "the request id stands for a rewind")
+}
+
+func TestRewind_RunThatHasEnded_GoesOn(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	x.Publish(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0)
+	reply, _ := w.rewind("run-1", "turn:2", schema.ViewHead)
+	require.Equal(t, schema.StatusRunning, reply.Head.Status)
+	require.Equal(t, int32(2), reply.Head.Turn)
+	require.Empty(t, w.verify("run-1").Findings)
+}
+
+func TestRewind_NoSuchPlace_IsRefusedAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	for point, code := range map[string]schema.Code{
+		"":           schema.CodeBadRequest,
+		"end":        schema.CodeBadRequest,
+		"step":       schema.CodeBadRequest,
+		"turn:99":    schema.CodePointNotFound,
+		"result:99":  schema.CodePointNotFound,
+		"record:999": schema.CodePointNotFound,
+		"mark:none":  schema.CodePointNotFound,
+	} {
+		e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q", At: point})
+		require.Equal(t, code, e.Code, "%s: %s", point, e.Message)
+	}
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, w.model(x), reply.Head)
 }

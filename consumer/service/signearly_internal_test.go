@@ -72,7 +72,7 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		})
 		require.ErrorIs(t, err, keyring.ErrSigner)
 		require.NoError(t, ctx.Err())
-		_, err = s.writer.takeover(ctx, "run-1", &schema.RecoverRequest{Executor: "two", RequestID: "q", Reason: schema.TakeoverRequest}, reader.Head,
+		_, err = s.writer.takeover(ctx, "run-1", &schema.RecoverRequest{Executor: "two", RequestID: "q", Reason: schema.TakeoverRequest}, nil, reader.Head,
 			func(*reader.Snapshot) error { return nil })
 		require.ErrorIs(t, err, keyring.ErrSigner)
 		require.NoError(t, ctx.Err())
