@@ -27,6 +27,9 @@ type Offer struct {
 	Since string
 	// Data is what the next agent must know.
 	Data schema.HandoffOfferedData
+	// State is the application's own state of the run that offers, as it was read with the offer. The run that carries the offer out
+	// begins with it.
+	State []schema.StateValue
 	// TooLong: the text passes [schema.HandoffSizeWarning] characters. Its reader may lose more context by it than it
 	// saves; the run is flagged.
 	TooLong bool
@@ -82,7 +85,7 @@ func offersOf(s *schema.State) []Offer {
 		o := &s.Head.Handoffs[i]
 		offer := Offer{
 			Run: s.Head.Run, Agent: s.Head.Agent, HandoffID: o.HandoffID, Hash: o.OfferHash, Status: o.Status, By: cmp.Or(o.Claimed, o.By), ChildRun: o.ChildRun,
-			Since: o.Since,
+			Since: o.Since, State: slices.Clone(s.Values),
 		}
 		for j := range slices.Backward(s.Handoffs) {
 			if d := &s.Handoffs[j]; d.HandoffID == o.HandoffID && d.Offered != nil {
@@ -107,7 +110,7 @@ func childID(run, handoff string) string {
 // After a crash or an error between the two, accept the same offer again: it goes on where it was, and returns the
 // child resumed, or the handle that this process has of it.
 //
-// spec.ID names the child; empty means one that follows from the offer. Agent, Parent and ResumedFrom follow from the
+// spec.ID names the child; empty means one that follows from the offer. Agent, Parent, ResumedFrom and State follow from the
 // offer where they are empty; the agent is the offer's next one, or for a continuation the run's own. The words of the
 // offer are in offer.Data; put them before the child's model.
 //
@@ -169,6 +172,16 @@ func (f *Fleet) planHandoff(offer Offer, spec RunSpec) (source *schema.HandoffSo
 		spec.Parent = &schema.Parent{Run: offer.Run}
 	}
 	spec.Agent = cmp.Or(spec.Agent, offer.Data.NextAgent, offer.Agent)
+	if spec.State == nil {
+		spec.State = make(map[string]any, len(offer.State))
+		for i := range offer.State {
+			v := &offer.State[i]
+			if len(v.Value) == 0 || slices.ContainsFunc(v.Refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
+				return nil, spec, "", fmt.Errorf("hand-off %s of run %s: value %q of its state is encrypted or was not loaded: %w; set RunSpec.State", offer.HandoffID, offer.Run, v.Key, ErrNoContent)
+			}
+			spec.State[v.Key] = v.Value
+		}
+	}
 	source = &schema.HandoffSource{Run: offer.Run, HandoffID: offer.HandoffID, OfferHash: offer.Hash, Lineage: offer.Data.Lineage}
 	spec.Handoff = source
 	return source, spec, by, nil

@@ -92,7 +92,12 @@ func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 	switch d := data.(type) {
 	case *schema.RunStartedData:
 		c := *d
-		return &c, []field{{path: "/task", str: &c.Task}}, &c.Refs
+		c.State = slices.Clone(d.State)
+		fields := []field{{path: "/task", str: &c.Task}}
+		for i := range c.State {
+			fields = append(fields, field{path: fmt.Sprintf("/state/%d/value", i), value: &c.State[i].Value})
+		}
+		return &c, fields, &c.Refs
 	case *schema.RunWaitingData:
 		c := *d
 		return &c, []field{{path: "/response_schema", value: &c.ResponseSchema}}, &c.Refs
@@ -434,7 +439,12 @@ func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	}
 	if s.Started != nil && len(s.Started.Refs) > 0 {
 		d := *s.Started
-		h.fill(&d.Refs, field{path: "/task", str: &d.Task})
+		d.State = slices.Clone(d.State)
+		fields := []field{{path: "/task", str: &d.Task}}
+		for i := range d.State {
+			fields = append(fields, field{path: fmt.Sprintf("/state/%d/value", i), value: &d.State[i].Value})
+		}
+		h.fill(&d.Refs, fields...)
 		s.Started = &d
 	}
 	if s.Ended != nil && len(s.Ended.Refs) > 0 {

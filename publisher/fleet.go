@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -159,8 +161,12 @@ type RunSpec struct {
 	ResumedFrom string
 	// Handoff is the accepted offer that the run carries out; nil means none. [Fleet.AcceptHandoff] sets it.
 	Handoff *schema.HandoffSource
+	// State is the application's own state that the run begins with, by key; see [Run.SetState].
+	State map[string]any
 	// Source keeps detail of the framework that the run comes from.
 	Source json.RawMessage
+	// state is State as it is recorded.
+	state []schema.InitialValue
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
@@ -200,6 +206,14 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 	if err := schema.CheckName("agent", spec.Agent); err != nil {
 		return spec, fmt.Errorf("start of run %s: %w: %w", spec.ID, ErrConfig, err)
 	}
+	spec.state = nil
+	for _, key := range slices.Sorted(maps.Keys(spec.State)) {
+		value, err := stateJSON(key, spec.State[key])
+		if err != nil {
+			return spec, fmt.Errorf("start of run %s: %w", spec.ID, err)
+		}
+		spec.state = append(spec.state, schema.InitialValue{Key: key, Value: value})
+	}
 	return spec, nil
 }
 
@@ -214,7 +228,7 @@ func (f *Fleet) startIn(ctx context.Context, names schema.Names, spec RunSpec) (
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base, Source: []byte(spec.Source),
+		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base, State: spec.state, Source: []byte(spec.Source),
 	}
 	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
 		return nil, err

@@ -186,8 +186,11 @@ func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 		return Offer{}, err
 	}
 	e := verdicts[0].Event
+	var state []schema.StateValue
+	r.View(func(s *schema.State) { state = slices.Clone(s.Values) })
 	return Offer{
-		Run: r.id, Agent: r.Head().Agent, HandoffID: d.HandoffID, Hash: e.ContentHash().String(), Status: schema.HandoffStatusOffered,
+		State: state,
+		Run:   r.id, Agent: r.Head().Agent, HandoffID: d.HandoffID, Hash: e.ContentHash().String(), Status: schema.HandoffStatusOffered,
 		Since: e.Time, Data: d, TooLong: d.SizeChars > schema.HandoffSizeWarning,
 	}, nil
 }

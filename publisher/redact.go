@@ -135,7 +135,7 @@ func (r *redactor) start(spec *RunSpec) error {
 	if r == nil {
 		return nil
 	}
-	given := schema.RunStartedData{Task: spec.Task, Labels: spec.Labels}
+	given := schema.RunStartedData{Task: spec.Task, Labels: spec.Labels, State: spec.state}
 	body, err := json.Marshal(&given)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (r *redactor) start(spec *RunSpec) error {
 	if err := json.Unmarshal(body, &recorded); err != nil {
 		return err
 	}
-	spec.Task, spec.Labels = recorded.Task, recorded.Labels
+	spec.Task, spec.Labels, spec.state = recorded.Task, recorded.Labels, recorded.State
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/pause"
@@ -22,9 +23,12 @@ const (
 // run: submitting it again, after [ErrUnresolved], [ErrUnavailable] or a crash, changes nothing and is no error, also when the run has
 // begun or ended since. fresh reports whether this call started the run.
 //
-// It returns [ErrConflict] for an id whose run has another agent, task, thread, model, limit, parent or other labels, [ErrRunErased] for one
+// It returns [ErrConflict] for an id whose run has another agent, task, thread, model, limit, parent, state or other labels, [ErrRunErased] for one
 // whose run was removed, and the errors of [Fleet.Start].
 func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error) {
+	if spec, err = f.named(spec); err != nil {
+		return false, err
+	}
 	run, err := f.Start(ctx, spec)
 	if errors.Is(err, ErrRunExists) {
 		return false, f.submitted(ctx, spec, err)
@@ -59,14 +63,10 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	if err := f.Hydrate(ctx, state); err != nil {
 		return fmt.Errorf("run %s is there: %w", spec.ID, err)
 	}
-	agent := spec.Agent
-	if agent == "" {
-		agent = f.cfg.Agent
-	}
 	if err := f.redactor.start(&spec); err != nil {
 		return fmt.Errorf("run %s is there: %w", spec.ID, err)
 	}
-	if other := otherThan(state.Started, &spec, agent); other != "" {
+	if other := otherThan(state.Started, &spec); other != "" {
 		return fmt.Errorf("run %s is there with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
 	}
 	h := &state.Head
@@ -89,9 +89,9 @@ func (f *Fleet) startedUnheard(h *schema.Head) bool {
 }
 
 // otherThan names what a run was started with otherwise; empty if nothing.
-func otherThan(s *schema.RunStartedData, spec *RunSpec, agent string) string {
+func otherThan(s *schema.RunStartedData, spec *RunSpec) string {
 	switch {
-	case s == nil || s.Agent != agent:
+	case s == nil || s.Agent != spec.Agent:
 		return "agent"
 	case s.Task != spec.Task:
 		return "task"
@@ -103,6 +103,8 @@ func otherThan(s *schema.RunStartedData, spec *RunSpec, agent string) string {
 		return "limit of turns"
 	case !maps.Equal(s.Labels, spec.Labels):
 		return "set of labels"
+	case !slices.EqualFunc(s.State, spec.state, func(a, b schema.InitialValue) bool { return a.Key == b.Key && schema.SameJSON(a.Value, b.Value) }):
+		return "state"
 	case (s.Parent == nil) != (spec.Parent == nil) || s.Parent != nil && (s.Parent.Run != spec.Parent.Run || s.Parent.ToolCallID != spec.Parent.ToolCallID):
 		return "parent"
 	default:

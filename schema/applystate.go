@@ -80,6 +80,10 @@ func (s *State) add(v Verdict) {
 	switch d := v.Data.(type) {
 	case *RunStartedData:
 		s.Started = d
+		for i := range d.State {
+			v := &d.State[i]
+			s.setValue(e, &StateSetData{Key: v.Key, Value: v.Value, Refs: refsBelow(d.Refs, fmt.Sprintf("/state/%d", i))})
+		}
 		if d.Base != nil {
 			s.doubted()
 		}

@@ -121,7 +121,9 @@ type RunStartedData struct {
 	// Handoff is the accepted offer that the run carries out; nil for none.
 	Handoff *HandoffSource `json:"handoff,omitzero"`
 	// Base is where the run begins when it is a fork of another one; nil for none.
-	Base   *Base          `json:"base,omitzero"`
+	Base *Base `json:"base,omitzero"`
+	// State is the application's own state that the run begins with, each key once.
+	State  []InitialValue `json:"state,omitzero"`
 	Source jsontext.Value `json:"source,omitzero"`
 	Refs   []Ref          `json:"refs,omitzero"`
 	Extra  jsontext.Value `json:",embed"`

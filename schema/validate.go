@@ -183,6 +183,7 @@ func Validate(data Data) error {
 			v.hash("/handoff/offer_hash", d.Handoff.OfferHash)
 		}
 		v.optional("/thread_id", d.ThreadID)
+		v.initial(d)
 		if d.Base != nil {
 			if path, problem := d.Base.check(); problem != "" {
 				v.fail(path, "%s", problem)
@@ -351,6 +352,22 @@ type checker struct {
 func (v *checker) fail(path, format string, args ...any) {
 	if v.err == nil {
 		v.err = &DataError{Event: v.event, Path: path, Problem: fmt.Sprintf(format, args...)}
+	}
+}
+
+// initial checks the state that a run begins with.
+func (v *checker) initial(d *RunStartedData) {
+	seen := make(map[string]bool, len(d.State))
+	for i := range d.State {
+		path := fmt.Sprintf("/state/%d", i)
+		v.required(path+"/key", d.State[i].Key)
+		if seen[d.State[i].Key] {
+			v.fail(path+"/key", "is there twice")
+		}
+		seen[d.State[i].Key] = true
+		if len(d.State[i].Value) == 0 && !slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.Path == path+"/value" }) {
+			v.fail(path+"/value", "is required")
+		}
 	}
 }
 

@@ -23,6 +23,15 @@ type StateDeletedData struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
+// InitialValue is a value of the application's own state that a run begins with.
+type InitialValue struct {
+	// Key of the value. Required.
+	Key string `json:"key"`
+	// Value is any JSON, null included. Required, unless refs name it.
+	Value jsontext.Value `json:"value,omitzero"`
+	Extra jsontext.Value `json:",embed"`
+}
+
 // StateValue is a value of the application's own state.
 type StateValue struct {
 	Key   string         `json:"key"`

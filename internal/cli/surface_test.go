@@ -67,6 +67,9 @@ var surfaceCommands = []surfaceCommand{
 	{words: "handoff close RUN", writes: true},
 	{words: "fork RUN --as RUN-f", writes: true},
 	{words: "recover RUN --executor me", writes: true},
+	{words: "resume RUN --at record:1 --dry-run"},
+	{words: "checkpoint RUN --unset k --force", writes: true},
+	{words: "resume RUN --at record:1 --force", writes: true},
 	{words: "erase RUN", writes: true},
 }
 

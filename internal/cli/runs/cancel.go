@@ -131,10 +131,10 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 		// It has no executor and needs none before it is answered.
 	case h.Status.Claimable() && h.Stalled == 0:
 		// Whoever asks is given it.
-	case !h.Status.Claimable() && h.Unattended == "" && !c.Force:
-		return failure.New(failure.Conflict, "see what it does: "+a.Prompt.Command("runs get "+h.Run)+"; to fence the executor all the same add --force",
-			"run %s is %s with executor %s, which may be at work on it", h.Run, h.Status, h.Executor)
 	default:
+		if err := mayTake(a, h, c.Force); err != nil {
+			return err
+		}
 		if answer, err = c.release(ctx, cl, answer); err != nil {
 			return err
 		}

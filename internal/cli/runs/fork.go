@@ -19,7 +19,7 @@ const forkInterrupt = "fork"
 // ForkCmd is waymark fork.
 type ForkCmd struct {
 	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `default:"end" placeholder:"POINT" help:"Where the fork begins: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
+	At       string `default:"end" placeholder:"POINT" help:"Where the fork begins: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
 	As       string `placeholder:"ID" help:"Id of the new run (default: made from the run's)."`
 	Executor string `placeholder:"NAME" xor:"driver" help:"Executor that takes the fork over at once (default: the fleet may claim it)."`
 	Hold     bool   `xor:"driver" help:"Nobody is given the fork before waymark input FORK fork answers it."`

@@ -17,7 +17,7 @@ import (
 type RecoverCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
 	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
-	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
 	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
 	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
 	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
@@ -55,7 +55,7 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	case err != nil:
 		return err
 	case past && c.Executor != "":
-		return failure.New(failure.Usage, "leave out --executor to look at it; to go on from there: waymark fork "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "nobody can take over what a run was at %s: its log only grows", at)
+		return failure.New(failure.Usage, "leave out --executor to look at it; to go on from there: waymark resume "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "--at and --executor were both given: with --at recover only shows the run")
 	case past:
 	case c.Executor == "":
 		return failure.New(failure.Usage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")

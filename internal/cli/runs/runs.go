@@ -226,7 +226,7 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	View string `default:"head" enum:"head,state,events" help:"head: where the run stands; state: its messages and calls; events: all of its events."`
-	At   string `placeholder:"POINT" help:"The run as it was at a point: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	At   string `placeholder:"POINT" help:"The run as it was at a point: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
 	Full bool   `help:"Messages, arguments and results whole; it is --view state."`
 }
 

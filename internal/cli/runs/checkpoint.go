@@ -1,0 +1,179 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// maxStateFile bounds a file with a run's state, in bytes.
+const maxStateFile = 64 << 20
+
+// CheckpointCmd is waymark checkpoint.
+type CheckpointCmd struct {
+	Run_  string   `arg:"" name:"run" help:"Run id."`
+	State string   `placeholder:"FILE" help:"File with a JSON object: each of its members becomes a value of the run's own state. - is standard input."`
+	Unset []string `placeholder:"KEY" help:"Delete this value of the state; may be repeated."`
+	Name  string   `placeholder:"NAME" help:"Name of the checkpoint (default: record-N, by the number of its last record)."`
+	Force bool     `help:"Take the run from an executor that may be at work on it, which is fenced and loses what it has not recorded."`
+}
+
+// Help is the text below the flags.
+func (CheckpointCmd) Help() string {
+	return `Sets values of the run's own state (those of SetState in the SDK) and pins the point behind them under a name. Values that are not named stay ` +
+		`as they are. The run is taken over for it and left to the fleet again, so an executor that goes on with it has the new state. To pin a ` +
+		`point of a run that is at work, without changing it, use waymark mark.
+
+Examples:
+  waymark checkpoint fix-login --state plan.json --name new-plan
+  echo '{"todo":["mend","test"]}' | waymark checkpoint fix-login --state -
+  waymark checkpoint fix-login --unset scratchpad`
+}
+
+// checkpointed is what checkpoint prints as JSON.
+type checkpointed struct {
+	Run string `json:"run"`
+	// Point to restore the checkpoint by.
+	Point string   `json:"point"`
+	Set   []string `json:"set"`
+	Unset []string `json:"unset"`
+	// Head is the run behind it.
+	Head schema.Head `json:"head"`
+}
+
+// Run writes a checkpoint with state by hand.
+func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
+	if c.State == "" && len(c.Unset) == 0 {
+		return failure.New(failure.Usage, "give a JSON object: --state FILE; to pin the run as it is: waymark mark "+c.Run_+" NAME", "neither --state nor --unset is given")
+	}
+	values, err := c.values(a)
+	if err != nil {
+		return err
+	}
+	for _, key := range c.Unset {
+		if _, both := values[key]; both || key == "" {
+			return failure.New(failure.Usage, "set it or delete it", "--unset %q is no key, or the file sets it", key)
+		}
+	}
+	cl, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	reply, err := cl.Get(ctx, c.Run_)
+	if err != nil {
+		return err
+	}
+	if reply.Head.Status.Terminal() {
+		return failure.New(failure.Conflict, "to let it go on from a point of its own: "+a.Prompt.Command("resume "+c.Run_+" --at POINT"), "run %s has ended as %s", c.Run_, reply.Head.Status)
+	}
+	if err := mayTake(a, &reply.Head, c.Force); err != nil {
+		return err
+	}
+	answer := checkpointed{Run: c.Run_, Set: slices.Sorted(maps.Keys(values)), Unset: append([]string{}, c.Unset...)}
+	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true})
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.write(ctx, run, values, &answer), run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))
+	})
+	if err != nil {
+		return err
+	}
+	return c.print(a, &answer)
+}
+
+// values are those of the file.
+func (c CheckpointCmd) values(a *base.App) (map[string]jsontext.Value, error) {
+	if c.State == "" {
+		return nil, nil
+	}
+	from, name := a.Stdin, "standard input"
+	if c.State != "-" {
+		f, err := os.Open(c.State)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, failure.New(failure.NotFound, "name a file with a JSON object", "there is no file %s", c.State)
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		from, name = f, c.State
+	}
+	body, err := io.ReadAll(io.LimitReader(from, maxStateFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(body) > maxStateFile {
+		return nil, failure.New(failure.Usage, "put large content where the agent finds it, and its name into the state", "%s has more than %s", name, output.Bytes(maxStateFile))
+	}
+	var values map[string]jsontext.Value
+	if err := json.Unmarshal(body, &values); err != nil || values == nil {
+		return nil, failure.New(failure.Usage, `such as {"todo":["mend","test"]}`, "%s has no JSON object: %v", name, err)
+	}
+	if _, empty := values[""]; empty {
+		return nil, failure.New(failure.Usage, "name each value", "%s has a member without a name", name)
+	}
+	return values, nil
+}
+
+// write writes the values and the mark behind them.
+func (c CheckpointCmd) write(ctx context.Context, run *publisher.Run, values map[string]jsontext.Value, answer *checkpointed) error {
+	for _, key := range answer.Set {
+		if err := run.SetState(ctx, key, values[key]); err != nil {
+			return err
+		}
+	}
+	for _, key := range c.Unset {
+		if err := run.DeleteState(ctx, key); err != nil {
+			return err
+		}
+	}
+	head := run.Head()
+	name := c.Name
+	if name == "" {
+		name = fmt.Sprintf("record-%d", head.Records)
+	}
+	if err := run.Mark(ctx, name); err != nil {
+		return err
+	}
+	answer.Point = schema.Point{Kind: schema.PointMark, Name: name}.String()
+	answer.Head = run.Head()
+	return nil
+}
+
+func (c CheckpointCmd) print(a *base.App, answer *checkpointed) error {
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
+	}
+	at := schema.ShellWord(answer.Point)
+	return output.Fields(a.Stdout, "checkpoint", answer.Point+" of run "+answer.Run, "set", strings.Join(answer.Set, ", "), "deleted", strings.Join(answer.Unset, ", "),
+		"epoch", output.Number(answer.Head.Epoch), "next", "the fleet's executors may claim the run",
+		"show it with", a.Prompt.Command("runs get "+answer.Run+" --view state --at "+at),
+		"go back to it with", a.Prompt.Command("resume "+answer.Run+" --at "+at))
+}
+
+// mayTake refuses to take a run from an executor that may be at work on it, unless it is forced.
+func mayTake(a *base.App, h *schema.Head, force bool) error {
+	if h.Status.Terminal() || h.Status.Claimable() || h.Unattended != "" || force {
+		return nil
+	}
+	return failure.New(failure.Conflict, "see what it does: "+a.Prompt.Command("runs get "+h.Run)+"; to fence the executor all the same add --force",
+		"run %s is %s with executor %s, which may be at work on it", h.Run, h.Status, h.Executor)
+}

@@ -1,0 +1,226 @@
+package runs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ResumeCmd is waymark resume.
+type ResumeCmd struct {
+	Run_     string `arg:"" name:"run" help:"Run id."`
+	At       string `placeholder:"POINT" xor:"point" help:"Where the run goes on: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID or record:N."`
+	Step     *int   `placeholder:"K" xor:"point" help:"Go on behind the outcome of its K-th tool call: the same as --at result:K."`
+	Executor string `placeholder:"NAME" help:"Executor that takes the run over at once (default: the fleet may claim it)."`
+	Force    bool   `help:"Take it from an executor that may be at work on it, which is fenced and loses what it has not recorded."`
+	DryRun   bool   `help:"Show what would be left behind, and change nothing."`
+}
+
+// Help is the text below the flags.
+func (ResumeCmd) Help() string {
+	return `The run goes on behind the point, under its own id, also if it has ended. What came later stays in the record (waymark events ` +
+		`RUN --all) and is no part of the run any more. What it did outside is not undone: the calls that did something are listed, and ` +
+		`an agent that makes them again gives them new idempotency keys. For a second run beside this one use waymark fork.
+
+Examples:
+  waymark resume fix-login --step 3 --dry-run
+  waymark resume fix-login --step 3
+  waymark resume fix-login --at mark:before-deploy --executor laptop`
+}
+
+// resumption is what resume prints as JSON.
+type resumption struct {
+	Run   string `json:"run"`
+	Point string `json:"point"`
+	// DryRun: nothing was changed.
+	DryRun bool `json:"dry_run,omitzero"`
+	// LeftBehind is what the run did behind the point.
+	LeftBehind leftBehind `json:"left_behind"`
+	// Head is the run where it goes on.
+	Head schema.Head `json:"head"`
+}
+
+// leftBehind is what a run did behind a point, as counts of what is no part of it any more.
+type leftBehind struct {
+	Records  int64 `json:"records"`
+	Turns    int64 `json:"turns"`
+	Messages int64 `json:"messages"`
+	Calls    int64 `json:"calls"`
+	// Done are the calls that may have done something outside, which is not undone.
+	Done []doneCall `json:"done"`
+}
+
+// doneCall is a call that was begun behind the point and is not pure.
+type doneCall struct {
+	schema.CallKey
+	Name    string         `json:"name"`
+	Replay  schema.Replay  `json:"replay,omitzero"`
+	Outcome schema.Outcome `json:"outcome"`
+}
+
+// Run takes a run over behind a point, and leaves it to the fleet unless an executor is named.
+func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
+	point, err := c.point()
+	if err != nil {
+		return err
+	}
+	if c.Executor != "" {
+		if err := schema.CheckName("--executor", c.Executor); err != nil {
+			return err
+		}
+	}
+	cl, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	reply, err := cl.Get(ctx, c.Run_)
+	if err != nil {
+		return err
+	}
+	if err := mayTake(a, &reply.Head, c.Force || c.DryRun); err != nil {
+		return err
+	}
+	answer := resumption{Run: c.Run_, Point: point.String(), DryRun: c.DryRun}
+	err = cl.WithReader(ctx, func(r *publisher.Reader) error {
+		there, err := r.GetAt(ctx, c.Run_, point)
+		if err != nil {
+			return err
+		}
+		now, err := r.Get(ctx, c.Run_)
+		if err != nil {
+			return err
+		}
+		answer.Head, answer.LeftBehind = there.Head, behind(there, now)
+		return nil
+	})
+	if err == nil && !c.DryRun {
+		answer.Head, err = c.resume(ctx, cl, point)
+	}
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
+	}
+	return c.print(a, &answer)
+}
+
+// point is where the run goes on.
+func (c ResumeCmd) point() (schema.Point, error) {
+	switch {
+	case c.Step == nil && c.At == "":
+		return schema.Point{}, failure.New(failure.Usage, "behind its third tool call: --step 3; any other point: --at POINT, and waymark runs history "+c.Run_+" lists them", "neither --step nor --at is given")
+	case c.Step == nil:
+		p, err := parsePoint("--at", c.At)
+		if err == nil && p.Kind == schema.PointEnd {
+			err = failure.New(failure.Usage, "to let the fleet claim it: waymark release "+c.Run_, "--at end leaves nothing behind")
+		}
+		return p, err
+	case *c.Step < 1:
+		return schema.Point{}, failure.New(failure.Usage, "steps are counted from 1", "--step %d is below 1", *c.Step)
+	}
+	return schema.Point{Kind: schema.PointResult, Number: uint64(*c.Step)}, nil
+}
+
+// resume takes the run over, and returns it as it is then.
+func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, point schema.Point) (schema.Head, error) {
+	request := rand.Text()
+	if c.Executor != "" {
+		var reply schema.RecoverReply
+		err := cl.Ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
+			Executor: c.Executor, Reason: schema.TakeoverRewind, RequestID: request, At: point.String(), View: schema.ViewHead,
+		}, &reply)
+		return reply.Head, err
+	}
+	var head schema.Head
+	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{At: point, RequestID: request, HeadOnly: true})
+		if err != nil {
+			return err
+		}
+		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil && !errors.Is(err, publisher.ErrFenced) {
+			return fmt.Errorf("run %s goes on behind %s, and is not let go of yet; the fleet may claim it once waymark-cli is taken for gone: %w", c.Run_, point, err)
+		}
+		head = run.Head()
+		return nil
+	})
+	return head, err
+}
+
+// behind is what a run did between two states of it.
+func behind(there, now *schema.State) leftBehind {
+	n, o := &now.Head.Counts, &there.Head.Counts
+	left := leftBehind{
+		Records: now.Head.Records - there.Head.Records, Turns: n.Turns - o.Turns, Messages: n.Messages - o.Messages, Calls: n.ToolCalls - o.ToolCalls,
+		Done: []doneCall{},
+	}
+	for i := range now.Calls {
+		call := &now.Calls[i]
+		was := there.Call(call.CallKey)
+		if call.Replay == schema.ReplayPure || !begun(now, call) || was != nil && begun(there, was) {
+			continue
+		}
+		left.Done = append(left.Done, doneCall{CallKey: call.CallKey, Name: call.Name, Replay: call.Replay, Outcome: call.Outcome})
+	}
+	return left
+}
+
+// begun reports whether the tool of a call may have run.
+func begun(s *schema.State, call *schema.Call) bool {
+	switch call.Outcome {
+	case schema.OutcomeOpen:
+		at := s.Head.FindOpen(call.Turn, call.ToolCallID, call.Occurrence)
+		return at >= 0 && !s.Head.OpenCalls[at].Requested
+	case schema.OutcomeFailed:
+		return call.Error == nil || call.Error.Type != schema.DeniedType
+	case schema.OutcomeAbandoned:
+		return call.BegunAt != ""
+	default:
+		return true
+	}
+}
+
+func (c ResumeCmd) print(a *base.App, answer *resumption) error {
+	label, next := "resumed", "the fleet's executors may claim it"
+	switch {
+	case c.DryRun:
+		label, next = "would resume", "nothing was changed; to do it, leave out --dry-run"
+	case c.Executor != "":
+		next = "executor " + c.Executor + " has it"
+	}
+	left := &answer.LeftBehind
+	if err := output.Fields(a.Stdout, label, "run "+answer.Run+" behind "+answer.Point,
+		"left behind", fmt.Sprintf("%s: %s, %s, %s", output.Plural(left.Records, "record"), output.Plural(left.Turns, "turn"), output.Plural(left.Messages, "message"), output.Plural(left.Calls, "call")),
+		"next", next,
+	); err != nil {
+		return err
+	}
+	rows := make([][]string, len(left.Done))
+	for i, d := range left.Done {
+		rows[i] = []string{d.Name, d.ToolCallID, output.Number(d.Turn), string(d.Replay), string(d.Outcome)}
+	}
+	if err := printBelow(a, []output.Column{
+		{Title: "done outside, and not undone", Shrinks: true},
+		{Title: "call"},
+		{Title: "turn", Right: true},
+		{Title: "replay", Drop: 1},
+		{Title: "outcome"},
+	}, rows); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
+		return err
+	}
+	if err := printHead(a, &answer.Head, false); err != nil {
+		return err
+	}
+	return printSteps(a, &answer.Head, false)
+}
