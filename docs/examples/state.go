@@ -16,12 +16,15 @@ type Todo struct {
 }
 
 // Plan is the tool by which the model writes its list down. Setting it once more does no harm, so the tool is pure.
-var Plan = publisher.NewTool("plan", "Replaces the list of things to do.", publisher.Pure,
-	func(ctx context.Context, in struct {
-		List []Todo `json:"list"`
-	}) (string, error) {
-		return "noted", publisher.RunOf(ctx).SetState(ctx, "todo", in.List)
-	})
+var Plan = publisher.NewTool("plan", "Replaces the list of things to do.", schema.ReplayPure, setPlan)
+
+type planned struct {
+	List []Todo `json:"list"`
+}
+
+func setPlan(ctx context.Context, in planned) (string, error) {
+	return "noted", publisher.RunOf(ctx).SetState(ctx, "todo", in.List)
+}
 
 // Left is how much of the list is not done, on whatever executor the run is.
 func Left(ctx context.Context, run *publisher.Run) (n int, err error) {
