@@ -310,7 +310,7 @@ func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 	}
 	// A client that gives a reason would take an answer for its takeover.
 	for reason, says := range map[string]string{
-		"nonsense": "none of claim, request, restart, input, reopen", schema.TakeoverRewind: "not offered yet", schema.TakeoverRequest: "takes the run over",
+		"nonsense": "none of claim, request, restart, input, reopen, rewind", schema.TakeoverRequest: "takes the run over",
 		schema.TakeoverReopen: "takes the run over",
 	} {
 		for _, at := range []string{"turn:1", "record:3"} {
