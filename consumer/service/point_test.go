@@ -320,10 +320,10 @@ func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 			require.JSONEq(t, `{"path":"/reason"}`, string(e.Details), reason)
 		}
 	}
-	for _, reason := range []string{"nonsense", schema.TakeoverRewind} {
+	for reason, path := range map[string]string{"nonsense": "/reason", schema.TakeoverRewind: "/at"} {
 		e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", Reason: reason})
 		require.Equal(t, schema.CodeBadRequest, e.Code, reason)
-		require.JSONEq(t, `{"path":"/reason"}`, string(e.Details), reason)
+		require.JSONEq(t, `{"path":"`+path+`"}`, string(e.Details), reason)
 	}
 	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "turn:1", View: schema.ViewEvents, After: 1}).Code)
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{At: "turn:1"}).Code)
