@@ -64,7 +64,9 @@ type ModelRequest struct {
 //     that do not satisfy the schema of the tool. A held call makes the run wait for a person.
 //
 // The run ends when the model answers without a call, with the text of the answer as its summary; with Complete, when the completion
-// tool has returned. A message that came behind the answer is answered first. A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
+// tool has returned. A message that came behind the answer is answered first. An answer that the provider cut off (its finish reason is
+// length, max_tokens, max_output_tokens or model_context_window_exceeded) ends nothing, and no call of it is made: the model is told, and
+// after three such answers in a row the run fails. It fails at once if the provider withheld the answer (content_filter, refusal). A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
 // shutdown end the loop before the next event.
 type Loop struct {
 	// Model that is asked. Required.
@@ -282,6 +284,9 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 			key := schema.CallKey{Turn: turn.number, ToolCallID: call.ID, Occurrence: call.Occurrence}
 			return end(RunEnd{}, func(with RunEnd) error { return l.run.Complete(ctx, key, with) })
 		}
+	}
+	if reason := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {
+		return false, l.mayGoOnBehind(reason)
 	}
 	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
 		limit, err := l.reached(ctx, false)

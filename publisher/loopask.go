@@ -125,8 +125,12 @@ func (l *looping) startTurn(ctx context.Context, limit string) (*Turn, error) {
 			text += " Then call " + l.Complete + "."
 		}
 		say(schema.RoleUser, text)
-	case l.Complete != "" && l.leftOff():
-		say(schema.RoleUser, l.reminder())
+	case l.leftOff():
+		if reason := l.cutOff(); reason != "" {
+			say(schema.RoleUser, "Your last answer was cut off ("+reason+"). Go on from there, in shorter answers.")
+		} else if l.Complete != "" {
+			say(schema.RoleUser, l.reminder())
+		}
 	}
 	return l.run.StartTurn(ctx, spec)
 }
@@ -248,6 +252,9 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 		if tooDeep(c.Arguments) {
 			c.Arguments, _ = json.Marshal(string(c.Arguments)) // valid JSON is valid text
 			c.Error = cmp.Or(c.Error, &schema.Error{Type: invalidArgumentsType, Message: fmt.Sprintf("the arguments are nested deeper than %d", maxArgumentDepth)})
+		}
+		if reason := cutReason(answer.FinishReasons); reason != "" {
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: cutOffType, Message: "the answer was cut off (" + reason + "), so this call is not made: its arguments may not be whole; make it again"})
 		}
 		t := l.tools[c.Name]
 		switch {

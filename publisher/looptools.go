@@ -72,7 +72,7 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	}
 	timeout := cmp.Or(t.Timeout, l.ToolTimeout)
 	run := t.Run
-	if l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
+	if l.run.fleet.redactor != nil && l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
 		// An earlier executor had them whole; the record has not.
 		run = func(context.Context, Invocation) (ToolResult, error) {
 			return ToolResult{}, &markedError{error: errRedacted, kind: "redacted_arguments"}

@@ -113,10 +113,12 @@ func anthropicAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error)
 	case m.Detail.Role != "" || m.Detail.Content != "":
 		return nil, errors.New("it is no message of the assistant that is a list of blocks")
 	}
-	if reason, ok := o.TakeStr("stop_reason"); ok {
-		if reason == "pause_turn" {
-			return nil, publisher.Permanent(errors.New("a tool of the provider paused the turn (pause_turn), which is not gone on with"))
-		}
+	switch reason, _ := o.TakeStr("stop_reason"); reason {
+	case "":
+		return nil, errors.New("it has no stop_reason, so it may not be whole")
+	case "pause_turn":
+		return nil, publisher.Permanent(errors.New("a tool of the provider paused the turn (pause_turn), which is not gone on with"))
+	default:
 		a.FinishReasons = []string{reason}
 	}
 	return m, nil
@@ -151,7 +153,10 @@ func chatAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
 	if v := m.Detail.Members["tool_calls"]; v != nil && v.Kind() != 'n' && string(v) != "[]" {
 		return nil, errors.New("the message has tool_calls that cannot be read")
 	}
-	if reason, ok := choice.TakeStr("finish_reason"); ok {
+	if v, there := choice.Get("finish_reason"); there && v.Kind() == 'n' {
+		return nil, errors.New("its finish_reason is null, so it may not be whole")
+	}
+	if reason, ok := choice.TakeStr("finish_reason"); ok { // servers that only resemble OpenAI's leave it out
 		a.FinishReasons = []string{reason}
 	}
 	o.Put("choice", form.Marshal(choice.Rest()))

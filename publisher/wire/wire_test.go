@@ -86,6 +86,8 @@ func TestAnswer_NoWholeAnswer_IsRefused(t *testing.T) {
 		"half a character":                {wire.Anthropic, `{"type":"message","role":"assistant","content":[{"type":"thinking","thinking":"\ud83d","signature":"x"}]}`},
 		"another role":                    {wire.Anthropic, `{"type":"message","role":"user","content":[]}`},
 		"no content":                      {wire.Anthropic, `{"type":"message","role":"assistant"}`},
+		"no reason to end":                 {wire.Anthropic, `{"type":"message","role":"assistant","content":[{"type":"text","text":"half"}],"stop_reason":null}`},
+		"a finish reason of null":          {wire.OpenAIChat, `{"choices":[{"finish_reason":null,"message":{"role":"assistant","content":"half"}}]}`},
 		"a paused turn":                   {wire.Anthropic, `{"type":"message","role":"assistant","content":[],"stop_reason":"pause_turn"}`},
 		"an id that is no text":           {wire.Anthropic, `{"type":"message","role":"assistant","content":[{"type":"tool_use","id":5,"name":"f"}]}`},
 		"no choice":                       {wire.OpenAIChat, `{"choices":[]}`},

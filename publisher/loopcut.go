@@ -1,0 +1,68 @@
+package publisher
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// cutOffType is the error type of a call that is not made because its answer is not whole.
+const cutOffType = "answer_cut_off"
+
+// mostCuts is how many answers in a row may be cut off.
+const mostCuts = 3
+
+// What the providers of models call an answer that is not whole: OpenAI's Chat Completions (length, content_filter), its Responses
+// (max_output_tokens, content_filter, incomplete), and Anthropic's Messages (max_tokens, model_context_window_exceeded, refusal).
+var (
+	cutReasons      = []string{"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "incomplete"}
+	withheldReasons = []string{"content_filter", "refusal"}
+)
+
+// cutReason is the finish reason of an answer that is not whole; empty for one that is.
+func cutReason(reasons []string) string {
+	for _, reason := range reasons {
+		if slices.Contains(cutReasons, reason) || slices.Contains(withheldReasons, reason) {
+			return reason
+		}
+	}
+	return ""
+}
+
+// cutOff is why the latest answer is not whole; empty if it is.
+func (l *looping) cutOff() (reason string) {
+	l.run.View(func(s *schema.State) {
+		for i := range slices.Backward(s.Turns) {
+			if a := s.Turns[i].Answer; a != nil {
+				reason = cutReason(a.FinishReasons)
+				return
+			}
+		}
+	})
+	return reason
+}
+
+// mayGoOnBehind is the error of a run whose latest answer is not whole and that cannot go on.
+func (l *looping) mayGoOnBehind(reason string) error {
+	if slices.Contains(withheldReasons, reason) {
+		return fmt.Errorf("run %s: the provider withheld the answer of the model (%s)", l.run.id, reason)
+	}
+	cuts := 0
+	l.run.View(func(s *schema.State) {
+		for i := range slices.Backward(s.Turns) {
+			a := s.Turns[i].Answer
+			if a == nil {
+				continue
+			}
+			if cutReason(a.FinishReasons) == "" {
+				return
+			}
+			cuts++
+		}
+	})
+	if cuts >= mostCuts {
+		return fmt.Errorf("run %s: %d answers of the model in a row were cut off (%s): let it write more tokens, or do less at a time", l.run.id, cuts, reason)
+	}
+	return nil
+}
