@@ -61,7 +61,7 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	if c.State == "" && len(c.Unset) == 0 {
 		return failure.New(failure.Usage, "give a JSON object: --state FILE; to pin the run as it is: waymark mark "+c.Run_+" NAME", "neither --state nor --unset is given")
 	}
-	values, err := c.values(a)
+	values, err := stateFile(a, c.State)
 	if err != nil {
 		return err
 	}
@@ -99,22 +99,22 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	return c.print(a, &answer)
 }
 
-// values are those of the file.
-func (c CheckpointCmd) values(a *base.App) (map[string]jsontext.Value, error) {
-	if c.State == "" {
+// stateFile reads the values of a file; none without one.
+func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
+	if file == "" {
 		return nil, nil
 	}
 	from, name := a.Stdin, "standard input"
-	if c.State != "-" {
-		f, err := os.Open(c.State)
+	if file != "-" {
+		f, err := os.Open(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, failure.New(failure.NotFound, "name a file with a JSON object", "there is no file %s", c.State)
+			return nil, failure.New(failure.NotFound, "name a file with a JSON object", "there is no file %s", file)
 		}
 		if err != nil {
 			return nil, err
 		}
 		defer func() { _ = f.Close() }()
-		from, name = f, c.State
+		from, name = f, file
 	}
 	body, err := io.ReadAll(io.LimitReader(from, maxStateFile+1))
 	if err != nil {
