@@ -96,6 +96,7 @@ func (s *State) add(v Verdict) {
 		s.doubted()
 	case *RunWaitingData:
 		w := StateWait{RunWaitingData: *d}
+		w.Extra = withoutMembers(d.Extra, "turn", "input")
 		if d.ToolCallID != "" {
 			w.Turn = s.turnOf(e)
 		}
@@ -119,7 +120,9 @@ func (s *State) add(v Verdict) {
 	case *TurnEndedData:
 		s.turnEnded(e, d, v.Over)
 	case *SignalSentData:
-		s.Signals = append(s.Signals, StateSignal{SignalSentData: *d, EventID: e.ID, Time: e.Time})
+		signal := StateSignal{SignalSentData: *d, EventID: e.ID, Time: e.Time}
+		signal.Extra = withoutMembers(d.Extra, "event_id", "time", "turn", "consumed_at")
+		s.Signals = append(s.Signals, signal)
 	case *StateSetData:
 		s.setValue(e, d)
 	case *StateDeletedData:
@@ -152,6 +155,7 @@ func (s *State) add(v Verdict) {
 		}
 	case *ToolDecidedData:
 		decision := StateDecision{ToolDecidedData: *d, Turn: s.turnOf(e), Epoch: s.Head.Epoch, Time: e.Time}
+		decision.Extra = withoutMembers(d.Extra, "turn", "epoch", "time")
 		if v.Call.Occurrence != 0 {
 			decision.Occurrence = v.Call.Occurrence // the event may leave it out
 		}
@@ -166,7 +170,9 @@ func (s *State) add(v Verdict) {
 	case *LimitReachedData:
 		s.Limits = append(s.Limits, *d)
 	case *ContextCompactedData:
-		s.Compactions = append(s.Compactions, StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time})
+		compaction := StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time}
+		compaction.Extra = withoutMembers(d.Extra, "at", "time")
+		s.Compactions = append(s.Compactions, compaction)
 	case *HandoffOfferedData:
 		s.offered(handoffID(e, d), withoutRepeats(d))
 	case *HandoffAcceptedData:
@@ -444,6 +450,7 @@ func (s *State) turn(number int32, e *Event) *StateTurn {
 
 // addMessage appends a message; refs of the event below at become the message's own.
 func (s *State) addMessage(e *Event, turn int32, m Message, refs []Ref, at string) {
+	m.Extra = withoutMembers(m.Extra, "turn", "event_id", "epoch", "time", "refs")
 	s.Messages = append(s.Messages, StateMessage{
 		Message: m, Turn: turn, EventID: e.ID, Epoch: s.Head.Epoch, Time: e.Time, Refs: refsBelow(refs, at),
 	})

@@ -1,7 +1,9 @@
 package schema
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 )
@@ -73,10 +75,16 @@ func (s *State) Joined() []StateMessage {
 	return messages
 }
 
-// joined is Joined with the calls that the parts name, by message and part; nil where a part names none.
-func (s *State) joined() (out []StateMessage, named [][]*Call) {
+// namedCall is the call that a part names, nil for none. whole: the part has the call's arguments or response itself.
+type namedCall struct {
+	*Call
+	whole bool
+}
+
+// joined is Joined with the calls that the parts name, by message and part.
+func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 	find := s.callFinder()
-	out, named = slices.Clone(s.Messages), make([][]*Call, len(s.Messages))
+	out, named = slices.Clone(s.Messages), make([][]namedCall, len(s.Messages))
 	for i := range out {
 		parts := out[i].Parts
 		for j := range parts {
@@ -90,15 +98,16 @@ func (s *State) joined() (out []StateMessage, named [][]*Call) {
 			}
 			if named[i] == nil {
 				parts = slices.Clone(parts)
-				out[i].Parts, named[i] = parts, make([]*Call, len(parts))
+				out[i].Parts, named[i] = parts, make([]namedCall, len(parts))
 				p = &parts[j]
 			}
-			named[i][j] = c
-			if p.Type == PartToolCall && len(p.Arguments) == 0 {
-				p.Arguments = c.Arguments
+			field, of := &p.Arguments, c.Arguments
+			if p.Type == PartToolCallResponse {
+				field, of = &p.Response, c.Result
 			}
-			if p.Type == PartToolCallResponse && len(p.Response) == 0 {
-				p.Response = c.Result
+			named[i][j] = namedCall{c, len(*field) > 0}
+			if len(*field) == 0 {
+				*field = of
 			}
 		}
 	}
@@ -116,48 +125,64 @@ func (s *State) joined() (out []StateMessage, named [][]*Call) {
 // Of a compacted run the summary of the latest compaction stands, as a message of the role user, in place of the messages through its
 // turn; system messages stay. The state is not changed; what is in the blob store must have been loaded before.
 func (s *State) Conversation() []Message {
+	said, _ := s.conversation()
+	out := make([]Message, len(said))
+	for i := range said {
+		out[i] = said[i].Message
+	}
+	return out
+}
+
+// said is a message of the conversation, with the calls that its parts name; named is nil if none does.
+type said struct {
+	StateMessage
+	named []namedCall
+}
+
+// conversation is Conversation with where its messages came from; behind is the number of recorded messages that a compaction covers.
+func (s *State) conversation() (out []said, behind int) {
 	joined, named := s.joined()
 	carried := make(map[*Call]bool)
 	for i := range named {
 		for j, c := range named[i] {
-			if c != nil && joined[i].Parts[j].Type == PartToolCallResponse {
-				carried[c] = true
+			if c.Call != nil && joined[i].Parts[j].Type == PartToolCallResponse {
+				carried[c.Call] = true
 			}
 		}
 	}
 	compacted, behind := s.compacted()
-	out := make([]Message, 0, len(joined)+len(s.Calls))
+	out = make([]said, 0, len(joined)+len(s.Calls))
 	asked, gone := make(map[*Call]bool), make(map[*Call]bool)
 	for i := range joined {
 		if i == behind && compacted != nil {
-			out = append(out, *compacted)
+			out = append(out, said{StateMessage: *compacted})
 		}
-		m := joined[i].Message
+		m := said{joined[i], named[i]}
 		if i < behind && m.Role != RoleSystem {
-			for j, c := range named[i] {
-				gone[c] = gone[c] || m.Parts[j].Type == PartToolCall
+			for j, c := range m.named {
+				gone[c.Call] = gone[c.Call] || m.Parts[j].Type == PartToolCall
 			}
 			continue
 		}
-		results := Message{Role: RoleTool}
-		for j, c := range named[i] {
+		results := said{StateMessage: StateMessage{Message: Message{Role: RoleTool}, Turn: m.Turn, Epoch: m.Epoch}}
+		for j, c := range m.named {
 			switch p := &m.Parts[j]; {
-			case c == nil:
+			case c.Call == nil:
 			case p.Type == PartToolCallResponse:
-				respond(p, c)
-			case !asked[c]:
-				asked[c] = true
-				if !carried[c] {
+				respond(p, c.Call)
+			case !asked[c.Call]:
+				asked[c.Call] = true
+				if !carried[c.Call] {
 					response := Part{Type: PartToolCallResponse, ID: p.ID, Occurrence: p.Occurrence, Response: c.Result}
-					respond(&response, c)
-					results.Parts = append(results.Parts, response)
+					respond(&response, c.Call)
+					results.Parts, results.named = append(results.Parts, response), append(results.named, namedCall{c.Call, false})
 				}
 			}
 		}
-		if len(gone) > 0 && named[i] != nil {
+		if len(gone) > 0 && m.named != nil {
 			// A response without its call is refused by providers.
-			m.Parts = without(m.Parts, func(j int) bool {
-				c := named[i][j]
+			m.drop(func(j int) bool {
+				c := m.named[j].Call
 				return c != nil && gone[c] && m.Parts[j].Type == PartToolCallResponse
 			})
 			if len(m.Parts) == 0 {
@@ -170,19 +195,31 @@ func (s *State) Conversation() []Message {
 		}
 	}
 	if behind == len(joined) && compacted != nil {
-		out = append(out, *compacted)
+		out = append(out, said{StateMessage: *compacted})
 	}
-	return out
+	return out, behind
 }
 
-// without returns the parts but those whose index is left out.
-func without(parts []Part, leftOut func(int) bool) (kept []Part) {
-	for i := range parts {
-		if !leftOut(i) {
-			kept = append(kept, parts[i])
+// drop takes parts out of the message, by their index.
+func (m *said) drop(leftOut func(int) bool) {
+	var kept said
+	for j := range m.Parts {
+		if leftOut(j) {
+			continue
+		}
+		was := fmt.Sprintf("/parts/%d", j)
+		for _, r := range refsBelow(m.Refs, was) {
+			r.Path = fmt.Sprintf("/parts/%d%s", len(kept.Parts), r.Path)
+			kept.Refs = append(kept.Refs, r)
+		}
+		kept.Parts, kept.named = append(kept.Parts, m.Parts[j]), append(kept.named, m.named[j])
+	}
+	for _, r := range m.Refs {
+		if !strings.HasPrefix(r.Path, "/parts/") {
+			kept.Refs = append(kept.Refs, r)
 		}
 	}
-	return kept
+	m.Parts, m.named, m.Refs = kept.Parts, kept.named, kept.Refs
 }
 
 // respond completes the response to a call with what is recorded of its outcome.
@@ -210,7 +247,7 @@ func respond(p *Part, c *Call) {
 
 // compacted returns the summary that the latest compaction left, and the index of the first message behind it. Messages outside turns
 // belong to what stands before them.
-func (s *State) compacted() (summary *Message, behind int) {
+func (s *State) compacted() (summary *StateMessage, behind int) {
 	n := len(s.Compactions)
 	if n == 0 {
 		return nil, 0
@@ -221,5 +258,12 @@ func (s *State) compacted() (summary *Message, behind int) {
 			break
 		}
 	}
-	return &Message{Role: RoleUser, Parts: []Part{Text(c.Summary)}}, behind
+	m := &StateMessage{Message: Message{Role: RoleUser, Parts: []Part{Text(c.Summary)}}, Time: c.Time}
+	for _, r := range c.Refs {
+		if r.Path == "/summary" {
+			r.Path = "/parts/0/content"
+			m.Refs = append(m.Refs, r)
+		}
+	}
+	return m, behind
 }

@@ -50,13 +50,17 @@ func Changes(verb string) bool {
 
 // Views of a run that recover and get answer with.
 const (
-	// ViewHead answers with one reply.
-	ViewHead = "head"
-	// ViewEvents streams the run's segments as stored and then the tail; the client folds.
-	ViewEvents = "events"
-	// ViewState streams the folded state as JSON. For runs up to [MaxStateView] bytes.
+	// ViewState answers with one message that has the head and the content, [StateView]. Of a run that does not fit it has the newest turns,
+	// and the request for the rest. It is the default.
 	ViewState = "state"
+	// ViewHead answers with one message that has the head alone: it costs the same for a run of any length.
+	ViewHead = "head"
+	// ViewEvents streams the run's segments as stored and then the tail, in replies that must be acknowledged; the client folds.
+	ViewEvents = "events"
 )
+
+// MinReplyBytes is the least that a request may bound its answer to.
+const MinReplyBytes = 4 << 10
 
 // Limits and defaults of the service.
 const (
@@ -84,10 +88,11 @@ const (
 // content in their order; an empty one ends it all. Content that comes before the answer is sent while the run is still
 // being read: nothing is known to be whole before the answer has come, says that it is complete, and its head has the
 // digest that the content folds to. A reply that carries a reply subject is acknowledged there with an empty message
-// once it was consumed; at most [FlowWindow] bytes are under way unacknowledged.
+// once it was consumed; at most [FlowWindow] bytes are under way unacknowledged, and a client that acknowledges none of
+// them in time gets the error [CodeNotAcknowledged].
 const (
 	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once. With view events segments come before it
-	// and the tail behind it; with view state it comes first.
+	// and the tail behind it; every other answer is the first reply, and has no content beside it.
 	KindAnswer = "answer"
 	// KindAgain takes back all that was sent before it, and is empty: the run was found to be damaged, and what it is
 	// comes behind. The numbers of replies go on.
@@ -96,8 +101,6 @@ const (
 	KindSegment = "segment"
 	// KindFrames are frames of the tail; see [NewFrameReader].
 	KindFrames = "frames"
-	// KindState is a piece of the state's JSON; the pieces are put together in order.
-	KindState = "state"
 	// KindEnd is the last, empty reply.
 	KindEnd = "end"
 )
@@ -114,10 +117,12 @@ type RecoverRequest struct {
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request continue the epoch it opened. Required.
 	RequestID string `json:"request_id"`
-	// View is head, events or state; absent means head.
+	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
 	// After, for the view events, leaves out segments up to and including this number: the client has them.
 	After int `json:"after,omitzero"`
+	// MaxBytes as in [GetRequest].
+	MaxBytes int64 `json:"max_bytes,omitzero"`
 	// At is a point of the run in its text form, see [Point]: the run as it was there is shown, and nothing is taken over.
 	// Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is taken over behind the point,
 	// also if it has ended: what came later stays in the record, and is no part of the state any more.
@@ -125,9 +130,11 @@ type RecoverRequest struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
-// RecoverReply is the answer to a takeover.
+// RecoverReply is the answer to a takeover. A repetition of the request is answered with the run as it is then, in the same epoch.
 type RecoverReply struct {
 	Head Head `json:"head"`
+	// State is the content of the run, with the view state.
+	State *StateView `json:"state,omitzero"`
 	// Epoch that the executor now holds, and the first sequence it writes in it.
 	Epoch        Epoch    `json:"epoch"`
 	NextSequence Sequence `json:"next_sequence"`
@@ -173,17 +180,26 @@ type Damage struct {
 // GetRequest reads a run without taking it over. The answer contains every event acknowledged before the
 // request.
 type GetRequest struct {
-	// View is head, events or state; absent means head.
-	View  string `json:"view,omitzero"`
-	After int    `json:"after,omitzero"`
+	// View is state, head or events; absent means state.
+	View string `json:"view,omitzero"`
+	// After as in [RecoverRequest].
+	After int `json:"after,omitzero"`
+	// MaxBytes, for the view state, bounds the answer: at least [MinReplyBytes]. Absent means what a message of the server may have
+	// (max_payload), which is the most in any case.
+	MaxBytes int64 `json:"max_bytes,omitzero"`
 	// At is a point of the run in its text form, see [Point]; absent means its end.
-	At    string         `json:"at,omitzero"`
+	At string `json:"at,omitzero"`
+	// Before, for the view state at a point, asks for what is older than a page: the number of turns, calls and messages before it. Take it
+	// from [Older], with the point.
+	Before int            `json:"before,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
 // GetReply is the answer to a read.
 type GetReply struct {
 	Head Head `json:"head"`
+	// State is the content of the run, with the view state.
+	State *StateView `json:"state,omitzero"`
 	// Quarantined as in [RunSummary], by the daemon's own number of claims.
 	Quarantined bool         `json:"quarantined,omitzero"`
 	Complete    bool         `json:"complete"`
@@ -385,6 +401,8 @@ const (
 	CodePointPurged Code = "point_purged"
 	// CodeErased names a run that was removed; its id is never used again.
 	CodeErased Code = "erased"
+	// CodeNotAcknowledged: the client did not acknowledge the replies of the view events in time, and gets no more of them.
+	CodeNotAcknowledged Code = "not_acknowledged"
 	// CodeNeeded asks for the removal of a run that something still needs; details name why, and the forks.
 	CodeNeeded Code = "needed"
 )
@@ -404,6 +422,8 @@ func (c Code) HTTPStatus() int {
 		return http.StatusConflict
 	case CodePointPurged, CodeErased:
 		return http.StatusGone
+	case CodeNotAcknowledged:
+		return http.StatusRequestTimeout
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
 	case CodeOverloaded:

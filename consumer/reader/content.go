@@ -169,6 +169,9 @@ func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weig
 	return &StateSink{keys: keys, State: state, budget: budget}
 }
 
+// Bytes is the payload that was folded.
+func (s *StateSink) Bytes() int64 { return s.bytes }
+
 // Again prepares the sink for a tail that comes once more from its beginning.
 func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
 

@@ -143,7 +143,6 @@ type answer struct {
 	kinds    []string
 	segments [][]byte
 	frames   [][]byte
-	state    []byte
 	bytes    int
 	// again counts how often the answer took back what it had sent.
 	again int
@@ -225,8 +224,6 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 			a.segments = append(a.segments, m.Data)
 		case schema.KindFrames:
 			a.frames = append(a.frames, m.Data)
-		case schema.KindState:
-			a.state = append(a.state, m.Data...)
 		case schema.KindAgain:
 			require.Empty(w.TB, m.Data)
 			require.Nil(w.TB, a.first, "nothing is taken back behind the answer")
@@ -437,4 +434,23 @@ func withReplicas(text []byte, replicas int, config func(map[string]any) map[str
 		return text
 	}
 	return changed
+}
+
+// state is what the first n events of the writer add up to.
+func (x *writer) state(n int) *schema.State {
+	s := schema.NewState("default", x.Run.Run)
+	for i := range n {
+		s.Apply(schema.NoKeys, &x.Acked[i])
+	}
+	return s
+}
+
+// requireView wants an answer to have the whole of a state.
+func requireView(tb testing.TB, want *schema.State, got *schema.StateView) {
+	tb.Helper()
+	wanted, err := json.Marshal(want.View(), json.Deterministic(true))
+	require.NoError(tb, err)
+	answered, err := json.Marshal(got, json.Deterministic(true))
+	require.NoError(tb, err)
+	require.Equal(tb, string(wanted), string(answered))
 }

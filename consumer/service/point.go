@@ -21,8 +21,10 @@ func pointOf(text string, after int) (schema.Point, error) {
 }
 
 // answerAt answers with a run as it was at a point. It takes nothing over and writes nothing but a barrier.
-func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.Point, build func(*reader.Snapshot, *reader.Moment, *schema.Moment) any) error {
-	v, err := s.pointView(t, view)
+func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Point,
+	build func(*reader.Snapshot, *reader.Moment, *schema.Moment, *schema.StateView) any,
+) error {
+	v, err := s.pointView(t, want)
 	if err != nil {
 		return err
 	}
@@ -41,7 +43,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 	if err != nil {
 		return err
 	}
-	switch v.kind {
+	switch v.view {
 	case schema.ViewEvents:
 		if _, err := v.open(); err != nil {
 			return err
@@ -58,18 +60,11 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 		}
 	}
 	s.stats.Points.Add(1)
-	if err := t.answer(build(r, m, &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun})); err != nil {
-		return err
+	at := &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun}
+	if v.view == schema.ViewState {
+		return v.joined(m.Head.Records, func(state *schema.StateView) any { return build(r, m, at, state) })
 	}
-	if v.kind == schema.ViewState {
-		if _, err := v.open(); err != nil {
-			return err
-		}
-		if err := v.out.json(v.state.State); err != nil {
-			return err
-		}
-	}
-	return t.send(schema.KindEnd, nil, "")
+	return t.whole(build(r, m, at, nil))
 }
 
 // getAt answers a read of a run as it was at a point.
@@ -78,9 +73,9 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	if err != nil {
 		return err
 	}
-	return s.answerAt(ctx, t, req.View, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment) any {
+	return s.answerAt(ctx, t, wishOf(req), p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment, state *schema.StateView) any {
 		return &schema.GetReply{
-			Head: m.Head, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments,
+			Head: m.Head, State: state, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments,
 			Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard, At: at,
 		}
 	})
@@ -92,13 +87,13 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 	if err != nil {
 		return err
 	}
-	return s.answerAt(ctx, t, req.View, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment) any {
+	return s.answerAt(ctx, t, wish{view: req.View, maxBytes: req.MaxBytes}, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment, state *schema.StateView) any {
 		inDoubt := m.Head.InDoubt()
 		if inDoubt == nil {
 			inDoubt = []schema.OpenCall{}
 		}
 		return &schema.RecoverReply{
-			Head: m.Head, Epoch: m.Head.Epoch, NextSequence: m.Head.Sequence + 1, LastStream: m.Head.Position.Stream,
+			Head: m.Head, State: state, Epoch: m.Head.Epoch, NextSequence: m.Head.Sequence + 1, LastStream: m.Head.Position.Stream,
 			InDoubt: inDoubt, Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments, Shard: r.Source.Store.Names.Shard, At: at,
 		}
 	})

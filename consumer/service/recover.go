@@ -193,13 +193,13 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
+	v, err := s.openView(t, wish{view: req.View, after: req.After, maxBytes: req.MaxBytes}) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err
 	}
 	defer v.close()
 	r, err := s.writer.takeover(ctx, t.run, &req, to, v.want(), func(r *reader.Snapshot) error {
-		if v.kind == schema.ViewEvents {
+		if v.view == schema.ViewEvents {
 			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
 			if err := s.reader.CheckBases(ctx, r.Run, r.Head.Base); err != nil {
 				return err
@@ -218,9 +218,9 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		inDoubt = []schema.OpenCall{}
 	}
 	s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
-	err = s.answer(v, r, func() any {
+	err = s.answer(v, r, func(state *schema.StateView) any {
 		return &schema.RecoverReply{
-			Head: r.Head, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
+			Head: r.Head, State: state, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
 			InDoubt: inDoubt, Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments,
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
 		}

@@ -70,7 +70,7 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 		}
 	}
 	w.awaitFolded(last)
-	before := map[string]*schema.State{}
+	before := map[string]*schema.StateView{}
 	for i := range runs {
 		id := fmt.Sprintf("run-%02d", i)
 		before[id] = w.stateOf(id, "")

@@ -28,12 +28,10 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			w, x := pointWorld(t, prepare)
 			before := w.stateOf("run-1", "record:13")
 			require.NotEqual(t, len(before.Messages), len(w.stateOf("run-1", "end").Messages))
-			reply, a := w.rewind("run-1", "record:13", schema.ViewState)
+			reply, _ := w.rewind("run-1", "record:13", schema.ViewState)
 			require.True(t, reply.Complete)
 			require.Equal(t, schema.Epoch(2), reply.Epoch)
-			state := decodeAs[schema.State](t, a.state)
-			require.Equal(t, reply.Head, state.Head)
-			require.False(t, state.Stale)
+			state := reply.State
 			require.Equal(t, before.Messages, state.Messages)
 			require.Equal(t, before.Turns, state.Turns)
 			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.Acked)), Epoch: 2}}, reply.Head.Superseded)
@@ -51,8 +49,8 @@ func TestRewind_BehindEachResult_KeepsTheCallsUpToIt(t *testing.T) {
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	calls := int(w.model(x).Counts.ToolCalls)
 	for n := calls; n >= 1; n-- {
-		reply, a := w.rewind("run-1", fmt.Sprintf("result:%d", n), schema.ViewState)
-		state := decodeAs[schema.State](t, a.state)
+		reply, _ := w.rewind("run-1", fmt.Sprintf("result:%d", n), schema.ViewState)
+		state := reply.State
 		require.Len(t, state.Calls, n)
 		require.Equal(t, schema.OutcomeReturned, state.Calls[n-1].Outcome)
 		require.Equal(t, int64(n), reply.Head.Counts.ToolCalls)

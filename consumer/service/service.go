@@ -293,6 +293,9 @@ func (s *Service) serve(ctx context.Context, t *task) {
 	if errors.Is(err, ErrClientGone) {
 		s.stats.ClientsGone.Add(1)
 		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("answer given up")
+		if told, listens := errors.AsType[*schema.ServiceError](err); listens {
+			s.refuse(t, told)
+		}
 		return
 	}
 	s.refuse(t, s.explain(t, err))

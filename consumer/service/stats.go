@@ -44,7 +44,7 @@ var codes = []schema.Code{
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
 	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeQuarantined,
-	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded,
+	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded, schema.CodeNotAcknowledged,
 }
 
 func newStats() *Stats {

@@ -141,22 +141,37 @@ func (t *task) send(kind string, body []byte, ack string) error {
 
 // answer sends the answer, as JSON.
 func (t *task) answer(answer any) error {
-	body, err := json.Marshal(answer, json.Deterministic(true))
+	body, err := encode(answer)
 	if err != nil {
 		return err
 	}
-	if limit := t.svc.nc.MaxPayload() - replyOverhead; int64(len(body)) > limit {
-		return schema.Fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", len(body), limit)
+	if limit := t.replyLimit(); int64(len(body)) > limit {
+		return errReplyTooLarge(int64(len(body)), limit)
 	}
 	return t.send(schema.KindAnswer, body, "")
+}
+
+func errReplyTooLarge(size, limit int64) error {
+	return schema.Fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", size, limit)
 }
 
 // replyOverhead is what the headers of a reply may take of a message.
 const replyOverhead = 1 << 10
 
+// replyLimit is the most bytes that the body of a reply may have.
+func (t *task) replyLimit() int64 { return t.svc.nc.MaxPayload() - replyOverhead }
+
 // whole sends an answer of one reply.
 func (t *task) whole(answer any) error {
 	if err := t.answer(answer); err != nil {
+		return err
+	}
+	return t.send(schema.KindEnd, nil, "")
+}
+
+// only is whole for an answer that is written already, and fits.
+func (t *task) only(body []byte) error {
+	if err := t.send(schema.KindAnswer, body, ""); err != nil {
 		return err
 	}
 	return t.send(schema.KindEnd, nil, "")
@@ -217,7 +232,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 		return schema.Fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" names the runs there are.",
 			"fleet %s has no run %s", s.cfg.Fleet, t.run)
 	case errors.Is(err, reader.ErrTooLarge):
-		return schema.Fail(schema.CodeTooLarge, "Ask for view events and fold it yourself; every SDK does.",
+		return schema.Fail(schema.CodeTooLarge, "Ask for view head, or for view events and fold it yourself, as the SDK does.",
 			"run %s has more than %d bytes of events, the most that is folded for view state", t.run, schema.MaxStateView)
 	case errors.Is(err, reader.ErrBusy):
 		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)

@@ -21,7 +21,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if req.At != "" {
 		return s.getAt(ctx, t, &req)
 	}
-	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
+	v, err := s.openView(t, wishOf(&req)) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err
 	}
@@ -39,12 +39,17 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(v, r, func() any {
+	return s.answer(v, r, func(state *schema.StateView) any {
 		return &schema.GetReply{
-			Head: r.Head, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
+			Head: r.Head, State: state, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
 			Shard: r.Source.Store.Names.Shard, Damage: r.Damage, Overdue: s.cfg.Overdue.Of(r.Head.Run),
 		}
 	})
+}
+
+// wishOf is what a read asks to see.
+func wishOf(r *schema.GetRequest) wish {
+	return wish{view: r.View, after: r.After, maxBytes: r.MaxBytes, before: r.Before}
 }
 
 // history answers with the checkpoints kept of a run, as of a moment ago at most; see [Service.reached].

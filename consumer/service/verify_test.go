@@ -160,7 +160,7 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 					require.Len(t, a.records(t), 43)
 					require.Equal(t, reply.Head.Digest, a.fold(t, "run-1").Head.Digest)
 				case schema.ViewState:
-					require.Equal(t, reply.Head, decodeAs[schema.State](t, a.state).Head)
+					require.Len(t, reply.State.Turns, 10)
 				}
 				if view == schema.ViewEvents || c.notice != "the log" {
 					require.Len(t, reply.Damage, 1, view)

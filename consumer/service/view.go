@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
@@ -18,19 +16,22 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-const (
-	// maxStateReply is the size of a piece of view state.
-	maxStateReply = 256 << 10
-	// maxUnacked bounds the replies under way unacknowledged, beside their bytes.
-	maxUnacked = 256
-)
+// maxUnacked bounds the replies under way unacknowledged, beside their bytes.
+const maxUnacked = 256
+
+// wish is what a request asks to see of a run.
+type wish struct {
+	view     string
+	after    int
+	maxBytes int64
+	before   int
+}
 
 // view is what a client asked to see of a run, and what was prepared for it.
 type view struct {
-	svc   *Service
-	task  *task
-	kind  string
-	after int
+	svc  *Service
+	task *task
+	wish
 	state *reader.StateSink
 	held  bool
 	// out and early belong to view events; cancel ends the deadline of both.
@@ -41,23 +42,20 @@ type view struct {
 
 // openView checks the view of a request and takes its place among the answers with content. For view events it begins to
 // send: close must be called before anything else is sent to the client.
-func (s *Service) openView(t *task, kind string, after int) (*view, error) {
-	if kind == "" {
-		kind = schema.ViewHead
-	}
-	v := &view{svc: s, task: t, kind: kind, after: after}
+func (s *Service) openView(t *task, want wish) (*view, error) {
+	v := &view{svc: s, task: t, wish: want}
 	if err := v.check(); err != nil {
 		return nil, err
 	}
-	if after < 0 || after != 0 && kind != schema.ViewEvents {
-		return nil, badField("/after", fmt.Errorf("after is %d: it is the number of a segment, with view events", after))
+	if v.before != 0 {
+		return nil, badField("/before", errors.New("before goes with at: take both from older of the answer"))
 	}
-	if kind != schema.ViewHead {
+	if v.view != schema.ViewHead {
 		if err := v.hold(); err != nil {
 			return nil, err
 		}
 	}
-	if kind == schema.ViewEvents {
+	if v.view == schema.ViewEvents {
 		if err := v.begin(); err != nil {
 			v.close()
 			return nil, err
@@ -67,30 +65,40 @@ func (s *Service) openView(t *task, kind string, after int) (*view, error) {
 }
 
 // pointView checks the view of a request for a point and takes its place: whatever is shown, the run is folded.
-func (s *Service) pointView(t *task, kind string) (*view, error) {
-	if kind == "" {
-		kind = schema.ViewHead
-	}
-	v := &view{svc: s, task: t, kind: kind}
+func (s *Service) pointView(t *task, want wish) (*view, error) {
+	v := &view{svc: s, task: t, wish: want}
 	if err := v.check(); err != nil {
 		return nil, err
 	}
 	return v, v.hold()
 }
 
+// check checks the wish and fills in its defaults.
 func (v *view) check() error {
-	switch v.kind {
-	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
-		return nil
-	default:
-		return badField("/view", fmt.Errorf("view %.40q is none of head, events, state", v.kind))
+	if v.view == "" {
+		v.view = schema.ViewState
 	}
+	switch v.view {
+	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
+	default:
+		return badField("/view", fmt.Errorf("view %.40q is none of state, head, events", v.view))
+	}
+	state := v.view == schema.ViewState
+	switch {
+	case v.after < 0 || v.after != 0 && v.view != schema.ViewEvents:
+		return badField("/after", fmt.Errorf("after is %d: it is the number of a segment, with view events", v.after))
+	case v.maxBytes != 0 && (!state || v.maxBytes < schema.MinReplyBytes):
+		return badField("/max_bytes", fmt.Errorf("max_bytes is %d: it is at least %d, with view state", v.maxBytes, schema.MinReplyBytes))
+	case v.before < 0 || v.before != 0 && !state:
+		return badField("/before", fmt.Errorf("before is %d: it is a number of turns, calls and messages, with view state", v.before))
+	}
+	return nil
 }
 
 // hold takes a place among the answers with content.
 func (v *view) hold() error {
 	if !v.svc.streams.TryAcquire(1) {
-		return schema.Fail(schema.CodeOverloaded, "Ask again later; view head of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
+		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view head: that of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
 	}
 	v.held = true
 	v.svc.stats.Streaming.Add(1)
@@ -138,11 +146,11 @@ func (v *view) close() {
 	}
 }
 
-func (v *view) want() reader.Want { return reader.Want(v.kind != schema.ViewHead) }
+func (v *view) want() reader.Want { return reader.Want(v.view != schema.ViewHead) }
 
 // prepare does what can fail for the view alone, before a takeover changes anything.
 func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
-	switch v.kind {
+	switch v.view {
 	case schema.ViewEvents:
 		if v.after > r.Segments.Count {
 			return badField("/after", fmt.Errorf("after is %d, the run has %d segments", v.after, r.Segments.Count))
@@ -214,29 +222,21 @@ func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 }
 
 // answer sends what the view shows, and the answer itself, which is built when all that it says is known.
-func (s *Service) answer(v *view, r *reader.Snapshot, build func() any) error {
+func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateView) any) error {
 	t := v.task
 	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
 		return err
 	}
-	switch v.kind {
+	switch v.view {
 	case schema.ViewHead:
-		return t.whole(build())
+		return t.whole(build(nil))
 	case schema.ViewState:
-		if err := t.answer(build()); err != nil {
-			return err
-		}
-		if _, err := v.open(); err != nil {
-			return err
-		}
-		if err := v.out.json(v.state.State); err != nil {
-			return err
-		}
+		return v.joined(r.Head.Records, build)
 	default:
 		if err := v.segments(r); err != nil {
 			return err
 		}
-		if err := t.answer(build()); err != nil {
+		if err := t.answer(build(nil)); err != nil {
 			return err
 		}
 		if err := s.reader.Tail(v.out.ctx, r, v.out); err != nil {
@@ -320,20 +320,6 @@ func (o *replies) Segment(_ int, stored []byte) error { return o.data(schema.Kin
 
 func (o *replies) Frames(chunk []byte) error { return o.data(schema.KindFrames, chunk) }
 
-// json sends a value as JSON, in pieces.
-func (o *replies) json(v any) error {
-	var buf bytes.Buffer
-	if err := json.MarshalWrite(&buf, v, json.Deterministic(true)); err != nil {
-		return err
-	}
-	for buf.Len() > 0 {
-		if err := o.data(schema.KindState, buf.Next(maxStateReply)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // data sends one reply when there is room for it.
 func (o *replies) data(kind string, body []byte) error {
 	if err := o.take(); err != nil {
@@ -372,7 +358,9 @@ func (o *replies) wait() error {
 	case m := <-o.acks:
 		return o.acked(m)
 	case <-timer.C:
-		return fmt.Errorf("%d bytes not acknowledged within %s: %w", o.bytes, o.timeout, ErrClientGone)
+		return fmt.Errorf("%w: %w", ErrClientGone, schema.Fail(schema.CodeNotAcknowledged,
+			"Publish an empty message to the reply subject of each reply that has one, or ask for view state or head: one reply, and nothing to acknowledge.",
+			"%d replies with %d bytes were not acknowledged within %s: no more are sent", len(o.unacked), o.bytes, o.timeout))
 	case <-o.ctx.Done():
 		return context.Cause(o.ctx)
 	}

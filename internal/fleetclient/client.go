@@ -131,6 +131,8 @@ func errorOf(m *nats.Msg) error {
 	code := m.Header.Get(schema.HeaderErrorCode)
 	e, readable := err.(*schema.ServiceError) //nolint:errorlint // ErrorOf does not wrap it
 	switch {
+	case readable && e.Code == schema.CodeNotAcknowledged:
+		return fmt.Errorf("%w: %w", errBroken, e) // the caller took its time, and the replies waited
 	case readable && (e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded):
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, e)}
 	case err != nil && !readable && (code == "503" || code == "429"):

@@ -56,7 +56,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 		})
 	}
 	var reply schema.GetReply
-	if err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{At: at.String()}, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead, At: at.String()}, &reply); err != nil {
 		return err
 	}
 	if a.JSON {

@@ -78,7 +78,7 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if c.Executor != "" {
-		err := cl.Ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text()}, &schema.RecoverReply{})
+		err := cl.Ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text(), View: schema.ViewHead}, &schema.RecoverReply{})
 		if err != nil {
 			return fmt.Errorf("run %s is there, and not taken over: %w", c.As, err)
 		}

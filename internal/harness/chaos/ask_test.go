@@ -20,9 +20,8 @@ type found struct {
 	keys  *schema.Keys
 	reply schema.GetReply
 	log   []schema.Record
-	// events: the view has them. state: the view is that.
+	// events: the view has them.
 	events bool
-	state  *schema.State
 }
 
 // answer is what the read says. Events that do not add up to the head make it an answer that was never true.
@@ -64,7 +63,6 @@ func (w *world) ask(ctx context.Context, nc *nats.Conn, run, view string) (*foun
 		f.log = append(f.log, r)
 		return true
 	}
-	var state []byte
 	// Segments may come before or behind the answer; the frames of the tail are behind all of them.
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
@@ -98,16 +96,10 @@ func (w *world) ask(ctx context.Context, nc *nats.Conn, run, view string) (*foun
 			if err := schema.ReadFrames(m.Data, keep); err != nil {
 				return nil, err
 			}
-		case schema.KindState:
-			state = append(state, m.Data...)
 		case schema.KindAgain:
-			f.log, state = nil, nil
+			f.log = nil
 		case schema.KindEnd:
-			if view == schema.ViewState {
-				f.state = new(schema.State)
-				err = json.Unmarshal(state, f.state)
-			}
-			return f, err
+			return f, nil
 		}
 		if m.Reply != "" {
 			if err := nc.Publish(m.Reply, nil); err != nil {

@@ -481,7 +481,7 @@ func (w *world) finals() ([]checker.Final, error) {
 		}
 		finals = append(finals, checker.Final{
 			Run: run, Log: f.log, Head: f.reply.Head, Complete: f.reply.Complete && len(f.reply.Damage) == 0,
-			Stored: &c.Head, State: state.state,
+			Stored: &c.Head, State: state.reply.State,
 			Places: map[string]checker.Answer{"checkpoint": checker.AnswerOf(&c.Head, f.reply.Complete), "events": f.answer(), "state": state.answer()},
 		})
 	}

@@ -26,7 +26,7 @@ type world struct {
 	unread   map[string]string
 	places   map[string]checker.Answer
 	stored   *schema.Head
-	state    *schema.State
+	state    *schema.StateView
 }
 
 func newWorld(t *testing.T) *world {
@@ -132,13 +132,13 @@ func (w *world) copied() *schema.Head {
 	return &h
 }
 
-// folded is the state that the log adds up to.
-func (w *world) folded() *schema.State {
+// folded is the state that the log adds up to, as it is answered.
+func (w *world) folded() *schema.StateView {
 	s := schema.NewState("f", "r1")
 	for i := range w.log {
 		s.Apply(schema.NoKeys, &w.log[i])
 	}
-	return s
+	return s.View()
 }
 
 // takeover is the whole of a takeover that goes well.

@@ -140,8 +140,8 @@ type Final struct {
 	// its event.
 	Unread map[string]string `json:"unread,omitzero"`
 	// Stored is the head of the stored checkpoint, and State what was answered with messages and results; nil where nobody looked.
-	Stored *schema.Head  `json:"-"`
-	State  *schema.State `json:"-"`
+	Stored *schema.Head      `json:"-"`
+	State  *schema.StateView `json:"-"`
 	// Places are what else is known of the run, by where it is known: the stored checkpoint, each replica of the service,
 	// a takeover's answer is not one of them, as it changes the run.
 	Places map[string]Answer `json:"places,omitzero"`

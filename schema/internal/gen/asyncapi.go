@@ -123,8 +123,8 @@ func (b *builder) services(channels, operations, messages object) {
 			},
 		}
 	}
-	content := message("Content", "A piece of the view: a segment as stored, frames of the tail, or a piece of the state's JSON.",
-		numbered(schema.KindSegment, schema.KindFrames, schema.KindState), object{})
+	content := message("Content", "A piece of the view events: a segment as stored, or frames of the tail. It is acknowledged at its reply subject with an empty message.",
+		numbered(schema.KindSegment, schema.KindFrames), object{})
 	content["contentType"] = "application/octet-stream"
 	end := message("End", "The last reply. It is empty.", numbered(schema.KindEnd), object{})
 	end["contentType"] = "application/octet-stream"

@@ -1,0 +1,72 @@
+package service
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// joinTries bounds the tries to make a page that fits: its size is only roughly known before it is written.
+	joinTries = 8
+	// pageSlack is what a page may be larger than its parts.
+	pageSlack = 512
+	// foldedPerReply is how much more than a reply may hold is still written whole: a compacted run may fit.
+	foldedPerReply = 2
+)
+
+// joined sends the view state: the whole state in the answer if it fits into a message, else its newest turns, or those before a page.
+// records is the number of the run's records that the state has.
+func (v *view) joined(records int64, build func(*schema.StateView) any) error {
+	limit := v.task.replyLimit()
+	if v.maxBytes > 0 {
+		limit = min(limit, v.maxBytes)
+	}
+	state := v.state.State.View()
+	if n := state.Entries(); v.before > n {
+		return badField("/before", fmt.Errorf("before is %d, the run has %d turns, calls and messages there", v.before, n))
+	}
+	if v.before == 0 && v.state.Bytes() <= foldedPerReply*limit {
+		body, err := encode(build(state))
+		if err != nil {
+			return err
+		}
+		if int64(len(body)) <= limit {
+			return v.task.only(body)
+		}
+	}
+	head, err := encode(build(nil))
+	if err != nil {
+		return err
+	}
+	room := limit - int64(len(head)) - pageSlack
+	for range joinTries {
+		if room <= 0 {
+			break
+		}
+		page, err := state.Page(v.before, int(room))
+		if err != nil {
+			return err
+		}
+		if o := page.Older; o != nil {
+			o.Subject = schema.ServiceSubject(schema.VerbGet, v.svc.cfg.Fleet, v.task.run)
+			o.Request.MaxBytes = v.maxBytes
+			o.Request.At = schema.Point{Kind: schema.PointRecord, Number: uint64(records)}.String()
+		}
+		body, err := encode(build(page))
+		if err != nil {
+			return err
+		}
+		over := int64(len(body)) - limit
+		if over <= 0 {
+			return v.task.only(body)
+		}
+		room -= over + pageSlack
+	}
+	return errReplyTooLarge(int64(len(head)), limit)
+}
+
+// encode writes an answer.
+func encode(answer any) ([]byte, error) { return json.Marshal(answer, json.Deterministic(true)) }

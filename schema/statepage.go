@@ -1,0 +1,307 @@
+package schema
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// entryKind says what an [entry] of a page is.
+type entryKind int
+
+const (
+	entryTurn entryKind = iota
+	entryCall
+	entryMessage
+)
+
+// entry is what a page is made of: one turn, call or message of a view, by its index there. Pages are cut between entries.
+type entry struct {
+	kind entryKind
+	i    int
+	turn int32
+	// first: a turn begins with it.
+	first bool
+}
+
+// entries are those of the view, oldest first. Those of a turn stand together: its record, its calls, its messages. A message outside of
+// turns belongs to what stands before it.
+func (v *StateView) entries() []entry {
+	type group struct {
+		turn         int32
+		turns, calls []int
+		from, to     int // messages
+	}
+	groups := []*group{{}}
+	of := map[int32]*group{0: groups[0]}
+	for i := range v.Messages {
+		g := groups[len(groups)-1]
+		if turn := v.Messages[i].Turn; turn != 0 && turn != g.turn {
+			g = &group{turn: turn, from: i}
+			groups = append(groups, g)
+			if of[turn] == nil {
+				of[turn] = g
+			}
+		}
+		g.to = i + 1
+	}
+	// find returns the first group of a turn; one without messages stands before the next turn.
+	find := func(turn int32) *group {
+		g := of[turn]
+		if g == nil {
+			g = &group{turn: turn}
+			of[turn] = g
+			at := slices.IndexFunc(groups, func(o *group) bool { return o.turn > turn })
+			if at < 0 {
+				at = len(groups)
+			}
+			groups = slices.Insert(groups, at, g)
+		}
+		return g
+	}
+	for i := range v.Turns {
+		g := find(v.Turns[i].Turn)
+		g.turns = append(g.turns, i)
+	}
+	for i := range v.Calls {
+		g := find(v.Calls[i].Turn)
+		g.calls = append(g.calls, i)
+	}
+	out := make([]entry, 0, len(v.Turns)+len(v.Calls)+len(v.Messages))
+	for _, g := range groups {
+		begins := len(out)
+		for _, i := range g.turns {
+			out = append(out, entry{kind: entryTurn, i: i, turn: g.turn})
+		}
+		for _, i := range g.calls {
+			out = append(out, entry{kind: entryCall, i: i, turn: g.turn})
+		}
+		for i := g.from; i < g.to; i++ {
+			out = append(out, entry{kind: entryMessage, i: i, turn: g.turn})
+		}
+		if len(out) > begins {
+			out[begins].first = true
+		}
+	}
+	return out
+}
+
+// Entries is the number of turns, calls and messages: what Before of a [GetRequest] counts.
+func (v *StateView) Entries() int { return len(v.Turns) + len(v.Calls) + len(v.Messages) }
+
+// Page returns the newest turns of the view that fit into a number of bytes as JSON, roughly: the caller compares. before, if not 0, is the
+// number of entries that the page ends with; such a page has turns, calls and messages alone. A turn that does not fit by itself is cut
+// between its entries, and an entry that does not fit loses its largest fields. [Older] of the page has no subject and no point yet.
+func (v *StateView) Page(before, room int) (*StateView, error) {
+	entries := v.entries()
+	end := len(entries)
+	if before != 0 {
+		end = before
+	}
+	var sizes []int // of the newest entries, as far as there is room
+	need := 0
+	for i := end - 1; i >= 0 && need <= room; i-- {
+		size, err := sizeOf(v.entry(entries[i]))
+		if err != nil {
+			return nil, err
+		}
+		sizes = append(sizes, size+len(","))
+		need += sizes[len(sizes)-1]
+	}
+	page := &StateView{}
+	if before == 0 {
+		*page = *v
+	}
+	page.Messages, page.Turns, page.Calls = []MessageView{}, nil, nil
+	rest, err := page.shed(max(room/2, room-need))
+	if err != nil {
+		return nil, err
+	}
+	room -= rest
+	begin, whole := end, end
+	for used := 0; begin > 0; begin-- {
+		if used += sizes[end-begin]; used > room {
+			break
+		}
+		if entries[begin-1].first {
+			whole = begin - 1
+		}
+	}
+	if whole < end {
+		begin = whole
+	}
+	if begin == end && end > 0 {
+		begin--
+		if err := page.reduce(v, entries[begin], room); err != nil {
+			return nil, err
+		}
+	} else {
+		page.take(v, entries[begin:end])
+	}
+	if begin > 0 {
+		page.Older = olderThan(entries[:begin])
+	}
+	return page, nil
+}
+
+// olderThan describes the entries before a page.
+func olderThan(entries []entry) *Older {
+	o := &Older{FirstTurn: entries[0].turn, LastTurn: entries[len(entries)-1].turn, Request: GetRequest{Before: len(entries)}}
+	for _, e := range entries {
+		switch e.kind {
+		case entryMessage:
+			o.Messages++
+		case entryCall:
+			o.Calls++
+		case entryTurn:
+		}
+	}
+	return o
+}
+
+// entry is what an entry of the view stands for.
+func (v *StateView) entry(e entry) any {
+	switch e.kind {
+	case entryTurn:
+		return &v.Turns[e.i]
+	case entryCall:
+		return &v.Calls[e.i]
+	default:
+		return &v.Messages[e.i]
+	}
+}
+
+// take puts entries of another view into the page, each kind in its order there.
+func (v *StateView) take(from *StateView, entries []entry) {
+	entries = slices.Clone(entries)
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.i, b.i) })
+	for _, e := range entries {
+		switch e.kind {
+		case entryTurn:
+			v.Turns = append(v.Turns, from.Turns[e.i])
+		case entryCall:
+			v.Calls = append(v.Calls, from.Calls[e.i])
+		default:
+			v.Messages = append(v.Messages, from.Messages[e.i])
+		}
+	}
+}
+
+func sizeOf(v any) (int, error) {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	return len(b), err
+}
+
+// field is one that can be left out: its place, its size, and what takes it out.
+type field struct {
+	path string
+	size int
+	drop func()
+}
+
+// add lists a field that is there.
+func add[T any](list []field, path string, value *T, there bool) []field {
+	if !there {
+		return list
+	}
+	size, err := sizeOf(value)
+	if err != nil {
+		return list // the whole cannot be written either, and the caller hears of it
+	}
+	return append(list, field{path, size, func() { *value = *new(T) }})
+}
+
+// leaveOut takes the largest of the fields out until what is left of a size fits, and says so. It returns the size that is left.
+func (v *StateView) leaveOut(size, room int, fields []field) int {
+	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(b.size, a.size) })
+	for _, f := range fields {
+		if size <= room {
+			break
+		}
+		f.drop()
+		out := LeftOut{Path: f.path, Size: f.size}
+		v.LeftOut = append(v.LeftOut, out)
+		said, err := sizeOf(&out)
+		if err != nil {
+			break
+		}
+		size += said - f.size
+	}
+	return size
+}
+
+// shed takes the largest members out of the rest until it fits, and returns its size.
+func (v *StateView) shed(room int) (int, error) {
+	size, err := sizeOf(v)
+	if err != nil || size <= room {
+		return size, err
+	}
+	var fields []field
+	fields = add(fields, "/started", &v.Started, v.Started != nil)
+	fields = add(fields, "/phases", &v.Phases, v.Phases != nil)
+	fields = add(fields, "/waits", &v.Waits, v.Waits != nil)
+	fields = add(fields, "/handoffs", &v.Handoffs, v.Handoffs != nil)
+	fields = add(fields, "/artifacts", &v.Artifacts, v.Artifacts != nil)
+	fields = add(fields, "/errors", &v.Errors, v.Errors != nil)
+	fields = add(fields, "/limits", &v.Limits, v.Limits != nil)
+	fields = add(fields, "/decisions", &v.Decisions, v.Decisions != nil)
+	fields = add(fields, "/takeovers", &v.Takeovers, v.Takeovers != nil)
+	fields = add(fields, "/ended", &v.Ended, v.Ended != nil)
+	fields = add(fields, "/values", &v.Values, v.Values != nil)
+	fields = add(fields, "/signals", &v.Signals, v.Signals != nil)
+	fields = add(fields, "/unknown", &v.Unknown, v.Unknown != nil)
+	return v.leaveOut(size, room, fields), nil
+}
+
+// reduce puts one entry into the page that is larger than the room, without its largest fields.
+func (v *StateView) reduce(from *StateView, e entry, room int) error {
+	v.take(from, []entry{e})
+	size, err := sizeOf(v.entry(entry{kind: e.kind}))
+	if err != nil {
+		return err
+	}
+	raw := func(list []field, path string, value *jsontext.Value) []field { return add(list, path, value, len(*value) > 0) }
+	var fields []field
+	switch e.kind {
+	case entryTurn:
+		t := &v.Turns[0]
+		fields = add(fields, "/turns/0/answer", &t.Answer, t.Answer != nil)
+		fields = add(fields, "/turns/0/ended", &t.Ended, t.Ended != nil)
+	case entryCall:
+		c := &v.Calls[0]
+		fields = raw(fields, "/calls/0/arguments", &c.Arguments)
+		fields = raw(fields, "/calls/0/result", &c.Result)
+		fields = raw(fields, "/calls/0/source", &c.Source)
+		fields = raw(fields, "/calls/0/result_source", &c.ResultSource)
+		fields = add(fields, "/calls/0/error", &c.Error, c.Error != nil)
+		fields = add(fields, "/calls/0/late", &c.Late, c.Late != nil)
+	case entryMessage:
+		m := &v.Messages[0]
+		m.Parts = slices.Clone(m.Parts)
+		for i := range m.Parts {
+			p, at := &m.Parts[i], fmt.Sprintf("/messages/0/parts/%d", i)
+			fields = add(fields, at+"/content", &p.Content, p.Content != nil)
+			fields = raw(fields, at+"/arguments", &p.Arguments)
+			fields = raw(fields, at+"/response", &p.Response)
+			fields = raw(fields, at+"/source", &p.Source)
+			fields = raw(fields, at, &p.Extra)
+		}
+		fields = raw(fields, "/messages/0/source", &m.Source)
+		fields = raw(fields, "/messages/0", &m.Extra)
+	}
+	if size = v.leaveOut(size, room, fields); size > room && e.kind == entryMessage {
+		// Thousands of parts are too large without their content, and without a word on each.
+		m := &v.Messages[0]
+		parts, err := sizeOf(from.Messages[e.i].Parts)
+		if err != nil {
+			return err
+		}
+		m.Parts, m.Refs = nil, nil
+		v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0/parts") })
+		v.LeftOut = append(v.LeftOut, LeftOut{Path: "/messages/0/parts", Size: parts})
+	}
+	return nil
+}
