@@ -106,7 +106,7 @@ func (s *State) View() *StateView {
 	type shown struct{ arguments, result bool }
 	fields := make(map[*Call]shown)
 	// shows are the turns with a message; those through covered have none but these.
-	shows, covered := make(map[int32]bool), int32(0)
+	shows, covered := make(map[int32]bool), int32(-1)
 	for i := range said {
 		v.Messages[i] = said[i].view()
 		shows[said[i].Turn] = true

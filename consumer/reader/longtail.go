@@ -45,10 +45,10 @@ func (c *chunks) flush() error {
 // longTail reads a tail again that was too long to keep. A server that has less than was seen before is asked again, and
 // what was sealed and purged since then comes from the new segments.
 func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
-	from, out := r.tail.from, &chunks{to: to}
+	from, out, ended := r.tail.from, &chunks{to: to}, false
 	for from <= r.LogLast {
 		err := eventlog.Read(ctx, rd.js, r.Source.Store.Names, r.Run, from, func(rec schema.Record) error {
-			if rec.Stream > r.LogLast {
+			if ended = rec.Stream > r.LogLast; ended {
 				return eventlog.ErrStop
 			}
 			from = rec.Stream + 1
@@ -65,7 +65,7 @@ func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 			if from, err = rd.sealedTail(ctx, r, out); err != nil {
 				return err
 			}
-		case errors.Is(err, eventlog.ErrStop):
+		case ended && errors.Is(err, eventlog.ErrStop): // the sink may stop, too
 			from = r.LogLast + 1
 		case err != nil:
 			return err

@@ -88,7 +88,7 @@ func TestService_RequestIsAReplyOfADaemon_NothingIsDone(t *testing.T) {
 	inbox := w.client.NewInbox()
 	sub, err := w.client.SubscribeSync(inbox)
 	require.NoError(t, err)
-	require.NoError(t, w.client.PublishRequest(schema.ServiceSubject(schema.VerbGet, "default", "run-1"), inbox, []byte(`{"view":"state"}`)))
+	require.NoError(t, w.client.PublishRequest(schema.ServiceSubject(schema.VerbGet, "default", "run-1"), inbox, []byte(`{"view":"events"}`)))
 	piece, err := sub.NextMsgWithContext(t.Context())
 	require.NoError(t, err)
 	require.NotEmpty(t, piece.Header.Get(schema.HeaderKind), "%v", piece.Header)

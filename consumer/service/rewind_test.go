@@ -37,7 +37,7 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.Acked)), Epoch: 2}}, reply.Head.Superseded)
 			require.Equal(t, before.Messages, w.stateOf("run-1", "end").Messages)
 			require.Empty(t, w.verify("run-1").Findings)
-			e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("turn:%d", before.Head.Turn+1), View: schema.ViewHead})
+			e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("turn:%d", int(before.Turns[len(before.Turns)-1].Turn)+1), View: schema.ViewHead})
 			require.Equal(t, schema.CodePointNotFound, e.Code, "a turn that was left behind is no point")
 		})
 	}

@@ -232,7 +232,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 			named = named || f.In == verify.InLog && f.Epoch == 1 && f.Sequence == 22 && f.Instead == ""
 		}
 		require.True(t, named, "the event is named")
-		reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r"})
+		reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r", View: schema.ViewHead})
 		require.True(t, reply.Complete, "the checkpoint has it")
 		require.Equal(t, want.Counts.Events+1, reply.Head.Counts.Events)
 		whole, _ := w.get("run-1", schema.ViewEvents)
