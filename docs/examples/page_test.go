@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/schema"
@@ -64,7 +63,7 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 	}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range append(files, agent, "shortest/main.go", "plain.sh", "tested/agent.go", "tested/agent_test.go") {
+	for _, file := range append(files, agent, "shortest/main.go", "request/main.go", "plain.sh", "tested/agent.go", "tested/agent_test.go") {
 		if strings.HasSuffix(file, "_test.go") && filepath.Dir(file) == "." {
 			continue
 		}
@@ -94,27 +93,11 @@ func TestTheAgentOnThePagesIsShort(t *testing.T) {
 func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	nc := w.server.Conn(t)
-	beats := 0
-	for line := range strings.Lines(snippets(t, "plain.sh")["plain"]) {
-		m := regexp.MustCompile(`^nats pub (\S+)((?: -H \S+)*) '(.*)'\n$`).FindStringSubmatch(line)
-		require.NotNil(t, m, line)
-		if m[1] == schema.HeartbeatSubject("default", "py-1") {
-			require.Contains(t, m[3], `"instance":"s1"`)
-			beats++
-			continue
-		}
-		msg := nats.NewMsg(m[1])
-		msg.Data = []byte(m[3])
-		for _, h := range strings.Split(m[2], " -H ")[1:] {
-			name, value, ok := strings.Cut(h, ":")
-			require.True(t, ok)
-			msg.Header[name] = []string{value}
-		}
-		_, err := nc.RequestMsg(msg, patience)
-		require.NoError(t, err, line)
-	}
-	require.Equal(t, 1, beats)
+	w.plainRun(t)
+	beat := regexp.MustCompile(`(?m)^nats pub (\S+) '(.*)'$`).FindAllStringSubmatch(snippets(t, "plain.sh")["plain"], -1)
+	require.Len(t, beat, 1)
+	require.Equal(t, schema.HeartbeatSubject("default", "py-1"), beat[0][1])
+	require.Contains(t, beat[0][2], `"instance":"s1"`)
 	head, err := w.fleet("reader", nil).Head(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Equal(t, "py-1", head.Executor)

@@ -72,24 +72,16 @@ class Nats:
 
 # snippet: ask
 def ask(nats, verb, run, request):
-    """Asks the service, and returns its answer and the content that came with it."""
+    """Asks the service, and returns its answer."""
     nats.publish(f"waymark.{verb}.{FLEET}" + (f".{run}" if run else ""), json.dumps(request).encode(), reply=nats.inbox)
-    answer, content = None, b""
+    answer = None
     while True:
-        headers, body, reply = nats.next()
+        headers, body, _ = nats.next()
         if "nats-service-error-code" in headers:
             raise RuntimeError(json.loads(body))  # {"code":…,"message":…,"hint":…}
-        if reply:
-            nats.publish(reply, b"")  # consumed: send more
-        kind = headers.get("waymark-kind", "answer")
-        if kind == "answer":
-            answer = json.loads(body)
-        elif kind == "state":
-            content += body
-        elif kind == "again":
-            content = b""  # what came before is taken back
-        elif kind == "end":
-            return answer, content
+        if headers.get("waymark-kind") == "end":
+            return answer  # it is empty; a client with an inbox for each request needs the first reply alone
+        answer = json.loads(body)
 # end of ask
 
 
@@ -193,10 +185,9 @@ def end(r):
 def resume(nats, run, reason="request", request_id=None):
     """Takes a run over, and goes on where its record ends."""
     request = {"executor": EXECUTOR, "instance": INSTANCE, "agent": AGENT, "reason": reason,
-               "request_id": request_id or uuid.uuid4().hex, "view": "state"}
-    answer, content = ask(nats, "recover", run, request)
-    state = json.loads(content)  # messages, calls with their results, phases: what a program needs to go on
-    head = answer["head"]
+               "request_id": request_id or uuid.uuid4().hex}
+    answer = ask(nats, "recover", run, request)
+    head, state = answer["head"], answer["state"]  # where it stands; the conversation, with arguments and results in place
     r = Run(nats, run, answer["epoch"], answer["next_sequence"] - 1, answer["last_stream_sequence"], answer["shard"])
     for call in head.get("open_calls", []):
         turn, id, name = call["turn"], call["tool_call_id"], call["name"]
@@ -215,7 +206,7 @@ def resume(nats, run, reason="request", request_id=None):
             print(f"waits {run}")
             return
         return finish(r, name, turn, id, call["occurrence"])
-    print(f"nothing is open in {run}: {len(state.get('calls', []))} calls are recorded")
+    print(f"nothing is open in {run}: {len(state['messages'])} messages are recorded")
     r.write("run.ended", {"status": "completed"})
 # end of resume
 
@@ -224,7 +215,7 @@ def resume(nats, run, reason="request", request_id=None):
 def claim(nats):
     """Asks for a run that needs an executor. A request that was not answered is repeated with its request_id."""
     request_id = uuid.uuid4().hex
-    answer, _ = ask(nats, "claim", "", {"executor": EXECUTOR, "instance": INSTANCE, "request_id": request_id, "agents": [AGENT]})
+    answer = ask(nats, "claim", "", {"executor": EXECUTOR, "instance": INSTANCE, "request_id": request_id, "agents": [AGENT]})
     if answer.get("run"):
         resume(nats, answer["run"], "claim", request_id)
     else:

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// snippet: request
+
+// Reply is as much of the answer as this program needs.
+type Reply struct {
+	Epoch    int  `json:"epoch"` // of a takeover
+	Complete bool `json:"complete"`
+	State    struct {
+		Messages []Message `json:"messages"`
+		Older    *struct {
+			Subject string          `json:"subject"`
+			Request json.RawMessage `json:"request"`
+		} `json:"older"`
+	} `json:"state"`
+}
+
+// Message is one of the conversation. A json.RawMessage keeps numbers as they were recorded.
+type Message struct {
+	Role  string `json:"role"`
+	Parts []struct {
+		Type      string          `json:"type"`
+		Content   string          `json:"content"`
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+		Response  json.RawMessage `json:"response"`
+	} `json:"parts"`
+}
+
+// ask sends a request and returns its answer, with the whole conversation.
+func ask(nc *nats.Conn, subject, request string) (*Reply, error) {
+	var answer *Reply
+	for {
+		m, err := nc.Request(subject, []byte(request), 10*time.Second)
+		if err != nil {
+			return nil, err
+		}
+		if m.Header.Get("Nats-Service-Error-Code") != "" {
+			return nil, errors.New(string(m.Data)) // {"code":…,"message":…,"hint":…}
+		}
+		page := new(Reply)
+		if err := json.Unmarshal(m.Data, page); err != nil {
+			return nil, err
+		}
+		if answer == nil {
+			answer = page
+		} else {
+			answer.State.Messages = append(page.State.Messages, answer.State.Messages...)
+		}
+		older := page.State.Older
+		if older == nil {
+			return answer, nil
+		}
+		subject, request = older.Subject, string(older.Request) // the run did not fit into a message
+	}
+}
+
+// end of request
+
+func main() {
+	if err := show(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// show prints the conversation that a request is answered with: request SUBJECT REQUEST.
+func show() error {
+	nc, err := nats.Connect(os.Getenv("NATS_URL"))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	answer, err := ask(nc, os.Args[1], os.Args[2])
+	if err != nil {
+		return err
+	}
+	if !answer.Complete {
+		return errors.New("events of the run are missing")
+	}
+	fmt.Println("epoch", answer.Epoch)
+	for _, m := range answer.State.Messages {
+		for _, p := range m.Parts {
+			fmt.Println(m.Role, p.Type, p.Content, p.Name, string(p.Arguments), string(p.Response))
+		}
+	}
+	return nil
+}
