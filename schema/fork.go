@@ -182,6 +182,7 @@ func (s *State) Graft(base *State) {
 	s.Compactions, s.Waits, s.Artifacts, s.Decisions = base.Compactions, base.Waits, base.Artifacts, base.Decisions
 	s.Values = base.Values
 	s.Unknown = base.Unknown
+	s.forgotten = base.forgotten
 }
 
 // doubted brings the calls of the state up to what the head says of them.

@@ -43,6 +43,8 @@ type State struct {
 	expected []Superseded
 	// consumed counts the signals before the first open one.
 	consumed int
+	// forgotten as [State.Forget] has it.
+	forgotten forgotten
 }
 
 // StateMessage is a message and where it came from.

@@ -94,7 +94,8 @@ func (v *StateView) Entries() int { return len(v.Turns) + len(v.Calls) + len(v.M
 
 // Page returns the newest turns of the view that fit into a number of bytes as JSON, roughly: the caller compares. before, if not 0, is the
 // number of entries that the page ends with; such a page has turns, calls and messages alone. A turn that does not fit by itself is cut
-// between its entries, and an entry that does not fit loses its largest fields. [Older] of the page has no subject and no point yet.
+// between its entries, and an entry that does not fit loses its largest fields. [Older] has no subject and no point yet if its request has
+// Before.
 func (v *StateView) Page(before, room int) (*StateView, error) {
 	entries := v.entries()
 	end := len(entries)
@@ -115,7 +116,7 @@ func (v *StateView) Page(before, room int) (*StateView, error) {
 	if before == 0 {
 		*page = *v
 	}
-	page.Messages, page.Turns, page.Calls = []MessageView{}, nil, nil
+	page.Messages, page.Turns, page.Calls, page.Older = []MessageView{}, nil, nil, v.Older
 	rest, err := page.shed(max(room/2, room-need))
 	if err != nil {
 		return nil, err
@@ -142,18 +143,23 @@ func (v *StateView) Page(before, room int) (*StateView, error) {
 		page.take(v, entries[begin:end])
 	}
 	if begin > 0 {
-		page.Older = olderThan(entries[:begin])
+		page.Older = v.olderThan(entries[:begin])
+		if o := v.Older; o != nil {
+			page.Older.FirstTurn, page.Older.Messages, page.Older.Calls = o.FirstTurn, page.Older.Messages+o.Messages, page.Older.Calls+o.Calls
+		}
 	}
 	return page, nil
 }
 
 // olderThan describes the entries before a page.
-func olderThan(entries []entry) *Older {
+func (v *StateView) olderThan(entries []entry) *Older {
 	o := &Older{FirstTurn: entries[0].turn, LastTurn: entries[len(entries)-1].turn, Request: GetRequest{Before: len(entries)}}
 	for _, e := range entries {
 		switch e.kind {
 		case entryMessage:
-			o.Messages++
+			if v.Messages[e.i].EventID != "" {
+				o.Messages++
+			}
 		case entryCall:
 			o.Calls++
 		case entryTurn:

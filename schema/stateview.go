@@ -78,7 +78,7 @@ type Older struct {
 	// FirstTurn and LastTurn are the turns left out, or begun in what is left out; 0 is what stands before the first turn.
 	FirstTurn int32 `json:"first_turn"`
 	LastTurn  int32 `json:"last_turn"`
-	// Messages and Calls are how many are left out.
+	// Messages and Calls are how many are left out; messages that no event has are not counted.
 	Messages int `json:"messages"`
 	Calls    int `json:"calls"`
 	// Subject and Request of the next page: send the request as it is.
@@ -98,7 +98,7 @@ type LeftOut struct {
 func (s *State) View() *StateView {
 	said, behind := s.conversation()
 	v := &StateView{
-		Messages: make([]MessageView, len(said)),
+		Messages: make([]MessageView, len(said)), Older: s.older(),
 		Started:  s.Started, Phases: s.Phases, Waits: s.Waits, Handoffs: s.Handoffs, Artifacts: s.Artifacts, Errors: s.Errors, Limits: s.Limits,
 		Decisions: s.Decisions, Takeovers: s.Takeovers, Ended: s.Ended, Values: s.Values, Signals: s.Signals, Unknown: s.Unknown,
 	}
@@ -130,13 +130,17 @@ func (s *State) View() *StateView {
 		}
 	}
 	for i := range s.Turns {
-		if t := &s.Turns[i]; t.Turn > covered || shows[t.Turn] {
+		if t := &s.Turns[i]; !s.forgotten.has(t.Turn) && (t.Turn > covered || shows[t.Turn]) {
 			v.Turns = append(v.Turns, *t)
 		}
 	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		f, named := fields[c]
+		if s.forgotten.has(c.Turn) && c.Outcome != OutcomeOpen {
+			v.Older.Calls++
+			continue
+		}
 		if c.Turn <= covered && !shows[c.Turn] && !named && c.Outcome != OutcomeOpen {
 			continue
 		}

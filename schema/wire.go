@@ -64,8 +64,10 @@ const MinReplyBytes = 4 << 10
 
 // Limits and defaults of the service.
 const (
-	// MaxStateView bounds the payload of a run that the daemon folds for somebody else.
+	// MaxStateView bounds the payload of a run that the daemon holds to answer with its state: of a larger one it holds the newest turns.
 	MaxStateView = 16 << 20
+	// MaxFoldedView bounds the stored size of a run that the daemon folds for somebody else.
+	MaxFoldedView = 256 << 20
 	// FlowWindow is the number of bytes of replies that may be unacknowledged.
 	FlowWindow = 4 << 20
 	// MaxList and DefaultList bound a page of list.

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -18,8 +16,6 @@ import (
 const (
 	// maxFramesReply bounds a reply with frames of the tail; a single larger event has a reply of its own.
 	maxFramesReply = 256 << 10
-	// foldGrain is the step in which a fold for view state takes its share of the budget.
-	foldGrain = 1 << 20
 	// staleBackoff is the pause before a server is asked again that did not have what is known to be stored.
 	staleBackoff = 5 * time.Millisecond
 )
@@ -147,89 +143,8 @@ func (rd *Reader) segmentGone(n int, r *Snapshot, err error) error {
 	return &Damaged{Segment: n, Gap: schema.Gap{Epoch: r.Head.Epoch, At: r.Segments.Last, Reason: schema.ReasonLost}, Err: err}
 }
 
-// ErrTooLarge says that a run is larger than the daemon folds for somebody else.
+// ErrTooLarge says that a run is larger than the daemon folds for somebody else, or has a turn that is larger than it holds.
 var ErrTooLarge = errors.New("the run is too large for view state")
 
 // ErrBusy says that the budget for folding is used up.
 var ErrBusy = errors.New("the daemon folds as many states as it may")
-
-// StateSink folds a run's content to its state, within a budget.
-type StateSink struct {
-	keys   *schema.Keys
-	State  *schema.State
-	bytes  int64
-	budget *semaphore.Weighted
-	held   int64
-	// last is the stream sequence of the last record that came.
-	last schema.StreamSequence
-}
-
-// NewStateSink returns a sink that folds to a state, with a budget that it shares with others.
-func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weighted) *StateSink {
-	return &StateSink{keys: keys, State: state, budget: budget}
-}
-
-// Bytes is the payload that was folded.
-func (s *StateSink) Bytes() int64 { return s.bytes }
-
-// Again prepares the sink for a tail that comes once more from its beginning.
-func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
-
-// take counts payload and takes its share of the budget, which is never waited for: those who wait while they hold a
-// share would wait for each other.
-func (s *StateSink) take(n int) error {
-	s.bytes += int64(n)
-	if s.bytes > schema.MaxStateView {
-		return ErrTooLarge
-	}
-	for s.held < s.bytes {
-		if !s.budget.TryAcquire(foldGrain) {
-			return ErrBusy
-		}
-		s.held += foldGrain
-	}
-	return nil
-}
-
-// Release gives the share back.
-func (s *StateSink) Release() {
-	if s.held > 0 {
-		s.budget.Release(s.held)
-		s.held = 0
-	}
-}
-
-// Segment folds a segment.
-func (s *StateSink) Segment(_ int, stored []byte) error {
-	info, err := schema.DecodeSegmentInfo(stored)
-	if err != nil {
-		return err
-	}
-	if err := s.take(info.RawBytes); err != nil {
-		return err
-	}
-	_, frames, err := schema.DecodeSegment(stored)
-	if err != nil {
-		return err
-	}
-	return s.apply(frames)
-}
-
-// Frames folds records of the tail.
-func (s *StateSink) Frames(chunk []byte) error {
-	if err := s.take(len(chunk)); err != nil {
-		return err
-	}
-	return s.apply(chunk)
-}
-
-func (s *StateSink) apply(frames []byte) error {
-	return schema.ReadFrames(frames, func(rec schema.Record) bool {
-		if rec.Stream <= s.last {
-			s.State.Head.Position = schema.Position{} // sequences that damage freed were used again
-		}
-		s.last = rec.Stream
-		s.State.Apply(s.keys, &rec)
-		return true
-	})
-}

@@ -25,6 +25,9 @@ func (v *view) joined(records int64, build func(*schema.StateView) any) error {
 		limit = min(limit, v.maxBytes)
 	}
 	state := v.state.State.View()
+	if state.Older != nil {
+		state.Older.Request.MaxBytes = v.maxBytes
+	}
 	if n := state.Entries(); v.before > n {
 		return badField("/before", fmt.Errorf("before is %d, the run has %d turns, calls and messages there", v.before, n))
 	}
@@ -50,10 +53,9 @@ func (v *view) joined(records int64, build func(*schema.StateView) any) error {
 		if err != nil {
 			return err
 		}
-		if o := page.Older; o != nil {
-			o.Subject = schema.ServiceSubject(schema.VerbGet, v.svc.cfg.Fleet, v.task.run)
-			o.Request.MaxBytes = v.maxBytes
-			o.Request.At = schema.Point{Kind: schema.PointRecord, Number: uint64(records)}.String()
+		if o := page.Older; o != nil && o.Request.Before > 0 {
+			o.Subject, o.Request.MaxBytes = schema.ServiceSubject(schema.VerbGet, v.svc.cfg.Fleet, v.task.run), v.maxBytes
+			o.Request.At = schema.Point{Kind: schema.PointRecord, Number: uint64(records)}.String() //nolint:gosec // it is positive
 		}
 		body, err := encode(build(page))
 		if err != nil {

@@ -129,7 +129,7 @@ func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
 				subject = ""
 				if o := page.Older; o != nil {
 					require.Equal(t, o.LastTurn+1, page.Turns[0].Turn)
-					require.Equal(t, len(want.Messages)-len(got.Messages), o.Messages)
+					require.Equal(t, recorded(want)-recorded(&got), o.Messages)
 					subject = o.Subject
 					next, err := json.Marshal(o.Request)
 					require.NoError(t, err)
@@ -183,6 +183,85 @@ func TestJoined_MessageLargerThanAReply_SaysWhatIsLeftOut(t *testing.T) {
 	require.Nil(t, older.State.Older)
 	_, a := w.get("run-1", schema.ViewEvents)
 	require.JSONEq(t, `"`+strings.Repeat("y", 200<<10+7)+`"`, string(a.fold(t, "run-1").Calls[8].Result), "the view events has it")
+}
+
+// Of a run larger than the daemon holds the newest turns are there, and the requests lead to all others.
+func TestJoined_LargerThanTheDaemonHolds_PagesAddUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: runs of 18 MiB")
+	}
+	t.Parallel()
+	for _, how := range []string{"turns", "messages", "a fork"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newServiceWorld(t)
+			x := w.writer("run-1")
+			x.Start()
+			for i := range 180 {
+				if how != "messages" {
+					x.conversation(100 << 10)
+					continue
+				}
+				text := fmt.Sprint(i, " ", strings.Repeat("m", 100<<10))
+				x.Publish(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(text)}}}, 0)
+			}
+			want := x.state(len(x.Acked)).View()
+			subject, ask := "waymark.get.default.run-1", "{}"
+			if how == "a fork" {
+				fork := w.forkAt(x, "fork", len(x.Acked))
+				fork.conversation(100 << 10)
+				subject = "waymark.get.default.fork"
+			}
+			var got schema.StateView
+			runs, points := map[string]bool{}, map[string]bool{}
+			for subject != "" {
+				page := decodeAs[schema.GetReply](t, w.plain(subject, ask)).State
+				require.Empty(t, page.LeftOut)
+				got.Messages, got.Turns, got.Calls = append(page.Messages, got.Messages...), append(page.Turns, got.Turns...), append(page.Calls, got.Calls...)
+				runs[subject] = true
+				if subject = ""; page.Older != nil {
+					next, err := json.Marshal(page.Older.Request)
+					require.NoError(t, err)
+					subject, ask = page.Older.Subject, string(next)
+					points[page.Older.Request.At] = true
+					require.Equal(t, recorded(want)-recorded(&got)+extra(how, 2), page.Older.Messages)
+					require.Equal(t, len(want.Calls)-len(got.Calls)+extra(how, 1), page.Older.Calls)
+				}
+			}
+			require.Greater(t, len(points), 1, "the daemon held a part of it at a time")
+			require.Equal(t, how == "a fork", len(runs) == 2, "what a fork forgets is read from its base")
+			require.Len(t, got.Messages, len(want.Messages)+extra(how, 3))
+			require.Len(t, got.Calls, len(want.Calls)+extra(how, 1))
+			require.Len(t, got.Turns, len(want.Turns)+extra(how, 1))
+			for i := range want.Messages {
+				require.Equal(t, want.Messages[i].Parts, got.Messages[i].Parts)
+			}
+			for i := range want.Calls {
+				require.Equal(t, want.Calls[i].CallKey, got.Calls[i].CallKey)
+			}
+			taken := decodeAs[schema.RecoverReply](t, w.plain("waymark.recover.default.run-1", `{"executor":"executor-2","request_id":"r1"}`))
+			require.EqualValues(t, 2, taken.Epoch)
+			require.NotEmpty(t, taken.State.Messages)
+		})
+	}
+}
+
+// recorded counts the messages that an event has.
+func recorded(v *schema.StateView) (n int) {
+	for i := range v.Messages {
+		if v.Messages[i].EventID != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// extra is what a fork has of its own.
+func extra(how string, n int) int {
+	if how == "a fork" {
+		return n
+	}
+	return 0
 }
 
 func TestJoined_LowPayloadLimit_Kept(t *testing.T) {

@@ -233,7 +233,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 			"fleet %s has no run %s", s.cfg.Fleet, t.run)
 	case errors.Is(err, reader.ErrTooLarge):
 		return schema.Fail(schema.CodeTooLarge, "Ask for view head, or for view events and fold it yourself, as the SDK does.",
-			"run %s has more than %d bytes of events, the most that is folded for view state", t.run, schema.MaxStateView)
+			"run %s is too large for view state: it has more than %d bytes of events, or more than %d in one turn", t.run, schema.MaxFoldedView, schema.MaxStateView)
 	case errors.Is(err, reader.ErrBusy):
 		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)
 	case errors.Is(err, kvstore.ErrFull):

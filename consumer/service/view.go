@@ -159,7 +159,7 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 		if v.state != nil {
 			v.state.Release()
 		}
-		if r.Segments.Bytes > schema.MaxStateView || r.TailBytes() > schema.MaxStateView {
+		if r.Segments.Bytes+r.TailBytes() > schema.MaxFoldedView {
 			return reader.ErrTooLarge
 		}
 		if err := v.fold(ctx, r.Run, &r.Head); err != nil {

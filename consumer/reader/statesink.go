@@ -1,0 +1,145 @@
+package reader
+
+import (
+	"golang.org/x/sync/semaphore"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// foldGrain is the step in which a fold for view state takes its share of the budget.
+const foldGrain = 1 << 20
+
+// StateSink folds a run's content to its state, within a budget. Of a run larger than [schema.MaxStateView] it forgets the oldest turns as it
+// goes: which ones depends on the records alone, so that each fold of the same records forgets the same.
+type StateSink struct {
+	keys   *schema.Keys
+	State  *schema.State
+	budget *semaphore.Weighted
+	held   int64
+	// last is the stream sequence of the last record that came.
+	last schema.StreamSequence
+	// bytes counts the payload that was folded, content that of it which can be forgotten, and forgot what was.
+	bytes, content, forgot int64
+	places                 []place
+}
+
+// place is where content can be forgotten, and how much of it came before.
+type place struct {
+	schema.Place
+	content int64
+}
+
+// NewStateSink returns a sink that folds to a state, with a budget that it shares with others.
+func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weighted) *StateSink {
+	return &StateSink{keys: keys, State: state, budget: budget}
+}
+
+// Bytes is the payload that was folded.
+func (s *StateSink) Bytes() int64 { return s.bytes }
+
+// Again prepares the sink for a tail that comes once more from its beginning.
+func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
+
+// take takes its share of the budget for a piece of content, which is never waited for: those who wait while they hold a share would wait for
+// each other.
+func (s *StateSink) take(n int) error {
+	for s.held < s.bytes-s.forgot+int64(n) {
+		if !s.budget.TryAcquire(foldGrain) {
+			return ErrBusy
+		}
+		s.held += foldGrain
+	}
+	return nil
+}
+
+// Release gives the share back.
+func (s *StateSink) Release() {
+	if s.held > 0 {
+		s.budget.Release(s.held)
+		s.held = 0
+	}
+}
+
+// Segment folds a segment.
+func (s *StateSink) Segment(_ int, stored []byte) error {
+	info, err := schema.DecodeSegmentInfo(stored)
+	if err != nil {
+		return err
+	}
+	if err := s.take(info.RawBytes); err != nil {
+		return err
+	}
+	_, frames, err := schema.DecodeSegment(stored)
+	if err != nil {
+		return err
+	}
+	return s.apply(frames)
+}
+
+// Frames folds records of the tail.
+func (s *StateSink) Frames(chunk []byte) error {
+	if err := s.take(len(chunk)); err != nil {
+		return err
+	}
+	return s.apply(chunk)
+}
+
+func (s *StateSink) apply(frames []byte) error {
+	var full error
+	err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+		if rec.Stream <= s.last {
+			s.State.Head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		s.last = rec.Stream
+		v, at, begins := s.State.ApplyAt(s.keys, &rec)
+		if v.Kind != schema.Applied && v.Kind != schema.Evidence {
+			return true // the state has nothing of it
+		}
+		if begins {
+			s.places = append(s.places, place{at, s.content})
+		}
+		size := int64(rec.Size())
+		s.bytes += size
+		if forgettable(v.Data) {
+			s.content += size
+		}
+		full = s.forget()
+		return full == nil
+	})
+	if full != nil {
+		return full
+	}
+	return err
+}
+
+// forgettable reports whether what an event adds to the state is content of a turn.
+func forgettable(d schema.Data) bool {
+	switch d.(type) {
+	case *schema.MessageAddedData, *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData,
+		*schema.ToolCalledData, *schema.ToolReturnedData, *schema.ToolFailedData:
+		return true
+	default:
+		return false
+	}
+}
+
+// forget makes room in a state that became too large: half of the limit, or as much as its last turn leaves.
+func (s *StateSink) forget() error {
+	if s.bytes-s.forgot <= schema.MaxStateView {
+		return nil
+	}
+	n := len(s.places) - 1
+	for i := range s.places {
+		if s.bytes-s.places[i].content <= schema.MaxStateView/2 {
+			n = i
+			break
+		}
+	}
+	if n < 0 || s.bytes-s.places[n].content > schema.MaxStateView {
+		return ErrTooLarge
+	}
+	s.State.Forget(s.places[n].Place)
+	s.forgot = s.places[n].content
+	s.places = append([]place(nil), s.places[n+1:]...)
+	return nil
+}

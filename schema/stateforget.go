@@ -1,0 +1,77 @@
+package schema
+
+import "slices"
+
+// Place is one in the content of a state: everything before it can be forgotten. A turn or a message outside of turns begins there.
+type Place struct {
+	// records and messages that the state has before it, and the first turn that is not before it.
+	records  int64
+	messages int
+	turn     int32
+}
+
+// forgotten is what a state forgot.
+type forgotten struct {
+	// run whose records are counted: a fork may have content of its base.
+	run     string
+	records int64
+	// turn is the first that was not forgotten.
+	turn int32
+	// first and last turn, and how many messages and calls.
+	first, last     int32
+	messages, calls int
+}
+
+// ApplyAt is [State.Apply] that also says whether the record began a place, and which.
+func (s *State) ApplyAt(keys *Keys, rec *Record) (v Verdict, place Place, begins bool) {
+	place = Place{records: s.Head.Records, messages: s.forgotten.messages + len(s.Messages), turn: s.Head.Turn}
+	open := s.Head.TurnOpen
+	v = s.Apply(keys, rec)
+	_, said := v.Data.(*MessageAddedData)
+	turns := s.Head.Turn > place.turn
+	switch {
+	case turns:
+		place.turn = s.Head.Turn
+	case said:
+		place.turn++
+	}
+	return v, place, v.Kind == Applied && place.records > 0 && (turns || said && !open)
+}
+
+// Forget lets go of the messages, turns and closed calls before a place, which must be of this state. The head and all other content stay.
+// So do the latest turn, and the calls of the turn before the place, because the first messages behind it may name them; [State.View] leaves
+// both out, and says what was forgotten.
+func (s *State) Forget(p Place) {
+	f := &s.forgotten
+	if f.records == 0 && len(s.Turns) > 0 {
+		f.first = s.Turns[0].Turn
+	}
+	n := min(max(p.messages-f.messages, 0), len(s.Messages))
+	calls := len(s.Calls)
+	s.Messages = slices.Clone(s.Messages[n:])
+	if n := len(s.Turns); n > 0 {
+		s.Turns = append(slices.DeleteFunc(s.Turns[:n-1], func(t StateTurn) bool { return t.Turn < p.turn }), s.Turns[n-1])
+	}
+	s.Calls = slices.DeleteFunc(s.Calls, func(c Call) bool { return c.Turn < p.turn-1 && c.Outcome != OutcomeOpen })
+	for i := range s.Compactions {
+		s.Compactions[i].At = max(s.Compactions[i].At-n, 0)
+	}
+	f.run, f.records, f.turn, f.last = s.Head.Run, p.records, p.turn, max(p.turn-1, f.first)
+	f.messages += n
+	f.calls += calls - len(s.Calls)
+}
+
+// has reports whether something of a turn was forgotten.
+func (f *forgotten) has(turn int32) bool { return f.records > 0 && turn < f.turn }
+
+// older is the request for what was forgotten: the run as it was at the place.
+func (s *State) older() *Older {
+	f := &s.forgotten
+	if f.records == 0 {
+		return nil
+	}
+	return &Older{
+		FirstTurn: f.first, LastTurn: f.last, Messages: f.messages, Calls: f.calls, Subject: ServiceSubject(VerbGet, s.Head.Fleet, f.run),
+		Request: GetRequest{At: Point{Kind: PointRecord, Number: uint64(f.records)}.String()}, //nolint:gosec // it is positive
+	}
+}
