@@ -20,8 +20,10 @@
 //     the request is given the same run, also by another replica.
 //   - What was asked for twice (an answer, a cancel, a hand-off) is written once; who comes second is told who was first.
 //   - Missing events are named in the answer, never folded over, and named only after the leader confirmed it.
+//   - View state is one reply: the whole conversation, or its newest turns and the request for those before. The pages add up to the run
+//     as it was when the first was asked for.
 //   - Memory does not depend on a run's length: segments are sent as stored, four are fetched ahead, long tails are read
-//     twice, replies under way are bounded, and so is what is folded for view state.
+//     twice, replies under way are bounded, and so is what is held of a run that is folded for view state.
 //   - The segments of view events are sent while the run is read and proven, the answer behind them: before it came nothing
 //     is called whole.
 //
@@ -39,6 +41,6 @@
 // A checkpoint that is missing, corrupt or of another log costs time: segments and log are read instead, and it is
 // counted. A log that went back is read from its beginning, and what the checkpoint knew beyond it is a gap. A corrupt
 // segment ends an answer with the code damaged and its place. Segments that were sent, and are not what the run was found
-// to be, are taken back. A tail that is sealed and purged while it is read is taken from its segments. A client that does not take its replies ends its own
-// answer and nothing else. Every error reply has a stable code and says what to do next.
+// to be, are taken back. A tail that is sealed and purged while it is read is taken from its segments. A client that does not acknowledge its replies
+// is told so, and ends its own answer and nothing else. Every error reply has a stable code and says what to do next.
 package service
