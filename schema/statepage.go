@@ -269,7 +269,9 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 	if err != nil {
 		return err
 	}
-	raw := func(list []field, path string, value *jsontext.Value) []field { return add(list, path, value, len(*value) > 0) }
+	raw := func(list []field, path string, value *jsontext.Value) []field {
+		return add(list, path, value, len(*value) > 0)
+	}
 	var fields []field
 	switch e.kind {
 	case entryTurn:

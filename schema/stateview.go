@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -99,7 +100,7 @@ func (s *State) View() *StateView {
 	said, behind := s.conversation()
 	v := &StateView{
 		Messages: make([]MessageView, len(said)), Older: s.older(),
-		Started:  s.Started, Phases: s.Phases, Waits: s.Waits, Handoffs: s.Handoffs, Artifacts: s.Artifacts, Errors: s.Errors, Limits: s.Limits,
+		Started: s.Started, Phases: s.Phases, Waits: s.Waits, Handoffs: s.Handoffs, Artifacts: s.Artifacts, Errors: s.Errors, Limits: s.Limits,
 		Decisions: s.Decisions, Takeovers: s.Takeovers, Ended: s.Ended, Values: s.Values, Signals: s.Signals, Unknown: s.Unknown,
 	}
 	// shown says which fields of a call the messages have.
@@ -147,9 +148,10 @@ func (s *State) View() *StateView {
 		call := *c
 		call.Refs = nil
 		for _, r := range c.Refs {
-			if !(f.arguments && at(r.Path, "/arguments") || f.result && at(r.Path, "/result")) {
-				call.Refs = append(call.Refs, r)
+			if f.arguments && at(r.Path, "/arguments") || f.result && at(r.Path, "/result") {
+				continue // it is the message's
 			}
+			call.Refs = append(call.Refs, r)
 		}
 		if f.arguments {
 			call.Arguments = nil
@@ -194,7 +196,7 @@ func (m *said) view() MessageView {
 			default:
 				continue
 			}
-			v.Refs = append(v.Refs[:len(v.Refs):len(v.Refs)], r)
+			v.Refs = append(slices.Clip(v.Refs), r)
 		}
 	}
 	return v

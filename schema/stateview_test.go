@@ -136,7 +136,7 @@ func TestStateView_MessagesOfRandomLogs_AreTheConversation(t *testing.T) {
 			for j, p := range m.Parts {
 				got := v.Messages[i].Parts[j]
 				require.Equal(t, p.IsError, got.IsError)
-				got.Part.Extra = p.Extra
+				got.Extra = p.Extra
 				require.Equal(t, p, got.Part)
 			}
 		}

@@ -194,7 +194,7 @@ type GetRequest struct {
 	// Before, for the view state at a point, asks for what is older than a page: the number of turns, calls and messages before it. Take it
 	// from [Older], with the point.
 	Before int            `json:"before,omitzero"`
-	Extra jsontext.Value `json:",embed"`
+	Extra  jsontext.Value `json:",embed"`
 }
 
 // GetReply is the answer to a read.

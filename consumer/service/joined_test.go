@@ -101,7 +101,7 @@ func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
 			for range 60 {
 				x.conversation(50 << 10)
 			}
-			run, n := "run-1", len(x.Acked)
+			n := len(x.Acked)
 			want := x.state(n).View()
 			first, size := "waymark.get.default.run-1", w.client.MaxPayload()
 			ask := ""
@@ -109,8 +109,8 @@ func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
 			case "sealed":
 				w.checkpointAt(x, 100, w.sealByHand(x, 90, 20, true))
 			case "a fork":
-				run, first = "fork", "waymark.get.default.fork"
-				w.forkAt(x, run, n)
+				first = "waymark.get.default.fork"
+				w.forkAt(x, "fork", n)
 			case "recover":
 				first, ask = "waymark.recover.default.run-1", `{"executor":"executor-2","request_id":"r1"}`
 			case "small pages":
@@ -141,7 +141,7 @@ func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
 				}
 			}
 			require.GreaterOrEqual(t, pages, 3)
-			require.Equal(t, len(want.Messages), len(got.Messages))
+			require.Len(t, got.Messages, len(want.Messages))
 			require.Equal(t, want.Messages[0], got.Messages[0])
 			wanted, err := json.Marshal([]any{want.Messages, want.Turns, want.Calls}, json.Deterministic(true))
 			require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -68,14 +69,14 @@ func ask(nc *nats.Conn, subject, request string) (*Reply, error) {
 // end of request
 
 func main() {
-	if err := show(); err != nil {
+	if err := show(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
 // show prints the conversation that a request is answered with: request SUBJECT REQUEST.
-func show() error {
+func show(to io.Writer) error {
 	nc, err := nats.Connect(os.Getenv("NATS_URL"))
 	if err != nil {
 		return err
@@ -88,11 +89,13 @@ func show() error {
 	if !answer.Complete {
 		return errors.New("events of the run are missing")
 	}
-	fmt.Println("epoch", answer.Epoch)
+	_, err = fmt.Fprintln(to, "epoch", answer.Epoch)
 	for _, m := range answer.State.Messages {
 		for _, p := range m.Parts {
-			fmt.Println(m.Role, p.Type, p.Content, p.Name, string(p.Arguments), string(p.Response))
+			if _, perr := fmt.Fprintln(to, m.Role, p.Type, p.Content, p.Name, string(p.Arguments), string(p.Response)); perr != nil {
+				err = perr
+			}
 		}
 	}
-	return nil
+	return err
 }
