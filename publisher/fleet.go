@@ -31,6 +31,8 @@ type Fleet struct {
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
 	sender   send.Sender
+	// played answers calls in place of their tools in a test that plays a recorded run; nil runs the tools.
+	played func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
 
 	// life ends, with ErrStopped as its cause, when the fleet is closed.
 	life context.Context //nolint:containedctx // the life of the handle itself
@@ -100,6 +102,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		f.outwait = 0
 	}
 	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout, Hook: hooks.Append}
+	f.played = hooks.Tool
 	return f, nil
 }
 

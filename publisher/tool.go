@@ -287,7 +287,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		Run: r.id, Epoch: inv.Epoch, Turn: key.Turn, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Tool: c.asked.Name,
 	}, timeout)
 	begun := r.fleet.cfg.Now()
-	result, err := protect(context.WithValue(withInvocation(ctx, inv), runKey{}, r), c.tool, inv)
+	result, err := protect(withInvocation(ctx, inv), r.fleet.tool(c.tool), inv)
 	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
 	if err != nil && ctx.Err() != nil {
@@ -317,6 +317,17 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	r.ledger.calls.ran(key, o)
 	c.ran = o
 	return o.result, o.err
+}
+
+// tool is what runs a call: the tool itself, but where a test plays a recorded run.
+func (f *Fleet) tool(tool ToolFunc) ToolFunc {
+	if f.played == nil {
+		return tool
+	}
+	return func(_ context.Context, inv Invocation) (ToolResult, error) {
+		d, err := f.played(inv.Key, inv.Name, inv.Arguments)
+		return ToolResult{Result: []byte(d.Result), IsError: d.IsError, Source: []byte(d.Source)}, err
+	}
 }
 
 // unknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].

@@ -6,6 +6,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Hooks are what a test of an agent changes in its executor. They are handed to publisher.Connect with the context, so that no field of the
@@ -15,6 +16,8 @@ type Hooks struct {
 	NoOutwait bool
 	// Append stands between the executor and the log: append stores the messages, events of one run. Nil calls it.
 	Append func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
+	// Tool answers a call in place of its tool, which does not run. Nil runs it.
+	Tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
 }
 
 type hooksKey struct{}
