@@ -79,8 +79,8 @@ type outside struct {
 	out *waymarktest.Outside
 }
 
-func (o *outside) Comment(ctx context.Context, _, text string) (string, error) {
-	return "written", o.out.Effect(ctx, "comment "+text)
+func (o *outside) Comment(ctx context.Context, key, text string) (string, error) {
+	return "written", o.out.Once(ctx, key, "comment "+text)
 }
 
 func TestReviewer_KilledAnywhere_CommentsOnce(t *testing.T) {

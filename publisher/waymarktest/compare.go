@@ -16,6 +16,8 @@ import (
 // difference is how a trial differs from the run without a crash.
 type difference struct {
 	trial *trial
+	// other names what it is compared with.
+	other string
 	lines []string
 }
 
@@ -25,16 +27,23 @@ func (d *difference) report() string {
 	for _, line := range d.lines {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
-	history := d.trial.history
-	b.WriteString("history:\n")
-	if more := len(history) - mostHistory; more > 0 {
-		fmt.Fprintf(&b, "  … %d lines before\n", more)
-		history = history[more:]
-	}
-	for _, line := range history {
-		fmt.Fprintf(&b, "  %s\n", line)
+	section(&b, "history", d.trial.history)
+	if said := d.trial.log.said(); len(said) > 0 {
+		section(&b, "log of its executors", said)
 	}
 	return b.String()
+}
+
+// section writes lines under a head.
+func section(b *strings.Builder, head string, lines []string) {
+	fmt.Fprintf(b, "%s:\n", head)
+	if more := len(lines) - mostHistory; more > 0 {
+		fmt.Fprintf(b, "  … %d lines before\n", more)
+		lines = lines[more:]
+	}
+	for _, line := range lines {
+		fmt.Fprintf(b, "  %s\n", line)
+	}
 }
 
 // mostHistory bounds the lines of a history in a report; the last ones are shown.
@@ -44,14 +53,15 @@ func (d *difference) addf(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// compare says how b differs from a, the run without a crash.
-func compare(a, b *trial) *difference {
-	d := &difference{trial: b}
+// compare says how b differs from a, the run that nobody killed.
+func compare(a, b *trial, other string) *difference {
+	d := &difference{trial: b, other: other}
 	if b.failed != "" {
 		d.addf("the run did not end: %s", b.failed)
 		return d
 	}
 	d.effects(a, b)
+	d.limits(a.state, b.state)
 	d.end(a.state, b.state)
 	d.conversation(a, b)
 	d.calls(a.state, b.state)
@@ -61,16 +71,9 @@ func compare(a, b *trial) *difference {
 // counted counts the effects by name, without the id of the run.
 func (t *trial) counted() (counts map[string]int, by map[string]effect) {
 	counts, by = make(map[string]int), make(map[string]effect)
-	once := make(map[string]bool)
 	for _, e := range t.outside.effects {
 		name := strings.ReplaceAll(e.name, t.run, "RUN")
 		by[name] = e
-		if e.idempotent != "" && t.policy(e.key) == schema.ReplayIdempotent {
-			if once[e.idempotent+"\n"+name] {
-				continue
-			}
-			once[e.idempotent+"\n"+name] = true
-		}
 		counts[name]++
 	}
 	return counts, by
@@ -123,7 +126,11 @@ func (t *trial) advice(name string, by map[string]effect) string {
 	if e.tool == "" {
 		return ": it was made outside of a tool; make it in one, or pass the context of the tool on"
 	}
-	policy := t.policy(e.key)
+	policy := t.policy(e.call)
+	if policy == schema.ReplayIdempotent {
+		return fmt.Sprintf(": tool %s is idempotent, so it is run again with the same key, and the outside did not know the key: hand over "+
+			"Invocation.IdempotencyKey, and tell it with Outside.Once", e.tool)
+	}
 	if policy.Rerunnable() {
 		return fmt.Sprintf(": tool %s is %s, so it is run again; if it must not be, its policy is hold, verify, or idempotent with the key of its call", e.tool, policy)
 	}
@@ -148,18 +155,58 @@ func (d *difference) end(a, b *schema.State) {
 	}
 }
 
-// calls compares the tool calls in their order. An agent without a conversation has nothing else to compare.
+// limits compares the limits that the runs reached, and whether a completion tool ended them.
+func (d *difference) limits(a, b *schema.State) {
+	if a.Ended == nil || b.Ended == nil {
+		return
+	}
+	if was, is := limitText(a), limitText(b); was != is {
+		d.addf("it reaches %s; %s it reaches %s", is, d.other, was)
+	}
+	if was, is := completionText(a), completionText(b); was != is {
+		d.addf("it is ended by %s; %s it is ended by %s", is, d.other, was)
+	}
+}
+
+func limitText(s *schema.State) string {
+	if len(s.Limits) == 0 {
+		return "no limit"
+	}
+	var limits []string
+	for i := range s.Limits {
+		text := "the limit " + s.Limits[i].Limit
+		if len(s.Limits[i].Maximum) > 0 {
+			text += fmt.Sprintf(" (%s)", s.Limits[i].Maximum)
+		}
+		limits = append(limits, text)
+	}
+	return strings.Join(limits, ", ")
+}
+
+func completionText(s *schema.State) string {
+	if s.Ended == nil || s.Ended.CompletedBy == "" {
+		return "no completion tool"
+	}
+	for i := range slices.Backward(s.Calls) {
+		if c := &s.Calls[i]; c.ToolCallID == s.Ended.CompletedBy {
+			return fmt.Sprintf("the completion tool %s in turn %d", c.Name, c.Turn)
+		}
+	}
+	return "call " + s.Ended.CompletedBy
+}
+
+// calls compares the tool calls, in their order: an agent that keeps no conversation has nothing else.
 func (d *difference) calls(a, b *schema.State) {
 	for i := range max(len(a.Calls), len(b.Calls)) {
-		was, is := callText(a, i), callText(b, i)
-		if was != is {
-			d.addf("call %d is %s, not %s", i+1, is, was)
+		if callText(a, i, false) != callText(b, i, false) {
+			d.addf("call %d is %s; %s it is %s", i+1, callText(b, i, true), d.other, callText(a, i, true))
 			return
 		}
 	}
 }
 
-func callText(s *schema.State, i int) string {
+// callText is a call in words, with its error or without: texts of errors may differ.
+func callText(s *schema.State, i int, withError bool) string {
 	if i >= len(s.Calls) {
 		return "not made"
 	}
@@ -168,7 +215,11 @@ func callText(s *schema.State, i int) string {
 	if err != nil {
 		arguments = c.Arguments
 	}
-	return fmt.Sprintf("%s %s in turn %d (%s)", c.Name, short(arguments), c.Turn, c.Outcome)
+	outcome := string(c.Outcome)
+	if withError && c.Error != nil {
+		outcome += ": " + errorText(c.Error)
+	}
+	return fmt.Sprintf("%s %s in turn %d (%s)", c.Name, short(arguments), c.Turn, outcome)
 }
 
 func errorText(e *schema.Error) string {
@@ -235,7 +286,10 @@ func short(b []byte) string {
 	return string(b)
 }
 
-// history is the log of a run, an event a line.
+// unknownTool is the error of a call that no tool of the executor has.
+const unknownTool = "unknown_tool"
+
+// history is what the log has of a run, an event a line.
 func (c *crashes) history(ctx context.Context, t *trial) []string {
 	c.w.tb.Helper()
 	var lines []string
@@ -256,12 +310,20 @@ func (c *crashes) history(ctx context.Context, t *trial) []string {
 		line := fmt.Sprintf("%3d  %-16s", rec.Stream, e.Name())
 		var d struct {
 			ID   string         `json:"tool_call_id"`
+			Nth  int            `json:"occurrence"`
 			Name string         `json:"name"`
 			How  string         `json:"how"`
 			Turn int            `json:"turn"`
 			By   jsontext.Value `json:"result"`
+			Err  schema.Error   `json:"error"`
 		}
 		if json.Unmarshal(e.Data, &d) == nil {
+			switch e.Name() {
+			case (&schema.ToolReturnedData{}).EventName(), (&schema.ToolFailedData{}).EventName():
+				if d.Err.Type != schema.DeniedType && d.Err.Type != unknownTool {
+					t.ran = append(t.ran, schema.CallKey{Turn: e.Turn, ToolCallID: d.ID, Occurrence: max(d.Nth, 1)})
+				}
+			}
 			if d.Name != "" {
 				line += " " + d.Name
 			}

@@ -24,6 +24,11 @@ type Crash struct {
 	Answer func(schema.OpenInterrupt) publisher.Input
 	// Config changes the executor's configuration, such as its Policy. Nil changes nothing.
 	Config func(*publisher.Config)
+	// Status that the run must end with without a crash; empty means schema.StatusCompleted.
+	Status schema.Status
+	// NoEffects is for an agent that changes nothing outside, or has a tool that is not pure and changes nothing in this test. Otherwise the
+	// test fails when [Outside] is told of no effect of the agent, or of none of such a tool: what is not told is not compared.
+	NoEffects bool
 	// Lives is the number of lives after which a run that has not ended fails the test; 0 means 20 more than it has events.
 	Lives int
 }
@@ -33,12 +38,16 @@ type Crash struct {
 // another executor goes on. In one more run each executor dies, an event later than the one before. Points within a batch of events, as
 // [publisher.Run.Pipelined] makes them, are not reached: such a run goes on without a crash.
 //
-// A run that was killed must end as the run without a crash does, with the same conversation, and each effect must have happened as often.
-// A held call is settled as a person would who can see the effects: it is run again without an effect, and closed with its result
-// otherwise. The test fails with the differences, and the history, of the crash with the shortest history.
+// However often it is killed, the run must end as it did without a crash, with the same conversation, and each effect must have happened as
+// often ([Outside.Effect], [Outside.Once]). A call that is held is settled as a person would who can see what happened: it is run again if its effect is
+// not there, and closed with its result otherwise. The test fails with the differences at the crash with the shortest history, and that
+// history.
 //
-// The agent must be deterministic without a crash: the model answers by the conversation alone, without clock or chance. Two runs without a
-// crash are compared first. Each run, with all of its lives, has a minute.
+// The run without a crash has to test something: it completes, and its effects are told to [Outside]. [Crash.Status] and [Crash.NoEffects]
+// are for agents that must end otherwise, or that change nothing.
+//
+// The agent must be deterministic without a crash: a model that answers as the conversation asks, no clock, no dice. Two runs without a
+// crash are compared first. Agents that need no fleet are tested in a few milliseconds a crash.
 func CrashEverywhere(tb testing.TB, agent Agent) {
 	tb.Helper()
 	CrashEverywhereWith(tb, Crash{}, agent)
@@ -53,6 +62,10 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	whole := crashed.try(nil)
 	if whole.failed != "" {
 		tb.Error("waymarktest: the run does not end without a crash: " + whole.failed + "\n" + (&difference{trial: whole}).report())
+		return
+	}
+	if why := c.untested(whole); why != "" {
+		tb.Error("waymarktest: the run without a crash tests nothing: " + why + "\n" + (&difference{trial: whole}).report())
 		return
 	}
 	crashed.whole = whole
@@ -70,6 +83,51 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 		return
 	}
 	tb.Logf("waymarktest: %d events, %d effects, killed at %d points: always the same end", whole.events, len(whole.outside.effects), crashed.tries-2)
+}
+
+// untested says why the run that nobody killed is of no use to the test; empty if it is.
+func (c *Crash) untested(t *trial) string {
+	if ended, want := t.state.Head.Status, cmp.Or(c.Status, schema.StatusCompleted); ended != want {
+		return fmt.Sprintf("it ends as %s, not as %s%s; if the agent must end so, set Crash.Status to %q", ended, want, reason(t.state), ended)
+	}
+	if c.NoEffects {
+		return ""
+	}
+	told := make(map[string]bool)
+	for _, e := range t.outside.effects {
+		told[e.tool] = true
+	}
+	const tell = "call Outside.Effect or Outside.Once with the context of the tool where it changes something, or make its requests with Outside.Transport"
+	if len(told) == 0 {
+		said := []string{"Outside is told of no effect: " + tell + "; if the agent changes nothing, set Crash.NoEffects"}
+		for i := range t.state.Calls {
+			if t.state.Calls[i].Outcome != schema.OutcomeReturned {
+				said = append(said, "  call "+callText(t.state, i, true))
+			}
+		}
+		return strings.Join(said, "\n")
+	}
+	for i := range t.state.Calls {
+		call := &t.state.Calls[i]
+		if policy := cmp.Or(call.Replay, schema.ReplayHold); policy != schema.ReplayPure && call.Outcome == schema.OutcomeReturned && !told[call.Name] {
+			return fmt.Sprintf("Outside is told of no effect of tool %s (%s): %s; if it never changes anything, its policy is pure, "+
+				"and if it changes nothing in this test, set Crash.NoEffects", call.Name, policy, tell)
+		}
+	}
+	return ""
+}
+
+// reason says why a run ended as it did; empty when the run does not say.
+func reason(s *schema.State) string {
+	switch {
+	case s.Ended != nil && s.Ended.Error != nil:
+		return ": " + errorText(s.Ended.Error)
+	case s.Head.Limit != "":
+		return ": it reaches its limit " + s.Head.Limit
+	case s.Ended != nil && s.Ended.Summary != "":
+		return ": " + short([]byte(s.Ended.Summary))
+	}
+	return ""
 }
 
 // point is where an executor is killed.
@@ -124,6 +182,8 @@ type crashes struct {
 	spec  Crash
 	agent Agent
 	tries int
+	// tool answers calls in place of their tools; nil runs the tools.
+	tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
 	// run is the id of the run; empty means another one for each trial.
 	run string
 	// person submits, answers and settles.
@@ -135,7 +195,7 @@ type crashes struct {
 }
 
 func (c *crashes) check(t *trial) {
-	if d := compare(c.whole, t); len(d.lines) > 0 {
+	if d := compare(c.whole, t, "without a crash"); len(d.lines) > 0 {
 		c.found = append(c.found, d)
 	}
 }

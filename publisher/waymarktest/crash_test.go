@@ -23,6 +23,9 @@ type failing struct {
 	said []string
 }
 
+// Log is what a logger or a person says.
+func (f *failing) Log(args ...any) { f.Logf("%s", fmt.Sprint(args...)) }
+
 func (f *failing) Error(args ...any) { f.say(fmt.Sprint(args...)) }
 
 func (f *failing) Errorf(format string, args ...any) { f.say(fmt.Sprintf(format, args...)) }
@@ -43,6 +46,13 @@ func (f *failing) say(text string) {
 // found runs a test and returns what it said.
 func found(t *testing.T, test func(testing.TB)) string {
 	t.Helper()
+	said, _ := foundAndLogged(t, test)
+	return said
+}
+
+// foundAndLogged returns also what it logged.
+func foundAndLogged(t *testing.T, test func(testing.TB)) (said, logged string) {
+	t.Helper()
 	f := &failing{TB: t}
 	done := make(chan struct{})
 	go func() {
@@ -50,7 +60,9 @@ func found(t *testing.T, test func(testing.TB)) string {
 		test(f)
 	}()
 	<-done
-	return strings.Join(f.said, "\n")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.said, "\n"), strings.Join(f.logs, "\n")
 }
 
 type mail struct {
@@ -88,21 +100,52 @@ func sender(out *waymarktest.Outside, replay schema.Replay) publisher.Tool {
 
 func TestCrashEverywhere_RightAgents_Pass(t *testing.T) {
 	t.Parallel()
-	for _, replay := range []schema.Replay{publisher.Hold, publisher.Idempotent} {
-		waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work { return mailer(sender(out, replay), out).Work })
-	}
+	waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work { return mailer(sender(out, publisher.Hold), out).Work })
+	waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work {
+		return mailer(keyed(out, func(inv publisher.Invocation) string { return inv.IdempotencyKey }), out).Work
+	})
+}
+
+// keyed sends through a server that knows keys, with the one that the tool hands over.
+func keyed(out *waymarktest.Outside, key func(publisher.Invocation) string) publisher.Tool {
+	return publisher.NewTool("send_mail", "Sends a mail.", publisher.Idempotent, func(ctx context.Context, in mail) (string, error) {
+		if err := out.Once(ctx, key(publisher.InvocationOf(ctx)), "mail to "+in.To); err != nil {
+			return "", err
+		}
+		return "sent", nil
+	})
 }
 
 func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 	t.Parallel()
+	random := 0
 	for name, c := range map[string]struct {
 		agent waymarktest.Agent
 		// says is what the report has.
-		says []string
+		says      []string
+		noEffects bool
 	}{
 		"a hold tool is declared pure": {
 			func(out *waymarktest.Outside) publisher.Work { return mailer(sender(out, publisher.Pure), out).Work },
 			[]string{`effect "mail to bob@example.com" happened 2 times, and once without a crash: tool send_mail is pure`, "── killed; life 2"},
+			false,
+		},
+		"an idempotent tool hands over no key": {
+			func(out *waymarktest.Outside) publisher.Work {
+				return mailer(keyed(out, func(publisher.Invocation) string { return "" }), out).Work
+			},
+			[]string{
+				`effect "mail to bob@example.com" happened 2 times, and once without a crash: tool send_mail is idempotent, so it is run again with the same key, ` +
+					`and the outside did not know the key: hand over Invocation.IdempotencyKey, and tell it with Outside.Once`,
+			},
+			false,
+		},
+		"an idempotent tool hands over another key each time": {
+			func(out *waymarktest.Outside) publisher.Work {
+				return mailer(keyed(out, func(publisher.Invocation) string { random++; return fmt.Sprint(random) }), out).Work
+			},
+			[]string{`happened 2 times, and once without a crash: tool send_mail is idempotent`},
+			false,
 		},
 		"an effect outside of a tool": {
 			func(out *waymarktest.Outside) publisher.Work {
@@ -115,6 +158,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 				}
 			},
 			[]string{`effect "row" happened`, "it was made outside of a tool"},
+			false,
 		},
 		"an answer is used before it is recorded": {
 			func(out *waymarktest.Outside) publisher.Work {
@@ -139,6 +183,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 				}
 			},
 			[]string{`effect "post draft 2" happened once, and never without a crash`},
+			false,
 		},
 		"the outcome is made of the clock": {
 			func(*waymarktest.Outside) publisher.Work {
@@ -147,6 +192,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 				}
 			},
 			[]string{"two runs without a crash differ", "not by a clock"},
+			true,
 		},
 		"the state is in memory": {
 			func(*waymarktest.Outside) publisher.Work {
@@ -161,6 +207,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 				}
 			},
 			[]string{`its summary is "1", not "2"`},
+			true,
 		},
 		"it waits for a person whom the test has not": {
 			func(*waymarktest.Outside) publisher.Work {
@@ -170,19 +217,21 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 				}
 			},
 			[]string{"it waits for human_input (Which one?), and the test has no Crash.Answer"},
+			false,
 		},
 		"it never ends": {
 			func(*waymarktest.Outside) publisher.Work {
 				return func(context.Context, *publisher.Run) error { return publisher.ErrUnavailable }
 			},
 			[]string{"it has not ended after 20 lives"},
+			false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			said := found(t, func(tb testing.TB) {
 				tb.Helper()
-				waymarktest.CrashEverywhere(tb, c.agent)
+				waymarktest.CrashEverywhereWith(tb, waymarktest.Crash{NoEffects: c.noEffects}, c.agent)
 			})
 			for _, s := range c.says {
 				require.Contains(t, said, s)

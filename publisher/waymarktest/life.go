@@ -26,7 +26,13 @@ type trial struct {
 	// killed are the numbers of the lives that were killed.
 	killed []int
 	state  *schema.State
-	// history is the log of the run in lines. Each life begins with a line of its own.
+	// ran are the calls that have an outcome of a tool, in the order of the outcomes.
+	ran []schema.CallKey
+	// log is what the executors said.
+	log trialLog
+	// worked is what the work of the last life returned.
+	worked error
+	// history is what the log has, in lines; a life begins with a line of its own.
 	history []string
 	// failed says why the run did not end; empty when it did.
 	failed string
@@ -129,6 +135,9 @@ func (c *crashes) try(p *point) *trial {
 	for n := 1; ; n++ {
 		if n > most {
 			t.failed = fmt.Sprintf("it has not ended after %d lives", most)
+			if t.worked != nil {
+				t.failed += fmt.Sprintf(", and its work returned in the last one: %v", t.worked)
+			}
 			break
 		}
 		if ended, err := c.live(ctx, t, n); err != nil {
@@ -149,16 +158,33 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	w := c.w
 	w.tb.Helper()
 	l := &life{number: number, point: t.point, killed: make(chan struct{})}
+	conn := w.connect(nats.Name("crash"))
+	l.stop = conn.Close
+	log := t.log.logger()
+	change := func(cfg *publisher.Config) {
+		cfg.Logger = &log
+		if c.spec.Config != nil {
+			c.spec.Config(cfg)
+		}
+	}
+	s := &served{conn: conn, done: make(chan error, 1), log: log}
+	s.fleet = w.open("crash", publisher.Config{Conn: conn}, change, send.Hooks{NoOutwait: true, Append: l.append, Tool: c.tool})
 	done := make(chan struct{})
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
 		return c.agent(&Outside{outside: t.outside, life: l}), nil
 	}
-	s := w.serve("crash", publisher.ExecutorSpec{
-		Agents:    map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
-		Capacity:  -1,
-		OnOutcome: func(string, publisher.Outcome, error) { close(done) },
-	}, c.spec.Config, send.Hooks{NoOutwait: true, Append: l.append})
-	l.stop = s.conn.Close // no event is published before the run is taken over
+	s.executor, err = s.fleet.NewExecutor(publisher.ExecutorSpec{
+		Agents:   map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
+		Capacity: -1,
+		OnOutcome: func(_ string, _ publisher.Outcome, err error) {
+			t.worked = err
+			close(done)
+		},
+	})
+	w.must(err, "executor of run %s", t.run)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	go func() { s.done <- s.executor.Serve(serving) }()
 	defer func() {
 		if number == 1 {
 			l.mu.Lock()

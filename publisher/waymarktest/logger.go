@@ -1,6 +1,8 @@
 package waymarktest
 
 import (
+	"bytes"
+	"slices"
 	"sync"
 	"testing"
 
@@ -38,4 +40,29 @@ func (l *testLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
+}
+
+// trialLog keeps what the executors of a trial say: that they were killed is no news, but where the trial is reported.
+type trialLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *trialLog) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(bytes.TrimSpace(line)))
+	return len(line), nil
+}
+
+// logger writes warnings and errors in words.
+func (l *trialLog) logger() zerolog.Logger {
+	return zerolog.New(zerolog.ConsoleWriter{Out: l, NoColor: true, PartsExclude: []string{zerolog.TimestampFieldName}}).Level(zerolog.WarnLevel)
+}
+
+// said is what was said so far.
+func (l *trialLog) said() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lines)
 }

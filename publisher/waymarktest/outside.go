@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -34,22 +35,32 @@ type effect struct {
 	name string
 	life int
 	// call that it was made in; the zero key outside of a tool.
-	key        schema.CallKey
-	tool       string
-	idempotent string
+	call schema.CallKey
+	tool string
+	// key by which the outside knows it; empty for none.
+	key string
 }
 
-// Effect records a side effect: a mail is sent, a row is written. name has its arguments, so that two different effects have two names. A run
-// that was killed must have the same effects as often as a run without a crash. In an idempotent tool the effects of one idempotency key
-// count once. Pass on the context of the tool: it tells which call has the effect.
-func (o *Outside) Effect(ctx context.Context, name string) error {
+// Effect says that something happens outside, now: a mail is sent, a row is written. name says what, with its arguments, so that two that
+// differ are two. It is counted, and a run that was killed must have the same ones as often. Pass the context of the tool on, by which it is
+// known whose effect it is.
+func (o *Outside) Effect(ctx context.Context, name string) error { return o.Once(ctx, "", name) }
+
+// Once is Effect for an outside that keeps keys, as many APIs do: a second effect of a key and name does not happen, and is no error. Pass the
+// key that the outside is given by the tool, which is [publisher.Invocation.IdempotencyKey] if the tool is right: the test of an idempotent tool
+// that hands over no key, or another one each time, fails. An empty key is none.
+func (o *Outside) Once(ctx context.Context, key, name string) error {
 	inv := publisher.InvocationOf(ctx)
 	o.mu.Lock()
 	if o.life.dead() {
 		o.mu.Unlock()
 		return ErrKilled
 	}
-	o.effects = append(o.effects, effect{name: name, life: o.life.number, key: inv.Key, tool: inv.Name, idempotent: inv.IdempotencyKey})
+	if key != "" && slices.ContainsFunc(o.effects, func(e effect) bool { return e.key == key && e.name == name }) {
+		o.mu.Unlock()
+		return nil
+	}
+	o.effects = append(o.effects, effect{name: name, life: o.life.number, call: inv.Key, tool: inv.Name, key: key})
 	n := len(o.effects)
 	o.mu.Unlock()
 	if o.life.dies(behindEffect, n) {
@@ -78,7 +89,7 @@ func Keep[T any](o *Outside, name string, first func() *T) *T {
 }
 
 // Transport is base, nil for http.DefaultTransport, with an effect for each request that a tool makes with its context and that may change
-// something: all methods but GET, HEAD and OPTIONS. A killed executor sends no request, and does not read the answer of the last one.
+// something: all methods but GET, HEAD and OPTIONS. Those of one header Idempotency-Key count once, as by [Outside.Once]. A killed executor sends no request, and does not read the answer of the last one.
 func (o *Outside) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -114,7 +125,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return response, err //nolint:wrapcheck // an http.RoundTripper
 	}
-	if err := t.out.Effect(ctx, name); err != nil {
+	if err := t.out.Once(ctx, request.Header.Get("Idempotency-Key"), name); err != nil {
 		return nil, errors.Join(err, response.Body.Close())
 	}
 	return response, nil
@@ -125,7 +136,7 @@ func (o *outside) made(key schema.CallKey) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := range o.effects {
-		if o.effects[i].key == key {
+		if o.effects[i].call == key {
 			return true
 		}
 	}
