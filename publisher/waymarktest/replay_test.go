@@ -18,14 +18,26 @@ import (
 // record runs an agent and writes what waymark export --format cloudevents writes. The last lines may be left out.
 func record(t *testing.T, config func(*publisher.Config), loop publisher.Loop, leftOut int) string {
 	t.Helper()
+	answer := ""
+	if config != nil {
+		answer = `{"decision":"allow"}`
+	}
+	return recordWork(t, config, loop.Work, answer, leftOut)
+}
+
+// recordWork is record of any work. answer is what a person answers to all questions; empty for none.
+func recordWork(t *testing.T, config func(*publisher.Config), work publisher.Work, answer string, leftOut int) string {
+	t.Helper()
 	w := waymarktest.Start(t)
-	e := w.Serve("ex-1", publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"agent": loop}}, config)
+	e := w.Serve("ex-1", publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+		"agent": func(context.Context, *publisher.Run) (publisher.Work, error) { return work, nil },
+	}}, config)
 	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "fix-login", Agent: "agent", Task: "Mail bob.", Labels: map[string]string{"team": "a"}})
 	require.NoError(t, err)
-	if config != nil {
+	if answer != "" {
 		w.Await("fix-login", schema.StatusWaiting)
 		for _, o := range w.State("fix-login").Head.Interrupts {
-			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(`{"decision":"allow"}`)}))
+			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(answer)}))
 		}
 	}
 	w.Ended("fix-login")
@@ -59,7 +71,6 @@ func played(r *waymarktest.Recorded, change func(*publisher.Loop)) publisher.Wor
 	if change != nil {
 		change(&loop)
 	}
-	loop.Tools = r.Tools(loop.Tools...)
 	return loop.Work
 }
 
@@ -93,7 +104,11 @@ func TestReplay_CodeWasChanged_FirstDivergenceIsNamed(t *testing.T) {
 		},
 		"a limit": {
 			func(l *publisher.Loop) { l.MaxTurns = 2 },
-			"it ends",
+			"the run reaches its limit turns before turn 3; the recorded run does not",
+		},
+		"a completion tool": {
+			func(l *publisher.Loop) { l.Complete = "look_up" },
+			"it is ended by the completion tool look_up in turn 1; in the record it is ended by no completion tool",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
