@@ -1,8 +1,10 @@
 package waymarktest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -65,13 +67,19 @@ func compare(a, b *trial, other string) *difference {
 	d.end(a.state, b.state)
 	d.conversation(a, b)
 	d.calls(a.state, b.state)
+	d.questions(a.state, b.state, len(a.state.Waits))
+	if asked := questions(b.state); asked > questions(a.state) {
+		d.addf("people are asked %d questions, not %d: a question that is asked again needs the same InterruptID", asked, questions(a.state))
+	}
+	d.phases(a.state, b.state)
+	d.kept(a, b)
 	return d
 }
 
 // counted counts the effects by name, without the id of the run.
 func (t *trial) counted() (counts map[string]int, by map[string]effect) {
 	counts, by = make(map[string]int), make(map[string]effect)
-	for _, e := range t.outside.effects {
+	for _, e := range t.outside.all() {
 		name := strings.ReplaceAll(e.name, t.run, "RUN")
 		by[name] = e
 		counts[name]++
@@ -165,6 +173,41 @@ func (d *difference) limits(a, b *schema.State) {
 	}
 	if was, is := completionText(a), completionText(b); was != is {
 		d.addf("it is ended by %s; %s it is ended by %s", is, d.other, was)
+	}
+}
+
+// questions is how many were asked, but for those that a crash raised.
+func questions(s *schema.State) (n int) {
+	for i := range s.Waits {
+		if s.Waits[i].Reason != schema.WaitToolInDoubt {
+			n++
+		}
+	}
+	return n
+}
+
+// kept compares the artifacts, by their ids, and the values.
+func (d *difference) kept(a, b *trial) {
+	of := func(t *trial) (all map[string]any) {
+		all = make(map[string]any)
+		for i := range t.state.Artifacts {
+			all["artifact "+strings.ReplaceAll(t.state.Artifacts[i].ArtifactID, t.run, "RUN")] = true
+		}
+		for i := range t.state.Values {
+			all["value "+t.state.Values[i].Key] = plain(t.state.Values[i].Value, t.run)
+		}
+		return all
+	}
+	was, is := of(a), of(b)
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		if !reflect.DeepEqual(was[name], is[name]) {
+			d.addf("%s is %v, not %v", name, cmp.Or[any](is[name], "not there"), was[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if _, ok := was[name]; !ok {
+			d.addf("%s is there, and not %s", name, d.other)
+		}
 	}
 }
 

@@ -75,14 +75,17 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 			"not by a clock, by chance or by what another run left\n" + crashed.found[0].report())
 		return
 	}
+	killed := 0
 	for _, p := range whole.points() {
-		crashed.check(crashed.try(p))
+		t := crashed.try(p)
+		crashed.check(t)
+		killed += min(len(t.killed), 1)
 	}
 	if len(crashed.found) > 0 {
 		tb.Error(crashed.report())
 		return
 	}
-	tb.Logf("waymarktest: %d events, %d effects, killed at %d points: always the same end", whole.events, len(whole.outside.effects), crashed.tries-2)
+	tb.Logf("waymarktest: %d events, %d effects, killed at %d points: always the same end", whole.events, len(whole.outside.all()), killed)
 }
 
 // untested says why the run that nobody killed is of no use to the test; empty if it is.
@@ -94,7 +97,7 @@ func (c *Crash) untested(t *trial) string {
 		return ""
 	}
 	told := make(map[string]bool)
-	for _, e := range t.outside.effects {
+	for _, e := range t.outside.all() {
 		told[e.tool] = true
 	}
 	const tell = "call Outside.Effect or Outside.Once with the context of the tool where it changes something, or make its requests with Outside.Transport"
@@ -170,7 +173,7 @@ func (t *trial) points() []*point {
 	for n := 1; n <= t.events; n++ {
 		all = append(all, &point{beforeEvent, n}, &point{behindEvent, n})
 	}
-	for n := range t.outside.effects {
+	for n := range t.outside.all() {
 		all = append(all, &point{behindEffect, n + 1})
 	}
 	return append(all, &point{kind: behindEach})

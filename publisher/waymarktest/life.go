@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,15 +62,18 @@ func (l *life) dead() bool {
 }
 
 // dies reports whether the life ends here.
-func (l *life) dies(kind pointKind, number int) bool {
+func (l *life) dies(kind pointKind, number int) bool { return l.diesWithin(kind, number-1, number) }
+
+// diesWithin reports it of a batch, which are those behind after, up to the last.
+func (l *life) diesWithin(kind pointKind, after, last int) bool {
 	p := l.point
 	if p == nil {
 		return false
 	}
 	if p.kind == behindEach {
-		return kind == behindEvent && number == l.number
+		return kind == behindEvent && after < l.number && l.number <= last
 	}
-	return l.number == 1 && p.kind == kind && p.number == number
+	return l.number == 1 && p.kind == kind && after < p.number && p.number <= last
 }
 
 // end kills the life.
@@ -93,15 +97,16 @@ func (l *life) append(ctx context.Context, msgs []*nats.Msg, store func() eventl
 		l.mu.Unlock()
 		return cut()
 	}
+	before := l.events
 	l.events += len(msgs)
 	n := l.events
 	l.mu.Unlock()
-	if l.dies(beforeEvent, n) {
+	if l.diesWithin(beforeEvent, before, n) {
 		l.end()
 		return cut()
 	}
 	answer := store()
-	if l.dies(behindEvent, n) {
+	if l.diesWithin(behindEvent, before, n) {
 		l.end()
 		return cut()
 	}
@@ -115,7 +120,7 @@ func (c *crashes) try(p *point) *trial {
 	w := c.w
 	w.tb.Helper()
 	c.tries++
-	t := &trial{run: cmp.Or(c.run, fmt.Sprintf("run-%d", c.tries)), point: p, outside: new(outside)}
+	t := &trial{run: cmp.Or(c.run, fmt.Sprintf("run-%d-waymarktest", c.tries)), point: p, outside: new(outside)}
 	spec := c.spec.Run
 	spec.ID = t.run
 	ctx, cancel := w.context()
@@ -249,6 +254,12 @@ func (c *crashes) answer(t *trial, h *schema.Head) error {
 			return fmt.Errorf("it waits for %s (%s), and the test has no Crash.Answer", o.Reason, o.Message)
 		}
 		in := c.spec.Answer(o)
+		if in.Status == schema.InputExpired {
+			if err := c.expire(&o); err != nil {
+				return err
+			}
+			continue
+		}
 		in.InterruptID = o.InterruptID
 		err := c.person.Input(ctx, t.run, in)
 		if err != nil && !errors.Is(err, publisher.ErrUnknownInterrupt) && !errors.Is(err, publisher.ErrRunEnded) {
@@ -258,7 +269,19 @@ func (c *crashes) answer(t *trial, h *schema.Head) error {
 	return nil
 }
 
-// between answers waits and settles held calls before the next life. It reports whether the run has ended.
+// expire lets the time of a question pass.
+func (c *crashes) expire(o *schema.OpenInterrupt) error {
+	at, err := time.Parse(time.RFC3339Nano, o.ExpiresAt)
+	if err != nil {
+		return fmt.Errorf("question %s does not expire, and its answer is that it has", o.InterruptID)
+	}
+	if left := at.Sub(c.w.Now()); left >= 0 {
+		c.w.Advance(left + time.Millisecond)
+	}
+	return nil
+}
+
+// between is what becomes of the run before its next executor: held calls are settled. It reports whether the run has ended.
 func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error) {
 	h := c.w.head(t.run)
 	if h.Status.Terminal() {
@@ -273,7 +296,8 @@ func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error)
 			request.How = schema.SettledDecided
 			if c.whole != nil {
 				if call := c.whole.state.Call(o.CallKey); call != nil && call.Outcome == schema.OutcomeReturned {
-					request.Result, request.IsError = call.Result, call.IsError
+					// The person sees what this run's call returned: its own names, and not those of the other run.
+					request.Result, request.IsError = []byte(strings.ReplaceAll(string(call.Result), c.whole.run, t.run)), call.IsError
 				}
 			}
 			if request.Result == nil {

@@ -88,8 +88,8 @@ func Keep[T any](o *Outside, name string, first func() *T) *T {
 	return kept
 }
 
-// Transport is base, nil for http.DefaultTransport, with an effect for each request that a tool makes with its context and that may change
-// something: all methods but GET, HEAD and OPTIONS. Those of one header Idempotency-Key count once, as by [Outside.Once]. A killed executor sends no request, and does not read the answer of the last one.
+// Transport is base, nil for http.DefaultTransport, with an effect for each request that may change something: all methods but GET, HEAD and
+// OPTIONS. It is for the clients of tools, which make their requests with the context of the tool, and not for the client of a model. Those of one header Idempotency-Key count once, as by [Outside.Once]. A killed executor sends no request, and does not read the answer of the last one.
 func (o *Outside) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -108,7 +108,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	switch {
 	case t.out.life.dead():
 		return nil, ErrKilled
-	case publisher.InvocationOf(ctx).Name == "", request.Method == http.MethodGet, request.Method == http.MethodHead, request.Method == http.MethodOptions:
+	case request.Method == http.MethodGet, request.Method == http.MethodHead, request.Method == http.MethodOptions:
 		return t.base.RoundTrip(request) //nolint:wrapcheck // an http.RoundTripper
 	}
 	name, sent := request.Method+" "+request.URL.String(), request.Clone(ctx)
@@ -129,6 +129,13 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, errors.Join(err, response.Body.Close())
 	}
 	return response, nil
+}
+
+// all are the effects so far.
+func (o *outside) all() []effect {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.effects)
 }
 
 // made reports whether a call had an effect.

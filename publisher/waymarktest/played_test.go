@@ -117,7 +117,7 @@ func TestReplay_RecordEndsInAQuestion_PlaysUpToThere(t *testing.T) {
 func TestReplay_RealTools_DoNotRun(t *testing.T) {
 	t.Parallel()
 	effects := 0
-	real_ := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+	really := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		effects++
 		return publisher.Result("sent")
 	}
@@ -125,7 +125,7 @@ func TestReplay_RealTools_DoNotRun(t *testing.T) {
 	said := saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work {
 		return played(r, func(l *publisher.Loop) {
 			for i := range l.Tools {
-				l.Tools[i].Run = real_
+				l.Tools[i].Run = really
 			}
 		})
 	})
@@ -160,10 +160,10 @@ func TestReplay_RealTools_DoNotRun(t *testing.T) {
 	model := func(context.Context, publisher.ModelRequest) (publisher.Answer, error) {
 		return publisher.Answer{Message: message("assistant", "I pay."), Calls: []publisher.ToolCall{{ID: "p", Name: "pay"}}}, nil
 	}
-	file = recordWork(t, nil, by(model, real_), "", 0)
+	file = recordWork(t, nil, by(model, really), "", 0)
 	require.Equal(t, 1, effects)
 	require.Empty(t, saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(r.Model, r.Tool) }))
-	said = saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(r.Model, real_) })
+	said = saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(r.Model, really) })
 	require.Contains(t, said, "tool pay ran for real: call p in turn 1")
 	require.Contains(t, said, `recorded.Tool(ctx, publisher.Invocation{Key: key, Name: "pay", Arguments: arguments})`)
 	said = saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(model, r.Tool) })

@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -75,6 +76,8 @@ type Recorded struct {
 	// asked is the latest turn in which the agent asked Model, 0 for none. played are the calls that were answered.
 	asked  int32
 	played map[schema.CallKey]bool
+	// given are the recorded questions, by where the same one stands now.
+	given map[schema.Position]int
 }
 
 // errDiverged ends a run that is played.
@@ -89,7 +92,7 @@ func readRecorded(file string) (*Recorded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: make it with waymark export RUN --format cloudevents -o FILE", err)
 	}
-	r := &Recorded{shown: make(map[int32][]schema.Message), waited: make(map[int32]int), played: make(map[schema.CallKey]bool)}
+	r := &Recorded{shown: make(map[int32][]schema.Message), waited: make(map[int32]int), played: make(map[schema.CallKey]bool), given: make(map[schema.Position]int)}
 	lines := bufio.NewScanner(bytes.NewReader(b))
 	lines.Buffer(nil, len(b)+1)
 	for n := 1; lines.Scan(); n++ {
@@ -107,7 +110,9 @@ func readRecorded(file string) (*Recorded, error) {
 		if r.state != nil && e.Subject != r.state.Head.Run {
 			return nil, fmt.Errorf("%s:%d: an event of run %s behind those of run %s: export one run", file, n, e.Subject, r.state.Head.Run)
 		}
-		r.fold(e, schema.StreamSequence(n)) //nolint:gosec // a number of lines
+		if v := r.fold(e, schema.StreamSequence(n)); v.Kind == schema.Rejected && slices.Contains(damages, v.Reason) { //nolint:gosec // a number of lines
+			return nil, fmt.Errorf("%s:%d: event %s does not follow from those before it (%s): export the whole run, in its order", file, n, e.ID, v.Reason)
+		}
 	}
 	if r.state == nil || r.state.Started == nil {
 		return nil, fmt.Errorf("%s: it has no run.started: export the whole run", file)
@@ -115,13 +120,37 @@ func readRecorded(file string) (*Recorded, error) {
 	if len(r.shown) == 0 && len(r.state.Calls) == 0 && len(r.state.Waits) == 0 && len(r.state.Phases) == 0 {
 		return nil, fmt.Errorf("%s: run %s has no answer of a model, no call, no question and no phase: there is nothing to play", file, r.state.Head.Run)
 	}
+	switch {
+	case r.state.Started.Base != nil:
+		return nil, fmt.Errorf("%s: run %s is a fork of run %s, which is not in the file: such a run cannot be played", file, r.state.Head.Run, r.state.Started.ResumedFrom)
+	case r.state.Started.Handoff != nil:
+		return nil, fmt.Errorf("%s: run %s carries out a hand-off of run %s, which is not in the file: such a run cannot be played", file, r.state.Head.Run, r.state.Started.Handoff.Run)
+	}
+	for i := range r.state.Calls {
+		c := &r.state.Calls[i]
+		if c.Outcome != schema.OutcomeAbandoned || len(c.Settlements) == 0 {
+			continue
+		}
+		for turn := range r.shown {
+			if turn > c.Turn {
+				return nil, fmt.Errorf("%s: call %s in turn %d was abandoned by a person, and the run went on: such a run cannot be played", file, c.ToolCallID, c.Turn)
+			}
+		}
+	}
 	if what := r.elsewhere(); what != "" {
 		return nil, fmt.Errorf("%s: the content of %s is in the blob store, or encrypted: such a run cannot be played", file, what)
 	}
 	return r, nil
 }
 
-// elsewhere names a message or a call whose content is not in the file.
+// damages are the reasons for which a log never has an event, unless something is missing before it. What a log may have is also refused: events
+// of executors that were fenced, and answers that came too late.
+var damages = []schema.Reason{
+	schema.ReasonInvalidAttribute, schema.ReasonInvalidData, schema.ReasonEpochAhead, schema.ReasonGap, schema.ReasonLost, schema.ReasonForked,
+	schema.ReasonAlreadyStarted, schema.ReasonTurnOrder, schema.ReasonUnknownCall,
+}
+
+// elsewhere names something of which the content is not in the file.
 func (r *Recorded) elsewhere() string {
 	for i := range r.state.Messages {
 		if len(r.state.Messages[i].Refs) > 0 {
@@ -137,7 +166,7 @@ func (r *Recorded) elsewhere() string {
 }
 
 // fold adds an event.
-func (r *Recorded) fold(e *schema.Event, at schema.StreamSequence) {
+func (r *Recorded) fold(e *schema.Event, at schema.StreamSequence) schema.Verdict {
 	if r.state == nil {
 		r.state = schema.NewState("", e.Subject)
 	}
@@ -148,6 +177,7 @@ func (r *Recorded) fold(e *schema.Event, at schema.StreamSequence) {
 	if d, ok := v.Data.(*schema.TurnAnsweredData); ok && v.Kind == schema.Applied {
 		r.shown[d.Turn], r.waited[d.Turn] = before, waits
 	}
+	return v
 }
 
 // Model answers as the model of the recorded run did. It is a [publisher.Model].
@@ -157,7 +187,7 @@ func (r *Recorded) Model(_ context.Context, request publisher.ModelRequest) (pub
 	r.mu.Unlock()
 	shown, ok := r.shown[request.Turn]
 	switch {
-	case !ok && r.state.Ended != nil:
+	case !ok && r.finished():
 		return publisher.Answer{}, r.divergef(request.Turn, "the model is asked in turn %d; the recorded run has no answer there: it ended as %s in turn %d, with %s and %s",
 			request.Turn, r.state.Head.Status, r.state.Head.Turn, limitText(r.state), completionText(r.state))
 	case !ok:
@@ -263,25 +293,32 @@ func (f recordedFailure) Error() string {
 	return f.recorded.Message
 }
 
-// ToolFailure is what is recorded of it. It is not tried again: its last try is what was recorded.
+// ToolFailure is what is recorded of it.
 func (f recordedFailure) ToolFailure() schema.Error {
 	if f.recorded == nil {
 		return schema.Error{Type: "failed"}
 	}
-	e := *f.recorded
-	e.Retryable = false
-	return e
+	return *f.recorded
 }
 
 // answer is what a person answered.
 func (r *Recorded) answer(o schema.OpenInterrupt) publisher.Input {
+	r.mu.Lock()
+	given, again := r.given[o.Position]
+	r.mu.Unlock()
 	for i := range r.state.Waits {
 		wait := &r.state.Waits[i]
+		if again && i != given || !again && r.taken(i) {
+			continue
+		}
 		if questionOf(wait) != questionOf(&schema.StateWait{RunWaitingData: schema.RunWaitingData{
 			InterruptID: o.InterruptID, Reason: o.Reason, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence,
 		}, Turn: o.Turn}) {
 			continue
 		}
+		r.mu.Lock()
+		r.given[o.Position] = i
+		r.mu.Unlock()
 		if wait.Input == nil {
 			_ = r.end(fmt.Sprintf("%s, which its record does not answer", questionText(r.state, wait)))
 			return publisher.Input{Status: schema.InputCancelled}
@@ -289,12 +326,24 @@ func (r *Recorded) answer(o schema.OpenInterrupt) publisher.Input {
 		return publisher.Input{Status: wait.Input.Status, Payload: []byte(wait.Input.Payload), By: wait.Input.By}
 	}
 	call := r.state.Call(o.CallKey())
-	if o.ToolCallID == "" && r.behind(r.turn()) || o.ToolCallID != "" && r.state.Ended == nil && (call == nil && r.behind(o.Turn) || call != nil && call.Outcome == schema.OutcomeOpen) {
+	if o.ToolCallID == "" && r.behind(r.turn()) || o.ToolCallID != "" && !r.finished() && (call == nil && r.behind(o.Turn) || call != nil && call.Outcome == schema.OutcomeOpen) {
 		_ = r.end(fmt.Sprintf("the question %s (%s), where its record ends", o.InterruptID, o.Message))
 		return publisher.Input{Status: schema.InputCancelled}
 	}
 	_ = r.divergef(0, "the run waits for %s (%s), which is not recorded", o.Reason, o.Message)
 	return publisher.Input{Status: schema.InputCancelled}
+}
+
+// taken reports whether a recorded question was answered to another one.
+func (r *Recorded) taken(wait int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, i := range r.given {
+		if i == wait {
+			return true
+		}
+	}
+	return false
 }
 
 // questionOf tells a question from the others of its run. Two executors may ask about one call under ids of their own.
@@ -318,23 +367,28 @@ func questionText(s *schema.State, w *schema.StateWait) string {
 
 // questions compares those that the runs asked people. Of the recorded ones so many count, those that the play came to.
 func (d *difference) questions(a, b *schema.State, upTo int) {
-	asked := make(map[string]*schema.StateWait)
+	plainly := func(text string, s *schema.State) string { return strings.ReplaceAll(text, s.Head.Run, "RUN") }
+	asked := make(map[string][]*schema.StateWait)
 	for i := range b.Waits {
-		asked[questionOf(&b.Waits[i])] = &b.Waits[i]
+		key := plainly(questionOf(&b.Waits[i]), b)
+		asked[key] = append(asked[key], &b.Waits[i])
 	}
 	for i := range a.Waits[:upTo] {
 		was := &a.Waits[i]
 		if was.Reason == schema.WaitToolInDoubt {
 			continue // of a crash, which is not played
 		}
-		is := asked[questionOf(was)]
+		var is *schema.StateWait
+		if key := plainly(questionOf(was), a); len(asked[key]) > 0 {
+			is, asked[key] = asked[key][0], asked[key][1:]
+		}
 		switch {
-		case is == nil && was.Reason == schema.WaitToolApproval:
+		case is == nil && was.Reason == schema.WaitToolApproval && d.other == inRecord:
 			d.addf("no person is asked for %s; %s the run waits for it: give the Policy of the recorded run to ReplayWith, or record a new run",
 				questionText(a, was), d.other)
 		case is == nil:
 			d.addf("no person is asked for %s; %s the run waits for it", questionText(a, was), d.other)
-		case is.Message != was.Message:
+		case plainly(is.Message, b) != plainly(was.Message, a):
 			d.addf("a person is asked for %s; %s it is %s", questionText(b, is), d.other, questionText(a, was))
 		case !reflect.DeepEqual(plain(is.ResponseSchema, b.Head.Run), plain(was.ResponseSchema, a.Head.Run)):
 			d.addf("the answer to %s has the schema %s; %s it has %s", questionText(b, is), short(is.ResponseSchema), d.other, short(was.ResponseSchema))
@@ -358,9 +412,14 @@ func (r *Recorded) turn() int32 {
 	return r.asked
 }
 
+// finished reports whether the agent ended the run: what a person cancelled is a record that ends.
+func (r *Recorded) finished() bool {
+	return r.state.Ended != nil && r.state.Head.Status != schema.StatusCancelled
+}
+
 // behind reports whether a turn may be behind the end of the record: the run did not end, and the model was not asked later.
 func (r *Recorded) behind(turn int32) bool {
-	if r.state.Ended != nil {
+	if r.finished() {
 		return false
 	}
 	for answered := range r.shown {
@@ -408,11 +467,14 @@ func (r *Recorded) unplayed(t *trial) string {
 	return ""
 }
 
+// inRecord names what a replay is compared with.
+const inRecord = "in the record"
+
 // divergence is the first one; empty for none.
 func (r *Recorded) divergence(t *trial) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := &difference{trial: t, other: "in the record"}
+	d := &difference{trial: t, other: inRecord}
 	switch {
 	case r.said != "":
 		// What was not asked before may be its cause.

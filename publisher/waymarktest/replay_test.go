@@ -28,18 +28,29 @@ func record(t *testing.T, config func(*publisher.Config), loop publisher.Loop, l
 // recordWork is record of any work. answer is what a person answers to all questions; empty for none.
 func recordWork(t *testing.T, config func(*publisher.Config), work publisher.Work, answer string, leftOut int) string {
 	t.Helper()
+	return recordWith(t, config, work, leftOut, func(w *waymarktest.World, e *waymarktest.Executor) {
+		if answer == "" {
+			return
+		}
+		w.Await("fix-login", schema.StatusWaiting)
+		for _, o := range w.State("fix-login").Head.Interrupts {
+			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(answer)}))
+		}
+	})
+}
+
+// recordWith is recordWork with what people do meanwhile.
+func recordWith(
+	t *testing.T, config func(*publisher.Config), work publisher.Work, leftOut int, people func(*waymarktest.World, *waymarktest.Executor),
+) string {
+	t.Helper()
 	w := waymarktest.Start(t)
 	e := w.Serve("ex-1", publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 		"agent": func(context.Context, *publisher.Run) (publisher.Work, error) { return work, nil },
 	}}, config)
 	_, err := e.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "fix-login", Agent: "agent", Task: "Mail bob.", Labels: map[string]string{"team": "a"}})
 	require.NoError(t, err)
-	if answer != "" {
-		w.Await("fix-login", schema.StatusWaiting)
-		for _, o := range w.State("fix-login").Head.Interrupts {
-			require.NoError(t, e.Fleet().Input(t.Context(), "fix-login", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(answer)}))
-		}
-	}
+	people(w, e)
 	w.Ended("fix-login")
 	var lines [][]byte
 	require.NoError(t, w.Reader().Events(t.Context(), "fix-login", func(rec schema.Record) error {
