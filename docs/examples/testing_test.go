@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,13 +43,21 @@ func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
 		"HoldToolDeclaredPure":         `effect "mail to bob: Thank you." happened 2 times, and once without a crash: tool send_mail is pure`,
 		"AnswerUsedBeforeItIsRecorded": `effect "post draft 2" happened once, and never without a crash`,
 		"OutcomeMadeOfTheClock":        "two runs without a crash differ",
+		"KeyIsNotHandedOver":           `effect "payment of 5 cents" happened 2 times, and once without a crash: tool pay is idempotent`,
+		"ModelAlwaysFails":             "it ends as failed, not as completed: error: no route to the model; if the agent must end so, set Crash.Status",
+		"EffectIsNotTold":              "Outside is told of no effect: call Outside.Effect",
+		"AnotherModelIsPlayed":         "the model of the record was not asked, but another one: give Recorded.Model to the agent",
 	} {
 		out, err := run("test", "-count=1", "-run", "TestPlanted_"+name+"$", "./...")
 		require.Error(t, err, name)
 		require.Contains(t, out, says, name)
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, "planted_test.go")))
-	for _, planted := range []struct{ was, is, says string }{
+	page, err := os.ReadFile("../testing.md")
+	require.NoError(t, err)
+	samples := regexp.MustCompile("(?s)```text\n(waymarktest: .*?)```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, samples, 2)
+	for i, planted := range []struct{ was, is, says string }{
 		{"publisher.Hold", "publisher.Pure", `effect "mail to bob: Thank you." happened 2 times, and once without a crash: tool send_mail is pure`},
 		{"You answer mail.", "You answer mail politely.", "in turn 1 the model is shown another message 1"},
 	} {
@@ -57,6 +66,8 @@ func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
 		out, err := run("test", "-count=1", "./...")
 		require.Error(t, err, planted.is)
 		require.Contains(t, out, planted.says)
+		// The page breaks lines to its width.
+		require.Contains(t, strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(samples[i][1]), " "))
 	}
 }
 

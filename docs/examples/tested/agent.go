@@ -26,3 +26,23 @@ func Clerk(model publisher.Model, outbox Outbox) publisher.Loop {
 }
 
 // end of agent
+
+// snippet: payer
+
+// Bank pays. A payment with the key of an earlier one is not made again.
+type Bank interface {
+	Pay(ctx context.Context, key string, cents int) error
+}
+
+// Payer pays bills.
+func Payer(model publisher.Model, bank Bank) publisher.Loop {
+	type bill struct {
+		Cents int `json:"cents"`
+	}
+	pay := publisher.NewTool("pay", "Pays a bill.", publisher.Idempotent, func(ctx context.Context, b bill) (string, error) {
+		return "paid", bank.Pay(ctx, publisher.InvocationOf(ctx).IdempotencyKey, b.Cents)
+	})
+	return publisher.Loop{Model: model, Tools: []publisher.Tool{pay}}
+}
+
+// end of payer

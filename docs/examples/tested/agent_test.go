@@ -2,6 +2,7 @@ package tested
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -36,13 +37,36 @@ func scripted(_ context.Context, request publisher.ModelRequest) (publisher.Answ
 
 // end of crash
 
+// snippet: keys
+
+func TestPayer_KilledAnywhere_PaysOnce(t *testing.T) {
+	waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work {
+		return Payer(pays, bank{out}).Work
+	})
+}
+
+// bank is a fake of an API that keeps keys: what has the key of an earlier payment is not paid again.
+type bank struct{ out *waymarktest.Outside }
+
+func (b bank) Pay(ctx context.Context, key string, cents int) error {
+	return b.out.Once(ctx, key, fmt.Sprintf("payment of %d cents", cents))
+}
+
+// end of keys
+
+// pays stands for a model.
+func pays(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+	if request.Turn == 1 {
+		return publisher.Answer{Calls: []publisher.ToolCall{{ID: "call_1", Name: "pay", Arguments: []byte(`{"cents":5}`)}}}, nil
+	}
+	return publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Paid.")}}}, nil
+}
+
 // snippet: replay
 
 func TestClerk_RecordedRun_IsTheSame(t *testing.T) {
 	waymarktest.Replay(t, "testdata/answer-bob.jsonl", func(r *waymarktest.Recorded) publisher.Work {
-		clerk := Clerk(r.Model, nil)
-		clerk.Tools = r.Tools(clerk.Tools...)
-		return clerk.Work
+		return Clerk(r.Model, nil).Work
 	})
 }
 
