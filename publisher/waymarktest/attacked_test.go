@@ -214,7 +214,7 @@ func TestTransport_RequestWithoutItsTool_IsFound(t *testing.T) {
 		waymarktest.CrashEverywhere(tb, func(out *waymarktest.Outside) publisher.Work {
 			client := http.Client{Transport: out.Transport(nil)}
 			return mailer(publisher.NewTool("send_mail", "Sends a mail.", publisher.Pure, func(_ context.Context, in mail) (string, error) {
-				response, err := client.Post(api.URL, "text/plain", strings.NewReader(in.To)) //nolint:noctx // the mistake
+				response, err := client.Post(api.URL, "text/plain", strings.NewReader(in.To))
 				if err != nil {
 					return "", err
 				}
