@@ -93,10 +93,10 @@ func readRecorded(file string) (*Recorded, error) {
 		return nil, fmt.Errorf("%w: make it with waymark export RUN --format cloudevents -o FILE", err)
 	}
 	r := &Recorded{shown: make(map[int32][]schema.Message), waited: make(map[int32]int), played: make(map[schema.CallKey]bool), given: make(map[schema.Position]int)}
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	lines.Buffer(nil, len(b)+1)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+	n := 0
+	for line := range bytes.Lines(b) {
+		n++
+		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
 		var in ce.Event
