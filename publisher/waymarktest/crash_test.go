@@ -19,8 +19,10 @@ import (
 // failing is a test that may fail: what CrashEverywhere says of it is the result.
 type failing struct {
 	testing.TB
-	mu   sync.Mutex
-	said []string
+	mu    sync.Mutex
+	said  []string
+	logs  []string
+	fatal bool
 }
 
 // Log is what a logger or a person says.
@@ -32,10 +34,15 @@ func (f *failing) Errorf(format string, args ...any) { f.say(fmt.Sprintf(format,
 
 func (f *failing) Fatalf(format string, args ...any) {
 	f.say(fmt.Sprintf(format, args...))
+	f.fatal = true
 	runtime.Goexit()
 }
 
-func (*failing) Logf(string, ...any) {}
+func (f *failing) Logf(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.logs = append(f.logs, fmt.Sprintf(format, args...))
+}
 
 func (f *failing) say(text string) {
 	f.mu.Lock()
