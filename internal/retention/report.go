@@ -15,6 +15,8 @@ type Report struct {
 	Policy schema.RetentionPolicy `json:"policy"`
 	// DryRun: nothing was removed.
 	DryRun bool `json:"dry_run,omitzero"`
+	// Proposed: the fleet has no policy, and the command named none. Policy is the proposed one; DryRun is set.
+	Proposed bool `json:"proposed,omitzero"`
 	// Began and Ended are times, RFC 3339. Interrupted: not all runs were looked at; the next cleanup goes on.
 	Began       string `json:"began"`
 	Ended       string `json:"ended"`
@@ -90,6 +92,10 @@ func (r *Report) Markdown(w io.Writer) error {
 	line("")
 	line("From %s to %s. Kept are: %s.", r.Began, r.Ended, r.Policy.String())
 	line("")
+	if r.Proposed {
+		line("Nothing was removed: the fleet has no policy, and this is a proposal.")
+		line("")
+	}
 	if r.Interrupted {
 		line("It was interrupted: the next cleanup goes on.")
 		line("")

@@ -26,6 +26,8 @@ const (
 	cleanupLook = 100 * time.Millisecond
 	// shownRuns bounds the runs that are listed for people; reports have all.
 	shownRuns = 20
+	// proposedDays is the age, in days, of the failed runs that a cleanup without flags proposes in a fleet without a policy.
+	proposedDays = 7
 )
 
 // endedStatuses are those that a cleanup may remove.
@@ -44,12 +46,16 @@ type CleanupCmd struct {
 
 // Help is the text below the flags.
 func (CleanupCmd) Help() string {
-	return `Without an age the fleet's own policy is gone by, which waymark fleet retention sets and the daemon applies by itself. Whatever the ` +
-		`age, a run stays that has not ended, waits, has a call or hand-off pending, has a pinned point, or that a kept fork stands on. The plan of ` +
+	return `Without --max-age the cleanup uses the policy of the fleet, which waymark fleet retention sets and the daemon applies by itself. In a ` +
+		`fleet without a policy waymark cleanup alone is a dry run: it shows the failed runs older than seven days, says how to remove them, and ` +
+		`removes nothing.
+
+Whatever the age, a run stays that has not ended, waits, has a call or hand-off pending, has a pinned point, or that a kept fork stands on. The plan of ` +
 		`a dry run is the one that is carried out. Ctrl-C ends it between two pages: what was done is said, and the next cleanup goes on. Runs ` +
 		`are removed for good, and their ids are never used again. With --quiet only their ids are printed, one a line.
 
 Examples:
+  waymark cleanup                                       failed runs older than seven days, or the fleet's policy
   waymark cleanup --max-age 30d --status completed --dry-run
   waymark cleanup --max-age 0d --dry-run                what has ended, whatever its age
   waymark cleanup --max-age 7d --status failed --report cleanup.md`
@@ -117,10 +123,10 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	report := &retention.Report{Fleet: cl.Fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.Now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
 	err = c.pages(ctx, cl, by, report)
-	if err == nil && !c.DryRun {
+	if err == nil && !report.DryRun {
 		err = c.await(ctx, cl, report)
 	}
-	if err == nil && !c.DryRun {
+	if err == nil && !report.DryRun {
 		err = c.verify(ctx, a, cl, report)
 	}
 	stopped := ctx.Err() != nil
@@ -147,6 +153,12 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
+// proposed is the policy of a cleanup without flags, in a fleet that has none.
+func (c CleanupCmd) proposed() *schema.RetentionPolicy {
+	day := int64(24 * time.Hour / time.Second)
+	return &schema.RetentionPolicy{FailedSeconds: proposedDays * day, GraceSeconds: int64(time.Duration(c.Grace) / time.Second)}
+}
+
 // pages asks for one page after the other.
 func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, report *retention.Report) error {
 	req := schema.CleanupRequest{Policy: c.policy(), Status: c.Status, DryRun: c.DryRun, By: by, Limit: cleanupPage}
@@ -157,6 +169,12 @@ func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 		var reply schema.CleanupReply
 		if err := cl.Ask(ctx, schema.VerbCleanup, "", req, &reply); err != nil {
 			return err
+		}
+		if !reply.Policy.Removes() && c.MaxAge == nil && len(c.Status) == 0 && !report.Proposed {
+			// Without a policy nothing is removed: the report is a proposal.
+			report.Proposed, report.DryRun = true, true
+			req.Policy, req.DryRun = c.proposed(), true
+			continue
 		}
 		if !reply.Policy.Removes() {
 			return failure.New(failure.Usage, "name an age with --max-age, such as 30d, or give the fleet a policy: "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
@@ -357,11 +375,16 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 	if report.Pending > 0 {
 		pending = output.Plural(report.Pending, "run") + "; the daemon goes on"
 	}
+	proposal, do := "", ""
+	if report.Proposed {
+		proposal = fmt.Sprintf("nothing was removed; fleet %s has no policy, so these are the failed runs older than %d days", report.Fleet, proposedDays)
+		do = a.Prompt.Command(fmt.Sprintf("cleanup --max-age %dd --status failed", proposedDays))
+	}
 	grace := ""
 	if s := report.Policy.GraceSeconds; s > 0 {
 		grace = fmt.Sprintf("%s: runs with newer events are kept", time.Duration(s)*time.Second)
 	}
-	return output.Fields(a.Stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+" old enough",
+	return output.Fields(a.Stdout, "dry run", proposal, "to remove them", do, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+" old enough",
 		removed, output.Plural(report.Removed, "run")+", "+output.Bytes(report.Bytes), "kept", keptText(report),
 		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
