@@ -182,7 +182,7 @@ func (s *State) add(v Verdict) {
 	case *HandoffClosedData:
 		s.handoff(d.HandoffID, "closed", d.By, d.Claimed, d.Reason, d.ChildRun)
 	case *ArtifactAddedData:
-		s.Artifacts = append(s.Artifacts, *d)
+		s.Artifacts = append(s.Artifacts, StateArtifact{ArtifactAddedData: *d, Turn: e.Turn, Time: e.Time})
 	case *ErrorRaisedData:
 		s.Errors = append(s.Errors, *d)
 	case *RunCancelRequestedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:

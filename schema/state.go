@@ -19,14 +19,14 @@ type State struct {
 	// Calls in the order they were recorded.
 	Calls []Call `json:"calls,omitzero"`
 	// Phases in order, with their outputs.
-	Phases      []StatePhase        `json:"phases,omitzero"`
-	Compactions []StateCompaction   `json:"compactions,omitzero"`
-	Waits       []StateWait         `json:"waits,omitzero"`
-	Handoffs    []StateHandoff      `json:"handoffs,omitzero"`
-	Artifacts   []ArtifactAddedData `json:"artifacts,omitzero"`
-	Errors      []ErrorRaisedData   `json:"errors,omitzero"`
-	Limits      []LimitReachedData  `json:"limits,omitzero"`
-	Decisions   []StateDecision     `json:"decisions,omitzero"`
+	Phases      []StatePhase       `json:"phases,omitzero"`
+	Compactions []StateCompaction  `json:"compactions,omitzero"`
+	Waits       []StateWait        `json:"waits,omitzero"`
+	Handoffs    []StateHandoff     `json:"handoffs,omitzero"`
+	Artifacts   []StateArtifact    `json:"artifacts,omitzero"`
+	Errors      []ErrorRaisedData  `json:"errors,omitzero"`
+	Limits      []LimitReachedData `json:"limits,omitzero"`
+	Decisions   []StateDecision    `json:"decisions,omitzero"`
 	// Takeovers are the epochs after the first, in order.
 	Takeovers []RunResumedData `json:"takeovers,omitzero"`
 	Ended     *RunEndedData    `json:"ended,omitzero"`
@@ -170,6 +170,14 @@ type StatePhase struct {
 type StateCompaction struct {
 	ContextCompactedData
 	At   int    `json:"at"`
+	Time string `json:"time,omitzero"`
+}
+
+// StateArtifact is an artifact and where it was made.
+type StateArtifact struct {
+	ArtifactAddedData
+	// Turn that was open; 0 outside any turn.
+	Turn int32  `json:"turn,omitzero"`
 	Time string `json:"time,omitzero"`
 }
 

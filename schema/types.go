@@ -442,7 +442,7 @@ type ArtifactAddedData struct {
 	URI        string `json:"uri,omitzero"`
 	MediaType  string `json:"media_type,omitzero"`
 	Size       int64  `json:"size,omitzero"`
-	// Digest is sha256-<hex> of the content.
+	// Digest is sha256-<hex> of the content: of a text, of the bytes that a text is the base64 of, or of any other value's JSON.
 	Digest string `json:"digest,omitzero"`
 	// Content carries a small artifact itself; a large one moves to the blob store.
 	Content jsontext.Value `json:"content,omitzero"`
