@@ -26,6 +26,7 @@ type cli struct {
 	Export   transfer.ExportCmd `cmd:"" help:"Write a run as a transcript, or its events."`
 	Start    runs.StartCmd      `cmd:"" help:"Hand in a run, for an executor of its agent to work on."`
 	Runs     runs.Cmd           `cmd:"" help:"List, show and watch runs."`
+	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List what a run made, and fetch what is stored of it."`
 	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
 	Settle   runs.SettleCmd     `cmd:"" help:"Decide what became of a tool call in doubt."`
 	Plan     runs.PlanCmd       `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`

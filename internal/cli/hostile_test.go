@@ -63,6 +63,8 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"fleet"}},
 	{access.Operator, true, []string{"doctor"}},
 	{access.Operator, true, []string{"doctor", "--json"}},
+	{access.Operator, true, []string{"artifacts", "hostile"}},
+	{access.Operator, false, []string{"artifacts", "hostile", "--fetch", "DIR/artifacts"}},
 	{access.Operator, false, []string{"import", "ODD.jsonl"}},
 	{access.Operator, false, []string{"import", "ODD"}},
 	{access.Operator, false, []string{"export", "hostile", "--output", "DIR/hostile.json"}}, // elsewhere than on a terminal the bytes stay as they are

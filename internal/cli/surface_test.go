@@ -41,6 +41,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "runs get RUN --full"},
 	{words: "runs show RUN"},
 	{words: "runs history RUN"},
+	{words: "artifacts RUN"},
 	{words: "runs watch RUN", follows: true},
 	{words: "events RUN --all --no-follow"},
 	{words: "conform --run RUN --no-follow"},

@@ -80,6 +80,7 @@ var fuzzed = map[string]string{
 	"internal/conform.Checker.line":         "internal/conform.FuzzRecording",
 	"internal/conform.members":              "internal/conform.FuzzRecording",
 	"internal/conform.Checker.Heartbeat":    "internal/conform.FuzzRecording",
+	"internal/cli/runs.contents":            "internal/cli/runs.FuzzArtifact",
 	"internal/encrypted.Data":               "internal/encrypted.FuzzData",
 	"internal/encrypted.Value":              "internal/encrypted.FuzzData",
 	"internal/encrypted.replaced":           "internal/encrypted.FuzzData",

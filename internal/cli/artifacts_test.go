@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func digestOf(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return "sha256-" + hex.EncodeToString(sum[:])
+}
+
+// listed is an artifact as JSON has it.
+type listed struct {
+	ArtifactID string `json:"artifact_id"`
+	Name       string `json:"name"`
+	Size       int64  `json:"size"`
+	Turn       int32  `json:"turn"`
+	Where      string `json:"where"`
+	File       string `json:"file"`
+	Checked    bool   `json:"checked"`
+	Problem    string `json:"problem"`
+}
+
+// artifacts asks for the artifacts of a run, by their ids.
+func (w *world) artifacts(code int, args ...string) map[string]listed {
+	w.t.Helper()
+	got, out, complaints := w.ask("", "", append([]string{"artifacts", "--json"}, args...)...)
+	require.Equal(w.t, code, got, complaints)
+	var doc struct{ Artifacts []listed }
+	require.NoError(w.t, json.Unmarshal([]byte(out), &doc))
+	byID := make(map[string]listed)
+	for _, a := range doc.Artifacts {
+		byID[a.ArtifactID] = a
+	}
+	return byID
+}
+
+// makes is a run with artifacts of each kind.
+func makes(t *testing.T, more ...schema.ArtifactAddedData) *world {
+	t.Helper()
+	w := &world{waymarktest.Start(t), t}
+	f := w.Fleet("ex-1", nil)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	_, err = run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("Fix it.")}}}})
+	require.NoError(t, err)
+	text := func(s string) json.RawMessage {
+		b, err := json.Marshal(s)
+		require.NoError(t, err)
+		return b
+	}
+	large, picture := strings.Repeat("large ", 100_000), "\x89PNG\x00\xff"
+	for _, d := range append([]schema.ArtifactAddedData{
+		{ArtifactID: "small", Name: "notes/plan.md", MediaType: "text/markdown", Content: []byte(text("# Plan\n")), Digest: digestOf("# Plan\n")},
+		{ArtifactID: "large", Name: "log.txt", MediaType: "text/plain", Content: []byte(text(large)), Digest: digestOf(large)},
+		{ArtifactID: "picture", Name: "login.png", MediaType: "image/png", Content: []byte(text(base64.StdEncoding.EncodeToString([]byte(picture)))), Digest: digestOf(picture)},
+		{ArtifactID: "value", Name: "result.json", Content: []byte(`{"ok":true}`)},
+		{ArtifactID: "link", Name: "pull request", URI: "https://example.com/pulls/12", MediaType: "text/html", Size: 2048},
+		{ArtifactID: "bare"},
+	}, more...) {
+		require.NoError(t, run.Artifact(t.Context(), d))
+	}
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	return w
+}
+
+func TestArtifacts_List_SaysWhatTheyAreAndWhere(t *testing.T) {
+	t.Parallel()
+	w := makes(t)
+	for _, columns := range []string{"80", "100", "200"} {
+		code, out, complaints := w.ask(columns, "", "artifacts", "r1")
+		require.Zero(t, code, complaints)
+		width := map[string]int{"80": 80, "100": 100, "200": 200}[columns]
+		for line := range strings.Lines(out) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), width, line)
+		}
+		require.Regexp(t, `(?m)^notes/plan\.md .* 7 B .*in the run$`, out)
+		require.Regexp(t, `(?m)^log\.txt .* object store$`, out)
+		require.Regexp(t, `(?m)^pull request .*2\.0 KiB .*link: https://example\.com/`, out)
+		require.Regexp(t, `(?m)^bare .*only its name is recorded$`, out)
+	}
+	_, out, _ := w.ask("", "", "artifacts", "r1")
+	require.Regexp(t, `(?m)^notes/plan\.md +text/markdown +7 B +`+digestOf("# Plan\n")[:19]+`… +1 +in the run$`, out)
+	list := w.artifacts(0, "r1")
+	require.Len(t, list, 6)
+	require.Equal(t, listed{ArtifactID: "small", Name: "notes/plan.md", Size: 7, Turn: 1, Where: "event"}, list["small"])
+	require.Equal(t, "object_store", list["large"].Where)
+	require.Equal(t, "link", list["link"].Where)
+	require.Equal(t, "nowhere", list["bare"].Where)
+	_, err := w.Fleet("ex-1", nil).Start(t.Context(), publisher.RunSpec{ID: "r2", Agent: "coder"})
+	require.NoError(t, err)
+	code, out, complaints := w.ask("", "", "artifacts", "r2")
+	require.Zero(t, code)
+	require.Empty(t, out)
+	require.Equal(t, "no artifacts\n", complaints)
+	code, _, complaints = w.ask("", "", "artifacts", "unknown")
+	require.Equal(t, 4, code)
+	require.Contains(t, complaints, "has no run unknown")
+}
+
+func TestArtifacts_Fetch_WritesCheckedContent(t *testing.T) {
+	t.Parallel()
+	w := makes(t)
+	dir := filepath.Join(t.TempDir(), "new", "out")
+	code, out, complaints := w.ask("200", "", "artifacts", "r1", "--fetch", dir)
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `(?m)^pull request .*not fetched: only a link$`, out)
+	for name, want := range map[string]string{
+		"notes_plan.md": "# Plan\n", "log.txt": strings.Repeat("large ", 100_000), "login.png": "\x89PNG\x00\xff", "result.json": `{"ok":true}`,
+	} {
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, want, string(got), name)
+	}
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, files, 4)
+	list := w.artifacts(0, "r1", "--fetch", dir) // once more: the same content is there already
+	require.Equal(t, filepath.Join(dir, "login.png"), list["picture"].File)
+	require.True(t, list["picture"].Checked)
+	require.False(t, list["value"].Checked, "it has no digest")
+	require.Empty(t, list["link"].File)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "log.txt"), []byte("mine"), 0o600))
+	list = w.artifacts(5, "r1", "--fetch", dir)
+	require.Contains(t, list["large"].Problem, "log.txt: file already exists")
+	kept, err := os.ReadFile(filepath.Join(dir, "log.txt"))
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(kept), "no file is overwritten")
+	code, _, complaints = w.ask("", "", "artifacts", "r1", "--fetch", filepath.Join(dir, "log.txt"))
+	require.Equal(t, 1, code)
+	require.Contains(t, complaints, "name a directory that can be written")
+}
+
+func TestArtifacts_FetchHostileOnes_WritesOnlyInTheDirectory(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	dir := filepath.Join(outside, "in")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	target := filepath.Join(outside, "target")
+	require.NoError(t, os.Symlink(target, filepath.Join(dir, "linked")))
+	w := makes(t,
+		schema.ArtifactAddedData{ArtifactID: "up", Name: "../up", Content: []byte(`"x"`)},
+		schema.ArtifactAddedData{ArtifactID: "rooted", Name: filepath.Join(outside, "rooted"), Content: []byte(`"x"`)},
+		schema.ArtifactAddedData{ArtifactID: "device", Name: "NUL.txt", Content: []byte(`"x"`)},
+		schema.ArtifactAddedData{ArtifactID: "linked", Name: "linked", Content: []byte(`"x"`)},
+		schema.ArtifactAddedData{ArtifactID: "twice", Name: "LOG.txt", Content: []byte(`"other"`)},
+		schema.ArtifactAddedData{ArtifactID: "forged", Name: "forged", Content: []byte(`"x"`), Digest: digestOf("y")},
+		schema.ArtifactAddedData{ArtifactID: "odd", Name: "odd", Content: []byte(`"x"`), Digest: "md5-9dd4e461268c8034f5c8564e155c67a6"},
+		schema.ArtifactAddedData{ArtifactID: "gone", Name: "gone", URI: schema.DataRef("r1", strings.Repeat("ab", 32))},
+	)
+	list := w.artifacts(6, "r1", "--fetch", dir)
+	require.Equal(t, filepath.Join(dir, "_._up"), list["up"].File)
+	require.Equal(t, filepath.Join(dir, "_NUL.txt"), list["device"].File)
+	require.Equal(t, filepath.Join(dir, "LOG-2.txt"), list["twice"].File, "log.txt is there, and case does not count everywhere")
+	require.Equal(t, "its content has another digest", list["forged"].Problem)
+	require.Contains(t, list["odd"].Problem, "its digest is not sha256-")
+	require.NotEmpty(t, list["gone"].Problem)
+	require.Contains(t, list["linked"].Problem, "exists")
+	files, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	require.Len(t, files, 1, "nothing was written outside")
+	require.NoFileExists(t, filepath.Join(dir, "forged"))
+	require.FileExists(t, filepath.Join(dir, "notes_plan.md"), "the others are written")
+}
+
+// An object whose content was changed by hand is not written.
+func TestArtifacts_ObjectStoreIsTamperedWith_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := makes(t)
+	js, err := jetstream.New(w.Conn())
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	store, err := js.ObjectStore(ctx, schema.BlobBucket(w.Fleet("ex-1", nil).Name()))
+	require.NoError(t, err)
+	objects, err := store.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, objects, 1)
+	_, err = store.PutString(ctx, objects[0].Name, `"another text"`)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	list := w.artifacts(6, "r1", "--fetch", dir)
+	require.NotEmpty(t, list["large"].Problem)
+	require.NoFileExists(t, filepath.Join(dir, "log.txt"))
+}

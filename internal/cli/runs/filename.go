@@ -1,0 +1,83 @@
+package runs
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// maxFileName is the length of a file's name in bytes, and maxExtension what of it an extension may have. File systems take 255.
+	maxFileName  = 180
+	maxExtension = 20
+)
+
+// reservedNames are the names of devices on Windows, with any extension.
+var reservedNames = map[string]bool{
+	"con": true, "prn": true, "aux": true, "nul": true, "clock$": true, "conin$": true, "conout$": true,
+}
+
+// fileName makes the name of a file of a name that an executor chose. It is one element of a path on every system: no separator, no
+// character that Windows refuses or a terminal obeys, no dot at its begin, no device.
+func fileName(name string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || strings.ContainsRune(`<>:"/\|?*`, r) || !unicode.IsPrint(r) {
+			return '_'
+		}
+		return r
+	}, name)
+	clean = strings.TrimRight(strings.TrimSpace(clean), ". ")
+	if strings.HasPrefix(clean, ".") {
+		clean = "_" + clean[1:]
+	}
+	if base, _, _ := strings.Cut(strings.ToLower(clean), "."); deviceName(strings.TrimRight(base, " ")) {
+		clean = "_" + clean
+	}
+	if len(clean) > maxFileName {
+		extension := path.Ext(clean)
+		if len(extension) > maxExtension {
+			extension = ""
+		}
+		clean = strings.TrimRight(shortened(clean, maxFileName-len(extension)), ". ") + extension
+	}
+	if clean == "" {
+		return "artifact"
+	}
+	return clean
+}
+
+// deviceName reports whether Windows takes a name, in lower case, for a device: COM1 and LPT1 also with digits of another form.
+func deviceName(name string) bool {
+	for _, port := range []string{"com", "lpt"} {
+		if digit, ok := strings.CutPrefix(name, port); ok && utf8.RuneCountInString(digit) == 1 && strings.Contains("0123456789¹²³", digit) {
+			return true
+		}
+	}
+	return reservedNames[name]
+}
+
+// shortened is the begin of a text, of at most so many bytes, without a part of a character at its end.
+func shortened(s string, most int) string {
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
+
+// fileNames gives each artifact a name of its own, also where case does not count: a name that is taken gets a number.
+type fileNames struct{ taken map[string]bool }
+
+func (n *fileNames) of(name string) string {
+	if n.taken == nil {
+		n.taken = make(map[string]bool)
+	}
+	free := fileName(name)
+	extension := path.Ext(free)
+	for i := 2; n.taken[strings.ToLower(free)]; i++ {
+		free = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(fileName(name), extension), i, extension)
+	}
+	n.taken[strings.ToLower(free)] = true
+	return free
+}
