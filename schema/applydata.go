@@ -202,6 +202,7 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 		h.fork(d.Base)
 	}
 	h.Agent, h.Executor, h.Instance = d.Agent, d.Executor, d.Instance
+	h.ModelTier = excerpt(d.ModelTier)
 	if ValidName(d.ResumedFrom) {
 		h.ResumedFrom = d.ResumedFrom
 	}

@@ -231,10 +231,12 @@ type Head struct {
 	Agent    string `json:"agent,omitzero"`
 	Executor string `json:"executor,omitzero"`
 	// Instance of the executor, when it said so; see [Heartbeat].
-	Instance string  `json:"instance,omitzero"`
-	Task     string  `json:"task,omitzero"`
-	ThreadID string  `json:"thread_id,omitzero"`
-	Parent   *Parent `json:"parent,omitzero"`
+	Instance string `json:"instance,omitzero"`
+	// ModelTier is the class of models that the run began with.
+	ModelTier string  `json:"model_tier,omitzero"`
+	Task      string  `json:"task,omitzero"`
+	ThreadID  string  `json:"thread_id,omitzero"`
+	Parent    *Parent `json:"parent,omitzero"`
 	// ResumedFrom names the run that this one continues.
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out.
