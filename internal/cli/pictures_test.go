@@ -21,6 +21,7 @@ var pictures = []struct {
 	world         func(*testing.T) *world
 }{
 	{"show", "runs show fix-login", storied},
+	{"artifacts", "artifacts fix-login", storied},
 	{"stuck", "runs ls --stuck", stalled},
 	{"inbox", "inbox", stalled},
 }

@@ -32,7 +32,7 @@ func storied(t *testing.T) *world {
 	}
 	after := w.Advance
 	f := w.Fleet("ex-1", clock)
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "fix-login", Task: "Fix the login."})
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "fix-login", Task: "Fix the login.", Model: "gpt", ModelTier: "large", Provider: "openai"})
 	require.NoError(t, err)
 	answer := func(run *publisher.Run, took time.Duration, calls ...publisher.ToolCall) *publisher.Turn {
 		turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
@@ -80,7 +80,9 @@ func storied(t *testing.T) *world {
 	asked := make(chan error, 1)
 	go func() {
 		_, err := turn.Tool(t.Context(), deploy, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-			return publisher.ToolResult{Duration: 300 * time.Millisecond}, nil
+			return publisher.ToolResult{Duration: 300 * time.Millisecond}, run.Artifact(t.Context(), schema.ArtifactAddedData{
+				ArtifactID: "patch", Name: "login.patch", MediaType: "text/x-diff", Content: []byte(`"+ cookie"`),
+			})
 		})
 		asked <- err
 	}()
@@ -89,6 +91,9 @@ func storied(t *testing.T) *world {
 	require.NoError(t, second.Input(t.Context(), "fix-login", publisher.Input{InterruptID: "approval.3.d.1", Payload: []byte(`{"decision":"allow"}`), By: "ann"}))
 	require.NoError(t, <-asked)
 	after(time.Second)
+	require.NoError(t, run.Compact(t.Context(), schema.ContextCompactedData{Summary: "The session cookie was lost.", ThroughTurn: 2, TokensBefore: 48_000, TokensAfter: 900}))
+	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "pull", Name: "pull request", URI: "https://example.com/pulls/12"}))
+	require.NoError(t, run.Limit(t.Context(), "turns", 3, 3))
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "The login works again."}))
 	return w
 }
@@ -109,16 +114,51 @@ func TestRunsShow_StoryOfARun(t *testing.T) {
 		require.Regexp(t, `run_tests +█+\S* +\d\S* +failed: `, out)
 		require.Regexp(t, `taken over +by ex-2 \(request\)`, out)
 		require.Regexp(t, `completed +The login works again\.`, out)
+		require.Regexp(t, `(?m)^model +gpt, tier large, openai$`, out)
+		require.Regexp(t, `(?m)^calls decided +\d+ allowed, 1 asked a person$`, out)
+		require.Regexp(t, `(?m)^made +2 artifacts, 1 compaction$`, out)
+		require.Regexp(t, `compacted +turns through 2 in a summary, 48000 tokens to 900\n`, out)
+		require.Regexp(t, `policy +ask about deploy\n`, out)
+		require.Regexp(t, `artifact +login\.patch; text/x-diff; 8 B; in the run\n`, out)
+		require.Regexp(t, `artifact +pull request; link: https://`, out)
+		require.Regexp(t, `limit +reached turns: 3 of 3\n`, out)
+	}
+	for _, columns := range []string{"80", "100", "200"} {
+		code, out, complaints := w.ask(columns, "", "runs", "get", "fix-login")
+		require.Zero(t, code, complaints)
+		require.Regexp(t, `(?m)^model tier +large$`, out)
+		require.Regexp(t, `(?m)^made +2 artifacts, 1 compaction$`, out)
+		require.Regexp(t, `(?m)^limit reached +turns$`, out)
+		code, out, complaints = w.ask(columns, "", "runs", "get", "fix-login", "--view", "state")
+		require.Zero(t, code, complaints)
+		_, record, _ := strings.Cut(out, "DECISION")
+		width := map[string]int{"80": 80, "100": 100, "200": 200}[columns]
+		for line := range strings.Lines(record) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), width, line)
+		}
+		require.Regexp(t, `(?m)^ask +3 +d\b`, record)
+		require.Regexp(t, `(?m)^allow +3 +d\b`, record)
+		require.Regexp(t, `LIMIT REACHED +VALUE +MAXIMUM\nturns +3 +3\n`, record)
+		require.Regexp(t, `(?m)^ +2 +48000 +900 +The session cookie`, record)
+		require.Regexp(t, `(?m)^login\.patch .*in the run$`, record)
 	}
 	code, out, _ := w.ask("", "", "runs", "show", "fix-login", "--json")
 	require.Zero(t, code)
 	var told struct {
 		Turns, Takeovers int
 		Story            []struct{ Kind, What, Detail string }
+		ModelTier        string `json:"model_tier"`
+		Artifacts        int
+		Decisions        struct{ Asked int }
+		Limits           []struct{ Limit string }
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &told))
 	require.Equal(t, 3, told.Turns)
 	require.Equal(t, 1, told.Takeovers)
+	require.Equal(t, "large", told.ModelTier)
+	require.Equal(t, 2, told.Artifacts)
+	require.Equal(t, 1, told.Decisions.Asked)
+	require.Equal(t, "turns", told.Limits[0].Limit)
 	require.NotEmpty(t, told.Story)
 	code, out, _ = w.ask("100", "", "runs", "show", "fix-login", "--turns", "1")
 	require.Zero(t, code)

@@ -284,6 +284,13 @@ func (f *artifact) wherePeople() string {
 	return "only its name is recorded"
 }
 
+func (f *artifact) sizeText() string {
+	if f.Size == 0 {
+		return ""
+	}
+	return output.Bytes(f.Size)
+}
+
 // fetchedPeople is what came of a fetch, for people.
 func (f *artifact) fetchedPeople() string {
 	switch {
@@ -307,7 +314,8 @@ func (c ArtifactsCmd) print(a *base.App, list *artifactList) error {
 		_, err := fmt.Fprintln(a.Stderr, "no artifacts")
 		return err
 	}
-	return output.Table(a.Stdout, c.columns(), artifactRows(list.Artifacts, c.Fetch != ""))
+	columns, rows := withoutEmpty(c.columns(), artifactRows(list.Artifacts, c.Fetch != ""))
+	return output.Table(a.Stdout, columns, rows)
 }
 
 func (c ArtifactsCmd) columns() []output.Column {
@@ -328,17 +336,14 @@ func (c ArtifactsCmd) columns() []output.Column {
 func artifactRows(list []*artifact, fetched bool) [][]string {
 	rows := make([][]string, len(list))
 	for i, f := range list {
-		size, digest, turn := "", f.Digest, ""
-		if f.Size > 0 {
-			size = output.Bytes(f.Size)
-		}
+		digest, turn := f.Digest, ""
 		if short := len("sha256-") + digestDigits; len(digest) > short {
 			digest = digest[:short] + "…"
 		}
 		if f.Turn > 0 {
 			turn = output.Number(f.Turn)
 		}
-		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), f.MediaType, size, digest, turn, f.wherePeople()}
+		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), f.MediaType, f.sizeText(), digest, turn, f.wherePeople()}
 		if fetched {
 			rows[i] = append(rows[i], f.fetchedPeople())
 		}

@@ -89,7 +89,10 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 		return err
 	}
 	if full {
-		return printWhole(a, s)
+		if err := printWhole(a, s); err != nil {
+			return err
+		}
+		return printRecord(a, s)
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {
@@ -113,7 +116,7 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 		}
 		calls[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome), encrypted.Field(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
-	return printBelow(a, []output.Column{
+	if err := printBelow(a, []output.Column{
 		{Title: "turn", Right: true},
 		{Title: "call"},
 		{Title: "occ.", Right: true},
@@ -121,7 +124,10 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 		{Title: "outcome"},
 		{Title: "arguments", Shrinks: true},
 		{Title: "result", Shrinks: true},
-	}, calls)
+	}, calls); err != nil {
+		return err
+	}
+	return printRecord(a, s)
 }
 
 // shortValue is the most of a value of the application's state that is shown, in bytes.

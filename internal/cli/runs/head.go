@@ -87,12 +87,12 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 		output.Plural(h.Counts.ToolCalls, "call"), output.Plural(h.Counts.ToolResults, "result"),
 	}, ", ")
 	fields := []string{
-		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
+		"run", h.Run, "agent", h.Agent, "model tier", h.ModelTier, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),
 		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", output.Number(h.Epoch), "sequence", output.Number(h.Sequence), "turn", turnText(h), "phase", h.Phase,
 		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
-		"counts", counts, "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", tokensText(h.Usage), "last error", lastError,
+		"counts", counts, "made", madeText(h.Counts), "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", tokensText(h.Usage), "last error", lastError,
 		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
 	}

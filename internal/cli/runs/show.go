@@ -44,7 +44,16 @@ type told struct {
 	Turns      int64        `json:"turns"`
 	Calls      int64        `json:"tool_calls"`
 	Takeovers  int          `json:"takeovers"`
-	// WaitedMS is the sum of its waits that are over.
+	// Model, ModelTier and Provider as the run's start named them.
+	Model     string `json:"model,omitzero"`
+	ModelTier string `json:"model_tier,omitzero"`
+	Provider  string `json:"provider,omitzero"`
+	// Decisions about calls, compactions and artifacts are counted. Limits are those that were reached.
+	Decisions   decisionCounts            `json:"decisions,omitzero"`
+	Compactions int64                     `json:"compactions,omitzero"`
+	Artifacts   int64                     `json:"artifacts,omitzero"`
+	Limits      []schema.LimitReachedData `json:"limits,omitzero"`
+	// WaitedMS is how long it waited, one wait after the other.
 	WaitedMS int64   `json:"waited_ms"`
 	Story    []*beat `json:"story"`
 	// Omitted counts the lines that --turns left out.
@@ -96,6 +105,10 @@ func (s *story) told(turns int, now time.Time) *told {
 	t := &told{
 		Run: h.Run, Agent: h.Agent, Status: h.Status, Usage: h.Usage, Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls,
 		Takeovers: len(s.state.Takeovers), Story: s.beats,
+		Decisions: decisionsOf(s.state), Compactions: h.Counts.Compactions, Artifacts: h.Counts.Artifacts, Limits: s.state.Limits,
+	}
+	if d := s.state.Started; d != nil {
+		t.Model, t.ModelTier, t.Provider = d.Model, d.ModelTier, d.Provider
 	}
 	if begun, last := instant(h.StartedAt), instant(h.UpdatedAt); !begun.IsZero() && last.After(begun) {
 		t.DurationMS = last.Sub(begun).Milliseconds()
@@ -142,8 +155,9 @@ func (t *told) print(a *base.App, h *schema.Head, quarantined bool) error {
 		waited = "waited " + span(time.Duration(t.WaitedMS)*time.Millisecond)
 	}
 	if err := output.Fields(a.Stdout,
-		"run", t.Run, "agent", t.Agent, "task", h.Task, "status", headStatus(h, quarantined),
+		"run", t.Run, "agent", t.Agent, "model", t.model(), "task", h.Task, "status", headStatus(h, quarantined),
 		"took", output.Words(append([]string{span(time.Duration(t.DurationMS) * time.Millisecond), waited}, counts...)...), "tokens", tokensText(t.Usage),
+		"calls decided", t.Decisions.text(), "made", madeText(h.Counts),
 	); err != nil {
 		return err
 	}

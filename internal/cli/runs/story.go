@@ -240,14 +240,19 @@ func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 	}
 }
 
-func (s *story) waiting(d *schema.RunWaitingData, turn int32, when string) {
-	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: encrypted.Field(d.Message, d.Refs, "/message")}
-	tool := ""
+// openTool is the tool of the open call with an id, the latest of them.
+func (s *story) openTool(id string) (tool string) {
 	for i := range s.state.Head.OpenCalls {
-		if c := &s.state.Head.OpenCalls[i]; c.ToolCallID == d.ToolCallID {
+		if c := &s.state.Head.OpenCalls[i]; c.ToolCallID == id {
 			tool = c.Name
 		}
 	}
+	return tool
+}
+
+func (s *story) waiting(d *schema.RunWaitingData, turn int32, when string) {
+	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: encrypted.Field(d.Message, d.Refs, "/message")}
+	tool := s.openTool(d.ToolCallID)
 	what := standstill.WaitText(&w, tool)
 	if d.Reason == schema.WaitToolInDoubt {
 		what = "a person must settle " + cmp.Or(tool, d.ToolCallID)
@@ -279,9 +284,9 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 	case *schema.PhaseCompletedData:
 		b.What, b.Detail = "phase", d.Phase+" is completed"
 	case *schema.LimitReachedData:
-		b.Kind, b.What, b.Detail = storyError, "limit", d.Limit+" reached"
+		b.Kind, b.What, b.Detail = storyError, "limit", "reached "+limitText(d)
 	case *schema.ContextCompactedData:
-		b.What, b.Detail = "compacted", "the conversation goes on from a summary"
+		b.What, b.Detail = "compacted", compactionText(d)
 	case *schema.HandoffOfferedData:
 		b.What, b.Detail = "hand-off", joined("offered", d.NextAgent)
 	case *schema.HandoffAcceptedData:
@@ -291,7 +296,8 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 	case *schema.HandoffClosedData:
 		b.What, b.Detail = "hand-off", "closed"
 	case *schema.ArtifactAddedData:
-		b.What, b.Detail = "artifact", d.Name
+		made := artifactOf(&schema.StateArtifact{ArtifactAddedData: *d})
+		b.What, b.Detail = "artifact", joined(cmp.Or(d.Name, d.ArtifactID), d.MediaType, made.sizeText(), made.wherePeople())
 	case *schema.CheckpointMarkedData:
 		b.What, b.Detail = "mark", d.Name
 	case *schema.ErrorRaisedData:
@@ -300,7 +306,7 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 		if d.Decision == schema.DecisionAllow {
 			return
 		}
-		b.What, b.Detail = "policy", joined(d.Decision, d.Policy, d.Reason)
+		b.What, b.Detail = "policy", joined(d.Decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"))
 	case *schema.SignalSentData:
 		b.What, b.Detail = "signal", d.Name
 	default:

@@ -1,0 +1,158 @@
+package runs
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// model is the model that a run began with.
+func (t *told) model() string {
+	tier := ""
+	if t.ModelTier != "" {
+		tier = "tier " + t.ModelTier
+	}
+	return output.Words(t.Model, tier, t.Provider)
+}
+
+// madeText counts a run's artifacts and compactions.
+func madeText(c schema.Counts) string {
+	var list []string
+	for _, n := range []struct {
+		count int64
+		noun  string
+	}{{c.Artifacts, "artifact"}, {c.Compactions, "compaction"}} {
+		if n.count > 0 {
+			list = append(list, output.Plural(n.count, n.noun))
+		}
+	}
+	return output.Words(list...)
+}
+
+// decisionCounts counts the decisions about a run's calls.
+type decisionCounts struct {
+	Allowed int `json:"allowed,omitzero"`
+	Asked   int `json:"asked,omitzero"`
+	Denied  int `json:"denied,omitzero"`
+}
+
+func decisionsOf(s *schema.State) (n decisionCounts) {
+	for i := range s.Decisions {
+		switch s.Decisions[i].Decision {
+		case schema.DecisionAllow:
+			n.Allowed++
+		case schema.DecisionAsk:
+			n.Asked++
+		case schema.DecisionDeny:
+			n.Denied++
+		}
+	}
+	return n
+}
+
+func (n decisionCounts) text() string {
+	var list []string
+	for _, d := range []struct {
+		count int
+		what  string
+	}{{n.Allowed, "allowed"}, {n.Asked, "asked a person"}, {n.Denied, "denied"}} {
+		if d.count > 0 {
+			list = append(list, fmt.Sprint(d.count, " ", d.what))
+		}
+	}
+	return output.Words(list...)
+}
+
+// limitText is a limit with what was reached of it.
+func limitText(d *schema.LimitReachedData) string {
+	switch {
+	case len(d.Value) > 0 && len(d.Maximum) > 0:
+		return fmt.Sprintf("%s: %s of %s", d.Limit, d.Value, d.Maximum)
+	case len(d.Value) > 0:
+		return fmt.Sprintf("%s: %s", d.Limit, d.Value)
+	case len(d.Maximum) > 0:
+		return fmt.Sprintf("%s: at most %s", d.Limit, d.Maximum)
+	}
+	return d.Limit
+}
+
+// compactionText says what a compaction put a summary in place of.
+func compactionText(d *schema.ContextCompactedData) string {
+	through, tokens := "", ""
+	if d.ThroughTurn > 0 {
+		through = fmt.Sprintf("turns through %d in a summary", d.ThroughTurn)
+	}
+	if d.TokensBefore > 0 {
+		tokens = fmt.Sprintf("%d tokens to %d", d.TokensBefore, d.TokensAfter)
+	}
+	return cmp.Or(output.Words(through, tokens), "the conversation goes on from a summary")
+}
+
+// printRecord lists what a run's record holds beside messages and calls: decisions about calls, limits, compactions, artifacts.
+func printRecord(a *base.App, s *schema.State) error {
+	decisions := make([][]string, len(s.Decisions))
+	for i := range s.Decisions {
+		d := &s.Decisions[i]
+		decisions[i] = []string{
+			d.Decision, output.Number(d.Turn), d.ToolCallID, output.Number(max(d.Occurrence, 1)), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"), d.By,
+		}
+	}
+	if err := printBelow(a, []output.Column{
+		{Title: "decision"},
+		{Title: "turn", Right: true},
+		{Title: "call"},
+		{Title: "occ.", Right: true, Drop: 1},
+		{Title: "policy", Shrinks: true},
+		{Title: "why", Shrinks: true},
+		{Title: "by", Drop: 2, Shrinks: true},
+	}, decisions); err != nil {
+		return err
+	}
+	limits := make([][]string, len(s.Limits))
+	for i := range s.Limits {
+		limits[i] = []string{s.Limits[i].Limit, string(s.Limits[i].Value), string(s.Limits[i].Maximum)}
+	}
+	if err := printBelow(a, []output.Column{{Title: "limit reached"}, {Title: "value", Shrinks: true}, {Title: "maximum", Shrinks: true}}, limits); err != nil {
+		return err
+	}
+	compactions := make([][]string, len(s.Compactions))
+	for i := range s.Compactions {
+		c := &s.Compactions[i]
+		compactions[i] = []string{output.Number(c.ThroughTurn), tokenCount(c.TokensBefore), tokenCount(c.TokensAfter), summaryText(c), output.Ago(c.Time, a.Now())}
+	}
+	if err := printBelow(a, []output.Column{
+		{Title: "compacted through turn", Right: true},
+		{Title: "tokens before", Right: true},
+		{Title: "after", Right: true},
+		{Title: "summary", Shrinks: true, Wraps: true},
+		{Title: "when", Drop: 1},
+	}, compactions); err != nil {
+		return err
+	}
+	artifacts := make([]*artifact, len(s.Artifacts))
+	for i := range s.Artifacts {
+		artifacts[i] = artifactOf(&s.Artifacts[i])
+	}
+	return printBelow(a, ArtifactsCmd{}.columns(), artifactRows(artifacts, false))
+}
+
+func tokenCount(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return output.Number(n)
+}
+
+// summaryText is the summary of a compaction, or where it is.
+func summaryText(c *schema.StateCompaction) string {
+	i := slices.IndexFunc(c.Refs, func(r schema.Ref) bool { return r.Path == "/summary" })
+	if i >= 0 && c.Refs[i].KeyID == "" && c.Summary == "" {
+		return "(in the object store, " + output.Bytes(c.Refs[i].Size) + ")"
+	}
+	return encrypted.Field(c.Summary, c.Refs, "/summary")
+}
