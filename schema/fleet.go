@@ -243,14 +243,18 @@ const LiveFormat = 1
 // Live is a run's entry in the live index: what liveness and claims need to know of it without its checkpoint. Derived
 // from the head; it is rewritten when one of its fields changes, which is seldom.
 type Live struct {
-	Format   int               `json:"format"`
-	Run      string            `json:"run"`
-	Agent    string            `json:"agent,omitzero"`
-	Executor string            `json:"executor,omitzero"`
-	Instance string            `json:"instance,omitzero"`
-	Labels   map[string]string `json:"labels,omitzero"`
-	Status   Status            `json:"status"`
-	Epoch    Epoch             `json:"epoch"`
+	Format   int    `json:"format"`
+	Run      string `json:"run"`
+	Agent    string `json:"agent,omitzero"`
+	Executor string `json:"executor,omitzero"`
+	Instance string `json:"instance,omitzero"`
+	// ModelTier as in [Head].
+	ModelTier string            `json:"model_tier,omitzero"`
+	Labels    map[string]string `json:"labels,omitzero"`
+	Status    Status            `json:"status"`
+	// Completion as in [RunSummary]: a run with an open hand-off has an entry after its end, too.
+	Completion Completion `json:"completion,omitzero"`
+	Epoch      Epoch      `json:"epoch"`
 	// RequestID of the takeover that opened the epoch: a claim that is repeated finds the run that it was given by it.
 	RequestID string `json:"request_id,omitzero"`
 	// Stalled and CancelRequested as in [Head].
@@ -318,7 +322,7 @@ func quarantined(status Status, stalled, maxClaims int) bool {
 func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
-		Labels: maps.Clone(h.Labels), Status: h.Status, Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
+		ModelTier: h.ModelTier, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
 		CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
@@ -332,7 +336,7 @@ func LiveOf(h *Head) Live {
 
 // Same reports whether two entries differ in nothing but Since.
 func (l *Live) Same(o *Live) bool {
-	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.Instance == o.Instance && l.Status == o.Status &&
+	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
 		l.StartedAt == o.StartedAt &&
 		slices.Equal(l.Offers, o.Offers) && maps.Equal(l.Labels, o.Labels)

@@ -45,10 +45,16 @@ func TestALiveEntryIsTheSameUntilOneOfItsFieldsChanges(t *testing.T) {
 	a, b := schema.LiveOf(&h), schema.LiveOf(&h)
 	b.Since = "2026-03-01T12:00:06Z"
 	require.True(t, a.Same(&b), "only when it last changed differs")
+	h.Status = schema.StatusCompleted
+	done := schema.LiveOf(&h)
+	h.CompletedBy = "finish"
+	other := schema.LiveOf(&h)
+	require.False(t, done.Same(&other), "how it ended")
 	for name, change := range map[string]func(h *schema.Head){
 		"run":       func(h *schema.Head) { h.Run = "r2" },
 		"agent":     func(h *schema.Head) { h.Agent = "tester" },
 		"executor":  func(h *schema.Head) { h.Executor = "ex-2" },
+		"tier":      func(h *schema.Head) { h.ModelTier = "large" },
 		"instance":  func(h *schema.Head) { h.Instance = "b2" },
 		"label":     func(h *schema.Head) { h.Labels = map[string]string{"team": "red"} },
 		"no labels": func(h *schema.Head) { h.Labels = nil },

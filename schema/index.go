@@ -113,14 +113,14 @@ func SummaryOf(h *Head) RunSummary {
 		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Epoch: h.Epoch, Turn: h.Turn,
 		OpenCalls: len(h.OpenCalls), InDoubt: len(h.InDoubt()), Held: len(h.HeldCalls()), Events: h.Counts.Events, ToolCalls: h.Counts.ToolCalls,
 		Parent: of[0], ResumedFrom: of[1], HandoffOf: of[2], Waits: len(h.Interrupts),
-		Labels: h.Labels, Gapped: !h.Complete(), StartedAt: h.StartedAt, UpdatedAt: h.UpdatedAt, Usage: h.Usage,
+		ModelTier: h.ModelTier, Completion: h.Completion(), Labels: h.Labels, Gapped: !h.Complete(), StartedAt: h.StartedAt, UpdatedAt: h.UpdatedAt, Usage: h.Usage,
 	}
 }
 
 // SummaryOfLive is what an entry of the live index says of a line in a list, for a run whose checkpoint cannot be read.
 func SummaryOfLive(l *Live) RunSummary {
 	return RunSummary{
-		Run: l.Run, Agent: l.Agent, Executor: l.Executor, Status: l.Status, Epoch: l.Epoch, Labels: l.Labels,
+		Run: l.Run, Agent: l.Agent, Executor: l.Executor, Status: l.Status, Completion: l.Completion, Epoch: l.Epoch, ModelTier: l.ModelTier, Labels: l.Labels,
 		StartedAt: l.StartedAt, UpdatedAt: l.Since,
 	}
 }

@@ -237,6 +237,10 @@ type ListRequest struct {
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Held keeps runs with a call that a person must settle, ended runs included; see [Head.HeldCalls].
 	Held bool `json:"held,omitzero"`
+	// ModelTier keeps runs that began with this class of models.
+	ModelTier string `json:"model_tier,omitzero"`
+	// Completion keeps completed runs that ended in one of these ways; empty keeps all runs.
+	Completion []Completion `json:"completion,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
 	// Since and Until keep runs of that time, RFC 3339, Since included and Until not: an ended run's is when the server
@@ -274,12 +278,16 @@ type RunSummary struct {
 	// Overdue counts the work of the run that its executor says takes longer than it may; see [Overdue].
 	Overdue int `json:"overdue,omitzero"`
 	// Quarantined: too many claims made no progress, and nobody is given the run before somebody asks for it by name.
-	Quarantined bool              `json:"quarantined,omitzero"`
-	Labels      map[string]string `json:"labels,omitzero"`
-	Gapped      bool              `json:"gapped,omitzero"`
-	StartedAt   string            `json:"started_at,omitzero"`
-	UpdatedAt   string            `json:"updated_at,omitzero"`
-	Usage       Usage             `json:"usage,omitzero"`
+	Quarantined bool `json:"quarantined,omitzero"`
+	// ModelTier is the class of models that the run began with.
+	ModelTier string `json:"model_tier,omitzero"`
+	// Completion is how a completed run ended.
+	Completion Completion        `json:"completion,omitzero"`
+	Labels     map[string]string `json:"labels,omitzero"`
+	Gapped     bool              `json:"gapped,omitzero"`
+	StartedAt  string            `json:"started_at,omitzero"`
+	UpdatedAt  string            `json:"updated_at,omitzero"`
+	Usage      Usage             `json:"usage,omitzero"`
 }
 
 // ListReply is a page of runs. A list of all its pages has every run once that could be listed from its beginning to its

@@ -253,6 +253,11 @@ func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
 			return nil, badField(fmt.Sprintf("/status/%d", i), fmt.Errorf("status %.40q is none of %v", status, statuses))
 		}
 	}
+	for i, c := range req.Completion {
+		if !slices.Contains(schema.Completions, c) {
+			return nil, badField(fmt.Sprintf("/completion/%d", i), fmt.Errorf("completion %.40q is none of %v", c, schema.Completions))
+		}
+	}
 	filter, err := filterDigest(req)
 	if err != nil {
 		return nil, err
@@ -318,6 +323,9 @@ func (l *listing) read(ctx context.Context) error {
 
 // wantsEnded reports whether runs that have ended are asked for.
 func (l *listing) wantsEnded() bool {
+	if len(l.req.Completion) > 0 && len(l.req.Status) > 0 && !slices.Contains(l.req.Status, schema.StatusCompleted) {
+		return false
+	}
 	return !l.req.Quarantined && (len(l.req.Status) == 0 || slices.ContainsFunc(l.req.Status, schema.Status.Terminal))
 }
 
@@ -356,12 +364,16 @@ func (l *listing) placeShards(ctx context.Context) error {
 }
 
 // matches reports whether a line is one that the request asks for, its time apart.
-func (l *listing) matches(status schema.Status, agent string, labels map[string]string) bool {
-	if len(l.req.Status) > 0 && !slices.Contains(l.req.Status, status) || l.req.Agent != "" && l.req.Agent != agent {
+func (l *listing) matches(r *schema.RunSummary) bool {
+	switch {
+	case len(l.req.Status) > 0 && !slices.Contains(l.req.Status, r.Status),
+		len(l.req.Completion) > 0 && !slices.Contains(l.req.Completion, r.Completion),
+		l.req.Agent != "" && l.req.Agent != r.Agent,
+		l.req.ModelTier != "" && l.req.ModelTier != r.ModelTier:
 		return false
 	}
 	for key, value := range l.req.Labels {
-		if got, ok := labels[key]; !ok || got != value {
+		if got, ok := r.Labels[key]; !ok || got != value {
 			return false
 		}
 	}
@@ -369,12 +381,14 @@ func (l *listing) matches(status schema.Status, agent string, labels map[string]
 }
 
 func (l *listing) matchesHead(h *schema.Head) bool {
-	return l.matches(h.Status, h.Agent, h.Labels) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims)) &&
+	sum := schema.RunSummary{Status: h.Status, Completion: h.Completion(), Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels}
+	return l.matches(&sum) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims)) &&
 		(!l.req.Held || len(h.HeldCalls()) > 0)
 }
 
 func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
-	return l.matches(e.Status, e.Agent, e.Labels) && (!l.req.Quarantined || e.Quarantined(l.svc.cfg.MaxClaims)) &&
+	sum := schema.SummaryOfLive(e)
+	return l.matches(&sum) && (!l.req.Quarantined || e.Quarantined(l.svc.cfg.MaxClaims)) &&
 		(l.since.IsZero() || !started.Before(l.since)) && (l.until.IsZero() || started.Before(l.until))
 }
 

@@ -104,7 +104,8 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 		*h = schema.Head{
 			Fleet: "default", Run: fmt.Sprintf("run-%03d", n), Agent: []string{"alpha", "beta", ""}[random.IntN(3)], Epoch: 1,
 			Status: allStatuses[random.IntN(len(allStatuses))], Labels: map[string]string{"n": fmt.Sprint(random.IntN(4))},
-			Position: schema.Position{Stream: at, ID: "x"}, Stalled: random.IntN(5),
+			Position: schema.Position{Stream: at, ID: "x"}, Stalled: random.IntN(5), ModelTier: []string{"", "small", "large"}[random.IntN(3)],
+			CompletedBy: []string{"", "done"}[random.IntN(2)], Limit: []string{"", "turns"}[random.IntN(2)],
 			StartedAt: schema.FormatTime(began.Add(time.Duration(random.IntN(20)) * time.Minute)),
 			UpdatedAt: schema.FormatTime(began.Add(time.Duration(at) * time.Second)),
 		}
@@ -163,6 +164,16 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 		}},
 		{"label", schema.ListRequest{Labels: map[string]string{"n": "2"}}, func(h *schema.Head) bool { return h.Labels["n"] == "2" }},
 		{"no such label", schema.ListRequest{Labels: map[string]string{"m": "2"}}, func(*schema.Head) bool { return false }},
+		{"tier", schema.ListRequest{ModelTier: "large"}, func(h *schema.Head) bool { return h.ModelTier == "large" }},
+		{"tier of live runs", schema.ListRequest{ModelTier: "small", Status: []schema.Status{"running"}}, func(h *schema.Head) bool { return h.ModelTier == "small" && h.Status == "running" }},
+		{"by a tool", schema.ListRequest{Completion: []schema.Completion{"tool"}}, func(h *schema.Head) bool { return h.Status == "completed" && h.CompletedBy != "" }},
+		{"by no tool", schema.ListRequest{Completion: []schema.Completion{"limit", "executor"}, ModelTier: "small"}, func(h *schema.Head) bool {
+			return h.Status == "completed" && h.CompletedBy == "" && h.ModelTier == "small"
+		}},
+		{"behind a limit", schema.ListRequest{Completion: []schema.Completion{"limit"}, Status: []schema.Status{"completed", "failed"}}, func(h *schema.Head) bool {
+			return h.Status == "completed" && h.CompletedBy == "" && h.Limit != ""
+		}},
+		{"completion of failed runs", schema.ListRequest{Completion: []schema.Completion{"tool"}, Status: []schema.Status{"failed"}}, func(*schema.Head) bool { return false }},
 		{"quarantined", schema.ListRequest{Quarantined: true}, func(h *schema.Head) bool { return h.Status.Claimable() && h.Stalled >= 3 }},
 		{"quarantined and ended", schema.ListRequest{Quarantined: true, Status: []schema.Status{"failed"}}, func(*schema.Head) bool { return false }},
 	} {

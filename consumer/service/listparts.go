@@ -178,13 +178,16 @@ func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery 
 		Floor: max(floor, 1), Before: before, Agent: l.req.Agent, Limit: l.req.Limit,
 		Match: func(e *schema.Ended) bool {
 			// An entry that does not count the held calls is left to the run's checkpoint.
-			return l.matches(e.Status, e.Agent, e.Labels) && (!l.req.Held || e.Held > 0 || e.OpenCalls > 0 || e.Format == 0)
+			return l.matches(&e.RunSummary) && (!l.req.Held || e.Held > 0 || e.OpenCalls > 0 || e.Format == 0)
 		},
 	}
 	for _, s := range l.req.Status {
 		if s.Terminal() {
 			q.Statuses = append(q.Statuses, s)
 		}
+	}
+	if len(l.req.Completion) > 0 {
+		q.Statuses = []schema.Status{schema.StatusCompleted} // the others have none, and are not read
 	}
 	return q
 }

@@ -181,12 +181,12 @@ func claimsText(h *schema.Head, quarantined bool) string {
 
 // endedBy says whether a completed run ended as its completion contract asks.
 func endedBy(h *schema.Head) string {
-	switch {
-	case h.CompletedBy != "":
+	switch h.Completion() {
+	case schema.CompletionTool:
 		return "call " + h.CompletedBy + ", by its completion contract"
-	case h.Status == schema.StatusCompleted && h.Limit != "":
+	case schema.CompletionLimit:
 		return "its executor behind a limit, not a completion contract"
-	case h.Status == schema.StatusCompleted:
+	case schema.CompletionExecutor:
 		return "its executor, not a completion contract"
 	}
 	return ""

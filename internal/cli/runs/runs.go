@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,17 +37,23 @@ const (
 	held        schema.Status = "held"
 )
 
+// tenantLabel is the label of a run that names its tenant.
+const tenantLabel = "tenant"
+
 type lsCmd struct {
-	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
-	Stuck  bool              `help:"Only runs that stand still, and why: the longest first."`
-	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
-	Parent string            `placeholder:"RUN" help:"Only children of this run."`
-	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Since  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, so long ago or later: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
-	Until  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, longer ago than that."`
-	Limit  int               `default:"100" placeholder:"N" help:"At most so many (default: 100)."`
-	All    bool              `help:"List all of them, however many there are; --limit counts for nothing then."`
-	After  string            `placeholder:"PLACE" help:"Go on behind the list before: its next, which --json shows."`
+	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
+	Stuck      bool                `help:"Only runs that stand still, and why: the longest first."`
+	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
+	Tier       string              `placeholder:"NAME" help:"Only runs that began with this class of models."`
+	Tenant     string              `placeholder:"NAME" help:"Only runs of this tenant: those with the label tenant=NAME."`
+	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only completed runs that ended so: tool, by the call that their completion contract asks for; limit, by their executor behind a limit; executor, by its word alone."`
+	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
+	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
+	Since      string              `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, so long ago or later: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
+	Until      string              `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, longer ago than that."`
+	Limit      int                 `default:"100" placeholder:"N" help:"At most so many (default: 100)."`
+	All        bool                `help:"List all of them, however many there are; --limit counts for nothing then."`
+	After      string              `placeholder:"PLACE" help:"Go on behind the list before: its next, which --json shows."`
 }
 
 // Help is the text below the flags.
@@ -55,12 +62,17 @@ func (lsCmd) Help() string {
 		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
 		`When a run ended is when the server stored its last event; when one was started is what its executor said.
 
+Runs are found by status, agent and completion without reading the others. A tier, a tenant and a label are compared with the entry of each ` +
+		`run: where few runs have them, --since keeps the list from reading the whole history.
+
 With --stuck each line is a reason why a run stands still: it waits, a person must settle a call of it, its work takes longer than it may, no ` +
 		`executor has it, its claims make no progress, or it is parked. SINCE is since when that is so; what stands still for longest comes first.
 
 Examples:
   waymark runs ls --stuck
   waymark runs ls --status failed --since 2d
+  waymark runs ls --completion limit,executor --since 7d
+  waymark runs ls --tier large --tenant acme --json
   waymark runs ls --agent coder --label team=blue --all --json`
 }
 
@@ -75,6 +87,21 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 			return failure.New(failure.Usage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined)+", "+string(held), "status %q is not known", s)
 		}
 	}
+	for _, how := range c.Completion {
+		if !slices.Contains(schema.Completions, how) {
+			return failure.New(failure.Usage, "use some of tool, limit, executor", "completion %q is not known", how)
+		}
+	}
+	if c.Tenant != "" {
+		if other, ok := c.Label[tenantLabel]; ok && other != c.Tenant {
+			return failure.New(failure.Usage, "leave one of them out", "--tenant %s does not go with --label %s=%s", c.Tenant, tenantLabel, other)
+		}
+		c.Label = maps.Clone(c.Label)
+		if c.Label == nil {
+			c.Label = make(map[string]string)
+		}
+		c.Label[tenantLabel] = c.Tenant
+	}
 	if c.Limit < 1 {
 		return failure.New(failure.Usage, "use --all for all", "--limit %d is below 1", c.Limit)
 	}
@@ -83,8 +110,8 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 			return err
 		}
 	}
-	if c.Stuck && (len(c.Status) > 0 || c.After != "") {
-		return failure.New(failure.Usage, "leave one of them out", "--stuck does not go with --status and --after")
+	if c.Stuck && (len(c.Status) > 0 || len(c.Completion) > 0 || c.After != "") {
+		return failure.New(failure.Usage, "leave one of them out", "--stuck does not go with --status, --completion and --after")
 	}
 	if c.Parent != "" && (c.Since != "" || c.Until != "") {
 		return failure.New(failure.Usage, "leave one of them out", "--parent does not go with --since and --until")
@@ -102,7 +129,7 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
+	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, ModelTier: c.Tier, Completion: c.Completion, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
 	if c.Stuck {
 		return c.stuck(ctx, a, cl, request)
 	}
