@@ -75,6 +75,18 @@ func (s *State) Joined() []StateMessage {
 	return messages
 }
 
+// JoinedCalls is Joined with the calls that the parts name, by message and part; nil where a part names none.
+func (s *State) JoinedCalls() ([]StateMessage, [][]*Call) {
+	out, named := s.joined()
+	calls := make([][]*Call, len(named))
+	for i := range named {
+		for j := range named[i] {
+			calls[i] = append(calls[i], named[i][j].Call)
+		}
+	}
+	return out, calls
+}
+
 // namedCall is the call that a part names, nil for none. whole: the part has the call's arguments or response itself.
 type namedCall struct {
 	*Call

@@ -103,50 +103,6 @@ func (x *exporter) chatMessages(m *schema.StateMessage) []jsontext.Value {
 	})
 }
 
-// messages are the run's messages, and one for each result that no message carries: an executor may leave
-// it at the result. A trajectory has its own place for those.
-func (x *exporter) messages() []schema.StateMessage {
-	joined := x.s.Joined()
-	if x.f == SWEAgent && x.runFormat() == SWEAgent {
-		return joined
-	}
-	carried := make(map[*schema.Call]bool)
-	last := make(map[int32]int)
-	for i := range joined {
-		m := &joined[i]
-		last[m.Turn] = i
-		for j := range m.Parts {
-			if p := &m.Parts[j]; p.Type == schema.PartToolCallResponse {
-				carried[x.callOf(m, p)] = true
-			}
-		}
-	}
-	behind := make(map[int][]schema.StateMessage)
-	for i := range x.s.Calls {
-		c := &x.s.Calls[i]
-		at, ok := last[c.Turn]
-		if c.Outcome == schema.OutcomeOpen || carried[c] || !ok {
-			continue
-		}
-		if c.Outcome == schema.OutcomeAbandoned && c.Result == nil && c.Error == nil {
-			continue // an answer of null would become a result in an import; without one the call is abandoned again
-		}
-		part := schema.ResponsePart(c.ToolCallID)
-		part.Occurrence, part.Response = c.Occurrence, c.Result
-		behind[at] = append(behind[at], schema.StateMessage{
-			Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{part}}, Turn: c.Turn, Time: c.ClosedAt,
-		})
-	}
-	if len(behind) == 0 {
-		return joined
-	}
-	var out []schema.StateMessage
-	for i := range joined {
-		out = append(append(out, joined[i]), behind[i]...)
-	}
-	return out
-}
-
 // write hands a value and a line feed on.
 func write(w io.Writer, v jsontext.Value) error {
 	_, err := w.Write(append(v, '\n'))
@@ -259,7 +215,7 @@ func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Va
 	}
 	response := ""
 	for i := range joined {
-		if m := &joined[i]; m.Turn == turn && m.Role == schema.RoleAssistant {
+		if m := &joined[i]; m.Turn == turn && m.Role == schema.RoleAssistant && m.EventID != "" {
 			response = textOf(&m.Message)
 			if v := x.actionOf(m); v != nil {
 				action = v
