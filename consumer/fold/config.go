@@ -14,6 +14,14 @@ import (
 // DefaultPurgeAfter is how long events stay in the log after they were sealed.
 const DefaultPurgeAfter = 10 * time.Minute
 
+// Bounds of Config.Linger for a daemon: how often it puts checkpoints of a run that goes on.
+const (
+	DefaultLinger = 20 * time.Millisecond
+	MinLinger     = time.Millisecond
+	// MaxLinger keeps claims, notices to executors and observers of checkpoints within a second of the event.
+	MaxLinger = time.Second
+)
+
 // Config sets how a shard is folded. The zero value of every field but the names means its default.
 type Config struct {
 	// Fleet and Shard to fold. Fleet is required; shards count from 0.
@@ -94,7 +102,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.BatchEvents = cmp.Or(c.BatchEvents, 1024)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
-	c.Linger = cmp.Or(c.Linger, 20*time.Millisecond)
+	c.Linger = cmp.Or(c.Linger, DefaultLinger)
 	c.SealBytes = cmp.Or(c.SealBytes, 256<<10)
 	c.SealEvents = cmp.Or(c.SealEvents, 256)
 	c.SealMaxBytes = cmp.Or(c.SealMaxBytes, 448<<10)

@@ -48,6 +48,7 @@ func limitRows() [][3]string {
 		{"log of a shard (quota)", size(kvstore.DefaultQuotaBytes), "`serve --quota`; half of a smaller disk; full: publishing waits, then `ErrFleetFull`, nothing is dropped"},
 		{"reserve above it, for the daemon's own events", size(kvstore.DefaultReserveBytes), "takeovers and reads work on a full fleet"},
 		{"checkpoints kept per run", fmt.Sprintf("%d (1 to %d)", kvstore.DefaultCheckpointsPerRun, kvstore.MaxCheckpointsPerRun), "`serve --checkpoints`; the last one of a run that has ended, once it is purged"},
+		{"time between two checkpoints of a run", span(fold.DefaultLinger) + ", " + span(fold.MinLinger) + " to " + span(fold.MaxLinger), "`serve --checkpoint-interval`; at once when 1,024 events or 8 MiB wait"},
 		{"events in the log after they were sealed", span(fold.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
 		{"dead letters of one run", size(fold.LetterBurst) + ", then " + size(fold.LetterRate) + " a second", "counted in `waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
 		{"shards", fmt.Sprintf("%d on the embedded server, 1 on a joined one (to %d)", kvstore.LoneShards, kvstore.MaxShards), "`serve --shards`; fewer on a small disk"},

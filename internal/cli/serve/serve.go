@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
@@ -28,6 +29,7 @@ type Cmd struct {
 	NoFold      bool           `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints base.Positive  `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
+	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"Put at most one checkpoint of a run in this time, 1ms to 1s; a recovery has every event all the same (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
 	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on one that is joined). One that exists is changed with waymark shards set."`
 	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
 	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
@@ -80,6 +82,8 @@ func (c Cmd) Validate() error {
 		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
+	case c.Interval < fold.MinLinger || c.Interval > fold.MaxLinger:
+		return fmt.Errorf("--checkpoint-interval %s: use %s to %s", c.Interval, fold.MinLinger, fold.MaxLinger)
 	case c.PurgeAfter == 0:
 		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
 	case c.MaxClaims == 0:
