@@ -26,6 +26,8 @@ var (
 	ErrInputCancelled = errors.New("question was cancelled")
 	// ErrInputExpired is returned by Ask and AwaitInput when no answer came in time.
 	ErrInputExpired = errors.New("question expired without an answer")
+	// ErrPhaseDenied is returned by Phase when a person did not allow the phase; see [PhaseDeniedError]. End the run, or go on without it.
+	ErrPhaseDenied = errors.New("phase was not allowed")
 	// ErrUnknownHandoff is returned for a hand-off that the run has not open.
 	ErrUnknownHandoff = errors.New("run has no such open hand-off")
 	// ErrHandoffTaken is returned when another accepted the hand-off, or it is another offer than the one that was read.

@@ -13,52 +13,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Phase runs work as a phase: phase.started, work, phase.completed with what work returned, written as JSON. A phase
-// that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
-// start. When work fails the phase stays open and the error is returned.
-func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error)) (json.RawMessage, error) {
-	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
-		return r.phaseOutput(ctx, name)
-	}
-	if err := r.Publish(ctx, &schema.PhaseStartedData{Phase: name}, 0); err != nil {
-		return nil, err
-	}
-	value, err := work(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("phase %s of run %s: %w", name, r.id, err)
-	}
-	var output json.RawMessage
-	if value != nil {
-		if output, err = jsonv2.Marshal(value, jsonv2.Deterministic(true)); err != nil {
-			return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
-		}
-	}
-	return output, r.Publish(ctx, &schema.PhaseCompletedData{Phase: name, Output: []byte(output)}, 0)
-}
-
-func (r *Run) phaseOutput(ctx context.Context, name string) (json.RawMessage, error) {
-	if err := r.Flush(ctx); err != nil {
-		return nil, err
-	}
-	var output json.RawMessage
-	var refs []schema.Ref
-	r.View(func(s *schema.State) {
-		for i := range s.Phases {
-			if p := &s.Phases[i]; p.Phase == name {
-				output, refs = []byte(p.Output), p.Refs
-			}
-		}
-	})
-	err := ErrNoContent
-	if !r.ledger.headOnly() {
-		output, err = r.fleet.field(ctx, refs, "/output", output)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
-	}
-	return output, nil
-}
-
 // Compact publishes context.compacted: the model goes on with a summary of the turns through d.ThroughTurn.
 func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error {
 	_, err := r.publish(ctx, draft{data: &d})

@@ -1,0 +1,123 @@
+package publisher
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	jsonv2 "github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// PhaseOption is an option of [Run.Phase].
+type PhaseOption func(*phaseSettings)
+
+type phaseSettings struct {
+	gated   bool
+	message string
+}
+
+// AfterApproval has a phase wait, before it starts, until a person allows it: the run waits, and waymark inbox shows the message. A person is
+// asked once, whichever executor runs the phase: the answer is recorded and counts for the run. [Run.Phase] returns a [*PhaseDeniedError] if the
+// phase is denied, and the errors of [Run.Ask].
+func AfterApproval(message string) PhaseOption {
+	return func(s *phaseSettings) { s.gated, s.message = true, message }
+}
+
+// PhaseDeniedError says that a person did not allow a phase.
+type PhaseDeniedError struct {
+	Run, Phase string
+	// By is who answered, and Reason what they said; both may be empty.
+	By, Reason string
+}
+
+// Error names the phase and the reason.
+func (e *PhaseDeniedError) Error() string {
+	text := fmt.Sprintf("phase %s of run %s: %s", e.Phase, e.Run, ErrPhaseDenied)
+	if e.By != "" {
+		text += " by " + e.By
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Unwrap is [ErrPhaseDenied].
+func (e *PhaseDeniedError) Unwrap() error { return ErrPhaseDenied }
+
+// phaseAllowed asks whether a phase may start.
+func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
+	id := "approval.phase." + name
+	if len(id) > schema.MaxIdentifier {
+		id = "approval.phase." + digestOf(name)
+	}
+	input, err := r.Ask(ctx, schema.RunWaitingData{
+		InterruptID: id, Reason: schema.WaitHumanInput, Message: cmp.Or(message, "May phase "+name+" start?"), ResponseSchema: []byte(approvalSchema),
+	})
+	if err != nil {
+		return fmt.Errorf("approval of phase %s of run %s: %w", name, r.id, err)
+	}
+	if decision, reason := approvalOf(&input); decision != schema.DecisionAllow {
+		return &PhaseDeniedError{Run: r.id, Phase: name, By: cmp.Or(input.Claimed, input.By), Reason: reason}
+	}
+	return nil
+}
+
+// Phase runs work as a phase: phase.started, work, phase.completed with what work returned, written as JSON. A phase
+// that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
+// start. When work fails the phase stays open and the error is returned. With [AfterApproval] a person allows the phase before it starts.
+func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error), options ...PhaseOption) (json.RawMessage, error) {
+	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
+		return r.phaseOutput(ctx, name)
+	}
+	var settings phaseSettings
+	for _, option := range options {
+		option(&settings)
+	}
+	if settings.gated {
+		if err := r.phaseAllowed(ctx, name, settings.message); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.Publish(ctx, &schema.PhaseStartedData{Phase: name}, 0); err != nil {
+		return nil, err
+	}
+	value, err := work(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("phase %s of run %s: %w", name, r.id, err)
+	}
+	var output json.RawMessage
+	if value != nil {
+		if output, err = jsonv2.Marshal(value, jsonv2.Deterministic(true)); err != nil {
+			return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
+		}
+	}
+	return output, r.Publish(ctx, &schema.PhaseCompletedData{Phase: name, Output: []byte(output)}, 0)
+}
+
+func (r *Run) phaseOutput(ctx context.Context, name string) (json.RawMessage, error) {
+	if err := r.Flush(ctx); err != nil {
+		return nil, err
+	}
+	var output json.RawMessage
+	var refs []schema.Ref
+	r.View(func(s *schema.State) {
+		for i := range s.Phases {
+			if p := &s.Phases[i]; p.Phase == name {
+				output, refs = []byte(p.Output), p.Refs
+			}
+		}
+	})
+	err := ErrNoContent
+	if !r.ledger.headOnly() {
+		output, err = r.fleet.field(ctx, refs, "/output", output)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
+	}
+	return output, nil
+}
