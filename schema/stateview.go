@@ -25,19 +25,19 @@ type StateView struct {
 	LeftOut []LeftOut `json:"left_out,omitzero"`
 
 	// The rest as in [State]. An older page has none of it.
-	Started   *RunStartedData     `json:"started,omitzero"`
-	Phases    []StatePhase        `json:"phases,omitzero"`
-	Waits     []StateWait         `json:"waits,omitzero"`
-	Handoffs  []StateHandoff      `json:"handoffs,omitzero"`
-	Artifacts []ArtifactAddedData `json:"artifacts,omitzero"`
-	Errors    []ErrorRaisedData   `json:"errors,omitzero"`
-	Limits    []LimitReachedData  `json:"limits,omitzero"`
-	Decisions []StateDecision     `json:"decisions,omitzero"`
-	Takeovers []RunResumedData    `json:"takeovers,omitzero"`
-	Ended     *RunEndedData       `json:"ended,omitzero"`
-	Values    []StateValue        `json:"values,omitzero"`
-	Signals   []StateSignal       `json:"signals,omitzero"`
-	Unknown   []UnknownEvent      `json:"unknown,omitzero"`
+	Started   *RunStartedData    `json:"started,omitzero"`
+	Phases    []StatePhase       `json:"phases,omitzero"`
+	Waits     []StateWait        `json:"waits,omitzero"`
+	Handoffs  []StateHandoff     `json:"handoffs,omitzero"`
+	Artifacts []StateArtifact    `json:"artifacts,omitzero"`
+	Errors    []ErrorRaisedData  `json:"errors,omitzero"`
+	Limits    []LimitReachedData `json:"limits,omitzero"`
+	Decisions []StateDecision    `json:"decisions,omitzero"`
+	Takeovers []RunResumedData   `json:"takeovers,omitzero"`
+	Ended     *RunEndedData      `json:"ended,omitzero"`
+	Values    []StateValue       `json:"values,omitzero"`
+	Signals   []StateSignal      `json:"signals,omitzero"`
+	Unknown   []UnknownEvent     `json:"unknown,omitzero"`
 }
 
 // MessageView is a message of the conversation, and where it came from.
