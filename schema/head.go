@@ -389,10 +389,12 @@ type SegmentIndex struct {
 	Digest string `json:"digest,omitzero"`
 }
 
-// Checkpoint is the value stored for a run: its head, and where its content lies.
+// Checkpoint is the value stored for a run: its head, where its content lies, and what people are shown.
 type Checkpoint struct {
 	// Format is [CheckpointFormat].
 	Format int `json:"format"`
+	// Overview is for people.
+	Overview Overview `json:"overview,omitzero"`
 	Head
 	Segments SegmentIndex `json:"segments,omitzero"`
 	// Incarnation names the event stream the positions are of: its creation time. Another incarnation means

@@ -191,7 +191,7 @@ func PlanOf(s *State) Plan {
 		Fleet: h.Fleet, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status,
 		Quarantined: h.Quarantined(0), Incomplete: !h.Complete(),
 		From:  PlanPoint{Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn, Position: h.Position, Time: h.UpdatedAt},
-		Epoch: h.Epoch + 1, Turn: planTurn(s), Calls: []PlanCall{}, Reused: []PlanCall{},
+		Epoch: h.Epoch + 1, Turn: h.planTurn(), Calls: []PlanCall{}, Reused: []PlanCall{},
 		Waits: append([]OpenInterrupt{}, h.Interrupts...), PhasesSkipped: append([]string{}, h.CompletedPhases...),
 		PhaseRestarted: h.Phase,
 	}
@@ -204,7 +204,7 @@ func PlanOf(s *State) Plan {
 		}
 	}
 	for i := range h.OpenCalls {
-		p.Calls = append(p.Calls, s.planCall(&h.OpenCalls[i]))
+		p.Calls = append(p.Calls, h.planCall(&h.OpenCalls[i], s))
 	}
 	for i := range s.Turns {
 		t := &s.Turns[i]
@@ -221,30 +221,8 @@ func PlanOf(s *State) Plan {
 	}
 	p.Saved.Tokens = addClamped(p.Saved.Usage.InputTokens, p.Saved.Usage.OutputTokens)
 	p.Saved.DurationMS = addClamped(p.Saved.ModelMS, p.Saved.ToolMS)
-	switch {
-	case h.Status.Terminal():
-		p.Next = PlanEnded
-	case h.CancelRequested:
-		p.Next = PlanCancel
-	case len(h.Interrupts) > 0:
-		p.Next = PlanWait
-	default:
-		p.Next = PlanContinue
-	}
+	p.Next = h.planNext()
 	return p
-}
-
-func planTurn(s *State) PlanTurn {
-	h := &s.Head
-	if !h.TurnOpen {
-		return PlanTurn{Turn: h.Turn + 1, Action: TurnNext}
-	}
-	t := PlanTurn{Turn: h.Turn, Action: TurnRepeat, Messages: h.TurnMessages}
-	called := slices.ContainsFunc(s.Calls, func(c Call) bool { return c.Turn == h.Turn })
-	if h.TurnAnswered || called {
-		t.Action = TurnContinue
-	}
-	return t
 }
 
 func reusedCall(c *Call) PlanCall {
@@ -259,12 +237,15 @@ func reusedCall(c *Call) PlanCall {
 	return p
 }
 
-// planCall says what becomes of an open call once another executor has taken the run over.
-func (s *State) planCall(o *OpenCall) PlanCall {
-	h := &s.Head
+// planCall says what becomes of an open call once another executor has taken the run over. s is the state of the head, or nil where only
+// the head is known: then an own idempotency key and a verify subject are left out, and whether an approval was answered.
+func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 	p := PlanCall{CallKey: o.CallKey, Name: o.Name, Replay: o.Replay, Action: CallRerun}
 	key := o.IdempotencyKey(h.Run)
-	c := s.Call(o.CallKey)
+	var c *Call
+	if s != nil {
+		c = s.Call(o.CallKey)
+	}
 	if c != nil && c.IdempotencyKey != "" {
 		key = c.IdempotencyKey
 	}
@@ -272,8 +253,8 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		p.Action, p.Why = CallAdopt, "the result of the older executor arrived late and is taken"
 		return p
 	}
-	if d := s.Decision(o.CallKey); d != nil && o.Decision != "" && (d.Decision == DecisionDeny || d.Decision == DecisionAsk && o.Requested) {
-		s.planUndecided(&p, d)
+	if o.Decision == DecisionDeny || o.Decision == DecisionAsk && o.Requested {
+		h.planUndecided(&p, o, s)
 		if p.Action == CallRerun {
 			p.IdempotencyKey = key
 		}
@@ -288,14 +269,17 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		p.Why, p.IdempotencyKey = "its tool is pure", key
 	case o.Replay == ReplayIdempotent:
 		p.Why, p.IdempotencyKey = "its tool does nothing twice under the same key", key
-	case o.Replay == ReplayVerify && c != nil && c.VerifySubject != "" && c.VerifySubject != VerifyTranscript:
-		p.Action, p.VerifySubject, p.IdempotencyKey = CallVerify, c.VerifySubject, key
+	case o.Replay == ReplayVerify && verifiable(o, c):
+		p.Action, p.IdempotencyKey = CallVerify, key
+		if c != nil {
+			p.VerifySubject = c.VerifySubject
+		}
 		p.Why = "its tool is asked what became of it; when it cannot tell, a person settles it"
 		p.Commands = SettleCommands(h.Fleet, h.Run, o.CallKey)
 	default:
 		p.Action, p.Commands = CallHold, SettleCommands(h.Fleet, h.Run, o.CallKey)
 		p.Why = "whether it had its effect is not known, and its policy leaves that to a person"
-		if o.Replay == ReplayVerify {
+		if o.Replay == ReplayVerify && c != nil {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"
 		}
 		if c != nil && c.VerifySubject == VerifyTranscript {
@@ -310,17 +294,30 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 	return p
 }
 
+// verifiable reports whether a subject can be asked about a verify call. One that is left to a person counts as none where only the head is
+// known.
+func verifiable(o *OpenCall, c *Call) bool {
+	if c == nil {
+		return !o.Told && !o.Held
+	}
+	return c.VerifySubject != "" && c.VerifySubject != VerifyTranscript
+}
+
 // planUndecided is for a call that nobody allowed: it never ran, whatever its policy.
-func (s *State) planUndecided(p *PlanCall, d *StateDecision) {
-	if d.Decision == DecisionDeny {
+func (h *Head) planUndecided(p *PlanCall, o *OpenCall, s *State) {
+	if o.Decision == DecisionDeny {
 		p.Action, p.Why = CallDeny, "it was denied and has not run"
 		return
 	}
-	for i := range s.Head.Interrupts {
-		if w := &s.Head.Interrupts[i]; w.Reason == WaitToolApproval && w.CallKey() == p.CallKey {
+	for i := range h.Interrupts {
+		if w := &h.Interrupts[i]; w.Reason == WaitToolApproval && w.CallKey() == p.CallKey {
 			p.Action, p.InterruptID, p.Why = CallWait, w.InterruptID, "it has not run and waits for its approval"
 			return
 		}
+	}
+	if s == nil {
+		p.Action, p.Why = CallWait, "it has not run; the answer about its approval is acted on, or a person is asked"
+		return
 	}
 	for i := range slices.Backward(s.Waits) {
 		w := &s.Waits[i]

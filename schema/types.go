@@ -58,6 +58,10 @@ const (
 	CheckpointFinalized = "checkpoint.finalized"
 	RunQuarantined      = "run.quarantined"
 	RunOverdue          = "run.overdue"
+	// TurnCreated, TurnUpdated and TurnFinalized tell the life of a turn; see [TurnLife].
+	TurnCreated   = "turn.created"
+	TurnUpdated   = "turn.updated"
+	TurnFinalized = "turn.finalized"
 	// RunClaimable is the name of a notice: a run waits for an executor, and the one that is told may be given it.
 	RunClaimable = "run.claimable"
 )

@@ -256,9 +256,13 @@ type accepted struct {
 	run string
 	rec schema.Record
 	e   *schema.Event
+	// begun: it begins a call that was told with its answer.
+	begun bool
 	// answer is its data if it is an answer, and calls are those that it requests.
 	answer *schema.TurnAnsweredData
 	calls  []schema.CallKey
+	// turns is what it changed of turns.
+	turns []schema.TurnNotice
 }
 
 // takeChunk folds a chunk into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
@@ -368,10 +372,8 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		s.letters.reject(b, a, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
-		if !v.Begun { // the call was told with its answer
-			answer, _ := v.Data.(*schema.TurnAnsweredData)
-			b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, answer, v.Calls})
-		}
+		answer, _ := v.Data.(*schema.TurnAnsweredData)
+		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, v.Begun, answer, v.Calls, r.turns})
 		b.heed(r, had, &v)
 		if v.Boundary && !s.totals.counted(a.Record.Stream) {
 			s.stats.Boundaries.Add(1)

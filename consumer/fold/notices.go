@@ -2,7 +2,6 @@ package fold
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"strconv"
 	"strings"
@@ -159,9 +158,9 @@ func quarantineReason(h *schema.Head) string {
 	return b.String()
 }
 
-// announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
-// consumes the event stream. Each call is told once, as tool.called: those of an answer behind it, whether they are begun by
-// an event of their own or not.
+// announce says on the observed subjects what was accepted, and behind each event what it changed of turns: in order, at most once. Who must
+// not miss anything consumes the event stream. Each call is told once, as tool.called: those of an answer behind it, whether they are begun
+// by an event of their own or not.
 func (x *announcer) announce(events []accepted) {
 	for i := range events {
 		a := &events[i]
@@ -169,20 +168,52 @@ func (x *announcer) announce(events []accepted) {
 		if schema.NewData(name) == nil {
 			continue
 		}
-		// As it was published, without the instructions to the server.
-		msg := &nats.Msg{Subject: schema.ObservedSubject(x.fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
-		if err := x.nc.PublishMsg(msg); err != nil {
-			x.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("event not announced")
-			return
+		if !a.begun {
+			// As it was published, without the instructions to the server.
+			msg := &nats.Msg{Subject: schema.ObservedSubject(x.fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
+			if err := x.nc.PublishMsg(msg); err != nil {
+				x.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("event not announced")
+				return
+			}
+			if !x.derived(a.run, schema.ToolCalled, requested(a)...) {
+				return
+			}
 		}
-		for _, e := range requested(a) {
-			header, body := e.Encode()
-			if err := x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, schema.ToolCalled, a.run), Header: header, Data: body}); err != nil {
-				x.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("call of an answer not announced")
+		for j := range a.turns {
+			e, err := turnEvent(a, &a.turns[j])
+			if err != nil {
+				x.log.Error().Err(err).Str(logkey.Run, a.run).Msg("notice of a turn cannot be written")
+				continue
+			}
+			if !x.derived(a.run, a.turns[j].Name, e) {
 				return
 			}
 		}
 	}
+}
+
+// derived announces events that the daemon derived from an accepted one. It is false when the connection takes no more.
+func (x *announcer) derived(run, name string, events ...*schema.Event) bool {
+	for _, e := range events {
+		header, body := e.Encode()
+		if err := x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, name, run), Header: header, Data: body}); err != nil {
+			x.log.Debug().Err(err).Str(logkey.Run, run).Str("name", name).Msg("derived event not announced")
+			return false
+		}
+	}
+	return true
+}
+
+// turnEvent is a notice of a turn as an event. All of it comes from the event that changed the turn, so that each fold makes the same.
+func turnEvent(a *accepted, n *schema.TurnNotice) (*schema.Event, error) {
+	body, err := json.Marshal(&n.Data, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", n.Name, err)
+	}
+	return &schema.Event{
+		ID: schema.TurnNoticeID(a.e.ID, n.Name, n.Data.Turn), Source: a.e.Source, Type: schema.TypeOf(n.Name), Subject: a.run, Time: a.e.Time,
+		Epoch: n.Data.Epoch, Turn: n.Data.Turn, TraceParent: a.e.TraceParent, DataContentType: schema.ContentTypeJSON, Data: body,
+	}, nil
 }
 
 // requested are the calls of an answer that can be made, each as an event tool.called. Their ids are the answer's, a slash and the place
@@ -207,18 +238,9 @@ func requested(a *accepted) []*schema.Event {
 			continue // it was read from JSON
 		}
 		events = append(events, &schema.Event{
-			ID: calledID(e.ID, i+1), Source: e.Source, Type: schema.TypeOf(schema.ToolCalled), Subject: e.Subject, Time: e.Time,
+			ID: schema.DerivedID(e.ID, strconv.Itoa(i+1)), Source: e.Source, Type: schema.TypeOf(schema.ToolCalled), Subject: e.Subject, Time: e.Time,
 			Epoch: e.Epoch, Turn: d.Turn, TraceParent: e.TraceParent, DataRef: dataref, DataContentType: schema.ContentTypeJSON, Data: body,
 		})
 	}
 	return events
-}
-
-// calledID is the id of the observed tool.called of a call of an answer. Where it would be too long, a hash stands for the answer's id.
-func calledID(answer string, n int) string {
-	id := fmt.Sprintf("%s/%d", answer, n)
-	if len(id) > schema.MaxIdentifier {
-		id = fmt.Sprintf("sha256-%x/%d", sha256.Sum256([]byte(answer)), n)
-	}
-	return id
 }

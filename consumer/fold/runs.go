@@ -39,7 +39,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	}
 	switch {
 	case trusted:
-		r.head, r.segments, r.lost = c.Head, c.Segments, c.Lost
+		r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
 		r.enter()
 		if s.index.state.Folding {
 			// The index was begun again, perhaps by a term that trusted nothing and got no further than this event: that a run

@@ -13,6 +13,9 @@ import (
 type run struct {
 	id   string
 	head schema.Head
+	// overview is what the checkpoint tells people, and turns is what the last record changed of turns.
+	overview schema.Overview
+	turns    []schema.TurnNotice
 	// segments as the last checkpoint counts them, advanced by sealing.
 	segments schema.SegmentIndex
 	// tailEvents and tailBytes measure what is in the log after the last cut.
@@ -87,6 +90,7 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 		r.cut()
 	}
 	v := r.head.ApplyPrepared(p)
+	r.turns = r.overview.Apply(&r.head, &v)
 	r.lost = replay.StillLost(r.lost, &r.head)
 	if v.Kind == schema.Replayed || v.Kind == schema.Regressed {
 		return v
@@ -131,6 +135,7 @@ func (r *run) cut() {
 func (r *run) erase(fleet, when string) {
 	r.forget()
 	r.head = schema.ErasedHead(fleet, r.id, r.head.Position, when)
+	r.overview = schema.Overview{}
 	r.segments, r.cuts, r.uncut, r.refolded, r.sealed, r.lost = schema.SegmentIndex{}, nil, false, false, nil, nil
 	r.tailEvents, r.tailBytes, r.tailFirst = 0, 0, schema.Position{}
 	r.dirty = true
@@ -151,7 +156,7 @@ func (r *run) forget() {
 
 // checkpoint returns the value to store.
 func (r *run) checkpoint(incarnation string) *schema.Checkpoint {
-	c := &schema.Checkpoint{Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents, Lost: r.lost}
+	c := &schema.Checkpoint{Overview: r.overview.Of(&r.head), Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents, Lost: r.lost}
 	for _, k := range r.cuts {
 		c.TailBytes += k.bytes
 		c.TailEvents += k.events

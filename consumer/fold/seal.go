@@ -302,7 +302,7 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 	if err != nil {
 		return err
 	}
-	fresh.segments, err = replay.Segments(ctx, keys, s.shard.Segments.GetFresh, &fresh.head, r.id,
+	fresh.segments, err = replay.Segments(ctx, keys, s.shard.Segments.GetFresh, &fresh.head, &fresh.overview, r.id,
 		func(rec *schema.Record) { fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID },
 		func(n int, err error) {
 			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.

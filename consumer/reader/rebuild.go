@@ -28,7 +28,7 @@ func (rd *Reader) fromSegments(ctx context.Context, src *Source, run string, o r
 	if err != nil {
 		return nil, err
 	}
-	r.Segments, err = replay.Segments(ctx, keys, get, &r.Head, run, nil, func(n int, err error) {
+	r.Segments, err = replay.Segments(ctx, keys, get, &r.Head, nil, run, nil, func(n int, err error) {
 		// The log may still hold its events; if not, the hole is found there and named.
 		r.unusable = true
 		rd.stats.CorruptSegments.Add(1)

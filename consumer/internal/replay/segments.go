@@ -10,9 +10,10 @@ import (
 )
 
 // Segments folds the segments of a run onto a head, in order, up to the first that is absent or cannot be used; bad gets the
-// number of the latter and why. each, if not nil, gets every record, those of an unusable segment included.
-func Segments(ctx context.Context, keys *schema.Keys, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, run string,
-	each func(*schema.Record), bad func(n int, err error),
+// number of the latter and why. overview, if not nil, follows the head. each, if not nil, gets every record, those of an unusable segment
+// included.
+func Segments(ctx context.Context, keys *schema.Keys, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, overview *schema.Overview,
+	run string, each func(*schema.Record), bad func(n int, err error),
 ) (schema.SegmentIndex, error) {
 	var index schema.SegmentIndex
 	for n := 1; ; n++ {
@@ -23,10 +24,16 @@ func Segments(ctx context.Context, keys *schema.Keys, get func(ctx context.Conte
 		if err != nil {
 			return index, fmt.Errorf("fold segment %d of run %s: %w", n, run, err)
 		}
-		before := head.Clone()
-		info, err := segment(keys, head, run, n, stored, each)
+		before, shown := head.Clone(), schema.Overview{}
+		if overview != nil {
+			shown = overview.Clone()
+		}
+		info, err := segment(keys, head, overview, run, n, stored, each)
 		if err != nil {
 			*head = before
+			if overview != nil {
+				*overview = shown
+			}
 			bad(n, err)
 			return index, nil
 		}
@@ -43,7 +50,7 @@ func Count(index schema.SegmentIndex, info *schema.SegmentInfo, stored int) sche
 }
 
 // segment folds one segment onto a head, which is of no use after an error.
-func segment(keys *schema.Keys, head *schema.Head, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
+func segment(keys *schema.Keys, head *schema.Head, overview *schema.Overview, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil {
 		return info, err
@@ -55,7 +62,10 @@ func segment(keys *schema.Keys, head *schema.Head, run string, n int, stored []b
 		head.Position = schema.Position{} // sequences that damage freed were used again
 	}
 	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-		head.Apply(keys, &rec)
+		v := head.Apply(keys, &rec)
+		if overview != nil {
+			overview.Apply(head, &v)
+		}
 		if each != nil {
 			each(&rec)
 		}

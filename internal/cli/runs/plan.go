@@ -51,28 +51,13 @@ func (c PlanCmd) Run(ctx context.Context, a *base.App) error {
 	})
 }
 
-// nextTexts say what the next executor does.
-var nextTexts = map[string]string{
-	schema.PlanContinue: "an executor takes the run over and goes on with it",
-	schema.PlanWait:     "nothing, before somebody answers; no executor is needed until then",
-	schema.PlanCancel:   "an executor takes the run over and winds it up: its end was asked for",
-	schema.PlanEnded:    "nothing: the run has ended. What follows is for a takeover with reason reopen",
-}
-
-// turnTexts say what becomes of the turn.
-var turnTexts = map[string]string{
-	schema.TurnContinue: "goes on behind what the model answered",
-	schema.TurnRepeat:   "is begun again: the model's answer is not recorded",
-	schema.TurnNext:     "begins: no turn is open",
-}
-
 func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	h := &s.Head
-	next := nextTexts[p.Next]
+	next := schema.NextText(p.Next)
 	if p.Quarantined {
-		next = "nothing: its claims made no progress, and nobody is given it (waymark release)"
+		next = schema.QuarantinedText
 	}
-	turn := fmt.Sprintf("%d %s", p.Turn.Turn, turnTexts[p.Turn.Action])
+	turn := fmt.Sprintf("%d %s", p.Turn.Turn, schema.TurnText(p.Turn.Action))
 	if p.Turn.Action == schema.TurnRepeat && p.Turn.Messages > 0 {
 		turn += fmt.Sprintf("; %s of it %s superseded", output.Plural(p.Turn.Messages, "message"), output.InNumber(p.Turn.Messages, "is", "are"))
 	}

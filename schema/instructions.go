@@ -1,0 +1,147 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Instructions say in words what the next executor of a run does, as a plan does, by what the head alone knows. The plan (see [PlanOf])
+// knows more of each call.
+type Instructions struct {
+	// Next is continue, wait, cancel or ended.
+	Next string `json:"next"`
+	// Lines in words, the most general first.
+	Lines []string `json:"instructions"`
+	// LeftOut counts the calls and waits that have no line.
+	LeftOut int `json:"left_out,omitzero"`
+}
+
+// NextText says in words what the next executor does.
+func NextText(next string) string {
+	switch next {
+	case PlanWait:
+		return "nothing, before somebody answers; no executor is needed until then"
+	case PlanCancel:
+		return "an executor takes the run over and winds it up: its end was asked for"
+	case PlanEnded:
+		return "nothing: the run has ended. What follows is for a takeover with reason reopen"
+	default:
+		return "an executor takes the run over and goes on with it"
+	}
+}
+
+// QuarantinedText says in words what is done with a run in quarantine.
+const QuarantinedText = "nothing: its claims made no progress, and nobody is given it (waymark release)"
+
+// TurnText says in words what becomes of a turn.
+func TurnText(action string) string {
+	switch action {
+	case TurnContinue:
+		return "goes on behind what the model answered"
+	case TurnRepeat:
+		return "is begun again: the model's answer is not recorded"
+	default:
+		return "begins: no turn is open"
+	}
+}
+
+// planNext says what the next executor does with the run.
+func (h *Head) planNext() string {
+	switch {
+	case h.Status.Terminal():
+		return PlanEnded
+	case h.CancelRequested:
+		return PlanCancel
+	case len(h.Interrupts) > 0:
+		return PlanWait
+	default:
+		return PlanContinue
+	}
+}
+
+// planTurn says what becomes of the turn.
+func (h *Head) planTurn() PlanTurn {
+	if !h.TurnOpen {
+		return PlanTurn{Turn: h.Turn + 1, Action: TurnNext}
+	}
+	t := PlanTurn{Turn: h.Turn, Action: TurnRepeat, Messages: h.TurnMessages}
+	if h.TurnAnswered || len(h.TurnCalls) > 0 || slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.Turn == h.Turn }) {
+		t.Action = TurnContinue
+	}
+	return t
+}
+
+// InstructionsOf says what the next executor does with a run. It is pure. Their number and size are bounded.
+func InstructionsOf(h *Head) *Instructions {
+	in := &Instructions{Next: h.planNext(), Lines: make([]string, 0, MaxOverviewLines)}
+	if h.Quarantined(0) {
+		in.line(QuarantinedText)
+	} else {
+		in.line(NextText(in.Next))
+	}
+	if !h.Complete() {
+		in.line("events of the run are missing: a takeover must allow it")
+	}
+	if in.Next != PlanEnded {
+		turn := h.planTurn()
+		in.line(fmt.Sprintf("turn %d %s", turn.Turn, TurnText(turn.Action)))
+		if h.Phase != "" {
+			in.line("phase " + shortName(h.Phase) + " begins again, from its own beginning")
+		}
+	}
+	// Held calls and questions are for people, so they come before what happens by itself.
+	for i := range h.Interrupts {
+		if w := &h.Interrupts[i]; w.Reason != WaitToolInDoubt { // the line of its call says it
+			in.entry(func() string { return h.waitLine(w) })
+		}
+	}
+	for _, held := range []bool{true, false} {
+		for i := range h.OpenCalls {
+			c := &h.OpenCalls[i]
+			switch forPerson := c.Held || !c.Requested && c.Replay == ReplayHold || h.Status.Terminal(); {
+			case forPerson != held, h.Status.Terminal() && c.Told:
+			default:
+				in.entry(func() string { return h.callLine(c) })
+			}
+		}
+	}
+	return in
+}
+
+// waitLine says what the run waits for.
+func (h *Head) waitLine(w *OpenInterrupt) string {
+	return withCommand("waits for "+shortName(w.InterruptID)+" ("+w.Reason+")", "waymark input "+h.Run+" "+ShellWord(w.InterruptID), "waymark input "+h.Run)
+}
+
+// callLine says what becomes of an open call.
+func (h *Head) callLine(o *OpenCall) string {
+	call := fmt.Sprintf("call %s (%s) of turn %d: ", shortName(o.ToolCallID), shortName(o.Name), o.Turn)
+	if h.Status.Terminal() {
+		return withCommand(call+"it has no outcome, and the run has ended", SettleCommand("", h.Run, o.CallKey, ""), "waymark plan "+h.Run)
+	}
+	p := h.planCall(o, nil)
+	text := call + string(p.Action) + ", " + p.Why
+	if p.Action != CallHold {
+		return text
+	}
+	return withCommand(text, SettleCommand("", h.Run, o.CallKey, ""), "waymark plan "+h.Run)
+}
+
+// withCommand adds a command to a line if it fits whole, and else another one: a command that is cut would be another command.
+func withCommand(text, command, instead string) string {
+	if len(text)+len(": ")+len(command) > MaxOverviewLine {
+		command = instead
+	}
+	return shortLine(text, MaxOverviewLine-len(": ")-len(command)) + ": " + command
+}
+
+func (in *Instructions) line(s string) { in.Lines = append(in.Lines, shortLine(s, MaxOverviewLine)) }
+
+// entry adds a line of a call or a wait, if there is room.
+func (in *Instructions) entry(text func() string) {
+	if len(in.Lines) >= MaxOverviewLines {
+		in.LeftOut++
+		return
+	}
+	in.line(text())
+}

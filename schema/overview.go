@@ -1,0 +1,329 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of an [Overview], in bytes and entries.
+const (
+	// MaxOverviewText bounds a text of the turn, and MaxOverviewLine a line of the recovery instructions.
+	MaxOverviewText = 160
+	MaxOverviewLine = 240
+	// MaxOverviewName bounds a name or an id.
+	MaxOverviewName = 64
+	// MaxOverviewCalls bounds the calls of the turn that are named, and MaxOverviewLines the lines of the instructions.
+	MaxOverviewCalls = 4
+	MaxOverviewLines = 6
+)
+
+// TenantLabel is the label of a run that names its tenant.
+const TenantLabel = "tenant"
+
+// Overview is what a checkpoint tells a person beside the head. It is derived from the same events, and only people read it: no recovery
+// and no daemon decides by it. Its texts are cut at the limits above, and have no control characters. What an executor encrypted is not
+// in it.
+type Overview struct {
+	Model     string `json:"model,omitzero"`
+	ModelTier string `json:"model_tier,omitzero"`
+	// Tenant is the run's label of that name; see [TenantLabel].
+	Tenant string `json:"tenant,omitzero"`
+	// Turn is the current turn, or between turns the last one; nil before the first.
+	Turn *TurnOverview `json:"turn,omitzero"`
+	// Recovery says what the next executor does; nil before the run's first event.
+	Recovery *Instructions `json:"recovery,omitzero"`
+}
+
+// TurnOverview is a turn as a checkpoint shows it.
+type TurnOverview struct {
+	TurnLife
+	// Input is the latest message of the turn that is not the model's, and Answer the latest of the model.
+	Input  *Excerpt `json:"input,omitzero"`
+	Answer *Excerpt `json:"answer,omitzero"`
+	// Latest are the latest calls of the turn, in the order in which they were recorded. Calls counts all of them.
+	Latest []CallOverview `json:"latest_calls,omitzero"`
+}
+
+// Excerpt is the beginning of a text.
+type Excerpt struct {
+	// Text, or in parentheses why it is not there: (encrypted), (in the object store).
+	Text string `json:"text"`
+	// Cut is the number of bytes that are left out; 0 for a text that is whole.
+	Cut int64 `json:"cut_bytes,omitzero"`
+}
+
+// CallOverview is a call as a checkpoint shows it.
+type CallOverview struct {
+	Name       string `json:"name"`
+	ToolCallID string `json:"tool_call_id"`
+	Occurrence int    `json:"occurrence,omitzero"`
+	// Outcome is open, returned, failed or abandoned.
+	Outcome Outcome `json:"outcome"`
+}
+
+// storedElsewhere stands for a text that was moved to the object store.
+const storedElsewhere = "(in the object store)"
+
+// Clone returns a copy that shares nothing that [Overview.Apply] changes.
+func (o *Overview) Clone() Overview {
+	c := *o
+	if o.Turn != nil {
+		turn := *o.Turn
+		turn.Latest = slices.Clone(turn.Latest)
+		c.Turn = &turn
+	}
+	return c
+}
+
+// Of returns what a checkpoint of the head stores: the overview with what the head alone says.
+func (o *Overview) Of(h *Head) Overview {
+	c := *o
+	if h.Status != StatusErased {
+		c.Tenant, c.Recovery = shortName(h.Labels[TenantLabel]), InstructionsOf(h)
+	}
+	return c
+}
+
+// Apply follows what the head made of a record, and returns what observers are told of turns. It is pure. h is the head behind the record.
+func (o *Overview) Apply(h *Head, v *Verdict) []TurnNotice {
+	if v.Kind != Applied && v.Kind != Evidence || v.Event == nil {
+		return nil
+	}
+	f := &turnFold{head: h, verdict: v}
+	switch d := v.Data.(type) {
+	case *RunStartedData:
+		o.Model, o.ModelTier = shortName(d.Model), shortName(d.ModelTier)
+		if d.Base != nil {
+			o.takeOver(f)
+			return f.told
+		}
+	case *RunResumedData:
+		if d.To != nil {
+			o.takeOver(f)
+			return f.told
+		}
+	}
+	created := h.Turn != 0 && (o.Turn == nil || h.Turn > o.Turn.Turn)
+	if created {
+		if t := o.Turn; t != nil && !t.Status.Final() {
+			f.abandon(&t.TurnLife)
+			f.count(&t.TurnLife)
+			f.finish(&t.TurnLife, TurnStatusSuperseded)
+		}
+		o.Turn = &TurnOverview{TurnLife: f.begin()}
+	}
+	if o.Turn == nil {
+		return nil
+	}
+	o.Turn.texts(v)
+	f.follow(&o.Turn.TurnLife, created)
+	return f.told
+}
+
+// takeOver begins again with the turn of a base: a fork's own, or the one that a rewind goes back to. The texts of the turn are in the
+// record that the base names.
+func (o *Overview) takeOver(f *turnFold) {
+	if t := o.Turn; t != nil && !t.Status.Final() {
+		f.finish(&t.TurnLife, TurnStatusSuperseded)
+	}
+	o.Turn = nil
+	if f.head.Turn == 0 {
+		return
+	}
+	o.Turn = &TurnOverview{TurnLife: f.takenOver()}
+	if !o.Turn.Status.Final() {
+		f.tell(TurnCreated, &o.Turn.TurnLife)
+	}
+}
+
+// texts takes the texts and calls of an event of the turn.
+func (t *TurnOverview) texts(v *Verdict) {
+	switch d := v.Data.(type) {
+	case *TurnStartedData:
+		if v.Superseded {
+			t.Input, t.Answer = nil, nil
+		}
+		for i := range d.Messages {
+			t.message(&d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
+		}
+	case *TurnEndedData:
+		if d.Turn != t.Turn {
+			return
+		}
+		for i := range d.Messages {
+			t.message(&d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
+		}
+	case *MessageAddedData:
+		if !t.Status.Final() && (v.Event.Turn == 0 || v.Event.Turn == t.Turn) {
+			t.message(&d.Message, d.Refs, "/message")
+		}
+	case *TurnAnsweredData:
+		t.message(&d.Message, d.Refs, "/message")
+		for i := range d.Calls {
+			outcome := OutcomeOpen
+			if d.Calls[i].Error != nil {
+				outcome = OutcomeFailed
+			}
+			t.call(v.Calls[i], d.Calls[i].Name, outcome)
+		}
+	case *ToolCalledData:
+		if !v.Begun && v.Call.Turn == t.Turn {
+			t.call(v.Call, d.Name, OutcomeOpen)
+		}
+	case *ToolReturnedData:
+		t.outcome(v, OutcomeReturned)
+	case *ToolFailedData:
+		t.outcome(v, OutcomeFailed)
+	case *ToolSettledData:
+		switch d.How {
+		case SettledRerun:
+		case SettledAbandoned:
+			t.outcome(v, OutcomeAbandoned)
+		default:
+			t.outcome(v, OutcomeReturned)
+		}
+	}
+	for _, key := range v.Abandoned {
+		t.close(key, OutcomeAbandoned)
+	}
+}
+
+// message takes the text of a message of the turn. One without text (calls and results only) leaves the text before it.
+func (t *TurnOverview) message(m *Message, refs []Ref, at string) {
+	if m.Role == RoleTool || m.Role == RoleSystem {
+		return
+	}
+	text := excerptOf(m, refs, at)
+	switch {
+	case text == nil:
+	case m.Role == RoleAssistant:
+		t.Answer = text
+	default:
+		t.Input = text
+	}
+}
+
+// call adds a call, and leaves the oldest out where there is no room.
+func (t *TurnOverview) call(key CallKey, name string, outcome Outcome) {
+	c := CallOverview{Name: shortName(name), ToolCallID: shortName(key.ToolCallID), Outcome: outcome}
+	if key.Occurrence > 1 {
+		c.Occurrence = key.Occurrence
+	}
+	if len(t.Latest) >= MaxOverviewCalls {
+		t.Latest = slices.Delete(t.Latest, 0, len(t.Latest)-MaxOverviewCalls+1)
+	}
+	t.Latest = append(t.Latest, c)
+}
+
+func (t *TurnOverview) outcome(v *Verdict, outcome Outcome) {
+	if v.Kind == Applied {
+		t.close(v.Call, outcome)
+	}
+}
+
+func (t *TurnOverview) close(key CallKey, outcome Outcome) {
+	if key.Turn != t.Turn {
+		return
+	}
+	id, occurrence := shortName(key.ToolCallID), key.Occurrence
+	if occurrence == 1 {
+		occurrence = 0
+	}
+	for i := range t.Latest {
+		if c := &t.Latest[i]; c.ToolCallID == id && c.Occurrence == occurrence && c.Outcome == OutcomeOpen {
+			c.Outcome = outcome
+			return
+		}
+	}
+}
+
+// excerptOf is the beginning of a message's text, nil for a message without text.
+func excerptOf(m *Message, refs []Ref, at string) *Excerpt {
+	var text strings.Builder
+	cut, found := int64(0), false
+	add := func(s string) {
+		found = true
+		if text.Len() > 0 && s != "" {
+			s = " " + s
+		}
+		head := shorten(s, MaxOverviewText-text.Len())
+		text.WriteString(head)
+		cut += int64(len(s) - len(head))
+	}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		if p.Type != PartText {
+			continue
+		}
+		switch ref := refAbove(refs, fmt.Sprintf("%s/parts/%d/content", at, i)); {
+		case ref != nil && ref.KeyID != "":
+			add(EncryptedText)
+		case ref != nil:
+			add(storedElsewhere)
+		case p.Content != nil:
+			add(*p.Content)
+		}
+	}
+	if !found {
+		return nil
+	}
+	return &Excerpt{Text: harmless(text.String()), Cut: cut}
+}
+
+// refAbove returns the ref of a field or of what it lies in.
+func refAbove(refs []Ref, path string) *Ref {
+	for i := range refs {
+		if rest, ok := strings.CutPrefix(path, refs[i].Path); ok && (rest == "" || rest[0] == '/') {
+			return &refs[i]
+		}
+	}
+	return nil
+}
+
+// shorten cuts a text at a character boundary.
+func shorten(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	limit = max(limit, 0)
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
+// shortLine is a text of at most a limit, which ends with an ellipsis if it was cut.
+func shortLine(s string, limit int) string {
+	if len(s) > limit {
+		s = shorten(s, limit-len("…")) + "…"
+	}
+	return harmless(s)
+}
+
+func shortName(s string) string { return shortLine(s, MaxOverviewName) }
+
+// harmless puts a space in place of each control character: a terminal shows what stands there, and in JSON a byte takes two at most.
+func harmless(s string) string {
+	if !strings.ContainsFunc(s, isForbidden) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if isForbidden(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// DerivedID is the id of what is derived from an event, by a suffix that names it. Where it would be too long, a hash stands for the
+// event's id.
+func DerivedID(event, suffix string) string {
+	id := event + "/" + suffix
+	if len(id) > MaxIdentifier {
+		id = fmt.Sprintf("sha256-%x/%s", sha256.Sum256([]byte(event)), suffix)
+	}
+	return id
+}

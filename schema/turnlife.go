@@ -1,0 +1,279 @@
+package schema
+
+import (
+	"slices"
+	"strconv"
+)
+
+// TurnStatus is where a turn is in its life.
+type TurnStatus string
+
+// Statuses of a turn. All but open and answered are final.
+const (
+	// TurnStatusOpen: the turn has begun, and the model's answer is not recorded.
+	TurnStatusOpen TurnStatus = "open"
+	// TurnStatusAnswered: the model's answer is recorded, and calls of it have no outcome yet.
+	TurnStatusAnswered TurnStatus = "answered"
+	// TurnStatusCompleted: the turn has ended, or its run has while the turn was open.
+	TurnStatusCompleted TurnStatus = "completed"
+	// TurnStatusFailed: the turn ended with an error, or its run failed while the turn was open.
+	TurnStatusFailed TurnStatus = "failed"
+	// TurnStatusCancelled: the run was cancelled while the turn was open.
+	TurnStatusCancelled TurnStatus = "cancelled"
+	// TurnStatusSuperseded: a later turn began while this one was open, or a rewind left it behind.
+	TurnStatusSuperseded TurnStatus = "superseded"
+)
+
+// Final reports whether the turn is over.
+func (s TurnStatus) Final() bool { return s != TurnStatusOpen && s != TurnStatusAnswered }
+
+// TurnLife is the life of one turn up to an event: what its notices say, and what a checkpoint says of the current one.
+type TurnLife struct {
+	// Turn from 1.
+	Turn int32 `json:"turn"`
+	// Status is open, answered, completed, failed, cancelled or superseded.
+	Status TurnStatus `json:"status"`
+	// Purpose as turn.started has it: work or recovery.
+	Purpose string `json:"purpose,omitzero"`
+	// Epoch of the executor that has the turn, or had it last.
+	Epoch Epoch `json:"epoch"`
+	// Attempts counts how often the turn was started.
+	Attempts int `json:"attempts"`
+	// StartedAt and EndedAt are times of events. EndedAt is empty while the turn is open.
+	StartedAt string `json:"started_at,omitzero"`
+	EndedAt   string `json:"ended_at,omitzero"`
+	// Changes counts the notices of the turn from 1: a subscriber that misses a number has missed a notice.
+	Changes int64 `json:"changes"`
+	// Messages of the turn up to its end, without those that a repeat of the turn superseded.
+	Messages int64          `json:"messages,omitzero"`
+	Calls    TurnCallCounts `json:"calls,omitzero"`
+	// Error is the last one of the turn: of the turn itself, of one of its calls, or raised in it. Its texts are cut.
+	Error *Error `json:"error,omitzero"`
+}
+
+// TurnCallCounts counts the calls of a turn.
+type TurnCallCounts struct {
+	// Recorded calls, whatever became of them.
+	Recorded int64 `json:"recorded"`
+	// Open calls have no outcome. Begun and InDoubt are among them.
+	Open    int64 `json:"open,omitzero"`
+	Begun   int64 `json:"begun,omitzero"`
+	InDoubt int64 `json:"in_doubt,omitzero"`
+	// Returned calls have a result, that of a settlement included.
+	Returned int64 `json:"returned,omitzero"`
+	Failed   int64 `json:"failed,omitzero"`
+	// Abandoned calls were settled without a result, or were not begun before the turn or the run ended.
+	Abandoned int64 `json:"abandoned,omitzero"`
+}
+
+// TurnNotice says that a turn's life changed with an event. It is derived, and in no log.
+type TurnNotice struct {
+	// Name is turn.created, turn.updated or turn.finalized.
+	Name string
+	Data TurnData
+}
+
+// TurnData is the data of turn.created, turn.updated and turn.finalized, which the daemon tells observers.
+type TurnData struct {
+	// Run id.
+	Run   string `json:"run"`
+	Agent string `json:"agent,omitzero"`
+	TurnLife
+	// Event is the name of the event that changed the turn, such as tool.returned, and Position its place in the log.
+	Event    string   `json:"event"`
+	Position Position `json:"position"`
+}
+
+// TurnNoticeID is the id of a notice: the same whenever the same event is folded, on every daemon.
+func TurnNoticeID(event, name string, turn int32) string {
+	return DerivedID(event, strconv.Itoa(int(turn))+"."+name)
+}
+
+// turnFold follows the life of the current turn over one event.
+type turnFold struct {
+	head    *Head
+	verdict *Verdict
+	told    []TurnNotice
+}
+
+// tell adds a notice, and counts it as a change of the turn.
+func (f *turnFold) tell(name string, l *TurnLife) {
+	l.Changes++
+	f.told = append(f.told, TurnNotice{Name: name, Data: TurnData{
+		Run: f.head.Run, Agent: f.head.Agent, TurnLife: *l, Event: f.verdict.Event.Name(), Position: f.head.Position,
+	}})
+}
+
+// finish ends a turn and tells of it.
+func (f *turnFold) finish(l *TurnLife, status TurnStatus) {
+	l.Status, l.EndedAt = status, f.verdict.Event.Time
+	f.tell(TurnFinalized, l)
+}
+
+// count counts the open calls of the turn.
+func (f *turnFold) count(l *TurnLife) {
+	l.Calls.Open, l.Calls.Begun, l.Calls.InDoubt = 0, 0, 0
+	for i := range f.head.OpenCalls {
+		c := &f.head.OpenCalls[i]
+		if c.Turn != l.Turn {
+			continue
+		}
+		l.Calls.Open++
+		if !c.Requested {
+			l.Calls.Begun++
+		}
+		if c.InDoubt {
+			l.Calls.InDoubt++
+		}
+	}
+}
+
+// abandon counts the requested calls of the turn that the event closed without an outcome.
+func (f *turnFold) abandon(l *TurnLife) {
+	for _, key := range f.verdict.Abandoned {
+		if key.Turn == l.Turn {
+			l.Calls.Abandoned++
+		}
+	}
+}
+
+// begin returns the life of the head's turn at its first event.
+func (f *turnFold) begin() TurnLife {
+	h := f.head
+	l := TurnLife{Turn: h.Turn, Status: TurnStatusOpen, Purpose: h.TurnPurpose, Epoch: h.Epoch, Attempts: 1, StartedAt: f.verdict.Event.Time}
+	if h.TurnAnswered {
+		l.Status = TurnStatusAnswered
+	}
+	return l
+}
+
+// takenOver returns the life of a turn that the head took over from a base, by a fork or a rewind. What became of its closed calls the base
+// does not say.
+func (f *turnFold) takenOver() TurnLife {
+	l := f.begin()
+	f.count(&l)
+	l.Calls.Recorded, l.Messages = l.Calls.Open+int64(len(f.head.TurnCalls)), f.head.TurnMessages
+	if !f.head.TurnOpen {
+		l.Status, l.StartedAt = TurnStatusCompleted, ""
+	}
+	return l
+}
+
+// follow changes the life of the current turn by an event that the head has applied. created says that it is the turn's first.
+func (f *turnFold) follow(l *TurnLife, created bool) {
+	h, v := f.head, f.verdict
+	was := *l
+	if !was.Status.Final() {
+		l.Epoch = h.Epoch
+	}
+	switch d := v.Data.(type) {
+	case *TurnStartedData:
+		if v.Superseded {
+			l.Attempts++
+			l.Status, l.Purpose, l.StartedAt, l.Error = TurnStatusOpen, h.TurnPurpose, v.Event.Time, nil
+		}
+	case *TurnAnsweredData:
+		l.Status = TurnStatusAnswered
+		l.Calls.Recorded += int64(len(d.Calls))
+		for i := range d.Calls {
+			if failed := d.Calls[i].Error; failed != nil {
+				l.Calls.Failed++
+				l.Error = shownError(failed, d.Refs, "/calls/"+strconv.Itoa(i)+"/error/message")
+			}
+		}
+	case *ToolCalledData:
+		if !v.Begun && v.Call.Turn == l.Turn {
+			l.Calls.Recorded++
+		}
+	case *ToolReturnedData:
+		if v.Kind == Applied && v.Call.Turn == l.Turn {
+			l.Calls.Returned++
+		}
+	case *ToolFailedData:
+		if v.Kind == Applied && v.Call.Turn == l.Turn {
+			l.Calls.Failed++
+			l.Error = shownError(&d.Error, d.Refs, "/error/message")
+		}
+	case *ToolSettledData:
+		switch {
+		case v.Call.Turn != l.Turn || d.How == SettledRerun:
+		case d.How == SettledAbandoned:
+			l.Calls.Abandoned++
+		default:
+			l.Calls.Returned++
+		}
+	case *ErrorRaisedData:
+		if !was.Status.Final() && (d.Turn == 0 || d.Turn == l.Turn) {
+			l.Error = shownError(&d.Error, d.Refs, "/error/message")
+		}
+	case *TurnEndedData:
+		if d.Turn == l.Turn && d.Error != nil {
+			l.Error = shownError(d.Error, d.Refs, "/error/message")
+			if was.Status.Final() {
+				l.Status = TurnStatusFailed // it had ended with the last outcome of its calls
+			}
+		}
+	case *RunEndedData:
+		if d.Error != nil && !was.Status.Final() {
+			l.Error = shownError(d.Error, d.Refs, "/error/message")
+		}
+	}
+	if h.TurnOpen {
+		l.Messages = h.TurnMessages
+	}
+	f.abandon(l)
+	f.count(l)
+	f.conclude(l, &was, created)
+}
+
+// conclude tells what came of the event for the turn.
+func (f *turnFold) conclude(l, was *TurnLife, created bool) {
+	final := TurnStatus("")
+	switch d := f.verdict.Data.(type) {
+	case *TurnEndedData:
+		if final = TurnStatusCompleted; d.Error != nil {
+			final = TurnStatusFailed
+		}
+	case *RunEndedData:
+		switch f.head.Status {
+		case StatusFailed:
+			final = TurnStatusFailed
+		case StatusCancelled:
+			final = TurnStatusCancelled
+		default:
+			final = TurnStatusCompleted
+		}
+	default:
+		if f.verdict.Over {
+			final = TurnStatusCompleted
+		}
+	}
+	if created {
+		f.tell(TurnCreated, l)
+	}
+	switch {
+	case was.Status.Final() && f.head.TurnOpen && !f.head.Status.Terminal(): // the run was reopened
+		l.Status, l.EndedAt, l.Epoch = TurnStatusOpen, "", f.head.Epoch
+		if f.head.TurnAnswered {
+			l.Status = TurnStatusAnswered
+		}
+		f.tell(TurnCreated, l)
+	case !was.Status.Final() && final != "":
+		f.finish(l, final)
+	case created, *l == *was:
+	case was.Status.Final():
+		f.tell(TurnFinalized, l)
+	default:
+		f.tell(TurnUpdated, l)
+	}
+}
+
+// shownError is an error as a checkpoint has it: its texts cut, and none that is encrypted.
+func shownError(e *Error, refs []Ref, path string) *Error {
+	return &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, path), Code: excerpt(e.Code), Retryable: e.Retryable}
+}
+
+// TurnNotices are the names of the notices of a turn's life.
+func TurnNotices() []string { return slices.Clone(turnNotices) }
+
+var turnNotices = []string{TurnCreated, TurnUpdated, TurnFinalized}
