@@ -52,15 +52,16 @@ func ordinaryRun(tb testing.TB, turns int, yield func(*schema.Record)) {
 }
 
 func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
-	h := schema.NewHead("default", "run-01hq3v8j5k")
+	h, shown := schema.NewHead("default", "run-01hq3v8j5k"), schema.Overview{}
 	largest, events := 0, 0
 	ordinaryRun(t, 2000, func(rec *schema.Record) {
 		v := h.Apply(schema.NoKeys, rec)
 		require.Equal(t, schema.Applied, v.Kind)
+		shown.Apply(&h, &v)
 		events++
 		if events%7 == 0 || h.TurnOpen && events%5 == 0 {
 			b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
-				Head: h, Incarnation: "2026-03-01T12:00:00.123456789Z", TailBytes: 123456,
+				Overview: shown.Of(&h), Head: h, Incarnation: "2026-03-01T12:00:00.123456789Z", TailBytes: 123456,
 				Segments: schema.SegmentIndex{Count: 50, Bytes: 20 << 20, Events: 13000, Last: h.Position, Digest: h.Digest},
 			})
 			require.NoError(t, err)
@@ -120,7 +121,12 @@ func forgedBase(t *testing.T, letter string, forge func(h *schema.Head, text str
 
 func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	t.Helper()
-	h := schema.NewHead("f", strings.Repeat("r", schema.MaxName))
+	h, shown := schema.NewHead("f", strings.Repeat("r", schema.MaxName)), schema.Overview{}
+	fold := func(rec *schema.Record) schema.Verdict {
+		v := h.Apply(schema.NoKeys, rec)
+		shown.Apply(&h, &v)
+		return v
+	}
 	w := schema.Writer{Fleet: "f", Run: h.Run, Executor: strings.Repeat("e", schema.MaxName), Epoch: 1}
 	at := newTestRun(t).now().Add(123456789)
 	n := schema.StreamSequence(1 << 60)
@@ -132,7 +138,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		n++
 		header, body := e.Encode()
 		rec := schema.NewRecord(n, header, body)
-		return h.Apply(schema.NoKeys, &rec)
+		return fold(&rec)
 	}
 	// Every quote takes two bytes in JSON; a control character in free text takes six.
 	id := func(i int) string { return fmt.Sprintf("%04d%s", i, strings.Repeat(`"`, schema.MaxIdentifier-4)) }
@@ -142,7 +148,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		labels[fmt.Sprintf("%02d%s", i, strings.Repeat("\x01", schema.MaxLabelKey-2))] = free[:schema.MaxLabelValue]
 	}
 	started := &schema.RunStartedData{
-		Agent: strings.Repeat("a", schema.MaxName), Executor: w.Executor, Task: free, ThreadID: id(1), Labels: labels,
+		Agent: strings.Repeat("a", schema.MaxName), Executor: w.Executor, Task: free, ThreadID: id(1), Labels: labels, Model: free, ModelTier: free,
 		Parent: &schema.Parent{Run: h.Run, ToolCallID: id(1)}, Instance: strings.Repeat("i", schema.MaxName), ResumedFrom: h.Run,
 		Handoff: &schema.HandoffSource{Run: h.Run, HandoffID: id(1), OfferHash: strings.Repeat("0", 64)},
 	}
@@ -162,12 +168,12 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		header, body := e.Encode()
 		n++
 		rec := schema.NewRecord(n, header, body)
-		h.Apply(schema.NoKeys, &rec)
+		fold(&rec)
 		e = &schema.Event{ID: "x" + id(i)[1:], Source: "urn:x", Type: "x", Epoch: schema.Epoch(1<<30 + i)}
 		header, body = e.Encode()
 		n++
 		rec = schema.NewRecord(n, header, body)
-		require.Equal(t, schema.ReasonEpochAhead, h.Apply(schema.NoKeys, &rec).Reason)
+		require.Equal(t, schema.ReasonEpochAhead, fold(&rec).Reason)
 	}
 	control := func(d schema.Data) schema.Verdict {
 		n++
@@ -179,7 +185,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		require.NoError(t, err)
 		header, body := e.Encode()
 		rec := schema.NewRecord(n, header, body)
-		return h.Apply(schema.NoKeys, &rec)
+		return fold(&rec)
 	}
 	handoffs := 0
 	for i := range schema.MaxHandoffs + 3 {
@@ -207,6 +213,10 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	for i := range schema.MaxOpenCalls {
 		require.Equal(t, schema.Applied, apply(&schema.ToolDecidedData{ToolCallID: short(i), Decision: schema.DecisionDeny}, 1<<30).Kind)
 	}
+	// The texts that people are shown, as long as they come.
+	apply(&schema.MessageAddedData{Message: userMessage(strings.Repeat(`"`, 5000))}, 1<<30)
+	apply(&schema.MessageAddedData{Message: assistantMessage(schema.Text(strings.Repeat(`"`, 5000)))}, 1<<30)
+	apply(&schema.ErrorRaisedData{Error: failure, Turn: 1 << 30}, 1<<30)
 	require.Equal(t, schema.Applied, control(&schema.RunResumedData{
 		Executor: w.Executor, Instance: h.Instance, Reason: "claim", RequestID: id(1),
 		From: schema.From{Epoch: 1, Sequence: h.Sequence, Digest: h.Digest},
@@ -220,8 +230,9 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	require.Len(t, h.Interrupts, schema.MaxInterrupts)
 	require.Len(t, h.Handoffs, schema.MaxHandoffs)
 	require.Len(t, h.CompletedPhases, schema.MaxCompletedPhases)
+	require.NotNil(t, shown.Turn.Answer)
 	b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
-		Head: h, Incarnation: schema.FormatTime(at), TailBytes: 1 << 62, TailEvents: 1 << 62,
+		Overview: shown.Of(&h), Head: h, Incarnation: schema.FormatTime(at), TailBytes: 1 << 62, TailEvents: 1 << 62,
 		Segments: schema.SegmentIndex{Count: 1 << 60, Bytes: 1 << 62, Events: 1 << 62, Last: h.Position, Digest: h.Digest},
 	})
 	require.NoError(t, err)

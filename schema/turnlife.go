@@ -268,9 +268,9 @@ func (f *turnFold) conclude(l, was *TurnLife, created bool) {
 	}
 }
 
-// shownError is an error as a checkpoint has it: its texts cut, and none that is encrypted.
+// shownError is an error as people are shown it: its texts cut, and none that is encrypted.
 func shownError(e *Error, refs []Ref, path string) *Error {
-	return &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, path), Code: excerpt(e.Code), Retryable: e.Retryable}
+	return &Error{Type: shortName(e.Type), Message: shortLine(shown(e.Message, refs, path), MaxOverviewText), Code: shortName(e.Code), Retryable: e.Retryable}
 }
 
 // TurnNotices are the names of the notices of a turn's life.

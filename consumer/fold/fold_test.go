@@ -275,14 +275,23 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 	x := w.Writer("run-1")
 	x.Start()
 	x.TurnOf(10)
-	want := []string{"run.started", "turn.started", "tool.called", "tool.returned", "turn.ended"}
-	for i, name := range want {
+	// Behind each event stands what it changed of the turn.
+	want := []string{
+		"run.started", "turn.started", "turn.created", "tool.called", "turn.updated", "tool.returned", "turn.updated", "turn.ended", "turn.finalized",
+	}
+	sequence := schema.Sequence(0)
+	for _, name := range want {
 		select {
 		case m := <-seen:
 			require.Equal(t, schema.ObservedSubject("default", name, "run-1"), m.Subject)
 			e, err := schema.Decode(m.Header, m.Data)
 			require.NoError(t, err)
-			require.Equal(t, schema.Sequence(i+1), e.Sequence)
+			if e.Sequence == 0 {
+				require.Equal(t, schema.TurnNoticeID(schema.PositionOf(&x.Acked[sequence-1]).ID, name, 1), e.ID, "derived of the event before it")
+				continue
+			}
+			sequence++
+			require.Equal(t, sequence, e.Sequence)
 		case <-time.After(time.Minute):
 			require.FailNow(t, "not observed", name)
 		}
@@ -315,12 +324,19 @@ func TestEachCallOfAnAnswerIsObservedOnce(t *testing.T) {
 	x.Publish(&schema.ToolReturnedData{ToolCallID: "c2"}, 1)
 	x.Publish(&schema.ToolReturnedData{ToolCallID: "c2"}, 1)
 	var calls []schema.ToolCalledData
-	for _, name := range []string{"run.started", "turn.answered", "tool.called", "tool.called", "tool.called", "tool.returned", "tool.returned", "tool.returned"} {
+	for _, name := range []string{
+		"run.started", "turn.answered", "tool.called", "tool.called", "tool.called", "turn.created", "turn.updated", "tool.returned", "turn.updated",
+		"tool.returned", "turn.updated", "tool.returned", "turn.finalized",
+	} {
 		select {
 		case m := <-seen:
 			require.Equal(t, schema.ObservedSubject("default", name, "run-1"), m.Subject)
 			e, err := schema.Decode(m.Header, m.Data)
 			require.NoError(t, err)
+			if strings.HasPrefix(name, "turn.") && name != schema.TurnAnswered {
+				require.Equal(t, int32(1), e.Turn)
+				continue
+			}
 			data, err := schema.ParseData(e)
 			require.NoError(t, err)
 			if d, ok := data.(*schema.ToolCalledData); ok {

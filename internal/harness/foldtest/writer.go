@@ -94,9 +94,16 @@ func Noise(n int, seed int64) []byte {
 
 // Model folds what was acknowledged, without any of the machinery under test but the pure fold.
 func (x *Writer) Model() schema.Head {
-	h := schema.NewHead("default", x.Run.Run)
+	head, _ := x.Shown()
+	return head
+}
+
+// Shown is the head that the acknowledged events add up to, and what a checkpoint of it shows people.
+func (x *Writer) Shown() (schema.Head, schema.Overview) {
+	h, o := schema.NewHead("default", x.Run.Run), schema.Overview{}
 	for i := range x.Acked {
-		h.Apply(schema.NoKeys, &x.Acked[i])
+		v := h.Apply(schema.NoKeys, &x.Acked[i])
+		o.Apply(&h, &v)
 	}
-	return h
+	return h, o.Of(&h)
 }
