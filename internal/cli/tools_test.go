@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,6 +80,66 @@ func driveRun(t *testing.T, nc *nats.Conn, run string, turns int, checkpoints *n
 		}
 	}
 	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+}
+
+// waitingRunWork drives a run that waits for a person, and then ends.
+type waitingRunWork struct {
+	t     *testing.T
+	fleet *publisher.Fleet
+	run   *publisher.Run
+	turn  *publisher.Turn
+	call  publisher.ToolCall
+}
+
+func waitingRun(t *testing.T, nc *nats.Conn, run string) *waitingRunWork {
+	t.Helper()
+	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "tools-test"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, fleet.Close(context.WithoutCancel(t.Context()))) })
+	r, err := fleet.Start(t.Context(), publisher.RunSpec{
+		ID: run, Agent: "coder", Model: "m-1", ModelTier: "large", Labels: map[string]string{"tenant": "acme"}, Task: "Mend the roof.",
+	})
+	require.NoError(t, err)
+	return &waitingRunWork{t: t, fleet: fleet, run: r}
+}
+
+// answer opens a turn and has it answered with a call.
+func (w *waitingRunWork) answer(text string, call publisher.ToolCall) {
+	w.t.Helper()
+	var err error
+	w.turn, err = w.run.StartTurn(w.t.Context(), publisher.TurnSpec{Messages: []schema.Message{textMessage(schema.RoleUser, "go on")}})
+	require.NoError(w.t, err)
+	_, err = w.turn.Answer(w.t.Context(), publisher.Answer{Message: textMessage(schema.RoleAssistant, text), Calls: []publisher.ToolCall{call}})
+	require.NoError(w.t, err)
+	w.call = call
+}
+
+// tool runs the call of the turn.
+func (w *waitingRunWork) tool() {
+	w.t.Helper()
+	_, err := w.turn.Tool(w.t.Context(), w.call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.ToolResult{Result: []byte(`"done"`)}, nil
+	})
+	require.NoError(w.t, err)
+}
+
+// toQuestion brings the run to a question, in its second turn, with a call that is not begun.
+func (w *waitingRunWork) toQuestion() {
+	w.t.Helper()
+	w.answer("I look at it", publisher.ToolCall{ID: "c1", Name: "look", Arguments: []byte(`{}`), Replay: schema.ReplayPure})
+	require.NoError(w.t, w.run.Error(w.t.Context(), schema.Error{Type: "rain", Message: "it rains in"}, ""))
+	w.tool()
+	w.answer("I pay the carpenter"+strings.Repeat(" a lot", 100), publisher.ToolCall{ID: "c1", Name: "pay", Arguments: []byte(`{}`), Replay: schema.ReplayHold})
+	require.NoError(w.t, w.run.Wait(w.t.Context(), schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput, Message: "May I?"}))
+}
+
+// toEnd answers the question and ends the run.
+func (w *waitingRunWork) toEnd() {
+	w.t.Helper()
+	require.NoError(w.t, w.fleet.Input(w.t.Context(), w.run.ID(), publisher.Input{InterruptID: "q1", Payload: []byte(`"yes"`)}))
+	require.NoError(w.t, w.run.Sync(w.t.Context()))
+	w.tool()
+	require.NoError(w.t, w.run.End(w.t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
 }
 
 func TestStockToolsSeeCheckpointsServiceAndEvents(t *testing.T) {

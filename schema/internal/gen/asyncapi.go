@@ -33,9 +33,17 @@ func (b *builder) asyncAPI() object {
 		"Each checkpoint of a run, as it is put into the bucket "+strings.Replace(names.CheckpointBucket(), "_0", "_{shard}", 1)+".", []string{"checkpoint"})
 	operations["sendCheckpoint"] = operation("send", "checkpoints", "Each checkpoint that is put.")
 
+	turns := make([]string, 0, len(schema.TurnNotices()))
+	for _, name := range schema.TurnNotices() {
+		turns = append(turns, strings.ReplaceAll(name, ".", "_"))
+		messages[turns[len(turns)-1]] = message(name, "A turn's life changed with an event. Derived by the daemon: it is in no log, and comes behind that event.",
+			headers(object{"ce-type": object{"type": "string", "const": schema.TypeOf(name)}}), schemaRef("TurnData"))
+	}
 	channels["observed"] = channel(schema.ObservedSubject("{fleet}", "{entity}.{verb}", "{run}"),
-		"Each event once it was accepted, in order, at most once. Who must not miss any consumes the event stream.", anyEvent)
-	operations["sendObserved"] = operation("send", "observed", "Each accepted event. A call of an answer is told with the answer, as tool.called; its begin is not told.")
+		"Each event once it was accepted, and what it changed of turns, in order, at most once. Who must not miss any consumes the event stream.",
+		slices.Concat(anyEvent, turns))
+	operations["sendObserved"] = operation("send", "observed", "Each accepted event. A call of an answer is told with the answer, as tool.called; its begin is not told. "+
+		"The life of a turn is told as turn.created, turn.updated and turn.finalized.")
 
 	messages["deadLetter"] = message("Dead letter", "A message that the fold refused, whole and as it came; the subject says why.",
 		object{"type": "object"}, object{})

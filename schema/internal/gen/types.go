@@ -105,6 +105,7 @@ func others() []document {
 		{"control-reply", "ControlReply", reflect.TypeFor[schema.ControlReply]()},
 		{"heartbeat", "Heartbeat", reflect.TypeFor[schema.Heartbeat]()},
 		{"notice", "Notice", reflect.TypeFor[schema.Notice]()},
+		{"turn", "Turn", reflect.TypeFor[schema.TurnData]()},
 		{"verify-request", "VerifyRequest", reflect.TypeFor[schema.VerifyRequest]()},
 		{"verify-reply", "VerifyReply", reflect.TypeFor[schema.VerifyReply]()},
 		{"service-error", "ServiceError", reflect.TypeFor[schema.ServiceError]()},
