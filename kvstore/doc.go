@@ -14,6 +14,7 @@
 //     writers never both win.
 //   - A checkpoint's put is its announcement: its republished copy is the CloudEvent checkpoint.created,
 //     updated or finalized.
+//   - A run's key has no dot, and every key of the daemon has one: the filter "*" of a list leaves the runs.
 //   - An entry of the live index is erased only at the revision that was named: a run that came back to life has another.
 //   - A segment is created, never overwritten.
 //   - Nothing that should exist is made again in silence: a fleet that was provisioned and misses its events,

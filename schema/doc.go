@@ -10,10 +10,11 @@
 //   - the names: fleets, runs, subjects, streams, buckets and the shard of a run ([Names], [ShardOf]);
 //   - the fold: [Head] (bounded, what a checkpoint stores) and [State] (with messages and results, what
 //     a recovery returns);
+//   - what people and observers are shown of a fold: [Overview], and the notices of a turn's life ([TurnLife]);
 //   - stored formats: [Record] frames and [Segment]s, each with a format version;
 //   - the requests and replies of the recovery service, and its error codes ([Code]).
 //
-// The fold is pure: no clock, no I/O, no randomness. Two laws hold and are tested as properties:
+// The fold is pure: no clock, no I/O, no randomness. Two laws hold and are tested as properties, the first also of [Overview]:
 //
 //	fold(all)            == fold(tail, onto fold(prefix))   at every cut
 //	State.Apply…; Head   == Head.Apply…                     after every prefix

@@ -47,6 +47,11 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*securedWait)
 	defer cancel()
 
+	observer := s.connect(t, fleet, access.Observer)
+	turns, err := observer.SubscribeSync("waymark.observed." + fleet + ".turn.finalized.*")
+	require.NoError(t, err)
+	require.NoError(t, observer.Flush())
+
 	// An executor publishes: single events, a batch, a field that goes to the object store; and leaves.
 	first := s.executor(t, fleet, "one")
 	r, err := first.Start(ctx, publisher.RunSpec{ID: "r1", Task: canary})
@@ -113,6 +118,16 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	message, err := durable.Next(jetstream.FetchMaxWait(securedWait / 2))
 	require.NoError(t, err)
 	require.NoError(t, message.DoubleAck(ctx))
+
+	// With the stock tools it hears of turns, and gets the checkpoint.
+	over, err := turns.NextMsgWithContext(ctx)
+	require.NoError(t, err)
+	require.Contains(t, string(over.Data), `"run":"r1"`)
+	bucket, err := reader.KeyValue(ctx, schema.NamesOf(fleet, 0).CheckpointBucket())
+	require.NoError(t, err)
+	entry, err := bucket.Get(ctx, "r1")
+	require.NoError(t, err)
+	require.Contains(t, string(entry.Value()), `"answer":{"text":"adding"}`)
 
 	// The service has no endpoint that an operator may not use.
 	found, err := s.connect(t, fleet, access.Operator).Request("$SRV.INFO.waymark", nil, securedWait)

@@ -40,8 +40,8 @@ type personsCheckpoint struct {
 		Tenant    string `json:"tenant"`
 		ModelTier string `json:"model_tier"`
 		Turn      struct {
-			Turn   int                  `json:"turn"`
-			Status string               `json:"status"`
+			Turn   int                   `json:"turn"`
+			Status string                `json:"status"`
 			Input  struct{ Text string } `json:"input"`
 			Answer struct {
 				Text string `json:"text"`
@@ -201,7 +201,7 @@ func TestStockTools_SubscriberToTurns_SeesTheLifeOfEachTurn(t *testing.T) {
 		{"finalized", "completed", "tool.returned", 2, 4, 1, 0, 1},
 	}
 	ids := map[string]bool{}
-	for _, w := range want {
+	for _, expected := range want {
 		select {
 		case m := <-seen:
 			var d struct {
@@ -211,13 +211,13 @@ func TestStockTools_SubscriberToTurns_SeesTheLifeOfEachTurn(t *testing.T) {
 			}
 			require.NoError(t, json.Unmarshal(m.Data, &d), "%s", m.Data)
 			require.Equal(t, "roof", d.Run)
-			require.Equal(t, "waymark.observed.default.turn."+w.Type+".roof", m.Subject)
-			require.Equal(t, []string{"io.waymark.turn." + w.Type + ".v1"}, m.Header["ce-type"])
+			require.Equal(t, "waymark.observed.default.turn."+expected.Type+".roof", m.Subject)
+			require.Equal(t, []string{"io.waymark.turn." + expected.Type + ".v1"}, m.Header["ce-type"])
 			require.Equal(t, []string{"roof"}, m.Header["ce-subject"])
-			require.Equal(t, w, change{w.Type, d.Status, d.Event, d.Turn, d.Changes, d.Calls.Recorded, d.Calls.Open, d.Calls.Returned})
+			require.Equal(t, expected, change{expected.Type, d.Status, d.Event, d.Turn, d.Changes, d.Calls.Recorded, d.Calls.Open, d.Calls.Returned})
 			ids[m.Header["ce-id"][0]] = true
 		case <-time.After(toolsLimit):
-			require.FailNow(t, "a notice is missing", "%+v", w)
+			require.FailNow(t, "a notice is missing", "%+v", expected)
 		}
 	}
 	require.Len(t, ids, len(want))
