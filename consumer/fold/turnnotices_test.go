@@ -96,3 +96,27 @@ func TestTurnNotices_WorkerChangesWithinATurn_AreCountedOn(t *testing.T) {
 	require.Equal(t, overview, c.Overview)
 	require.Equal(t, "go on", c.Overview.Turn.Input.Text)
 }
+
+// What the log has no more is in the segments: a checkpoint that is made again of them shows people the same.
+func TestOverview_CheckpointLostBehindAPurge_IsFoldedAgainFromSegments(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, stop := w.Fold(foldtest.Hasty())
+	x := w.Writer("run-1")
+	x.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Model: "m-1", ModelTier: "large"}, 0)
+	for range 12 {
+		x.TurnOf(900)
+	}
+	w.AwaitPurged(x)
+	stop()
+	_, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.NoError(t, w.Shard.Checkpoints.Delete(t.Context(), "run-1", rev))
+
+	w.Fold(foldtest.Hasty())
+	last := x.TurnOf(900)
+	c := w.Await("a turn behind the loss", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
+	_, overview := x.Shown()
+	require.Equal(t, overview, c.Overview)
+	require.Equal(t, "large", c.Overview.ModelTier)
+}
