@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -147,14 +148,14 @@ func (t *TurnOverview) texts(v *Verdict) {
 			t.Input, t.Answer = nil, nil
 		}
 		for i := range d.Messages {
-			t.message(&d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
+			t.message(&d.Messages[i], d.Refs, pathOf(d.Refs, "/messages/", i))
 		}
 	case *TurnEndedData:
 		if d.Turn != t.Turn {
 			return
 		}
 		for i := range d.Messages {
-			t.message(&d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
+			t.message(&d.Messages[i], d.Refs, pathOf(d.Refs, "/messages/", i))
 		}
 	case *MessageAddedData:
 		if !t.Status.Final() && (v.Event.Turn == 0 || v.Event.Turn == t.Turn) {
@@ -258,7 +259,7 @@ func excerptOf(m *Message, refs []Ref, at string) *Excerpt {
 		if p.Type != PartText {
 			continue
 		}
-		switch ref := refAbove(refs, fmt.Sprintf("%s/parts/%d/content", at, i)); {
+		switch ref := refAbove(refs, pathOf(refs, at+"/parts/", i)+"/content"); {
 		case ref != nil && ref.KeyID != "":
 			add(EncryptedText)
 		case ref != nil:
@@ -271,6 +272,14 @@ func excerptOf(m *Message, refs []Ref, at string) *Excerpt {
 		return nil
 	}
 	return &Excerpt{Text: harmless(text.String()), Cut: cut}
+}
+
+// pathOf is the path of an element, which nothing asks for where there are no refs.
+func pathOf(refs []Ref, list string, i int) string {
+	if len(refs) == 0 {
+		return ""
+	}
+	return list + strconv.Itoa(i)
 }
 
 // refAbove returns the ref of a field or of what it lies in.

@@ -206,7 +206,7 @@ func (x *announcer) derived(run, name string, events ...*schema.Event) bool {
 
 // turnEvent is a notice of a turn as an event. All of it comes from the event that changed the turn, so that each fold makes the same.
 func turnEvent(a *accepted, n *schema.TurnNotice) (*schema.Event, error) {
-	body, err := json.Marshal(&n.Data, json.Deterministic(true))
+	body, err := json.Marshal(&n.Data) // it has no maps
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n.Name, err)
 	}
