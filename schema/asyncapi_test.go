@@ -55,6 +55,12 @@ func TestTheAsyncAPIDocumentIsWhole(t *testing.T) {
 	}
 	require.Equal(t, "waymark.list.{fleet}", lookup("channels/list/address"))
 	require.Equal(t, "waymark.claim.{fleet}", lookup("channels/claim/address"))
+	for _, notice := range schema.TurnNotices() {
+		name := strings.ReplaceAll(notice, ".", "_")
+		require.NotNil(t, lookup("channels/observed/messages/"+name), name)
+		require.Nil(t, lookup("channels/events/messages/"+name), "%s is in no log", name)
+		require.Equal(t, schema.TypeOf(notice), lookup("components/messages/"+name+"/headers/properties/ce-type/const"))
+	}
 	for _, d := range samples() {
 		name := strings.ReplaceAll(d.EventName(), ".", "_")
 		require.NotNil(t, lookup("channels/events/messages/"+name), name)

@@ -126,19 +126,23 @@ func setMember(v any, path string, value any) bool {
 }
 
 func TestWhatTheFoldMakesSatisfiesItsSchema(t *testing.T) {
-	head, checkpoint, state := compileSchema(t, "head"), compileSchema(t, "checkpoint"), compileSchema(t, "state")
+	head, checkpoint, state, turn := compileSchema(t, "head"), compileSchema(t, "checkpoint"), compileSchema(t, "state"), compileSchema(t, "turn")
 	rapid.Check(t, func(t *rapid.T) {
 		s := schema.NewState("f", "r1")
 		log := drawLog(t, 30)
+		shown := schema.Overview{}
 		for i := range log {
-			s.Apply(schema.NoKeys, &log[i])
+			v := s.Apply(schema.NoKeys, &log[i])
+			for _, n := range shown.Apply(&s.Head, &v) {
+				require.NoError(t, checkSchema(t, turn, mustMarshal(t, n.Data)))
+			}
 		}
 		if s.Head.Status == "" {
 			return // nothing was accepted, and no checkpoint is put
 		}
 		require.NoError(t, checkSchema(t, head, mustMarshal(t, s.Head)))
 		require.NoError(t, checkSchema(t, state, mustMarshal(t, s)))
-		stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: s.Head})
+		stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Overview: shown.Of(&s.Head), Head: s.Head})
 		require.NoError(t, err)
 		require.NoError(t, checkSchema(t, checkpoint, stored))
 	})
