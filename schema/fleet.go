@@ -1,8 +1,12 @@
 package schema
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -266,6 +270,9 @@ type Live struct {
 	Offers []string `json:"offers,omitzero"`
 	// StartedAt as in [Head]: live runs are listed by it.
 	StartedAt string `json:"started_at,omitzero"`
+	// Attention is a digest of what needs a person in the run, quarantine left out: what it asks, the calls that a person must settle,
+	// whether events are missing. It changes with each of them, and is empty for none.
+	Attention string `json:"attention,omitzero"`
 	// Since is the time of the event that last changed the entry.
 	Since string `json:"since,omitzero"`
 }
@@ -285,9 +292,40 @@ func SettingsSubject(fleet string) string { return "waymark.settings." + fleet }
 // NoticeSubject is where an executor is told of what others wrote into its runs.
 func NoticeSubject(fleet, executor string) string { return "waymark.notices." + fleet + "." + executor }
 
-// Live reports whether the run belongs into the live index: it has not ended, or a hand-off of it waits for a taker.
+// Live reports whether the run has not ended, or a hand-off of it waits for a taker.
 func (h *Head) Live() bool {
 	return !h.Status.Terminal() || len(h.offers()) > 0
+}
+
+// InLiveIndex reports whether the run belongs into the live index: it is [Head.Live], or it has ended with calls that a person must settle.
+// Those are in the index of ended runs, too; among all of them they would not be found.
+func (h *Head) InLiveIndex() bool {
+	return h.Live() || h.Status != StatusErased && len(h.HeldCalls()) > 0
+}
+
+// attention is [Live.Attention].
+func (h *Head) attention() string {
+	var what []string
+	if !h.Status.Terminal() {
+		for i := range h.Interrupts {
+			if o := &h.Interrupts[i]; o.NeedsPerson() {
+				what = append(what, "waits", o.InterruptID, o.Position.ID)
+			}
+		}
+		if !h.Complete() {
+			what = append(what, "incomplete")
+		}
+	}
+	calls := h.HeldCalls()
+	for i := range calls {
+		c := &calls[i]
+		what = append(what, "held", strconv.Itoa(int(c.Turn)), c.ToolCallID, strconv.Itoa(c.Occurrence), c.Since)
+	}
+	if len(what) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join(what, "\x00")))
+	return hex.EncodeToString(sum[:8])
 }
 
 func (h *Head) offers() []string {
@@ -323,7 +361,8 @@ func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
 		ModelTier: h.ModelTier, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
-		CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Since: h.UpdatedAt,
+		CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
+		Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
 		// RFC 3339 times of one offset compare as text only when they are written alike; parsed they always do.
@@ -338,7 +377,7 @@ func LiveOf(h *Head) Live {
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
-		l.StartedAt == o.StartedAt &&
+		l.StartedAt == o.StartedAt && l.Attention == o.Attention &&
 		slices.Equal(l.Offers, o.Offers) && maps.Equal(l.Labels, o.Labels)
 }
 

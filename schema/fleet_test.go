@@ -35,7 +35,9 @@ func TestTheLiveEntryHasWhatLivenessAndClaimsNeed(t *testing.T) {
 		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, CancelRequested: true, Since: "2026-03-01T12:00:05Z",
 		ExpiresAt: "2026-03-01T14:30:00+02:00", // half an hour before 13:00 in UTC, though the text sorts behind it
 		Offers:    []string{"tester", ""},
+		Attention: l.Attention,
 	}, l)
+	require.NotEmpty(t, l.Attention)
 	h.Labels["team"] = "red"
 	require.Equal(t, "blue", l.Labels["team"], "the entry shares nothing with the head")
 }
@@ -62,6 +64,7 @@ func TestALiveEntryIsTheSameUntilOneOfItsFieldsChanges(t *testing.T) {
 		"epoch":     func(h *schema.Head) { h.Epoch++ },
 		"claims":    func(h *schema.Head) { h.Stalled++ },
 		"cancel":    func(h *schema.Head) { h.CancelRequested = false },
+		"attention": func(h *schema.Head) { h.Counts.Gaps = 1 },
 		"expiry":    func(h *schema.Head) { h.Interrupts = h.Interrupts[:1] },
 		"offers":    func(h *schema.Head) { h.Handoffs = h.Handoffs[1:2] },
 	} {
@@ -73,6 +76,40 @@ func TestALiveEntryIsTheSameUntilOneOfItsFieldsChanges(t *testing.T) {
 			require.False(t, b.Same(&a))
 		})
 	}
+}
+
+func TestLive_Attention_ChangesWithWhatNeedsAPerson(t *testing.T) {
+	seen := map[string]string{}
+	call := schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, Name: "pay", Replay: schema.ReplayHold, Since: "s"}
+	held := call
+	held.InDoubt, held.Held = true, true
+	asks := func(reason, event string) schema.OpenInterrupt {
+		return schema.OpenInterrupt{InterruptID: "q", Reason: reason, Position: schema.Position{ID: event}}
+	}
+	for name, h := range map[string]schema.Head{
+		"asks":              {Status: schema.StatusWaiting, Interrupts: []schema.OpenInterrupt{asks(schema.WaitHumanInput, "e1")}},
+		"asks again":        {Status: schema.StatusWaiting, Interrupts: []schema.OpenInterrupt{asks(schema.WaitHumanInput, "e2")}},
+		"asks twice":        {Status: schema.StatusWaiting, Interrupts: []schema.OpenInterrupt{asks(schema.WaitHumanInput, "e1"), asks(schema.WaitAuth, "e3")}},
+		"held":              {Status: schema.StatusRunning, OpenCalls: []schema.OpenCall{held}},
+		"held, and waits":   {Status: schema.StatusWaiting, Interrupts: []schema.OpenInterrupt{asks(schema.WaitHumanInput, "e1")}, OpenCalls: []schema.OpenCall{held}},
+		"ended with a call": {Status: schema.StatusFailed, OpenCalls: []schema.OpenCall{call, held}},
+		"events missing":    {Status: schema.StatusRunning, Counts: schema.Counts{Gaps: 1}},
+	} {
+		got := schema.LiveOf(&h).Attention
+		require.NotEmpty(t, got, name)
+		require.Empty(t, seen[got], name)
+		require.True(t, h.InLiveIndex(), name)
+		seen[got] = name
+	}
+	for name, h := range map[string]schema.Head{
+		"runs a call":              {Status: schema.StatusRunning, OpenCalls: []schema.OpenCall{call}},
+		"waits for another system": {Status: schema.StatusWaiting, Interrupts: []schema.OpenInterrupt{asks(schema.WaitExternalSystem, "e1")}},
+		"ended, events missing":    {Status: schema.StatusCompleted, Counts: schema.Counts{Gaps: 1}},
+		"erased":                   {Status: schema.StatusErased},
+	} {
+		require.Empty(t, schema.LiveOf(&h).Attention, name)
+	}
+	require.False(t, (&schema.Head{Status: schema.StatusErased, OpenCalls: []schema.OpenCall{call}}).InLiveIndex())
 }
 
 func TestARunIsInTheLiveIndexUntilItEndedAndNothingIsOffered(t *testing.T) {

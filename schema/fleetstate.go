@@ -80,7 +80,7 @@ type FleetReply struct {
 
 // FleetRuns counts the runs of a fleet that have not ended.
 type FleetRuns struct {
-	// Live runs have not ended, or have a hand-off on offer.
+	// Live runs have not ended, have a hand-off on offer, or a call that a person must settle.
 	Live int `json:"live"`
 	// Claimable runs can be given to an executor; Quarantined ones are given to nobody before somebody asks for them.
 	Claimable   int `json:"claimable"`

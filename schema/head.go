@@ -152,6 +152,9 @@ func (o *OpenInterrupt) CallKey() CallKey {
 	return CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: max(o.Occurrence, 1)}
 }
 
+// NeedsPerson reports whether only a person can end the wait.
+func (o *OpenInterrupt) NeedsPerson() bool { return o.Reason != WaitExternalSystem }
+
 // Statuses of an open hand-off.
 const (
 	HandoffStatusOffered  = "offered"

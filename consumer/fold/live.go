@@ -42,7 +42,7 @@ type liveMark struct {
 func (r *run) enter() {
 	r.live, r.liveRev = nil, 0
 	r.index = indexedOf(&r.head)
-	if r.head.Live() {
+	if r.head.InLiveIndex() {
 		l := schema.LiveOf(&r.head)
 		r.live = &l
 	}
@@ -71,7 +71,7 @@ func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 	var puts []kvstore.LivePut
 	var of []*run
 	for _, r := range runs {
-		if !r.head.Live() {
+		if !r.head.InLiveIndex() {
 			continue
 		}
 		l := schema.LiveOf(&r.head)
@@ -105,7 +105,7 @@ func (x *liveIndex) end(ctx context.Context, runs []*run) ([]kvstore.LiveAt, err
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(liveReads)
 	for _, r := range runs {
-		if r.head.Live() || r.live == nil {
+		if r.head.InLiveIndex() || r.live == nil {
 			continue
 		}
 		ended = append(ended, r)
@@ -198,7 +198,7 @@ func (x *liveIndex) check(ctx context.Context) error {
 		}
 		for i := range page {
 			c, e := page[i].Checkpoint, entries[page[i].Run]
-			if c == nil || e == nil || !c.Live() {
+			if c == nil || e == nil || !c.InLiveIndex() {
 				continue // whatever is left in entries is looked at
 			}
 			if l := schema.LiveOf(&c.Head); e.Same(&l) {
@@ -347,7 +347,7 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 	if s.parked.has(id) {
 		return nil
 	}
-	lives := head.Counts.Events > 0 && head.Live()
+	lives := head.Counts.Events > 0 && head.InLiveIndex()
 	if lives {
 		l := schema.LiveOf(&head)
 		if e.Live != nil && e.Live.Same(&l) {

@@ -77,6 +77,23 @@ func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
 	r.erased()
 }
 
+func TestLiveIndex_RunEndsWithAHeldCall_KeepsItUntilThatIsSettled(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.Own(&schema.TurnStartedData{Turn: 1})
+	r.Own(&schema.ToolCalledData{ToolCallID: "c1", Occurrence: 1, Name: "pay", Replay: schema.ReplayHold})
+	require.Empty(t, r.entry().Live.Attention, "it may still return")
+	r.Own(&schema.RunEndedData{Status: "failed", Error: &schema.Error{Type: "x", Message: "y"}})
+	require.Len(t, r.Checkpoint().HeldCalls(), 1)
+	l, known := w.roster.Get("run-1")
+	require.True(t, known)
+	require.Equal(t, schema.StatusFailed, l.Status)
+	require.NotEmpty(t, l.Attention)
+	r.Control(&schema.ToolSettledData{ToolCallID: "c1", Occurrence: 1, How: schema.SettledAbandoned, By: "me"})
+	r.erased()
+}
+
 func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -105,7 +105,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 			}
 			continue
 		case id := <-s.live.vanished:
-			if r := s.cache.peek(id); r != nil && !r.head.Live() {
+			if r := s.cache.peek(id); r != nil && !r.head.InLiveIndex() {
 				continue // for it has ended
 			}
 			if err := s.mend(ctx, id); err != nil {

@@ -176,10 +176,7 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery {
 	q := kvstore.EndedQuery{
 		Floor: max(floor, 1), Before: before, Agent: l.req.Agent, Limit: l.req.Limit,
-		Match: func(e *schema.Ended) bool {
-			// An entry that does not count the held calls is left to the run's checkpoint.
-			return l.matches(&e.RunSummary) && (!l.req.Held || e.Held > 0 || e.OpenCalls > 0 || e.Format == 0)
-		},
+		Match: func(e *schema.Ended) bool { return l.matches(&e.RunSummary) },
 	}
 	for _, s := range l.req.Status {
 		if s.Terminal() {

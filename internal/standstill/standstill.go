@@ -154,7 +154,7 @@ func WaitText(w *schema.OpenInterrupt, tool string) string {
 func (r *Reason) NeedsPerson() bool {
 	switch r.Kind {
 	case Waiting:
-		return r.Wait != nil && r.Wait.Reason != schema.WaitExternalSystem
+		return r.Wait != nil && r.Wait.NeedsPerson()
 	case Held, Quarantined, Parked, Incomplete:
 		return true
 	}

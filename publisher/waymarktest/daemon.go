@@ -151,7 +151,7 @@ func (d *Daemon) caughtUp() {
 				h := w.head(run)
 				known, live := d.daemon.LiveRuns().Get(run)
 				want := schema.LiveOf(&h)
-				return live == h.Live() && (!live || known.Same(&want))
+				return live == h.InLiveIndex() && (!live || known.Same(&want))
 			}, "the daemon does not know how run %s stands", run)
 		}
 	}

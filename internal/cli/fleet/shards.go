@@ -29,7 +29,7 @@ type shardsLsCmd struct{}
 // Help is the text below the flags.
 func (shardsLsCmd) Help() string {
 	return `FOLDED is the place in the log up to which checkpoints are made, LAST the end of the log; the daemon's own marks lie between ` +
-		`the two. LIVE are the runs that have not ended. A shard that says "no" under NEW RUNS keeps the runs that began there.`
+		`the two. LIVE are the runs that have not ended, or have a hand-off or a call to be settled. A shard that says "no" under NEW RUNS keeps the runs that began there.`
 }
 
 // shardsView is the fleet's shards as JSON.

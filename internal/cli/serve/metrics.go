@@ -129,7 +129,7 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 		name, help string
 		of         func(liveness.Counts) int
 	}{
-		{"live", "Runs that have not ended, or have a hand-off on offer.", func(c liveness.Counts) int { return c.Live }},
+		{"live", "Runs that have not ended, have a hand-off on offer, or a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
 		{"claimable", "Runs that an executor can be given.", func(c liveness.Counts) int { return c.Claimable }},
 		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c liveness.Counts) int { return c.Quarantined }},
 		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c liveness.Counts) int { return c.Twice }},

@@ -168,7 +168,7 @@ func (r *Run) Settled(ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 		}
 		l, known := r.w.Live.Get(r.Out.Run)
 		want := schema.LiveOf(&c.Head)
-		return known == c.Live() && (!known || l.Same(&want))
+		return known == c.InLiveIndex() && (!known || l.Same(&want))
 	}, time.Minute, 10*time.Millisecond)
 	return c
 }
