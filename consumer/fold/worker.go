@@ -162,6 +162,15 @@ func (f *Worker) Parked(run string) bool {
 	return p != nil && p.as(run) != nil
 }
 
+// ParkedRuns are the runs that the worker leaves where they stand.
+func (f *Worker) ParkedRuns() []schema.ParkedRun {
+	p := f.parkedNow.Load()
+	if p == nil {
+		return nil
+	}
+	return p.list()
+}
+
 // errIdle says that the worker does not fold the shard.
 var errIdle = errors.New("the shard is not folded here")
 

@@ -114,13 +114,20 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	return list
 }
 
+// OfParked is the reason for which a parked run stands still. What else its checkpoint says may be over.
+func OfParked(fleet string, p *schema.ParkedRun) Reason {
+	r := Reason{Run: p.Run, Kind: Parked, Why: "parked: " + p.Why, Since: p.Since}
+	r.ID = idOf(fleet, &r)
+	return r
+}
+
 // idOf is the same for as long as the reason lasts, in every process. It hashes the ids of calls and questions: they are text from outside.
 func idOf(fleet string, r *Reason) string {
 	what := []string{fleet, r.Run, r.Kind, r.InterruptID, strconv.Itoa(int(r.Turn)), r.ToolCallID, strconv.Itoa(r.Occurrence)}
 	switch r.Kind {
 	case Waiting:
 		what = append(what, r.Wait.Position.ID) // a question may be asked again under its id
-	case Held, Overdue:
+	case Held, Overdue, Parked:
 		what = append(what, r.Since)
 	default:
 		what = append(what, strconv.FormatUint(uint64(r.Head.Epoch), 10))

@@ -3,9 +3,8 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	ce "github.com/cloudevents/sdk-go/v2/event"
+	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // ErrConfig is returned for an address or a secret that cannot be used. The message says what to write instead.
@@ -25,8 +30,9 @@ const minSecret, maxSecret = 24, 64
 // secretPrefix begins a secret in text form.
 const secretPrefix = "whsec_"
 
-// ParseSecret reads a secret as the specification writes it: whsec_ and base64. It returns [ErrConfig] for other text.
-func ParseSecret(text string) ([]byte, error) {
+// ParseSecret reads a secret as the specification writes it, whsec_ and base64, and returns what signs with it. It returns [ErrConfig] for
+// other text.
+func ParseSecret(text string) (*standard.Webhook, error) {
 	text = strings.TrimSpace(text)
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
 	secret, err := base64.StdEncoding.DecodeString(encoded)
@@ -36,11 +42,11 @@ func ParseSecret(text string) ([]byte, error) {
 	case len(secret) < minSecret || len(secret) > maxSecret:
 		return nil, fmt.Errorf("%w: the secret has %d bytes, use %d to %d", ErrConfig, len(secret), minSecret, maxSecret)
 	}
-	return secret, nil
+	return standard.NewWebhookRaw(secret)
 }
 
-// CheckURL accepts HTTP and HTTPS URLs. It returns [ErrConfig] for others.
-func CheckURL(text string) error {
+// checkURL accepts HTTP and HTTPS URLs. It returns [ErrConfig] for others.
+func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("%w: %.100q is no address: use one such as https://example.com/waymark", ErrConfig, text)
@@ -54,31 +60,67 @@ const postTimeout = 10 * time.Second
 // maxAnswer is what is read of an answer, in bytes.
 const maxAnswer = 64 << 10
 
-// newClient returns a client that follows no redirect: posts go to the configured URL and to no other.
+// newClient returns a client that follows no redirect: posts go to the configured URL and to no other. Its connections are its own.
 func newClient() *http.Client {
-	return &http.Client{Timeout: postTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Timeout:       postTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
+			MaxIdleConnsPerHost: postsAtOnce, IdleConnTimeout: mostPause,
+		},
+	}
 }
 
-// sign is the signature of a post: HMAC-SHA256 of id, time and body (Standard Webhooks 1.0, "Signature scheme").
-func sign(secret []byte, id string, at time.Time, body []byte) string {
-	mac := hmac.New(sha256.New, secret)
-	_, _ = fmt.Fprintf(mac, "%s.%d.", id, at.Unix()) // a hash takes all
-	_, _ = mac.Write(body)
-	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+// data of an event that is posted.
+type data struct {
+	Fleet string `json:"fleet"`
+	standstill.Reason
 }
 
-// post sends one event. Only an answer of 2xx takes it.
-func (w *Watch) post(ctx context.Context, id string, body []byte) error {
+// eventType is the type of the events that are posted.
+const eventType = "run.attention"
+
+// event is the CloudEvent of a reason, in structured form.
+func (w *Watch) event(r *standstill.Reason) ([]byte, error) {
+	e := ce.New()
+	e.SetID(r.ID)
+	e.SetSource(schema.Source(w.cfg.Fleet, w.cfg.Name))
+	e.SetType(schema.TypeOf(eventType))
+	e.SetSubject(r.Run)
+	if at, err := time.Parse(time.RFC3339Nano, r.Since); err == nil {
+		e.SetTime(at)
+	}
+	if err := e.SetData(ce.ApplicationJSON, data{w.cfg.Fleet, *r}); err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("event: %w", err)
+	}
+	return b, nil
+}
+
+// post posts a reason. Only an answer of 2xx takes it.
+func (w *Watch) post(ctx context.Context, r *standstill.Reason) error {
+	body, err := w.event(r)
+	if err != nil {
+		return fmt.Errorf("webhook: %w", err)
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.cfg.URL, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("webhook: %w", err)
 	}
 	at := w.deps.Now()
+	signature, err := w.cfg.Secret.Sign(r.ID, at, body)
+	if err != nil {
+		return fmt.Errorf("webhook: %w", err)
+	}
 	request.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
 	request.Header.Set("User-Agent", "waymark")
-	request.Header.Set("Webhook-Id", id)
-	request.Header.Set("Webhook-Timestamp", strconv.FormatInt(at.Unix(), 10))
-	request.Header.Set("Webhook-Signature", sign(w.cfg.Secret, id, at, body))
+	request.Header.Set(standard.HeaderWebhookID, r.ID)
+	request.Header.Set(standard.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
+	request.Header.Set(standard.HeaderWebhookSignature, signature)
 	response, err := w.client.Do(request)
 	if err != nil {
 		// The address may have a password in it.

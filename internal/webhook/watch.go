@@ -3,39 +3,35 @@ package webhook
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	ce "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
+	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/waymarkio/waymark/internal/standstill"
-	"github.com/waymarkio/waymark/schema"
 )
 
 const (
-	// every is the pace of looks, and lookAgain how often a waiting run is read although its entry did not change: it may wait for one
-	// thing more.
-	every     = time.Second
-	lookAgain = 30 * time.Second
-	// firstPause is the pause after a post that was not taken; it doubles up to mostPause.
+	// every is the pace of looks.
+	every = time.Second
+	// firstPause is the pause after a failure; it doubles up to mostPause.
 	firstPause, mostPause = time.Second, 5 * time.Minute
-	// atOnce bounds concurrent posts and reads, mostPosts the posts of one look, and mostAgain its reads of runs whose entry did not change:
-	// of ten thousand waiting runs each is read every five minutes.
-	atOnce, mostPosts, mostAgain = 4, 64, 32
+	// readsAtOnce and postsAtOnce bound the work under way, and mostPosts the posts that begin in a second.
+	readsAtOnce, postsAtOnce, mostPosts = 8, 16, 64
+	// maxWhy bounds the text of a failure that is kept, in bytes.
+	maxWhy = 200
 )
 
 // Config of a watch. All fields are required.
 type Config struct {
-	// URL that is posted to, see [CheckURL], and Secret that posts are signed with, see [ParseSecret].
+	// URL that is posted to, and Secret that posts are signed with, see [ParseSecret].
 	URL    string
-	Secret []byte
+	Secret *standard.Webhook
 	// Fleet and Name of the daemon, the source of the events.
 	Fleet, Name string
 }
@@ -44,28 +40,39 @@ type Config struct {
 type Candidate struct {
 	Run   string
 	Shard int
-	// Changed is a fingerprint of the run's entry in the index of live runs: it changes with the entry.
+	// Since when, RFC 3339: older ones are read first.
+	Since string
+	// Changed is a fingerprint of what needs a person in the run: it changes with each reason that comes or ends.
 	Changed string
-	// Quarantined: the run is not claimable.
-	Quarantined bool
 }
 
 // Deps are what a watch works with. All fields are required.
 type Deps struct {
-	// Candidates are the runs of the shards that this daemon folds that may need a person; false when it does not know yet.
+	// Candidates are the runs of the shards that this daemon folds that may need a person; false when it does not know them now.
 	Candidates func() ([]Candidate, bool)
-	// Head reads the head of a run.
-	Head func(ctx context.Context, c Candidate) (*schema.Head, error)
-	Now  func() time.Time
-	Log  zerolog.Logger
+	// Reasons for which a run stands still now. It returns an error for a run that cannot be read, or whose state is not known at the
+	// moment.
+	Reasons func(ctx context.Context, c Candidate) ([]standstill.Reason, error)
+	Now     func() time.Time
+	Log     zerolog.Logger
 }
 
 // Stats counts posts. Every field may be read at any time.
 type Stats struct {
 	// Taken by the receiver, and Failed: refused, or not delivered. Each try counts.
 	Taken, Failed atomic.Int64
+	// Unread counts the reads of runs that failed. Each is repeated.
+	Unread atomic.Int64
 	// Pending are the things that need a person and that the receiver has not taken.
 	Pending atomic.Int64
+	// Failing is the pending thing whose posts fail for longest; nil when there is none.
+	Failing atomic.Pointer[Failing]
+}
+
+// Failing is a thing whose posts fail: since when, and why the last one failed.
+type Failing struct {
+	Since time.Time
+	Why   string
 }
 
 // Watch posts the reasons for which runs need a person. See the package.
@@ -74,33 +81,58 @@ type Watch struct {
 	deps   Deps
 	client *http.Client
 	stats  Stats
-	// runs that may need a person, by id. Only Run uses them.
-	runs map[string]*watched
+
+	// What follows is Run's own. Reads and posts hand their results to it through done, which has room for all of them.
+	runs    map[string]*watched
+	unread  []*watched
+	due     []*thing
+	reading int
+	posting int
+	begun   int
+	done    chan func()
+	work    sync.WaitGroup
 }
 
 // watched is a run that may need a person.
 type watched struct {
-	changed string
-	looked  time.Time
-	things  map[string]*thing
+	Candidate
+	retry
+	// read: things are those of Changed. busy: the run is being read.
+	read, busy bool
+	things     map[string]*thing
 }
 
-// thing is one reason, until the receiver has taken it and for as long as it lasts.
+// thing is one reason, for as long as it lasts.
 type thing struct {
-	id     string
-	reason standstill.Reason
-	body   []byte
-	taken  bool
-	next   time.Time
-	pause  time.Duration
+	of *watched
+	retry
+	id, kind, since string
+	taken, busy     bool
+	// failing is zero before the first post that failed.
+	failing Failing
+}
+
+// retry is when something that failed is tried again.
+type retry struct {
+	next  time.Time
+	pause time.Duration
+}
+
+// failed sets the next try, and returns the pause before it.
+func (r *retry) failed(now time.Time) time.Duration {
+	r.pause = min(max(2*r.pause, firstPause), mostPause)
+	r.next = now.Add(r.pause)
+	return r.pause
 }
 
 // New returns a watch. Call Run to start it. It returns [ErrConfig].
 func New(cfg Config, deps Deps) (*Watch, error) {
-	if err := CheckURL(cfg.URL); err != nil {
+	if err := checkURL(cfg.URL); err != nil {
 		return nil, err
 	}
-	return &Watch{cfg: cfg, deps: deps, client: newClient(), runs: make(map[string]*watched)}, nil
+	return &Watch{
+		cfg: cfg, deps: deps, client: newClient(), runs: make(map[string]*watched), done: make(chan func(), readsAtOnce+postsAtOnce),
+	}, nil
 }
 
 // Stats returns the counters.
@@ -111,160 +143,161 @@ func (w *Watch) Run(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	defer w.client.CloseIdleConnections()
+	defer w.work.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			w.look(ctx)
-			w.send(ctx)
+			w.look()
+		case done := <-w.done:
+			done()
 		}
+		w.begin(ctx)
 	}
 }
 
-// look brings the runs up to date.
-func (w *Watch) look(ctx context.Context) {
+// look lists the runs, and queues those to be read and the things to be posted. It does not wait for either.
+func (w *Watch) look() {
+	w.unread, w.due, w.begun = w.unread[:0], w.due[:0], 0
 	candidates, known := w.deps.Candidates()
 	if !known {
-		return
+		return // what was known may be over
 	}
 	there := make(map[string]bool, len(candidates))
-	now := w.deps.Now()
-	var due, again []Candidate
 	for _, c := range candidates {
 		there[c.Run] = true
-		switch old := w.runs[c.Run]; {
-		case old == nil || old.changed != c.Changed:
-			due = append(due, c)
-		case now.Sub(old.looked) >= lookAgain:
-			again = append(again, c)
+		switch r := w.runs[c.Run]; {
+		case r == nil:
+			w.runs[c.Run] = &watched{Candidate: c, things: make(map[string]*thing)}
+		case r.Changed != c.Changed:
+			r.Candidate, r.read, r.retry = c, false, retry{}
 		}
 	}
-	slices.SortFunc(again, func(a, b Candidate) int { return w.runs[a.Run].looked.Compare(w.runs[b.Run].looked) })
-	var mu sync.Mutex
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for _, c := range append(due, again[:min(len(again), mostAgain)]...) {
-		mu.Lock()
-		old := w.runs[c.Run]
-		mu.Unlock()
-		group.Go(func() error {
-			h, err := w.deps.Head(ctx, c)
-			if err != nil {
-				w.deps.Log.Debug().Err(err).Str("run", c.Run).Msg("run not read for the webhook, trying again")
-				return nil
-			}
-			fresh := w.watchedOf(c, h, old, now)
-			mu.Lock()
-			defer mu.Unlock()
-			w.runs[c.Run] = fresh
-			return nil
-		})
-	}
-	_ = group.Wait() // its functions return nil
-	for run := range w.runs {
+	pending, now := int64(0), w.deps.Now()
+	var failing *Failing
+	for run, r := range w.runs {
 		if !there[run] {
 			delete(w.runs, run)
-		}
-	}
-}
-
-// watchedOf lists the reasons for which a run needs a person. Reasons that were known before keep their state.
-func (w *Watch) watchedOf(c Candidate, h *schema.Head, old *watched, now time.Time) *watched {
-	fresh := &watched{changed: c.Changed, looked: now, things: make(map[string]*thing)}
-	for _, r := range standstill.Of(h, c.Quarantined, nil) {
-		if !r.NeedsPerson() {
 			continue
 		}
-		if old != nil && old.things[r.ID] != nil {
-			fresh.things[r.ID] = old.things[r.ID]
-			continue
+		if !r.read && !r.busy && !r.next.After(now) {
+			w.unread = append(w.unread, r)
 		}
-		body, err := w.event(&r)
-		if err != nil {
-			w.deps.Log.Error().Err(err).Str("run", r.Run).Msg("webhook not posted: event cannot be encoded")
-			continue
-		}
-		fresh.things[r.ID] = &thing{id: r.ID, reason: r, body: body, pause: firstPause}
-	}
-	return fresh
-}
-
-// data of an event that is posted.
-type data struct {
-	Fleet string `json:"fleet"`
-	standstill.Reason
-}
-
-// EventType is the type of the events that are posted.
-const EventType = "run.attention"
-
-// event is the CloudEvent of a reason, in structured form.
-func (w *Watch) event(r *standstill.Reason) ([]byte, error) {
-	e := ce.New()
-	e.SetID(r.ID)
-	e.SetSource(schema.Source(w.cfg.Fleet, w.cfg.Name))
-	e.SetType(schema.TypeOf(EventType))
-	e.SetSubject(r.Run)
-	if at, err := time.Parse(time.RFC3339Nano, r.Since); err == nil {
-		e.SetTime(at)
-	}
-	if err := e.SetData(ce.ApplicationJSON, data{w.cfg.Fleet, *r}); err != nil {
-		return nil, fmt.Errorf("data: %w", err)
-	}
-	b, err := json.Marshal(e)
-	if err != nil {
-		return nil, fmt.Errorf("event: %w", err)
-	}
-	return b, nil
-}
-
-// send posts what is due, the oldest first.
-func (w *Watch) send(ctx context.Context) {
-	var due []*thing
-	pending := int64(0)
-	now := w.deps.Now()
-	for _, run := range w.runs {
-		for _, t := range run.things {
+		for _, t := range r.things {
 			if t.taken {
 				continue
 			}
 			pending++
-			if !t.next.After(now) {
-				due = append(due, t)
+			if !t.failing.Since.IsZero() && (failing == nil || t.failing.Since.Before(failing.Since)) {
+				failing = new(t.failing)
+			}
+			if !t.busy && !t.next.After(now) {
+				w.due = append(w.due, t)
 			}
 		}
 	}
 	w.stats.Pending.Store(pending)
-	slices.SortFunc(due, func(a, b *thing) int {
-		return cmp.Or(cmp.Compare(a.reason.Since, b.reason.Since), cmp.Compare(a.id, b.id))
+	w.stats.Failing.Store(failing)
+	slices.SortFunc(w.unread, func(a, b *watched) int { return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Run, b.Run)) })
+	// Things that were not tried yet do not wait for those that fail.
+	slices.SortFunc(w.due, func(a, b *thing) int {
+		return cmp.Or(cmp.Compare(a.pause, b.pause), cmp.Compare(a.since, b.since), cmp.Compare(a.id, b.id))
 	})
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for _, t := range due[:min(len(due), mostPosts)] {
-		group.Go(func() error {
-			w.try(ctx, t)
-			return nil
-		})
-	}
-	_ = group.Wait() // its functions return nil
 }
 
-// try posts one thing.
-func (w *Watch) try(ctx context.Context, t *thing) {
-	log := w.deps.Log.With().Str("run", t.reason.Run).Str("kind", t.reason.Kind).Str("id", t.id).Logger()
-	if err := w.post(ctx, t.id, t.body); err != nil {
-		if ctx.Err() != nil {
-			return
-		}
-		w.stats.Failed.Add(1)
-		t.next = w.deps.Now().Add(t.pause)
-		log.Warn().Err(err).Dur("again_in", t.pause).Msg("webhook not taken")
-		t.pause = min(2*t.pause, mostPause)
-		return
+// begin begins as much of the queued work as may be under way.
+func (w *Watch) begin(ctx context.Context) {
+	for w.reading < readsAtOnce && len(w.unread) > 0 {
+		r := w.unread[0]
+		w.unread = w.unread[1:]
+		r.busy = true
+		w.reading++
+		w.read(ctx, r)
 	}
-	t.taken = true
-	w.stats.Taken.Add(1)
-	w.stats.Pending.Add(-1)
-	log.Info().Msg("webhook taken")
+	for w.posting < postsAtOnce && w.begun < mostPosts && len(w.due) > 0 {
+		t := w.due[0]
+		w.due = w.due[1:]
+		t.busy = true
+		w.posting++
+		w.begun++
+		w.try(ctx, t)
+	}
+}
+
+// read reads for which reasons a run needs a person. Reasons that were known before keep their state.
+func (w *Watch) read(ctx context.Context, r *watched) {
+	c := r.Candidate
+	w.work.Go(func() {
+		reasons, err := w.reasons(ctx, c)
+		w.done <- func() {
+			w.reading--
+			r.busy = false
+			if err != nil {
+				w.unreadable(&r.retry, c.Run, err)
+				return
+			}
+			r.read, r.retry = r.Changed == c.Changed, retry{}
+			before := r.things
+			r.things = make(map[string]*thing, len(reasons))
+			for i := range reasons {
+				id := reasons[i].ID
+				if r.things[id] = before[id]; before[id] == nil {
+					r.things[id] = &thing{of: r, id: id, kind: reasons[i].Kind, since: reasons[i].Since}
+				}
+			}
+		}
+	})
+}
+
+// try posts a thing, if it still needs a person.
+func (w *Watch) try(ctx context.Context, t *thing) {
+	c := t.of.Candidate
+	w.work.Go(func() {
+		reasons, unread := w.reasons(ctx, c)
+		at := slices.IndexFunc(reasons, func(r standstill.Reason) bool { return r.ID == t.id })
+		var refused error
+		if at >= 0 {
+			refused = w.post(ctx, &reasons[at])
+		}
+		w.done <- func() {
+			w.posting--
+			t.busy = false
+			log := w.deps.Log.With().Str("run", c.Run).Str("kind", t.kind).Str("id", t.id).Logger()
+			switch now := w.deps.Now(); {
+			case unread != nil:
+				w.unreadable(&t.retry, c.Run, unread)
+			case at < 0:
+				delete(t.of.things, t.id)
+			case refused != nil:
+				w.stats.Failed.Add(1)
+				why := refused.Error()
+				t.failing = Failing{Since: cmp.Or(t.failing.Since, now), Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
+				log.Warn().Err(refused).Dur("again_in", t.failed(now)).Msg("webhook not taken")
+			default:
+				t.taken = true
+				w.stats.Taken.Add(1)
+				w.stats.Pending.Add(-1)
+				log.Info().Msg("webhook taken")
+			}
+		}
+	})
+}
+
+// reasons are those for which a run needs a person now.
+func (w *Watch) reasons(ctx context.Context, c Candidate) ([]standstill.Reason, error) {
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	all, err := w.deps.Reasons(ctx, c)
+	return slices.DeleteFunc(all, func(r standstill.Reason) bool { return !r.NeedsPerson() }), err
+}
+
+// unreadable has a read repeated later. One failure is normal: the run changes at the moment.
+func (w *Watch) unreadable(r *retry, run string, err error) {
+	level := zerolog.DebugLevel
+	if r.pause != 0 {
+		level = zerolog.WarnLevel
+	}
+	w.stats.Unread.Add(1)
+	w.deps.Log.WithLevel(level).Err(err).Str("run", run).Dur("again_in", r.failed(w.deps.Now())).Msg("run not read for the webhook")
 }

@@ -2,11 +2,15 @@ package webhook_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +20,7 @@ import (
 	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/webhook"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -78,8 +83,11 @@ type fleet struct {
 	mu    sync.Mutex
 	heads map[string]*schema.Head
 	known bool
-	// broken: a head cannot be read.
+	// broken: a head cannot be read. reads counts the tries.
 	broken bool
+	reads  int
+	// listed is what is listed whatever the heads say; nil for nothing of the kind.
+	listed []webhook.Candidate
 }
 
 func (f *fleet) set(run string, h *schema.Head) {
@@ -95,20 +103,35 @@ func (f *fleet) set(run string, h *schema.Head) {
 func (f *fleet) candidates() ([]webhook.Candidate, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.listed != nil {
+		return f.listed, f.known
+	}
 	var list []webhook.Candidate
 	for run, h := range f.heads {
-		list = append(list, webhook.Candidate{Run: run, Changed: h.UpdatedAt, Quarantined: h.Stalled > 2})
+		if l := schema.LiveOf(h); l.Attention != "" || l.Quarantined(0) {
+			list = append(list, webhook.Candidate{Run: run, Changed: fmt.Sprint(l.Attention, l.Quarantined(0), l.Epoch)})
+		}
 	}
 	return list, f.known
 }
 
-func (f *fleet) head(_ context.Context, c webhook.Candidate) (*schema.Head, error) {
+func (f *fleet) reasons(_ context.Context, c webhook.Candidate) ([]standstill.Reason, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.reads++
 	if f.broken {
 		return nil, errors.New("no leader")
 	}
-	return f.heads[c.Run], nil
+	if f.heads[c.Run] == nil {
+		return nil, nil
+	}
+	return standstill.Of(f.heads[c.Run], f.heads[c.Run].Quarantined(0), nil), nil
+}
+
+func (f *fleet) change(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
 }
 
 func waiting(run, question, event string) *schema.Head {
@@ -121,17 +144,22 @@ func waiting(run, question, event string) *schema.Head {
 // start runs a watch against a receiver without a socket, in a bubble of synthetic time.
 func start(t *testing.T, f *fleet, r *receiver) (*webhook.Watch, func()) {
 	t.Helper()
-	key, err := webhook.ParseSecret(secret)
-	require.NoError(t, err)
-	w, err := webhook.New(webhook.Config{URL: "https://example.com/hook", Secret: key, Fleet: "default", Name: "daemon-1"}, webhook.Deps{
-		Candidates: f.candidates, Head: f.head, Now: time.Now, Log: zerolog.Nop(),
-	})
-	require.NoError(t, err)
-	webhook.SetTransport(w, roundTrip(func(request *http.Request) (*http.Response, error) {
+	return startTo(t, f, func(request *http.Request) (*http.Response, error) {
 		recorder := httptest.NewRecorder()
 		r.ServeHTTP(recorder, request)
 		return recorder.Result(), nil
-	}))
+	})
+}
+
+func startTo(t *testing.T, f *fleet, to roundTrip) (*webhook.Watch, func()) {
+	t.Helper()
+	key, err := webhook.ParseSecret(secret)
+	require.NoError(t, err)
+	w, err := webhook.New(webhook.Config{URL: "https://example.com/hook", Secret: key, Fleet: "default", Name: "daemon-1"}, webhook.Deps{
+		Candidates: f.candidates, Reasons: f.reasons, Now: time.Now, Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	webhook.SetTransport(w, to)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -156,7 +184,7 @@ func TestWatch_PersonIsNeeded_IsPostedOnceUntilTaken(t *testing.T) {
 		f, r := &fleet{heads: map[string]*schema.Head{}, known: true}, &receiver{t: t, answers: []int{500, 302, 410}}
 		w, stop := start(t, f, r)
 		f.set("r1", waiting("r1", "q1", "e1"))
-		after(1500 * time.Millisecond)
+		after(2500 * time.Millisecond)
 		require.Len(t, r.got(), 1)
 		require.Equal(t, int64(1), w.Stats().Pending.Load())
 		last := r.latest()
@@ -225,18 +253,215 @@ func TestWatch_NothingIsKnown_WaitsForIt(t *testing.T) {
 		f, r := &fleet{heads: map[string]*schema.Head{"r1": waiting("r1", "q1", "e1")}, broken: true}, &receiver{t: t}
 		_, stop := start(t, f, r)
 		after(3 * time.Second)
-		f.mu.Lock()
-		f.known = true
-		f.mu.Unlock()
+		f.change(func() { f.known = true })
 		after(3 * time.Second)
 		require.Empty(t, r.got())
-		f.mu.Lock()
-		f.broken = false
-		f.mu.Unlock()
-		after(2 * time.Second)
+		f.change(func() { f.broken = false })
+		after(6 * time.Second)
 		require.Len(t, r.got(), 1)
 		stop()
 	})
+}
+
+// A receiver that takes 9 s. 60 runs ask, and all are answered 2 s later; then another one asks.
+func TestWatch_SlowReceiver_GetsNothingThatWasAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{heads: map[string]*schema.Head{}, known: true}
+		begin := time.Now()
+		answered := begin.Add(3 * time.Second)
+		var mu sync.Mutex
+		var late, now, most int
+		var urgent time.Duration
+		w, stop := startTo(t, f, func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			if strings.HasPrefix(r.Header.Get("Webhook-Id"), "urgent") {
+				urgent = time.Since(begin)
+			} else if time.Now().After(answered) {
+				late++
+			}
+			mu.Unlock()
+			<-time.After(9 * time.Second)
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		})
+		for i := range 60 {
+			f.set(fmt.Sprint("r", i), waiting(fmt.Sprint("r", i), "q", "e"))
+		}
+		after(3 * time.Second)
+		require.Equal(t, int64(60), w.Stats().Pending.Load(), "all of them are looked at meanwhile")
+		for i := range 60 {
+			f.set(fmt.Sprint("r", i), nil)
+		}
+		f.set("urgent", waiting("urgent", "q", "e"))
+		after(3 * time.Second)
+		require.Equal(t, int64(1), w.Stats().Pending.Load())
+		after(5 * time.Minute)
+		mu.Lock()
+		require.Zero(t, late, "posts of what was answered")
+		require.Less(t, urgent, 13*time.Second, "behind the posts under way, and no others")
+		require.Equal(t, 16, most, "posts at once")
+		mu.Unlock()
+		stop()
+		require.Equal(t, 1, webhook.Known(w), "the others are forgotten")
+	})
+}
+
+// The receiver is dead, and a hundred things fail again and again: a new one does not wait for all of them.
+func TestWatch_DeadReceiver_NewThingIsTriedFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{heads: map[string]*schema.Head{}, known: true}
+		var mu sync.Mutex
+		var urgent time.Time
+		w, stop := startTo(t, f, func(r *http.Request) (*http.Response, error) {
+			if strings.HasPrefix(r.Header.Get("Webhook-Id"), "urgent") {
+				mu.Lock()
+				if urgent.IsZero() {
+					urgent = time.Now()
+				}
+				mu.Unlock()
+			}
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		for i := range 100 {
+			f.set(fmt.Sprint("r", i), waiting(fmt.Sprint("r", i), "q", "e"))
+		}
+		after(5 * time.Minute)
+		require.NotNil(t, w.Stats().Failing.Load())
+		require.Contains(t, w.Stats().Failing.Load().Why, "deadline")
+		require.WithinDuration(t, time.Now(), w.Stats().Failing.Load().Since, 5*time.Minute)
+		asked := time.Now()
+		f.set("urgent", waiting("urgent", "q", "e"))
+		after(time.Minute)
+		mu.Lock()
+		require.WithinDuration(t, asked, urgent, 13*time.Second)
+		mu.Unlock()
+		for i := range 100 {
+			f.set(fmt.Sprint("r", i), nil)
+		}
+		f.set("urgent", nil)
+		after(2 * time.Second)
+		require.Nil(t, w.Stats().Failing.Load(), "nothing that is needed fails")
+		stop()
+	})
+}
+
+// Its watch of the live index broke, and the person has answered meanwhile.
+func TestWatch_RunsAreNotKnownAnyMore_PostsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, r := &fleet{heads: map[string]*schema.Head{}, known: true}, &receiver{t: t, answers: slices.Repeat([]int{500}, 100)}
+		f.set("r1", waiting("r1", "q1", "e1"))
+		_, stop := start(t, f, r)
+		after(2500 * time.Millisecond)
+		n := len(r.got())
+		require.NotZero(t, n)
+		f.change(func() { f.known = false })
+		after(10 * time.Minute)
+		require.Len(t, r.got(), n)
+		f.change(func() { f.known = true })
+		after(2 * time.Second)
+		require.Len(t, r.got(), n+1, "it still waits")
+		stop()
+	})
+}
+
+func TestWatch_OneOfTwoIsAnswered_PostsTheOtherOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, r := &fleet{heads: map[string]*schema.Head{}, known: true}, &receiver{t: t, answers: slices.Repeat([]int{500}, 1000)}
+		both, left := waiting("r1", "q1", "e1"), waiting("r1", "q2", "e2")
+		both.Interrupts = append(both.Interrupts, left.Interrupts...)
+		f.set("r1", both)
+		_, stop := start(t, f, r)
+		after(2500 * time.Millisecond)
+		require.Len(t, distinct(r.got()), 2)
+		f.set("r1", left)
+		n := len(r.got())
+		after(10 * time.Minute)
+		require.Len(t, distinct(r.got()[n:]), 1)
+		stop()
+	})
+}
+
+// The answer came after the look at the live runs: the run is read once more before the post.
+func TestWatch_AnsweredSinceTheLook_IsNotPosted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, r := &fleet{heads: map[string]*schema.Head{}, known: true}, &receiver{t: t, answers: []int{500}}
+		f.set("r1", waiting("r1", "q1", "e1"))
+		w, stop := start(t, f, r)
+		after(2500 * time.Millisecond)
+		require.Len(t, r.got(), 1)
+		list, _ := f.candidates()
+		f.change(func() { f.listed = list })
+		f.set("r1", nil)
+		after(10 * time.Minute)
+		require.Len(t, r.got(), 1)
+		require.Zero(t, w.Stats().Pending.Load())
+		stop()
+	})
+}
+
+func TestWatch_RunCannotBeRead_IsReadEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, r := &fleet{heads: map[string]*schema.Head{"r1": waiting("r1", "q1", "e1")}, known: true, broken: true}, &receiver{t: t}
+		w, stop := start(t, f, r)
+		after(10 * time.Minute)
+		f.change(func() { require.LessOrEqual(t, f.reads, 12) })
+		require.Greater(t, w.Stats().Unread.Load(), int64(5))
+		f.change(func() { f.broken = false })
+		f.set("r1", waiting("r1", "q1", "e2"))
+		after(3 * time.Second)
+		require.Len(t, r.got(), 1, "at once when it changes")
+		stop()
+	})
+}
+
+// Everything for which only a person can do something is posted, whatever the run's status.
+func TestWatch_EachKindThatNeedsAPerson_IsPosted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		call := schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, Name: "pay", Replay: schema.ReplayHold, Since: "s"}
+		held := call
+		held.InDoubt, held.Held = true, true
+		head := func(run string, status schema.Status, calls []schema.OpenCall, gaps int64) *schema.Head {
+			return &schema.Head{Fleet: "default", Run: run, Status: status, Epoch: 1, OpenCalls: calls, Counts: schema.Counts{Gaps: gaps}}
+		}
+		f, r := &fleet{heads: map[string]*schema.Head{
+			"asks":        waiting("asks", "q", "e"),
+			"held":        head("held", schema.StatusInterrupted, []schema.OpenCall{held}, 0),
+			"held-ended":  head("held-ended", schema.StatusFailed, []schema.OpenCall{call}, 0),
+			"gapped":      head("gapped", schema.StatusRunning, nil, 1),
+			"quarantined": {Fleet: "default", Run: "quarantined", Status: schema.StatusOrphaned, Stalled: 3},
+			"runs":        head("runs", schema.StatusRunning, []schema.OpenCall{call}, 0),
+		}, known: true}, &receiver{t: t}
+		_, stop := start(t, f, r)
+		after(3 * time.Second)
+		var kinds []string
+		for _, id := range r.got() {
+			kinds = append(kinds, id[:strings.LastIndexByte(id, '.')])
+		}
+		require.ElementsMatch(t, []string{"asks.waiting", "held.held", "held-ended.held", "gapped.incomplete", "quarantined.quarantined"}, kinds)
+		stop()
+	})
+}
+
+func TestWatch_Connections_AreItsOwn(t *testing.T) {
+	t.Parallel()
+	key, err := webhook.ParseSecret(secret)
+	require.NoError(t, err)
+	w, err := webhook.New(webhook.Config{URL: "https://example.com", Secret: key}, webhook.Deps{})
+	require.NoError(t, err)
+	require.NotNil(t, webhook.Transport(w), "nil is that of the whole process, whose connections Run would close")
+	require.NotSame(t, http.DefaultTransport, webhook.Transport(w))
 }
 
 func distinct(ids []string) map[string]bool {
@@ -254,16 +479,21 @@ func TestConfig_WhatCannotBeUsed_IsSaid(t *testing.T) {
 		require.ErrorIs(t, err, webhook.ErrConfig, text)
 	}
 	for _, text := range []string{"", "example.com", "ftp://example.com", "https://", "://"} {
-		require.ErrorIs(t, webhook.CheckURL(text), webhook.ErrConfig, text)
+		_, err := webhook.New(webhook.Config{URL: text}, webhook.Deps{})
+		require.ErrorIs(t, err, webhook.ErrConfig, text)
 	}
-	require.NoError(t, webhook.CheckURL("http://127.0.0.1:8080/x?y=1"))
+	_, err := webhook.New(webhook.Config{URL: "http://127.0.0.1:8080/x?y=1"}, webhook.Deps{})
+	require.NoError(t, err)
 }
 
 func FuzzParseSecret(f *testing.F) {
 	f.Add(secret)
 	f.Fuzz(func(t *testing.T, text string) {
-		if b, err := webhook.ParseSecret(text); err == nil && (len(b) < 24 || len(b) > 64) {
-			t.Error(len(b))
+		encoded, ok := strings.CutPrefix(strings.TrimSpace(text), "whsec_")
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		signs, failed := webhook.ParseSecret(text)
+		if good := ok && err == nil && len(key) >= 24 && len(key) <= 64; good != (failed == nil) || good != (signs != nil) {
+			t.Errorf("%q: %v", text, failed)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func gather(ctx context.Context, cl *base.Client, request schema.ListRequest, en
 	found.Reasons = slices.Concat(details...)
 	for _, p := range parked {
 		if request.Agent == "" && len(request.Labels) == 0 || seen[p.Run] {
-			found.Reasons = append(found.Reasons, standstill.Reason{Run: p.Run, Kind: standstill.Parked, Why: "parked: " + p.Why, Since: p.Since})
+			found.Reasons = append(found.Reasons, standstill.OfParked(cl.Fleet, &p))
 		}
 	}
 	slices.SortStableFunc(found.Reasons, func(a, b standstill.Reason) int {

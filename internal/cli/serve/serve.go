@@ -92,6 +92,9 @@ func (c Cmd) Validate() error {
 	if (c.Webhook == "") != (c.Secret == "") {
 		return errors.New("--webhook and --webhook-secret: give both or none")
 	}
+	if c.Webhook != "" && c.NoFold {
+		return errors.New("--webhook and --no-fold: leave one out, the daemons that fold post what needs a person")
+	}
 	if err := kvstore.CheckSilence(c.Silence); err != nil {
 		return fmt.Errorf("--silence: %w", err)
 	}

@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/webhook"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -19,20 +22,20 @@ import (
 func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*webhook.Watch, error) {
 	text, err := os.ReadFile(c.Secret)
 	if err != nil {
-		return nil, failure.New(failure.NotFound, "make one with: echo whsec_$(head -c 32 /dev/urandom | base64) > FILE", "--webhook-secret: %v", err)
+		return nil, failure.New(failure.NotFound, "make one with: (umask 077; echo whsec_$(head -c 32 /dev/urandom | base64) > FILE)", "--webhook-secret: %v", err)
 	}
 	secret, err := webhook.ParseSecret(string(text))
 	if err != nil {
 		return nil, failure.New(failure.Usage, "the receiver needs the same secret", "--webhook-secret %s: %v", c.Secret, err)
 	}
+	if info, err := os.Stat(c.Secret); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o004 != 0 {
+		log.Warn().Str("file", c.Secret).Stringer("mode", info.Mode().Perm()).Str("hint", "let only the daemon read it: chmod 600 "+c.Secret).
+			Msg("every user of this machine can read the secret of the webhook, and sign posts with it")
+	}
 	watch, err := webhook.New(webhook.Config{URL: c.Webhook, Secret: secret, Fleet: a.Fleet, Name: c.Name}, webhook.Deps{
 		Candidates: func() ([]webhook.Candidate, bool) { return c.candidates(d) },
-		Head: func(ctx context.Context, w webhook.Candidate) (*schema.Head, error) {
-			checkpoint, err := d.Checkpoint(ctx, w.Shard, w.Run)
-			if err != nil {
-				return nil, err
-			}
-			return &checkpoint.Head, nil
+		Reasons: func(ctx context.Context, w webhook.Candidate) ([]standstill.Reason, error) {
+			return c.reasons(ctx, d, a.Fleet, w)
 		},
 		Now: a.Now, Log: log,
 	})
@@ -42,20 +45,54 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 	return watch, nil
 }
 
-// candidates lists the runs that wait or are quarantined, in the shards that this daemon folds.
+// candidates lists the runs that may need a person, of the shards that this daemon folds.
 func (c Cmd) candidates(d *consumer.Daemon) (list []webhook.Candidate, known bool) {
-	leads := make(map[int]bool) // asked first: Each holds the lock of the live runs
+	leads, parked := make(map[int]bool), make(map[string]bool) // asked first: Each holds the lock of the live runs
 	for shard, f := range d.Workers() {
-		leads[shard] = f.Leads()
+		if !f.Leads() {
+			continue
+		}
+		leads[shard] = true
+		for _, p := range f.ParkedRuns() {
+			parked[p.Run] = true
+			list = append(list, webhook.Candidate{Run: p.Run, Shard: shard, Since: p.Since, Changed: "parked " + p.Since})
+		}
 	}
 	known = d.LiveRuns().Each(func(shard int, l *schema.Live, _ time.Time) {
 		quarantined := l.Quarantined(c.MaxClaims)
-		if l.Status != schema.StatusWaiting && !quarantined || !leads[shard] {
+		if l.Attention == "" && !quarantined || !leads[shard] || parked[l.Run] {
 			return
 		}
-		list = append(list, webhook.Candidate{
-			Run: l.Run, Shard: shard, Quarantined: quarantined, Changed: fmt.Sprint(l.Epoch, l.Status, l.Stalled, l.Since, l.ExpiresAt),
-		})
+		list = append(list, webhook.Candidate{Run: l.Run, Shard: shard, Since: l.Since, Changed: fmt.Sprint(l.Attention, quarantined, l.Epoch)})
 	})
 	return list, known
+}
+
+var (
+	errNotFolded = errors.New("another daemon folds its shard, or will")
+	errBehind    = errors.New("its checkpoint and its entry in the live index differ at the moment")
+)
+
+// reasons are those for which a run stands still. They are of a checkpoint that agrees with the live index: one of them comes first when
+// the run changes.
+func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, fleet string, w webhook.Candidate) ([]standstill.Reason, error) {
+	worker := d.Workers()[w.Shard]
+	if !worker.Leads() || !d.LiveRuns().Synced() {
+		return nil, errNotFolded
+	}
+	for _, p := range worker.ParkedRuns() {
+		if p.Run == w.Run {
+			return []standstill.Reason{standstill.OfParked(fleet, &p)}, nil
+		}
+	}
+	checkpoint, err := d.Checkpoint(ctx, w.Shard, w.Run)
+	if err != nil {
+		return nil, err
+	}
+	h := &checkpoint.Head
+	live, there := d.LiveRuns().Get(w.Run)
+	if now := schema.LiveOf(h); there != h.InLiveIndex() || there && !live.Same(&now) {
+		return nil, errBehind
+	}
+	return standstill.Of(h, h.Quarantined(c.MaxClaims), nil), nil
 }
