@@ -73,6 +73,8 @@ type FleetReply struct {
 	SilenceMS int64 `json:"silence_ms"`
 	// Runs as the replica's live index has them.
 	Runs FleetRuns `json:"runs"`
+	// Webhook is how the replica's own posts stand; absent for one that posts nothing.
+	Webhook *FleetWebhook `json:"webhook,omitzero"`
 	// Recovery counts the replica's own takeovers.
 	Recovery FleetRecovery `json:"recovery"`
 	Shards   []ShardState  `json:"shards"`
@@ -87,6 +89,16 @@ type FleetRuns struct {
 	Quarantined int `json:"quarantined"`
 	// Overdue runs have work that takes longer than it may; see [Overdue]. A replica that does not fold knows of none.
 	Overdue int `json:"overdue,omitzero"`
+}
+
+// FleetWebhook tells of the posts of what needs a person.
+type FleetWebhook struct {
+	// Pending are the things that the receiver has not taken.
+	Pending int64 `json:"pending"`
+	// FailingSince is since when, RFC 3339, the posts fail of the pending thing for which they fail for longest, and Why the last of them
+	// failed, in words. Absent while none fails.
+	FailingSince string `json:"failing_since,omitzero"`
+	Why          string `json:"why,omitzero"`
 }
 
 // FleetRecovery tells of the takeovers that a replica did since it started.

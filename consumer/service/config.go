@@ -44,6 +44,8 @@ type Config struct {
 	Overdue *liveness.OverdueRuns
 	// Settings returns the fleet's settings as they are now. Nil stands for the defaults, which keep all runs.
 	Settings func() schema.FleetSettings
+	// Webhook returns how the posts of this replica stand, nil if it posts nothing. Nil stands for a replica that posts nothing.
+	Webhook func() *schema.FleetWebhook
 	// Workers is the number of requests answered at the same time. Default 64.
 	Workers int
 	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all requests in hand; more are

@@ -125,6 +125,9 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined, Overdue: s.cfg.Overdue.Count()},
 		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)), SilenceMS: settings.Silence().Milliseconds(),
 	}
+	if s.cfg.Webhook != nil {
+		reply.Webhook = s.cfg.Webhook()
+	}
 	if signer := s.keys.Signer(); signer != nil {
 		reply.Signer = signer.Name
 	}

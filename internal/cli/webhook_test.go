@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
 
@@ -75,6 +81,7 @@ func TestServe_Webhook_PostsWhatNeedsAPerson(t *testing.T) {
 
 	for _, args := range [][]string{
 		{"--webhook", receiver.URL},
+		{"--webhook", receiver.URL, "--webhook-secret", file, "--no-fold"},
 		{"--webhook", "nowhere", "--webhook-secret", file},
 		{"--webhook", receiver.URL, "--webhook-secret", filepath.Join(t.TempDir(), "none")},
 		{"--webhook", receiver.URL, "--webhook-secret", os.Args[0]},
@@ -85,4 +92,117 @@ func TestServe_Webhook_PostsWhatNeedsAPerson(t *testing.T) {
 		require.Contains(t, complaints.String(), "--webhook")
 		require.Contains(t, complaints.String(), "hint: ")
 	}
+}
+
+// gapped is a run of which events are missing: its last event comes once more, as if others had come before it.
+func gapped(t *testing.T, js jetstream.JetStream, fleet *publisher.Fleet, id string) {
+	t.Helper()
+	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id})
+	require.NoError(t, err)
+	require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("x")}}))
+	stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).EventStream())
+	require.NoError(t, err)
+	m, err := stream.GetMsg(t.Context(), uint64(run.Head().Position.Stream))
+	require.NoError(t, err)
+	e, err := schema.Decode(m.Header, m.Data)
+	require.NoError(t, err)
+	e.Sequence += 3
+	e.ID = schema.EventID(id, e.Epoch, e.Sequence, e.ContentHash())
+	header, body := e.Encode()
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject, Header: header, Data: body})
+	require.NoError(t, err)
+}
+
+// What the inbox lists is what is posted, and is posted no more once a person has answered.
+func TestServe_Webhook_PostsTheWholeInbox(t *testing.T) {
+	t.Parallel()
+	where, js, fleet := provisioned(t)
+	ctx := t.Context()
+	kv, err := js.KeyValue(ctx, schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
+	require.NoError(t, err)
+	_, err = kv.Put(ctx, "parked", laterCheckpoint(t, "parked"))
+	require.NoError(t, err)
+	_, err = fleet.Start(ctx, publisher.RunSpec{ID: "parked"})
+	require.NoError(t, err)
+	gapped(t, js, fleet, "gapped")
+	run, err := fleet.Start(ctx, publisher.RunSpec{ID: "ended"})
+	require.NoError(t, err)
+	turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Call(ctx, publisher.ToolCall{ID: "c1", Name: "pay", Replay: publisher.Hold})
+	require.NoError(t, err)
+	require.NoError(t, run.End(ctx, publisher.RunEnd{Status: schema.StatusFailed, Error: &schema.Error{Type: "x", Message: "y"}}))
+	run, err = fleet.Start(ctx, publisher.RunSpec{ID: "asks"})
+	require.NoError(t, err)
+	require.NoError(t, run.Wait(ctx, schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput, Message: "Which one?"}))
+
+	var mu sync.Mutex
+	posted := map[string]string{}
+	refuse := true
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event struct {
+			Data struct{ ID, Run, Kind string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		posted[event.Data.ID] = event.Data.Run + " " + event.Data.Kind
+		if refuse {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"), 0o600))
+	require.NoError(t, os.Chmod(file, 0o644))
+	getenv := func(string) string { return "" }
+	log := new(lockedBuffer)
+	_, stop, err := startDaemonTo(log, append([]string{"--http", "off", "--webhook", receiver.URL, "--webhook-secret", file}, where...), getenv)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	require.Contains(t, log.String(), "every user of this machine can read the secret of the webhook")
+	ask := func(args ...string) string {
+		var out, complaints bytes.Buffer
+		require.Zero(t, Run(ctx, append(args, where...), getenv, strings.NewReader(""), &out, &complaints), complaints.String())
+		return out.String()
+	}
+	is := func() map[string]string {
+		var list struct {
+			Inbox []struct{ ID, Run, Kind string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(ask("inbox", "--json")), &list))
+		got := map[string]string{}
+		for _, e := range list.Inbox {
+			got[e.ID] = e.Run + " " + e.Kind
+		}
+		return got
+	}
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(posted) == 4
+	}, time.Minute, 20*time.Millisecond)
+	mu.Lock()
+	require.Equal(t, is(), posted)
+	require.ElementsMatch(t, []string{"parked parked", "gapped incomplete", "ended held", "asks waiting"}, slices.Collect(maps.Values(posted)))
+	mu.Unlock()
+	require.Eventually(t, func() bool { return strings.Contains(ask("doctor"), "posts fail since") }, time.Minute, 50*time.Millisecond)
+	require.Regexp(t, `4 entries of the inbox are not taken from daemon \S+, and posts fail since \S+: .*503`, strings.Join(strings.Fields(ask("doctor", "--json")), " "))
+
+	// The answers are given while the receiver is away: it never hears of them again.
+	ask("input", "asks", "q1", "--text", "this one")
+	ask("settle", "ended", "1", "c1", "--how", "abandoned")
+	require.Eventually(t, func() bool { return len(is()) == 2 }, time.Minute, 50*time.Millisecond)
+	mu.Lock()
+	refuse = false
+	clear(posted)
+	mu.Unlock()
+	require.Eventually(t, func() bool {
+		return strings.Contains(ask("doctor"), "no post of daemon")
+	}, time.Minute, 50*time.Millisecond)
+	mu.Lock()
+	require.ElementsMatch(t, []string{"parked parked", "gapped incomplete"}, slices.Collect(maps.Values(posted)))
+	mu.Unlock()
 }

@@ -45,7 +45,7 @@ type DoctorCmd struct {
 func (DoctorCmd) Help() string {
 	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
 		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, whether each log takes writes, who folds each shard, how far behind the fold ` +
-		`is, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
+		`is, whether posts of the webhook fail, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
 
 Examples:
   waymark doctor
@@ -447,7 +447,22 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 		d.add("overdue", checkWarning, "see which: "+d.p.Command("runs ls")+"; stop the processes of their executors if the work does not return",
 			"%s with a request to a model or a call of a tool that takes longer than it may", output.Plural(n, "run"))
 	}
+	d.webhook(&reply)
 	d.letters(ctx)
+}
+
+// webhook checks the posts of the daemon that answers.
+func (d *doctor) webhook(reply *schema.FleetReply) {
+	const name = "webhook"
+	switch w := reply.Webhook; {
+	case w == nil:
+	case w.FailingSince != "":
+		d.add(name, checkWarning, "see that its receiver runs, and answers 2xx within 10s; the daemon posts again by itself",
+			"%s of the inbox %s not taken from daemon %s, and posts fail since %s: %s", output.Plural(w.Pending, "entry", "entries"),
+			output.InNumber(w.Pending, "is", "are"), reply.Replica, w.FailingSince, w.Why)
+	default:
+		d.add(name, checkOK, "", "no post of daemon %s fails", reply.Replica)
+	}
 }
 
 // parkedNamed bounds the parked runs that are named.

@@ -132,7 +132,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 	}
 	config := consumer.Config{
 		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
-		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
+		Requests: service.Config{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof, Webhook: d.posts},
 		Worker:   fold.Config{Linger: c.Interval, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
 		Opened:   func(shard int, f *fold.Worker) { registerWorker(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },

@@ -60,6 +60,7 @@ func registerWebhook(registry prometheus.Registerer, fleet string, w *webhook.Wa
 	registry.MustRegister(
 		counterOf("waymark_webhook_taken_total", "Posts of what needs a person that the receiver took.", labels, &s.Taken),
 		counterOf("waymark_webhook_failed_total", "Posts that were refused or not delivered; each try counts.", labels, &s.Failed),
+		counterOf("waymark_webhook_unread_total", "Reads of runs for the webhook that failed; each is repeated.", labels, &s.Unread),
 		gaugeOf("waymark_webhook_pending", "Things that need a person and that the receiver has not taken.", labels, func() float64 { return float64(s.Pending.Load()) }),
 	)
 }

@@ -45,6 +45,19 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 	return watch, nil
 }
 
+// posts says how the daemon's posts stand; nil without --webhook.
+func (d *daemon) posts() *schema.FleetWebhook {
+	if d.webhook == nil {
+		return nil
+	}
+	stats := d.webhook.Stats()
+	state := &schema.FleetWebhook{Pending: stats.Pending.Load()}
+	if f := stats.Failing.Load(); f != nil {
+		state.FailingSince, state.Why = schema.FormatTime(f.Since), f.Why
+	}
+	return state
+}
+
 // candidates lists the runs that may need a person, of the shards that this daemon folds.
 func (c Cmd) candidates(d *consumer.Daemon) (list []webhook.Candidate, known bool) {
 	leads, parked := make(map[int]bool), make(map[string]bool) // asked first: Each holds the lock of the live runs
