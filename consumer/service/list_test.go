@@ -23,10 +23,11 @@ func (w *serviceWorld) storeRun(shards int, h schema.Head) {
 	w.TB.Helper()
 	cps := w.shards[schema.ShardOf(h.Run, shards)].Checkpoints
 	var puts []kvstore.IndexPut
-	if h.Live() {
+	if h.InLiveIndex() {
 		_, err := cps.PutLive(w.TB.Context(), kvstore.LivePut{Live: schema.LiveOf(&h)})
 		require.NoError(w.TB, err)
-	} else {
+	}
+	if !h.Live() {
 		e := schema.EndedOf(&h)
 		puts = append(puts, kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e})
 	}
@@ -122,6 +123,9 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 		if random.IntN(9) == 0 {
 			h.Handoffs = []schema.OpenHandoff{{HandoffID: "h", Status: schema.HandoffStatusOffered}}
 		}
+		if random.IntN(4) == 0 {
+			h.OpenCalls = []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}, InDoubt: random.IntN(2) == 0, Held: true}}
+		}
 		w.storeRun(shards, *h)
 	}
 	w.folded(at)
@@ -149,6 +153,9 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 		}
 		return names
 	}
+	started := func(run string) string {
+		return all[slices.IndexFunc(all, func(h schema.Head) bool { return h.Run == run })].StartedAt
+	}
 	for _, c := range []struct {
 		name string
 		req  schema.ListRequest
@@ -174,10 +181,20 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 			return h.Status == "completed" && h.CompletedBy == "" && h.Limit != ""
 		}},
 		{"completion of failed runs", schema.ListRequest{Completion: []schema.Completion{"tool"}, Status: []schema.Status{"failed"}}, func(*schema.Head) bool { return false }},
+		{"held", schema.ListRequest{Held: true}, func(h *schema.Head) bool { return len(h.HeldCalls()) > 0 }},
+		{"held and ended", schema.ListRequest{Held: true, Status: []schema.Status{"failed", "completed"}}, func(h *schema.Head) bool {
+			return len(h.HeldCalls()) > 0 && (h.Status == "failed" || h.Status == "completed")
+		}},
 		{"quarantined", schema.ListRequest{Quarantined: true}, func(h *schema.Head) bool { return h.Status.Claimable() && h.Stalled >= 3 }},
 		{"quarantined and ended", schema.ListRequest{Quarantined: true, Status: []schema.Status{"failed"}}, func(*schema.Head) bool { return false }},
 	} {
 		want := sorted(c.keep)
+		if c.req.Held { // all of them are in the live index
+			slices.SortFunc(want, func(a, b string) int {
+				return cmp.Or(strings.Compare(started(b), started(a)), strings.Compare(a, b))
+			})
+			require.NotEmpty(t, want)
+		}
 		for _, limit := range []int{0, 1, 7, len(want), len(want) + 1} {
 			c.req.Limit = limit
 			require.Equal(t, want, w.list(c.req), "%s, limit %d", c.name, limit)
@@ -222,7 +239,10 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 	}
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
-	for _, run := range []string{"junk-live", "junk-ended"} {
+	held := head("junk-held", "failed", 10)
+	held.OpenCalls = []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}}}
+	w.storeRun(1, held)
+	for _, run := range []string{"junk-live", "junk-ended", "junk-held"} {
 		_, err := kv.PutString(t.Context(), run, "junk")
 		require.NoError(t, err)
 	}
@@ -255,14 +275,15 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 	w.folded(20)
 
 	for _, limit := range []int{1, 100} {
-		require.Equal(t, []string{"back", "junk-live", "later", "junk-ended", "junk-entry"}, w.list(schema.ListRequest{Limit: limit}))
+		require.Equal(t, []string{"back", "junk-live", "junk-held", "later", "junk-ended", "junk-entry"}, w.list(schema.ListRequest{Limit: limit}))
+		require.Equal(t, []string{"junk-held"}, w.list(schema.ListRequest{Limit: limit, Held: true}))
 	}
 	lines := w.page(schema.ListRequest{}).Runs
 	require.Equal(t, schema.StatusRunning, lines[1].Status)
 	require.Equal(t, schema.RunSummary{
 		Run: "junk-ended", Agent: "agent-1", Status: "failed", Epoch: 1, Labels: map[string]string{"a": "b"}, Parent: "top", StartedAt: "2026-01-01T00:00:00Z",
-	}, lines[3])
-	require.Equal(t, []string{"back", "junk-ended", "junk-live", "later"}, w.list(schema.ListRequest{Parent: "top"}))
+	}, lines[4])
+	require.Equal(t, []string{"back", "junk-ended", "junk-held", "junk-live", "later"}, w.list(schema.ListRequest{Parent: "top"}))
 }
 
 func TestAListSaysThatItsIndexIsNotWhole(t *testing.T) {

@@ -19,6 +19,14 @@ type candidate struct {
 	started int64
 	// line is what is known of it without its checkpoint.
 	line schema.RunSummary
+	// both: only the live index has offered it, and the index of ended runs has it, too.
+	both bool
+}
+
+func liveCandidate(e *schema.Live, shard int, started time.Time) candidate {
+	return candidate{
+		run: e.Run, shard: shard, started: nanos(started), line: schema.SummaryOfLive(e), both: e.Status.Terminal() && len(e.Offers) == 0,
+	}
 }
 
 // nanos is a time as a number that sorts, 0 for none.
@@ -40,10 +48,14 @@ type newestFirst struct {
 	list  []candidate
 }
 
-// offer takes a run in if it belongs among the first. Of a run that is offered twice one is kept.
+// offer takes a run in if it belongs among the first. Of a run that is offered twice the first is kept.
 func (n *newestFirst) offer(c candidate) {
 	at, found := slices.BinarySearchFunc(n.list, c, func(a, b candidate) int { return beside(a.started, a.run, b.started, b.run) })
-	if found || at >= n.limit {
+	if found {
+		n.list[at].both = n.list[at].both && c.both
+		return
+	}
+	if at >= n.limit {
 		return
 	}
 	n.list = slices.Insert(n.list, at, c)
@@ -90,6 +102,8 @@ func (l *listing) readLive(ctx context.Context) error {
 		switch s := stored[c.run]; {
 		case errors.Is(s.Err, kvstore.ErrNotFound):
 			// The index names it before its first checkpoint, or it was erased.
+		case s.Err != nil && c.both && l.wantsEnded():
+			// It is of the second part.
 		case s.Err != nil:
 			l.lines = append(l.lines, listLine{RunSummary: c.line, started: c.started})
 		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.top(c.shard):
@@ -115,7 +129,7 @@ func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 	if l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
 		// A shard that came this moment has no run that the list must have.
 		if shard < len(l.shards) && l.matchesLive(e, started) {
-			offer(candidate{run: e.Run, shard: shard, started: nanos(started), line: schema.SummaryOfLive(e)})
+			offer(liveCandidate(e, shard, started))
 		}
 	}) {
 		l.incomplete = l.incomplete || l.svc.liveRuns.Counts().Unreadable > 0
@@ -128,7 +142,7 @@ func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 				return true
 			}
 			if started := parseTime(e.Live.StartedAt); l.matchesLive(e.Live, started) {
-				offer(candidate{run: e.Run, shard: i, started: nanos(started), line: schema.SummaryOfLive(e.Live)})
+				offer(liveCandidate(e.Live, i, started))
 			}
 			return true
 		})
