@@ -36,6 +36,23 @@ func TestAnAnswerReachesWhoWaitsForIt(t *testing.T) {
 	w.requireSameFold(run)
 }
 
+func TestInput_RunAsksAnotherThingNow_IsAConflict(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	run := start(t, w.fleet(), "r1")
+	ask := func(message string) string {
+		require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput, Message: message}))
+		return run.Head().Interrupts[0].Position.ID
+	}
+	first, second := ask("Delete the old logs?"), ask("Delete production?")
+	ann := w.fleet(named("ann"))
+	err := ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q1", EventID: first, Payload: raw(`"yes"`)})
+	require.ErrorIs(t, err, publisher.ErrConflict)
+	require.ErrorContains(t, err, "Delete production?")
+	require.NoError(t, ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q1", EventID: second, Payload: raw(`"no"`)}))
+}
+
 func TestACancelReachesAnIdleExecutorAndItsRunEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -23,6 +23,9 @@ const waitPoll = 5 * time.Second
 type Input struct {
 	// InterruptID as the run gave it. Required.
 	InterruptID string
+	// EventID is the id of the run.waiting that is answered, Position.ID of the head's interrupt: [ErrConflict] if the run asks another thing
+	// under the interrupt id by now. Empty answers whatever it asks.
+	EventID string
 	// Status is resolved, cancelled or expired; empty means resolved.
 	Status string
 	// Payload is the answer, as JSON and as the run's response_schema asks for; most answers need one.
@@ -44,7 +47,7 @@ func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	if in.InterruptID == "" {
 		return configError("InterruptID", `""`, "say what is answered")
 	}
-	request := &schema.InputRequest{InterruptID: in.InterruptID, Status: in.Status, Payload: []byte(in.Payload), By: in.By, RequestID: in.RequestID}
+	request := &schema.InputRequest{InterruptID: in.InterruptID, EventID: in.EventID, Status: in.Status, Payload: []byte(in.Payload), By: in.By, RequestID: in.RequestID}
 	if request.By == "" {
 		request.By = f.cfg.Executor
 	}

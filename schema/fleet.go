@@ -149,6 +149,9 @@ type ClaimReply struct {
 type InputRequest struct {
 	// InterruptID as in run.waiting. Required.
 	InterruptID string `json:"interrupt_id"`
+	// EventID is the id of the run.waiting that is answered, as position of the question says: the request is a conflict if the run asks
+	// another thing under the interrupt id by now. Empty answers whatever it asks.
+	EventID string `json:"event_id,omitzero"`
 	// Status is resolved (the default), cancelled or expired.
 	Status string `json:"status,omitzero"`
 	// Payload answers as run.waiting's response_schema asks; required by most.

@@ -358,6 +358,9 @@ type SettleRequest struct {
 	How     Settlement     `json:"how"`
 	Result  jsontext.Value `json:"result,omitzero"`
 	IsError *bool          `json:"is_error,omitzero"`
+	// Seen is the id of the last event of the run that the sender had read, as head.position of waymark.get says: the request is a conflict if
+	// the call was begun or settled behind it, so that it settles no attempt but the one that was seen. Empty settles whichever there is.
+	Seen string `json:"seen,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 	// RequestID makes a repeat of the request find its first try, and settles nothing twice; empty means every try is one

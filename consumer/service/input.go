@@ -98,6 +98,10 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 			"run %s does not wait for %.80q: %s", r.Run, req.InterruptID, waits)
 	}
 	o := &r.Head.Interrupts[i]
+	if req.EventID != "" && req.EventID != o.Position.ID {
+		return nil, schema.Fail(schema.CodeConflict, "Answer that one: "+hintRun,
+			"run %s asks another thing under %.80q now: %q", r.Run, o.InterruptID, cmp.Or(o.Message, o.Reason))
+	}
 	if o.Reason == schema.WaitToolInDoubt && req.Status == schema.InputResolved {
 		return nil, schema.Fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
 			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/kvstore"
@@ -113,11 +114,14 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.writer.write(ctx, t.run, once, who, func(_ context.Context, r *reader.Snapshot) (decision, error) {
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
 		err := settleable(r, &req)
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
 			err = settledAlready(ctx, s.reader, r, &req, refusal)
+		}
+		if err == nil && req.Seen != "" {
+			err = sameAttempt(ctx, s.reader, r, &req)
 		}
 		return decision{data: data, turn: req.Turn}, err
 	})
@@ -148,6 +152,50 @@ func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, 
 	}
 	return schema.Fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.Run,
 		settled.How, nameOf(settled.By, settled.Claimed))
+}
+
+// sameAttempt refuses to settle a call that was begun or settled behind the event up to which the sender had read the run: the sender
+// judged an earlier attempt.
+func sameAttempt(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest) error {
+	const hint = "Look at the run with waymark.get and at what the call did outside, then settle it with seen as read now."
+	about := func(e *schema.Event, id string, occurrence int) bool {
+		return id == req.ToolCallID && (e.Turn == 0 || e.Turn == req.Turn) && (occurrence == 0 || occurrence == req.Occurrence)
+	}
+	var since []string
+	met := false
+	_, err := rd.LatestEvent(ctx, r, func(id string, e *schema.Event) bool {
+		if id == req.Seen {
+			met, since = true, nil
+			return true
+		}
+		if e == nil || e.Name() != schema.ToolCalled && e.Name() != schema.ToolSettled {
+			return false
+		}
+		data, _ := schema.ParseData(e) // the fold refused what cannot be read, too
+		switch d := data.(type) {
+		case *schema.ToolCalledData:
+			if about(e, d.ToolCallID, d.Occurrence) {
+				since = append(since, "begun")
+				return true
+			}
+		case *schema.ToolSettledData:
+			if about(e, d.ToolCallID, d.Occurrence) {
+				since = append(since, fmt.Sprintf("settled as %s by %s", d.How, nameOf(d.By, d.Claimed)))
+				return true
+			}
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return err
+	case !met:
+		return schema.Fail(schema.CodeConflict, hint, "event %.80q is not among the latest of run %s: call %s of turn %d may not be what was seen", req.Seen, r.Run, req.ToolCallID, req.Turn)
+	case len(since) > 0:
+		return schema.Fail(schema.CodeConflict, hint, "call %s of turn %d of run %s was %s meanwhile, and is in doubt again", req.ToolCallID, req.Turn, r.Run,
+			strings.Join(since, ", "))
+	}
+	return nil
 }
 
 // settleable checks that the call can be settled so. The reading is proven. Each open call of an ended run can be settled: the run has
