@@ -98,7 +98,11 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	switch {
 	case h.Status.Terminal():
 	case quarantined:
-		add(Quarantined, fmt.Sprintf("quarantined: %d claims in a row made no progress", h.Stalled), h.UpdatedAt)
+		why := fmt.Sprintf("quarantined: %d claims in a row made no progress", h.Stalled)
+		if h.LastError != nil {
+			why += "; the last error: " + cmp.Or(h.LastError.Message, h.LastError.Type)
+		}
+		add(Quarantined, why, h.UpdatedAt)
 	case !h.Complete():
 		add(Incomplete, "incomplete: events of it are missing", h.UpdatedAt)
 	case NeverBegun(h):
@@ -127,13 +131,31 @@ func idOf(fleet string, r *Reason) string {
 	switch r.Kind {
 	case Waiting:
 		what = append(what, r.Wait.Position.ID) // a question may be asked again under its id
-	case Held, Overdue, Parked:
+	case Overdue, Parked:
 		what = append(what, r.Since)
+	case Held:
+		what = append(what, attempt(r.Head, r.Key()))
 	default:
 		what = append(what, strconv.FormatUint(uint64(r.Head.Epoch), 10))
 	}
 	sum := sha256.Sum256([]byte(strings.Join(what, "\x00")))
 	return r.Run + "." + r.Kind + "." + hex.EncodeToString(sum[:8])
+}
+
+// attempt tells the attempts at a call apart: behind a settlement as rerun the call has a later epoch, or is asked about by another event.
+func attempt(h *schema.Head, key schema.CallKey) string {
+	at := ""
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.CallKey == key {
+			at = strconv.FormatUint(uint64(c.Epoch), 10)
+		}
+	}
+	for i := range h.Interrupts {
+		if w := &h.Interrupts[i]; w.Reason == schema.WaitToolInDoubt && w.CallKey() == key {
+			at += " " + w.Position.ID
+		}
+	}
+	return at
 }
 
 // WaitText describes a wait.

@@ -44,3 +44,27 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "asked again under its id")
 	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, nil)[0].Kind)
 }
+
+func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
+	t.Parallel()
+	key := schema.CallKey{Turn: 1, ToolCallID: "c", Occurrence: 1}
+	held := func(epoch schema.Epoch, asked string) string {
+		h := &schema.Head{Run: "r", OpenCalls: []schema.OpenCall{{CallKey: key, Name: "pay", InDoubt: true, Held: true, Since: "s", Epoch: epoch}}}
+		if asked != "" {
+			h.Interrupts = []schema.OpenInterrupt{{
+				InterruptID: "d", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c", Occurrence: 1, Position: schema.Position{ID: asked},
+			}}
+		}
+		return standstill.Of(h, false, nil)[0].ID
+	}
+	require.NotEqual(t, held(1, "e1"), held(1, "e2"), "its executor ran it again, and asks again")
+	require.NotEqual(t, held(1, ""), held(2, ""), "another executor ran it again, and fell silent")
+}
+
+func TestOf_Quarantined_SaysTheLastError(t *testing.T) {
+	t.Parallel()
+	h := &schema.Head{Run: "r", Status: schema.StatusOrphaned, Stalled: 3}
+	require.Equal(t, "quarantined: 3 claims in a row made no progress", standstill.Of(h, true, nil)[0].Why)
+	h.LastError = &schema.Error{Type: "config", Message: "no such repository"}
+	require.Equal(t, "quarantined: 3 claims in a row made no progress; the last error: no such repository", standstill.Of(h, true, nil)[0].Why)
+}
