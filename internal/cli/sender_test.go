@@ -384,7 +384,7 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 	var marked schema.ControlReply
 	require.NoError(t, json.Unmarshal(request(`{"name":"m1","by":"ann"}`).Data, &marked))
 	require.Equal(t, "ann", marked.By, "here the header is the client's own")
-	requireHas(t, ask("cancel", "r1", "--by", "ann"), "claimed by")
+	requireHas(t, ask("cancel", "r1", "--by", "ann"), "by (unproven)")
 	requireHas(t, ask("events", "r1", "--all", "--no-follow"), "ann")
 }
 

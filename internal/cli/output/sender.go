@@ -7,7 +7,7 @@ func ByLabel(by string) string {
 	if schema.IsProven(by) {
 		return "by"
 	}
-	return "claimed by"
+	return "by (unproven)"
 }
 
 // ByText is the sender of a control event, with the claimed name.
