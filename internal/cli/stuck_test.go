@@ -153,7 +153,7 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 		"overdue":     {Kind: "overdue", Why: "overdue: tool compile has not returned within 10ms"},
 		"orphaned":    {Kind: "orphaned", Why: "orphaned: its executor is gone"},
 		"submitted":   {Kind: "interrupted", Why: "submitted: no executor has claimed it"},
-		"quarantined": {Kind: "quarantined", Why: "quarantined: 3 claims in a row made no progress"},
+		"quarantined": {Kind: "quarantined", Why: "quarantined: 3 claims in a row made no progress; the last error: work of agent broken for run quarantined: no model"},
 		"parked":      {Kind: "parked"},
 	}
 	var rows map[string]stuckRow
@@ -187,7 +187,7 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 		require.Contains(t, complaints, "waymark inbox")
 		require.Contains(t, out, "AGENT")
 	}
-	code, out, _ := w.ask("100", "", "runs", "ls", "--stuck", "--agent", "broken", "--quiet")
+	code, out, _ := w.ask("200", "", "runs", "ls", "--stuck", "--agent", "broken", "--quiet")
 	require.Zero(t, code)
 	require.Equal(t, 2, strings.Count(out, "\n"), out)
 	_, _, complaints := w.ask("100", "", "runs", "ls", "--stuck", "--limit", "3")
@@ -210,10 +210,11 @@ func TestInbox_WhatNeedsAPerson_IsListedWithItsCommandsAndAnswered(t *testing.T)
 		code, out, complaints := w.ask(columns, "", "inbox")
 		require.Zero(t, code, complaints)
 		for _, s := range []string{
-			"waymark input asks q1 --text TEXT", "waymark input approval approval.1.c1.1 --allow", "waymark input approval approval.1.c1.1 --deny",
-			"waymark settle held 1 c1 --how decided --result JSON", "waymark settle held 1 c1 --how rerun", "waymark release quarantined", "waymark retry parked",
+			`input asks q1 --event asks\.\S+ --text TEXT`, `input approval approval\.1\.c1\.1 --event approval\.\S+ --allow`,
+			`input approval approval\.1\.c1\.1 --event approval\.\S+ --deny`, `settle held 1 c1 --seen held\.\S+ --how decided --result JSON`,
+			`settle held 1 c1 --seen held\.\S+ --how rerun`, `release quarantined`, `retry parked`,
 		} {
-			require.Contains(t, out, s)
+			require.Regexp(t, `(?m)^    waymark `+s+`$`, out)
 		}
 		require.NotContains(t, out, "orphaned", "nobody is asked")
 	}

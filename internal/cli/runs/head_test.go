@@ -91,7 +91,8 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 	}
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
 		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
-	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(prompt.Prompt{Flags: "--fleet blue "}, "r", schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
+	h := &schema.Head{Run: "r", Position: schema.Position{ID: "r.1.4.ab"}}
+	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --seen r.1.4.ab", settleCommand(prompt.Prompt{Flags: "--fleet blue "}, h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
 }
 
 func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {

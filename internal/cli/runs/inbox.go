@@ -1,22 +1,17 @@
 package runs
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/standstill"
-	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -55,7 +50,11 @@ type inbox struct {
 	// Incomplete: the daemon is still indexing the runs. More counts what the limit left out.
 	Incomplete bool `json:"incomplete,omitzero"`
 	More       int  `json:"more,omitzero"`
+	// Unread are runs that cannot be read, so that what they need is not known.
+	Unread []unread `json:"unread,omitzero"`
 }
+
+func taskOf(a *base.App, r *standstill.Reason) task { return task{*r, commands(a, r)} }
 
 // Run shows what needs a person, and takes the answers on a terminal.
 func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
@@ -76,18 +75,18 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	found, err := gather(ctx, cl, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, true)
+	found, err := gather(ctx, cl, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, mayNeedPerson, true)
 	if err != nil {
 		return err
 	}
 	found.Reasons = slices.DeleteFunc(found.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
 	found.cut(c.Limit)
-	list := inbox{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More}
+	list := inbox{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More, Unread: found.Unread}
 	for i := range found.Reasons {
-		list.Inbox[i] = task{found.Reasons[i], commands(a, &found.Reasons[i])}
+		list.Inbox[i] = taskOf(a, &found.Reasons[i])
 	}
 	if a.JSON {
-		return output.Document(a.Stdout, list)
+		return errors.Join(output.Document(a.Stdout, list), found.unreadError(a))
 	}
 	asks := c.Answer || !c.List && output.IsTerminal(a.Stdin) && output.IsTerminal(output.Below(a.Stdout))
 	if asks {
@@ -100,13 +99,14 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	switch {
 	case list.Incomplete:
-		return a.Say(a.Stderr, "the daemon is still indexing the runs of this fleet: some may be missing")
+		err = a.Say(a.Stderr, "the daemon is still indexing the runs of this fleet: some may be missing")
+	case len(list.Unread) > 0:
 	case len(list.Inbox) == 0:
-		return a.Say(a.Stderr, "nothing needs a person")
+		err = a.Say(a.Stderr, "nothing needs a person")
 	case list.More > 0:
-		return a.Say(a.Stderr, "there are %d more: use a --limit above %d", list.More, c.Limit)
+		err = a.Say(a.Stderr, "there are %d more: use a --limit above %d", list.More, c.Limit)
 	}
-	return nil
+	return errors.Join(err, found.unreadError(a))
 }
 
 // commands are what a person runs about it.
@@ -114,13 +114,13 @@ func commands(a *base.App, r *standstill.Reason) []string {
 	p := a.Prompt
 	switch r.Kind {
 	case standstill.Waiting:
-		command := p.Command("input " + r.Run + " " + schema.ShellWord(r.InterruptID))
+		command := answerCommand(p, r.Run, r.Wait)
 		if r.Wait.Reason == schema.WaitToolApproval {
 			return []string{command + " --allow", command + " --deny"}
 		}
 		return []string{command + " --text TEXT", command + " --json-value JSON"}
 	case standstill.Held:
-		command := settleCommand(p, r.Run, r.Key()) + " --how "
+		command := settleCommand(p, r.Head, r.Key()) + " --how "
 		list := []string{command + "decided --result JSON", command + "abandoned"}
 		if !r.Status.Terminal() {
 			list = slices.Insert(list, 1, command+"rerun")
@@ -138,13 +138,18 @@ func commands(a *base.App, r *standstill.Reason) []string {
 func printTasks(a *base.App, tasks []task) error {
 	for i := range tasks {
 		t := &tasks[i]
-		if err := t.show(a, i+1, len(tasks)); err != nil {
+		if err := errors.Join(t.show(a, i+1, len(tasks)), t.showCommands(a)); err != nil {
 			return err
 		}
-		for _, command := range t.Commands {
-			if _, err := fmt.Fprintln(a.Stdout, "    "+output.Printable(command)); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// showCommands prints the commands that answer it.
+func (t *task) showCommands(a *base.App) error {
+	for _, command := range t.Commands {
+		if _, err := fmt.Fprintln(a.Stdout, "    "+output.Printable(command)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -157,268 +162,30 @@ func (t *task) show(a *base.App, number, of int) error {
 	if t.Agent != "" {
 		about += " (" + t.Agent + ")"
 	}
-	_, err := fmt.Fprintln(a.Stdout, output.Hanging(a.Stdout, head, about+", "+output.Ago(t.Since, a.Now())+": "+t.Why))
+	line := output.Hanging(a.Stdout, head, about+", "+output.Ago(t.Since, a.Now())+": "+t.Why)
+	if output.Coloured(a.Stdout, a.Getenv) {
+		run := output.Printable(t.Run)
+		line = head + output.Painted(run, t.colour()) + line[len(head)+len(run):]
+	}
+	_, err := fmt.Fprintln(a.Stdout, line)
 	return err
 }
 
-// answering takes the answers of a person, one thing after the other.
-type answering struct {
-	app    *base.App
-	client *base.Client
-	by     string
-	lines  <-chan string
+// colour of a run's id: yellow for an answer that is waited for, red for what went wrong.
+func (t *task) colour() text.Colors {
+	if t.Kind == standstill.Waiting {
+		return text.Colors{text.FgYellow}
+	}
+	return text.Colors{text.FgRed}
 }
 
-// typed reads lines until ctx ends. A read of a terminal cannot be cancelled, the wait for its line can.
-func typed(ctx context.Context, r io.Reader) <-chan string {
-	out := make(chan string)
-	if r == nil {
-		close(out)
-		return out
-	}
-	go func() {
-		defer close(out)
-		for in := bufio.NewScanner(r); in.Scan(); {
-			select {
-			case out <- in.Text():
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
-}
-
-// answerAll asks for each answer.
-func answerAll(ctx context.Context, a *base.App, cl *base.Client, by string, tasks []task) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return (&answering{app: a, client: cl, by: by, lines: typed(ctx, a.Stdin)}).all(ctx, tasks)
-}
-
-// errQuit: the person quits.
-var errQuit = errors.New("quit")
-
-// read asks a question. The end of the input is errQuit.
-func (x *answering) read(ctx context.Context, question string) (string, error) {
-	if _, err := fmt.Fprint(x.app.Stdout, question); err != nil {
-		return "", err
-	}
-	select {
-	case text, more := <-x.lines:
-		if !more {
-			_, err := fmt.Fprintln(x.app.Stdout)
-			return "", errors.Join(errQuit, err)
-		}
-		return strings.TrimSpace(text), nil
-	case <-ctx.Done():
-		_, _ = fmt.Fprintln(x.app.Stdout)
-		return "", context.Cause(ctx)
-	}
-}
-
-// choose asks for one of some choices, by their first letter.
-func (x *answering) choose(ctx context.Context, choices ...string) (byte, error) {
-	shown, letters := make([]string, 0, len(choices)+2), make([]string, 0, len(choices)+2)
-	for _, c := range append(slices.Clone(choices), "skip", "quit") {
-		shown = append(shown, "["+c[:1]+"]"+c[1:])
-		letters = append(letters, c[:1])
-	}
-	for {
-		text, err := x.read(ctx, "    "+strings.Join(shown, ", ")+": ")
-		if err != nil {
-			return 0, err
-		}
-		text = strings.ToLower(text)
-		if text != "" && slices.Contains(letters, text[:1]) {
-			if text[0] == 'q' {
-				return 0, errQuit
-			}
-			return text[0], nil
-		}
-		if _, err := fmt.Fprintf(x.app.Stdout, "    one of the letters %s\n", strings.Join(letters, ", ")); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// all asks about each task, and prints how many were answered.
-func (x *answering) all(ctx context.Context, tasks []task) error {
-	answered := 0
-	for i := range tasks {
-		if err := tasks[i].show(x.app, i+1, len(tasks)); err != nil {
-			return err
-		}
-		did, err := x.one(ctx, &tasks[i])
-		switch service := (*schema.ServiceError)(nil); {
-		case errors.Is(err, errQuit):
-			return x.app.Say(x.app.Stderr, "answered: %d; left: %d", answered, len(tasks)-answered)
-		case errors.As(err, &service):
-			// Another person was faster, or the answer does not fit the question: say so, and go on.
-			if _, err := fmt.Fprintln(x.app.Stdout, output.Hanging(x.app.Stdout, "    ", "not answered: "+err.Error())); err != nil {
-				return err
-			}
-		case err != nil:
-			return err
-		case did:
-			answered++
-		}
-	}
-	if len(tasks) == 0 {
+// find is the same thing among the reasons of its run as it is now; nil when the run does not need it any more.
+func (t *task) find(now []standstill.Reason) *standstill.Reason {
+	i := slices.IndexFunc(now, func(r standstill.Reason) bool {
+		return r.Kind == t.Kind && r.InterruptID == t.InterruptID && r.Key() == t.Key()
+	})
+	if i < 0 {
 		return nil
 	}
-	return x.app.Say(x.app.Stderr, "answered: %d; left: %d", answered, len(tasks)-answered)
-}
-
-// one asks about one thing and answers it. It reports whether it was answered.
-func (x *answering) one(ctx context.Context, t *task) (answered bool, err error) {
-	switch t.Kind {
-	case standstill.Waiting:
-		return x.wait(ctx, t)
-	case standstill.Held:
-		return x.held(ctx, t)
-	case standstill.Quarantined:
-		return x.command(ctx, "release", func() error { return ReleaseCmd{Run_: t.Run}.Run(ctx, x.app) })
-	case standstill.Parked:
-		return x.command(ctx, "retry", func() error { return RetryCmd{Run_: t.Run}.Run(ctx, x.app) })
-	}
-	for _, command := range t.Commands {
-		if _, err := fmt.Fprintln(x.app.Stdout, "    "+output.Printable(command)); err != nil {
-			return false, err
-		}
-	}
-	return false, nil
-}
-
-// command runs what one letter stands for.
-func (x *answering) command(ctx context.Context, name string, run func() error) (bool, error) {
-	letter, err := x.choose(ctx, name)
-	if err != nil || letter == 's' {
-		return false, err
-	}
-	if err := run(); err != nil {
-		_, said := fmt.Fprintln(x.app.Stdout, output.Hanging(x.app.Stdout, "    ", "not done: "+err.Error()))
-		return false, said
-	}
-	return true, nil
-}
-
-// wait answers what a run waits for. What it asks, and the schema of the answer, are shown whole.
-func (x *answering) wait(ctx context.Context, t *task) (bool, error) {
-	q, err := x.question(ctx, t)
-	if err != nil {
-		return false, err
-	}
-	if err := q.show(x.app); err != nil {
-		return false, err
-	}
-	command := InputCmd{Run_: t.Run, Interrupt: t.InterruptID, Status: schema.InputResolved, By: x.by}
-	var payload jsontext.Value
-	if t.Wait.Reason == schema.WaitToolApproval {
-		letter, err := x.choose(ctx, "allow", "deny")
-		if err != nil || letter == 's' {
-			return false, err
-		}
-		command.Allow, command.Deny = letter == 'a', letter == 'd'
-		if command.Reason, err = x.read(ctx, "    why (may be empty): "); err != nil {
-			return false, err
-		}
-		if payload, err = command.decision(); err != nil {
-			return false, err
-		}
-	} else {
-		letter, err := x.choose(ctx, "text", "json", "cancel the question")
-		if err != nil || letter == 's' {
-			return false, err
-		}
-		if letter == 'c' {
-			command.Status = schema.InputCancelled
-		} else if payload, err = x.value(ctx, letter == 't'); err != nil {
-			return false, err
-		}
-	}
-	return true, command.answer(ctx, x.app, x.client, t.Head, t.Wait, payload)
-}
-
-// question is what the run asks, whole.
-func (x *answering) question(ctx context.Context, t *task) (q question, err error) {
-	err = x.client.WithReader(ctx, func(fleet *publisher.Reader) error {
-		state, _, err := base.StateOf(ctx, fleet, t.Run)
-		if err != nil {
-			return err
-		}
-		q, err = asked(ctx, fleet, state, t.Wait)
-		return err
-	})
-	return q, err
-}
-
-// value reads a value, until it is one.
-func (x *answering) value(ctx context.Context, text bool) (jsontext.Value, error) {
-	for {
-		what := "    as JSON: "
-		if text {
-			what = "    as text: "
-		}
-		said, err := x.read(ctx, what)
-		if err != nil {
-			return nil, err
-		}
-		if text && said != "" {
-			b, err := json.Marshal(said)
-			if err == nil {
-				return b, nil
-			}
-		}
-		if v := jsontext.Value(said); !text && v.IsValid() {
-			return v, nil
-		}
-		if _, err := fmt.Fprintln(x.app.Stdout, "    that is none"); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// held settles a call whose outcome is unknown, with what is known of it shown.
-func (x *answering) held(ctx context.Context, t *task) (bool, error) {
-	w := schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: t.ToolCallID, Turn: t.Turn, Occurrence: t.Occurrence, Since: t.Since}
-	about := *t
-	about.Wait = &w
-	q, err := x.question(ctx, &about)
-	if err != nil {
-		return false, err
-	}
-	if err := output.Fields(x.app.Stdout, "tool", q.Tool, "side effect", q.SideEffect, "key", q.IdempotencyKey); err != nil {
-		return false, err
-	}
-	if text := q.readable(fieldArguments, output.Indented(q.Arguments, output.WidthOf(x.app.Stdout))); text != "" {
-		if _, err := fmt.Fprintf(x.app.Stdout, "arguments:\n%s", text); err != nil {
-			return false, err
-		}
-	}
-	choices := []string{"done, with its result", "run it again", "go on without it"}
-	if t.Status.Terminal() {
-		choices = []string{"done, with its result", "go on without it"}
-	}
-	letter, err := x.choose(ctx, choices...)
-	if err != nil || letter == 's' {
-		return false, err
-	}
-	request := schema.SettleRequest{CallKey: t.Key(), By: x.by}
-	switch letter {
-	case 'd':
-		request.How = schema.SettledDecided
-		if request.Result, err = x.value(ctx, false); err != nil {
-			return false, err
-		}
-	case 'r':
-		request.How = schema.SettledRerun
-	default:
-		request.How = schema.SettledAbandoned
-	}
-	var reply schema.SettleReply
-	if err := x.client.Ask(ctx, schema.VerbSettle, t.Run, request, &reply); err != nil {
-		return false, err
-	}
-	return true, output.Fields(x.app.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", t.ToolCallID, t.Turn, request.How))
+	return &now[i]
 }

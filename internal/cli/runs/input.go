@@ -2,11 +2,13 @@ package runs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -38,6 +40,7 @@ type InputCmd struct {
 	Reason    string  `placeholder:"TEXT" help:"Why it is allowed or denied."`
 	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: nobody will answer (default: resolved)."`
 	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Event     string  `placeholder:"ID" help:"Answer this question only, as waymark inbox prints it: the id of its event. If the run asks another one by now, nothing is answered."`
 	RequestID string  `placeholder:"ID" help:"Id of this answer: sent again with the same id, it counts once (default: a new one)."`
 }
 
@@ -65,6 +68,8 @@ type question struct {
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
 	// Encrypted has the key of each of these fields that is encrypted, by its name.
 	Encrypted map[string]string `json:"encrypted,omitzero"`
+	// schemaErr says why the schema cannot be read.
+	schemaErr error
 }
 
 // noteKey notes the key of a field, if it has one.
@@ -248,20 +253,20 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 		answer.Remaining--
 	}
 	err := cl.Ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
-		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
+		InterruptID: answer.InterruptID, EventID: cmp.Or(c.Event, w.Position.ID), Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
 		return explainAnswer(a.Prompt, h, w.InterruptID, err)
 	}
-	if a.JSON {
+	switch {
+	case a.JSON:
 		return output.Document(a.Stdout, answer)
+	case a.Quiet:
+		return nil
 	}
 	if err := output.Fields(a.Stdout, output.PastLabel("answered", answer.Already), fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
 		"answer", string(payload), output.ByLabel(answer.By), answer.By, "event", answer.EventID, "position", output.Number(answer.Stream)); err != nil {
 		return err
-	}
-	if a.Quiet {
-		return nil
 	}
 	next := "its executor " + h.Executor + " is told; if that is gone, another claims the run"
 	switch {
@@ -328,7 +333,8 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 			return err
 		}
 		for i := range waits {
-			if reply.Waits[i], err = asked(ctx, fleet, state, &waits[i]); err != nil {
+			reply.Waits[i] = asked(ctx, fleet, state, &waits[i])
+			if err := reply.Waits[i].schemaErr; err != nil {
 				return err
 			}
 		}
@@ -356,11 +362,11 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 			return w.Reason == schema.WaitToolInDoubt && w.CallKey() == call.CallKey
 		})
 	})
-	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting}, false)
+	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Position: h.Position, Status: schema.StatusWaiting}, false)
 }
 
 // asked completes what a run waits for from its content.
-func asked(ctx context.Context, fleet *publisher.Reader, s *schema.State, w *schema.OpenInterrupt) (question, error) {
+func asked(ctx context.Context, fleet *publisher.Reader, s *schema.State, w *schema.OpenInterrupt) question {
 	q := question{OpenInterrupt: *w}
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
@@ -370,11 +376,7 @@ func asked(ctx context.Context, fleet *publisher.Reader, s *schema.State, w *sch
 				if r.Path != "/response_schema" || q.noteKey(fieldSchema, d.Refs, r.Path) {
 					continue
 				}
-				b, err := fleet.Blob(ctx, r.DataRef)
-				if err != nil {
-					return q, err
-				}
-				q.ResponseSchema = b
+				q.ResponseSchema, q.schemaErr = fleet.Blob(ctx, r.DataRef)
 			}
 			break
 		}
@@ -388,7 +390,7 @@ func asked(ctx context.Context, fleet *publisher.Reader, s *schema.State, w *sch
 			q.noteKey(fieldArguments, call.Refs, "/arguments")
 		}
 	}
-	return q, nil
+	return q
 }
 
 // Fields of a question that an executor may encrypt.
@@ -406,6 +408,9 @@ func (q *question) readable(field, text string) string {
 	return text
 }
 
+// pasted is JSON for people, indented and with no line broken: a part of it can be pasted.
+func pasted(v jsontext.Value) string { return output.Indented(v, math.MaxInt) }
+
 // show prints a question for people, its text and its schema whole.
 func (q *question) show(a *base.App) error {
 	call := ""
@@ -418,8 +423,8 @@ func (q *question) show(a *base.App) error {
 	}
 	for _, part := range []struct{ title, text string }{
 		{"asks", q.readable(fieldMessage, output.Wrapped(q.Message, output.WidthOf(a.Stdout)))},
-		{"arguments", q.readable(fieldArguments, output.Indented(q.Arguments, output.WidthOf(a.Stdout)))},
-		{"an answer must satisfy", q.readable(fieldSchema, output.Indented(q.ResponseSchema, output.WidthOf(a.Stdout)))},
+		{"arguments", q.readable(fieldArguments, pasted(q.Arguments))},
+		{"an answer must satisfy", q.readable(fieldSchema, pasted(q.ResponseSchema))},
 	} {
 		if part.text == "" {
 			continue

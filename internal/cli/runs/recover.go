@@ -144,6 +144,7 @@ type SettleCmd struct {
 	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
 	Result     *string       `placeholder:"JSON" help:"Result of the call, for verified and decided."`
 	Error      bool          `help:"The result is an error, by the tool's own word."`
+	Seen       string        `placeholder:"ID" help:"Settle the attempt that was seen only, as waymark inbox prints it: the id of the run's last event then. If the call ran again since, nothing is settled."`
 	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
@@ -161,7 +162,7 @@ Examples:
 func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	request := schema.SettleRequest{
 		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: int(c.Occurrence)},
-		How:     schema.Settlement(c.How), By: c.By,
+		How:     schema.Settlement(c.How), Seen: c.Seen, By: c.By,
 	}
 	if request.By == "" {
 		request.By = base.Operator
@@ -196,6 +197,14 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, reply)
 	}
-	return output.Fields(a.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), output.ByLabel(reply.By), reply.By,
+	return printSettled(a, request, &reply)
+}
+
+// printSettled says how a call was settled.
+func printSettled(a *base.App, r schema.SettleRequest, reply *schema.SettleReply) error {
+	if a.Quiet {
+		return nil
+	}
+	return output.Fields(a.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", r.ToolCallID, r.Turn, r.How), output.ByLabel(reply.By), reply.By,
 		"event", reply.EventID, "position", output.Number(reply.Stream))
 }

@@ -1,0 +1,438 @@
+package runs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// answering takes the answers of a person, one thing after the other.
+type answering struct {
+	app    *base.App
+	client *base.Client
+	by     string
+	lines  <-chan string
+	// echoes: what is typed is not on the screen already.
+	echoes bool
+}
+
+// typed reads lines until ctx ends. The wait for one can be ended, where the reading cannot.
+func typed(ctx context.Context, r io.Reader) <-chan string {
+	out := make(chan string)
+	if r == nil {
+		close(out)
+		return out
+	}
+	go func() {
+		defer close(out)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			select {
+			case out <- in.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// answerAll asks for each answer.
+func answerAll(ctx context.Context, a *base.App, cl *base.Client, by string, tasks []task) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return (&answering{app: a, client: cl, by: by, lines: typed(ctx, a.Stdin), echoes: !output.IsTerminal(a.Stdin)}).all(ctx, tasks)
+}
+
+// errQuit: the person wants no more.
+var errQuit = errors.New("quit")
+
+// say prints a line below the thing that it is about.
+func (x *answering) say(format string, args ...any) error {
+	_, err := fmt.Fprintln(x.app.Stdout, output.Hanging(x.app.Stdout, "    ", fmt.Sprintf(format, args...)))
+	return err
+}
+
+// read asks a question. The end of the input is errQuit.
+func (x *answering) read(ctx context.Context, question string) (string, error) {
+	if _, err := fmt.Fprint(x.app.Stdout, question); err != nil {
+		return "", err
+	}
+	select {
+	case text, more := <-x.lines:
+		if !more {
+			_, err := fmt.Fprintln(x.app.Stdout)
+			return "", errors.Join(errQuit, err)
+		}
+		if x.echoes {
+			if _, err := fmt.Fprintln(x.app.Stdout, output.Printable(text)); err != nil {
+				return "", err
+			}
+		}
+		return strings.TrimSpace(text), nil
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(x.app.Stdout)
+		return "", context.Cause(ctx)
+	}
+}
+
+// choose asks for one of some choices, by their first letter.
+func (x *answering) choose(ctx context.Context, choices ...string) (byte, error) {
+	shown, letters := make([]string, 0, len(choices)+2), make([]string, 0, len(choices)+2)
+	for _, c := range append(slices.Clone(choices), "skip", "quit") {
+		shown = append(shown, "["+c[:1]+"]"+c[1:])
+		letters = append(letters, c[:1])
+	}
+	for {
+		text, err := x.read(ctx, "    "+strings.Join(shown, ", ")+": ")
+		if err != nil {
+			return 0, err
+		}
+		text = strings.ToLower(text)
+		if text != "" && slices.Contains(letters, text[:1]) {
+			if text[0] == 'q' {
+				return 0, errQuit
+			}
+			return text[0], nil
+		}
+		if err := x.say("one of the letters %s", strings.Join(letters, ", ")); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// What became of a thing.
+type outcome int
+
+const (
+	left outcome = iota
+	given
+	gone
+)
+
+// all goes through the things, and says at the end what became of them.
+func (x *answering) all(ctx context.Context, tasks []task) error {
+	count := [...]int{left: len(tasks), given: 0, gone: 0}
+	for i := range tasks {
+		became, err := x.thing(ctx, &tasks[i], i+1, len(tasks))
+		if errors.Is(err, errQuit) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		count[left]--
+		count[became]++
+	}
+	if len(tasks) == 0 {
+		return nil
+	}
+	meanwhile := ""
+	if count[gone] > 0 {
+		meanwhile = fmt.Sprintf("; needed no more: %d", count[gone])
+	}
+	return x.app.Say(x.app.Stderr, "answered: %d%s; left: %d", count[given], meanwhile, count[left])
+}
+
+// thing asks about one thing until it is answered, or left. Before each question the run is read: it may need another answer by now, or
+// none. An answer that is refused is asked for again.
+func (x *answering) thing(ctx context.Context, t *task, number, of int) (outcome, error) {
+	shown := ""
+	for {
+		now, err := x.current(ctx, t)
+		if broken := brokenRun(err); broken != nil {
+			return left, x.say("%s: %s", t.Run, broken.Message)
+		}
+		if err != nil {
+			return left, err
+		}
+		if now == nil {
+			if err := t.show(x.app, number, of); err != nil {
+				return left, err
+			}
+			return gone, x.tellEnd(ctx, t)
+		}
+		t = now
+		again := shown == t.ID
+		if !again {
+			if err := t.show(x.app, number, of); err != nil {
+				return left, err
+			}
+		}
+		shown = t.ID
+		did, err := x.one(ctx, t, again)
+		service, refused := errors.AsType[*schema.ServiceError](err)
+		_, failed := errors.AsType[*failure.Error](err)
+		switch {
+		case refused && service.Code == schema.CodeForbidden, err != nil && !refused && !failed:
+			return left, err
+		case err != nil:
+			if refused && service.Code == schema.CodeConflict {
+				shown = "" // it is not what was shown
+			}
+			if err := x.say("%s: %s", t.refusal(), err); err != nil {
+				return left, err
+			}
+		case did:
+			return given, nil
+		default:
+			return left, nil
+		}
+	}
+}
+
+// refusal is what a refused answer did not do.
+func (t *task) refusal() string {
+	if t.Kind == standstill.Waiting || t.Kind == standstill.Held {
+		return "not answered"
+	}
+	return "not done"
+}
+
+// current is a thing as its run needs it now; nil when it does not any more. What stands in the way of reading a run is its thing itself.
+func (x *answering) current(ctx context.Context, t *task) (*task, error) {
+	if t.Kind == standstill.Parked {
+		return t, nil
+	}
+	now, err := reasonsOf(ctx, x.client, t.Run)
+	if err != nil {
+		return nil, err
+	}
+	r := t.find(now)
+	if r == nil {
+		return nil, nil
+	}
+	found := taskOf(x.app, r)
+	return &found, nil
+}
+
+// tellEnd says why a thing needs nobody any more: who answered or settled it, as far as the record tells.
+func (x *answering) tellEnd(ctx context.Context, t *task) error {
+	what := "it is needed no more"
+	err := x.client.WithReader(ctx, func(fleet *publisher.Reader) error {
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		head := schema.NewHead(fleet.Name(), t.Run)
+		return fleet.Events(ctx, t.Run, func(rec schema.Record) error {
+			if v := head.Apply(keys, &rec); v.Kind == schema.Applied {
+				what = t.endedBy(&v, what)
+			}
+			return nil
+		})
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+		what += ", and why cannot be read: " + err.Error()
+	}
+	return x.say("%s", what)
+}
+
+// endedBy is how an event ended what a thing is about; was is how an earlier one did.
+func (t *task) endedBy(v *schema.Verdict, was string) string {
+	switch d := v.Data.(type) {
+	case *schema.RunInputData:
+		if t.Kind != standstill.Waiting || d.InterruptID != t.InterruptID {
+			return was
+		}
+		what := "answered"
+		if d.Status == schema.InputCancelled || d.Status == schema.InputExpired {
+			what = d.Status
+		}
+		what += " meanwhile by " + output.ByText(d.By, d.Claimed)
+		if len(d.Payload) > 0 {
+			what += ": " + string(d.Payload)
+		}
+		return what
+	case *schema.ToolSettledData:
+		if t.ToolCallID == "" || v.Call != t.Key() {
+			return was
+		}
+		return fmt.Sprintf("settled meanwhile as %s by %s", d.How, output.ByText(d.By, d.Claimed))
+	case *schema.RunEndedData:
+		if t.Kind != standstill.Held {
+			return "the run has ended meanwhile: " + d.Status
+		}
+	}
+	return was
+}
+
+// one asks about one thing and answers it. It reports whether it was answered. again: the thing was shown already.
+func (x *answering) one(ctx context.Context, t *task, again bool) (answered bool, err error) {
+	switch t.Kind {
+	case standstill.Waiting:
+		return x.wait(ctx, t, again)
+	case standstill.Held:
+		return x.held(ctx, t, again)
+	case standstill.Quarantined:
+		return x.command(ctx, "release", func() error { return ReleaseCmd{Run_: t.Run}.Run(ctx, x.app) })
+	case standstill.Parked:
+		return x.command(ctx, "retry", func() error { return RetryCmd{Run_: t.Run}.Run(ctx, x.app) })
+	}
+	return false, t.showCommands(x.app)
+}
+
+// command runs what one letter stands for.
+func (x *answering) command(ctx context.Context, name string, run func() error) (bool, error) {
+	letter, err := x.choose(ctx, name)
+	if err != nil || letter == 's' {
+		return false, err
+	}
+	return true, run()
+}
+
+// unshown leaves a thing whose question cannot be read: an answer to something unseen is none.
+func (x *answering) unshown(ctx context.Context, t *task, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := x.say("what it asks cannot be read: %s", err); err != nil {
+		return err
+	}
+	return t.showCommands(x.app)
+}
+
+// wait answers what a run waits for. What it asks, and the schema of the answer, are shown whole.
+func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error) {
+	if !again {
+		q, err := x.question(ctx, t)
+		if err != nil {
+			return false, x.unshown(ctx, t, err)
+		}
+		if err := q.show(x.app); err != nil {
+			return false, err
+		}
+		if q.schemaErr != nil {
+			if err := x.say("the schema of the answer cannot be read: %s", q.schemaErr); err != nil {
+				return false, err
+			}
+		}
+	}
+	command := InputCmd{Run_: t.Run, Interrupt: t.InterruptID, Status: schema.InputResolved, By: x.by}
+	var payload jsontext.Value
+	if t.Wait.Reason == schema.WaitToolApproval {
+		letter, err := x.choose(ctx, "allow", "deny")
+		if err != nil || letter == 's' {
+			return false, err
+		}
+		command.Allow, command.Deny = letter == 'a', letter == 'd'
+		if command.Reason, err = x.read(ctx, "    why (may be empty): "); err != nil {
+			return false, err
+		}
+		if payload, err = command.decision(); err != nil {
+			return false, err
+		}
+	} else {
+		letter, err := x.choose(ctx, "text", "json", "cancel the question")
+		if err != nil || letter == 's' {
+			return false, err
+		}
+		if letter == 'c' {
+			command.Status = schema.InputCancelled
+		} else if payload, err = x.value(ctx, letter == 't'); err != nil {
+			return false, err
+		}
+	}
+	return true, command.answer(ctx, x.app, x.client, t.Head, t.Wait, payload)
+}
+
+// question is what the run asks, whole.
+func (x *answering) question(ctx context.Context, t *task) (q question, err error) {
+	err = x.client.WithReader(ctx, func(fleet *publisher.Reader) error {
+		state, _, err := base.StateOf(ctx, fleet, t.Run)
+		if err != nil {
+			return err
+		}
+		q = asked(ctx, fleet, state, t.Wait)
+		return nil
+	})
+	return q, err
+}
+
+// value reads a value, until it is one.
+func (x *answering) value(ctx context.Context, text bool) (jsontext.Value, error) {
+	for {
+		what := "    as JSON: "
+		if text {
+			what = "    as text: "
+		}
+		said, err := x.read(ctx, what)
+		if err != nil {
+			return nil, err
+		}
+		if text && said != "" {
+			b, err := json.Marshal(said)
+			if err == nil {
+				return b, nil
+			}
+		}
+		if v := jsontext.Value(said); !text && v.IsValid() {
+			return v, nil
+		}
+		if err := x.say("that is none"); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// held settles a call whose outcome is unknown, with what is known of it shown.
+func (x *answering) held(ctx context.Context, t *task, again bool) (bool, error) {
+	if !again {
+		w := schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: t.ToolCallID, Turn: t.Turn, Occurrence: t.Occurrence, Since: t.Since}
+		about := *t
+		about.Wait = &w
+		q, err := x.question(ctx, &about)
+		if err != nil {
+			return false, x.unshown(ctx, t, err)
+		}
+		if err := output.Fields(x.app.Stdout, "tool", q.Tool, "side effect", q.SideEffect, "key", q.IdempotencyKey); err != nil {
+			return false, err
+		}
+		if text := q.readable(fieldArguments, pasted(q.Arguments)); text != "" {
+			if _, err := fmt.Fprintf(x.app.Stdout, "arguments:\n%s", text); err != nil {
+				return false, err
+			}
+		}
+	}
+	choices := []string{"done, with its result", "run it again", "go on without it"}
+	if t.Status.Terminal() {
+		choices = []string{"done, with its result", "go on without it"}
+	}
+	letter, err := x.choose(ctx, choices...)
+	if err != nil || letter == 's' {
+		return false, err
+	}
+	request := schema.SettleRequest{CallKey: t.Key(), Seen: t.Head.Position.ID, By: x.by}
+	switch letter {
+	case 'd':
+		request.How = schema.SettledDecided
+		if request.Result, err = x.value(ctx, false); err != nil {
+			return false, err
+		}
+	case 'r':
+		request.How = schema.SettledRerun
+	default:
+		request.How = schema.SettledAbandoned
+	}
+	var reply schema.SettleReply
+	if err := x.client.Ask(ctx, schema.VerbSettle, t.Run, request, &reply); err != nil {
+		return false, err
+	}
+	return true, printSettled(x.app, request, &reply)
+}
