@@ -40,7 +40,7 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 // the model that it was resumed, another compaction.
 func (h *Head) progress(e *Event, p *place, data Data) bool {
 	switch d := data.(type) {
-	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData:
+	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData, *SignalConsumedData:
 		return true
 	case *ToolSettledData:
 		return p.control || d.How != SettledRerun
@@ -97,10 +97,10 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 			h.leave(StatusOrphaned)
 		}
 	case *RunInterruptedData:
-		if d.Reason == InterruptedShutdown && h.Stalled > 0 {
-			h.Stalled-- // its executor was told to stop: that says nothing about the run
-		}
 		h.leave(StatusInterrupted)
+		if stopped := d.Reason == InterruptedShutdown || d.Reason == InterruptedWaiting && h.Status == StatusWaiting; stopped && h.Stalled > 0 {
+			h.Stalled-- // its executor was told to stop, or went on to wait behind a signal: that says nothing about the run
+		}
 	case *RunEndedData:
 		h.Status = Status(d.Status)
 		h.CompletedBy = d.CompletedBy

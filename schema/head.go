@@ -252,8 +252,8 @@ type Head struct {
 	// is waited for.
 	Unattended Status `json:"unattended,omitzero"`
 	// Stalled counts the latest takeovers with reason claim or restart behind which the run made no progress: no turn,
-	// call or phase was closed, nothing new was waited for or offered, nothing said outside a turn, and nobody asked
-	// for it, answered it or cancelled it. One whose executor was told to stop is not counted. Quarantine goes by it.
+	// call or phase was closed, no signal was consumed, nothing new was waited for or offered, nothing said outside a turn, and nobody
+	// asked for it, answered it or cancelled it. One whose executor was told to stop, or went on to wait, is not counted. Quarantine goes by it.
 	Stalled int `json:"claims_without_progress,omitzero"`
 	// Implicit: the run began without run.started.
 	Implicit bool `json:"implicit,omitzero"`

@@ -6,8 +6,26 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxSignals bounds the signals of a run that are not consumed yet.
-const MaxSignals = 64
+const (
+	// MaxSignals bounds the signals of a run that are not consumed yet.
+	MaxSignals = 64
+	// MaxSignalPayload bounds the payload of a signal that the service takes, in bytes of JSON.
+	MaxSignalPayload = 64 << 10
+)
+
+// SignalRequest sends a signal into a run that has not ended. A repeat with the same id, name and payload is answered as the first one,
+// whoever sends it; another signal of the id is refused.
+type SignalRequest struct {
+	// SignalID is the sender's id of the signal, unique in the run. Required.
+	SignalID string `json:"signal_id"`
+	// Name tells the agent what the signal is about. Required.
+	Name string `json:"name"`
+	// Payload is any JSON of at most [MaxSignalPayload] bytes.
+	Payload jsontext.Value `json:"payload,omitzero"`
+	// By is the sender's name, a claim, as in [InputRequest].
+	By    string         `json:"by"`
+	Extra jsontext.Value `json:",embed"`
+}
 
 // SignalSentData sends a message into a run that has not ended, whatever it is doing. Control event. The run's signals are in the
 // order of the log, and each is consumed once.

@@ -29,6 +29,8 @@ const (
 	VerbHandoff = "handoff"
 	// VerbMark pins the point where a run stands under a name.
 	VerbMark = "mark"
+	// VerbSignal sends a message into a run that has not ended.
+	VerbSignal = "signal"
 	// VerbFleet says how the fleet is.
 	VerbFleet = "fleet"
 	// VerbErase removes a run for good.
@@ -402,6 +404,8 @@ const (
 	CodeInvalidAnswer Code = "invalid_answer"
 	// CodeUnknownHandoff names a hand-off that the run has not open.
 	CodeUnknownHandoff Code = "unknown_handoff"
+	// CodeTooManySignals sends a signal into a run that has [MaxSignals] open ones.
+	CodeTooManySignals Code = "too_many_signals"
 	// CodeHandoffTaken accepts an offer that another accepted, or that is not the one that was read.
 	CodeHandoffTaken Code = "handoff_taken"
 	// CodeQuarantined claims by name a run whose claims made no progress.
@@ -439,7 +443,7 @@ func (c Code) HTTPStatus() int {
 		return http.StatusRequestTimeout
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
-	case CodeOverloaded:
+	case CodeOverloaded, CodeTooManySignals:
 		return http.StatusTooManyRequests
 	case CodeUnavailable:
 		return http.StatusServiceUnavailable

@@ -84,6 +84,7 @@ func controlRequests(hash string) map[string]struct {
 		"input":           {schema.VerbInput, schema.InputRequest{InterruptID: "w1", Payload: []byte(`{}`), By: "alice"}},
 		"input cancelled": {schema.VerbInput, schema.InputRequest{InterruptID: "w1", Status: schema.InputCancelled, By: "alice"}},
 		"mark":            {schema.VerbMark, schema.MarkRequest{Name: "another", By: "alice"}},
+		"signal":          {schema.VerbSignal, signal("s1", "1")},
 		"mark moved":      {schema.VerbMark, schema.MarkRequest{Name: "mark-1", By: "alice", Move: true}},
 		"accept":          {schema.VerbHandoff, accept(hash, "run-2")},
 	}

@@ -196,11 +196,16 @@ func onceFor(requestID string, who sender, parts ...string) (string, error) {
 	if err := schema.CheckName("request_id", requestID); err != nil {
 		return "", badField("/request_id", err)
 	}
+	return onceOf(append([]string{requestID, who.by, who.claimed}, parts...)...), nil
+}
+
+// onceOf is the end of the id of a control event that these texts name.
+func onceOf(parts ...string) string {
 	h := sha256.New()
-	for _, p := range append([]string{requestID, who.by, who.claimed}, parts...) {
+	for _, p := range parts {
 		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
 	}
-	return hex.EncodeToString(h.Sum(nil)[:12]), nil
+	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
 // errNothingAccepted answers for a name under which no lawful event was published.

@@ -50,7 +50,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
 		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
-		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*",
+		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
 		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
 	}, subjects)
 }
@@ -529,7 +529,7 @@ func FuzzRequests(f *testing.F) {
 	hash := x.offer("h1", "error")
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
-		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFleet,
+		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbSignal, schema.VerbFleet,
 		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry,
 	}
 	for i := range verbs {

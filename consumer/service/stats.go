@@ -12,7 +12,7 @@ type Stats struct {
 	// What reads met.
 	reader.Stats
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets, Erases, Cleanups, Retries atomic.Int64
+	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Erases, Cleanups, Retries atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
@@ -43,7 +43,7 @@ var codes = []schema.Code{
 	schema.CodeBadRequest, schema.CodeForbidden, schema.CodeNotFound, schema.CodeConflict, schema.CodeRunEnded,
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
-	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeQuarantined,
+	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeTooManySignals, schema.CodeQuarantined,
 	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded, schema.CodeNotAcknowledged,
 }
 

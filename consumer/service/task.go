@@ -49,6 +49,7 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},
 		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
+		{verb: schema.VerbSignal, request: "SignalRequest", answer: "ControlReply", count: &s.stats.Signals, serve: s.signal},
 		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
 		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
 		{verb: schema.VerbRetry, byWorker: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},

@@ -77,8 +77,8 @@ type grant struct {
 var (
 	// readingVerbs change nothing.
 	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbFleet}
-	// workingVerbs are what an executor needs: for its own runs, those it claims, and those it started.
-	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel}
+	// workingVerbs are what an executor needs: for its own runs, those it claims, those it started, and those that its agents talk to.
+	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal}
 	// decidingVerbs are a person's word: an executor that had them could approve its own calls.
 	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbRetry}
 )

@@ -99,6 +99,7 @@ func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{schema.HeartbeatSubject("f", "e"), []access.Role{access.Executor, access.Operator}},
 		{schema.ServiceSubject(schema.VerbGet, "f", "r"), access.Roles()},
 		{schema.ServiceSubject(schema.VerbCancel, "f", "r"), []access.Role{access.Executor, access.Operator}},
+		{schema.ServiceSubject(schema.VerbSignal, "f", "r"), []access.Role{access.Executor, access.Operator}},
 		{schema.ServiceSubject(schema.VerbInput, "f", "r"), []access.Role{access.Operator}},
 		{"$KV." + n.SegmentBucket() + ".r.1", []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.PURGE." + n.EventStream(), []access.Role{access.Daemon}},
@@ -137,7 +138,7 @@ func TestRights_SeparateDuties_NoRoleAsksAndApproves(t *testing.T) {
 	require.Equal(t, []string{"waymark.cancel.f", "waymark.cancel.f.*"}, shared, "all that an operator shares with executors and not with observers")
 	for _, subject := range []string{
 		schema.NamesOf("f", 1).EventSubjects(), schema.ServiceSubject(schema.VerbRecover, "f", "*"), schema.ServiceSubject(schema.VerbClaim, "f", ""),
-		schema.ServiceSubject(schema.VerbHandoff, "f", "*"), "$O." + schema.BlobBucket("f") + ".M.*",
+		schema.ServiceSubject(schema.VerbHandoff, "f", "*"), schema.ServiceSubject(schema.VerbSignal, "f", "*"), "$O." + schema.BlobBucket("f") + ".M.*",
 	} {
 		require.Contains(t, joint, subject, "the test knows what asks")
 		require.NotContains(t, separate, subject)

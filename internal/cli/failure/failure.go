@@ -292,7 +292,7 @@ func ExplainService(err error) *Error {
 	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined,
 		schema.CodePointAmbiguous, schema.CodeNeeded:
 		f.Code = Conflict
-	case schema.CodeOverloaded, schema.CodeUnavailable:
+	case schema.CodeOverloaded, schema.CodeUnavailable, schema.CodeTooManySignals:
 		f.Code = Unavailable
 	case schema.CodeDamaged:
 		f.Code = Damaged

@@ -42,6 +42,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{&schema.ServiceError{Code: schema.CodeInvalidAnswer}, Usage, ""},
 		{&schema.ServiceError{Code: schema.CodeUnknownHandoff}, NotFound, ""},
 		{&schema.ServiceError{Code: schema.CodeHandoffTaken}, Conflict, ""},
+		{&schema.ServiceError{Code: schema.CodeTooManySignals, Hint: "later"}, Unavailable, "later"},
 		{&schema.ServiceError{Code: schema.CodeQuarantined, Hint: "waymark release r"}, Conflict, "waymark release r"},
 		{fmt.Errorf("x: %w", publisher.ErrUnknownInterrupt), NotFound, "waymark input"},
 		{fmt.Errorf("x: %w", publisher.ErrInvalidAnswer), Usage, "waymark input"},

@@ -324,7 +324,7 @@ func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
 	case *schema.TurnEndedData:
 		return d.Turn != m.turn || m.open
 	case *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
-		*schema.ToolReturnedData, *schema.ToolFailedData:
+		*schema.ToolReturnedData, *schema.ToolFailedData, *schema.SignalConsumedData:
 		return true
 	case *schema.RunResumedData:
 		return d.Reason != schema.TakeoverClaim && d.Reason != schema.TakeoverRestart
@@ -437,7 +437,8 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 			m.gone = schema.StatusOrphaned
 		}
 	case *schema.RunInterruptedData:
-		if d.Reason == schema.InterruptedShutdown {
+		waits := d.Reason == schema.InterruptedWaiting && len(m.waits) > 0 && !m.cancelled
+		if d.Reason == schema.InterruptedShutdown || waits {
 			m.claims = max(m.claims-1, 0)
 		}
 		m.gone = schema.StatusInterrupted

@@ -155,6 +155,7 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbCancel, "{run}", "CancelRequest", "ControlReply", false, "Asks a run's executor to stop; once is enough."},
 		{schema.VerbHandoff, "{run}", "HandoffRequest", "ControlReply", false, "Accepts, declines or closes a hand-off."},
 		{schema.VerbMark, "{run}", "MarkRequest", "ControlReply", false, "Pins the point where a run stands under a name."},
+		{schema.VerbSignal, "{run}", "SignalRequest", "ControlReply", false, "Sends a message into a run that has not ended."},
 		{schema.VerbErase, "{run}", "EraseRequest", "EraseReply", false, "Removes a run for good, or says what is left of one that was removed. Ask again until it is done."},
 		{schema.VerbCleanup, "", "CleanupRequest", "CleanupReply", false, "Removes the runs that a policy does not keep, a page at a time, or shows which those are."},
 		{schema.VerbRetry, "{run}", "", "RetryReply", false, "Folds a parked run again."},

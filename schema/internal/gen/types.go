@@ -93,6 +93,7 @@ func others() []document {
 		{"claim-reply", "ClaimReply", reflect.TypeFor[schema.ClaimReply]()},
 		{"input-request", "InputRequest", reflect.TypeFor[schema.InputRequest]()},
 		{"cancel-request", "CancelRequest", reflect.TypeFor[schema.CancelRequest]()},
+		{"signal-request", "SignalRequest", reflect.TypeFor[schema.SignalRequest]()},
 		{"mark-request", "MarkRequest", reflect.TypeFor[schema.MarkRequest]()},
 		{"handoff-request", "HandoffRequest", reflect.TypeFor[schema.HandoffRequest]()},
 		{"erase-request", "EraseRequest", reflect.TypeFor[schema.EraseRequest]()},

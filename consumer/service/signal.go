@@ -1,0 +1,122 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// signal sends a message into a run that has not ended. The sender's id names it: a repeat finds its first try, whichever executor of the
+// sender's run repeats it.
+func (s *Service) signal(ctx context.Context, t *task) error {
+	var req schema.SignalRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	data := &schema.SignalSentData{SignalID: req.SignalID, Name: req.Name, Payload: req.Payload, By: who.by, Claimed: who.claimed}
+	if _, err := schema.MarshalData(data); err != nil {
+		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
+			return badField(wrong.Path, err)
+		}
+		return badField("/", err)
+	}
+	if n := len(req.Payload); n > schema.MaxSignalPayload {
+		return schema.Fail(schema.CodeTooLarge, "Put it where the run's executor finds it, such as an artifact of the sender's run, and send its name.",
+			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, schema.MaxSignalPayload)
+	}
+	reply, err := s.writer.write(ctx, t.run, signalOnce(req.SignalID), who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		if open := slices.IndexFunc(r.Head.Signals, func(o schema.OpenSignal) bool { return o.SignalID == req.SignalID }); open >= 0 {
+			return s.signalOpen(ctx, r, &r.Head.Signals[open])
+		}
+		return decision{data: data}, s.signallable(ctx, r)
+	})
+	if err != nil {
+		return err
+	}
+	if reply.Already {
+		if err := s.sameSignal(ctx, t.run, reply.EventID, &req); err != nil {
+			return err
+		}
+	}
+	return t.whole(reply)
+}
+
+// signalOnce ends the id of the event that sends the signal.
+func signalOnce(id string) string { return onceOf("signal", id) }
+
+// signalOpen answers for a signal that is open, and lies too far back in the log to be found by its event's id.
+func (s *Service) signalOpen(ctx context.Context, r *reader.Snapshot, o *schema.OpenSignal) (decision, error) {
+	e, found, err := s.reader.EventAt(ctx, r, o.Position)
+	there := &schema.ControlReply{EventID: o.Position.ID, Stream: o.Position.Stream}
+	if found && err == nil {
+		if data, err := schema.ParseData(e); err == nil {
+			there.By, _ = schema.DecidedBy(data)
+		}
+	}
+	return decision{there: there}, err
+}
+
+// signallable refuses a run that can hear no signal now. The reading is proven.
+func (s *Service) signallable(ctx context.Context, r *reader.Snapshot) error {
+	switch {
+	case r.Head.Status.Terminal():
+		return errEnded(r)
+	case len(r.Head.Signals) >= schema.MaxSignals:
+		return schema.Fail(schema.CodeTooManySignals, "Send it again, with the same signal_id, when the run has consumed some: "+hintRun,
+			"run %s has %d signals that are not consumed, the most that a run can have", r.Run, schema.MaxSignals)
+	}
+	mark, _, err := r.Source.Store.Checkpoints.Watermark(ctx)
+	switch {
+	case err != nil && !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	case slices.ContainsFunc(mark.Parked, func(p schema.ParkedRun) bool { return p.Run == r.Run }):
+		return schema.Fail(schema.CodeConflict, "Have it folded again with waymark.retry, then send the signal again with the same signal_id.",
+			"run %s is parked: the daemon does not fold it, and would tell nobody of the signal", r.Run)
+	}
+	return nil
+}
+
+// sameSignal refuses a request whose signal_id another signal of the run had first.
+func (s *Service) sameSignal(ctx context.Context, run, id string, req *schema.SignalRequest) error {
+	r, err := s.routing.proven(ctx, run, reader.Head)
+	if err != nil {
+		return err
+	}
+	var first *schema.SignalSentData
+	if _, err := s.reader.LatestEvent(ctx, r, func(at string, e *schema.Event) bool {
+		if at != id || e == nil {
+			return false
+		}
+		data, _ := schema.ParseData(e) // an event that cannot be read is no signal
+		first, _ = data.(*schema.SignalSentData)
+		return first != nil
+	}); err != nil {
+		return err
+	}
+	if first == nil || first.Name == req.Name && sameJSON(first.Payload, req.Payload) {
+		return nil // of one that lies too far back only the id is known
+	}
+	return schema.Fail(schema.CodeConflict, "Give each signal a signal_id of its own.",
+		"signal_id %.80q of run %s names another signal already: %.80q by %s", req.SignalID, run, first.Name, nameOf(first.By, first.Claimed))
+}
+
+// sameJSON compares two values as JSON: without regard to white space, the order of members, and the spelling of strings.
+func sameJSON(a, b jsontext.Value) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	numbers := jsontext.CanonicalizeRawInts(false) // as they are written: a float would make two of them one
+	a, b = a.Clone(), b.Clone()
+	return len(a) > 0 && len(b) > 0 && a.Canonicalize(numbers) == nil && b.Canonicalize(numbers) == nil && bytes.Equal(a, b)
+}
