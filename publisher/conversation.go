@@ -119,6 +119,9 @@ func (r *Reader) load(ctx context.Context, s *schema.State) error {
 	for i := range s.Calls {
 		err = cmp.Or(err, check("call "+s.Calls[i].ToolCallID, s.Calls[i].Refs))
 	}
+	for i := range s.Signals {
+		err = cmp.Or(err, check("signal "+s.Signals[i].SignalID, s.Signals[i].Refs))
+	}
 	for i := range s.Compactions {
 		err = cmp.Or(err, check("context.compacted", s.Compactions[i].Refs))
 	}

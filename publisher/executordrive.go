@@ -119,6 +119,9 @@ func (e *Executor) finish(d *drive, on trigger, cause error) {
 	default:
 		log.Debug().Str("run", d.run.id).Str("outcome", string(outcome)).Msg("executor is done with the run")
 	}
+	if head := d.run.Head(); head.Status.Terminal() && len(head.Signals) > 0 {
+		log.Warn().Str("run", d.run.id).Int("signals", len(head.Signals)).Str("first", head.Signals[0].SignalID).Msg("run has ended with signals that were not consumed")
+	}
 	d.run.driver.CompareAndSwap(d, nil)
 	e.mu.Lock()
 	delete(e.driven, d)

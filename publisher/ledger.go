@@ -274,6 +274,9 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		l.untold = false
 		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 	}
+	if err == nil && items[0].noSignals && len(l.fold.head.Signals) > 0 {
+		return nil, signalledError(l.run)
+	}
 	return items, err
 }
 
@@ -367,7 +370,7 @@ func (l *ledger) delivered(items []*item, err error) error {
 	}
 	switch {
 	case errors.Is(err, ErrUnresolved):
-	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated):
+	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated), errors.Is(err, ErrSignalled):
 		l.unknown = false
 		return err // certainly not stored, and not lawful as it is
 	}
@@ -485,6 +488,9 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 			l.untold = false
 			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 		}
+	}
+	if _, signal := v.Data.(*schema.SignalSentData); signal && len(items) > 0 && items[0].noSignals && items[0].stream == 0 {
+		return &v, signalledError(l.run)
 	}
 	return &v, nil
 }

@@ -102,6 +102,8 @@ type RunEnd struct {
 	CompletedBy string
 	// Error that ended the run; nil means none.
 	Error *schema.Error
+	// NoSignals ends the run only if no signal is open: else [ErrSignalled] is returned and nothing is published. It ends the pipelined mode.
+	NoSignals bool
 	// Usage of the whole run; nil when nobody summed it up.
 	Usage *schema.Usage
 	// Source keeps detail of the framework that the run comes from.
@@ -118,7 +120,12 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 			end.Status = schema.StatusFailed
 		}
 	}
-	return r.publishNow(ctx, draft{data: &schema.RunEndedData{
+	if end.NoSignals {
+		if err := r.Synchronous(ctx); err != nil {
+			return err
+		}
+	}
+	return r.publishNow(ctx, draft{noSignals: end.NoSignals, data: &schema.RunEndedData{
 		Status: string(end.Status), Output: []byte(end.Output), Summary: end.Summary, CompletedBy: end.CompletedBy,
 		Error: end.Error, Usage: end.Usage, Source: []byte(end.Source),
 	}, at: end.Time})

@@ -64,9 +64,15 @@ type ModelRequest struct {
 //     that do not satisfy the schema of the tool. A held call makes the run wait for a person.
 //
 // The run ends when the model answers without a call, with the text of the answer as its summary; with Complete, when the completion
-// tool has returned. A message that came behind the answer is answered first. An answer that the provider cut off (its finish reason is
-// length, max_tokens, max_output_tokens or model_context_window_exceeded) ends nothing, and no call of it is made: the model is told, and
-// after three such answers in a row the run fails. It fails at once if the provider withheld the answer (content_filter, refusal). A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
+// tool has returned. A message that came behind the answer, and a signal, is answered first. An answer that the provider cut off (its
+// finish reason is length, max_tokens, max_output_tokens or model_context_window_exceeded) ends nothing, and no call of it is made: the
+// model is told, and after three such answers in a row the run fails. It fails at once if the provider withheld the answer
+// (content_filter, refusal).
+//
+// Signals of the run ([Fleet.Signal]) are shown to the model with the next turn, each once and in order, as messages of the role user
+// ([Signal.Message]). The last turn of a run at its limit takes none: those that are left are told of as not consumed.
+//
+// A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
 // shutdown end the loop before the next event.
 type Loop struct {
 	// Model that is asked. Required.
@@ -266,6 +272,11 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	if err != nil || l.spokenBehind() {
 		return false, err
 	}
+	more, err := l.toAnswer(ctx)
+	if err != nil || more {
+		return false, err
+	}
+	late := l.signalled() // at a limit
 	// end ends the run with what the model said last, which is loaded for nothing else.
 	end := func(with RunEnd, publish func(RunEnd) error) (bool, error) {
 		if err := l.recorded(); err != nil {
@@ -275,8 +286,11 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		with.Summary = cmp.Or(said, with.Summary)
-		return true, publish(with)
+		with.Summary, with.NoSignals = cmp.Or(said, with.Summary), !late
+		if err = publish(with); errors.Is(err, ErrSignalled) {
+			return false, nil // it came in this moment
+		}
+		return true, err
 	}
 	ended := func(with RunEnd) error { return l.run.End(ctx, with) }
 	for i, call := range calls {

@@ -20,12 +20,13 @@ import (
 
 // ask asks the model in the next turn, or again in one that was left without an answer, and records what it answers.
 func (l *looping) ask(ctx context.Context, limit string) error {
-	if l.AwaitResults || limit != "" {
+	heard := limit == "" && l.signalled()
+	if l.AwaitResults || limit != "" || heard {
 		if err := l.recorded(); err != nil {
 			return err
 		}
 	}
-	turn, err := l.startTurn(ctx, limit) // publishes nothing right behind calls, unless there is a limit
+	turn, err := l.startTurn(ctx, limit, heard) // publishes nothing right behind calls, unless there is a limit or a signal
 	if err != nil {
 		return err
 	}
@@ -80,8 +81,8 @@ func firstCalls(answer Answer, keep, total int) Answer {
 }
 
 // startTurn starts the turn in which the model is asked next, or goes on with one that this epoch has started. What is new to the model
-// follows from the record.
-func (l *looping) startTurn(ctx context.Context, limit string) (*Turn, error) {
+// follows from the record. heard says that it tells the model of the run's signals.
+func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Turn, error) {
 	head := l.run.Head()
 	spec := TurnSpec{Number: head.Turn + 1}
 	if head.TurnOpen && !head.TurnAnswered {
@@ -117,6 +118,14 @@ func (l *looping) startTurn(ctx context.Context, limit string) (*Turn, error) {
 		say(schema.RoleUser, task)
 		say(schema.RoleUser, offer)
 	}
+	if heard {
+		var messages []schema.Message
+		var err error
+		if spec.Signals, messages, err = l.told(ctx, spec.Number); err != nil {
+			return nil, err
+		}
+		spec.Messages = append(spec.Messages, messages...)
+	}
 	switch {
 	case limit != "":
 		spec.Purpose = schema.PurposeRecovery
@@ -128,7 +137,7 @@ func (l *looping) startTurn(ctx context.Context, limit string) (*Turn, error) {
 	case l.leftOff():
 		if reason := l.cutOff(); reason != "" {
 			say(schema.RoleUser, "Your last answer was cut off ("+reason+"). Go on from there, in shorter answers.")
-		} else if l.Complete != "" {
+		} else if l.Complete != "" && len(spec.Signals) == 0 {
 			say(schema.RoleUser, l.reminder())
 		}
 	}

@@ -46,6 +46,8 @@ func kindOf(code schema.Code) error {
 		return ErrUnknownInterrupt
 	case schema.CodeUnknownHandoff:
 		return ErrUnknownHandoff
+	case schema.CodeTooManySignals:
+		return ErrSignalsFull
 	case schema.CodeHandoffTaken:
 		return ErrHandoffTaken
 	case schema.CodeQuarantined:

@@ -125,6 +125,8 @@ type RunResult struct {
 	Limit string `json:"limit,omitempty"`
 	// Error that ended the run; nil means none.
 	Error *schema.Error `json:"error,omitzero"`
+	// Unread are the signals that were not consumed when the run ended, in order.
+	Unread []schema.OpenSignal `json:"unread,omitzero"`
 }
 
 // Result waits until a run has ended, and returns what it came to. A run that waits for a person or that is quarantined has not ended: ctx
@@ -158,7 +160,7 @@ func (f *Fleet) result(ctx context.Context, run string) (*RunResult, error) {
 		return nil, fmt.Errorf("result of run %s: %w", run, err)
 	}
 	h, ended := &state.Head, state.Ended
-	result := &RunResult{Status: h.Status, Summary: h.Summary, CompletedBy: h.CompletedBy, Limit: h.Limit}
+	result := &RunResult{Status: h.Status, Summary: h.Summary, CompletedBy: h.CompletedBy, Limit: h.Limit, Unread: h.Signals}
 	if ended != nil {
 		result.Output, result.Summary, result.Error = []byte(ended.Output), ended.Summary, ended.Error
 	}

@@ -34,6 +34,8 @@ type Invocation struct {
 	replay schema.Replay
 	// work is told of each try.
 	work *work
+	// run that the call is of; nil outside of one.
+	run *Run
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
 	// than the question it answered; see [ServeVerify].
 	Epoch schema.Epoch
@@ -268,7 +270,7 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 // invoke runs the tool.
 func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	r, key := c.run, c.key
-	inv := Invocation{Key: key, IdempotencyKey: c.idempotencyKey(), Epoch: r.Epoch()}
+	inv := Invocation{Key: key, IdempotencyKey: c.idempotencyKey(), Epoch: r.Epoch(), run: r}
 	earlier := 0
 	if c.call != nil {
 		for _, how := range c.call.Settlements {

@@ -36,6 +36,9 @@ type TurnSpec struct {
 	Number int32
 	// Messages that are new to the model.
 	Messages []schema.Message
+	// Signals are the ids of the run's signals that the messages tell of; see [Run.Signals]. The turn's answer consumes them. A turn that is
+	// started again names them again.
+	Signals []string
 	// Purpose is work or recovery; empty means work.
 	Purpose string
 	// Time of the start; zero means now.
@@ -43,7 +46,7 @@ type TurnSpec struct {
 }
 
 // StartTurn returns a handle of the next turn, or of the one with the number in spec. It publishes turn.started only where there is
-// something to say: messages, the purpose recovery, a time, or that a turn which an earlier executor left open is started again. Otherwise
+// something to say: messages, signals, the purpose recovery, a time, or that a turn which an earlier executor left open is started again. Otherwise
 // the turn's answer opens it, and any other first event has a turn.started before it. Until then OpenTurn returns nil, and a second
 // StartTurn returns the same number.
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
@@ -51,7 +54,7 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	if spec.Number == 0 {
 		spec.Number = last + 1
 	}
-	if spec.Number > last && len(spec.Messages) == 0 && spec.Purpose != schema.PurposeRecovery && spec.Time.IsZero() {
+	if spec.Number > last && len(spec.Messages) == 0 && len(spec.Signals) == 0 && spec.Purpose != schema.PurposeRecovery && spec.Time.IsZero() {
 		err := r.Err()
 		if err == nil {
 			err = r.ledger.checkLive() // before the caller pays for a model call
@@ -61,7 +64,7 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 		}
 		return &Turn{run: r, number: spec.Number}, nil
 	}
-	data := &schema.TurnStartedData{Turn: spec.Number, Messages: spec.Messages, Purpose: spec.Purpose}
+	data := &schema.TurnStartedData{Turn: spec.Number, Messages: spec.Messages, Signals: spec.Signals, Purpose: spec.Purpose}
 	if _, err := r.publish(ctx, draft{data: data, turn: spec.Number, at: spec.Time}); err != nil {
 		return nil, err
 	}

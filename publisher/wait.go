@@ -227,16 +227,21 @@ func heldInterrupt(key schema.CallKey) string {
 	return id
 }
 
-// awaitThat waits until done, which is called under the ledger's lock whenever the run changed, says so or fails.
+// awaitThat waits until done, which is called under the ledger's lock whenever the run changed, says so or fails. Under an executor with
+// WaitDetached it returns [ErrWaiting] instead of waiting.
 func (r *Run) awaitThat(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
+	driver := r.driver.Load()
+	return r.await(ctx, what, driver != nil && driver.executor.spec.WaitDetached, done)
+}
+
+// await is awaitThat; detached says that it does not wait.
+func (r *Run) await(ctx context.Context, what string, detached bool, done func(*localFold) (bool, error)) error {
 	pause := func() time.Duration {
 		most := r.fleet.waitPoll
 		return most - rand.N(most/4+1) //nolint:gosec // jitter
 	}
 	poll := time.NewTimer(pause())
 	defer poll.Stop()
-	driver := r.driver.Load()
-	detached := driver != nil && driver.executor.spec.WaitDetached
 	cancelled := r.Head().CancelRequested
 	for {
 		ok, changed, err := r.ledger.check(done)

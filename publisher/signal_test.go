@@ -1,0 +1,184 @@
+package publisher_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// A plain executor hears of signals without reading the log, acts on them, and says so.
+func TestSignals_PlainExecutor_HeardInOrderAndConsumed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	controls := make(chan string, 8)
+	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, data schema.Data) {
+		controls <- e.Name() + " " + data.(*schema.SignalSentData).SignalID
+	}})
+	require.NoError(t, err)
+	other := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
+	begun := time.Now()
+	waited := make(chan []publisher.Signal, 1)
+	go func() {
+		signals, err := run.AwaitSignal(t.Context())
+		require.NoError(t, err)
+		waited <- signals
+	}()
+	for _, id := range []string{"s1", "s2"} {
+		require.NoError(t, other.Signal(t.Context(), "r1", publisher.SignalSpec{ID: id, Name: "note", Payload: raw(`{"n": 1}`)}))
+		require.NoError(t, other.Signal(t.Context(), "r1", publisher.SignalSpec{ID: id, Name: "note", Payload: raw(`{"n":1}`), By: "another"}))
+	}
+	require.Equal(t, "signal.sent s1", <-controls)
+	require.Equal(t, "signal.sent s2", <-controls)
+	first := (<-waited)[0]
+	require.Equal(t, "s1", first.ID)
+	require.Equal(t, "exec-2", first.From())
+	require.JSONEq(t, `{"n":1}`, string(first.Payload))
+	require.WithinRange(t, first.Sent, begun.Add(-time.Second), time.Now().Add(time.Second))
+	signals, err := run.Signals(t.Context())
+	require.NoError(t, err)
+	require.Len(t, signals, 2)
+	require.NoError(t, run.ConsumeSignals(t.Context(), "s1"))
+	require.ErrorIs(t, run.ConsumeSignals(t.Context(), "s1"), publisher.ErrRejected)
+	signals, err = run.AwaitSignal(t.Context())
+	require.NoError(t, err)
+	require.Len(t, signals, 1)
+	require.Equal(t, "s2", signals[0].ID)
+	require.Equal(t, "s2", w.requireSameFold(run).Head.Signals[0].SignalID)
+}
+
+func TestSignal_WhatCannotBeSent_NamedError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	send := func(run string, s publisher.SignalSpec) error { return f.Signal(t.Context(), run, s) }
+	require.ErrorIs(t, send("a b", publisher.SignalSpec{Name: "n"}), publisher.ErrConfig)
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{}), publisher.ErrConfig)
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{Name: "n", Payload: raw("{")}), publisher.ErrConfig)
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{Name: "n"}), publisher.ErrRunNotFound)
+	run := start(t, f, "r1")
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{Name: "n", Payload: raw(`"` + strings.Repeat("x", schema.MaxSignalPayload) + `"`)}), publisher.ErrPayloadTooLarge)
+	require.NoError(t, send("r1", publisher.SignalSpec{ID: "s1", Name: "n"}))
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{ID: "s1", Name: "other"}), publisher.ErrConflict)
+	for i := range schema.MaxSignals - 1 {
+		require.NoError(t, send("r1", publisher.SignalSpec{Name: fmt.Sprint(i)}))
+	}
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{Name: "n"}), publisher.ErrSignalsFull)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	require.ErrorIs(t, send("r1", publisher.SignalSpec{Name: "n"}), publisher.ErrRunEnded)
+}
+
+// The refusal comes from the head that the handle knows, and from the log that it does not know yet.
+func TestEnd_NoSignals_RefusedUntilAllAreConsumed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	require.NoError(t, run.Pipelined(publisher.Window{}))
+	end := publisher.RunEnd{NoSignals: true}
+	signalTo(t, f, "s1", "1")
+	require.ErrorIs(t, run.End(t.Context(), end), publisher.ErrSignalled, "met in the log")
+	require.ErrorIs(t, run.End(t.Context(), end), publisher.ErrSignalled, "known")
+	require.NoError(t, run.ConsumeSignals(t.Context(), "s1"))
+	require.NoError(t, run.End(t.Context(), end))
+	require.Equal(t, []string{"run.started", "signal.sent", "signal.consumed", "run.ended"}, names(w.log("r1")))
+}
+
+func TestSignals_HandleWithoutContent_Error(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
+	require.NoError(t, err)
+	_, err = run.Signals(t.Context())
+	require.ErrorIs(t, err, publisher.ErrNoContent)
+	_, err = run.AwaitSignal(t.Context())
+	require.ErrorIs(t, err, publisher.ErrNoContent)
+	require.ErrorIs(t, publisher.AwaitSignal(t.Context()), publisher.ErrConfig, "outside of a tool")
+	alone, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "test"}, publisher.RunSpec{ID: "alone", Agent: "coder"})
+	require.NoError(t, err)
+	_, err = alone.AwaitSignal(t.Context())
+	require.ErrorIs(t, err, publisher.ErrUnrecorded)
+}
+
+func TestSignal_Redaction_TakenOutBeforeItIsSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet(func(c *publisher.Config) { c.Redaction = &publisher.Redaction{Fields: []string{"password"}} })
+	run := start(t, f, "r1")
+	signalTo(t, f, "s1", `{"password":"hunter2"}`)
+	require.NotContains(t, w.everything(), "hunter2")
+	require.NoError(t, run.Sync(t.Context()))
+	signals, err := run.Signals(t.Context())
+	require.NoError(t, err)
+	require.JSONEq(t, `{"password":"[redacted]"}`, string(signals[0].Payload))
+}
+
+// A model waits for a message by a tool.
+func TestAwaitSignal_InATool_ReturnsWhenASignalCame(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	waits := make(chan struct{})
+	wait := publisher.NewTool("wait", "Waits for the next message.", publisher.Pure, func(ctx context.Context, _ struct{}) (string, error) {
+		close(waits)
+		return "A message has come.", publisher.AwaitSignal(ctx)
+	})
+	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "wait", `{}`))}}
+	done := make(chan error, 1)
+	go func() { done <- publisher.Loop{Model: m.model, Tools: []publisher.Tool{wait}}.Work(t.Context(), run) }()
+	<-waits
+	signalTo(t, f, "s1", `"hello"`)
+	require.NoError(t, <-done)
+	require.Equal(t, []string{"user: write it", "assistant calls a wait{}", `tool a "A message has come."`, "user: Message \"note\" from ann:\nhello"}, m.sent()[1])
+}
+
+// What the work did not consume is logged when the run ends.
+func TestExecutor_EndsWithUnreadSignals_Logged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	var lines lockedBuffer
+	log := zerolog.New(&lines)
+	f := w.fleet(func(c *publisher.Config) { c.Logger = &log })
+	e := serveRuns(t, f, func(ctx context.Context, run *publisher.Run) error {
+		signalTo(t, f, "s1", "1")
+		return run.Sync(ctx)
+	})
+	_, err := e.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, publisher.OutcomeCompleted, e.outcome(t, "r1").outcome)
+	require.Contains(t, lines.String(), "run has ended with signals that were not consumed")
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(line)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
