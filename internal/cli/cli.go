@@ -42,6 +42,7 @@ type cli struct {
 	Input    runs.InputCmd      `cmd:"" help:"Answer a run that waits, or show what it asks."`
 	Mark     runs.MarkCmd       `cmd:"" help:"Pin the point where a run stands under a name."`
 	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Set values of a run's own state by hand, and pin the point behind them."`
+	Signal   runs.SignalCmd     `cmd:"" help:"Send a message into a run that has not ended."`
 	Cancel   runs.CancelCmd     `cmd:"" help:"Ask for a run's end: its executor winds it up."`
 	Release  runs.ReleaseCmd    `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
 	Retry    runs.RetryCmd      `cmd:"" help:"Fold a parked run again, without waiting for the daemon's next try."`

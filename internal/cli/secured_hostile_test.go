@@ -212,7 +212,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 		var subjects []string
 		for _, id := range hostileIDs {
 			for _, verb := range []string{
-				schema.VerbRecover, schema.VerbGet, schema.VerbHistory, schema.VerbCancel, schema.VerbHandoff, schema.VerbInput, schema.VerbSettle, schema.VerbMark,
+				schema.VerbRecover, schema.VerbGet, schema.VerbHistory, schema.VerbCancel, schema.VerbHandoff, schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbSignal,
 			} {
 				subject := schema.ServiceSubject(verb, fleet, "") + "." + id
 				answer, err := func() (*nats.Msg, error) {
@@ -256,6 +256,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 				{schema.VerbClaim, "", schema.ClaimRequest{Executor: "e", RequestID: "q", Agents: []string{id}}},
 				{schema.VerbCancel, "r1", schema.CancelRequest{By: id}},
 				{schema.VerbMark, "r1", schema.MarkRequest{Name: "m", By: id}},
+				{schema.VerbSignal, "r1", schema.SignalRequest{SignalID: "s", Name: "n", By: id}},
 				{schema.VerbInput, "r1", schema.InputRequest{InterruptID: "i", By: id}},
 				{schema.VerbInput, "r1", schema.InputRequest{InterruptID: "i", By: "me", RequestID: id}},
 				{schema.VerbSettle, "r1", schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "c1"}, How: schema.SettledRerun, By: id}},

@@ -108,6 +108,7 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"runs", "ls", "--context", ""},
 		{"runs", "ls", "--state-dir", ""},
 		{"fleet", "add", "x", "--duties", ""},
+		{"signal", "x", "note", "--payload", ""},
 		{"conform", "--expect", ""},
 		{"runs", "get", "x", "--view", ""},
 		{"export", "x", "--format", ""},

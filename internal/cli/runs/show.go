@@ -54,8 +54,10 @@ type told struct {
 	Artifacts   int64                     `json:"artifacts,omitzero"`
 	Limits      []schema.LimitReachedData `json:"limits,omitzero"`
 	// WaitedMS is how long it waited, one wait after the other.
-	WaitedMS int64   `json:"waited_ms"`
-	Story    []*beat `json:"story"`
+	WaitedMS int64 `json:"waited_ms"`
+	// Signals are those that are not consumed.
+	Signals []schema.OpenSignal `json:"signals,omitzero"`
+	Story   []*beat             `json:"story"`
 	// Omitted counts the lines that --turns left out.
 	Omitted int `json:"omitted,omitzero"`
 }
@@ -104,7 +106,7 @@ func (s *story) told(turns int, now time.Time) *told {
 	h := &s.state.Head
 	t := &told{
 		Run: h.Run, Agent: h.Agent, Status: h.Status, Usage: h.Usage, Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls,
-		Takeovers: len(s.state.Takeovers), Story: s.beats,
+		Takeovers: len(s.state.Takeovers), Signals: h.Signals, Story: s.beats,
 		Decisions: decisionsOf(s.state), Compactions: h.Counts.Compactions, Artifacts: h.Counts.Artifacts, Limits: s.state.Limits,
 	}
 	if d := s.state.Started; d != nil {
@@ -157,7 +159,7 @@ func (t *told) print(a *base.App, h *schema.Head, quarantined bool) error {
 	if err := output.Fields(a.Stdout,
 		"run", t.Run, "agent", t.Agent, "model", t.model(), "task", h.Task, "status", headStatus(h, quarantined),
 		"took", output.Words(append([]string{span(time.Duration(t.DurationMS) * time.Millisecond), waited}, counts...)...), "tokens", tokensText(t.Usage),
-		"calls decided", t.Decisions.text(), "made", madeText(h.Counts),
+		"calls decided", t.Decisions.text(), "made", madeText(h.Counts), "signals", signalsText(h),
 	); err != nil {
 		return err
 	}

@@ -72,6 +72,8 @@ type result struct {
 	CompletedBy string         `json:"completed_by,omitzero"`
 	Limit       string         `json:"limit_reached,omitzero"`
 	Error       *schema.Error  `json:"error,omitzero"`
+	// Unread are the signals that were not consumed.
+	Unread []schema.OpenSignal `json:"unread,omitzero"`
 }
 
 // Run hands a run in.
@@ -195,7 +197,7 @@ func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, flee
 		}
 		return nil, err
 	}
-	return &result{Status: came.Status, Summary: came.Summary, Output: []byte(came.Output), CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error}, nil
+	return &result{Status: came.Status, Summary: came.Summary, Output: []byte(came.Output), CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error, Unread: came.Unread}, nil
 }
 
 // watch says, once for each reason, why the run does not go on.
@@ -232,6 +234,11 @@ func (c *StartCmd) standstill(head *schema.Head, unclaimed time.Duration, on pro
 }
 
 func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
+	if r := said.Result; r != nil && len(r.Unread) > 0 && !a.JSON {
+		if err := a.Say(a.Stderr, "the run ended with %s unread; see them with: %s", output.Plural(len(r.Unread), "signal"), cl.Prompt.Command("runs get "+said.Run)); err != nil {
+			return err
+		}
+	}
 	switch r := said.Result; {
 	case a.JSON:
 		return output.Document(a.Stdout, said)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/schema"
@@ -139,6 +140,9 @@ func (s *story) end(d *schema.RunEndedData, when string) {
 	detail := d.Summary
 	if d.Error != nil {
 		detail = joined(d.Error.Type+": "+d.Error.Message, detail)
+	}
+	if n := len(s.state.Head.Signals); n > 0 {
+		detail = joined(detail, output.Plural(n, "signal")+" unread")
 	}
 	kind := storyRun
 	if d.Status == string(schema.StatusFailed) {
@@ -308,7 +312,9 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 		}
 		b.What, b.Detail = "policy", joined(d.Decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"))
 	case *schema.SignalSentData:
-		b.What, b.Detail = "signal", d.Name
+		b.What, b.Detail = "signal", joined(d.Name, "from "+cmp.Or(d.Claimed, d.By, "somebody"))
+	case *schema.SignalConsumedData:
+		b.What, b.Detail = "signal", output.Plural(len(d.SignalIDs), "signal")+" consumed"
 	default:
 		return // the conversation, and the application's state, are of other commands
 	}

@@ -1,0 +1,158 @@
+package runs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// SignalCmd is waymark signal.
+type SignalCmd struct {
+	Run_    string  `arg:"" name:"run" help:"Run id."`
+	Name    string  `arg:"" help:"What the message is about, for the agent."`
+	Payload *string `placeholder:"JSON" help:"What it says, as JSON of at most 64 KiB; @FILE reads it from a file, @- from standard input."`
+	ID      string  `placeholder:"ID" help:"Id of the message in the run: sent again with the same id, it counts once (default: a new one)."`
+	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Help is the text below the flags.
+func (SignalCmd) Help() string {
+	return `The run's messages are in order, and each is consumed once: an agent with a model is shown them with its next turn. The run's executor ` +
+		`hears of it at once. A run without one can be claimed, and a run that waits for an answer goes on to wait. A run that has ended takes none; ` +
+		`what it had not consumed is in waymark runs get.
+
+Examples:
+  waymark signal fix-login note --payload '"the customer is on the phone"'
+  waymark signal fix-login prices --payload @prices.json --id prices-2026-01-31`
+}
+
+// signalled is what signal prints as JSON.
+type signalled struct {
+	Run      string         `json:"run"`
+	SignalID string         `json:"signal_id"`
+	Name     string         `json:"name"`
+	Payload  jsontext.Value `json:"payload,omitzero"`
+	schema.ControlReply
+	// Status and Executor of the run, and the number of its signals that are not consumed, when it was looked at afterwards.
+	Status   schema.Status `json:"status"`
+	Executor string        `json:"executor,omitzero"`
+	Open     int           `json:"open_signals"`
+}
+
+// Run sends a message into a run.
+func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
+	payload, err := c.payload(a)
+	if err != nil {
+		return err
+	}
+	by, err := base.Sender(c.By)
+	if err != nil {
+		return err
+	}
+	cl, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	answer := signalled{Run: c.Run_, SignalID: c.ID, Name: c.Name, Payload: payload}
+	if answer.SignalID == "" {
+		answer.SignalID = rand.Text()
+	}
+	request := schema.SignalRequest{SignalID: answer.SignalID, Name: c.Name, Payload: payload, By: by}
+	if err := cl.Ask(ctx, schema.VerbSignal, c.Run_, request, &answer.ControlReply); err != nil {
+		return explainSignal(a.Prompt, c.Run_, err)
+	}
+	reply, err := cl.Get(ctx, c.Run_)
+	if err != nil {
+		return fmt.Errorf("the message is stored; looking at the run behind it: %w", err)
+	}
+	h := &reply.Head
+	answer.Status, answer.Executor, answer.Open = h.Status, h.Executor, len(h.Signals)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
+	}
+	if err := output.Fields(a.Stdout, output.PastLabel("sent", answer.Already), c.Name+" to run "+c.Run_, "id", answer.SignalID, "payload", string(payload),
+		output.ByLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined), "signals", signalsText(h),
+		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
+		return err
+	}
+	next := "its executor " + h.Executor + " is told; a model is shown it with the next turn"
+	switch {
+	case h.Status.Terminal():
+		next = "the run has ended meanwhile"
+	case reply.Quarantined:
+		next = "nobody is given the run, for its claims made no progress; let one try: " + a.Prompt.Command("release "+h.Run)
+	case h.Status.Claimable():
+		next = "it has no executor: the next one that claims it hears of it"
+	case h.Unattended != "":
+		next = "it has no executor, and goes on to wait"
+	}
+	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
+	return err
+}
+
+// payload is the payload that was given; nil for none.
+func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
+	if c.Payload == nil {
+		return nil, nil
+	}
+	text := *c.Payload
+	if file, ok := strings.CutPrefix(text, "@"); ok {
+		from := a.Stdin
+		if file != "-" {
+			f, err := os.Open(file)
+			if err != nil {
+				return nil, failure.New(failure.NotFound, "name the file with the payload, as JSON", "%v", err)
+			}
+			defer func() { _ = f.Close() }() // it was only read
+			from = f
+		}
+		b, err := io.ReadAll(io.LimitReader(from, maxAnswer))
+		if err != nil {
+			return nil, fmt.Errorf("reading the payload: %w", err)
+		}
+		text = strings.TrimSpace(string(b))
+	}
+	v := jsontext.Value(text)
+	switch {
+	case !v.IsValid():
+		return nil, failure.New(failure.Usage, `text is JSON only in quotes: --payload '"text"'`, "--payload is not JSON")
+	case len(v) > schema.MaxSignalPayload:
+		return nil, failure.New(failure.Usage, "store it elsewhere and send where it is", "--payload has %s, at most %s are taken", output.Bytes(int64(len(v))),
+			output.Bytes(schema.MaxSignalPayload))
+	}
+	return v, nil
+}
+
+// explainSignal words the refusal of a signal: the next step at a prompt is a command.
+func explainSignal(p prompt.Prompt, run string, err error) error {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok {
+		return err
+	}
+	f := failure.ExplainService(err)
+	f.Err = err
+	switch {
+	case service.Code == schema.CodeTooManySignals:
+		f.Hint = "send it again, with the same --id, when the run has consumed some: " + p.Command("runs get "+run)
+	case service.Code == schema.CodeConflict && strings.Contains(service.Message, " is parked"):
+		f.Hint = "have it folded again, then send the message again: " + p.Command("retry "+run)
+	case service.Code == schema.CodeConflict:
+		f.Hint = "give the message another --id, or leave it out"
+	default:
+		return err
+	}
+	return f
+}
