@@ -19,18 +19,26 @@ const (
 	maxFailureText = 8 << 10
 )
 
-// drive does the work on a run and finishes it.
+// drive does the work on a run and finishes it. Work that was to wait is done again when a signal came that it had not seen: nothing else
+// would wake the run.
 func (e *Executor) drive(d *drive) {
+	for e.driveOnce(d) {
+	}
+}
+
+func (e *Executor) driveOnce(d *drive) (again bool) {
 	ctx, cancel := d.run.Context(e.working)
 	defer cancel()
+	d.run.ledger.heard()
 	begun, err := false, errGoexit
 	// Deferred, for work may end its goroutine instead of returning.
 	defer func() {
 		if e.finishes(d) {
-			e.finish(d, e.classify(ctx, d, begun, err), err)
+			again = e.finish(d, e.classify(ctx, d, begun, err), err)
 		}
 	}()
 	err = e.work(ctx, d.run, &begun)
+	return false
 }
 
 // errGoexit stands for what work returns that does not return.
@@ -106,9 +114,15 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 	}
 }
 
-// finish says in the log what became of the run, and lets it go.
-func (e *Executor) finish(d *drive, on trigger, cause error) {
+// finish says in the log what became of the run, and lets it go, or returns true: it was to wait, and a signal came.
+func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	outcome, err := e.publishFinish(d, on, cause)
+	if outcome == "" && errors.Is(err, ErrSignalled) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		d.taken = false
+		return true
+	}
 	log := e.fleet.cfg.Logger
 	switch {
 	case outcome == OutcomeLeft:
@@ -137,10 +151,11 @@ func (e *Executor) finish(d *drive, on trigger, cause error) {
 		e.spec.OnOutcome(d.run.id, outcome, err)
 	}
 	close(d.done)
+	return false
 }
 
 // publishFinish tries until it is said how the run stands, or until the executor stops and its grace is over. It returns
-// what became of the run, and the work's error or that of publishing.
+// what became of the run, and the work's error or that of publishing. No outcome means [ErrSignalled]: the run does not wait.
 func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, error) {
 	r := d.run
 	wait := &pause.Backoff{Next: e.fleet.cfg.Backoff, Most: mostFinishPause}
@@ -167,6 +182,8 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 			return Outcome(status), cause
 		case err == nil:
 			return t.to, cause
+		case errors.Is(err, ErrSignalled):
+			return "", err
 		case broken:
 			continue
 		case errors.Is(err, ErrFleetFull), !e.fleet.nc.IsConnected():
@@ -212,7 +229,11 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 		d.raised = true
 	}
 	if t.interrupted != "" {
-		return r.publishLast(ctx, letGoError(r, cause), draft{data: &schema.RunInterruptedData{Reason: t.interrupted}})
+		last := draft{data: &schema.RunInterruptedData{Reason: t.interrupted}}
+		if t.interrupted == schema.InterruptedWaiting {
+			last.unless = unlessUnheard
+		}
+		return r.publishLast(ctx, letGoError(r, cause), last)
 	}
 	if t.ended != "" {
 		return r.End(ctx, RunEnd{Status: t.ended, Error: failureFor(t, cause)})

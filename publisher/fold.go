@@ -169,8 +169,8 @@ type draft struct {
 	at   time.Time
 	// opens: turn.started goes before it if nothing has opened its turn.
 	opens bool
-	// noSignals: it is not published while the run has a signal; see RunEnd.
-	noSignals bool
+	// unless says which signals of the run keep it from being published.
+	unless signalGuard
 
 	body    []byte
 	dataref string
@@ -190,8 +190,8 @@ type item struct {
 	own  bool
 	// plain: the fold of the event is that of its data, see schema.Head.ApplySealed.
 	plain bool
-	// noSignals as in draft.
-	noSignals bool
+	// unless as in draft.
+	unless signalGuard
 	// verdict of the fold before it was published.
 	verdict schema.Verdict
 	size    int
@@ -297,7 +297,7 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 		DataContentType: schema.ContentTypeJSON,
 		Data:            d.body,
 	}
-	it := &item{event: e, data: d.data, content: e.Seal(), noSignals: d.noSignals}
+	it := &item{event: e, data: d.data, content: e.Seal(), unless: d.unless}
 	it.header, _ = e.Encode()
 	rec := schema.Record{Header: it.header, Body: e.Data}
 	it.size = rec.Size()

@@ -46,6 +46,8 @@ type ledger struct {
 	gone bool
 	// untold: a request to cancel was folded, and no call has said so yet.
 	untold bool
+	// unheard: a signal was folded that the work has not looked for since.
+	unheard bool
 	// inHand is the last value given to held.
 	inHand bool
 	// changed is closed when the run changes; nil without waiters.
@@ -274,8 +276,8 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		l.untold = false
 		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 	}
-	if err == nil && items[0].noSignals && len(l.fold.head.Signals) > 0 {
-		return nil, signalledError(l.run)
+	if err == nil && l.guarded(items) {
+		return nil, l.signalledError()
 	}
 	return items, err
 }
@@ -489,8 +491,11 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 		}
 	}
-	if _, signal := v.Data.(*schema.SignalSentData); signal && len(items) > 0 && items[0].noSignals && items[0].stream == 0 {
-		return &v, signalledError(l.run)
+	if _, signal := v.Data.(*schema.SignalSentData); signal {
+		l.unheard = true
+		if l.guarded(items) {
+			return &v, l.signalledError()
+		}
 	}
 	return &v, nil
 }

@@ -120,12 +120,14 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 			end.Status = schema.StatusFailed
 		}
 	}
+	var unless signalGuard
 	if end.NoSignals {
+		unless = unlessOpen
 		if err := r.Synchronous(ctx); err != nil {
 			return err
 		}
 	}
-	return r.publishNow(ctx, draft{noSignals: end.NoSignals, data: &schema.RunEndedData{
+	return r.publishNow(ctx, draft{unless: unless, data: &schema.RunEndedData{
 		Status: string(end.Status), Output: []byte(end.Output), Summary: end.Summary, CompletedBy: end.CompletedBy,
 		Error: end.Error, Usage: end.Usage, Source: []byte(end.Source),
 	}, at: end.Time})

@@ -116,6 +116,7 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 	var turns []int32
 	missing := ""
 	r.View(func(s *schema.State) {
+		r.ledger.unheard = false // View has the lock
 		for i := range s.Head.Signals {
 			o := &s.Head.Signals[i]
 			at := slices.IndexFunc(s.Signals, func(c schema.StateSignal) bool { return c.EventID == o.Position.ID })
@@ -142,7 +143,8 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 	return list, nil
 }
 
-// AwaitSignal waits until the run has a signal that no turn was started with, and returns [Run.Signals]. It waits under an [Executor] with
+// AwaitSignal waits until the run has a signal that no turn was started with, and returns [Run.Signals]. A tool that does no more lets the
+// model of a [Loop] wait for messages, which it is shown behind the tool's result; see [Invocation.Run]. It waits under an [Executor] with
 // WaitDetached, too. Its errors are those of [Run.Signals], [ErrCancelRequested] when the run's end is asked for meanwhile, and what ended
 // the handle.
 func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
@@ -158,17 +160,6 @@ func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
 	return r.Signals(ctx)
 }
 
-// AwaitSignal is [Run.AwaitSignal] for the run that a tool works for: a tool that does no more lets the model of a [Loop] wait for
-// messages, which it is shown behind the tool's result. The policy [Pure] fits it. It returns [ErrConfig] outside of a tool.
-func AwaitSignal(ctx context.Context) error {
-	inv := InvocationOf(ctx)
-	if inv.run == nil {
-		return configError("AwaitSignal", "outside of a tool", "call it with the context that the tool is given")
-	}
-	_, err := inv.run.AwaitSignal(ctx)
-	return err
-}
-
 // ConsumeSignals publishes signal.consumed: the executor has acted on these signals. Act first: who takes the run over before this is durable
 // finds the signals again.
 func (r *Run) ConsumeSignals(ctx context.Context, ids ...string) error {
@@ -181,8 +172,39 @@ func (f *localFold) signalled() bool {
 	return slices.ContainsFunc(f.head.Signals, func(s schema.OpenSignal) bool { return s.Turn == 0 })
 }
 
-// signalledError refuses the end of a run that has a signal; see RunEnd.NoSignals.
-func signalledError(run string) error { return fmt.Errorf("end of run %s: %w", run, ErrSignalled) }
+// signalGuard says which signals keep an event from being published: they are looked for in what is known of the run, and in what the
+// publish meets.
+type signalGuard int
+
+const (
+	// unlessOpen: any that is not consumed.
+	unlessOpen signalGuard = iota + 1
+	// unlessUnheard: one that came since the work last looked for signals.
+	unlessUnheard
+)
+
+// guarded reports whether a signal keeps the first of items from being published. Under mu.
+func (l *ledger) guarded(items []*item) bool {
+	if len(items) == 0 || items[0].stream != 0 {
+		return false
+	}
+	switch items[0].unless {
+	case unlessOpen:
+		return len(l.fold.head.Signals) > 0
+	case unlessUnheard:
+		return l.unheard
+	}
+	return false
+}
+
+func (l *ledger) signalledError() error { return fmt.Errorf("run %s: %w", l.run, ErrSignalled) }
+
+// heard says that the work looks at the run's signals now.
+func (l *ledger) heard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unheard = false
+}
 
 // Errors of signals.
 var (

@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,15 +23,15 @@ func TestSignals_PlainExecutor_HeardInOrderAndConsumed(t *testing.T) {
 	w.daemon()
 	controls := make(chan string, 8)
 	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, data schema.Data) {
-		controls <- e.Name() + " " + data.(*schema.SignalSentData).SignalID
+		d, _ := data.(*schema.SignalSentData)
+		controls <- e.Name() + " " + d.SignalID
 	}})
 	require.NoError(t, err)
 	other := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
 	begun := time.Now()
 	waited := make(chan []publisher.Signal, 1)
 	go func() {
-		signals, err := run.AwaitSignal(t.Context())
-		require.NoError(t, err)
+		signals, _ := run.AwaitSignal(t.Context())
 		waited <- signals
 	}()
 	for _, id := range []string{"s1", "s2"} {
@@ -39,7 +40,9 @@ func TestSignals_PlainExecutor_HeardInOrderAndConsumed(t *testing.T) {
 	}
 	require.Equal(t, "signal.sent s1", <-controls)
 	require.Equal(t, "signal.sent s2", <-controls)
-	first := (<-waited)[0]
+	came := <-waited
+	require.NotEmpty(t, came)
+	first := came[0]
 	require.Equal(t, "s1", first.ID)
 	require.Equal(t, "exec-2", first.From())
 	require.JSONEq(t, `{"n":1}`, string(first.Payload))
@@ -105,7 +108,7 @@ func TestSignals_HandleWithoutContent_Error(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrNoContent)
 	_, err = run.AwaitSignal(t.Context())
 	require.ErrorIs(t, err, publisher.ErrNoContent)
-	require.ErrorIs(t, publisher.AwaitSignal(t.Context()), publisher.ErrConfig, "outside of a tool")
+	require.Nil(t, publisher.InvocationOf(t.Context()).Run(), "outside of a tool")
 	alone, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "test"}, publisher.RunSpec{ID: "alone", Agent: "coder"})
 	require.NoError(t, err)
 	_, err = alone.AwaitSignal(t.Context())
@@ -127,7 +130,7 @@ func TestSignal_Redaction_TakenOutBeforeItIsSent(t *testing.T) {
 }
 
 // A model waits for a message by a tool.
-func TestAwaitSignal_InATool_ReturnsWhenASignalCame(t *testing.T) {
+func TestInvocation_ToolAwaitsASignal_ModelIsShownIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -136,7 +139,8 @@ func TestAwaitSignal_InATool_ReturnsWhenASignalCame(t *testing.T) {
 	waits := make(chan struct{})
 	wait := publisher.NewTool("wait", "Waits for the next message.", publisher.Pure, func(ctx context.Context, _ struct{}) (string, error) {
 		close(waits)
-		return "A message has come.", publisher.AwaitSignal(ctx)
+		_, err := publisher.InvocationOf(ctx).Run().AwaitSignal(ctx)
+		return "A message has come.", err
 	})
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "wait", `{}`))}}
 	done := make(chan error, 1)
@@ -145,6 +149,36 @@ func TestAwaitSignal_InATool_ReturnsWhenASignalCame(t *testing.T) {
 	signalTo(t, f, "s1", `"hello"`)
 	require.NoError(t, <-done)
 	require.Equal(t, []string{"user: write it", "assistant calls a wait{}", `tool a "A message has come."`, "user: Message \"note\" from ann:\nhello"}, m.sent()[1])
+}
+
+// The signal comes when the work has looked for signals and asked, and before the run is let go. No notice comes.
+func TestExecutor_SignalAsTheRunIsLetGo_WorkSeesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	works := 0
+	e := serveRuns(t, f, func(ctx context.Context, run *publisher.Run) error {
+		works++
+		signals, err := run.Signals(ctx)
+		for _, s := range signals {
+			err = errors.Join(err, run.ConsumeSignals(ctx, s.ID))
+		}
+		if err != nil {
+			return err
+		}
+		_, err = run.Ask(ctx, question)
+		if works == 1 {
+			signalTo(t, f, "s1", "1")
+		}
+		return err
+	}, func(s *publisher.ExecutorSpec) { s.WaitDetached = true })
+	_, err := e.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, publisher.OutcomeWaiting, e.outcome(t, "r1").outcome)
+	require.Equal(t, []string{"run.started", "run.waiting", "signal.sent", "signal.consumed", "run.interrupted"}, names(w.log("r1")))
+	require.Equal(t, 2, works)
+	require.NoError(t, e.stop())
 }
 
 // What the work did not consume is logged when the run ends.

@@ -41,6 +41,10 @@ type Invocation struct {
 	Epoch schema.Epoch
 }
 
+// Run that the call is of; nil outside of one. Use it for what a tool does beside its effect, such as [Run.Signals] and [Run.AwaitSignal]:
+// its calls and turns are its executor's.
+func (i Invocation) Run() *Run { return i.run }
+
 // ToolFunc runs a tool. An error is recorded as tool.failed, and the panic of a pure or idempotent tool, too; a result that the model
 // should see as an error is a ToolResult with IsError. The panic of a hold or verify tool leaves its effect unknown: the call is
 // held.
