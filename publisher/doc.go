@@ -9,8 +9,9 @@
 //	  ├── NewExecutor ── Serve         ├── Phase, Compact, Artifact, Error, Limit, Mark, Handoff
 //	  ├── Reader: Get, Head, Events,   ├── Ask, AwaitInput, AwaitSettled, Context
 //	  │   List, History, Plan, Offers  ├── Task, Conversation
-//	  │                                └── End, Interrupt
-//	  └── Submit, Result, Input, Cancel, Settle
+//	  │                                ├── Signals, AwaitSignal, ConsumeSignals
+//	  └── Submit, Result, Signal,      └── End, Interrupt
+//	      Input, Cancel, Settle
 //
 // A program that only reads uses [NewReader]: it has no executor's name, heartbeats or notices. Tests and scripts run the same work without a
 // server on a run of [Unrecorded].
