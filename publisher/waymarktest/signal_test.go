@@ -134,14 +134,12 @@ func (l *latencies) String() string {
 func TestSignals_ExecutorsAndDaemonKilled_EachToldOnceInOrder(t *testing.T) {
 	t.Parallel()
 	runs, each, perKill := 40, 50, 150
-	switch {
-	case testing.Short():
-		runs, each, perKill = 12, 25, 40
-		t.Logf("short: %d signals of 10000", runs*each)
-	case testbin.Full(t):
+	if testbin.Full(t) {
 		runs, each, perKill = 100, 100, 300
-	default:
-		t.Logf("%d signals; WAYMARK_E2E_FULL=1 sends 10000", runs*each)
+	}
+	if testing.Short() {
+		runs, each, perKill = 12, 25, 40
+		t.Log("short: 300 signals of 2000; WAYMARK_E2E_FULL=1 sends 10000")
 	}
 	w := waymarktest.Start(t)
 	l := &listener{each: each, seen: map[string]int{}}
@@ -237,7 +235,7 @@ func TestSignals_LiveAndWaitingRuns_HeardAtOnce(t *testing.T) {
 	most := 300
 	if testing.Short() {
 		most = 100
-		t.Logf("short: %d signals of 300", most)
+		t.Log("short: 100 signals of 300")
 	}
 	w := waymarktest.Start(t)
 	live, claimed := &latencies{begun: map[string]time.Time{}}, &latencies{begun: map[string]time.Time{}}
