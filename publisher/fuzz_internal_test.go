@@ -58,6 +58,11 @@ func FuzzAnswers(f *testing.F) {
 		case 2:
 			decision, _ := approvalOf(&schema.RunInputData{Payload: body})
 			require.Contains(t, []string{schema.DecisionAllow, schema.DecisionDeny}, decision)
+			if jsontext.Value(body).IsValid() {
+				told := Signal{Name: "note", By: "ann", Payload: body}.Message()
+				_, err := schema.MarshalData(&schema.MessageAddedData{Message: told})
+				require.NoError(t, err, "a payload that is JSON can be told")
+			}
 		case 3:
 			var value jsontext.Value
 			var pointer *string

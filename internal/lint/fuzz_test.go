@@ -65,6 +65,7 @@ var fuzzed = map[string]string{
 	"publisher.invalidAnswer":               "publisher.FuzzAnswers",
 	"publisher.readVerify":                  "publisher.FuzzAnswers",
 	"publisher.approvalOf":                  "publisher.FuzzAnswers",
+	"publisher.Signal.Message":              "publisher.FuzzAnswers",
 	"publisher.field.set":                   "publisher.FuzzAnswers",
 	"publisher.largestMember":               "publisher.FuzzAnswers",
 	"publisher.redactor.redact":             "publisher.FuzzAnswers",
