@@ -198,21 +198,13 @@ func (s *State) turnOf(e *Event) int32 {
 	return s.Head.Turn
 }
 
-// withoutRepeats returns the hand-off with each modified file once, in the order of first mention.
+// withoutRepeats returns the hand-off with each modified file once by its [PathKey], in the order of first mention.
 func withoutRepeats(d *HandoffOfferedData) *HandoffOfferedData {
 	if d.Context == nil || len(d.Context.FilesModified) < 2 {
 		return d
 	}
-	seen := make(map[string]bool, len(d.Context.FilesModified))
-	files := make([]string, 0, len(d.Context.FilesModified))
-	for _, file := range d.Context.FilesModified {
-		if !seen[file] {
-			seen[file] = true
-			files = append(files, file)
-		}
-	}
 	offered, context := *d, *d.Context
-	context.FilesModified = files
+	context.FilesModified = DistinctPaths(d.Context.FilesModified)
 	offered.Context = &context
 	return &offered
 }
