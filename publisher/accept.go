@@ -93,7 +93,7 @@ func offersOf(s *schema.State) []Offer {
 				break
 			}
 		}
-		offer.TooLong = offer.Data.SizeChars > schema.HandoffSizeWarning
+		offer.TooLong = offer.Data.TooLong()
 		offers = append(offers, offer)
 	}
 	return offers

@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"unicode/utf8"
+	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -20,7 +20,27 @@ type Handoff struct {
 // Handoff begins the hand-off of the run's work. reason is threshold_critical, task_complete or error. Nothing is
 // published before [Handoff.Offer].
 func (r *Run) Handoff(reason string) *Handoff {
-	return &Handoff{run: r, data: schema.HandoffOfferedData{Reason: reason, Context: new(schema.HandoffContext)}}
+	return &Handoff{run: r, data: schema.HandoffOfferedData{
+		Reason: reason, Context: new(schema.HandoffContext), CreatedAt: schema.FormatTime(r.fleet.cfg.Now()),
+	}}
+}
+
+// HandoffOf begins the hand-off of the run's work with what another tool wrote, such as a document that [schema.ParseHandoff] has read. What it
+// leaves out is added as for [Run.Handoff].
+func (r *Run) HandoffOf(data schema.HandoffOfferedData) *Handoff {
+	h := r.Handoff(data.Reason)
+	completed, context, created := data.Completed, h.data.Context, h.data.CreatedAt
+	if data.Context != nil {
+		*context = *data.Context
+	}
+	context.FilesModified = schema.DistinctPaths(context.FilesModified)
+	h.data = data
+	h.data.Completed, h.data.Remaining, h.data.Lineage = nil, slices.Clone(data.Remaining), nil
+	h.data.Context, h.data.CreatedAt = context, cmp.Or(data.CreatedAt, created)
+	for _, c := range completed {
+		h.Completed(c)
+	}
+	return h
 }
 
 // ID sets the hand-off's id. Without it the turn and the next agent make one, so that an executor that goes on with the
@@ -33,9 +53,26 @@ func (h *Handoff) Kind(kind string) *Handoff { h.data.Kind = kind; return h }
 // NextAgent names the agent that is to take over.
 func (h *Handoff) NextAgent(agent string) *Handoff { h.data.NextAgent = agent; return h }
 
-// Completed adds a finished or partly finished file.
+// AgentID names the agent that hands over; without it that is the run's agent.
+func (h *Handoff) AgentID(id string) *Handoff { h.data.AgentID = id; return h }
+
+// CreatedAt sets when the hand-off was written; without it that is when it was begun.
+func (h *Handoff) CreatedAt(at time.Time) *Handoff {
+	h.data.CreatedAt = schema.FormatTime(at)
+	return h
+}
+
+// Completed adds a finished or partly finished file. Each is listed once, where it was named first, with the latest word about it; see
+// [schema.PathKey] for how paths are compared.
 func (h *Handoff) Completed(c schema.HandoffCompleted) *Handoff {
-	h.data.Completed = append(h.data.Completed, c)
+	key := schema.PathKey(c.File)
+	at := slices.IndexFunc(h.data.Completed, func(o schema.HandoffCompleted) bool { return schema.PathKey(o.File) == key })
+	if at < 0 || key == "" {
+		h.data.Completed = append(h.data.Completed, c)
+		return h
+	}
+	c.File = h.data.Completed[at].File
+	h.data.Completed[at] = c
 	return h
 }
 
@@ -63,35 +100,20 @@ func (h *Handoff) Issues(list ...string) *Handoff {
 	return h
 }
 
-// FilesModified adds files that were changed; each is listed once, where it was named first.
+// FilesModified adds files that were changed. Each is listed once, where it was named first, however it is spelled: see [schema.PathKey].
 func (h *Handoff) FilesModified(list ...string) *Handoff {
-	h.data.Context.FilesModified = once(append(h.data.Context.FilesModified, list...))
+	h.data.Context.FilesModified = schema.DistinctPaths(append(h.data.Context.FilesModified, list...))
 	return h
 }
 
 // Size is the number of characters of the hand-off's text, as far as the agent gave it.
-func (h *Handoff) Size() int64 { return handoffSize(&h.data) }
+func (h *Handoff) Size() int64 { return h.data.Size() }
 
-func handoffSize(d *schema.HandoffOfferedData) int64 {
-	n := 0
-	add := func(list ...string) {
-		for _, s := range list {
-			n += utf8.RuneCountInString(s)
-		}
-	}
-	for _, c := range d.Completed {
-		add(c.File, c.Status, c.Notes)
-	}
-	for _, r := range d.Remaining {
-		add(r.File, r.Description, r.ReferencePattern, r.Priority)
-	}
-	if c := d.Context; c != nil {
-		add(c.Decisions...)
-		add(c.Patterns...)
-		add(c.Issues...)
-		add(c.FilesModified...)
-	}
-	return int64(n)
+// Check validates the hand-off as [Handoff.Offer] would publish it, and says how long it is; nothing is published. The error is a
+// [*schema.DataError], which names the field.
+func (h *Handoff) Check() (schema.HandoffCheck, error) {
+	d := h.Data()
+	return schema.CheckHandoff(&d)
 }
 
 // Data returns what would be published, with what the run's log adds to it: the tools that were used, the usage, the
@@ -101,6 +123,7 @@ func (h *Handoff) Data() schema.HandoffOfferedData {
 	d := h.data
 	files := slices.Clone(d.Context.FilesModified)
 	h.run.View(func(s *schema.State) {
+		d.AgentID = cmp.Or(d.AgentID, s.Head.Agent)
 		if d.HandoffID == "" {
 			d.HandoffID = fmt.Sprintf("handoff.%d", s.Head.Turn)
 			if d.NextAgent != "" {
@@ -125,12 +148,12 @@ func (h *Handoff) Data() schema.HandoffOfferedData {
 		}
 	})
 	context := *d.Context
-	context.FilesModified = once(files)
+	context.FilesModified = schema.DistinctPaths(files)
 	d.Context = &context
-	if len(context.Decisions)+len(context.Patterns)+len(context.Issues)+len(context.FilesModified) == 0 {
+	if len(context.Decisions)+len(context.Patterns)+len(context.Issues)+len(context.FilesModified)+len(context.Extra) == 0 {
 		d.Context = nil
 	}
-	d.SizeChars = handoffSize(&d)
+	d.SizeChars = d.Size()
 	return d
 }
 
@@ -157,27 +180,20 @@ func toolsOf(s *schema.State) []schema.HandoffTool {
 	return tools
 }
 
-// once keeps of each value the first.
-func once(list []string) []string {
-	var kept []string
-	seen := make(map[string]bool, len(list))
-	for _, s := range list {
-		if !seen[s] {
-			seen[s] = true
-			kept = append(kept, s)
-		}
-	}
-	return kept
-}
-
 // Offer publishes handoff.offered with [Handoff.Data] and waits until it is durable. Offered again under its id, a
-// hand-off replaces the one before, as long as nobody took that; else it returns [ErrHandoffTaken].
+// hand-off replaces the one before, as long as nobody took that; else it returns [ErrHandoffTaken]. A hand-off beyond
+// [schema.HandoffSizeWarning] characters is offered, with a warning in the log.
 func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 	r := h.run
 	if err := r.settled(ctx); err != nil {
 		return Offer{}, err
 	}
 	d := h.Data()
+	d.CreatedAt = r.ledger.offeredAt(d.HandoffID, d.CreatedAt)
+	if check, err := schema.CheckHandoff(&d); err == nil && check.Warning != "" { // a wrong one is refused with its field by publish
+		r.fleet.cfg.Logger.Warn().Str("run", r.id).Str("handoff", d.HandoffID).Int64("size_chars", check.SizeChars).
+			Msg("hand-off is too long: its reader may lose more context by it than it saves")
+	}
 	verdicts, err := r.publish(ctx, draft{data: &d})
 	if err == nil {
 		err = r.Flush(ctx)
@@ -189,8 +205,7 @@ func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 	var state []schema.StateValue
 	r.View(func(s *schema.State) { state = slices.Clone(s.Values) })
 	return Offer{
-		State: state,
-		Run:   r.id, Agent: r.Head().Agent, HandoffID: d.HandoffID, Hash: e.ContentHash().String(), Status: schema.HandoffStatusOffered,
-		Since: e.Time, Data: d, TooLong: d.SizeChars > schema.HandoffSizeWarning,
+		Run: r.id, Agent: r.Head().Agent, HandoffID: d.HandoffID, Hash: e.ContentHash().String(), Status: schema.HandoffStatusOffered,
+		Since: e.Time, Data: d, TooLong: d.TooLong(), State: state,
 	}, nil
 }

@@ -393,6 +393,21 @@ func (l *ledger) unresolvedItems() ([]*item, error) {
 	return l.pending, nil
 }
 
+// offeredAt is the stamp of an offer: that of an earlier try without an answer, so that the repeated call is the same event, else at.
+func (l *ledger) offeredAt(handoff, at string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.unknown || len(l.pending) != 1 || l.pending[0].event.Name() != schema.HandoffOffered {
+		return at
+	}
+	if data, err := schema.ParseData(l.pending[0].event); err == nil {
+		if d, ok := data.(*schema.HandoffOfferedData); ok && d.HandoffID == handoff {
+			return d.CreatedAt
+		}
+	}
+	return at
+}
+
 // resolved decides, after the log was read from before on, whether the first of items can be sent again: done when the log has it.
 func (l *ledger) resolved(items []*item, before schema.StreamSequence, read error) (done bool, err error) {
 	l.mu.Lock()

@@ -58,7 +58,7 @@ func TestHandoffCollectsWhatTheNextAgentNeeds(t *testing.T) {
 		Completed(schema.HandoffCompleted{File: "a.go", Status: "done", Tests: &schema.HandoffTests{Passed: 3}}).
 		Remaining(schema.HandoffRemaining{Description: "write b.go", Priority: "high"}).
 		Decisions("no cgo").Patterns("table tests").Issues("é is two bytes").
-		FilesModified("a.go", "b.go", "a.go").FilesModified("b.go", "c.go")
+		FilesModified("a.go", "b.go", "a.go").FilesModified("./b.go", "c.go")
 	require.Equal(t, []string{"a.go", "b.go", "c.go"}, h.Data().Context.FilesModified)
 	require.Equal(t, int64(len("a.go"+"done"+"write b.go"+"high"+"no cgo"+"table tests"+"e is two bytes"+"a.gob.goc.go")), h.Size())
 	offer, err := h.Offer(t.Context())

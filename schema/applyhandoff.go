@@ -22,7 +22,7 @@ func (h *Head) handoffOffered(e *Event, p *place, d *HandoffOfferedData) Verdict
 		h.Handoffs = append(h.Handoffs, o)
 	}
 	h.Counts.Handoffs++
-	h.SizeWarning = h.SizeWarning || d.SizeChars > HandoffSizeWarning
+	h.SizeWarning = h.SizeWarning || d.TooLong()
 	return Verdict{Kind: Applied, Boundary: true}
 }
 

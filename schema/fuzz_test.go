@@ -132,6 +132,7 @@ func FuzzParseData(f *testing.F) {
 	for _, d := range samples() {
 		f.Add(d.EventName(), mustJSON(f, d))
 	}
+	f.Add(schema.HandoffOffered, []byte(nodeHandoff))
 	f.Fuzz(func(t *testing.T, name string, body []byte) {
 		data, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(name), Data: body})
 		if err != nil {

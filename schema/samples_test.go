@@ -78,7 +78,7 @@ func samples() []schema.Data {
 			Completed: []schema.HandoffCompleted{{File: "a.go", Status: "done", Tests: &schema.HandoffTests{Passed: 3}, Notes: "n"}},
 			Remaining: []schema.HandoffRemaining{{File: "b.go", Description: "write it", ReferencePattern: "a.go", Priority: "high"}},
 			Context:   &schema.HandoffContext{Decisions: []string{"x"}, FilesModified: []string{"a.go"}},
-			NextAgent: "tester", SizeChars: 1200, Usage: usage, Lineage: []string{"r-1", "r-2"},
+			NextAgent: "tester", CreatedAt: "2026-01-02T03:04:05Z", AgentID: "coder", SizeChars: 1200, Usage: usage, Lineage: []string{"r-1", "r-2"},
 			Tools: []schema.HandoffTool{{Name: "ls", Calls: 4, Failures: 1}},
 		},
 		&schema.HandoffAcceptedData{HandoffID: "h-1", By: "tester", ChildRun: "r2", OfferHash: zero},

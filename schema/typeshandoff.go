@@ -77,7 +77,12 @@ type HandoffOfferedData struct {
 	Usage *Usage `json:"usage,omitzero"`
 	// Lineage are the runs that this one continues, the nearest first.
 	Lineage []string `json:"lineage,omitzero"`
-	// SizeChars is the size of the hand-off's text; above [HandoffSizeWarning] the run is flagged.
+	// CreatedAt is when the hand-off was written, RFC 3339, and AgentID the agent or process that wrote it. Both are the writer's word; the
+	// event has its own time and source.
+	CreatedAt string `json:"created_at,omitzero"`
+	AgentID   string `json:"agent_id,omitzero"`
+	// SizeChars is the size of the hand-off's text as its writer counted it; where the text itself is longer, that counts. Above
+	// [HandoffSizeWarning] the run is flagged.
 	SizeChars int64          `json:"size_chars,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }

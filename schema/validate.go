@@ -79,6 +79,11 @@ func ParseData(e *Event) (Data, error) {
 	if err := json.Unmarshal(e.Data, data); err != nil {
 		return nil, dataError(name, err)
 	}
+	if offered, ok := data.(*HandoffOfferedData); ok {
+		if err := offered.takeCamelCase(); err != nil {
+			return nil, err
+		}
+	}
 	if err := Validate(data); err != nil {
 		return nil, err
 	}
@@ -114,7 +119,7 @@ func tooDeep(b []byte) bool {
 }
 
 // dataError turns an error of the JSON reader into one that names the path.
-func dataError(name string, err error) error {
+func dataError(name string, err error) *DataError {
 	if known, ok := errors.AsType[*DataError](err); ok {
 		return known
 	}
@@ -538,42 +543,5 @@ func (v *checker) ids(path string, ids []string) {
 	}
 	for i, id := range ids {
 		v.required(fmt.Sprintf("%s/%d", path, i), id)
-	}
-}
-
-func (v *checker) handoff(d *HandoffOfferedData) {
-	v.optional("/handoff_id", d.HandoffID)
-	v.oneOf("/kind", d.Kind, "", HandoffContinuation, HandoffTransfer)
-	v.oneOf("/reason", d.Reason, "threshold_critical", "task_complete", "error")
-	v.notNegative("/size_chars", d.SizeChars)
-	v.optionalName("/next_agent", d.NextAgent)
-	v.usage(d.Usage)
-	for i, run := range d.Lineage {
-		v.name(fmt.Sprintf("/lineage/%d", i), run)
-	}
-	for i := range d.Tools {
-		t := &d.Tools[i]
-		if t.Name == "" {
-			v.fail(fmt.Sprintf("/tools/%d/name", i), "is required")
-		}
-		v.notNegative(fmt.Sprintf("/tools/%d/calls", i), t.Calls)
-		v.notNegative(fmt.Sprintf("/tools/%d/failures", i), t.Failures)
-	}
-	for i := range d.Completed {
-		c := &d.Completed[i]
-		if c.File == "" {
-			v.fail(fmt.Sprintf("/completed/%d/file", i), "is required")
-		}
-		v.oneOf(fmt.Sprintf("/completed/%d/status", i), c.Status, "done", "partial")
-		if t := c.Tests; t != nil && (t.Passed < 0 || t.Skipped < 0 || t.Failed < 0) {
-			v.fail(fmt.Sprintf("/completed/%d/tests", i), "has a negative count")
-		}
-	}
-	for i := range d.Remaining {
-		r := &d.Remaining[i]
-		if r.Description == "" {
-			v.fail(fmt.Sprintf("/remaining/%d/description", i), "is required")
-		}
-		v.oneOf(fmt.Sprintf("/remaining/%d/priority", i), r.Priority, "", "high", "normal", "low")
 	}
 }

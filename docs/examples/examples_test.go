@@ -3,6 +3,7 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -396,6 +397,38 @@ func TestAnOfferIsCarriedOutOnce(t *testing.T) {
 	require.ErrorIs(t, err, examples.ErrNoOffer)
 	_, err = first.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "mine"})
 	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
+}
+
+func TestHandOverDocument_CamelCase_IsOffered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
+	run := start(t, first)
+	document := `{"reason":"threshold_critical","agentId":"agent-7","createdAt":"2026-01-02T03:04:05Z","nextAgent":"reviewer",
+		"remaining":[{"file":"src\\b.ts","description":"write it","referencePattern":"src/a.ts","priority":"high"}],"context":{"filesModified":["C:\\w\\a.ts","c:/W/a.ts"]}}`
+	_, warning, err := examples.HandOverDocument(t.Context(), run, []byte(document))
+	require.NoError(t, err)
+	require.Empty(t, warning)
+	offers, err := second.Offers(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Len(t, offers, 1)
+	require.Equal(t, []string{`C:\w\a.ts`}, offers[0].Data.Context.FilesModified)
+	require.Equal(t, "src/a.ts", offers[0].Data.Remaining[0].ReferencePattern)
+	child, err := examples.TakeOffer(t.Context(), second, "r1")
+	require.NoError(t, err)
+	require.Equal(t, "reviewer", child.Head().Agent)
+}
+
+func TestHandOverDocument_TooLongOrWrong_IsNotOffered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet("ex-1", nil))
+	_, warning, err := examples.HandOverDocument(t.Context(), run, []byte(`{"reason":"error","context":{"issues":["`+strings.Repeat("x", 4001)+`"]}}`))
+	require.NoError(t, err)
+	require.Contains(t, warning, "4001 characters")
+	_, _, err = examples.HandOverDocument(t.Context(), run, []byte(`{"reason":"error","remaining":[{"priority":"high"}]}`))
+	require.ErrorContains(t, err, "/remaining/0/description: is required")
+	require.Zero(t, run.Head().Counts.Handoffs)
 }
 
 func TestAnOfferWhoseTakerDiedIsCarriedOutByTheNext(t *testing.T) {

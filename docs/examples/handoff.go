@@ -47,3 +47,23 @@ func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*pub
 }
 
 // end of handoff
+
+// snippet: document
+
+// HandOverDocument offers what another tool wrote: a JSON document in the form of handoff.offered, names in camelCase included.
+// One that is too long for its reader comes back with the warning, and is not offered.
+func HandOverDocument(ctx context.Context, run *publisher.Run, document []byte) (offer publisher.Offer, warning string, err error) {
+	data, err := schema.ParseHandoff(document)
+	if err != nil {
+		return offer, "", err // names the field
+	}
+	h := run.HandoffOf(*data).ID("from-the-tool")
+	check, err := h.Check()
+	if err != nil || check.Warning != "" {
+		return offer, check.Warning, err
+	}
+	offer, err = h.Offer(ctx)
+	return offer, "", err
+}
+
+// end of document

@@ -39,8 +39,8 @@ func (r *run) accepted(a *moment) {
 		if d.HandoffID == "" {
 			r.found(ruleOfferID, a, "/handoff_id", "an id of the offer", "none")
 		}
-		if d.SizeChars > schema.HandoffSizeWarning {
-			r.found(ruleOfferSize, a, "/size_chars", fmt.Sprintf("at most %d", schema.HandoffSizeWarning), fmt.Sprintf("%d", d.SizeChars))
+		if d.TooLong() {
+			r.found(ruleOfferSize, a, "/size_chars", fmt.Sprintf("at most %d", schema.HandoffSizeWarning), fmt.Sprintf("%d", max(d.SizeChars, d.Size())))
 		}
 	}
 	if len(r.phases) > maxTurnThings {

@@ -27,6 +27,7 @@ var fuzzed = map[string]string{
 	"schema.splitSegment":                   "schema.FuzzStored",
 	"schema.FrameReader.uvarint":            "schema.FuzzStored",
 	"schema.ParseData":                      "schema.FuzzParseData",
+	"schema.takeMembers":                    "schema.FuzzParseData",
 	"schema.looksStructured":                "schema.FuzzDecode",
 	"schema.decodeStructured":               "schema.FuzzDecode",
 	"schema.PlacedOf":                       "schema.FuzzApply",

@@ -1,0 +1,111 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// maxHandoffFile bounds a hand-off that is read from a file: an event takes no more.
+const maxHandoffFile = 512 << 10
+
+type handoffCheckCmd struct {
+	File string `arg:"" placeholder:"FILE" help:"File with the hand-off as JSON; - is standard input."`
+}
+
+// Help is the text below the flags.
+func (handoffCheckCmd) Help() string {
+	return `The file has the data of handoff.offered as docs/events.md describes it; names in camelCase (referencePattern, filesModified, createdAt, agentId) are ` +
+		`taken, too. Nothing is sent, and no server is needed. A hand-off above 4,000 characters is valid, and warned of. An executor offers it with the SDK: ` +
+		`schema.ParseHandoff, Run.HandoffOf, Handoff.Offer.
+
+Examples:
+  waymark handoff check handoff.json
+  my-agent --summary | waymark handoff check - --json`
+}
+
+// handoffChecked is what handoff check prints as JSON.
+type handoffChecked struct {
+	schema.HandoffCheck
+	Completed int `json:"completed"`
+	Remaining int `json:"remaining"`
+	// Files are the modified files, each once.
+	Files int `json:"files_modified"`
+}
+
+// Run checks a hand-off.
+func (c handoffCheckCmd) Run(_ context.Context, a *base.App) error {
+	document, err := c.read(a)
+	if err != nil {
+		return err
+	}
+	d, err := schema.ParseHandoff(document)
+	if wrong, ok := errors.AsType[*schema.DataError](err); ok {
+		at := wrong.Path
+		if at == "" {
+			at = "/"
+		}
+		return failure.New(failure.Usage, "the fields of a hand-off are in docs/events.md and schema/jsonschema/handoff.offered.json", "%s at %s: %s", c.name(), at, wrong.Problem)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name(), err)
+	}
+	check, err := schema.CheckHandoff(d)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name(), err)
+	}
+	checked := handoffChecked{HandoffCheck: check, Completed: len(d.Completed), Remaining: len(d.Remaining)}
+	if d.Context != nil {
+		checked.Files = len(schema.DistinctPaths(d.Context.FilesModified))
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, checked)
+	}
+	if err := output.Fields(a.Stdout, "valid", c.name(), "characters", output.Number(check.SizeChars), "completed", output.Number(int64(checked.Completed)),
+		"remaining", output.Number(int64(checked.Remaining)), "modified files", output.Number(int64(checked.Files))); err != nil {
+		return err
+	}
+	if check.Warning != "" && !a.Quiet {
+		_, err = fmt.Fprintln(a.Stderr, output.Hanging(a.Stdout, "", "warning: "+check.Warning))
+	}
+	return err
+}
+
+func (c handoffCheckCmd) name() string {
+	if c.File == "-" {
+		return "standard input"
+	}
+	return c.File
+}
+
+// read reads the document.
+func (c handoffCheckCmd) read(a *base.App) ([]byte, error) {
+	from := a.Stdin
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, failure.New(failure.NotFound, "name a file with a hand-off as JSON, or - for standard input", "there is no file %s", c.File)
+		case err != nil:
+			return nil, fmt.Errorf("hand-off in %s: %w", c.File, err)
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		from = f
+	}
+	document, err := io.ReadAll(io.LimitReader(from, maxHandoffFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("hand-off in %s: %w", c.name(), err)
+	case len(document) > maxHandoffFile:
+		return nil, failure.New(failure.Usage, "leave out what is in the run's log, such as messages and results", "the hand-off in %s has more than %d bytes", c.name(), maxHandoffFile)
+	}
+	return document, nil
+}

@@ -1,0 +1,124 @@
+package publisher_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestHandoff_DoubleFiles_AreListedOnce(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	run, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "e", Agent: "coder", Now: func() time.Time { return began }}, publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: `c:\W\OUT.md`}))
+	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a2", URI: "file:///C:/w/new.md"}))
+	d := run.Handoff("task_complete").
+		Completed(schema.HandoffCompleted{File: `C:\w\a.go`, Status: "partial", Notes: "the parser is left"}).
+		Completed(schema.HandoffCompleted{File: `C:\w\b.go`, Status: "done"}).
+		Completed(schema.HandoffCompleted{File: `c:/w/A.go`, Status: "done", Tests: &schema.HandoffTests{Passed: 2}}).
+		FilesModified(`C:\w\a.go`, `C:\w\out.md`, `c:/w/a.go`, `\\srv\share\x`, `//SRV/share/X`, "src/x.go", "src/X.go").Data()
+	require.Equal(t, []schema.HandoffCompleted{
+		{File: `C:\w\a.go`, Status: "done", Tests: &schema.HandoffTests{Passed: 2}}, {File: `C:\w\b.go`, Status: "done"},
+	}, d.Completed)
+	require.Equal(t, []string{`C:\w\a.go`, `C:\w\out.md`, `\\srv\share\x`, "src/x.go", "src/X.go", "file:///C:/w/new.md"}, d.Context.FilesModified)
+	require.Equal(t, schema.FormatTime(began), d.CreatedAt)
+	require.Equal(t, "coder", d.AgentID)
+	require.Equal(t, "critic", run.Handoff("error").AgentID("critic").Data().AgentID)
+	require.Equal(t, "2026-01-02T03:04:06Z", run.Handoff("error").CreatedAt(began.Add(time.Second)).Data().CreatedAt)
+}
+
+func TestHandoff_BeyondTheSize_IsWarnedOfBeforeAndInTheLog(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	logger := zerolog.New(&log)
+	run, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "e", Agent: "coder", Logger: &logger}, publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	h := run.Handoff("threshold_critical").ID("h1").Issues(strings.Repeat("x", schema.HandoffSizeWarning))
+	check, err := h.Check()
+	require.NoError(t, err)
+	require.Equal(t, schema.HandoffCheck{SizeChars: schema.HandoffSizeWarning}, check)
+	_, err = h.Offer(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, log.String())
+
+	h.Patterns("y")
+	check, err = h.Check()
+	require.NoError(t, err)
+	require.Contains(t, check.Warning, "4001 characters")
+	require.Empty(t, log.String(), "nothing is offered yet")
+	require.Equal(t, int64(1), run.Head().Counts.Handoffs)
+	offer, err := h.Offer(t.Context())
+	require.NoError(t, err)
+	require.True(t, offer.TooLong)
+	require.True(t, run.Head().SizeWarning)
+	require.Contains(t, log.String(), `"level":"warn","run":"r1","handoff":"h1","size_chars":4001`)
+
+	_, err = run.Handoff("because").Check()
+	require.ErrorContains(t, err, "/reason")
+}
+
+func TestHandoffOf_DocumentOfAnotherTool_IsOffered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet()
+	run := start(t, f, "r1")
+	document := `{"reason":"threshold_critical","createdAt":"2026-01-02T03:04:05Z","agentId":"agent-7","completed":[{"file":"a.ts","status":"partial"},{"file":".\\a.ts","status":"done"}],
+		"remaining":[{"description":"write b.ts","referencePattern":"a.ts"}],"context":{"filesModified":["a.ts","./a.ts"]}}`
+	data, err := schema.ParseHandoff([]byte(document))
+	require.NoError(t, err)
+	offer, err := run.HandoffOf(*data).ID("h1").Offer(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.ts"}, offer.Data.Context.FilesModified)
+	require.Equal(t, []schema.HandoffCompleted{{File: "a.ts", Status: "done"}}, offer.Data.Completed)
+	require.Equal(t, "2026-01-02T03:04:05Z agent-7", offer.Data.CreatedAt+" "+offer.Data.AgentID)
+	require.Equal(t, "a.ts", offer.Data.Remaining[0].ReferencePattern)
+	s := w.requireSameFold(run)
+	require.Equal(t, offer.Data, *s.Handoffs[0].Offered)
+}
+
+// An executor in another language writes the document as it is.
+func TestHandoff_CamelCaseOnTheWire_IsFoldedInOurNames(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	e := &schema.Event{
+		ID: "x1", Source: schema.Source("default", "exec-1"), Type: schema.TypeOf(schema.HandoffOffered), Subject: "r1", Epoch: 1, DataContentType: schema.ContentTypeJSON,
+		Data: []byte(`{"handoffId":"h1","reason":"error","remaining":[{"description":"` + strings.Repeat("x", 4001) + `","referencePattern":"a.ts"}],"context":{"filesModified":["C:\\a.ts","c:/A.ts"]}}`),
+	}
+	w.put(e)
+	require.NoError(t, run.Sync(t.Context()))
+	s := w.requireSameFold(run)
+	require.Equal(t, "h1", s.Handoffs[0].HandoffID)
+	require.Equal(t, "a.ts", s.Handoffs[0].Offered.Remaining[0].ReferencePattern)
+	require.Equal(t, []string{`C:\a.ts`}, s.Handoffs[0].Offered.Context.FilesModified)
+	require.True(t, s.Head.SizeWarning, "the text counts, although its writer did not count it")
+}
+
+// The stamp of a hand-off does not make a repeated offer another event.
+func TestHandoff_OfferWithoutAnAnswer_IsRepeatedAsTheSameEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	run := start(t, w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+		c.PublishTimeout, c.TryTimeout = 2*time.Second, 200*time.Millisecond
+		c.Now = func() time.Time { now = now.Add(time.Second); return now }
+	}), "r1")
+	p.dropAcks(-1)
+	_, err := run.Handoff("error").ID("h1").Offer(t.Context())
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	p.dropAcks(0)
+	_, err = run.Handoff("error").ID("h1").Offer(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"run.started", "handoff.offered"}, names(w.log("r1")))
+	w.requireSameFold(run)
+}

@@ -1,0 +1,190 @@
+package schema
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// HandoffCheck is what a hand-off comes to before it is offered.
+type HandoffCheck struct {
+	// SizeChars is the number of characters of its text.
+	SizeChars int64 `json:"size_chars"`
+	// Warning says in words that it is longer than [HandoffSizeWarning] characters, and what to do; empty for one that is not.
+	Warning string `json:"warning,omitzero"`
+}
+
+// CheckHandoff validates a hand-off before it is offered, and says how long it is. It returns [*DataError] for one that would be refused.
+// One that is too long is valid: it is taken, and its run is flagged.
+func CheckHandoff(d *HandoffOfferedData) (HandoffCheck, error) {
+	if err := Validate(d); err != nil {
+		return HandoffCheck{}, err
+	}
+	c := HandoffCheck{SizeChars: d.Size()}
+	if c.SizeChars > HandoffSizeWarning {
+		c.Warning = fmt.Sprintf("the hand-off has %d characters, more than %d: say what the next agent must know, and leave the rest in the run",
+			c.SizeChars, HandoffSizeWarning)
+	}
+	return c, nil
+}
+
+// ParseHandoff reads a hand-off from a JSON document and validates it. Names are those of handoff.offered, or the same in camelCase
+// (referencePattern, filesModified, createdAt, agentId). Errors are of type [*DataError].
+func ParseHandoff(document []byte) (*HandoffOfferedData, error) {
+	data, err := ParseData(&Event{Type: TypeOf(HandoffOffered), DataContentType: ContentTypeJSON, Data: document})
+	if err != nil {
+		return nil, err
+	}
+	offered, ok := data.(*HandoffOfferedData)
+	if !ok {
+		return nil, &DataError{Event: HandoffOffered, Problem: "is not of this event"}
+	}
+	return offered, nil
+}
+
+// Size is the number of characters of the hand-off's text: that of its items and of its context, without what the run's log adds.
+func (d *HandoffOfferedData) Size() int64 {
+	n := 0
+	add := func(list ...string) {
+		for _, s := range list {
+			n += utf8.RuneCountInString(s)
+		}
+	}
+	for i := range d.Completed {
+		c := &d.Completed[i]
+		add(c.File, c.Status, c.Notes)
+	}
+	for i := range d.Remaining {
+		r := &d.Remaining[i]
+		add(r.File, r.Description, r.ReferencePattern, r.Priority)
+	}
+	if c := d.Context; c != nil {
+		add(c.Decisions...)
+		add(c.Patterns...)
+		add(c.Issues...)
+		add(c.FilesModified...)
+	}
+	return int64(n)
+}
+
+// TooLong reports whether the hand-off is longer than [HandoffSizeWarning] characters, by its text or by the word of its writer.
+func (d *HandoffOfferedData) TooLong() bool { return max(d.SizeChars, d.Size()) > HandoffSizeWarning }
+
+// takeCamelCase takes the members with camelCase names, which the hand-offs of other systems have, into the fields of ours.
+func (d *HandoffOfferedData) takeCamelCase() error {
+	err := takeMembers("", &d.Extra, map[string]alias{
+		"handoffId": {"handoff_id", &d.HandoffID}, "nextAgent": {"next_agent", &d.NextAgent}, "createdAt": {"created_at", &d.CreatedAt},
+		"agentId": {"agent_id", &d.AgentID}, "sizeChars": {"size_chars", &d.SizeChars},
+	})
+	for i := range d.Remaining {
+		if err == nil {
+			r := &d.Remaining[i]
+			err = takeMembers(fmt.Sprintf("/remaining/%d", i), &r.Extra, map[string]alias{"referencePattern": {"reference_pattern", &r.ReferencePattern}})
+		}
+	}
+	if c := d.Context; c != nil && err == nil {
+		err = takeMembers("/context", &c.Extra, map[string]alias{"filesModified": {"files_modified", &c.FilesModified}})
+	}
+	return err
+}
+
+// alias is the field behind another name of a member.
+type alias struct {
+	name string
+	// field is a pointer to a string, an integer or a list of strings.
+	field any
+}
+
+// takeMembers takes members out of extra into their fields.
+func takeMembers(path string, extra *jsontext.Value, names map[string]alias) error {
+	if len(*extra) == 0 {
+		return nil
+	}
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(*extra, &members); err != nil {
+		return dataError(HandoffOffered, err)
+	}
+	taken := false
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		value, ok := members[name]
+		if !ok {
+			continue
+		}
+		to := names[name]
+		if given(to.field) {
+			return &DataError{Event: HandoffOffered, Path: path + "/" + name, Problem: "is given beside " + to.name + ": give one of the two"}
+		}
+		if err := json.Unmarshal(value, to.field); err != nil {
+			wrong := dataError(HandoffOffered, err)
+			wrong.Path = path + "/" + name + wrong.Path
+			return wrong
+		}
+		delete(members, name)
+		taken = true
+	}
+	if !taken {
+		return nil
+	}
+	*extra = nil
+	if len(members) == 0 {
+		return nil
+	}
+	rest, err := json.Marshal(members, json.Deterministic(true))
+	*extra = rest
+	return err
+}
+
+func given(field any) bool {
+	switch f := field.(type) {
+	case *string:
+		return *f != ""
+	case *int64:
+		return *f != 0
+	case *[]string:
+		return len(*f) > 0
+	}
+	return false
+}
+
+func (v *checker) handoff(d *HandoffOfferedData) {
+	v.optional("/handoff_id", d.HandoffID)
+	v.oneOf("/kind", d.Kind, "", HandoffContinuation, HandoffTransfer)
+	v.oneOf("/reason", d.Reason, "threshold_critical", "task_complete", "error")
+	v.notNegative("/size_chars", d.SizeChars)
+	v.time("/created_at", d.CreatedAt)
+	v.optional("/agent_id", d.AgentID)
+	v.optionalName("/next_agent", d.NextAgent)
+	v.usage(d.Usage)
+	for i, run := range d.Lineage {
+		v.name(fmt.Sprintf("/lineage/%d", i), run)
+	}
+	for i := range d.Tools {
+		t := &d.Tools[i]
+		if t.Name == "" {
+			v.fail(fmt.Sprintf("/tools/%d/name", i), "is required")
+		}
+		v.notNegative(fmt.Sprintf("/tools/%d/calls", i), t.Calls)
+		v.notNegative(fmt.Sprintf("/tools/%d/failures", i), t.Failures)
+	}
+	for i := range d.Completed {
+		c := &d.Completed[i]
+		if c.File == "" {
+			v.fail(fmt.Sprintf("/completed/%d/file", i), "is required")
+		}
+		v.oneOf(fmt.Sprintf("/completed/%d/status", i), c.Status, "done", "partial")
+		if t := c.Tests; t != nil && (t.Passed < 0 || t.Skipped < 0 || t.Failed < 0) {
+			v.fail(fmt.Sprintf("/completed/%d/tests", i), "has a negative count")
+		}
+	}
+	for i := range d.Remaining {
+		r := &d.Remaining[i]
+		if r.Description == "" {
+			v.fail(fmt.Sprintf("/remaining/%d/description", i), "is required")
+		}
+		v.oneOf(fmt.Sprintf("/remaining/%d/priority", i), r.Priority, "", "high", "normal", "low")
+	}
+}
