@@ -126,6 +126,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *ToolCalledData:
 		return h.toolCalled(e, d)
 	case *ToolReturnedData:
+		if i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); i >= 0 && !h.allowed(&h.OpenCalls[i]) {
+			return rejected(ReasonNotAllowed, "call %.80q of turn %d is not allowed, and has a result", d.ToolCallID, h.OpenCalls[i].Turn)
+		}
 		return h.toolClosed(e, d.ToolCallID, d.Occurrence, &h.Counts.ToolResults)
 	case *ToolFailedData:
 		return h.toolClosed(e, d.ToolCallID, d.Occurrence, &h.Counts.ToolFailures)
@@ -133,8 +136,14 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		applied.Boundary = false
 		if i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); i >= 0 {
 			c := &h.OpenCalls[i]
-			applied.Call, c.Decision = c.CallKey, d.Decision
-			if d.Decision == DecisionAllow {
+			applied.Call = c.CallKey
+			switch {
+			case !d.Binds():
+			case d.Decision != DecisionAllow:
+				c.Decision = d.Decision
+			case c.Decision == DecisionDeny || h.approving(c.CallKey):
+				return rejected(ReasonNotAllowed, "call %.80q of turn %d is denied, or a person is asked about it", c.ToolCallID, c.Turn)
+			default:
 				c.Decision = ""
 			}
 		}

@@ -292,14 +292,22 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	if d.Replay != "" {
 		policy = Stricter(policy, d.Replay)
 	}
-	switch asked := slices.ContainsFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.Reason == WaitToolApproval && o.CallKey() == c.CallKey }); {
-	case c.Decision != "" || asked:
+	switch {
+	case !h.allowed(c):
 		return rejected(ReasonNotAllowed, "call %.80q of turn %d is not allowed", c.ToolCallID, c.Turn)
 	case !policy.Rerunnable() && c.MayHaveRun(h.Epoch):
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
 	}
 	c.Requested, c.Again, c.Epoch, c.Replay, c.Told = false, false, h.Epoch, policy, policy == ReplayVerify && d.VerifySubject == VerifyTranscript
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
+}
+
+// allowed reports whether nothing that is recorded forbids a call: its latest decision, or a question about it that is open.
+func (h *Head) allowed(c *OpenCall) bool { return c.Decision == "" && !h.approving(c.CallKey) }
+
+// approving reports whether a person is asked about a call.
+func (h *Head) approving(key CallKey) bool {
+	return slices.ContainsFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.Reason == WaitToolApproval && o.CallKey() == key })
 }
 
 // MayHaveRun reports whether an executor before the given epoch may have run an open call: the call is in doubt, or its policy needs
@@ -379,7 +387,10 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	h.Counts.Settled++
 	if d.How == SettledRerun {
 		h.noDoubt(c.CallKey)
-		c.InDoubt, c.Held, c.Late, c.Told, c.Epoch, c.Decision = false, false, false, false, h.Epoch, ""
+		c.InDoubt, c.Held, c.Late, c.Told, c.Epoch = false, false, false, false, h.Epoch
+		if p.control {
+			c.Decision = "" // a person's word, and no executor's
+		}
 		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins it
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}

@@ -50,7 +50,7 @@ const (
 	ReasonUnknownCall Reason = "unknown_call"
 	// ReasonCallOpen: the call is open already.
 	ReasonCallOpen Reason = "call_open"
-	// ReasonNotAllowed: the begin of a call that was denied, or that a person is still asked about.
+	// ReasonNotAllowed: the begin, the result or the permission of a call that was denied, or that a person is still asked about.
 	ReasonNotAllowed Reason = "not_allowed"
 	// ReasonNotInDoubt: a settlement of a call that is not in doubt.
 	ReasonNotInDoubt Reason = "not_in_doubt"

@@ -301,7 +301,7 @@ func TestKeys_NobodysWordButASettlement_ReopensACall(t *testing.T) {
 			ask := &schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}
 			require.Equal(t, schema.Applied, r.event(r.plain("ask", ask)).Kind)
 			r.signedInput(&answer)
-			for _, decision := range []string{schema.DecisionAsk, schema.DecisionDeny, schema.DecisionAllow} {
+			for _, decision := range []string{schema.DecisionAsk, schema.DecisionAllow, schema.DecisionDeny} {
 				require.Equal(t, schema.Applied, r.event(r.plain("says "+decision, &schema.ToolDecidedData{ToolCallID: "c1", Decision: decision})).Kind)
 				rerun := &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun}
 				require.Equal(t, schema.ReasonUnsigned, r.event(r.plain("behind "+decision, rerun)).Reason)

@@ -370,13 +370,18 @@ type ToolDecidedData struct {
 	Occurrence int `json:"occurrence,omitzero"`
 	// Decision is allow, deny or ask.
 	Decision string `json:"decision"`
-	Policy   string `json:"policy,omitzero"`
-	Reason   string `json:"reason,omitzero"`
+	// Mode is enforce (the default), or observe for a decision that is only recorded: the call runs whatever it says.
+	Mode   string `json:"mode,omitzero"`
+	Policy string `json:"policy,omitzero"`
+	Reason string `json:"reason,omitzero"`
 	// By is the executor or, by the executor's word, the approver. The answer of a person and its sender are in run.input.
 	By    string         `json:"by,omitzero"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
+
+// Binds reports whether the decision says what becomes of the call. One that is only observed, and the word that a call begins, do not.
+func (d *ToolDecidedData) Binds() bool { return d.Mode != ModeObserve && d.Policy != BeginPolicy }
 
 // ToolSettledData settles a call in doubt, before anything is done about it. An operator's rerun makes the call requested again;
 // tool.called begins it.

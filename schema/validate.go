@@ -279,6 +279,7 @@ func Validate(data Data) error {
 		v.required("/tool_call_id", d.ToolCallID)
 		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.oneOf("/decision", d.Decision, DecisionAllow, DecisionDeny, DecisionAsk)
+		v.oneOf("/mode", d.Mode, "", ModeEnforce, ModeObserve)
 		v.refs(d.Refs)
 	case *ToolSettledData:
 		v.required("/tool_call_id", d.ToolCallID)

@@ -65,6 +65,11 @@ const (
 
 // Decisions about a call.
 const (
+	// ModeEnforce: the call runs only if the decision allows it. ModeObserve: the decision is recorded, and the call runs whatever it says.
+	ModeEnforce = "enforce"
+	ModeObserve = "observe"
+	// BeginPolicy names the decision that only says that a call begins. No policy made it, and it permits nothing.
+	BeginPolicy = "waymark.begin"
 	// DecisionAllow lets it run.
 	DecisionAllow = "allow"
 	// DecisionDeny does not; it fails without having run.

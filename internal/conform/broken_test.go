@@ -385,7 +385,7 @@ var broken = map[string]func(t *testing.T) *tape{
 		r := worked(t)
 		r.call("c1", schema.ReplayPure, 1)
 		r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionDeny}, 1)
-		r.result("c1", 1)
+		r.refused(&schema.ToolReturnedData{ToolCallID: "c1"}, 1)
 		return r
 	},
 	"WM-E-068": func(t *testing.T) *tape {
@@ -393,7 +393,7 @@ var broken = map[string]func(t *testing.T) *tape{
 		r := worked(t)
 		r.call("c1", schema.ReplayPure, 1)
 		r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAsk}, 1)
-		r.result("c1", 1)
+		r.refused(&schema.ToolReturnedData{ToolCallID: "c1"}, 1)
 		return r
 	},
 	"WM-E-070": func(t *testing.T) *tape {

@@ -72,10 +72,6 @@ func (r *run) outcome(a *moment, id string) {
 	case a.open.InDoubt && !returned && a.open.Decision == schema.DecisionDeny: // it never ran, and never will
 	case a.open.InDoubt:
 		r.found(ruleSettleFirst, a, "/tool_call_id", "tool.settled of call "+id+" before", a.name)
-	case returned && a.open.Decision == schema.DecisionDeny:
-		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")
-	case returned && a.open.Decision == schema.DecisionAsk:
-		r.found(ruleAsked, a, "/tool_call_id", "tool.decided with allow before", "a result")
 	case a.open.Requested && !a.open.Replay.Rerunnable() && (returned || ran(a.data)):
 		r.found(ruleBegun, a, "/tool_call_id", "tool.called of call "+id+" before", "an outcome of a call that was not begun")
 	}

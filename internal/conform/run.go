@@ -167,6 +167,12 @@ func (r *run) refused(a *moment) {
 			rule = ruleWaitDoubt
 		}
 		r.found(rule, a, "/tool_call_id", "a call that is open, and for a settlement in doubt", v.Detail)
+	case schema.ReasonNotAllowed:
+		if a.open != nil && a.open.Decision == schema.DecisionDeny {
+			r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", a.name+": "+v.Detail)
+			return
+		}
+		r.found(rule, a, "/tool_call_id", "run.input and tool.decided with allow before", a.name+": "+v.Detail)
 	case schema.ReasonSignal:
 		if a.name == schema.SignalSent {
 			r.found(ruleSignalOnce, a, "/signal_id", "an id that no open signal has", v.Detail)

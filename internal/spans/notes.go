@@ -65,6 +65,7 @@ func (t *Tracker) noteData(e *schema.Event, data schema.Data) {
 		t.note(e, func(a *attrs) {
 			a.text(attrToolCallID, cut(d.ToolCallID))
 			a.text("waymark.decision", cut(d.Decision))
+			a.text("waymark.policy.mode", cut(d.Mode))
 			a.text("waymark.policy", cut(d.Policy))
 			content(a, "waymark.by", d.By)
 			content(a, "waymark.reason", d.Reason)

@@ -87,7 +87,7 @@ func gist(e *schema.Event) string {
 	case *schema.ToolSettledData:
 		return output.Words(d.ToolCallID, string(d.How))
 	case *schema.ToolDecidedData:
-		return output.Words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
+		return output.Words(d.ToolCallID, d.Decision, observed(d), d.Policy, d.Reason, d.By)
 	case *schema.StateSetData:
 		return output.Words(d.Key, string(d.Value))
 	case *schema.StateDeletedData:
@@ -152,4 +152,12 @@ func MessagesText(messages []schema.Message) string {
 		list = append(list, said)
 	}
 	return strings.Join(list, "; ")
+}
+
+// observed marks a decision that is only recorded.
+func observed(d *schema.ToolDecidedData) string {
+	if d.Mode == schema.ModeObserve {
+		return "(observed)"
+	}
+	return ""
 }

@@ -310,7 +310,11 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 		if d.Decision == schema.DecisionAllow {
 			return
 		}
-		b.What, b.Detail = "policy", joined(d.Decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"))
+		decision := d.Decision
+		if d.Mode == schema.ModeObserve {
+			decision += " (observed)"
+		}
+		b.What, b.Detail = "policy", joined(decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"))
 	case *schema.SignalSentData:
 		b.What, b.Detail = "signal", joined(d.Name, "from "+cmp.Or(d.Claimed, d.By, "somebody"))
 	case *schema.SignalConsumedData:

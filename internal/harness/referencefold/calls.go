@@ -16,7 +16,10 @@ func (m *Model) settle(e *schema.Event, d *schema.ToolSettledData, control bool)
 	m.decided(c)
 	if d.How == schema.SettledRerun {
 		c.late, c.given, c.epoch = false, "", m.epoch
-		c.requested, c.again, c.barred = c.requested || control, control, false
+		c.requested, c.again = c.requested || control, control
+		if control {
+			c.barred, c.denied = false, false
+		}
 		return true
 	}
 	c.closed, c.closedInItsTurn = true, c.turn == m.turn
@@ -160,16 +163,37 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 	return true
 }
 
+// approving says that a person is asked whether a call may run.
+func (m *Model) approving(c *call) bool {
+	for id := range m.waits {
+		if m.asked[id] && m.named[id] == c.key() {
+			return true
+		}
+	}
+	return false
+}
+
+// decide takes a decision, if it is one that is acted on. What is denied stays so, and what a person is asked about is theirs.
+func (m *Model) decide(e *schema.Event, d *schema.ToolDecidedData) bool {
+	c := m.find(e.Turn, d.ToolCallID, d.Occurrence)
+	if c == nil || d.Mode == "observe" || d.Policy == "waymark.begin" {
+		return true
+	}
+	if d.Decision == schema.DecisionAllow && (c.denied || m.approving(c)) {
+		return false
+	}
+	c.barred, c.denied = d.Decision != schema.DecisionAllow, d.Decision == schema.DecisionDeny
+	return true
+}
+
 // begins begins a requested call.
 func (m *Model) begins(c *call, d *schema.ToolCalledData) bool {
 	stricter := d.Replay != "" && strictness(d.Replay) > strictness(c.replay)
 	if c.name != d.Name || c.barred || stricter && free(c.replay) && !free(d.Replay) && c.epoch < m.epoch {
 		return false
 	}
-	for id := range m.waits {
-		if m.asked[id] && m.named[id] == c.key() {
-			return false
-		}
+	if m.approving(c) {
+		return false
 	}
 	c.requested, c.again, c.epoch = false, false, m.epoch
 	if stricter {
@@ -219,6 +243,9 @@ func (m *Model) find(turn int32, id string, occurrence int) *call {
 
 func (m *Model) close(e *schema.Event, id string, occurrence int, outcome schema.Outcome, result string) schema.VerdictKind {
 	if c := m.find(e.Turn, id, occurrence); c != nil {
+		if outcome == schema.OutcomeReturned && (c.barred || m.approving(c)) {
+			return schema.Rejected
+		}
 		c.closed, c.doubt, c.requested, c.closedInItsTurn = true, false, false, c.turn == m.turn
 		c.outcome, c.result = outcome, result
 		m.unnamed(c)

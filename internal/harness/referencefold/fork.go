@@ -28,7 +28,7 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 		if o.Requested && !slices.Contains(begun, o.CallKey) {
 			c.requested, c.doubt, c.epoch = true, false, 0
 		}
-		c.again, c.barred, c.scope = o.Again, o.Decision != "", o.Scope
+		c.again, c.barred, c.denied, c.scope = o.Again, o.Decision != "", o.Decision == schema.DecisionDeny, o.Scope
 		if c.scope == "" && was.Run != m.run {
 			c.scope = was.Run
 		}

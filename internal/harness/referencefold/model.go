@@ -84,8 +84,8 @@ type call struct {
 	closed, doubt bool
 	// requested, and not begun; again: because a person wants it run again.
 	requested, again bool
-	// barred: the latest decision does not allow it.
-	barred          bool
+	// barred: the latest decision does not allow it; denied: it forbids it.
+	barred, denied  bool
 	late            bool
 	closedInItsTurn bool
 	outcome         schema.Outcome
@@ -496,9 +496,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	case *schema.ToolFailedData:
 		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeFailed, d.Error.Message)
 	case *schema.ToolDecidedData:
-		if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
-			c.barred = d.Decision != schema.DecisionAllow
-		}
+		return yes(m.decide(e, d))
 	case *schema.ToolSettledData:
 		return yes(m.settle(e, d, control))
 	case *schema.HandoffOfferedData:
