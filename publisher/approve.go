@@ -37,6 +37,19 @@ type Decision struct {
 // published to from within.
 type Policy func(ctx context.Context, run *Run, call ToolCall) (Decision, error)
 
+// PolicyMode says what a policy's decisions are worth.
+type PolicyMode string
+
+// Modes of a policy.
+const (
+	// PolicyEnforce: a call runs only if it was allowed.
+	PolicyEnforce PolicyMode = schema.ModeEnforce
+	// PolicyObserve: each decision is recorded with this mode, and the call runs whatever it says. Nobody is asked, and an error of the policy
+	// is recorded as the reason of a permission. Once the policy is enforced it decides again about what has not run. What was denied before it
+	// was only observed stays denied.
+	PolicyObserve PolicyMode = schema.ModeObserve
+)
+
 // approvalSchema is what the answer to a question about a call must satisfy, unless the policy says otherwise.
 const approvalSchema = `{"type":"object","properties":{"decision":{"enum":["allow","deny"]},"reason":{"type":"string"}},"required":["decision"]}`
 
@@ -61,10 +74,14 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 			return false, noContent()
 		}
 		d, err := policy(ctx, c.run, c.occurrence())
+		if c.run.fleet.observes() {
+			return false, c.recordDecision(ctx, observed(d, err))
+		}
 		if err != nil {
 			return false, fmt.Errorf("policy for call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
 		}
 		return false, c.recordDecision(ctx, d)
+	case c.decision.Mode == schema.ModeObserve: // and the policy is only observed, or it would have been looked over
 	case c.decision.Decision == schema.DecisionAsk:
 		return false, c.askPerson(ctx)
 	case c.decision.Decision == schema.DecisionDeny:
@@ -77,6 +94,20 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
+// observes reports whether the policy's decisions are only recorded.
+func (f *Fleet) observes() bool { return f.cfg.PolicyMode == PolicyObserve }
+
+// observed is a decision as it can be recorded where none changes what is done.
+func observed(d Decision, err error) Decision {
+	switch {
+	case err != nil:
+		return Decision{Decision: schema.DecisionAllow, Reason: "the policy returned an error: " + recordedError(err).Message}
+	case d.Decision != schema.DecisionAllow && d.Decision != schema.DecisionDeny && d.Decision != schema.DecisionAsk:
+		return Decision{Decision: schema.DecisionAllow, Policy: d.Policy, Reason: fmt.Sprintf("the policy's decision %.40q is none", d.Decision)}
+	}
+	return d
+}
+
 // occurrence is the call as its caller asked for it, with the occurrence that was found.
 func (c *callRunner) occurrence() ToolCall {
 	call := c.asked
@@ -86,23 +117,29 @@ func (c *callRunner) occurrence() ToolCall {
 
 // recordDecision records what a policy decided.
 func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
+	mode := ""
+	if c.run.fleet.observes() {
+		mode = schema.ModeObserve
+	}
 	switch d.Decision {
 	case schema.DecisionAsk:
-		c.question(d)
+		if mode == "" {
+			c.question(d)
+		}
 	case schema.DecisionAllow, schema.DecisionDeny:
 	default:
 		return fmt.Errorf("policy %.80q for call %s in turn %d of run %s: %w", d.Policy, c.key.ToolCallID, c.key.Turn, c.run.id,
 			configError("Decision", fmt.Sprintf("%.40q", d.Decision), "use allow, deny or ask"))
 	}
 	return c.publishDecision(ctx, &schema.ToolDecidedData{
-		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Decision: d.Decision, Policy: d.Policy, Reason: d.Reason, By: c.run.fleet.cfg.Executor,
+		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Decision: d.Decision, Mode: mode, Policy: d.Policy, Reason: d.Reason, By: c.run.fleet.cfg.Executor,
 	})
 }
 
 // publishDecision records a decision. After a permission this handle may run the call.
 func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecidedData) error {
-	err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn})
-	if err == nil && data.Decision == schema.DecisionAllow {
+	err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn, own: true})
+	if err == nil && (data.Decision == schema.DecisionAllow || !data.Binds()) {
 		c.run.ledger.calls.allow(c.key)
 	}
 	return err

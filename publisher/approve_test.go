@@ -256,6 +256,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 	decide := func(decision string) step {
 		return func(t *testing.T, _ *world, turn *publisher.Turn) {
 			t.Helper()
+			require.NoError(t, turn.Run().Sync(t.Context())) // the answer, which goes before a permission
 			require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "c1", Decision: decision, Policy: "prod", Reason: "it changes production", By: "anna"}))
 		}
 	}
@@ -318,7 +319,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			asked := 0
 			f := w.fleet(fixed(ask(), &asked))
 			call := publisher.ToolCall{ID: "c1", Name: "deploy"}
-			turn := openTurn(t, start(t, f, "r1"))
+			turn := openTurn(t, start(t, w.fleet(), "r1")) // without the policy, which would refuse some of the steps
 			require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolCalledData{ToolCallID: "c1", Name: "deploy", Requested: !test.begun}, 1))
 			for _, step := range test.steps {
 				step(t, w, turn)

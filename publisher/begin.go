@@ -17,10 +17,8 @@ const (
 	// beginGrace is what the next executor waits beyond that: for the moment between the proof and the tool, and for
 	// clocks that do not run at the same rate.
 	beginGrace = 500 * time.Millisecond
-	// beginTries bounds the events of [beginPolicy] that are published for one proof.
+	// beginTries bounds the events of [schema.BeginPolicy] that are published for one proof.
 	beginTries = 5
-	// beginPolicy names the decision that only says that a call begins. No policy made it.
-	beginPolicy = "waymark.begin"
 )
 
 // Begin proves that the run is still this handle's, for a tool that is run by other means than [Turn.Tool]: call it right before
@@ -28,8 +26,11 @@ const (
 // publishes an event, unless the last new event was acknowledged within two seconds. A call that an operator settled as rerun begins no
 // earlier than 2.5 seconds after the takeover; see [Turn.Tool].
 //
-// The tool must not run after an error: [ErrFenced] after another takeover, [*HeldError] for a call in doubt, and for one that
-// [Turn.Tool] of this handle ran without an outcome, [ErrConflict] for a call with a recorded outcome.
+// With a [Policy] it is asked first, once for each call, and its decision is recorded; where it leaves the call to a person, Begin waits.
+//
+// The tool must not run after an error: [*ToolError] of the type [DeniedType] for a call that is denied, which is closed by it, [ErrFenced] after
+// another takeover, [*HeldError] for a call in doubt, and for one that [Turn.Tool] of this handle ran without an outcome, [ErrConflict] for a
+// call with a recorded outcome, or with a policy one that is not recorded.
 func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 	c := callRunner{run: t.run, key: key}
 	for {
@@ -38,8 +39,13 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 		}
 		c.look()
 		switch {
+		case c.known && c.open == nil && c.wasDenied():
+			return &ToolError{Key: key, Failure: *c.call.Error, Replayed: true}
 		case c.known && c.open == nil:
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: its outcome is recorded; ask the model for a new call to run the tool again",
+				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
+		case c.open == nil && c.run.fleet.cfg.Policy != nil:
+			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: the policy decides about recorded calls: record it with Turn.Call or Turn.Answer first",
 				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
 		case c.open == nil: // not recorded yet: the proof of the epoch is all there is
 		case c.open.InDoubt, c.outcome != nil, (c.stage == running || c.stage == 0) && !c.open.Replay.Rerunnable():
@@ -48,11 +54,43 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 			}
 			continue // an outcome or a settlement may have arrived during the wait
 		}
+		if c.open != nil && c.run.fleet.cfg.Policy != nil {
+			if err := c.recall(ctx); err != nil {
+				return err
+			}
+			if may, err := c.decide(ctx); err != nil || !may {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
 		again, err := c.mayBegin(ctx, true)
 		if err != nil || !again {
 			return err
 		}
 	}
+}
+
+// wasDenied reports whether the call was closed because it was denied.
+func (c *callRunner) wasDenied() bool {
+	return c.call != nil && c.call.Outcome == schema.OutcomeFailed && c.call.Error != nil && c.call.Error.Type == DeniedType
+}
+
+// recall takes the call from the record, for a policy that is asked about it.
+func (c *callRunner) recall(ctx context.Context) error {
+	if c.call == nil {
+		return nil // the policy cannot be asked, which decide says
+	}
+	arguments, err := c.run.fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
+	if err != nil {
+		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
+	}
+	c.asked = ToolCall{
+		ID: c.key.ToolCallID, Name: c.call.Name, Arguments: arguments, Replay: c.open.Replay, IdempotencyKey: c.call.IdempotencyKey,
+		VerifySubject: c.call.VerifySubject, SideEffect: c.call.SideEffect, Occurrence: c.key.Occurrence,
+	}
+	return nil
 }
 
 // beginDraft says that a requested call begins now; stricter is the caller's if its policy is stricter than the recorded one, else nil.
@@ -68,7 +106,7 @@ func beginDraft(open *schema.OpenCall, stricter *ToolCall) draft {
 func proofDraft(key schema.CallKey) draft {
 	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
 		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
-		Policy: beginPolicy, Reason: "the call begins now",
+		Policy: schema.BeginPolicy, Reason: "the call begins now",
 	}}
 }
 

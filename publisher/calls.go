@@ -279,12 +279,12 @@ func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallK
 		v.known, v.call = true, &call
 	}
 	for i := range slices.Backward(state.Decisions) {
-		if d := state.Decisions[i]; d.CallKey() == key && d.Policy != beginPolicy {
+		if d := state.Decisions[i]; d.CallKey() == key && d.Policy != schema.BeginPolicy {
 			v.decision = &d
 			break
 		}
 	}
-	if v.open != nil && v.open.Decision == "" && v.decision != nil && v.decision.Decision != schema.DecisionAllow {
+	if v.open != nil && v.open.Decision == "" && v.decision != nil && v.decision.Decision != schema.DecisionAllow && v.decision.Binds() {
 		v.decision = nil // a person's rerun took it back
 	}
 	return v

@@ -90,9 +90,11 @@ type Config struct {
 	// VerifyTimeout is how long the tool of a call in doubt is asked what became of it, tries while nobody listens
 	// included; 0 means 10 seconds. A call that is not verified by then is held.
 	VerifyTimeout time.Duration
-	// Policy decides about every call before its tool runs; nil means that all of them may. Runs need their content
-	// for it: it is no use with HeadOnly.
+	// Policy decides about every call before its tool runs; nil means that all of them may. What it did not allow has no result in the record:
+	// the SDK refuses it with [ErrNotAllowed], whatever the call was made by. Runs need their content for it: it is no use with HeadOnly.
 	Policy Policy
+	// PolicyMode is [PolicyEnforce], the default, or [PolicyObserve].
+	PolicyMode PolicyMode
 	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
@@ -176,6 +178,10 @@ func (c Config) Validate() error {
 		return configError("FullTimeout", c.FullTimeout, "use a duration above 0; a negative FullPatience is for not waiting")
 	case c.VerifyTimeout < 0:
 		return configError("VerifyTimeout", c.VerifyTimeout, "use a duration above 0")
+	case c.PolicyMode != "" && c.PolicyMode != PolicyEnforce && c.PolicyMode != PolicyObserve:
+		return configError("PolicyMode", fmt.Sprintf("%.40q", c.PolicyMode), "use PolicyEnforce or PolicyObserve")
+	case c.PolicyMode != "" && c.Policy == nil:
+		return configError("PolicyMode", string(c.PolicyMode)+" without a Policy", "set Policy, too")
 	case c.InlineLimit < 1<<10 || c.InlineLimit > DefaultInlineLimit:
 		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
 	}

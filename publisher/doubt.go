@@ -19,7 +19,7 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 	switch {
 	case c.open.Late:
 		settled.How = schema.SettledAdopted
-	case c.decision != nil && c.decision.Decision == schema.DecisionDeny:
+	case c.decision != nil && c.decision.Decision == schema.DecisionDeny && c.decision.Binds():
 		return c.deny(ctx)
 	case c.open.Replay.Rerunnable():
 	case c.open.Replay == schema.ReplayVerify:
@@ -81,7 +81,7 @@ var errOutdated = errors.New("the call changed meanwhile")
 // settle publishes a settlement. When the call changed meanwhile nothing is settled, and that is no error: it is to be
 // decided again.
 func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData) error {
-	err := c.run.publishNow(ctx, draft{data: settled, turn: c.key.Turn})
+	err := c.run.publishNow(ctx, draft{data: settled, turn: c.key.Turn, own: true})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
 		return nil
 	}

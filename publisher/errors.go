@@ -99,6 +99,9 @@ var (
 	ErrToolFailed = errors.New("tool failed")
 	// ErrAbandoned is returned by Tool for a call that was settled without a result.
 	ErrAbandoned = errors.New("call was abandoned")
+	// ErrNotAllowed is returned for a result, a begin or a permission of a call that the policy or a person did not allow. Nothing was published:
+	// ask with [Turn.Begin] before the tool runs, and record what was denied with [Turn.Fail].
+	ErrNotAllowed = errors.New("call is not allowed")
 	// ErrNotInDoubt is returned for the settlement of a call that is not in doubt.
 	ErrNotInDoubt = errors.New("call is not in doubt")
 )
@@ -179,7 +182,7 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%s); nothing was published", ErrRejected, e.Event, e.Detail, e.Reason)
 }
 
-// Unwrap is [ErrRejected], and [ErrRunEnded], [ErrNotInDoubt], [ErrUnknownHandoff] or [ErrHandoffTaken] where that is the
+// Unwrap is [ErrRejected], and [ErrRunEnded], [ErrNotAllowed], [ErrNotInDoubt], [ErrUnknownHandoff] or [ErrHandoffTaken] where that is the
 // reason.
 func (e *RejectedError) Unwrap() []error {
 	// A call that is closed is not in doubt: what asks for its settlement comes too late.
@@ -190,6 +193,8 @@ func (e *RejectedError) Unwrap() []error {
 	switch e.Reason {
 	case schema.ReasonRunEnded:
 		return []error{ErrRejected, ErrRunEnded}
+	case schema.ReasonNotAllowed:
+		return []error{ErrRejected, ErrNotAllowed}
 	case schema.ReasonNotInDoubt:
 		return []error{ErrRejected, ErrNotInDoubt}
 	case schema.ReasonHandoffTaken:

@@ -171,6 +171,8 @@ type draft struct {
 	opens bool
 	// unless says which signals of the run keep it from being published.
 	unless signalGuard
+	// own: the SDK decided or settled, behind what the record and the policy say; see callPolicy.
+	own bool
 
 	body    []byte
 	dataref string

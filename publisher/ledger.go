@@ -18,6 +18,8 @@ type ledger struct {
 	calls *callBook
 	// onControl is [RunSpec].OnControl.
 	onControl func(*schema.Event, schema.Data)
+	// policy says which calls may begin and have a result.
+	policy callPolicy
 	// held is called, under mu, when this handle gets the run in hand and when it loses it. attended: by the log the run
 	// stays with this process.
 	held func(in, attended bool, epoch schema.Epoch)
@@ -270,6 +272,9 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		}
 		l.pending = nil
 	}
+	if err := l.permit(drafts, l.fold.head); err != nil {
+		return nil, err
+	}
 	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
 	if err == nil && l.untold && l.fold.head.CancelRequested && beginsWork(items) {
 		// The request was folded between two publishes. The executor must know of it before more work begins.
@@ -307,6 +312,9 @@ func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	p := l.plan
 	all, err := opened(drafts, &p.head)
 	if err != nil {
+		return nil, err
+	}
+	if err := l.permit(all, &p.head); err != nil {
 		return nil, err
 	}
 	items, next, err := l.fold.seal(all, &p.head, &p.writer)

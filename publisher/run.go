@@ -33,6 +33,7 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 		fleet: f, id: id, slot: publishSlot{run: id, held: make(chan struct{}, 1), stopped: f.isStopped},
 		ledger: newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}),
 	}
+	r.ledger.policy = callPolicy{set: f.cfg.Policy != nil, observes: f.observes()}
 	if f.unrecorded() {
 		r.recorder = memory{r.ledger}
 	} else {

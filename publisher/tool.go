@@ -182,7 +182,12 @@ type callRunner struct {
 }
 
 // look looks the call up.
-func (c *callRunner) look() { c.callView = c.run.ledger.call(c.key) }
+func (c *callRunner) look() {
+	c.callView = c.run.ledger.call(c.key)
+	if c.decision != nil && !c.run.ledger.policy.counts(c.decision) {
+		c.decision = nil
+	}
+}
 
 // drive takes step after step, in a turn that the first of them may open.
 func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -239,6 +240,9 @@ func recordable(name string) string {
 //
 // Call [Turn.Begin] right before a tool of the policies hold and verify if anything comes between, or if the run is pipelined. Where Call
 // returns keys beside an error, the calls are recorded, and their tools must not run before Begin has returned nil.
+//
+// With a [Policy] the calls are recorded as requested, and begun as [Turn.Begin] says, one after the other: what was denied is closed, and its
+// [*ToolError] is among the errors that Call joins. The other calls have begun where all errors are such.
 func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, error) {
 	if len(calls) == 0 {
 		return nil, nil
@@ -249,17 +253,37 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 			return nil, fmt.Errorf("call %s in %s: %w", c.ID, t, configError("Error", c.Error.Type, "record a call that cannot be made with Turn.Answer"))
 		}
 		drafts[i] = c.draft(t.number)
+		if d, ok := drafts[i].data.(*schema.ToolCalledData); ok {
+			d.Requested = t.run.fleet.cfg.Policy != nil // it is decided about before it begins
+		}
 	}
 	verdicts, err := t.publish(ctx, drafts...)
 	if err != nil {
 		return nil, err
 	}
 	keys := keysOf(verdicts)
+	if t.run.fleet.cfg.Policy != nil {
+		return keys, t.beginAll(ctx, keys)
+	}
 	guarded := slices.IndexFunc(calls, func(c ToolCall) bool { return !c.Replay.Rerunnable() })
 	if guarded < 0 || t.run.pipe.Load() != nil {
 		return keys, nil
 	}
 	return keys, t.Begin(ctx, keys[guarded])
+}
+
+// beginAll begins calls one after the other, the ones behind a denied call, too.
+func (t *Turn) beginAll(ctx context.Context, keys []schema.CallKey) error {
+	var denied []error
+	for _, key := range keys {
+		switch err := t.Begin(ctx, key); {
+		case errors.Is(err, ErrToolFailed):
+			denied = append(denied, err)
+		case err != nil:
+			return errors.Join(append(denied, err)...)
+		}
+	}
+	return errors.Join(denied...)
 }
 
 func keysOf(verdicts []schema.Verdict) []schema.CallKey {
@@ -286,7 +310,8 @@ type ToolResult struct {
 	Recorded bool
 }
 
-// Return publishes the result of a call.
+// Return publishes the result of a call. With a [Policy] it returns [ErrNotAllowed] for one that was not allowed: call [Turn.Begin] before the
+// tool runs.
 func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult) error {
 	_, err := t.run.publish(ctx, returnedDraft(key, result))
 	return err
@@ -310,7 +335,8 @@ func (t *Turn) Fail(ctx context.Context, key schema.CallKey, failure schema.Erro
 	return err
 }
 
-// Decide publishes a policy's or person's decision about a call.
+// Decide publishes a policy's or person's decision about a call. With a [Policy] only that one allows a call: a permission from here is refused
+// with [ErrNotAllowed].
 func (t *Turn) Decide(ctx context.Context, decision schema.ToolDecidedData) error {
 	_, err := t.publish(ctx, draft{data: &decision, turn: t.number})
 	return err

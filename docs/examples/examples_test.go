@@ -399,6 +399,25 @@ func TestAnOfferIsCarriedOutOnce(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
 }
 
+func TestHook_DeniedTool_DoesNotRunAndIsRecordedAsFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet("ex-1", examples.Careful))
+	turn := startTurn(t, run)
+	ran := map[string]int{}
+	for _, name := range []string{"look", "delete"} {
+		require.NoError(t, examples.Hook(t.Context(), turn, publisher.ToolCall{ID: name, Name: name}, func() (publisher.ToolResult, error) {
+			ran[name]++
+			return publisher.Result("done")
+		}))
+	}
+	require.Equal(t, map[string]int{"look": 1}, ran)
+	calls := run.State().Calls
+	require.Equal(t, schema.OutcomeReturned, calls[0].Outcome)
+	require.Equal(t, schema.DeniedType, calls[1].Error.Type)
+	require.ErrorIs(t, turn.Return(t.Context(), calls[1].CallKey, publisher.ToolResult{}), publisher.ErrNotAllowed)
+}
+
 func TestHandOverDocument_CamelCase_IsOffered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

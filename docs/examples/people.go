@@ -28,6 +28,26 @@ func Careful(_ context.Context, _ *publisher.Run, call publisher.ToolCall) (publ
 
 // end of approvals
 
+// snippet: hook
+
+// Hook runs a tool that another framework calls, by the policy of the process: record and ask, then run, then record the result.
+func Hook(ctx context.Context, turn *publisher.Turn, call publisher.ToolCall, run func() (publisher.ToolResult, error)) error {
+	keys, err := turn.Call(ctx, call) // asks the policy, and begins the call if it is allowed
+	if errors.Is(err, publisher.ErrToolFailed) {
+		return nil // denied, and recorded so: the model is shown why
+	}
+	if err != nil {
+		return err // the tool must not run
+	}
+	result, err := run()
+	if err != nil {
+		return turn.Fail(ctx, keys[0], schema.Error{Type: "error", Message: err.Error()})
+	}
+	return turn.Return(ctx, keys[0], result)
+}
+
+// end of hook
+
 // snippet: ask
 
 // Colour asks a person, once, and returns the answer on whatever executor it finds.
