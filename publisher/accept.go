@@ -290,6 +290,9 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 	if err != nil {
 		return nil, err
 	}
+	if head := r.Head(); spec.contract() == (Contract{}) {
+		spec.Complete, spec.MaxTurns, spec.MaxTokens = head.CompletionTool, head.MaxTurns, head.MaxTokens
+	}
 	child, err := r.fleet.AcceptHandoff(ctx, offer, spec)
 	id := cmp.Or(offer.ChildRun, spec.ID, childID(r.id, offer.HandoffID))
 	if taken, ok := errors.AsType[*HandoffTakenError](err); ok && taken.ChildRun != "" {
@@ -298,7 +301,7 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 		return nil, err
 	}
 	// However it stands with the child, it has the work, and this run is done.
-	if end := r.End(ctx, RunEnd{Summary: "continued by run " + id}); end != nil {
+	if end := r.endHandedOn(ctx, id); end != nil {
 		return child, errors.Join(err, end)
 	}
 	return child, err

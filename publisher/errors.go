@@ -102,6 +102,12 @@ var (
 	// ErrNotAllowed is returned for a result, a begin or a permission of a call that the policy or a person did not allow. Nothing was published:
 	// ask with [Turn.Begin] before the tool runs, and record what was denied with [Turn.Fail].
 	ErrNotAllowed = errors.New("call is not allowed")
+	// ErrLimit is returned by what begins a turn of a run that has reached a limit of its contract; see [LimitError]. Nothing was published: end
+	// the run with [Run.LimitReached].
+	ErrLimit = errors.New("limit is reached")
+	// ErrNotCompleted is returned for a run that is to be completed otherwise than by its completion tool. Nothing was published: end it with
+	// [Run.Complete] behind a call of that tool, or as failed. Work that returns nil instead has failed with it.
+	ErrNotCompleted = errors.New("run is not completed as its contract says")
 	// ErrNotInDoubt is returned for the settlement of a call that is not in doubt.
 	ErrNotInDoubt = errors.New("call is not in doubt")
 )

@@ -31,6 +31,8 @@ type ExecutorSpec struct {
 	Agents map[string]func(ctx context.Context, run *Run) (Work, error)
 	// Loops are agents that are a model and its tools. Their names differ from those of Agents.
 	Loops map[string]Loop
+	// Contracts bind the runs of an agent, by its name, beside what each was started with.
+	Contracts map[string]Contract
 	// Labels that runs must have, with these values, to be claimed.
 	Labels map[string]string
 	// Capacity is the number of runs in hand at which no more are claimed; 0 means 100, a negative number that none is
@@ -105,6 +107,7 @@ type drive struct {
 // NewExecutor makes an executor of the fleet. It does nothing before [Executor.Serve]. It returns [ErrConfig].
 func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	spec.Agents, spec.Labels = maps.Clone(spec.Agents), maps.Clone(spec.Labels)
+	spec.Contracts = maps.Clone(spec.Contracts)
 	if spec.Capacity == 0 {
 		spec.Capacity = defaultCapacity
 	}
@@ -126,6 +129,14 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 		}
 		if factory == nil {
 			return nil, configError("Agents", agent+" without a function", "give the function that makes its work")
+		}
+	}
+	for agent, contract := range spec.Contracts {
+		if spec.Agents[agent] == nil {
+			return nil, configError("Contracts", agent, "name an agent of Agents or Loops")
+		}
+		if err := contract.validate("Contracts"); err != nil {
+			return nil, fmt.Errorf("agent %s: %w", agent, err)
 		}
 	}
 	if spec.Patience < 0 {

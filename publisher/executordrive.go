@@ -60,6 +60,9 @@ func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) 
 	if err := e.knows(agent); err != nil {
 		return fmt.Errorf("run %s: %w", run.id, err)
 	}
+	if err := run.Keep(e.spec.Contracts[agent]); err != nil {
+		return err
+	}
 	work, err := e.spec.Agents[agent](ctx, run)
 	if err != nil {
 		return fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, err)
@@ -71,7 +74,10 @@ func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) 
 	if err := work(ctx, run); err != nil || ctx.Err() != nil {
 		return err
 	}
-	return run.leftInDoubt()
+	if err := run.leftInDoubt(); err != nil {
+		return err
+	}
+	return run.uncompleted()
 }
 
 // classify says what the return of work means. The run's own state goes before what the work says of it.

@@ -158,8 +158,10 @@ type RunSpec struct {
 	Labels map[string]string
 	// Parent names the call of another run that started this one; nil means none.
 	Parent *schema.Parent
-	// MaxTurns is the run's own limit; 0 means none is known.
-	MaxTurns int32
+	// Complete, MaxTurns and MaxTokens are the run's [Contract], whoever works on it. They are recorded.
+	Complete  string
+	MaxTurns  int32
+	MaxTokens int64
 	// ResumedFrom names the run that this one continues (fork, hand-off).
 	ResumedFrom string
 	// Handoff is the accepted offer that the run carries out; nil means none. [Fleet.AcceptHandoff] sets it.
@@ -217,6 +219,9 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 		}
 		spec.state = append(spec.state, schema.InitialValue{Key: key, Value: value})
 	}
+	if err := spec.contract().validate("RunSpec"); err != nil {
+		return spec, fmt.Errorf("start of run %s: %w", spec.ID, err)
+	}
 	return spec, nil
 }
 
@@ -231,7 +236,8 @@ func (f *Fleet) startIn(ctx context.Context, names schema.Names, spec RunSpec) (
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base, State: spec.state, Source: []byte(spec.Source),
+		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base,
+		State: spec.state, Source: []byte(spec.Source),
 	}
 	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
 		return nil, err

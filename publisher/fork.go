@@ -64,7 +64,8 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 		start.Labels = maps.Clone(state.Head.Labels)
 	}
 	if s := state.Started; s != nil {
-		start.ThreadID, start.Model, start.ModelTier, start.Provider, start.MaxTurns = s.ThreadID, s.Model, s.ModelTier, s.Provider, s.MaxTurns
+		start.ThreadID, start.Model, start.ModelTier, start.Provider = s.ThreadID, s.Model, s.ModelTier, s.Provider
+		start.Complete, start.MaxTurns, start.MaxTokens = s.CompletionTool, s.MaxTurns, s.MaxTokens
 		if start.Task == "" {
 			start.Task = s.Task
 		}

@@ -20,6 +20,8 @@ type ledger struct {
 	onControl func(*schema.Event, schema.Data)
 	// policy says which calls may begin and have a result.
 	policy callPolicy
+	// contract is what this process adds to the run's own; under mu.
+	contract Contract
 	// held is called, under mu, when this handle gets the run in hand and when it loses it. attended: by the log the run
 	// stays with this process.
 	held func(in, attended bool, epoch schema.Epoch)
@@ -272,7 +274,7 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		}
 		l.pending = nil
 	}
-	if err := l.permit(drafts, l.fold.head); err != nil {
+	if err := l.gate(drafts, l.fold.head); err != nil {
 		return nil, err
 	}
 	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
@@ -314,7 +316,7 @@ func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.permit(all, &p.head); err != nil {
+	if err := l.gate(all, &p.head); err != nil {
 		return nil, err
 	}
 	items, next, err := l.fold.seal(all, &p.head, &p.writer)

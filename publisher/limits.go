@@ -32,6 +32,10 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 	if err := r.settled(ctx); err != nil {
 		return err
 	}
+	if c := r.Contract(); c.Complete != "" && end.Error == nil && (end.Status == "" || end.Status == schema.StatusCompleted) {
+		return fmt.Errorf("limit of run %s: %w", r.id, configError("Status", cmp.Or(end.Status, schema.StatusCompleted),
+			"use StatusFailed: the run is completed by a call of "+c.Complete+" alone, which wrapUp may run, and end with Run.Complete"))
+	}
 	head := r.Head()
 	recorded := head.Limit != "" && head.Limit == limit.Kind
 	if recorded && head.Status.Terminal() {
@@ -56,6 +60,9 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 		var err error
 		if summary, err = wrapUp(ctx, turn); err != nil {
 			return fmt.Errorf("recovery in %s: %w", turn, err)
+		}
+		if r.Head().Status.Terminal() {
+			return nil // wrapUp has completed it
 		}
 		if open := r.OpenTurn(); open != nil && open.number == turn.number {
 			if err := turn.End(ctx, TurnEnd{}); err != nil {
@@ -124,16 +131,12 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	case v.call == nil && r.ledger.headOnly():
 		return fmt.Errorf("completion of run %s: %w: the call's outcome is not known", r.id, ErrNoContent)
 	case v.call == nil:
-		wrong = "was not recorded"
-	case v.open != nil:
-		wrong = "has no outcome yet"
-	case v.call.Outcome != schema.OutcomeReturned:
-		wrong = "has " + string(v.call.Outcome)
-	case v.call.IsError != nil && *v.call.IsError:
-		wrong = "returned an error"
+		wrong = "call " + call.ToolCallID + " was not recorded"
+	default:
+		wrong = completedBy(v.call, r.Contract().Complete)
 	}
 	if wrong != "" {
-		return fmt.Errorf("completion of run %s: %w: call %s of turn %d %s", r.id, ErrConflict, call.ToolCallID, call.Turn, wrong)
+		return fmt.Errorf("completion of run %s: %w: turn %d: %s", r.id, ErrConflict, call.Turn, wrong)
 	}
 	if len(end.Output) == 0 {
 		var err error

@@ -161,6 +161,14 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if run.ledger.headOnly() {
 		return fmt.Errorf("loop on run %s: %w", run.id, ErrNoContent)
 	}
+	if tool := run.Contract().Complete; l.Complete == "" && tool != "" {
+		if l.Complete = tool; !slices.ContainsFunc(l.Tools, func(t Tool) bool { return t.Name == tool }) {
+			return fmt.Errorf("loop on run %s: %w", run.id, configError("Loop.Complete", "empty", "the run is completed by a call of "+tool+": give the loop that tool"))
+		}
+	}
+	if err := run.Keep(Contract{Complete: l.Complete, MaxTurns: l.MaxTurns, MaxTokens: l.MaxTokens}); err != nil {
+		return err
+	}
 	if err := run.Synchronous(ctx); err != nil {
 		return err
 	}
@@ -361,18 +369,8 @@ func (l *looping) reminders() (n int) {
 // must.
 func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	head := l.run.Head()
-	most := l.MaxTurns
-	if most == 0 || head.MaxTurns > 0 && head.MaxTurns < most {
-		most = head.MaxTurns
-	}
-	open := head.TurnOpen && !head.TurnAnswered // the calls of an answer have been run
-	if most > 0 && head.Turn >= most && (!open || head.TurnPurpose == schema.PurposeRecovery) {
-		return Limit{Kind: schema.LimitTurns, Value: head.Turn, Maximum: most}, nil
-	}
-	if l.MaxTokens > 0 {
-		if used := l.tokens(); used >= l.MaxTokens {
-			return Limit{Kind: schema.LimitTokens, Value: used, Maximum: l.MaxTokens}, nil
-		}
+	if limit := l.run.Contract().reached(&head); limit.Kind != "" {
+		return limit, nil
 	}
 	if l.MaxTime > 0 {
 		began, err := time.Parse(time.RFC3339Nano, head.StartedAt)
@@ -397,18 +395,6 @@ func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 		return Limit{Kind: schema.LimitContext, Value: tokens, Maximum: l.Window}, nil
 	}
 	return Limit{}, err
-}
-
-// tokens is what all turns used together.
-func (l *looping) tokens() (used int64) {
-	l.run.View(func(s *schema.State) {
-		for i := range s.Turns {
-			if u := s.Turns[i].Usage(); u != nil {
-				used += max(0, u.InputTokens, u.InputTokens+u.OutputTokens)
-			}
-		}
-	})
-	return used
 }
 
 // compact puts a summary in place of the conversation through the latest turn that is over.

@@ -21,6 +21,14 @@ func (p callPolicy) permits(d *schema.StateDecision) bool {
 	return d != nil && p.counts(d) && (d.Decision == schema.DecisionAllow || !d.Binds())
 }
 
+// gate refuses drafts that pass by the policy or the contract. Under mu.
+func (l *ledger) gate(drafts []draft, head *schema.Head) error {
+	if err := l.permit(drafts, head); err != nil {
+		return err
+	}
+	return l.keepContract(drafts, head)
+}
+
 // permit refuses drafts that would record as begun or done what the policy has not allowed. Under mu.
 func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 	if !l.policy.set {

@@ -99,8 +99,8 @@ func otherThan(s *schema.RunStartedData, spec *RunSpec) string {
 		return "thread"
 	case s.Model != spec.Model || s.ModelTier != spec.ModelTier || s.Provider != spec.Provider:
 		return "model"
-	case s.MaxTurns != spec.MaxTurns:
-		return "limit of turns"
+	case s.MaxTurns != spec.MaxTurns || s.MaxTokens != spec.MaxTokens || s.CompletionTool != spec.Complete:
+		return "contract"
 	case !maps.Equal(s.Labels, spec.Labels):
 		return "set of labels"
 	case !slices.EqualFunc(s.State, spec.state, func(a, b schema.InitialValue) bool { return a.Key == b.Key && schema.SameJSON(a.Value, b.Value) }):

@@ -50,6 +50,8 @@ type TurnSpec struct {
 // something to say: messages, signals, the purpose recovery, a time, or that a turn which an earlier executor left open is started again. Otherwise
 // the turn's answer opens it, and any other first event has a turn.started before it. Until then OpenTurn returns nil, and a second
 // StartTurn returns the same number.
+//
+// A run that has reached a limit of its [Contract] starts no turn but the one that [Run.LimitReached] sums up in: the error is a [*LimitError].
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	last := r.ledger.planned().Turn
 	if spec.Number == 0 {
@@ -59,6 +61,9 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 		err := r.Err()
 		if err == nil {
 			err = r.ledger.checkLive() // before the caller pays for a model call
+		}
+		if err == nil {
+			err = r.ledger.mayStart(spec.Number)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("turn %d: %w", spec.Number, err)

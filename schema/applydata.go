@@ -148,6 +148,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 			}
 		}
 	case *LimitReachedData:
+		if h.Limit == "" || h.TurnPurpose != PurposeRecovery {
+			h.LimitTurn = h.Turn
+		}
 		h.Limit = d.Limit
 		applied.Boundary = false
 	case *ToolSettledData:
@@ -219,7 +222,7 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 		h.Handoff = &HandoffSource{Run: d.Handoff.Run, HandoffID: d.Handoff.HandoffID, OfferHash: d.Handoff.OfferHash}
 	}
 	h.Task, h.ThreadID = shown(d.Task, d.Refs, "/task"), d.ThreadID
-	h.MaxTurns = d.MaxTurns
+	h.MaxTurns, h.MaxTokens, h.CompletionTool = d.MaxTurns, d.MaxTokens, d.CompletionTool
 	if d.Parent != nil {
 		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID}
 	}
@@ -234,7 +237,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	h.Executor, h.Instance, h.RequestID = d.Executor, d.Instance, d.RequestID
 	h.Counts.Resumes++
 	if h.Status.Terminal() {
-		h.EndedAt, h.Summary, h.CompletedBy, h.Limit, h.CancelRequested = "", "", "", "", false
+		h.EndedAt, h.Summary, h.CompletedBy, h.Limit, h.LimitTurn, h.CancelRequested = "", "", "", "", 0, false
 	}
 	h.Unattended = ""
 	switch d.Reason {

@@ -21,6 +21,12 @@ type FoldTotals struct {
 	// Boundaries accepted, and those of them that a checkpoint was put behind. Counted since the version that knows them.
 	Boundaries int64 `json:"boundaries,omitzero"`
 	Covered    int64 `json:"boundaries_checkpointed,omitzero"`
+	// Completed counts the ends of runs as completed, and ByTool those of them that name the call of a completion tool. Limited counts the ends of
+	// runs that had reached a limit, whatever their status, and SummedUp those of them behind a turn that sums up, with a summary.
+	Completed int64 `json:"runs_completed,omitzero"`
+	ByTool    int64 `json:"runs_completed_by_tool,omitzero"`
+	Limited   int64 `json:"runs_limited,omitzero"`
+	SummedUp  int64 `json:"runs_limited_summed_up,omitzero"`
 }
 
 // StoredBytes is all that was written for the events.

@@ -276,8 +276,10 @@ type Head struct {
 	TurnEpoch    Epoch  `json:"turn_epoch,omitzero"`
 	// TurnMessages counts the messages of the open turn; a repeat of the turn supersedes them.
 	TurnMessages int64 `json:"turn_messages,omitzero"`
-	// MaxTurns as the run's start set it.
+	// MaxTurns, MaxTokens and CompletionTool as the run's start set them.
 	MaxTurns        int32    `json:"max_turns,omitzero"`
+	MaxTokens       int64    `json:"max_tokens,omitzero"`
+	CompletionTool  string   `json:"completion_tool,omitzero"`
 	Phase           string   `json:"phase,omitzero"`
 	CompletedPhases []string `json:"completed_phases,omitzero"`
 
@@ -305,6 +307,8 @@ type Head struct {
 	Summary     string `json:"summary,omitzero"`
 	// Limit is the last limit that was reached: turns, tokens, time, context or budget.
 	Limit string `json:"limit_reached,omitzero"`
+	// LimitTurn is the last turn before the one that sums up.
+	LimitTurn int32 `json:"limit_turn,omitzero"`
 	// CompletedBy is the tool call by which the run ended as its completion contract says; empty for a run that ended
 	// otherwise.
 	CompletedBy string `json:"completed_by,omitzero"`

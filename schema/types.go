@@ -120,6 +120,10 @@ type RunStartedData struct {
 	Labels    map[string]string `json:"labels,omitzero"`
 	Parent    *Parent           `json:"parent,omitzero"`
 	MaxTurns  int32             `json:"max_turns,omitzero"`
+	// MaxTokens is the number of input and output tokens behind which only a turn that sums up may begin, as MaxTurns of turns.
+	MaxTokens int64 `json:"max_tokens,omitzero"`
+	// CompletionTool names the tool by whose call alone the run is completed.
+	CompletionTool string `json:"completion_tool,omitzero"`
 	// ResumedFrom names the run that this one continues (fork, hand-off).
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out; nil for none.

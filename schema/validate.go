@@ -175,6 +175,8 @@ func Validate(data Data) error {
 		v.name("/executor", d.Executor)
 		v.labels(d.Labels)
 		v.notNegative("/max_turns", int64(d.MaxTurns))
+		v.notNegative("/max_tokens", d.MaxTokens)
+		v.optional("/completion_tool", d.CompletionTool)
 		if d.Parent != nil {
 			v.name("/parent/run", d.Parent.Run)
 			v.notNegative("/parent/turn", int64(d.Parent.Turn))

@@ -279,6 +279,9 @@ type RunSummary struct {
 	Waits int `json:"waits,omitzero"`
 	// Overdue counts the work of the run that its executor says takes longer than it may; see [Overdue].
 	Overdue int `json:"overdue,omitzero"`
+	// CompletedBy is the call of the completion tool that completed the run, Limit the limit that it reached; see [Head].
+	CompletedBy string `json:"completed_by,omitzero"`
+	Limit       string `json:"limit_reached,omitzero"`
 	// Quarantined: too many claims made no progress, and nobody is given the run before somebody asks for it by name.
 	Quarantined bool `json:"quarantined,omitzero"`
 	// ModelTier is the class of models that the run began with.

@@ -378,6 +378,9 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		if v.Boundary && !s.totals.counted(a.Record.Stream) {
 			s.stats.Boundaries.Add(1)
 			r.uncovered++
+			if end, ok := v.Data.(*schema.RunEndedData); ok {
+				s.stats.measureEnd(&r.head, end)
+			}
 		}
 	case schema.Duplicate:
 		s.stats.Duplicates.Add(1)

@@ -13,6 +13,23 @@ func (s *Stats) measure(a *eventlog.Arrived) {
 	s.LogBytes.Add(int64(a.Stored))
 }
 
+// measureEnd counts the end of a run that stands at head.
+func (s *Stats) measureEnd(head *schema.Head, end *schema.RunEndedData) {
+	if end.Status == string(schema.StatusCompleted) {
+		s.Completed.Add(1)
+		if end.CompletedBy != "" {
+			s.ByTool.Add(1)
+		}
+	}
+	if head.Limit == "" {
+		return
+	}
+	s.Limited.Add(1)
+	if head.TurnPurpose == schema.PurposeRecovery && head.Summary != "" {
+		s.SummedUp.Add(1)
+	}
+}
+
 // measurePut counts a checkpoint that was put.
 func (s *Stats) measurePut(bytes int) {
 	s.Checkpoints.Add(1)
@@ -26,6 +43,7 @@ func (s *Stats) totals() schema.FoldTotals {
 		SegmentBytes: s.SegmentBytes.Load(), CheckpointBytes: s.CheckpointBytes.Load(),
 		Checkpoints: s.Checkpoints.Load(), Segments: s.Segments.Load(),
 		Boundaries: s.Boundaries.Load(), Covered: s.Covered.Load(),
+		Completed: s.Completed.Load(), ByTool: s.ByTool.Load(), Limited: s.Limited.Load(), SummedUp: s.SummedUp.Load(),
 	}
 }
 
@@ -96,5 +114,7 @@ func (t *totals) with(now schema.FoldTotals) schema.FoldTotals {
 		CheckpointBytes: a.CheckpointBytes + now.CheckpointBytes - b.CheckpointBytes,
 		Checkpoints:     a.Checkpoints + now.Checkpoints - b.Checkpoints, Segments: a.Segments + now.Segments - b.Segments,
 		Boundaries: a.Boundaries + now.Boundaries - b.Boundaries, Covered: a.Covered + now.Covered - b.Covered,
+		Completed: a.Completed + now.Completed - b.Completed, ByTool: a.ByTool + now.ByTool - b.ByTool,
+		Limited: a.Limited + now.Limited - b.Limited, SummedUp: a.SummedUp + now.SummedUp - b.SummedUp,
 	}
 }

@@ -68,6 +68,8 @@ type Stats struct {
 	HandedOver atomic.Int64
 	// Boundaries accepted, and those of them that a checkpoint was put behind, without what an earlier worker had counted.
 	Boundaries, Covered atomic.Int64
+	// Completed, ByTool, Limited and SummedUp count ends of runs; see [schema.FoldTotals].
+	Completed, ByTool, Limited, SummedUp atomic.Int64
 	// Beat is when the worker last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
 	Beat atomic.Int64
 }

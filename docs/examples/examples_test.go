@@ -399,6 +399,42 @@ func TestAnOfferIsCarriedOutOnce(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
 }
 
+func TestSubmitted_UnderAContract_EndsThroughTheToolOrItsLimit(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]int32{"the tool": 2, "the limit": 9} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			run, err := w.fleet("ex-1", nil).Start(t.Context(), publisher.RunSpec{ID: "r1", Complete: "submit", MaxTurns: 3})
+			require.NoError(t, err)
+			work := examples.Submitted(func(ctx context.Context, turn *publisher.Turn) (submitted schema.CallKey, err error) {
+				tool := "look"
+				if turn.Number() == at {
+					tool = "submit"
+				}
+				keys, err := turn.Call(ctx, publisher.ToolCall{ID: "c", Name: tool, Replay: schema.ReplayPure})
+				if err != nil {
+					return submitted, err
+				}
+				if err := turn.Return(ctx, keys[0], publisher.ToolResult{Result: []byte(`"done"`)}); err != nil {
+					return submitted, err
+				}
+				if err := turn.End(ctx, publisher.TurnEnd{}); tool == "look" || err != nil {
+					return submitted, err
+				}
+				return keys[0], nil
+			}, func(context.Context, *publisher.Turn) (string, error) { return "half done", nil })
+			require.NoError(t, work(t.Context(), run))
+			head := run.Head()
+			if name == "the tool" {
+				require.Equal(t, "completed by c, limit , turn 2", string(head.Status)+" by "+head.CompletedBy+", limit "+head.Limit+", turn "+string('0'+head.Turn))
+				return
+			}
+			require.Equal(t, "failed by , limit turns, turn 4", string(head.Status)+" by "+head.CompletedBy+", limit "+head.Limit+", turn "+string('0'+head.Turn))
+			require.Equal(t, "half done", head.Summary)
+		})
+	}
+}
+
 func TestHook_DeniedTool_DoesNotRunAndIsRecordedAsFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -2,6 +2,7 @@ package examples
 
 import (
 	"context"
+	"errors"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -37,6 +38,33 @@ func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, 
 }
 
 // end of limits
+
+// snippet: contract
+
+// Submitted is work without a Loop on runs that end through submit alone, in a bounded number of turns and tokens. The contract is in
+// ExecutorSpec.Contracts, or of the run itself (RunSpec); the SDK refuses what breaks it.
+func Submitted(turn func(context.Context, *publisher.Turn) (submitted schema.CallKey, err error), sumUp func(context.Context, *publisher.Turn) (string, error)) publisher.Work {
+	return func(ctx context.Context, run *publisher.Run) error {
+		for {
+			next, err := run.StartTurn(ctx, publisher.TurnSpec{})
+			if limit, ok := errors.AsType[*publisher.LimitError](err); ok {
+				// The one turn that is left. sumUp may end the run with Run.Complete; otherwise it has failed.
+				return run.LimitReached(ctx, limit.Limit, sumUp, publisher.RunEnd{Status: schema.StatusFailed})
+			}
+			if err != nil {
+				return err
+			}
+			switch submitted, err := turn(ctx, next); {
+			case err != nil:
+				return err
+			case submitted.ToolCallID != "":
+				return run.Complete(ctx, submitted, publisher.RunEnd{})
+			}
+		}
+	}
+}
+
+// end of contract
 
 // snippet: budget
 

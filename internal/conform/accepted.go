@@ -18,6 +18,9 @@ func (r *run) accepted(a *moment) {
 		r.place(a)
 	}
 	r.callEvent(a)
+	if d, ok := a.data.(*schema.TurnStartedData); a.limit != "" && r.head.Turn > a.turn && (!ok || d.Purpose != schema.PurposeRecovery) {
+		r.found(ruleContractEnds, a, "", "a turn with the purpose recovery: the limit of "+a.limit+" is reached", fmt.Sprintf("turn %d", r.head.Turn))
+	}
 	switch d := a.data.(type) {
 	case *schema.RunOrphanedData:
 		r.orphaned = true
@@ -25,6 +28,16 @@ func (r *run) accepted(a *moment) {
 		r.expires(a, d)
 	case *schema.RunEndedData:
 		r.ended(a, d)
+	case *schema.HandoffAcceptedData:
+		r.handed = true
+	case *schema.ToolReturnedData:
+		if a.open != nil && (d.IsError == nil || !*d.IsError) {
+			r.returned[d.ToolCallID] = a.open.Name
+		}
+	case *schema.ToolSettledData:
+		if a.open != nil && d.How != schema.SettledRerun && d.How != schema.SettledAbandoned && (d.IsError == nil || !*d.IsError) {
+			r.returned[d.ToolCallID] = a.open.Name
+		}
 	case *schema.LimitReachedData:
 		r.limit, r.summed = true, false
 	case *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.MessageAddedData:
@@ -45,6 +58,9 @@ func (r *run) accepted(a *moment) {
 	}
 	if len(r.phases) > maxTurnThings {
 		clear(r.phases)
+	}
+	if len(r.returned) > maxTurnThings && a.turn != r.head.Turn {
+		clear(r.returned) // the completion tool's call is of the latest turn
 	}
 }
 
@@ -88,6 +104,13 @@ func (r *run) expires(a *moment, d *schema.RunWaitingData) {
 
 func (r *run) ended(a *moment, d *schema.RunEndedData) {
 	if d.Status == string(schema.StatusCompleted) {
+		if tool := r.head.CompletionTool; tool != "" && !r.handed && r.returned[d.CompletedBy] != tool {
+			found := "no call"
+			if d.CompletedBy != "" {
+				found = fmt.Sprintf("call %s of tool %q", d.CompletedBy, r.returned[d.CompletedBy])
+			}
+			r.found(ruleContract, a, "/completed_by", "a call of "+tool+" that returned", found)
+		}
 		open := slices.Clone(a.verdict.Abandoned) // requested calls that the end closes
 		for i := range r.head.OpenCalls {
 			open = append(open, r.head.OpenCalls[i].CallKey)

@@ -266,6 +266,21 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.refused(&schema.PhaseStartedData{Phase: "build"}, 0)
 		return r
 	},
+	"WM-E-046": func(t *testing.T) *tape {
+		t.Helper()
+		r := newTape(t)
+		r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1", CompletionTool: "submit"}, 0)
+		r.write(&schema.RunEndedData{Status: "completed"}, 0)
+		return r
+	},
+	"WM-E-047": func(t *testing.T) *tape {
+		t.Helper()
+		r := newTape(t)
+		r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1", MaxTurns: 1}, 0)
+		r.answers(1)
+		r.answers(2)
+		return r
+	},
 	"WM-E-050": func(t *testing.T) *tape {
 		t.Helper()
 		r := worked(t)

@@ -77,6 +77,8 @@ const (
 	ruleLimit        = "WM-E-043"
 	rulePhaseBegun   = "WM-E-044"
 	rulePhaseOnce    = "WM-E-045"
+	ruleContract     = "WM-E-046"
+	ruleContractEnds = "WM-E-047"
 	ruleTurnOrder    = "WM-E-050"
 	ruleTurnStarted  = "WM-E-051"
 	ruleTurnSame     = "WM-E-052"
@@ -274,6 +276,14 @@ var rules = []Rule{
 	{
 		rulePhaseOnce, Must, "A completed phase is not begun again.", sectionPhases,
 		"look at completed_phases of what recovery answered, and use the recorded output", Log,
+	},
+	{
+		ruleContract, Must, "A run that names a completion tool is completed by a call of it that returned, or its work is handed on.", sectionLife,
+		"name the call in completed_by of run.ended, or end the run as failed", Log,
+	},
+	{
+		ruleContractEnds, Must, "Behind the limits of turns and tokens that a run was started with only a turn with the purpose recovery begins.", sectionLife,
+		"publish limit.reached, run one turn with the purpose recovery, and end the run", Log,
 	},
 
 	{

@@ -27,6 +27,9 @@ type run struct {
 	phases map[string]bool
 	// summed: a turn of purpose recovery came behind the latest limit.
 	limit, summed bool
+	// returned are the tools of the calls that returned a result, by their ids; handed: another run carries on.
+	returned map[string]string
+	handed   bool
 	// orphaned in this epoch, and not taken over since.
 	orphaned bool
 	// missing is the sequence without which none behind it is taken, once that was said.
@@ -38,7 +41,7 @@ type run struct {
 
 func newRun(c *Checker, name string) *run {
 	return &run{
-		c: c, name: name, head: schema.NewHead(c.cfg.Fleet, name), ids: map[string]schema.Hash{}, phases: map[string]bool{},
+		c: c, name: name, head: schema.NewHead(c.cfg.Fleet, name), ids: map[string]schema.Hash{}, phases: map[string]bool{}, returned: map[string]string{},
 		steps: make([]int, len(c.scenarios)),
 	}
 }
@@ -59,7 +62,9 @@ type moment struct {
 	status   schema.Status
 	turn     int32
 	turnOpen bool
-	events   int64
+	// limit is what the run had reached of its contract; empty for nothing.
+	limit  string
+	events int64
 	// open is the call that the event is about, as it was before; nil for none.
 	open *schema.OpenCall
 	// taken are the policies of the calls that are open at a takeover.
@@ -85,6 +90,7 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 			}
 		}
 	}
+	at.limit, _, _ = r.head.ReachedLimit(r.head.MaxTurns, r.head.MaxTokens)
 	at.verdict = r.head.ApplyPrepared(p)
 	for i := range r.head.OpenCalls {
 		if at.name == schema.RunResumed {

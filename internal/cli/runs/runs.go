@@ -238,16 +238,37 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 		{Title: "calls", Right: true, Drop: 4},
 		{Title: "open", Right: true},
 		{Title: "events", Right: true, Drop: 2},
+		{Title: "ended by", Drop: 6},
 		{Title: "updated"},
 	}
 	rows := make([][]string, len(runs))
+	ended := false
 	for i, r := range runs {
+		ended = ended || contractText(&r) != ""
 		rows[i] = []string{
 			r.Run, r.Agent, r.Executor, summaryStatus(&r), output.Number(r.Epoch), output.Number(r.Turn), output.Number(r.ToolCalls),
-			output.Number(r.OpenCalls), output.Number(r.Events), output.Ago(r.UpdatedAt, now),
+			output.Number(r.OpenCalls), output.Number(r.Events), contractText(&r), output.Ago(r.UpdatedAt, now),
+		}
+	}
+	if at := len(columns) - 2; !ended {
+		columns = slices.Delete(columns, at, at+1)
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], at, at+1)
 		}
 	}
 	return output.Table(w, columns, rows)
+}
+
+// contractText says by which call of the completion tool a run ended, and at which limit.
+func contractText(r *schema.RunSummary) string {
+	var by []string
+	if r.CompletedBy != "" {
+		by = append(by, "call "+r.CompletedBy)
+	}
+	if r.Limit != "" {
+		by = append(by, "limit "+r.Limit)
+	}
+	return strings.Join(by, ", ")
 }
 
 type getCmd struct {

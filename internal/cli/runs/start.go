@@ -32,13 +32,15 @@ const (
 
 // StartCmd is waymark start.
 type StartCmd struct {
-	Agent    string            `arg:"" help:"Agent of the run: an executor that has it claims the run."`
-	Task     string            `placeholder:"TEXT" help:"What the run is to do; - reads it from standard input."`
-	ID       string            `name:"id" placeholder:"ID" help:"Id of the run (default: made from the agent's name). The same id again is the same run."`
-	Thread   string            `placeholder:"ID" help:"Conversation that the run belongs to."`
-	Label    map[string]string `placeholder:"KEY=VALUE" help:"Label to find the run by; may be repeated."`
-	MaxTurns int32             `placeholder:"N" help:"Turns after which the run is to end (default: those of its agent)."`
-	Await    bool              `name:"wait" help:"Wait until the run has ended, and print what it came to."`
+	Agent     string            `arg:"" help:"Agent of the run: an executor that has it claims the run."`
+	Task      string            `placeholder:"TEXT" help:"What the run is to do; - reads it from standard input."`
+	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: made from the agent's name). The same id again is the same run."`
+	Thread    string            `placeholder:"ID" help:"Conversation that the run belongs to."`
+	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label to find the run by; may be repeated."`
+	MaxTurns  int32             `placeholder:"N" help:"Turns after which the run is to end (default: those of its agent)."`
+	MaxTokens int64             `placeholder:"N" help:"Input and output tokens after which the run is to end (default: those of its agent)."`
+	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Tool by whose call alone the run is completed."`
+	Await     bool              `name:"wait" help:"Wait until the run has ended, and print what it came to."`
 }
 
 // Help is the text below the flags.
@@ -89,7 +91,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	said := started{Run: c.ID, Agent: c.Agent}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		fresh, err := fleet.Submit(ctx, publisher.RunSpec{
-			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, MaxTurns: c.MaxTurns, HeadOnly: true,
+			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete, HeadOnly: true,
 		})
 		said.Already = !fresh
 		if err != nil || !c.Await {
@@ -128,6 +130,9 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 	}
 	if err := schema.CheckName("--id", c.ID); err != nil {
 		return err
+	}
+	if c.MaxTokens < 0 {
+		return failure.New(failure.Usage, "name a number of tokens above 0, or leave out --max-tokens", "--max-tokens %d", c.MaxTokens)
 	}
 	if c.MaxTurns < 0 {
 		return failure.New(failure.Usage, "name a number of turns above 0, or leave out --max-turns", "--max-turns %d", c.MaxTurns)

@@ -1,0 +1,209 @@
+package publisher
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Contract says how a run ends, whoever works on it and by whatever means: the SDK publishes no event that breaks it. A run has the one that
+// it was started with ([RunSpec]); a process adds its own by [ExecutorSpec.Contracts], [Loop] or [Run.Keep], and of two limits the lower one counts.
+type Contract struct {
+	// Complete names the tool by whose call alone the run is completed; see [Run.Complete]. Otherwise it can fail, be cancelled or be handed on.
+	// Empty: the work says itself when the run is completed.
+	Complete string
+	// MaxTurns and MaxTokens are the turns, and the input and output tokens together, behind which no turn begins but the one that sums
+	// up; see [Run.LimitReached]. They are looked at before each turn. 0 means none.
+	MaxTurns  int32
+	MaxTokens int64
+}
+
+func (c Contract) validate(field string) error {
+	switch {
+	case len(c.Complete) > schema.MaxIdentifier:
+		return configError(field+".Complete", fmt.Sprintf("%d bytes long", len(c.Complete)), fmt.Sprintf("use the name of a tool, at most %d bytes", schema.MaxIdentifier))
+	case c.MaxTurns < 0:
+		return configError(field+".MaxTurns", c.MaxTurns, "use 0 or more")
+	case c.MaxTokens < 0:
+		return configError(field+".MaxTokens", c.MaxTokens, "use 0 or more")
+	}
+	return nil
+}
+
+// reached returns the limit that a run has reached before its next turn; its Kind is empty if there is none.
+func (c Contract) reached(head *schema.Head) Limit {
+	kind, value, maximum := head.ReachedLimit(c.MaxTurns, c.MaxTokens)
+	if kind == "" {
+		return Limit{}
+	}
+	return Limit{Kind: kind, Value: value, Maximum: maximum}
+}
+
+// lower is the lower one of two limits, of which 0 is none.
+func lower[T int32 | int64](a, b T) T {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// Keep binds the run's handle to a contract of this process, beside the one that the run was started with. It returns [ErrConfig] for a contract
+// that is out of range, or names another completion tool than the run's.
+func (r *Run) Keep(c Contract) error {
+	if err := c.validate("Contract"); err != nil {
+		return err
+	}
+	l := r.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if was := l.bound(l.fold.head).Complete; was != "" && c.Complete != "" && was != c.Complete {
+		return fmt.Errorf("run %s: %w", r.id, configError("Contract.Complete", c.Complete, "the run is completed by a call of "+was+": name that one, or none"))
+	}
+	l.contract = Contract{
+		Complete: cmp.Or(l.contract.Complete, c.Complete), MaxTurns: lower(l.contract.MaxTurns, c.MaxTurns), MaxTokens: lower(l.contract.MaxTokens, c.MaxTokens),
+	}
+	return nil
+}
+
+// Contract returns what binds the run: how it was started, and what [Run.Keep] added.
+func (r *Run) Contract() Contract {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	return r.ledger.bound(r.ledger.fold.head)
+}
+
+func (s *RunSpec) contract() Contract {
+	return Contract{Complete: s.Complete, MaxTurns: s.MaxTurns, MaxTokens: s.MaxTokens}
+}
+
+// bound is the contract of a run that stands at head. Under mu.
+func (l *ledger) bound(head *schema.Head) Contract {
+	return Contract{
+		Complete: cmp.Or(head.CompletionTool, l.contract.Complete), MaxTurns: lower(head.MaxTurns, l.contract.MaxTurns), MaxTokens: lower(head.MaxTokens, l.contract.MaxTokens),
+	}
+}
+
+// LimitError says which limit a run has reached.
+type LimitError struct {
+	// Run whose limit it is.
+	Run string
+	// Limit that is reached: hand it to [Run.LimitReached].
+	Limit Limit
+	// SummedUp: the one turn that is left at the limit was begun before.
+	SummedUp bool
+}
+
+// Error names the run, the limit and the next step.
+func (e *LimitError) Error() string {
+	next := "end the run with Run.LimitReached, which leaves one turn to sum up"
+	if e.SummedUp {
+		next = "its turn to sum up is over: end the run"
+	}
+	return fmt.Sprintf("%s: run %s is at %v of %v %s, and no turn begins behind that: %s", ErrLimit, e.Run, e.Limit.Value, e.Limit.Maximum, e.Limit.Kind, next)
+}
+
+// Unwrap is [ErrLimit].
+func (e *LimitError) Unwrap() error { return ErrLimit }
+
+// keepContract refuses drafts that break the contract. Under mu.
+func (l *ledger) keepContract(drafts []draft, head *schema.Head) error {
+	c := l.bound(head)
+	limit := c.reached(head)
+	begun := head.Turn // by the drafts before
+	for i := range drafts {
+		d := &drafts[i]
+		turn, recovery, again := d.turn, false, false
+		switch data := d.data.(type) {
+		case *schema.TurnStartedData:
+			turn, recovery, again = data.Turn, data.Purpose == schema.PurposeRecovery, data.Turn == begun
+		case *schema.TurnAnsweredData:
+			turn = data.Turn
+		case *schema.TurnEndedData:
+			turn = data.Turn
+		case *schema.RunEndedData:
+			if err := l.completes(c, d.own, data); err != nil {
+				return err
+			}
+			continue
+		case *schema.ToolCalledData:
+		default:
+			continue
+		}
+		if limit.Kind == "" || turn <= begun && !again {
+			continue
+		}
+		if recovery && head.Limit != "" && (again && head.TurnPurpose == schema.PurposeRecovery || turn == head.LimitTurn+1 && head.Turn == head.LimitTurn) {
+			begun = max(begun, turn)
+			continue
+		}
+		return &LimitError{Run: l.run, Limit: limit, SummedUp: head.Limit != "" && head.Turn > head.LimitTurn}
+	}
+	return nil
+}
+
+// completes refuses the end of a run that is completed otherwise than its contract says. handed: the work goes on in another run.
+func (l *ledger) completes(c Contract, handed bool, end *schema.RunEndedData) error {
+	if c.Complete == "" || handed || end.Status != string(schema.StatusCompleted) {
+		return nil
+	}
+	refuse := func(why string) error {
+		return fmt.Errorf("run %s: %w: %s: end it with Run.Complete behind a call of %s, or as failed", l.run, ErrNotCompleted, why, c.Complete)
+	}
+	if end.CompletedBy == "" {
+		return refuse("it is completed by no call")
+	}
+	if l.fold.state == nil {
+		return fmt.Errorf("run %s: completion by call %s: %w: start or resume the run with its content", l.run, end.CompletedBy, ErrNoContent)
+	}
+	why := "call " + end.CompletedBy + " was not recorded"
+	for i := len(l.fold.state.Calls) - 1; i >= 0; i-- {
+		call := &l.fold.state.Calls[i]
+		if call.ToolCallID != end.CompletedBy {
+			continue
+		}
+		if why = completedBy(call, c.Complete); why == "" {
+			return nil
+		}
+	}
+	return refuse(why)
+}
+
+// completedBy says why a call does not complete a run; empty if it does. tool is the completion tool, empty if any will do.
+func completedBy(call *schema.Call, tool string) string {
+	switch {
+	case tool != "" && call.Name != tool:
+		return fmt.Sprintf("call %s is one of %.80q", call.ToolCallID, call.Name)
+	case call.Outcome == schema.OutcomeOpen:
+		return "call " + call.ToolCallID + " has no outcome yet"
+	case call.Outcome != schema.OutcomeReturned:
+		return "call " + call.ToolCallID + " has " + string(call.Outcome)
+	case call.IsError != nil && *call.IsError:
+		return "call " + call.ToolCallID + " returned an error"
+	}
+	return ""
+}
+
+// mayStart says before a model is paid for whether a turn may begin.
+func (l *ledger) mayStart(turn int32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.keepContract([]draft{{data: &schema.TurnStartedData{Turn: turn}, turn: turn}}, l.ahead())
+}
+
+// uncompleted returns [ErrNotCompleted] for a run whose work has returned, and that its contract does not let be completed by that.
+func (r *Run) uncompleted() error {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	head := r.ledger.fold.head
+	if c := r.ledger.bound(head); c.Complete != "" && !head.Status.Terminal() && !head.CancelRequested && r.ledger.dead == nil {
+		return fmt.Errorf("run %s: %w: its work returned without a call of %s that ended it", r.id, ErrNotCompleted, c.Complete)
+	}
+	return nil
+}
+
+// endHandedOn ends a run whose work another run goes on with.
+func (r *Run) endHandedOn(ctx context.Context, child string) error {
+	return r.publishNow(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true})
+}

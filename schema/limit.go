@@ -1,0 +1,26 @@
+package schema
+
+import "math"
+
+// ReachedLimit returns the limit that a run has reached before its next turn, of so many turns and tokens, 0 for none; kind is empty if it has
+// reached neither. It is the one rule of the SDK, of publisher's Loop and of waymark conform. Of turns, one that is open and has no answer may still get
+// it, unless it is the one that sums up. Tokens are input and output of all that was recorded, as the head adds them up.
+func (h *Head) ReachedLimit(maxTurns int32, maxTokens int64) (kind string, value, maximum int64) {
+	unanswered := h.TurnOpen && !h.TurnAnswered
+	if maxTurns > 0 && h.Turn >= maxTurns && (!unanswered || h.TurnPurpose == PurposeRecovery) {
+		return LimitTurns, int64(h.Turn), int64(maxTurns)
+	}
+	if used := h.Usage.Tokens(); maxTokens > 0 && used >= maxTokens {
+		return LimitTokens, used, maxTokens
+	}
+	return "", 0, 0
+}
+
+// Tokens are the input and output tokens together.
+func (u *Usage) Tokens() int64 {
+	in, out := max(0, u.InputTokens), max(0, u.OutputTokens)
+	if in > math.MaxInt64-out {
+		return math.MaxInt64
+	}
+	return in + out
+}
