@@ -67,7 +67,7 @@ func (h *Head) rewind(to *Base) {
 	h.Counts.Errors, h.Counts.Unknown = to.Head.Counts.Errors, to.Head.Counts.Unknown
 	h.Superseded = append(slices.Clone(to.Head.Superseded), Superseded{After: to.Records, Through: h.Records, Epoch: h.Epoch})
 	h.Signals = slices.Clone(to.Head.Signals)
-	h.Limit, h.CancelRequested = to.Head.Limit, false
+	h.Limit, h.LimitTurn, h.CancelRequested = to.Head.Limit, to.Head.LimitTurn, false
 }
 
 // scope of the idempotency keys of new calls; see [OpenCall]. It is empty as long as the run's id will do.
