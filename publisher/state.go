@@ -15,7 +15,7 @@ import (
 // hand-off begin with it, and at a point of the past it is what it was there. A key has at most 256 bytes. Large values go to the blob
 // store.
 //
-// Each call is one event of the run, in the order of the calls. Set what belongs together as one value. In a tool, [RunOf] gives the run.
+// Each call is one event of the run, in the order of the calls. Set what belongs together as one value. In a tool, [Invocation.Run] gives the run.
 func (r *Run) SetState(ctx context.Context, key string, value any) error {
 	body, err := stateJSON(key, value)
 	if err != nil {
@@ -73,12 +73,4 @@ func stateJSON(key string, value any) (jsontext.Value, error) {
 		return nil, fmt.Errorf("state %q: value of type %T: %w", key, value, err)
 	}
 	return body, nil
-}
-
-type runKey struct{}
-
-// RunOf returns the run that a tool works for, for its state and artifacts. It is nil in a context that is not a tool's.
-func RunOf(ctx context.Context) *Run {
-	run, _ := ctx.Value(runKey{}).(*Run)
-	return run
 }

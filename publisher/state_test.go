@@ -114,10 +114,10 @@ func TestState_HandOff_TheNextRunBeginsWithIt(t *testing.T) {
 
 func TestState_InATool_IsThatOfItsRun(t *testing.T) {
 	t.Parallel()
-	require.Nil(t, publisher.RunOf(t.Context()))
+	require.Nil(t, publisher.InvocationOf(t.Context()).Run())
 	run := unrecorded(t, publisher.Config{Heartbeat: -1}, publisher.RunSpec{})
 	plan := publisher.NewTool("plan", "Writes the plan down.", publisher.Pure, func(ctx context.Context, in todo) (string, error) {
-		return "noted", publisher.RunOf(ctx).SetState(ctx, "plan", in)
+		return "noted", publisher.InvocationOf(ctx).Run().SetState(ctx, "plan", in)
 	})
 	answers := []publisher.Answer{
 		{Message: assistant(schema.Text("I plan.")), Calls: []publisher.ToolCall{{ID: "c1", Name: "plan", Arguments: raw(`{"text":"look"}`)}}},

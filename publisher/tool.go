@@ -298,7 +298,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		Run: r.id, Epoch: inv.Epoch, Turn: key.Turn, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Tool: c.asked.Name,
 	}, timeout)
 	begun := r.fleet.cfg.Now()
-	result, err := protect(context.WithValue(withInvocation(ctx, inv), runKey{}, r), r.fleet.tool(c.tool), inv)
+	result, err := protect(withInvocation(ctx, inv), r.fleet.tool(c.tool), inv)
 	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
 	if err != nil && ctx.Err() != nil {

@@ -23,7 +23,7 @@ type planned struct {
 }
 
 func setPlan(ctx context.Context, in planned) (string, error) {
-	return "noted", publisher.RunOf(ctx).SetState(ctx, "todo", in.List)
+	return "noted", publisher.InvocationOf(ctx).Run().SetState(ctx, "todo", in.List)
 }
 
 // Left is how much of the list is not done, on whatever executor the run is.
