@@ -17,7 +17,7 @@ import (
 
 // HandoffCmd is waymark handoff.
 type HandoffCmd struct {
-	Check   handoffCheckCmd   `cmd:"" help:"Check a hand-off in a file before it is offered: is it valid, and how long is it?"`
+	Check   handoffCheckCmd   `cmd:"" help:"Check a hand-off in a file before it is offered, and show how long it is."`
 	Ls      handoffLsCmd      `cmd:"" aliases:"list" help:"List the hand-offs of a run, those that are over included."`
 	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will carry the work on. It starts nothing."`
 	Decline handoffDeclineCmd `cmd:"" help:"Decline a hand-off, with a reason."`
