@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -47,6 +48,9 @@ var newData = map[string]func() Data{
 	CheckpointMarked:   func() Data { return new(CheckpointMarkedData) },
 	ErrorRaised:        func() Data { return new(ErrorRaisedData) },
 }
+
+// EventNames are the names of the events of the vocabulary that a run's log may have, sorted.
+func EventNames() []string { return slices.Sorted(maps.Keys(newData)) }
 
 // NewData returns empty data for an event name of the vocabulary, or nil.
 func NewData(name string) Data {

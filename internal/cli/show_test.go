@@ -191,7 +191,9 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 		require.Zero(t, code, complaints)
 		require.Contains(t, out, "The end.")
 		require.Contains(t, out, "calls search, a")
-		require.Contains(t, strings.NewReplacer("\n", "", " ", "").Replace(out), strings.Repeat("x", 300)+"y")
+		require.Contains(t, out, `"for": "`+strings.Repeat("x", 300)+`y"`, "JSON is not broken")
+		require.Contains(t, out, "  returned a\n  {\n    \"found\": \"zz")
+		require.Contains(t, out, "zzzw", "also what is in the blob store")
 		require.Contains(t, out, "message 1, user\n  All of it is shown. ")
 	}
 	code, out, _ := w.ask("", "", "runs", "get", "r1", "--full", "--json")
@@ -210,7 +212,11 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 	require.Equal(t, 2, code)
 	require.Contains(t, complaints, "--full is of --view state")
 
-	code, out, _ = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool,run.ended")
+	code, _, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool.retuned")
+	require.Zero(t, code)
+	require.Contains(t, complaints, "--type tool.retuned is no event of the vocabulary, and shows only what executors call so; there are: tool.called, tool.decided,")
+	code, out, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool,run.ended")
+	require.Empty(t, complaints)
 	require.Zero(t, code)
 	require.NotContains(t, out, "turn.started")
 	require.Contains(t, out, "tool.returned")

@@ -97,6 +97,9 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	case c.NoFollow && !c.All && c.Since == 0:
 		return failure.New(failure.Usage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
 	}
+	if err := c.sayUnknown(a); err != nil {
+		return err
+	}
 	cl, err := a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
 		return err
@@ -119,6 +122,28 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return nil
 	}
 	return err
+}
+
+// sayUnknown says which names of --type no event of the vocabulary has: executors may write events of their own.
+func (c Cmd) sayUnknown(a *base.App) error {
+	if c.Accepted {
+		return nil // the daemon tells of more than is in the log
+	}
+	known := schema.EventNames()
+	for _, name := range c.Type {
+		entity, _, _ := strings.Cut(name, ".")
+		about := slices.DeleteFunc(slices.Clone(known), func(k string) bool { return !strings.HasPrefix(k, entity+".") })
+		if slices.Contains(known, name) || name == entity && len(about) > 0 {
+			continue
+		}
+		if len(about) == 0 {
+			about = known
+		}
+		if err := a.Say(a.Stderr, "--type %s is no event of the vocabulary, and shows only what executors call so; there are: %s", name, strings.Join(about, ", ")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lookPatience bounds the look whether a run is there, which a daemon tells: the events are read without one.

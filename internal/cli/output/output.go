@@ -367,24 +367,25 @@ func LocalTime(at string) string {
 // Wrapped is text from outside as a block: indented by two, within a width, its own line breaks kept.
 func Wrapped(s string, width int) string { return block(s, width, text.WrapSoft) }
 
-// Indented is a JSON value from outside as a block; nothing for none. What is too long is broken anywhere, and nothing of it
-// is left out.
-func Indented(v jsontext.Value, width int) string {
+// Indented is a JSON value from outside as a block; nothing for none. Its lines are not broken, so that it can be pasted.
+func Indented(v jsontext.Value) string {
 	if len(v) == 0 {
 		return ""
 	}
 	v = v.Clone()
-	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
-		return Wrapped(string(v), width)
-	}
-	return block(string(v), width, text.WrapHard)
+	_ = v.Indent(jsontext.WithIndent("  ")) // what is no JSON stays as it is
+	return block(string(v), 0, nil)
 }
 
-// block indents text by two and breaks its lines; what a line begins with is kept before its parts.
+// block indents text by two and breaks its lines, unless wrap is nil; what a line begins with is kept before its parts.
 func block(s string, width int, wrap func(string, int) string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
 		l = Printable(strings.TrimRight(l, "\r\n"))
+		if wrap == nil {
+			b.WriteString(strings.TrimRight("  "+l, " ") + "\n")
+			continue
+		}
 		rest := strings.TrimLeft(l, " ")
 		indent := "  " + l[:min(len(l)-len(rest), width/2)]
 		for part := range strings.Lines(wrap(rest, width-len(indent))) {

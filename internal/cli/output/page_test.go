@@ -58,20 +58,19 @@ func TestTheBarIsClearedAndNeverRunsOver(t *testing.T) {
 	new(Progress).Close()
 }
 
-func TestABlockKeepsWhatALineBeginsWithAndAllOfAValue(t *testing.T) {
+func TestIndented_LongValue_CanBePasted(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word  ", 40)
-	text := Indented([]byte(`{"a":{"b":"`+long+`"},"n":1}`), PipeWidth)
-	var joined strings.Builder
-	for l := range strings.Lines(text) {
-		require.LessOrEqual(t, len(l), PipeWidth+1)
-		joined.WriteString(strings.TrimPrefix(strings.TrimSuffix(l, "\n"), "      "))
-	}
-	require.Contains(t, text, "\n    \"a\": {\n")
-	require.Equal(t, 40, strings.Count(joined.String(), "word"))
-	require.Contains(t, Wrapped("one\n  two "+long, PipeWidth), "\n    two word")
+	text := Indented([]byte(`{"a":{"b":"` + long + `"},"n":1}`))
+	require.Equal(t, "  {\n    \"a\": {\n      \"b\": \""+long+"\"\n    },\n    \"n\": 1\n  }\n", text)
+	require.Equal(t, "  {no\\x1b[31m JSON\n", Indented([]byte("{no\x1b[31m JSON")))
+	require.Empty(t, Indented(nil))
+}
+
+func TestWrapped_LongLine_KeepsWhatItBeginsWith(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, Wrapped("one\n  two "+strings.Repeat("word  ", 40), PipeWidth), "\n    two word")
 	require.Equal(t, "  a \\x1b[31m b\n", Wrapped("a \x1b[31m b", PipeWidth))
-	require.Empty(t, Indented(nil, PipeWidth))
 }
 
 // Ids and commands are pasted: a line is wrapped between words only, and a command not at all.

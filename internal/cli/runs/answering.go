@@ -404,7 +404,7 @@ func (x *answering) held(ctx context.Context, t *task, again bool) (bool, error)
 		if err := output.Fields(x.app.Stdout, "tool", q.Tool, "side effect", q.SideEffect, "key", q.IdempotencyKey); err != nil {
 			return false, err
 		}
-		if text := q.readable(fieldArguments, pasted(q.Arguments)); text != "" {
+		if text := q.readable(fieldArguments, output.Indented(q.Arguments)); text != "" {
 			if _, err := fmt.Fprintf(x.app.Stdout, "arguments:\n%s", text); err != nil {
 				return false, err
 			}

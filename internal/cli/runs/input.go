@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -408,9 +407,6 @@ func (q *question) readable(field, text string) string {
 	return text
 }
 
-// pasted is JSON for people, indented and with no line broken: a part of it can be pasted.
-func pasted(v jsontext.Value) string { return output.Indented(v, math.MaxInt) }
-
 // show prints a question for people, its text and its schema whole.
 func (q *question) show(a *base.App) error {
 	call := ""
@@ -423,8 +419,8 @@ func (q *question) show(a *base.App) error {
 	}
 	for _, part := range []struct{ title, text string }{
 		{"asks", q.readable(fieldMessage, output.Wrapped(q.Message, output.WidthOf(a.Stdout)))},
-		{"arguments", q.readable(fieldArguments, pasted(q.Arguments))},
-		{"an answer must satisfy", q.readable(fieldSchema, pasted(q.ResponseSchema))},
+		{"arguments", q.readable(fieldArguments, output.Indented(q.Arguments))},
+		{"an answer must satisfy", q.readable(fieldSchema, output.Indented(q.ResponseSchema))},
 	} {
 		if part.text == "" {
 			continue

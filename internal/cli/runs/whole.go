@@ -4,17 +4,29 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// printWhole prints the conversation with nothing left out: each call with its arguments and its result, where the conversation has it.
+// printWhole prints the conversation with nothing left out: each call with its arguments and what came of it. A result that no message
+// carries stands behind the message that asks for the call, and a call that no message asks for at the end.
 func printWhole(a *base.App, s *schema.State) error {
 	width := output.WidthOf(a.Stdout)
+	messages, named := s.JoinedCalls()
+	asked, answered := make(map[*schema.Call]bool), make(map[*schema.Call]bool)
+	for i := range messages {
+		for j, c := range named[i] {
+			if c != nil {
+				asked[c], answered[c] = true, answered[c] || messages[i].Parts[j].Type == schema.PartToolCallResponse
+			}
+		}
+	}
 	var b strings.Builder
-	for i, m := range s.Joined() {
+	for i, m := range messages {
 		m.Message = encrypted.Value(m.Message, m.Refs)
 		head := fmt.Sprintf("message %d, %s", i+1, m.Role)
 		if m.Turn > 0 {
@@ -24,11 +36,44 @@ func printWhole(a *base.App, s *schema.State) error {
 		for j := range m.Parts {
 			b.WriteString(partWhole(&m.Parts[j], width))
 		}
+		for _, c := range named[i] {
+			if c != nil && !answered[c] {
+				answered[c] = true // a message may name a call twice
+				b.WriteString(outcomeWhole(c, width))
+			}
+		}
+	}
+	for i := range s.Calls {
+		if c := &s.Calls[i]; !asked[c] {
+			b.WriteString(output.Printable(fmt.Sprintf("call %s of turn %d, %s", c.ToolCallID, c.Turn, c.Name)) + "\n")
+			b.WriteString(valueWhole(c.Arguments, c.Refs, "/arguments"))
+			b.WriteString(outcomeWhole(c, width))
+		}
 	}
 	if _, err := fmt.Fprint(a.Stdout, b.String()); err != nil {
 		return err
 	}
 	return printValues(a, s.Values)
+}
+
+// outcomeWhole is what came of a call, as a block.
+func outcomeWhole(c *schema.Call, width int) string {
+	if c.Outcome == schema.OutcomeOpen {
+		return output.Printable("  no outcome of "+c.ToolCallID) + "\n"
+	}
+	text := output.Printable("  "+string(c.Outcome)+" "+c.ToolCallID) + "\n"
+	if c.Error != nil {
+		text += output.Wrapped(c.Error.Type+": "+encrypted.Field(c.Error.Message, c.Refs, "/error/message"), width)
+	}
+	return text + valueWhole(c.Result, c.Refs, "/result")
+}
+
+// valueWhole is a JSON value of a call, as a block.
+func valueWhole(v jsontext.Value, refs []schema.Ref, path string) string {
+	if encrypted.KeyOf(refs, path) != "" {
+		return "  " + encrypted.Field("", refs, path) + "\n"
+	}
+	return output.Indented(v)
 }
 
 // partWhole is a part of a message as a block.
@@ -53,7 +98,7 @@ func partWhole(p *schema.Part, width int) string {
 	if p.Content != nil {
 		b.WriteString(output.Wrapped(*p.Content, width))
 	}
-	b.WriteString(output.Indented(p.Arguments, width))
-	b.WriteString(output.Indented(p.Response, width))
+	b.WriteString(output.Indented(p.Arguments))
+	b.WriteString(output.Indented(p.Response))
 	return b.String()
 }
