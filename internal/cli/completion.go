@@ -111,7 +111,7 @@ func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 	if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
-	if len(words) == 0 {
+	if words = unsplit(words); len(words) == 0 {
 		words = []string{""}
 	}
 	line := completed{node: parser.Model.Node}
@@ -128,6 +128,21 @@ func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 		return fmt.Errorf("writing the words: %w", err)
 	}
 	return nil
+}
+
+// unsplit joins what bash has split at colons, so that the address of a server is one word: the half of one is another server.
+func unsplit(words []string) (joined []string) {
+	behind := false
+	for _, w := range words {
+		colon := strings.Trim(w, ":") == "" && w != ""
+		if n := len(joined); n > 0 && (colon || behind) {
+			joined[n-1] += w
+		} else {
+			joined = append(joined, w)
+		}
+		behind = colon
+	}
+	return joined
 }
 
 // completed is a command line up to the word that is completed.
@@ -222,6 +237,9 @@ func (l *completed) words(begun string, runs func() []string) []choice {
 		for _, n := range l.node.Children {
 			if !n.Hidden && n.Type == kong.CommandNode {
 				all = append(all, choice{n.Name, n.Help})
+				for _, alias := range n.Aliases {
+					all = append(all, choice{alias, n.Help})
+				}
 			}
 		}
 		if args := l.node.Positional; len(args) > 0 {

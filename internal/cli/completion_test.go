@@ -67,6 +67,7 @@ func TestComplete_ValuesOfFlagsAndArguments(t *testing.T) {
 		{"runs get --view state oth", []string{"other"}},
 		{"replay oth", []string{"other"}},
 		{"completion f", []string{"fish"}},
+		{"tai", []string{"tail"}},
 		{"import ", []string{filesWord}},
 		{"export fix-login --output ", []string{filesWord}},
 		{"runs list --pare", []string{"--parent"}},
@@ -78,6 +79,26 @@ func TestComplete_ValuesOfFlagsAndArguments(t *testing.T) {
 	}
 	require.Empty(t, complete(t, t.TempDir(), "runs", "get", "fix-"), "no server: no runs, and no error")
 	require.Contains(t, complete(t, w.StateDir()), "serve")
+}
+
+// bash makes words of colons. Half of an address is another server, which must not be asked, nor given a token.
+func TestComplete_AddressSplitAtColons_AsksThatServer(t *testing.T) {
+	t.Parallel()
+	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
+	require.NoError(t, err)
+	for line, server := range map[string][]string{
+		"--token T --nats nats : //127.0.0.1 : 4999 runs get":  {"--token", "T", "--nats", "nats://127.0.0.1:4999"},
+		"--nats = nats : //127.0.0.1 : 4999 runs get":          {"--nats", "nats://127.0.0.1:4999"},
+		"runs get --nats nats://127.0.0.1:4999":                {"--nats", "nats://127.0.0.1:4999"},
+		"--nats nats : // : : 1 : 4999 runs get --at turn : 3": {"--nats", "nats://::1:4999"},
+	} {
+		read := completed{node: parser.Model.Node}
+		read.read(unsplit(strings.Split(line, " ")))
+		require.Equal(t, server, read.server, line)
+		require.Equal(t, "get", read.node.Name, line)
+	}
+	require.Empty(t, unsplit(nil))
+	require.Equal(t, []string{"turn:"}, unsplit([]string{"turn", ":"}))
 }
 
 // The scripts in the shells themselves, as far as those are there.
