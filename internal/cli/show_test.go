@@ -268,3 +268,34 @@ func TestRunsShow_CallIsRunAgain_HasALineForEach(t *testing.T) {
 	require.Regexp(t, `submitted +by ex-1`, out)
 	require.Regexp(t, `(?s)search +no outcome: its executor was gone.*taken over.*search .* 1\.0s`, out)
 }
+
+// What a run that was handed in did: its first executor took nothing over, a denied call took no time, and nothing is open behind the end.
+func TestRunsShow_RunThatEnded_NothingIsOpen(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	f := w.Fleet("ex-1", nil)
+	_, err := f.Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	calls := []publisher.ToolCall{{ID: "a", Name: "pay", Replay: publisher.Hold}, {ID: "b", Name: "look", Replay: publisher.Pure}}
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, Calls: calls})
+	require.NoError(t, err)
+	require.NoError(t, turn.Fail(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}, schema.Error{Type: schema.DeniedType, Message: "not today"}))
+	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitHumanInput, Message: "Which?"}))
+	_, out, _ := w.ask("100", "", "runs", "show", "r1")
+	require.Regexp(t, `look +…  requested`, out)
+	require.Regexp(t, `waits +\S+…  for an answer: Which\?`, out)
+	_, err = run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("go on")}}}})
+	require.NoError(t, err)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Status: schema.StatusFailed, Error: &schema.Error{Type: "t", Message: "m"}}))
+	code, out, complaints := w.ask("100", "", "runs", "show", "r1")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `claimed +by ex-1`, out)
+	require.NotContains(t, out, "takeover")
+	require.Regexp(t, `pay +denied: not today`, out)
+	require.Regexp(t, `2 +model +no answer was recorded`, out)
+	require.NotContains(t, out, "…")
+}

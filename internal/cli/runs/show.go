@@ -112,16 +112,23 @@ func (s *story) told(turns int, now time.Time) *told {
 	if d := s.state.Started; d != nil {
 		t.Model, t.ModelTier, t.Provider = d.Model, d.ModelTier, d.Provider
 	}
-	if begun, last := instant(h.StartedAt), instant(h.UpdatedAt); !begun.IsZero() && last.After(begun) {
+	if s.handedIn() && t.Takeovers > 0 {
+		t.Takeovers-- // the first is the claim of a run that no executor had
+	}
+	last := instant(h.UpdatedAt)
+	if !h.Status.Terminal() {
+		last = now
+	}
+	if begun := instant(h.StartedAt); !begun.IsZero() && last.After(begun) {
 		t.DurationMS = last.Sub(begun).Milliseconds()
 	}
 	for _, b := range s.beats {
-		if b.Kind == storyWait && b.DurationMS != nil {
-			t.WaitedMS += *b.DurationMS
-		}
-		if begun := instant(b.At); b.Open && !h.Status.Terminal() && !begun.IsZero() && now.After(begun) {
+		if begun := instant(b.At); b.Open && b.Detail != callRequested && !begun.IsZero() && now.After(begun) {
 			took := now.Sub(begun).Milliseconds()
 			b.DurationMS = &took
+		}
+		if b.Kind == storyWait && b.DurationMS != nil {
+			t.WaitedMS += *b.DurationMS
 		}
 	}
 	if first := h.Turn - int32(turns) + 1; turns > 0 && first > 1 { //nolint:gosec // a number of lines

@@ -41,6 +41,8 @@ type beat struct {
 	Open bool `json:"open,omitzero"`
 	// lost: its executor was gone before it had an outcome.
 	lost bool
+	// call that a wait is about; empty for none.
+	call string
 }
 
 // story collects the beats of a run from its events.
@@ -86,12 +88,12 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 		s.say(&beat{Kind: storyTakeover, What: "orphaned", Detail: d.Executor + " fell silent", At: when})
 	case *schema.RunInterruptedData:
 		if len(s.beats) == 1 && s.state.Head.Epoch == 1 { // for an executor to claim
-			s.beats[0].What = "submitted"
+			s.beats[0].What = submitted
 			return
 		}
 		s.say(&beat{Kind: storyRun, What: "let go", Detail: d.Reason, At: when})
 	case *schema.RunEndedData:
-		s.end(d, when)
+		s.end(d, when, at)
 	case *schema.RunCancelRequestedData:
 		s.say(&beat{Kind: storyRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, "somebody"), At: when})
 	case *schema.TurnStartedData:
@@ -100,7 +102,7 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.TurnAnsweredData:
 		s.answered(d, when, at)
 	case *schema.TurnEndedData:
-		s.turnEnded(d, at)
+		s.turnEnded(d, when, at)
 	case *schema.ToolCalledData:
 		s.called(v, d, turn, when)
 	case *schema.ToolReturnedData:
@@ -110,9 +112,14 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 		}
 		s.closed(v.Call, detail, d.DurationMS, at)
 	case *schema.ToolFailedData:
+		if b := s.calls[v.Call]; b != nil && d.Error.Type == schema.DeniedType {
+			b.Open, b.Detail = false, "denied: "+encrypted.Field(d.Error.Message, d.Refs, "/error/message") // it took no time
+			delete(s.calls, v.Call)
+			return
+		}
 		s.closed(v.Call, "failed: "+d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message"), d.DurationMS, at)
 	case *schema.ToolSettledData:
-		s.settled(v.Call, d, when)
+		s.settled(v.Call, d, when, at)
 	case *schema.RunWaitingData:
 		s.waiting(d, turn, when)
 	case *schema.RunInputData:
@@ -121,6 +128,9 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 		s.note(v.Data, turn, when)
 	}
 }
+
+// handedIn reports whether the run began without an executor.
+func (s *story) handedIn() bool { return len(s.beats) > 0 && s.beats[0].What == submitted }
 
 func (s *story) takeover(d *schema.RunResumedData, when string) {
 	for _, b := range s.calls {
@@ -132,14 +142,34 @@ func (s *story) takeover(d *schema.RunResumedData, when string) {
 		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
 		s.turn = nil
 	}
+	if len(s.state.Takeovers) == 1 && s.handedIn() {
+		s.say(&beat{Kind: storyRun, What: "claimed", Detail: "by " + d.Executor, At: when})
+		return
+	}
 	detail := "by " + d.Executor + " (" + d.Reason + ")"
 	s.say(&beat{Kind: storyTakeover, What: "taken over", Detail: detail, At: when})
 }
 
-func (s *story) end(d *schema.RunEndedData, when string) {
-	detail := d.Summary
+func (s *story) end(d *schema.RunEndedData, when string, at time.Time) {
+	if s.turn != nil {
+		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
+		s.turn = nil
+	}
+	for _, b := range s.calls {
+		b.Open = false
+		if b.Detail == callRequested || b.Detail == callRunning {
+			b.Detail = "no outcome: the run ended"
+		}
+	}
+	clear(s.calls)
+	for _, b := range s.waits {
+		b.Open = false
+		b.took(0, at)
+	}
+	clear(s.waits)
+	detail := encrypted.Field(d.Summary, d.Refs, "/summary")
 	if d.Error != nil {
-		detail = joined(d.Error.Type+": "+d.Error.Message, detail)
+		detail = joined(d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message"), detail)
 	}
 	if n := len(s.state.Head.Signals); n > 0 {
 		detail = joined(detail, output.Plural(n, "signal")+" unread")
@@ -168,7 +198,7 @@ func (s *story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 		call := &d.Calls[i]
 		c := s.say(&beat{Kind: storyCall, Turn: d.Turn, What: call.Name, Detail: callRequested, At: when, Open: true})
 		if call.Error != nil {
-			c.Open, c.Detail = false, "not run: "+call.Error.Message
+			c.Open, c.Detail = false, "not run: "+encrypted.Field(call.Error.Message, d.Refs, fmt.Sprintf("/calls/%d/error/message", i))
 			continue
 		}
 		s.calls[key] = c
@@ -191,24 +221,24 @@ func keysOf(d *schema.TurnAnsweredData) []schema.CallKey {
 	return keys
 }
 
-func (s *story) turnEnded(d *schema.TurnEndedData, at time.Time) {
+func (s *story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
 	if b := s.turn; b != nil && b.Turn == d.Turn {
 		b.Open, b.Detail = false, usageText(d.Usage)
 		b.took(0, at)
 	}
 	s.turn = nil
 	if d.Error != nil {
-		s.say(&beat{Kind: storyError, Turn: d.Turn, What: "turn ended", Detail: d.Error.Type + ": " + d.Error.Message})
+		s.say(&beat{Kind: storyError, Turn: d.Turn, What: "turn ended", Detail: d.Error.Type + ": " + encrypted.Field(d.Error.Message, d.Refs, "/error/message"), At: when})
 	}
 }
 
 func (s *story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
 	if b := s.calls[v.Call]; b != nil && !b.lost { // it begins now
-		b.At, b.Detail = when, "running"
+		b.At, b.Detail = when, callRunning
 		s.beats = append(slices.DeleteFunc(s.beats, func(other *beat) bool { return other == b }), b)
 		return
 	}
-	s.calls[v.Call] = s.say(&beat{Kind: storyCall, Turn: cmp.Or(v.Call.Turn, turn), What: d.Name, Detail: "running", At: when, Open: true})
+	s.calls[v.Call] = s.say(&beat{Kind: storyCall, Turn: cmp.Or(v.Call.Turn, turn), What: d.Name, Detail: callRunning, At: when, Open: true})
 }
 
 func (s *story) closed(key schema.CallKey, detail string, duration int64, at time.Time) {
@@ -224,10 +254,20 @@ func (s *story) closed(key schema.CallKey, detail string, duration int64, at tim
 	b.took(duration, at)
 }
 
-// callRequested is the detail of a call that no executor has begun.
-const callRequested = "requested"
+// callRequested is the detail of a call that no executor has begun, callRunning of one that runs.
+const callRequested, callRunning = "requested", "running"
 
-func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when string) {
+// submitted is what begins a run that was handed in, and waits for an executor to claim it.
+const submitted = "submitted"
+
+func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when string, at time.Time) {
+	for id, b := range s.waits {
+		if b.call == key.ToolCallID {
+			b.Open = false
+			b.took(0, at)
+			delete(s.waits, id)
+		}
+	}
 	name := key.ToolCallID
 	if call := s.state.Call(key); call != nil {
 		name = call.Name
@@ -257,11 +297,11 @@ func (s *story) openTool(id string) (tool string) {
 func (s *story) waiting(d *schema.RunWaitingData, turn int32, when string) {
 	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: encrypted.Field(d.Message, d.Refs, "/message")}
 	tool := s.openTool(d.ToolCallID)
-	what := standstill.WaitText(&w, tool)
+	b := &beat{Kind: storyWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
 	if d.Reason == schema.WaitToolInDoubt {
-		what = "a person must settle " + cmp.Or(tool, d.ToolCallID)
+		b.Detail, b.call = "a person must settle "+cmp.Or(tool, d.ToolCallID), d.ToolCallID
 	}
-	s.waits[d.InterruptID] = s.say(&beat{Kind: storyWait, Turn: turn, What: "waits", Detail: what, At: when, Open: true})
+	s.waits[d.InterruptID] = s.say(b)
 }
 
 func (s *story) input(d *schema.RunInputData, at time.Time) {
