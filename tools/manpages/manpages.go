@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"strings"
 
 	"github.com/cpuguy83/go-md2man/v2/md2man" // what Docker's and cobra's manual pages are made with
 )
@@ -43,12 +45,32 @@ func manPage(reference []byte) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	b.WriteString("% waymark 1 \"\" \"\" \"Waymark\"\n\n# NAME\n\nwaymark - keeps fleets of AI agents recoverable\n\n# DESCRIPTION\n")
-	// What is a section there is one of the manual.
+	rest = aboutItself.ReplaceAll(rest, nil)
+	table := 0 // lines of the table so far
 	for line := range bytes.Lines(rest) {
-		if bytes.HasPrefix(line, []byte("## ")) || bytes.HasPrefix(line, []byte("### ")) {
-			line = line[1:]
+		row := tableRow.FindSubmatch(line)
+		if row == nil {
+			table = 0
+			if bytes.HasPrefix(line, []byte("## ")) || bytes.HasPrefix(line, []byte("### ")) {
+				line = line[1:] // what is a section there is one of the manual
+			}
+			b.Write(line)
+			continue
 		}
-		b.Write(line)
+		if table++; table > 2 { // behind the head of the table and its rule
+			cells := strings.Split(strings.ReplaceAll(string(row[1]), `\|`, "\x00"), "|")
+			for i := range cells {
+				cells[i] = strings.ReplaceAll(strings.TrimSpace(cells[i]), "\x00", "|")
+			}
+			fmt.Fprintf(&b, "%s\n: %s\n\n", cells[0], strings.Join(cells[1:], "; "))
+		}
 	}
 	return md2man.Render(b.Bytes()), nil
 }
+
+// aboutItself is what the reference says of how it is written. tableRow is a line of a table: a manual lists flags with their text below, and
+// tables are wider than a terminal.
+var (
+	aboutItself = regexp.MustCompile(`(?s)\nWritten by a test .*?\n\n`)
+	tableRow    = regexp.MustCompile(`^\|(.*)\|\n$`)
+)

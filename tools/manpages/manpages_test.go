@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,7 @@ func TestManPage_EachCommand_IsThere(t *testing.T) {
 	if err == nil {
 		out, err := exec.CommandContext(t.Context(), man, "-l", "--warnings", "-P", "cat", file).CombinedOutput()
 		require.NoError(t, err, "%s", out)
+		require.False(t, strings.Contains(string(out), "warning:"), "%.200s", out)
 		shown = regexp.MustCompile(".\b").ReplaceAllString(string(out), "") // overstruck for bold
 	} else {
 		t.Log("man is not here: that it takes the page is NOT TESTED")
@@ -34,7 +36,9 @@ func TestManPage_EachCommand_IsThere(t *testing.T) {
 	for _, c := range commands {
 		require.Contains(t, shown, string(c[1]))
 	}
-	require.NotContains(t, shown, "| flag |", "tables are tables")
+	require.NotContains(t, shown, "| flag |")
+	require.NotContains(t, shown, "Written by a test")
+	require.Regexp(t, `(?m)^ +--quota=SIZE\n +Size of the fleet`, shown, "a flag has its text below")
 }
 
 func TestManPage_NoReference_SaysSo(t *testing.T) {
