@@ -146,8 +146,11 @@ func (s *story) takeover(d *schema.RunResumedData, when string) {
 		s.say(&beat{Kind: storyRun, What: "claimed", Detail: "by " + d.Executor, At: when})
 		return
 	}
-	detail := "by " + d.Executor + " (" + d.Reason + ")"
-	s.say(&beat{Kind: storyTakeover, What: "taken over", Detail: detail, At: when})
+	what, detail := "taken over", "by "+d.Executor+" ("+d.Reason+")"
+	if d.To != nil {
+		what, detail = "went back", "behind "+d.To.Place().String()+", by "+d.Executor
+	}
+	s.say(&beat{Kind: storyTakeover, What: what, Detail: detail, At: when})
 }
 
 func (s *story) end(d *schema.RunEndedData, when string, at time.Time) {
@@ -169,7 +172,13 @@ func (s *story) end(d *schema.RunEndedData, when string, at time.Time) {
 	clear(s.waits)
 	detail := encrypted.Field(d.Summary, d.Refs, "/summary")
 	if d.Error != nil {
-		detail = joined(d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message"), detail)
+		why := d.Error.Type
+		if d.Error.Message != "" {
+			why += ": " + encrypted.Field(d.Error.Message, d.Refs, "/error/message")
+		}
+		if why != detail {
+			detail = joined(why, detail)
+		}
 	}
 	if n := len(s.state.Head.Signals); n > 0 {
 		detail = joined(detail, output.Plural(n, "signal")+" unread")
