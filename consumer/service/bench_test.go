@@ -49,7 +49,9 @@ func BenchmarkHead(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				i++
-				reply, _ := w.recover("run-1", takeover("executor-2", fmt.Sprintf("req-%d", i)))
+				request := takeover("executor-2", fmt.Sprintf("req-%d", i))
+				request.View = schema.ViewHead
+				reply, _ := w.recover("run-1", request)
 				if i%64 == 0 { // as the fold worker would
 					b.StopTimer()
 					c, rev, err := w.Shard.Checkpoints.GetFresh(b.Context(), "run-1")
