@@ -174,7 +174,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	}
 	s := &served{conn: conn, done: make(chan error, 1), log: log}
 	s.fleet = w.open("crash", publisher.Config{Conn: conn}, change, send.Hooks{NoOutwait: true, Append: l.append, Tool: c.tool})
-	done := make(chan struct{})
+	done := make(chan error, 1) // of this life: the work of one that was killed may end in a later one
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
 		return c.agent(&Outside{outside: t.outside, life: l}), nil
 	}
@@ -182,8 +182,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 		Agents:   map[string]func(context.Context, *publisher.Run) (publisher.Work, error){c.spec.Run.Agent: agent},
 		Capacity: -1,
 		OnOutcome: func(_ string, _ publisher.Outcome, err error) {
-			t.worked = err
-			close(done)
+			done <- err
 		},
 	})
 	w.must(err, "executor of run %s", t.run)
@@ -219,7 +218,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 }
 
 // attend answers the waits of the run until its executor is done with it, or was killed.
-func (c *crashes) attend(t *trial, l *life, done <-chan struct{}) error {
+func (c *crashes) attend(t *trial, l *life, done <-chan error) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	deadline := time.NewTimer(patience)
@@ -228,7 +227,7 @@ func (c *crashes) attend(t *trial, l *life, done <-chan struct{}) error {
 		select {
 		case <-l.killed:
 			return nil
-		case <-done: // how the run stands is read
+		case t.worked = <-done: // how the run stands is read
 			return nil
 		case <-deadline.C:
 			return fmt.Errorf("its executor has worked for %s and is not done", patience)
