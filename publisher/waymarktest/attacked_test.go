@@ -207,6 +207,9 @@ func TestCrashEverywhere_Pipelined_IsKilledWithinBatches(t *testing.T) {
 // A request that passes its tool by is an effect outside of a tool.
 func TestTransport_RequestWithoutItsTool_IsFound(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: agents are killed everywhere")
+	}
 	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(api.Close)
 	said := found(t, func(tb testing.TB) {

@@ -98,6 +98,9 @@ func TestReplay_QuestionsWereChanged_AreNamed(t *testing.T) {
 // A record that ends in a question is played up to there, and its question is part of it.
 func TestReplay_RecordEndsInAQuestion_PlaysUpToThere(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: eight runs are recorded and played")
+	}
 	for leftOut := range 8 { // run.ended, turn.answered, turn.started, run.input and what is between
 		file := recordWork(t, nil, painter(says("Done."), "Which one?"), `"red"`, leftOut)
 		b, err := os.ReadFile(file)

@@ -133,13 +133,13 @@ func (l *latencies) String() string {
 // shown each of them once, in the order in which they were sent.
 func TestSignals_ExecutorsAndDaemonKilled_EachToldOnceInOrder(t *testing.T) {
 	t.Parallel()
-	runs, each, perKill := 40, 50, 150
+	runs, each, perKill := 20, 25, 60
 	if testbin.Full(t) {
 		runs, each, perKill = 100, 100, 300
 	}
 	if testing.Short() {
-		runs, each, perKill = 12, 25, 40
-		t.Log("short: 300 signals of 2000; WAYMARK_E2E_FULL=1 sends 10000")
+		runs, each, perKill = 6, 10, 15
+		t.Log("short: 60 signals of 500; WAYMARK_E2E_FULL=1 sends 10000")
 	}
 	w := waymarktest.Start(t)
 	l := &listener{each: each, seen: map[string]int{}}
@@ -232,10 +232,10 @@ func TestSignals_ExecutorsAndDaemonKilled_EachToldOnceInOrder(t *testing.T) {
 // Heard by a run that works, by one that waits for a message, and by one that waits for a person without an executor, which is claimed for it.
 func TestSignals_LiveAndWaitingRuns_HeardAtOnce(t *testing.T) {
 	t.Parallel()
-	most := 300
+	most := 100
 	if testing.Short() {
-		most = 100
-		t.Log("short: 100 signals of 300")
+		most = 20
+		t.Log("short: 20 signals of 100")
 	}
 	w := waymarktest.Start(t)
 	live, claimed := &latencies{begun: map[string]time.Time{}}, &latencies{begun: map[string]time.Time{}}

@@ -91,6 +91,9 @@ func TestCrashEverywhere_NothingIsTested_Fails(t *testing.T) {
 // That executors are killed is no news: the log has nothing of it, but that of the history that is reported.
 func TestCrashEverywhere_ExecutorsAreKilled_LogsAreQuiet(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: an agent is killed everywhere, twice")
+	}
 	for _, replay := range []schema.Replay{publisher.Hold, publisher.Pure} {
 		said, logged := foundAndLogged(t, func(tb testing.TB) {
 			tb.Helper()
@@ -111,6 +114,9 @@ func TestCrashEverywhere_ExecutorsAreKilled_LogsAreQuiet(t *testing.T) {
 // Requests of tools count by the header that APIs take the key from.
 func TestTransport_IdempotencyKey_CountsOnce(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: an agent is killed everywhere, twice")
+	}
 	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(api.Close)
 	for _, header := range []string{"Idempotency-Key", "X-Other"} {
