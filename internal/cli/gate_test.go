@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,9 +48,10 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	ran := 0
 	done, stop := gated(t, run, "release", &ran)
 	w.Await("r1", schema.StatusWaiting)
-	code, out, complaints := w.ask("100", "", "inbox", "--list")
-	require.Zero(t, code, complaints)
-	require.Contains(t, out, "Release to production?")
+	require.Eventually(t, func() bool { // a list is of checkpoints, and may be a moment old
+		_, out, _ := w.ask("100", "", "inbox", "--list")
+		return strings.Contains(out, "Release to production?")
+	}, 20*time.Second, 20*time.Millisecond)
 	stop()
 	require.ErrorIs(t, result(t, done), context.Canceled)
 	require.Zero(t, ran, "nothing runs before the answer")
@@ -58,7 +60,7 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	run, err = w.Fleet("ex-2", nil).Resume(t.Context(), "r1", publisher.ResumeSpec{})
 	require.NoError(t, err)
 	done, _ = gated(t, run, "release", &ran)
-	code, _, complaints = w.ask("", "", "input", "r1", "approval.phase.release", "--json-value", `{"decision":"allow"}`)
+	code, _, complaints := w.ask("", "", "input", "r1", "approval.phase.release", "--json-value", `{"decision":"allow"}`)
 	require.Zero(t, code, complaints)
 	require.NoError(t, result(t, done))
 	require.Equal(t, 1, ran)
