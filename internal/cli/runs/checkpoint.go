@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -104,21 +101,10 @@ func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
 	if file == "" {
 		return nil, nil
 	}
-	from, name := a.Stdin, "standard input"
-	if file != "-" {
-		f, err := os.Open(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, failure.New(failure.NotFound, "name a file with a JSON object", "there is no file %s", file)
-		}
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = f.Close() }()
-		from, name = f, file
-	}
-	body, err := io.ReadAll(io.LimitReader(from, maxStateFile+1))
+	name := fileNamed(file)
+	body, err := readFile(a, file, "name a file with a JSON object", maxStateFile+1)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
 	if len(body) > maxStateFile {
 		return nil, failure.New(failure.Usage, "put large content where the agent finds it, and its name into the state", "%s has more than %s", name, output.Bytes(maxStateFile))

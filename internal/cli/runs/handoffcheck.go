@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
@@ -53,14 +50,14 @@ func (c handoffCheckCmd) Run(_ context.Context, a *base.App) error {
 		if at == "" {
 			at = "/"
 		}
-		return failure.New(failure.Usage, "the fields of a hand-off are in docs/events.md and schema/jsonschema/handoff.offered.json", "%s at %s: %s", c.name(), at, wrong.Problem)
+		return failure.New(failure.Usage, "the fields of a hand-off are in docs/events.md and schema/jsonschema/handoff.offered.json", "%s at %s: %s", fileNamed(c.File), at, wrong.Problem)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.name(), err)
+		return fmt.Errorf("%s: %w", fileNamed(c.File), err)
 	}
 	check, err := schema.CheckHandoff(d)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.name(), err)
+		return fmt.Errorf("%s: %w", fileNamed(c.File), err)
 	}
 	checked := handoffChecked{HandoffCheck: check, Completed: len(d.Completed), Remaining: len(d.Remaining)}
 	if d.Context != nil {
@@ -69,7 +66,7 @@ func (c handoffCheckCmd) Run(_ context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, checked)
 	}
-	if err := output.Fields(a.Stdout, "valid", c.name(), "characters", output.Number(check.SizeChars), "completed", output.Number(int64(checked.Completed)),
+	if err := output.Fields(a.Stdout, "valid", fileNamed(c.File), "characters", output.Number(check.SizeChars), "completed", output.Number(int64(checked.Completed)),
 		"remaining", output.Number(int64(checked.Remaining)), "modified files", output.Number(int64(checked.Files))); err != nil {
 		return err
 	}
@@ -79,33 +76,11 @@ func (c handoffCheckCmd) Run(_ context.Context, a *base.App) error {
 	return err
 }
 
-func (c handoffCheckCmd) name() string {
-	if c.File == "-" {
-		return "standard input"
-	}
-	return c.File
-}
-
 // read reads the document.
 func (c handoffCheckCmd) read(a *base.App) ([]byte, error) {
-	from := a.Stdin
-	if c.File != "-" {
-		f, err := os.Open(c.File)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil, failure.New(failure.NotFound, "name a file with a hand-off as JSON, or - for standard input", "there is no file %s", c.File)
-		case err != nil:
-			return nil, fmt.Errorf("hand-off in %s: %w", c.File, err)
-		}
-		defer func() { _ = f.Close() }() // it was only read
-		from = f
+	document, err := readFile(a, c.File, "name a file with a hand-off as JSON, or - for standard input", maxHandoffFile+1)
+	if err == nil && len(document) > maxHandoffFile {
+		err = failure.New(failure.Usage, "leave out what is in the run's log, such as messages and results", "the hand-off in %s has more than %d bytes", fileNamed(c.File), maxHandoffFile)
 	}
-	document, err := io.ReadAll(io.LimitReader(from, maxHandoffFile+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("hand-off in %s: %w", c.name(), err)
-	case len(document) > maxHandoffFile:
-		return nil, failure.New(failure.Usage, "leave out what is in the run's log, such as messages and results", "the hand-off in %s has more than %d bytes", c.name(), maxHandoffFile)
-	}
-	return document, nil
+	return document, err
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -110,18 +108,9 @@ func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
 	}
 	text := *c.Payload
 	if file, ok := strings.CutPrefix(text, "@"); ok {
-		from := a.Stdin
-		if file != "-" {
-			f, err := os.Open(file)
-			if err != nil {
-				return nil, failure.New(failure.NotFound, "name the file with the payload, as JSON", "%v", err)
-			}
-			defer func() { _ = f.Close() }() // it was only read
-			from = f
-		}
-		b, err := io.ReadAll(io.LimitReader(from, maxAnswer))
+		b, err := readFile(a, file, "name the file with the payload, as JSON", maxAnswer)
 		if err != nil {
-			return nil, fmt.Errorf("reading the payload: %w", err)
+			return nil, err
 		}
 		text = strings.TrimSpace(string(b))
 	}
