@@ -82,7 +82,7 @@ func (s *Service) signallable(ctx context.Context, r *reader.Snapshot) error {
 		return err
 	case slices.ContainsFunc(mark.Parked, func(p schema.ParkedRun) bool { return p.Run == r.Run }):
 		return schema.Fail(schema.CodeConflict, "Have it folded again with waymark.retry, then send the signal again with the same signal_id.",
-			"run %s is parked: the daemon does not fold it, and would tell nobody of the signal", r.Run)
+			"run %s is parked: the daemon does not fold it, so no executor would hear of the signal", r.Run)
 	}
 	return nil
 }
