@@ -52,8 +52,8 @@ type Config struct {
 	// refused as overloaded. Defaults 1,024 and 16 MiB.
 	Queue      int
 	QueueBytes int64
-	// Streams is the number of answers with content (views events and state) at the same time, fewer than Workers,
-	// so that slow clients leave workers for others. Default half of Workers.
+	// Streams is the number of answers with view events at the same time, fewer than Workers, so that slow clients leave workers for
+	// others. Default half of Workers.
 	Streams int
 	// StateBudget bounds the payload folded for view state at the same time, in bytes. Default 64 MiB; at least
 	// schema.MaxStateView.

@@ -330,7 +330,7 @@ func TestClientThatNeverAcknowledgesIsGivenUp(t *testing.T) {
 	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, 5*time.Millisecond)
 }
 
-func TestSlowStreamsLeaveHeadsAlone(t *testing.T) {
+func TestStreams_NobodyTakesThem_HeadsStatesAndTakeoversAreAnswered(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: streams of 13 MiB that nobody reads")
 	}
@@ -347,6 +347,12 @@ func TestSlowStreamsLeaveHeadsAlone(t *testing.T) {
 	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents})
 	require.Equal(t, schema.CodeOverloaded, e.Code)
 	w.get("run-1", schema.ViewHead)
+	w.aRun("run-2", 1, 10)
+	w.get("run-2", schema.ViewState)
+	req := takeover("executor-2", "req-1")
+	req.View = schema.ViewState
+	w.recover("run-2", req)
+	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load(), "a takeover is answered with its state, whoever leaves what is streamed")
 }
 
 func TestStateOfARunTooLargeIsRefusedBeforeTheTakeover(t *testing.T) {

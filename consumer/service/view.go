@@ -40,8 +40,8 @@ type view struct {
 	cancel context.CancelFunc
 }
 
-// openView checks the view of a request and takes its place among the answers with content. For view events it begins to
-// send: close must be called before anything else is sent to the client.
+// openView checks the view of a request. For view events it takes a place and begins to send: close must be called before anything else
+// is sent to the client.
 func (s *Service) openView(t *task, want wish) (*view, error) {
 	v := &view{svc: s, task: t, wish: want}
 	if err := v.check(); err != nil {
@@ -50,10 +50,8 @@ func (s *Service) openView(t *task, want wish) (*view, error) {
 	if v.before != 0 {
 		return nil, badField("/before", errors.New("before goes with at: take both from older of the answer"))
 	}
-	if v.view != schema.ViewHead {
-		if err := v.hold(); err != nil {
-			return nil, err
-		}
+	if err := v.hold(); err != nil {
+		return nil, err
 	}
 	if v.view == schema.ViewEvents {
 		if err := v.begin(); err != nil {
@@ -64,7 +62,7 @@ func (s *Service) openView(t *task, want wish) (*view, error) {
 	return v, nil
 }
 
-// pointView checks the view of a request for a point and takes its place: whatever is shown, the run is folded.
+// pointView checks the view of a request for a point. For view events it takes a place.
 func (s *Service) pointView(t *task, want wish) (*view, error) {
 	v := &view{svc: s, task: t, wish: want}
 	if err := v.check(); err != nil {
@@ -95,10 +93,14 @@ func (v *view) check() error {
 	return nil
 }
 
-// hold takes a place among the answers with content.
+// hold takes a place among the streams of events. The other views are one reply: they wait for no client, and StateBudget bounds them,
+// so that clients which take none of their events keep nobody from a takeover with view state.
 func (v *view) hold() error {
+	if v.view != schema.ViewEvents {
+		return nil
+	}
 	if !v.svc.streams.TryAcquire(1) {
-		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view head: that of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
+		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head: they are one reply.", "%d streams of events are under way", v.svc.cfg.Streams)
 	}
 	v.held = true
 	v.svc.stats.Streaming.Add(1)
