@@ -43,8 +43,8 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 		require.Regexp(t, "operator "+name+" +"+regexp.QuoteMeta(p.Context)+", key "+p.Key+`\n`, added)
 	}
 
-	restore := pasted(t, k.person(t, "ann", 0, "mark", "r-mail", "m1"), "restore it with")
-	requireHas(t, k.waymark(t, 0, restore...), "mark:m1")
+	show := pasted(t, k.person(t, "ann", 0, "mark", "r-mail", "m1"), "show it with")
+	requireHas(t, k.waymark(t, 0, show...), "mark:m1")
 
 	var history struct {
 		Points []struct {

@@ -65,17 +65,7 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	next := "its executor " + h.Executor + " is told, and ends it as cancelled"
-	switch {
-	case h.Status.Terminal():
-		next = "it has ended meanwhile"
-	case reply.Quarantined:
-		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + a.Prompt.Command("release "+h.Run)
-	case h.Status.Claimable():
-		next = "it has no executor: the next one that claims it winds it up"
-	}
-	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
-	return err
+	return printNext(a, h, reply.Quarantined, "is told, and ends it as cancelled", "ends it as cancelled")
 }
 
 // ReleaseCmd is waymark release.

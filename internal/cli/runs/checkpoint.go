@@ -26,7 +26,8 @@ type CheckpointCmd struct {
 	Run_  string   `arg:"" name:"run" help:"Run id."`
 	State string   `placeholder:"FILE" help:"File with a JSON object: each of its members becomes a value of the run's own state. - is standard input."`
 	Unset []string `placeholder:"KEY" help:"Delete this value of the state; may be repeated."`
-	Name  string   `placeholder:"NAME" help:"Name of the checkpoint (default: record-N, by the number of its last record)."`
+	Name  string   `placeholder:"NAME" help:"Name of the checkpoint (default: state-at-record-N, by the number of its last record)."`
+	Move  bool     `help:"Take the name from the point that has it."`
 	Force bool     `help:"Take the run from an executor that may be at work on it, which is fenced and loses what it has not recorded."`
 }
 
@@ -82,13 +83,18 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	if err := mayTake(a, &reply.Head, c.Force); err != nil {
 		return err
 	}
+	if err := c.mayMark(a, &reply.Head); err != nil {
+		return err
+	}
 	answer := checkpointed{Run: c.Run_, Set: slices.Sorted(maps.Keys(values)), Unset: append([]string{}, c.Unset...)}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true})
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.write(ctx, run, values, &answer), run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))
+		err = errors.Join(c.write(ctx, run, values, &answer), run.Interrupt(context.WithoutCancel(ctx), schema.InterruptedPreempted))
+		answer.Head = run.Head()
+		return err
 	})
 	if err != nil {
 		return err
@@ -102,12 +108,9 @@ func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
 		return nil, nil
 	}
 	name := fileNamed(file)
-	body, err := readFile(a, file, "name a file with a JSON object", maxStateFile+1)
+	body, err := readFile(a, file, "name a file with a JSON object", maxStateFile, "put large content where the agent finds it, and its name into the state")
 	if err != nil {
 		return nil, err
-	}
-	if len(body) > maxStateFile {
-		return nil, failure.New(failure.Usage, "put large content where the agent finds it, and its name into the state", "%s has more than %s", name, output.Bytes(maxStateFile))
 	}
 	var values map[string]jsontext.Value
 	if err := json.Unmarshal(body, &values); err != nil || values == nil {
@@ -134,13 +137,12 @@ func (c CheckpointCmd) write(ctx context.Context, run *publisher.Run, values map
 	head := run.Head()
 	name := c.Name
 	if name == "" {
-		name = fmt.Sprintf("record-%d", head.Records)
+		name = fmt.Sprintf("state-at-record-%d", head.Records)
 	}
 	if err := run.Mark(ctx, name); err != nil {
 		return err
 	}
 	answer.Point = schema.Point{Kind: schema.PointMark, Name: name}.String()
-	answer.Head = run.Head()
 	return nil
 }
 
@@ -150,9 +152,22 @@ func (c CheckpointCmd) print(a *base.App, answer *checkpointed) error {
 	}
 	at := schema.ShellWord(answer.Point)
 	return output.Fields(a.Stdout, "checkpoint", answer.Point+" of run "+answer.Run, "set", strings.Join(answer.Set, ", "), "deleted", strings.Join(answer.Unset, ", "),
-		"epoch", output.Number(answer.Head.Epoch), "next", "the fleet's executors may claim the run",
+		"epoch", output.Number(answer.Head.Epoch), "next", nextText(a.Prompt, &answer.Head, false, "goes on with it", "has the new state"),
 		"show it with", a.Prompt.Command("runs get "+answer.Run+" --view state --at "+at),
 		"go back to it with", a.Prompt.Command("resume "+answer.Run+" --at "+at))
+}
+
+// mayMark refuses a name that is taken, and one too many, before anything is changed.
+func (c CheckpointCmd) mayMark(a *base.App, h *schema.Head) error {
+	taken := slices.ContainsFunc(h.Marks, func(m schema.Mark) bool { return c.Name != "" && m.Name == c.Name })
+	switch {
+	case taken && !c.Move:
+		return failure.New(failure.Conflict, "choose another --name, or take it from that point with --move", "run %s has a point named %s already", h.Run, c.Name)
+	case !taken && len(h.Marks) >= schema.MaxMarks:
+		return failure.New(failure.Conflict, "take the name of one of them: --name NAME --move; they are in "+a.Prompt.Command("runs history "+h.Run),
+			"run %s has %d named points, the most that a run can have", h.Run, schema.MaxMarks)
+	}
+	return nil
 }
 
 // mayTake refuses to take a run from an executor that may be at work on it, unless it is forced.

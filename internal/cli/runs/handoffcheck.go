@@ -78,9 +78,6 @@ func (c handoffCheckCmd) Run(_ context.Context, a *base.App) error {
 
 // read reads the document.
 func (c handoffCheckCmd) read(a *base.App) ([]byte, error) {
-	document, err := readFile(a, c.File, "name a file with a hand-off as JSON, or - for standard input", maxHandoffFile+1)
-	if err == nil && len(document) > maxHandoffFile {
-		err = failure.New(failure.Usage, "leave out what is in the run's log, such as messages and results", "the hand-off in %s has more than %d bytes", fileNamed(c.File), maxHandoffFile)
-	}
-	return document, err
+	return readFile(a, c.File, "name a file with a hand-off as JSON, or - for standard input",
+		maxHandoffFile, "leave out what is in the run's log, such as messages and results")
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -158,14 +157,9 @@ func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 		}
 		return v, nil
 	case c.File == "-" || c.File == "" && a.Stdin != nil && !output.IsTerminal(a.Stdin):
-		return readAnswer(a.Stdin, "standard input", c.File == "-")
+		return readAnswer(a, "-", c.File == "-")
 	case c.File != "":
-		f, err := os.Open(c.File)
-		if err != nil {
-			return nil, failure.New(failure.NotFound, "name the file with the answer, or answer with --text or --json-value", "%v", err)
-		}
-		defer func() { _ = f.Close() }() // it was only read
-		return readAnswer(f, c.File, true)
+		return readAnswer(a, c.File, true)
 	}
 	return nil, nil
 }
@@ -183,20 +177,18 @@ func (c InputCmd) decision() (jsontext.Value, error) {
 }
 
 // readAnswer reads an answer as JSON. An empty one is none, where one was not promised.
-func readAnswer(r io.Reader, name string, promised bool) (jsontext.Value, error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
+func readAnswer(a *base.App, file string, promised bool) (jsontext.Value, error) {
+	b, err := readFile(a, file, "name the file with the answer, or answer with --text or --json-value", maxAnswer, "store it elsewhere and answer with where it is")
 	if err != nil {
-		return nil, fmt.Errorf("reading the answer from %s: %w", name, err)
+		return nil, err
 	}
 	b = bytes.TrimSpace(b)
 	v := jsontext.Value(b)
 	switch {
-	case len(b) > maxAnswer:
-		return nil, failure.New(failure.Usage, "store it elsewhere and answer with where it is", "the answer in %s is larger than %s", name, output.Bytes(maxAnswer))
 	case len(b) == 0 && !promised:
 		return nil, nil
 	case !v.IsValid():
-		return nil, failure.New(failure.Usage, "write JSON: text is JSON only in quotes, or use --text", "the answer in %s is not JSON", name)
+		return nil, failure.New(failure.Usage, "write JSON: text is JSON only in quotes, or use --text", "the answer in %s is not JSON", fileNamed(file))
 	}
 	return v, nil
 }

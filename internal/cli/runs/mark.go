@@ -19,7 +19,7 @@ type MarkCmd struct {
 
 // Help is the text below the flags.
 func (MarkCmd) Help() string {
-	return `The run goes on as it was. The point is restored with waymark recover RUN --at mark:NAME, whatever is written behind it.
+	return `The run goes on as it was. waymark resume RUN --at mark:NAME goes back to the point, whatever is written behind it; waymark runs get RUN --at mark:NAME shows it.
 
 Example:
   waymark mark fix-login before-deploy`
@@ -52,5 +52,6 @@ func (c MarkCmd) Run(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, answer)
 	}
 	return output.Fields(a.Stdout, output.PastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, output.ByLabel(answer.By), answer.By, "position", output.Number(answer.Stream),
-		"restore it with", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
+		"show it with", a.Prompt.Command("runs get "+c.Run_+" --at "+schema.ShellWord(point)),
+		"go back to it with", a.Prompt.Command("resume "+c.Run_+" --at "+schema.ShellWord(point)))
 }

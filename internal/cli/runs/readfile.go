@@ -9,6 +9,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
 // fileNamed is what messages call the file of a command line: - is standard input.
@@ -19,13 +20,13 @@ func fileNamed(file string) string {
 	return file
 }
 
-// readFile reads the file of a command line, up to so many bytes: a longer one ends there. hint is the next step where there is none.
-func readFile(a *base.App, file, hint string, limit int64) ([]byte, error) {
+// readFile reads the file of a command line. missing is the next step where there is none, large where it has more bytes than limit.
+func readFile(a *base.App, file, missing string, limit int64, large string) ([]byte, error) {
 	from := a.Stdin
 	if file != "-" {
 		f, err := os.Open(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, failure.New(failure.NotFound, hint, "there is no file %s", file)
+			return nil, failure.New(failure.NotFound, missing, "there is no file %s", file)
 		}
 		if err != nil {
 			return nil, err
@@ -33,9 +34,12 @@ func readFile(a *base.App, file, hint string, limit int64) ([]byte, error) {
 		defer func() { _ = f.Close() }() // it was only read
 		from = f
 	}
-	b, err := io.ReadAll(io.LimitReader(from, limit))
-	if err != nil {
+	b, err := io.ReadAll(io.LimitReader(from, limit+1))
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("reading %s: %w", fileNamed(file), err)
+	case int64(len(b)) > limit:
+		return nil, failure.New(failure.Usage, large, "%s has more than %s", fileNamed(file), output.Bytes(limit))
 	}
 	return b, nil
 }

@@ -189,7 +189,7 @@ func begun(s *schema.State, call *schema.Call) bool {
 }
 
 func (c ResumeCmd) print(a *base.App, answer *resumption) error {
-	label, next := "resumed", "the fleet's executors may claim it"
+	label, next := "resumed", nextText(a.Prompt, &answer.Head, false, "goes on with it", "goes on from there")
 	switch {
 	case c.DryRun:
 		label, next = "would resume", "nothing was changed; to do it, leave out --dry-run"

@@ -74,7 +74,7 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
-		return fmt.Errorf("the message is stored; looking at the run behind it: %w", err)
+		return fmt.Errorf("the message is stored, with id %s; looking at the run behind it: %w", answer.SignalID, err)
 	}
 	h := &reply.Head
 	answer.Status, answer.Executor, answer.Open = h.Status, h.Executor, len(h.Signals)
@@ -86,19 +86,7 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	next := "its executor " + h.Executor + " is told; a model is shown it with the next turn"
-	switch {
-	case h.Status.Terminal():
-		next = "the run has ended meanwhile"
-	case reply.Quarantined:
-		next = "nobody is given the run, for its claims made no progress; let one try: " + a.Prompt.Command("release "+h.Run)
-	case h.Status.Claimable():
-		next = "it has no executor: the next one that claims it hears of it"
-	case h.Unattended != "":
-		next = "it has no executor, and goes on to wait"
-	}
-	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
-	return err
+	return printNext(a, h, reply.Quarantined, "is told; a model is shown the message with the next turn", "is given the message")
 }
 
 // payload is the payload that was given; nil for none.
@@ -108,7 +96,7 @@ func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
 	}
 	text := *c.Payload
 	if file, ok := strings.CutPrefix(text, "@"); ok {
-		b, err := readFile(a, file, "name the file with the payload, as JSON", maxAnswer)
+		b, err := readFile(a, file, "name the file with the payload, as JSON", maxAnswer, "store it elsewhere and send where it is")
 		if err != nil {
 			return nil, err
 		}

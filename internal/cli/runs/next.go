@@ -1,0 +1,31 @@
+package runs
+
+import (
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// nextText says which executor goes on with a run that a person has changed: what its executor does, or the next one that claims it.
+func nextText(p prompt.Prompt, h *schema.Head, quarantined bool, executor, claimant string) string {
+	switch {
+	case h.Status.Terminal():
+		return "the run has ended meanwhile"
+	case quarantined:
+		return "the run is quarantined, no executor can claim it; let one try: " + p.Command("release "+h.Run)
+	case h.Status.Claimable():
+		return "the run has no executor: the next one that claims it " + claimant
+	case h.Unattended != "":
+		return "the run has no executor, and waits for an answer: " + p.Command("inbox")
+	}
+	return "its executor " + h.Executor + " " + executor
+}
+
+// printNext prints the line that says who goes on, where people look and not programs.
+func printNext(a *base.App, h *schema.Head, quarantined bool, executor, claimant string) error {
+	_, err := fmt.Fprintln(a.Stderr, output.Printable(nextText(a.Prompt, h, quarantined, executor, claimant)))
+	return err
+}
