@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -153,7 +154,7 @@ func (x *answering) thing(ctx context.Context, t *task, number, of int) (outcome
 	shown := ""
 	for {
 		now, err := x.current(ctx, t)
-		if broken := brokenRun(err); broken != nil {
+		if broken := inbox.Broken(err); broken != nil {
 			return left, x.say("%s: %s", t.Run, broken.Message)
 		}
 		if err != nil {
@@ -207,11 +208,11 @@ func (x *answering) current(ctx context.Context, t *task) (*task, error) {
 	if t.Kind == standstill.Parked {
 		return t, nil
 	}
-	now, err := reasonsOf(ctx, x.client, t.Run)
+	now, err := inbox.ReasonsOf(ctx, x.client, t.Run)
 	if err != nil {
 		return nil, err
 	}
-	r := t.find(now)
+	r := inbox.Find(&t.Reason, now)
 	if r == nil {
 		return nil, nil
 	}
@@ -221,19 +222,10 @@ func (x *answering) current(ctx context.Context, t *task) (*task, error) {
 
 // tellEnd says why a thing needs nobody any more: who answered or settled it, as far as the record tells.
 func (x *answering) tellEnd(ctx context.Context, t *task) error {
-	what := "it is needed no more"
-	err := x.client.WithReader(ctx, func(fleet *publisher.Reader) error {
-		keys, err := fleet.Keys(ctx)
-		if err != nil {
-			return err
-		}
-		head := schema.NewHead(fleet.Name(), t.Run)
-		return fleet.Events(ctx, t.Run, func(rec schema.Record) error {
-			if v := head.Apply(keys, &rec); v.Kind == schema.Applied {
-				what = t.endedBy(&v, what)
-			}
-			return nil
-		})
+	what := ""
+	err := x.client.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
+		what, err = inbox.HowEnded(ctx, fleet, &t.Reason)
+		return err
 	})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -242,35 +234,6 @@ func (x *answering) tellEnd(ctx context.Context, t *task) error {
 		what += ", and why cannot be read: " + err.Error()
 	}
 	return x.say("%s", what)
-}
-
-// endedBy is how an event ended what a thing is about; was is how an earlier one did.
-func (t *task) endedBy(v *schema.Verdict, was string) string {
-	switch d := v.Data.(type) {
-	case *schema.RunInputData:
-		if t.Kind != standstill.Waiting || d.InterruptID != t.InterruptID {
-			return was
-		}
-		what := "answered"
-		if d.Status == schema.InputCancelled || d.Status == schema.InputExpired {
-			what = d.Status
-		}
-		what += " meanwhile by " + output.ByText(d.By, d.Claimed)
-		if len(d.Payload) > 0 {
-			what += ": " + string(d.Payload)
-		}
-		return what
-	case *schema.ToolSettledData:
-		if t.ToolCallID == "" || v.Call != t.Key() {
-			return was
-		}
-		return fmt.Sprintf("settled meanwhile as %s by %s", d.How, output.ByText(d.By, d.Claimed))
-	case *schema.RunEndedData:
-		if t.Kind != standstill.Held {
-			return "the run has ended meanwhile: " + d.Status
-		}
-	}
-	return was
 }
 
 // one asks about one thing and answers it. It reports whether it was answered. again: the thing was shown already.
@@ -315,11 +278,11 @@ func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error)
 		if err != nil {
 			return false, x.unshown(ctx, t, err)
 		}
-		if err := q.show(x.app); err != nil {
+		if err := showQuestion(&q, x.app); err != nil {
 			return false, err
 		}
-		if q.schemaErr != nil {
-			if err := x.say("the schema of the answer cannot be read: %s", q.schemaErr); err != nil {
+		if q.SchemaErr != nil {
+			if err := x.say("the schema of the answer cannot be read: %s", q.SchemaErr); err != nil {
 				return false, err
 			}
 		}
@@ -335,7 +298,7 @@ func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error)
 		if command.Reason, err = x.read(ctx, "    why (may be empty): "); err != nil {
 			return false, err
 		}
-		if payload, err = command.decision(); err != nil {
+		if payload, err = inbox.Decision(command.Allow, command.Reason); err != nil {
 			return false, err
 		}
 	} else {
@@ -353,13 +316,13 @@ func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error)
 }
 
 // question is what the run asks, whole.
-func (x *answering) question(ctx context.Context, t *task) (q question, err error) {
+func (x *answering) question(ctx context.Context, t *task) (q inbox.Question, err error) {
 	err = x.client.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, _, err := base.StateOf(ctx, fleet, t.Run)
 		if err != nil {
 			return err
 		}
-		q = asked(ctx, fleet, state, t.Wait)
+		q = inbox.Asked(ctx, fleet, state, t.Wait)
 		return nil
 	})
 	return q, err
@@ -404,7 +367,7 @@ func (x *answering) held(ctx context.Context, t *task, again bool) (bool, error)
 		if err := output.Fields(x.app.Stdout, "tool", q.Tool, "side effect", q.SideEffect, "key", q.IdempotencyKey); err != nil {
 			return false, err
 		}
-		if text := q.readable(fieldArguments, output.Indented(q.Arguments)); text != "" {
+		if text := readable(&q, inbox.FieldArguments, output.Indented(q.Arguments)); text != "" {
 			if _, err := fmt.Fprintf(x.app.Stdout, "arguments:\n%s", text); err != nil {
 				return false, err
 			}

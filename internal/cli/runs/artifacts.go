@@ -4,24 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -47,112 +39,10 @@ Examples:
   waymark artifacts fix-login --json`
 }
 
-// Places of an artifact's content, as JSON has them.
-const (
-	placeEvent     = "event"
-	placeStore     = "object_store"
-	placeLink      = "link"
-	placeEncrypted = "encrypted"
-	placeNowhere   = "nowhere"
-)
-
-// artifact is an artifact in a list.
-type artifact struct {
-	ArtifactID string `json:"artifact_id"`
-	Name       string `json:"name,omitzero"`
-	MediaType  string `json:"media_type,omitzero"`
-	// Size in bytes: what the executor said, else that of the content as it is stored.
-	Size   int64  `json:"size,omitzero"`
-	Digest string `json:"digest,omitzero"`
-	Turn   int32  `json:"turn,omitzero"`
-	Time   string `json:"time,omitzero"`
-	// Where the content is: event, object_store, link, encrypted or nowhere.
-	Where string `json:"where"`
-	URI   string `json:"uri,omitzero"`
-	// KeyID names the key of an encrypted content.
-	KeyID string `json:"key_id,omitzero"`
-	// File that the content is in; empty without --fetch, and for one that was not written.
-	File string `json:"file,omitzero"`
-	// Checked: the content has the digest. One without a digest is as it was stored.
-	Checked bool `json:"checked,omitzero"`
-	// Problem is why the content was not written.
-	Problem string `json:"problem,omitzero"`
-	// content in the event, or dataref of the content in the object store.
-	content jsontext.Value
-	dataref string
-	err     error
-}
-
 // artifactList is what artifacts prints as JSON.
 type artifactList struct {
-	Run       string      `json:"run"`
-	Artifacts []*artifact `json:"artifacts"`
-}
-
-// artifactOf says where the content of an artifact is.
-func artifactOf(s *schema.StateArtifact) *artifact {
-	a := &artifact{
-		ArtifactID: s.ArtifactID, Name: s.Name, MediaType: s.MediaType, Size: s.Size, Digest: s.Digest, Turn: s.Turn, Time: s.Time, URI: s.URI, Where: placeNowhere,
-	}
-	stored := schema.Ref{}
-	if i := slices.IndexFunc(s.Refs, func(r schema.Ref) bool { return r.Path == "/content" }); i >= 0 {
-		stored = s.Refs[i]
-	}
-	_, _, notOurs := schema.ParseDataRef(s.URI)
-	switch {
-	case stored.KeyID != "":
-		a.Where, a.KeyID = placeEncrypted, stored.KeyID
-	case len(s.Content) > 0:
-		a.Where, a.content = placeEvent, s.Content
-		a.Size = cmp.Or(a.Size, int64(len(contents(s.Content)[0])))
-	case stored.DataRef != "":
-		a.Where, a.dataref = placeStore, stored.DataRef
-		a.Size = cmp.Or(a.Size, stored.Size)
-	case notOurs == nil:
-		a.Where, a.dataref = placeStore, s.URI
-	case s.URI != "":
-		a.Where = placeLink
-	}
-	return a
-}
-
-// contents are the bytes that a value may stand for, the first of them where no digest decides: a text itself or what it is the base64 of,
-// and the JSON of any value.
-func contents(v jsontext.Value) [][]byte {
-	var text string
-	if v.Kind() != '"' || json.Unmarshal(v, &text) != nil {
-		return [][]byte{v}
-	}
-	list := [][]byte{[]byte(text)}
-	if decoded, err := base64.StdEncoding.DecodeString(text); err == nil {
-		list = append(list, decoded)
-	}
-	return append(list, v)
-}
-
-var (
-	errDigest = errors.New("its content has another digest")
-	errForm   = errors.New("its digest is not sha256- and 64 hex digits")
-)
-
-// checkedContent is the content with the digest; without a digest it is as it was stored.
-func (f *artifact) checkedContent(v jsontext.Value) ([]byte, error) {
-	list := contents(v)
-	if f.Digest == "" {
-		return list[0], nil
-	}
-	digits, _ := strings.CutPrefix(f.Digest, "sha256-")
-	want, err := hex.DecodeString(digits)
-	if err != nil || len(want) != sha256.Size || digits == f.Digest {
-		return nil, errForm
-	}
-	for _, content := range list {
-		if sum := sha256.Sum256(content); bytes.Equal(sum[:], want) {
-			f.Checked = true
-			return content, nil
-		}
-	}
-	return nil, errDigest
+	Run       string            `json:"run"`
+	Artifacts []*story.Artifact `json:"artifacts"`
 }
 
 // Run lists the artifacts of a run, oldest first, and fetches them when asked to. Of a run that misses events it lists what is there, and
@@ -163,7 +53,7 @@ func (c ArtifactsCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	list := artifactList{Run: c.Run_, Artifacts: []*artifact{}}
+	list := artifactList{Run: c.Run_, Artifacts: []*story.Artifact{}}
 	var missing error
 	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		var state *schema.State
@@ -171,7 +61,7 @@ func (c ArtifactsCmd) Run(ctx context.Context, a *base.App) error {
 			return err
 		}
 		for i := range state.Artifacts {
-			list.Artifacts = append(list.Artifacts, artifactOf(&state.Artifacts[i]))
+			list.Artifacts = append(list.Artifacts, story.ArtifactOf(&state.Artifacts[i]))
 		}
 		if c.Fetch == "" {
 			return nil
@@ -190,7 +80,7 @@ func (c ArtifactsCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // fetch writes the contents to files of the directory. What is wrong with one of them is told with it, and the others are fetched.
-func (c ArtifactsCmd) fetch(ctx context.Context, fleet *publisher.Reader, list []*artifact) error {
+func (c ArtifactsCmd) fetch(ctx context.Context, fleet *publisher.Reader, list []*story.Artifact) error {
 	if err := os.MkdirAll(c.Fetch, 0o700); err != nil {
 		return &failure.Error{Code: failure.General, What: "directory for artifacts: " + err.Error(), Hint: "name a directory that can be written", Err: err}
 	}
@@ -202,32 +92,32 @@ func (c ArtifactsCmd) fetch(ctx context.Context, fleet *publisher.Reader, list [
 	defer func() { _ = dir.Close() }() // it was only read
 	var names fileNames
 	for _, f := range list {
-		if f.content == nil && f.dataref == "" {
+		if f.Content == nil && f.DataRef == "" {
 			continue
 		}
 		name := names.of(cmp.Or(f.Name, f.ArtifactID))
-		if f.err = c.fetchOne(ctx, fleet, dir, name, f); f.err == nil {
+		if f.Err = c.fetchOne(ctx, fleet, dir, name, f); f.Err == nil {
 			f.File = filepath.Join(c.Fetch, name)
 			continue
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		f.Problem = f.err.Error()
+		f.Problem = f.Err.Error()
 	}
 	return nil
 }
 
-func (c ArtifactsCmd) fetchOne(ctx context.Context, fleet *publisher.Reader, dir *os.Root, name string, f *artifact) error {
-	value := f.content
-	if f.dataref != "" {
-		blob, err := fleet.Blob(ctx, f.dataref)
+func (c ArtifactsCmd) fetchOne(ctx context.Context, fleet *publisher.Reader, dir *os.Root, name string, f *story.Artifact) error {
+	value := f.Content
+	if f.DataRef != "" {
+		blob, err := fleet.Blob(ctx, f.DataRef)
 		if err != nil {
 			return err
 		}
 		value = blob
 	}
-	content, err := f.checkedContent(value)
+	content, err := f.CheckedContent(value)
 	if err != nil {
 		return err
 	}
@@ -252,10 +142,10 @@ func (c ArtifactsCmd) fetchOne(ctx context.Context, fleet *publisher.Reader, dir
 func (c ArtifactsCmd) failed(list *artifactList) error {
 	n, exists := 0, 0
 	for _, f := range list.Artifacts {
-		if f.err != nil {
+		if f.Err != nil {
 			n++
 		}
-		if errors.Is(f.err, fs.ErrExist) {
+		if errors.Is(f.Err, fs.ErrExist) {
 			exists++
 		}
 	}
@@ -269,30 +159,8 @@ func (c ArtifactsCmd) failed(list *artifactList) error {
 	return failure.New(failure.Damaged, "each of them says what is wrong with it; the others were written", "%s", what)
 }
 
-// wherePeople is where the content is, for people.
-func (f *artifact) wherePeople() string {
-	switch f.Where {
-	case placeEvent:
-		return "in the run"
-	case placeStore:
-		return "object store"
-	case placeLink:
-		return "link: " + f.URI
-	case placeEncrypted:
-		return encrypted.Text(f.KeyID)
-	}
-	return "only its name is recorded"
-}
-
-func (f *artifact) sizeText() string {
-	if f.Size == 0 {
-		return ""
-	}
-	return output.Bytes(f.Size)
-}
-
 // fetchedPeople is what came of a fetch, for people.
-func (f *artifact) fetchedPeople() string {
+func fetchedText(f *story.Artifact) string {
 	switch {
 	case f.Problem != "":
 		return "not written: " + f.Problem
@@ -300,7 +168,7 @@ func (f *artifact) fetchedPeople() string {
 		return f.File + ", no digest"
 	case f.File != "":
 		return f.File
-	case f.Where == placeLink:
+	case f.Where == story.PlaceLink:
 		return "not fetched: only a link"
 	}
 	return "not fetched"
@@ -333,7 +201,7 @@ func (c ArtifactsCmd) columns() []output.Column {
 	return columns
 }
 
-func artifactRows(list []*artifact, fetched bool) [][]string {
+func artifactRows(list []*story.Artifact, fetched bool) [][]string {
 	rows := make([][]string, len(list))
 	for i, f := range list {
 		digest, turn := f.Digest, ""
@@ -343,9 +211,9 @@ func artifactRows(list []*artifact, fetched bool) [][]string {
 		if f.Turn > 0 {
 			turn = output.Number(f.Turn)
 		}
-		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), f.MediaType, f.sizeText(), digest, turn, f.wherePeople()}
+		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), f.MediaType, f.SizeText(), digest, turn, f.WhereText()}
 		if fetched {
-			rows[i] = append(rows[i], f.fetchedPeople())
+			rows[i] = append(rows[i], fetchedText(f))
 		}
 	}
 	return rows

@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/story"
 )
 
 func TestFileName_HostileNames_BecomeOneElement(t *testing.T) {
@@ -67,7 +69,7 @@ func FuzzArtifact(f *testing.F) {
 	f.Add("con.txt", []byte(`{"a":1}`))
 	f.Add("0", []byte(nil))
 	f.Fuzz(func(t *testing.T, name string, value []byte) {
-		list := contents(value)
+		list := story.Contents(value)
 		require.NotEmpty(t, list)
 		require.Equal(t, string(value), string(list[len(list)-1]), "the value itself is always among what it may stand for")
 		got := fileName(name)

@@ -8,6 +8,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -92,7 +93,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", output.Number(h.Epoch), "sequence", output.Number(h.Sequence), "turn", turnText(h), "phase", h.Phase,
 		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
-		"counts", counts, "made", madeText(h.Counts), "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", tokensText(h.Usage), "last error", lastError,
+		"counts", counts, "made", madeText(h.Counts), "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", story.TokensText(h.Usage), "last error", lastError,
 		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
 	}
@@ -346,16 +347,4 @@ func rejectedText(c schema.Counts) string {
 		}
 	}
 	return strings.Join(list, ", ")
-}
-
-// tokensText shows what a run used.
-func tokensText(u schema.Usage) string {
-	if u.IsZero() {
-		return ""
-	}
-	t := fmt.Sprintf("%d in, %d out", u.InputTokens, u.OutputTokens)
-	if u.CacheReadInputTokens > 0 {
-		t += fmt.Sprintf(", %d from cache", u.CacheReadInputTokens)
-	}
-	return t
 }

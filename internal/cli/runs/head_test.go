@@ -13,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -92,7 +93,7 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
 		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
 	h := &schema.Head{Run: "r", Position: schema.Position{ID: "r.1.4.ab"}}
-	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --seen r.1.4.ab", settleCommand(prompt.Prompt{Flags: "--fleet blue "}, h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
+	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --seen r.1.4.ab", inbox.SettleCommand(prompt.Prompt{Flags: "--fleet blue "}, h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
 }
 
 func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -44,17 +45,17 @@ type task struct {
 	Commands []string `json:"commands"`
 }
 
-// inbox is what inbox prints as JSON.
-type inbox struct {
+// inboxList is what inbox prints as JSON.
+type inboxList struct {
 	Inbox []task `json:"inbox"`
 	// Incomplete: the daemon is still indexing the runs. More counts what the limit left out.
 	Incomplete bool `json:"incomplete,omitzero"`
 	More       int  `json:"more,omitzero"`
 	// Unread are runs that cannot be read, so that what they need is not known.
-	Unread []unread `json:"unread,omitzero"`
+	Unread []inbox.Unread `json:"unread,omitzero"`
 }
 
-func taskOf(a *base.App, r *standstill.Reason) task { return task{*r, commands(a, r)} }
+func taskOf(a *base.App, r *standstill.Reason) task { return task{*r, inbox.Commands(a.Prompt, r)} }
 
 // Run shows what needs a person, and takes the answers on a terminal.
 func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
@@ -75,18 +76,18 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	found, err := gather(ctx, cl, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, mayNeedPerson, true)
+	found, err := inbox.Gather(ctx, cl, cl.Fleet, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson, true)
 	if err != nil {
 		return err
 	}
 	found.Reasons = slices.DeleteFunc(found.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
-	found.cut(c.Limit)
-	list := inbox{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More, Unread: found.Unread}
+	found.Cut(c.Limit)
+	list := inboxList{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More, Unread: found.Unread}
 	for i := range found.Reasons {
 		list.Inbox[i] = taskOf(a, &found.Reasons[i])
 	}
 	if a.JSON {
-		return errors.Join(output.Document(a.Stdout, list), found.unreadError(a))
+		return errors.Join(output.Document(a.Stdout, list), unreadError(a, found.Unread))
 	}
 	asks := c.Answer || !c.List && output.IsTerminal(a.Stdin) && output.IsTerminal(output.Below(a.Stdout))
 	if asks {
@@ -106,32 +107,7 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	case list.More > 0:
 		err = a.Say(a.Stderr, "there are %d more: use a --limit above %d", list.More, c.Limit)
 	}
-	return errors.Join(err, found.unreadError(a))
-}
-
-// commands are what a person runs about it.
-func commands(a *base.App, r *standstill.Reason) []string {
-	p := a.Prompt
-	switch r.Kind {
-	case standstill.Waiting:
-		command := answerCommand(p, r.Run, r.Wait)
-		if r.Wait.Reason == schema.WaitToolApproval {
-			return []string{command + " --allow", command + " --deny"}
-		}
-		return []string{command + " --text TEXT", command + " --json-value JSON"}
-	case standstill.Held:
-		command := settleCommand(p, r.Head, r.Key()) + " --how "
-		list := []string{command + "decided --result JSON", command + "abandoned"}
-		if !r.Status.Terminal() {
-			list = slices.Insert(list, 1, command+"rerun")
-		}
-		return list
-	case standstill.Quarantined:
-		return []string{p.Command("runs show " + r.Run), p.Command("release " + r.Run)}
-	case standstill.Parked:
-		return []string{p.Command("verify " + r.Run), p.Command("retry " + r.Run)}
-	}
-	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
+	return errors.Join(err, unreadError(a, found.Unread))
 }
 
 // printTasks shows each with its commands.
@@ -177,15 +153,4 @@ func (t *task) colour() text.Colors {
 		return text.Colors{text.FgYellow}
 	}
 	return text.Colors{text.FgRed}
-}
-
-// find is the same thing among the reasons of its run as it is now; nil when the run does not need it any more.
-func (t *task) find(now []standstill.Reason) *standstill.Reason {
-	i := slices.IndexFunc(now, func(r standstill.Reason) bool {
-		return r.Kind == t.Kind && r.InterruptID == t.InterruptID && r.Key() == t.Key()
-	})
-	if i < 0 {
-		return nil
-	}
-	return &now[i]
 }

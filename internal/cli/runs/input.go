@@ -19,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -55,38 +56,10 @@ Examples:
   waymark input fix-login budget --status cancelled`
 }
 
-// question is what a run waits for, with the words and the schema of the one who asks.
-type question struct {
-	schema.OpenInterrupt
-	// Tool and Arguments of the call that it is about, what it changes, and the key under which to look for that.
-	Tool           string         `json:"tool,omitzero"`
-	Arguments      jsontext.Value `json:"arguments,omitzero"`
-	SideEffect     string         `json:"side_effect,omitzero"`
-	IdempotencyKey string         `json:"idempotency_key,omitzero"`
-	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
-	// Encrypted has the key of each of these fields that is encrypted, by its name.
-	Encrypted map[string]string `json:"encrypted,omitzero"`
-	// schemaErr says why the schema cannot be read.
-	schemaErr error
-}
-
-// noteKey notes the key of a field, if it has one.
-func (q *question) noteKey(field string, refs []schema.Ref, path string) bool {
-	key := encrypted.KeyOf(refs, path)
-	if key == "" {
-		return false
-	}
-	if q.Encrypted == nil {
-		q.Encrypted = map[string]string{}
-	}
-	q.Encrypted[field] = key
-	return true
-}
-
 // questions is what input prints as JSON when nothing is answered.
 type questions struct {
-	Run   string     `json:"run"`
-	Waits []question `json:"waits"`
+	Run   string           `json:"run"`
+	Waits []inbox.Question `json:"waits"`
 }
 
 // answered is what input prints as JSON.
@@ -141,7 +114,7 @@ func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 	case c.Status != schema.InputResolved:
 		return nil, nil
 	case c.Allow, c.Deny:
-		return c.decision()
+		return inbox.Decision(c.Allow, c.Reason)
 	case c.Text != nil && *c.Text == "":
 		return nil, failure.New(failure.Usage, `say what is answered; for a text that is empty use --json-value '""'`, "--text is empty")
 	case c.Text != nil:
@@ -162,18 +135,6 @@ func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 		return readAnswer(a, c.File, true)
 	}
 	return nil, nil
-}
-
-// decision answers an approval as the SDK's schema of approvals asks.
-func (c InputCmd) decision() (jsontext.Value, error) {
-	d := struct {
-		Decision string `json:"decision"`
-		Reason   string `json:"reason,omitzero"`
-	}{"allow", c.Reason}
-	if c.Deny {
-		d.Decision = "deny"
-	}
-	return json.Marshal(d)
 }
 
 // readAnswer reads an answer as JSON. An empty one is none, where one was not promised.
@@ -279,7 +240,7 @@ func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error)
 	switch service.Code {
 	case schema.CodeInvalidAnswer:
 		f := &failure.Error{Code: failure.Usage, What: service.Message, Hint: "see what is asked: " + p.Command("input "+h.Run), Err: err}
-		if places := answerProblems(service); places != "" {
+		if places := inbox.Problems(service); places != "" {
 			f.What = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
 		}
 		return f
@@ -288,22 +249,6 @@ func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error)
 	default:
 		return err
 	}
-}
-
-// answerProblems are the places of an answer that its schema does not allow.
-func answerProblems(e *schema.ServiceError) string {
-	var problems []publisher.InvalidPlace
-	if json.Unmarshal(e.Details, &problems) != nil {
-		return ""
-	}
-	list := make([]string, len(problems))
-	for i, p := range problems {
-		list[i] = p.Problem
-		if p.Path != "" {
-			list[i] = "at " + p.Path + ": " + p.Problem
-		}
-	}
-	return strings.Join(list, "; ")
 }
 
 // show prints what the run asks: the one thing that was named, or all.
@@ -316,7 +261,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 		}
 		waits = []schema.OpenInterrupt{*w}
 	}
-	reply := questions{Run: h.Run, Waits: make([]question, len(waits))}
+	reply := questions{Run: h.Run, Waits: make([]inbox.Question, len(waits))}
 	err := cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		// Of a run that misses events what is there is shown.
 		state, _, err := base.StateOf(ctx, fleet, h.Run)
@@ -324,8 +269,8 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 			return err
 		}
 		for i := range waits {
-			reply.Waits[i] = asked(ctx, fleet, state, &waits[i])
-			if err := reply.Waits[i].schemaErr; err != nil {
+			reply.Waits[i] = inbox.Asked(ctx, fleet, state, &waits[i])
+			if err := reply.Waits[i].SchemaErr; err != nil {
 				return err
 			}
 		}
@@ -343,7 +288,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 				return err
 			}
 		}
-		if err := reply.Waits[i].show(a); err != nil {
+		if err := showQuestion(&reply.Waits[i], a); err != nil {
 			return err
 		}
 	}
@@ -356,43 +301,8 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Position: h.Position, Status: schema.StatusWaiting}, false)
 }
 
-// asked completes what a run waits for from its content.
-func asked(ctx context.Context, fleet *publisher.Reader, s *schema.State, w *schema.OpenInterrupt) question {
-	q := question{OpenInterrupt: *w}
-	for i := range slices.Backward(s.Waits) {
-		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
-			q.Message, q.ResponseSchema = d.Message, d.ResponseSchema
-			q.noteKey(fieldMessage, d.Refs, "/message")
-			for _, r := range d.Refs {
-				if r.Path != "/response_schema" || q.noteKey(fieldSchema, d.Refs, r.Path) {
-					continue
-				}
-				q.ResponseSchema, q.schemaErr = fleet.Blob(ctx, r.DataRef)
-			}
-			break
-		}
-	}
-	if w.ToolCallID != "" {
-		if call := s.Call(w.CallKey()); call != nil {
-			q.Tool, q.Arguments, q.SideEffect, q.IdempotencyKey = call.Name, call.Arguments, call.SideEffect, call.IdempotencyKey
-			if q.IdempotencyKey == "" {
-				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
-			}
-			q.noteKey(fieldArguments, call.Refs, "/arguments")
-		}
-	}
-	return q
-}
-
-// Fields of a question that an executor may encrypt.
-const (
-	fieldMessage   = "message"
-	fieldArguments = "arguments"
-	fieldSchema    = "response_schema"
-)
-
 // readable is the text of a field, or the key that it is encrypted with.
-func (q *question) readable(field, text string) string {
+func readable(q *inbox.Question, field, text string) string {
 	if key := q.Encrypted[field]; key != "" {
 		return "  " + output.Printable(encrypted.Text(key)) + "\n"
 	}
@@ -400,7 +310,7 @@ func (q *question) readable(field, text string) string {
 }
 
 // show prints a question for people, its text and its schema whole.
-func (q *question) show(a *base.App) error {
+func showQuestion(q *inbox.Question, a *base.App) error {
 	call := ""
 	if q.ToolCallID != "" {
 		call = fmt.Sprintf("%s of turn %d", q.ToolCallID, q.Turn)
@@ -410,9 +320,9 @@ func (q *question) show(a *base.App) error {
 		return err
 	}
 	for _, part := range []struct{ title, text string }{
-		{"asks", q.readable(fieldMessage, output.Wrapped(q.Message, output.WidthOf(a.Stdout)))},
-		{"arguments", q.readable(fieldArguments, output.Indented(q.Arguments))},
-		{"an answer must satisfy", q.readable(fieldSchema, output.Indented(q.ResponseSchema))},
+		{"asks", readable(q, inbox.FieldMessage, output.Wrapped(q.Message, output.WidthOf(a.Stdout)))},
+		{"arguments", readable(q, inbox.FieldArguments, output.Indented(q.Arguments))},
+		{"an answer must satisfy", readable(q, inbox.FieldSchema, output.Indented(q.ResponseSchema))},
 	} {
 		if part.text == "" {
 			continue
@@ -421,7 +331,7 @@ func (q *question) show(a *base.App) error {
 			return err
 		}
 	}
-	if q.Encrypted[fieldSchema] != "" {
+	if q.Encrypted[inbox.FieldSchema] != "" {
 		_, err := io.WriteString(a.Stdout, "The executor checks the answer, the daemon cannot. The answer is stored as it is, not encrypted.\n")
 		return err
 	}

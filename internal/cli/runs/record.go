@@ -1,24 +1,14 @@
 package runs
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// model is the model that a run began with.
-func (t *told) model() string {
-	tier := ""
-	if t.ModelTier != "" {
-		tier = "tier " + t.ModelTier
-	}
-	return output.Words(t.Model, tier, t.Provider)
-}
 
 // madeText counts a run's artifacts and compactions.
 func madeText(c schema.Counts) string {
@@ -32,65 +22,6 @@ func madeText(c schema.Counts) string {
 		}
 	}
 	return output.Words(list...)
-}
-
-// decisionCounts counts the decisions about a run's calls.
-type decisionCounts struct {
-	Allowed int `json:"allowed,omitzero"`
-	Asked   int `json:"asked,omitzero"`
-	Denied  int `json:"denied,omitzero"`
-}
-
-func decisionsOf(s *schema.State) (n decisionCounts) {
-	for i := range s.Decisions {
-		switch s.Decisions[i].Decision {
-		case schema.DecisionAllow:
-			n.Allowed++
-		case schema.DecisionAsk:
-			n.Asked++
-		case schema.DecisionDeny:
-			n.Denied++
-		}
-	}
-	return n
-}
-
-func (n decisionCounts) text() string {
-	var list []string
-	for _, d := range []struct {
-		count int
-		what  string
-	}{{n.Allowed, "allowed"}, {n.Asked, "asked a person"}, {n.Denied, "denied"}} {
-		if d.count > 0 {
-			list = append(list, fmt.Sprint(d.count, " ", d.what))
-		}
-	}
-	return output.Words(list...)
-}
-
-// limitText is a limit with what was reached of it.
-func limitText(d *schema.LimitReachedData) string {
-	switch {
-	case len(d.Value) > 0 && len(d.Maximum) > 0:
-		return fmt.Sprintf("%s: %s of %s", d.Limit, d.Value, d.Maximum)
-	case len(d.Value) > 0:
-		return fmt.Sprintf("%s: %s", d.Limit, d.Value)
-	case len(d.Maximum) > 0:
-		return fmt.Sprintf("%s: at most %s", d.Limit, d.Maximum)
-	}
-	return d.Limit
-}
-
-// compactionText says what a compaction put a summary in place of.
-func compactionText(d *schema.ContextCompactedData) string {
-	through, tokens := "", ""
-	if d.ThroughTurn > 0 {
-		through = fmt.Sprintf("turns through %d in a summary", d.ThroughTurn)
-	}
-	if d.TokensBefore > 0 {
-		tokens = fmt.Sprintf("%d tokens to %d", d.TokensBefore, d.TokensAfter)
-	}
-	return cmp.Or(output.Words(through, tokens), "the conversation goes on from a summary")
 }
 
 // printRecord lists what a run's record holds beside messages and calls: decisions about calls, limits, compactions, artifacts.
@@ -134,9 +65,9 @@ func printRecord(a *base.App, s *schema.State) error {
 	}, compactions); err != nil {
 		return err
 	}
-	artifacts := make([]*artifact, len(s.Artifacts))
+	artifacts := make([]*story.Artifact, len(s.Artifacts))
 	for i := range s.Artifacts {
-		artifacts[i] = artifactOf(&s.Artifacts[i])
+		artifacts[i] = story.ArtifactOf(&s.Artifacts[i])
 	}
 	return printBelow(a, ArtifactsCmd{}.columns(), artifactRows(artifacts, false))
 }

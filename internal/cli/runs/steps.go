@@ -3,11 +3,11 @@ package runs
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -87,7 +87,7 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 // answerSteps say how to answer something that a run waits for. Who pastes one of the commands decides by that, so each
 // choice has a line of its own, and what the person must fill in cannot be sent as it stands.
 func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
-	command := answerCommand(p, h.Run, w)
+	command := inbox.AnswerCommand(p, h.Run, w)
 	if w.Reason == schema.WaitToolApproval {
 		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
@@ -101,7 +101,7 @@ func settleSteps(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
 	if !slices.ContainsFunc(h.InDoubt(), func(c schema.OpenCall) bool { return c.CallKey == key }) {
 		when = "once its executor is gone, find out what became of it, then say one of:"
 	}
-	command := settleCommand(p, h, key) + " --how "
+	command := inbox.SettleCommand(p, h, key) + " --how "
 	if h.Status.Terminal() {
 		return []string{
 			fmt.Sprintf("call %s of turn %d has no outcome, and the run has ended: find out what became of it, then say one of:", key.ToolCallID, key.Turn),
@@ -115,23 +115,4 @@ func settleSteps(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
 		"  it was not:     " + command + "rerun",
 		"  go on without:  " + command + "abandoned",
 	}
-}
-
-// answerCommand is the command that answers what a run waits for, but for the answer. It names the question that is shown beside it: pasted
-// later, it answers no other one.
-func answerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string {
-	command := "input " + run + " " + schema.ShellWord(w.InterruptID)
-	if w.Position.ID != "" {
-		command += " --event " + schema.ShellWord(w.Position.ID)
-	}
-	return p.Command(command)
-}
-
-// settleCommand is the command that settles a call, but for how. It says up to where the run was read, so that it settles no later attempt.
-func settleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
-	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
-	if h.Position.ID != "" {
-		command += " --seen " + schema.ShellWord(h.Position.ID)
-	}
-	return p.Command(command)
 }

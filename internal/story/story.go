@@ -1,7 +1,8 @@
-package runs
+package story
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,18 +16,18 @@ import (
 
 // Kinds of the lines of a story, as JSON has them.
 const (
-	storyRun      = "run"
-	storyTurn     = "turn"
-	storyModel    = "model"
-	storyCall     = "call"
-	storyTakeover = "takeover"
-	storyWait     = "wait"
-	storyNote     = "note"
-	storyError    = "error"
+	KindRun      = "run"
+	KindTurn     = "turn"
+	KindModel    = "model"
+	KindCall     = "call"
+	KindTakeover = "takeover"
+	KindWait     = "wait"
+	KindNote     = "note"
+	KindError    = "error"
 )
 
-// beat is one line of a run's story: something that took time, or that happened.
-type beat struct {
+// Beat is one line of a run's story: something that took time, or that happened.
+type Beat struct {
 	Kind string `json:"kind"`
 	// Turn it belongs to; 0 for none.
 	Turn int32 `json:"turn,omitzero"`
@@ -45,59 +46,83 @@ type beat struct {
 	call string
 }
 
-// story collects the beats of a run from its events.
-type story struct {
-	state *schema.State
-	beats []*beat
+// Story collects the beats of a run from its events.
+type Story struct {
+	State *schema.State
+	beats []*Beat
 	// calls and waits that are open, by what names them; turn is the begin of the turn's model call.
-	calls map[schema.CallKey]*beat
-	waits map[string]*beat
-	turn  *beat
+	calls map[schema.CallKey]*Beat
+	waits map[string]*Beat
+	turn  *Beat
 	// latest is the time of the event before.
 	latest time.Time
 }
 
-func newStory(fleet, run string) *story {
-	return &story{state: schema.NewState(fleet, run), calls: make(map[schema.CallKey]*beat), waits: make(map[string]*beat)}
+// New begins the story of a run.
+func New(fleet, run string) *Story {
+	return &Story{State: schema.NewState(fleet, run), calls: make(map[schema.CallKey]*Beat), waits: make(map[string]*Beat)}
 }
 
-// add folds a record. What the fold does not accept is no part of the story.
-func (s *story) add(keys *schema.Keys, rec *schema.Record) {
-	v := s.state.Apply(keys, rec)
+// Source has the events of runs.
+type Source interface {
+	Name() string
+	Keys(ctx context.Context) (*schema.Keys, error)
+	Events(ctx context.Context, run string, yield func(schema.Record) error) error
+}
+
+// Read collects the story of a run, whose head says what rewinds left behind. Of a run that misses events the story is what is there.
+func Read(ctx context.Context, from Source, head *schema.Head) (*Story, error) {
+	s := New(from.Name(), head.Run)
+	s.State.Expect(head.Superseded)
+	return s, from.Events(ctx, head.Run, func(rec schema.Record) error {
+		keys, err := from.Keys(ctx)
+		if err == nil {
+			s.Add(keys, &rec)
+		}
+		return err
+	})
+}
+
+// Empty reports whether there is nothing to tell.
+func (s *Story) Empty() bool { return len(s.beats) == 0 }
+
+// Add folds a record. What the fold does not accept is no part of the story.
+func (s *Story) Add(keys *schema.Keys, rec *schema.Record) {
+	v := s.State.Apply(keys, rec)
 	if v.Event == nil || v.Kind != schema.Applied {
 		return
 	}
-	at := instant(v.Event.Time)
+	at := Instant(v.Event.Time)
 	s.event(v, v.Event.Time, at)
 	s.latest = at
 }
 
-func (s *story) say(b *beat) *beat {
+func (s *Story) say(b *Beat) *Beat {
 	s.beats = append(s.beats, b)
 	return b
 }
 
-func (s *story) event(v schema.Verdict, when string, at time.Time) {
-	turn := s.state.Head.Turn
+func (s *Story) event(v schema.Verdict, when string, at time.Time) {
+	turn := s.State.Head.Turn
 	switch d := v.Data.(type) {
 	case *schema.RunStartedData:
-		s.say(&beat{Kind: storyRun, What: "started", Detail: "by " + d.Executor, At: when})
+		s.say(&Beat{Kind: KindRun, What: "started", Detail: "by " + d.Executor, At: when})
 	case *schema.RunResumedData:
 		s.takeover(d, when)
 	case *schema.RunOrphanedData:
-		s.say(&beat{Kind: storyTakeover, What: "orphaned", Detail: d.Executor + " fell silent", At: when})
+		s.say(&Beat{Kind: KindTakeover, What: "orphaned", Detail: d.Executor + " fell silent", At: when})
 	case *schema.RunInterruptedData:
-		if len(s.beats) == 1 && s.state.Head.Epoch == 1 { // for an executor to claim
+		if len(s.beats) == 1 && s.State.Head.Epoch == 1 { // for an executor to claim
 			s.beats[0].What = submitted
 			return
 		}
-		s.say(&beat{Kind: storyRun, What: "let go", Detail: d.Reason, At: when})
+		s.say(&Beat{Kind: KindRun, What: "let go", Detail: d.Reason, At: when})
 	case *schema.RunEndedData:
 		s.end(d, when, at)
 	case *schema.RunCancelRequestedData:
-		s.say(&beat{Kind: storyRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, "somebody"), At: when})
+		s.say(&Beat{Kind: KindRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, "somebody"), At: when})
 	case *schema.TurnStartedData:
-		s.turn = &beat{Kind: storyModel, Turn: d.Turn, What: "model", At: when, Open: true}
+		s.turn = &Beat{Kind: KindModel, Turn: d.Turn, What: "model", At: when, Open: true}
 		s.say(s.turn)
 	case *schema.TurnAnsweredData:
 		s.answered(d, when, at)
@@ -130,11 +155,11 @@ func (s *story) event(v schema.Verdict, when string, at time.Time) {
 }
 
 // handedIn reports whether the run began without an executor.
-func (s *story) handedIn() bool { return len(s.beats) > 0 && s.beats[0].What == submitted }
+func (s *Story) handedIn() bool { return len(s.beats) > 0 && s.beats[0].What == submitted }
 
-func (s *story) takeover(d *schema.RunResumedData, when string) {
+func (s *Story) takeover(d *schema.RunResumedData, when string) {
 	for _, b := range s.calls {
-		if b.Detail != callRequested {
+		if b.Detail != CallRequested {
 			b.Open, b.lost, b.Detail = false, true, "no outcome: its executor was gone"
 		}
 	}
@@ -142,25 +167,25 @@ func (s *story) takeover(d *schema.RunResumedData, when string) {
 		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
 		s.turn = nil
 	}
-	if len(s.state.Takeovers) == 1 && s.handedIn() {
-		s.say(&beat{Kind: storyRun, What: "claimed", Detail: "by " + d.Executor, At: when})
+	if len(s.State.Takeovers) == 1 && s.handedIn() {
+		s.say(&Beat{Kind: KindRun, What: "claimed", Detail: "by " + d.Executor, At: when})
 		return
 	}
 	what, detail := "taken over", "by "+d.Executor+" ("+d.Reason+")"
 	if d.To != nil {
 		what, detail = "went back", "behind "+d.To.Place().String()+", by "+d.Executor
 	}
-	s.say(&beat{Kind: storyTakeover, What: what, Detail: detail, At: when})
+	s.say(&Beat{Kind: KindTakeover, What: what, Detail: detail, At: when})
 }
 
-func (s *story) end(d *schema.RunEndedData, when string, at time.Time) {
+func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
 	if s.turn != nil {
 		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
 		s.turn = nil
 	}
 	for _, b := range s.calls {
 		b.Open = false
-		if b.Detail == callRequested || b.Detail == callRunning {
+		if b.Detail == CallRequested || b.Detail == callRunning {
 			b.Detail = "no outcome: the run ended"
 		}
 	}
@@ -180,22 +205,22 @@ func (s *story) end(d *schema.RunEndedData, when string, at time.Time) {
 			detail = joined(why, detail)
 		}
 	}
-	if n := len(s.state.Head.Signals); n > 0 {
+	if n := len(s.State.Head.Signals); n > 0 {
 		detail = joined(detail, output.Plural(n, "signal")+" unread")
 	}
-	kind := storyRun
+	kind := KindRun
 	if d.Status == string(schema.StatusFailed) {
-		kind = storyError
+		kind = KindError
 	}
-	s.say(&beat{Kind: kind, What: d.Status, Detail: detail, At: when})
+	s.say(&Beat{Kind: kind, What: d.Status, Detail: detail, At: when})
 }
 
 // answered ends the model's call: by its own word, or from the begin of the turn, or from the event before.
-func (s *story) answered(d *schema.TurnAnsweredData, when string, at time.Time) {
+func (s *Story) answered(d *schema.TurnAnsweredData, when string, at time.Time) {
 	b := s.turn
 	if b == nil || b.Turn != d.Turn {
 		begun := s.latest
-		b = s.say(&beat{Kind: storyModel, Turn: d.Turn, What: "model", At: schema.FormatTime(begun)})
+		b = s.say(&Beat{Kind: KindModel, Turn: d.Turn, What: "model", At: schema.FormatTime(begun)})
 		if begun.IsZero() {
 			b.At = when
 		}
@@ -205,7 +230,7 @@ func (s *story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 	b.took(d.DurationMS, at)
 	for i, key := range keysOf(d) {
 		call := &d.Calls[i]
-		c := s.say(&beat{Kind: storyCall, Turn: d.Turn, What: call.Name, Detail: callRequested, At: when, Open: true})
+		c := s.say(&Beat{Kind: KindCall, Turn: d.Turn, What: call.Name, Detail: CallRequested, At: when, Open: true})
 		if call.Error != nil {
 			c.Open, c.Detail = false, "not run: "+encrypted.Field(call.Error.Message, d.Refs, fmt.Sprintf("/calls/%d/error/message", i))
 			continue
@@ -230,46 +255,46 @@ func keysOf(d *schema.TurnAnsweredData) []schema.CallKey {
 	return keys
 }
 
-func (s *story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
+func (s *Story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
 	if b := s.turn; b != nil && b.Turn == d.Turn {
 		b.Open, b.Detail = false, usageText(d.Usage)
 		b.took(0, at)
 	}
 	s.turn = nil
 	if d.Error != nil {
-		s.say(&beat{Kind: storyError, Turn: d.Turn, What: "turn ended", Detail: d.Error.Type + ": " + encrypted.Field(d.Error.Message, d.Refs, "/error/message"), At: when})
+		s.say(&Beat{Kind: KindError, Turn: d.Turn, What: "turn ended", Detail: d.Error.Type + ": " + encrypted.Field(d.Error.Message, d.Refs, "/error/message"), At: when})
 	}
 }
 
-func (s *story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
+func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
 	if b := s.calls[v.Call]; b != nil && !b.lost { // it begins now
 		b.At, b.Detail = when, callRunning
-		s.beats = append(slices.DeleteFunc(s.beats, func(other *beat) bool { return other == b }), b)
+		s.beats = append(slices.DeleteFunc(s.beats, func(other *Beat) bool { return other == b }), b)
 		return
 	}
-	s.calls[v.Call] = s.say(&beat{Kind: storyCall, Turn: cmp.Or(v.Call.Turn, turn), What: d.Name, Detail: callRunning, At: when, Open: true})
+	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: cmp.Or(v.Call.Turn, turn), What: d.Name, Detail: callRunning, At: when, Open: true})
 }
 
-func (s *story) closed(key schema.CallKey, detail string, duration int64, at time.Time) {
+func (s *Story) closed(key schema.CallKey, detail string, duration int64, at time.Time) {
 	b := s.calls[key]
 	if b == nil {
 		return
 	}
 	delete(s.calls, key)
 	if b.lost { // run again by the next executor, which need not have said so
-		b = s.say(&beat{Kind: storyCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(at.Add(-time.Duration(duration) * time.Millisecond))})
+		b = s.say(&Beat{Kind: KindCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(at.Add(-time.Duration(duration) * time.Millisecond))})
 	}
 	b.Open, b.Detail = false, detail
 	b.took(duration, at)
 }
 
-// callRequested is the detail of a call that no executor has begun, callRunning of one that runs.
-const callRequested, callRunning = "requested", "running"
+// CallRequested is the detail of a call that no executor has begun, callRunning of one that runs.
+const CallRequested, callRunning = "requested", "running"
 
 // submitted is what begins a run that was handed in, and waits for an executor to claim it.
 const submitted = "submitted"
 
-func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when string, at time.Time) {
+func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when string, at time.Time) {
 	for id, b := range s.waits {
 		if b.call == key.ToolCallID {
 			b.Open = false
@@ -278,14 +303,14 @@ func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 		}
 	}
 	name := key.ToolCallID
-	if call := s.state.Call(key); call != nil {
+	if call := s.State.Call(key); call != nil {
 		name = call.Name
 	}
 	by := ""
 	if d.By != "" {
 		by = " by " + d.By
 	}
-	b := s.say(&beat{Kind: storyCall, Turn: key.Turn, What: name, Detail: "was in doubt, settled as " + string(d.How) + by, At: when})
+	b := s.say(&Beat{Kind: KindCall, Turn: key.Turn, What: name, Detail: "was in doubt, settled as " + string(d.How) + by, At: when})
 	delete(s.calls, key)
 	if d.How == schema.SettledRerun {
 		b.Open = true
@@ -294,26 +319,26 @@ func (s *story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 }
 
 // openTool is the tool of the open call with an id, the latest of them.
-func (s *story) openTool(id string) (tool string) {
-	for i := range s.state.Head.OpenCalls {
-		if c := &s.state.Head.OpenCalls[i]; c.ToolCallID == id {
+func (s *Story) openTool(id string) (tool string) {
+	for i := range s.State.Head.OpenCalls {
+		if c := &s.State.Head.OpenCalls[i]; c.ToolCallID == id {
 			tool = c.Name
 		}
 	}
 	return tool
 }
 
-func (s *story) waiting(d *schema.RunWaitingData, turn int32, when string) {
+func (s *Story) waiting(d *schema.RunWaitingData, turn int32, when string) {
 	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: encrypted.Field(d.Message, d.Refs, "/message")}
 	tool := s.openTool(d.ToolCallID)
-	b := &beat{Kind: storyWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
+	b := &Beat{Kind: KindWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
 	if d.Reason == schema.WaitToolInDoubt {
 		b.Detail, b.call = "a person must settle "+cmp.Or(tool, d.ToolCallID), d.ToolCallID
 	}
 	s.waits[d.InterruptID] = s.say(b)
 }
 
-func (s *story) input(d *schema.RunInputData, at time.Time) {
+func (s *Story) input(d *schema.RunInputData, at time.Time) {
 	b := s.waits[d.InterruptID]
 	if b == nil {
 		return
@@ -329,17 +354,17 @@ func (s *story) input(d *schema.RunInputData, at time.Time) {
 }
 
 // note says what happens in no time.
-func (s *story) note(data schema.Data, turn int32, when string) {
-	b := &beat{Kind: storyNote, Turn: turn, At: when}
+func (s *Story) note(data schema.Data, turn int32, when string) {
+	b := &Beat{Kind: KindNote, Turn: turn, At: when}
 	switch d := data.(type) {
 	case *schema.PhaseStartedData:
 		b.What, b.Detail = "phase", d.Phase+" begins"
 	case *schema.PhaseCompletedData:
 		b.What, b.Detail = "phase", d.Phase+" is completed"
 	case *schema.LimitReachedData:
-		b.Kind, b.What, b.Detail = storyError, "limit", "reached "+limitText(d)
+		b.Kind, b.What, b.Detail = KindError, "limit", "reached "+limitText(d)
 	case *schema.ContextCompactedData:
-		b.What, b.Detail = "compacted", compactionText(d)
+		b.What, b.Detail = "compacted", CompactionText(d)
 	case *schema.HandoffOfferedData:
 		b.What, b.Detail = "hand-off", joined("offered", d.NextAgent)
 	case *schema.HandoffAcceptedData:
@@ -349,12 +374,12 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 	case *schema.HandoffClosedData:
 		b.What, b.Detail = "hand-off", "closed"
 	case *schema.ArtifactAddedData:
-		made := artifactOf(&schema.StateArtifact{ArtifactAddedData: *d})
-		b.What, b.Detail = "artifact", joined(cmp.Or(d.Name, d.ArtifactID), d.MediaType, made.sizeText(), made.wherePeople())
+		made := ArtifactOf(&schema.StateArtifact{ArtifactAddedData: *d})
+		b.What, b.Detail = "artifact", joined(cmp.Or(d.Name, d.ArtifactID), d.MediaType, made.SizeText(), made.WhereText())
 	case *schema.CheckpointMarkedData:
 		b.What, b.Detail = "mark", d.Name
 	case *schema.ErrorRaisedData:
-		b.Kind, b.What, b.Detail = storyError, "error", d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message")
+		b.Kind, b.What, b.Detail = KindError, "error", d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message")
 	case *schema.ToolDecidedData:
 		if d.Decision == schema.DecisionAllow {
 			return
@@ -375,9 +400,9 @@ func (s *story) note(data schema.Data, turn int32, when string) {
 }
 
 // took says how long something took that began before: by its own word, else up to a time.
-func (b *beat) took(said int64, at time.Time) {
+func (b *Beat) took(said int64, at time.Time) {
 	if said == 0 {
-		begun := instant(b.At)
+		begun := Instant(b.At)
 		if begun.IsZero() || at.Before(begun) {
 			return
 		}
@@ -391,7 +416,7 @@ func usageText(u *schema.Usage) string {
 	if u == nil || u.IsZero() {
 		return ""
 	}
-	return tokensText(*u)
+	return TokensText(*u)
 }
 
 // joined joins what is not empty.
@@ -399,8 +424,8 @@ func joined(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
-// span is a duration for people.
-func span(d time.Duration) string {
+// Span is a duration for people.
+func Span(d time.Duration) string {
 	switch {
 	case d < time.Second:
 		return fmt.Sprintf("%dms", d.Milliseconds())
@@ -412,4 +437,76 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%dh %02dm", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%dd %02dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// Barred reports whether the line has a bar: work has, waiting not.
+func (b *Beat) Barred() bool { return b.Kind == KindModel || b.Kind == KindCall }
+
+// limitText is a limit with what was reached of it.
+func limitText(d *schema.LimitReachedData) string {
+	switch {
+	case len(d.Value) > 0 && len(d.Maximum) > 0:
+		return fmt.Sprintf("%s: %s of %s", d.Limit, d.Value, d.Maximum)
+	case len(d.Value) > 0:
+		return fmt.Sprintf("%s: %s", d.Limit, d.Value)
+	case len(d.Maximum) > 0:
+		return fmt.Sprintf("%s: at most %s", d.Limit, d.Maximum)
+	}
+	return d.Limit
+}
+
+// CompactionText says what a compaction put a summary in place of.
+func CompactionText(d *schema.ContextCompactedData) string {
+	through, tokens := "", ""
+	if d.ThroughTurn > 0 {
+		through = fmt.Sprintf("turns through %d in a summary", d.ThroughTurn)
+	}
+	if d.TokensBefore > 0 {
+		tokens = fmt.Sprintf("%d tokens to %d", d.TokensBefore, d.TokensAfter)
+	}
+	return cmp.Or(output.Words(through, tokens), "the conversation goes on from a summary")
+}
+
+// TokensText shows what a run used.
+func TokensText(u schema.Usage) string {
+	if u.IsZero() {
+		return ""
+	}
+	t := fmt.Sprintf("%d in, %d out", u.InputTokens, u.OutputTokens)
+	if u.CacheReadInputTokens > 0 {
+		t += fmt.Sprintf(", %d from cache", u.CacheReadInputTokens)
+	}
+	return t
+}
+
+// Instant is a time of an event; text that is none counts as the oldest.
+func Instant(at string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// Tones of a line: what it is to the eye.
+const (
+	ToneBad   = "bad"
+	ToneWait  = "wait"
+	ToneModel = "model"
+	ToneCall  = "call"
+)
+
+// Tone of a line; empty for a plain one.
+func (b *Beat) Tone() string {
+	switch {
+	case b.Kind == KindError || strings.HasPrefix(b.Detail, "failed: "):
+		return ToneBad
+	case b.Kind == KindWait, b.Kind == KindTakeover, b.Open, b.Barred() && b.DurationMS == nil:
+		return ToneWait
+	case b.Kind == KindModel:
+		return ToneModel
+	case b.Kind == KindCall:
+		return ToneCall
+	}
+	return ""
 }

@@ -1,0 +1,163 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Asker sends requests to the service of a fleet.
+type Asker interface {
+	Ask(ctx context.Context, verb, run string, request, reply any) error
+}
+
+// stuckReaders is the number of runs that are read at the same time, to see why they stand still.
+const stuckReaders = 8
+
+// Found are reasons, oldest first, and what is not in the list.
+type Found struct {
+	Reasons []standstill.Reason `json:"stuck"`
+	// Incomplete: the daemon is still indexing the runs.
+	Incomplete bool `json:"incomplete,omitzero"`
+	// More counts the reasons that the limit left out.
+	More int `json:"more,omitzero"`
+	// Unread are runs that cannot be read, so that why they stand still is not known.
+	Unread []Unread `json:"unread,omitzero"`
+}
+
+// Unread is a run that the daemon cannot read, and what it says of that.
+type Unread struct {
+	Run string `json:"run"`
+	Why string `json:"why"`
+	Err error  `json:"-"`
+}
+
+// Cut keeps the oldest.
+func (s *Found) Cut(limit int) {
+	if more := len(s.Reasons) - limit; more > 0 {
+		s.Reasons, s.More = s.Reasons[:limit], more
+	}
+}
+
+// live are the statuses of runs that have not ended.
+var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
+
+// Gather reads the runs that stand still, as a list of them and their heads say. want says by a run's entry in the list whether its head is
+// read. With ended, calls of ended runs that a person must settle are found, too.
+func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
+	var suspects []schema.RunSummary
+	listed, seen := make(map[string]bool), make(map[string]bool)
+	parked := make(map[string]schema.ParkedRun)
+	lists := []schema.ListRequest{request}
+	lists[0].Status = live
+	if ended {
+		held := request
+		held.Status, held.Held = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
+		lists = append(lists, held)
+	}
+	for _, ask := range lists {
+		for {
+			ask.Limit = schema.MaxList
+			var page schema.ListReply
+			if err := cl.Ask(ctx, schema.VerbList, "", ask, &page); err != nil {
+				return found, err
+			}
+			found.Incomplete = found.Incomplete || page.Incomplete
+			for _, p := range page.Parked {
+				parked[p.Run] = p
+			}
+			for i := range page.Runs {
+				r := &page.Runs[i]
+				listed[r.Run] = true
+				if want(r) && !seen[r.Run] {
+					seen[r.Run] = true
+					suspects = append(suspects, *r)
+				}
+			}
+			if page.Next == "" {
+				break
+			}
+			ask.After = page.Next
+		}
+	}
+	details, failed := make([][]standstill.Reason, len(suspects)), make([]*schema.ServiceError, len(suspects))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(stuckReaders)
+	for i := range suspects {
+		group.Go(func() (err error) {
+			details[i], err = ReasonsOf(ctx, cl, suspects[i].Run)
+			if failed[i] = Broken(err); failed[i] != nil {
+				err = nil // it does not hide the others
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return found, err
+	}
+	for i, err := range failed {
+		if err != nil {
+			found.Unread = append(found.Unread, Unread{suspects[i].Run, err.Message, err})
+		}
+	}
+	found.Reasons = slices.Concat(details...)
+	for _, p := range parked {
+		if request.Agent == "" && len(request.Labels) == 0 || listed[p.Run] {
+			found.Reasons = append(found.Reasons, standstill.OfParked(fleet, &p))
+		}
+	}
+	slices.SortStableFunc(found.Reasons, func(a, b standstill.Reason) int {
+		return cmp.Or(story.Instant(a.Since).Compare(story.Instant(b.Since)), cmp.Compare(a.Run, b.Run))
+	})
+	return found, nil
+}
+
+// Suspicious reports whether a run may stand still.
+func Suspicious(r *schema.RunSummary) bool {
+	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
+}
+
+// Broken is the error of a run that the daemon cannot read; nil for none, and for an error that is not of one run.
+func Broken(err error) *schema.ServiceError {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok || service.Code != schema.CodeDamaged && service.Code != schema.CodeInternal {
+		return nil
+	}
+	return service
+}
+
+// MayNeedPerson reports whether a run may need a person: what only waits for an executor, and work that is overdue, do not.
+func MayNeedPerson(r *schema.RunSummary) bool {
+	return r.Status == schema.StatusWaiting || r.Waits > 0 || r.Held > 0 || r.Quarantined || r.Gapped
+}
+
+// ReasonsOf looks at a run. One that went on meanwhile has none, and one that is gone neither.
+func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, error) {
+	reply := new(schema.GetReply)
+	err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply)
+	if service, ok := errors.AsType[*schema.ServiceError](err); ok && (service.Code == schema.CodeNotFound || service.Code == schema.CodeErased) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return standstill.Of(&reply.Head, reply.Quarantined, reply.Overdue), nil
+}
+
+// Find is the same thing among the reasons of its run as it is now; nil when the run does not need it any more.
+func Find(t *standstill.Reason, now []standstill.Reason) *standstill.Reason {
+	i := slices.IndexFunc(now, func(r standstill.Reason) bool {
+		return r.Kind == t.Kind && r.InterruptID == t.InterruptID && r.Key() == t.Key()
+	})
+	if i < 0 {
+		return nil
+	}
+	return &now[i]
+}

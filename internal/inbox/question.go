@@ -1,0 +1,204 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Question is what a run waits for, with the words and the schema of the one who asks.
+type Question struct {
+	schema.OpenInterrupt
+	// Tool and Arguments of the call that it is about, what it changes, and the key under which to look for that.
+	Tool           string         `json:"tool,omitzero"`
+	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	SideEffect     string         `json:"side_effect,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
+	// Encrypted has the key of each of these fields that is encrypted, by its name.
+	Encrypted map[string]string `json:"encrypted,omitzero"`
+	// SchemaErr says why the schema cannot be read.
+	SchemaErr error `json:"-"`
+}
+
+// noteKey notes the key of a field, if it has one.
+func (q *Question) noteKey(field string, refs []schema.Ref, path string) bool {
+	key := encrypted.KeyOf(refs, path)
+	if key == "" {
+		return false
+	}
+	if q.Encrypted == nil {
+		q.Encrypted = map[string]string{}
+	}
+	q.Encrypted[field] = key
+	return true
+}
+
+// Blobs has what is too large for an event.
+type Blobs interface {
+	Blob(ctx context.Context, dataref string) ([]byte, error)
+}
+
+// Asked completes what a run waits for from its content.
+func Asked(ctx context.Context, fleet Blobs, s *schema.State, w *schema.OpenInterrupt) Question {
+	q := Question{OpenInterrupt: *w}
+	for i := range slices.Backward(s.Waits) {
+		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
+			q.Message, q.ResponseSchema = d.Message, d.ResponseSchema
+			q.noteKey(FieldMessage, d.Refs, "/message")
+			for _, r := range d.Refs {
+				if r.Path != "/response_schema" || q.noteKey(FieldSchema, d.Refs, r.Path) {
+					continue
+				}
+				q.ResponseSchema, q.SchemaErr = fleet.Blob(ctx, r.DataRef)
+			}
+			break
+		}
+	}
+	if w.ToolCallID != "" {
+		if call := s.Call(w.CallKey()); call != nil {
+			q.Tool, q.Arguments, q.SideEffect, q.IdempotencyKey = call.Name, call.Arguments, call.SideEffect, call.IdempotencyKey
+			if q.IdempotencyKey == "" {
+				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
+			}
+			q.noteKey(FieldArguments, call.Refs, "/arguments")
+		}
+	}
+	return q
+}
+
+// Fields of a question that an executor may encrypt.
+const (
+	FieldMessage   = "message"
+	FieldArguments = "arguments"
+	FieldSchema    = "response_schema"
+)
+
+// Problems are the places of an answer that its schema does not allow.
+func Problems(e *schema.ServiceError) string {
+	var problems []publisher.InvalidPlace
+	if json.Unmarshal(e.Details, &problems) != nil {
+		return ""
+	}
+	list := make([]string, len(problems))
+	for i, p := range problems {
+		list[i] = p.Problem
+		if p.Path != "" {
+			list[i] = "at " + p.Path + ": " + p.Problem
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// Decision answers an approval as the SDK's schema of approvals asks.
+func Decision(allow bool, reason string) (jsontext.Value, error) {
+	d := struct {
+		Decision string `json:"decision"`
+		Reason   string `json:"reason,omitzero"`
+	}{"allow", reason}
+	if !allow {
+		d.Decision = "deny"
+	}
+	return json.Marshal(d)
+}
+
+// HowEnded says why a thing needs nobody any more: who answered or settled it, as far as the record tells.
+func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (string, error) {
+	what := "it is needed no more"
+	keys, err := from.Keys(ctx)
+	if err != nil {
+		return what, err
+	}
+	head := schema.NewHead(from.Name(), t.Run)
+	err = from.Events(ctx, t.Run, func(rec schema.Record) error {
+		if v := head.Apply(keys, &rec); v.Kind == schema.Applied {
+			what = endedBy(t, &v, what)
+		}
+		return nil
+	})
+	return what, err
+}
+
+// endedBy is how an event ended what a thing is about; was is how an earlier one did.
+func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
+	switch d := v.Data.(type) {
+	case *schema.RunInputData:
+		if t.Kind != standstill.Waiting || d.InterruptID != t.InterruptID {
+			return was
+		}
+		what := "answered"
+		if d.Status == schema.InputCancelled || d.Status == schema.InputExpired {
+			what = d.Status
+		}
+		what += " meanwhile by " + output.ByText(d.By, d.Claimed)
+		if len(d.Payload) > 0 {
+			what += ": " + string(d.Payload)
+		}
+		return what
+	case *schema.ToolSettledData:
+		if t.ToolCallID == "" || v.Call != t.Key() {
+			return was
+		}
+		return fmt.Sprintf("settled meanwhile as %s by %s", d.How, output.ByText(d.By, d.Claimed))
+	case *schema.RunEndedData:
+		if t.Kind != standstill.Held {
+			return "the run has ended meanwhile: " + d.Status
+		}
+	}
+	return was
+}
+
+// Commands are what a person runs about it.
+func Commands(p prompt.Prompt, r *standstill.Reason) []string {
+	switch r.Kind {
+	case standstill.Waiting:
+		command := AnswerCommand(p, r.Run, r.Wait)
+		if r.Wait.Reason == schema.WaitToolApproval {
+			return []string{command + " --allow", command + " --deny"}
+		}
+		return []string{command + " --text TEXT", command + " --json-value JSON"}
+	case standstill.Held:
+		command := SettleCommand(p, r.Head, r.Key()) + " --how "
+		list := []string{command + "decided --result JSON", command + "abandoned"}
+		if !r.Status.Terminal() {
+			list = slices.Insert(list, 1, command+"rerun")
+		}
+		return list
+	case standstill.Quarantined:
+		return []string{p.Command("runs show " + r.Run), p.Command("release " + r.Run)}
+	case standstill.Parked:
+		return []string{p.Command("verify " + r.Run), p.Command("retry " + r.Run)}
+	}
+	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
+}
+
+// AnswerCommand is the command that answers what a run waits for, but for the answer. It names the question that is shown beside it: pasted
+// later, it answers no other one.
+func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string {
+	command := "input " + run + " " + schema.ShellWord(w.InterruptID)
+	if w.Position.ID != "" {
+		command += " --event " + schema.ShellWord(w.Position.ID)
+	}
+	return p.Command(command)
+}
+
+// SettleCommand is the command that settles a call, but for how. It says up to where the run was read, so that it settles no later attempt.
+func SettleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
+	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
+	if h.Position.ID != "" {
+		command += " --seen " + schema.ShellWord(h.Position.ID)
+	}
+	return p.Command(command)
+}

@@ -1,0 +1,144 @@
+package story
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Places of an artifact's content, as JSON has them.
+const (
+	placeEvent     = "event"
+	placeStore     = "object_store"
+	PlaceLink      = "link"
+	placeEncrypted = "encrypted"
+	placeNowhere   = "nowhere"
+)
+
+// Artifact is an artifact in a list.
+type Artifact struct {
+	ArtifactID string `json:"artifact_id"`
+	Name       string `json:"name,omitzero"`
+	MediaType  string `json:"media_type,omitzero"`
+	// Size in bytes: what the executor said, else that of the content as it is stored.
+	Size   int64  `json:"size,omitzero"`
+	Digest string `json:"digest,omitzero"`
+	Turn   int32  `json:"turn,omitzero"`
+	Time   string `json:"time,omitzero"`
+	// Where the content is: event, object_store, link, encrypted or nowhere.
+	Where string `json:"where"`
+	URI   string `json:"uri,omitzero"`
+	// KeyID names the key of an encrypted content.
+	KeyID string `json:"key_id,omitzero"`
+	// File that the content is in; empty without --fetch, and for one that was not written.
+	File string `json:"file,omitzero"`
+	// Checked: the content has the digest. One without a digest is as it was stored.
+	Checked bool `json:"checked,omitzero"`
+	// Problem is why the content was not written.
+	Problem string `json:"problem,omitzero"`
+	// Content in the event, or DataRef of the content in the object store.
+	Content jsontext.Value `json:"-"`
+	DataRef string         `json:"-"`
+	Err     error          `json:"-"`
+}
+
+// ArtifactOf says where the content of an artifact is.
+func ArtifactOf(s *schema.StateArtifact) *Artifact {
+	a := &Artifact{
+		ArtifactID: s.ArtifactID, Name: s.Name, MediaType: s.MediaType, Size: s.Size, Digest: s.Digest, Turn: s.Turn, Time: s.Time, URI: s.URI, Where: placeNowhere,
+	}
+	stored := schema.Ref{}
+	if i := slices.IndexFunc(s.Refs, func(r schema.Ref) bool { return r.Path == "/content" }); i >= 0 {
+		stored = s.Refs[i]
+	}
+	_, _, notOurs := schema.ParseDataRef(s.URI)
+	switch {
+	case stored.KeyID != "":
+		a.Where, a.KeyID = placeEncrypted, stored.KeyID
+	case len(s.Content) > 0:
+		a.Where, a.Content = placeEvent, s.Content
+		a.Size = cmp.Or(a.Size, int64(len(Contents(s.Content)[0])))
+	case stored.DataRef != "":
+		a.Where, a.DataRef = placeStore, stored.DataRef
+		a.Size = cmp.Or(a.Size, stored.Size)
+	case notOurs == nil:
+		a.Where, a.DataRef = placeStore, s.URI
+	case s.URI != "":
+		a.Where = PlaceLink
+	}
+	return a
+}
+
+// Contents are the bytes that a value may stand for, the first of them where no digest decides: a text itself or what it is the base64 of,
+// and the JSON of any value.
+func Contents(v jsontext.Value) [][]byte {
+	var text string
+	if v.Kind() != '"' || json.Unmarshal(v, &text) != nil {
+		return [][]byte{v}
+	}
+	list := [][]byte{[]byte(text)}
+	if decoded, err := base64.StdEncoding.DecodeString(text); err == nil {
+		list = append(list, decoded)
+	}
+	return append(list, v)
+}
+
+var (
+	errDigest = errors.New("its content has another digest")
+	errForm   = errors.New("its digest is not sha256- and 64 hex digits")
+)
+
+// CheckedContent is the content with the digest; without a digest it is as it was stored.
+func (f *Artifact) CheckedContent(v jsontext.Value) ([]byte, error) {
+	list := Contents(v)
+	if f.Digest == "" {
+		return list[0], nil
+	}
+	digits, _ := strings.CutPrefix(f.Digest, "sha256-")
+	want, err := hex.DecodeString(digits)
+	if err != nil || len(want) != sha256.Size || digits == f.Digest {
+		return nil, errForm
+	}
+	for _, content := range list {
+		if sum := sha256.Sum256(content); bytes.Equal(sum[:], want) {
+			f.Checked = true
+			return content, nil
+		}
+	}
+	return nil, errDigest
+}
+
+// WhereText is where the content is, for people.
+func (f *Artifact) WhereText() string {
+	switch f.Where {
+	case placeEvent:
+		return "in the run"
+	case placeStore:
+		return "object store"
+	case PlaceLink:
+		return "link: " + f.URI
+	case placeEncrypted:
+		return encrypted.Text(f.KeyID)
+	}
+	return "only its name is recorded"
+}
+
+// SizeText is the size for people.
+func (f *Artifact) SizeText() string {
+	if f.Size == 0 {
+		return ""
+	}
+	return output.Bytes(f.Size)
+}

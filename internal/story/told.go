@@ -1,0 +1,122 @@
+package story
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Told is a story, summed up.
+type Told struct {
+	Run    string        `json:"run"`
+	Agent  string        `json:"agent,omitzero"`
+	Status schema.Status `json:"status"`
+	// DurationMS is from the run's start to its last event.
+	DurationMS int64        `json:"duration_ms"`
+	Usage      schema.Usage `json:"usage,omitzero"`
+	Turns      int64        `json:"turns"`
+	Calls      int64        `json:"tool_calls"`
+	Takeovers  int          `json:"takeovers"`
+	// Model, ModelTier and Provider as the run's start named them.
+	Model     string `json:"model,omitzero"`
+	ModelTier string `json:"model_tier,omitzero"`
+	Provider  string `json:"provider,omitzero"`
+	// Decisions about calls, compactions and artifacts are counted. Limits are those that were reached.
+	Decisions   Decisions                 `json:"decisions,omitzero"`
+	Compactions int64                     `json:"compactions,omitzero"`
+	Artifacts   int64                     `json:"artifacts,omitzero"`
+	Limits      []schema.LimitReachedData `json:"limits,omitzero"`
+	// WaitedMS is how long it waited, one wait after the other.
+	WaitedMS int64 `json:"waited_ms"`
+	// Signals are those that are not consumed.
+	Signals []schema.OpenSignal `json:"signals,omitzero"`
+	Story   []*Beat             `json:"story"`
+	// Omitted counts the lines that --turns left out.
+	Omitted int `json:"omitted,omitzero"`
+}
+
+// Tell sums the story up, and keeps the last turns of it.
+func (s *Story) Tell(turns int, now time.Time) *Told {
+	h := &s.State.Head
+	t := &Told{
+		Run: h.Run, Agent: h.Agent, Status: h.Status, Usage: h.Usage, Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls,
+		Takeovers: len(s.State.Takeovers), Signals: h.Signals, Story: s.beats,
+		Decisions: decisionsOf(s.State), Compactions: h.Counts.Compactions, Artifacts: h.Counts.Artifacts, Limits: s.State.Limits,
+	}
+	if d := s.State.Started; d != nil {
+		t.Model, t.ModelTier, t.Provider = d.Model, d.ModelTier, d.Provider
+	}
+	if s.handedIn() && t.Takeovers > 0 {
+		t.Takeovers-- // the first is the claim of a run that no executor had
+	}
+	last := Instant(h.UpdatedAt)
+	if !h.Status.Terminal() {
+		last = now
+	}
+	if begun := Instant(h.StartedAt); !begun.IsZero() && last.After(begun) {
+		t.DurationMS = last.Sub(begun).Milliseconds()
+	}
+	for _, b := range s.beats {
+		if begun := Instant(b.At); b.Open && b.Detail != CallRequested && !begun.IsZero() && now.After(begun) {
+			took := now.Sub(begun).Milliseconds()
+			b.DurationMS = &took
+		}
+		if b.Kind == KindWait && b.DurationMS != nil {
+			t.WaitedMS += *b.DurationMS
+		}
+	}
+	if first := h.Turn - int32(turns) + 1; turns > 0 && first > 1 { //nolint:gosec // a number of lines
+		at := slices.IndexFunc(s.beats, func(b *Beat) bool { return b.Turn >= first })
+		if at > 0 {
+			t.Story, t.Omitted = s.beats[at:], at
+		}
+	}
+	return t
+}
+
+// ModelText is the model that a run began with.
+func (t *Told) ModelText() string {
+	tier := ""
+	if t.ModelTier != "" {
+		tier = "tier " + t.ModelTier
+	}
+	return output.Words(t.Model, tier, t.Provider)
+}
+
+// Decisions counts the decisions about a run's calls.
+type Decisions struct {
+	Allowed int `json:"allowed,omitzero"`
+	Asked   int `json:"asked,omitzero"`
+	Denied  int `json:"denied,omitzero"`
+}
+
+func decisionsOf(s *schema.State) (n Decisions) {
+	for i := range s.Decisions {
+		switch s.Decisions[i].Decision {
+		case schema.DecisionAllow:
+			n.Allowed++
+		case schema.DecisionAsk:
+			n.Asked++
+		case schema.DecisionDeny:
+			n.Denied++
+		}
+	}
+	return n
+}
+
+// Text says it for people.
+func (n Decisions) Text() string {
+	var list []string
+	for _, d := range []struct {
+		count int
+		what  string
+	}{{n.Allowed, "allowed"}, {n.Asked, "asked a person"}, {n.Denied, "denied"}} {
+		if d.count > 0 {
+			list = append(list, fmt.Sprint(d.count, " ", d.what))
+		}
+	}
+	return output.Words(list...)
+}
