@@ -20,6 +20,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -460,11 +461,11 @@ func (j *Judged) doubt(e *schema.Event) string {
 	case j.refused != "":
 		return "refused: " + j.refused
 	case j.unsigned:
-		return "not signed: " + gist(e)
+		return "not signed: " + story.Gist(e)
 	case j.duplicate:
-		return "sent again, counts once: " + gist(e)
+		return "sent again, counts once: " + story.Gist(e)
 	case j.leftBehind:
-		return "left behind: " + gist(e)
+		return "left behind: " + story.Gist(e)
 	}
 	return ""
 }
@@ -576,8 +577,8 @@ func (c Cmd) Print(a *base.App, stream schema.StreamSequence, e *schema.Event, d
 		_, err := fmt.Fprintln(a.Stdout, head+output.Printable(doubt))
 		return err
 	}
-	said, room := output.Printable(gist(e)), output.MostOf(a.Stdout)-width
-	if by := output.Printable(sender(e)); by != "" {
+	said, room := output.Printable(story.Gist(e)), output.MostOf(a.Stdout)-width
+	if by := output.Printable(story.Sender(e)); by != "" {
 		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
 		said, room = output.Words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -61,7 +62,7 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, answer)
 	}
-	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", output.ByLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
+	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", output.ByLabel(answer.By), answer.By, "status", story.HeadStatus(h, reply.Quarantined),
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
@@ -167,7 +168,7 @@ func (c ReleaseCmd) print(a *base.App, before *schema.GetReply, answer released)
 	if answer.Stalled > 0 {
 		claims = fmt.Sprintf("%d without progress %s forgotten", answer.Stalled, output.InNumber(answer.Stalled, "is", "are"))
 	}
-	if err := output.Fields(a.Stdout, "released", what, "was", headStatus(&before.Head, before.Quarantined), "epoch", output.Number(answer.Epoch), "claims", claims,
+	if err := output.Fields(a.Stdout, "released", what, "was", story.HeadStatus(&before.Head, before.Quarantined), "epoch", output.Number(answer.Epoch), "claims", claims,
 		"in doubt", output.Number(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.Quiet {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -98,7 +99,7 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 	for i, m := range s.Messages {
 		content := encrypted.Value(m.Message, m.Refs)
 		content.Role = ""
-		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, events.MessagesText([]schema.Message{content})}
+		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, story.MessagesText([]schema.Message{content})}
 	}
 	if err := output.Table(a.Stdout, []output.Column{
 		{Title: "message", Right: true}, {Title: "turn", Right: true}, {Title: "role"}, {Title: "content", Shrinks: true},

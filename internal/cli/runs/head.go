@@ -12,61 +12,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// summaryStatus is a run's status in a list, with what must not be overlooked.
-func summaryStatus(r *schema.RunSummary) string {
-	t := waitingText(r.Status, r.Waits)
-	if r.Quarantined {
-		t += ", quarantined"
-	}
-	if r.Overdue > 0 {
-		t += ", overdue"
-	}
-	if r.Held > r.InDoubt {
-		return t + damageText(r.Gapped, 0) + fmt.Sprintf(", %d held", r.Held)
-	}
-	return t + damageText(r.Gapped, r.InDoubt)
-}
-
-// headStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
-func headStatus(h *schema.Head, quarantined bool) string {
-	t := waitingText(h.Status, len(h.Interrupts))
-	if standstill.NeverBegun(h) {
-		t += ", waits for its first executor"
-	}
-	if h.Unattended != "" {
-		t += fmt.Sprintf(", no executor (%s)", h.Unattended)
-	}
-	if h.CancelRequested && !h.Status.Terminal() {
-		t += ", cancel requested"
-	}
-	if quarantined {
-		t += ", quarantined"
-	}
-	return t + damageText(!h.Complete(), len(h.InDoubt()))
-}
-
-// waitingText is the status, with the number of things waited for where it says more than the status.
-func waitingText(s schema.Status, waits int) string {
-	switch {
-	case s == schema.StatusWaiting && waits > 1:
-		return fmt.Sprintf("%s for %d", s, waits)
-	case s != schema.StatusWaiting && waits > 0:
-		return fmt.Sprintf("%s, %d unanswered", s, waits)
-	}
-	return string(s)
-}
-
-func damageText(gapped bool, inDoubt int) string {
-	t := ""
-	if gapped {
-		t = ", gapped"
-	}
-	if inDoubt > 0 {
-		t += fmt.Sprintf(", %d in doubt", inDoubt)
-	}
-	return t
-}
-
 // printHead shows where a run stands: its calls that are open, what it waits for, and its hand-offs. more are further pairs
 // of name and value. Whether the run is quarantined is for the daemon to say, which knows the fleet's number of claims.
 func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) error {
@@ -90,9 +35,9 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 	fields := []string{
 		"run", h.Run, "agent", h.Agent, "model tier", h.ModelTier, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),
-		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
+		"status", story.HeadStatus(h, quarantined), "claims", story.ClaimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", output.Number(h.Epoch), "sequence", output.Number(h.Sequence), "turn", turnText(h), "phase", h.Phase,
-		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
+		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", story.LabelsText(h.Labels),
 		"counts", counts, "made", madeText(h.Counts), "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", story.TokensText(h.Usage), "last error", lastError,
 		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
@@ -167,17 +112,6 @@ func continuesText(h *schema.Head) string {
 		return fmt.Sprintf("%s at %s, as a fork", h.Base.Run, h.Base.Point)
 	}
 	return h.ResumedFrom
-}
-
-// claimsText says what keeps a run from being claimed, or soon will.
-func claimsText(h *schema.Head, quarantined bool) string {
-	switch {
-	case quarantined:
-		return fmt.Sprintf("%d in a row made no progress: no executor is given the run any more", h.Stalled)
-	case h.Stalled > 0 && !h.Status.Terminal():
-		return fmt.Sprintf("%d since its last progress", h.Stalled)
-	}
-	return ""
 }
 
 // endedBy says whether a completed run ended as its completion contract asks.
@@ -318,15 +252,6 @@ func withoutEmpty(columns []output.Column, rows [][]string) ([]output.Column, []
 		}
 	}
 	return columns, rows
-}
-
-func labelsText(labels map[string]string) string {
-	list := make([]string, 0, len(labels))
-	for k, v := range labels {
-		list = append(list, k+"="+v)
-	}
-	slices.Sort(list)
-	return strings.Join(list, " ")
 }
 
 // rejectedText names what was not accepted; empty when all was.

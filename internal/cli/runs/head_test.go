@@ -14,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/inbox"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -28,7 +29,7 @@ func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
 		"orphaned, quarantined":                {Status: schema.StatusOrphaned, Quarantined: true},
 		"interrupted, quarantined, 2 in doubt": {Status: schema.StatusInterrupted, Quarantined: true, InDoubt: 2},
 	} {
-		require.Equal(t, want, summaryStatus(&r))
+		require.Equal(t, want, story.SummaryStatus(&r))
 	}
 }
 
@@ -46,7 +47,7 @@ func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
 
 		"interrupted, waits for its first executor": {Status: schema.StatusInterrupted, Epoch: 1, Counts: schema.Counts{Events: 2}},
 	} {
-		require.Equal(t, want, headStatus(&h, h.Quarantined(0)))
+		require.Equal(t, want, story.HeadStatus(&h, h.Quarantined(0)))
 	}
 }
 

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -71,11 +71,11 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	}
 	at := p.From
 	if err := output.Fields(a.Stdout,
-		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", headStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
+		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", story.HeadStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
 		"goes on from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, output.Ago(at.Time, a.Now())),
 		"position", output.Position(at.Position), "new epoch", output.Number(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
-		"reused", reusedText(p), "not reused", notReusedText(p), "saved", savedText(&p.Saved),
+		"reused", story.ReusedText(p), "not reused", story.NotReusedText(p), "saved", story.SavedText(&p.Saved),
 		"signals", signalsText(h),
 	); err != nil {
 		return err
@@ -98,68 +98,6 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 		return err
 	}
 	return printCommands(a, h, p)
-}
-
-// reusedText counts the calls that do not run again.
-func reusedText(p *schema.Plan) string {
-	if len(p.Reused) == 0 {
-		return "no call"
-	}
-	failed := 0
-	for i := range p.Reused {
-		if p.Reused[i].Outcome == schema.OutcomeFailed {
-			failed++
-		}
-	}
-	t := output.Plural(len(p.Reused), "call") + ", by recorded outcome"
-	if failed > 0 {
-		t += fmt.Sprintf("; %d of them failed", failed)
-	}
-	return t
-}
-
-// notReusedText counts what becomes of the others.
-func notReusedText(p *schema.Plan) string {
-	var list []string
-	for _, action := range []schema.CallAction{
-		schema.CallMake, schema.CallRerun, schema.CallAdopt, schema.CallVerify, schema.CallHold, schema.CallWait, schema.CallDeny,
-	} {
-		n := 0
-		for i := range p.Calls {
-			if p.Calls[i].Action == action {
-				n++
-			}
-		}
-		if n > 0 {
-			list = append(list, fmt.Sprintf("%d %s", n, action))
-		}
-	}
-	if len(list) == 0 {
-		return "no call"
-	}
-	return strings.Join(list, ", ")
-}
-
-// savedText is what starting over would cost again.
-func savedText(s *schema.Saved) string {
-	if s.Turns == 0 && s.Calls == 0 {
-		return "nothing yet"
-	}
-	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
-	var list []string
-	if s.Turns > 0 {
-		list = append(list, output.Plural(s.Turns, "model answer"))
-	}
-	if s.Calls > 0 {
-		list = append(list, output.Plural(s.Calls, "call"))
-	}
-	if s.Tokens > 0 {
-		list = append(list, fmt.Sprintf("%s (%d in, %d out)", output.Plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
-	}
-	if s.DurationMS > 0 {
-		list = append(list, fmt.Sprintf("%s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS)))
-	}
-	return strings.Join(list, ", ")
 }
 
 // printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.

@@ -13,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -246,7 +247,7 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	for i, r := range runs {
 		ended = ended || contractText(&r) != ""
 		rows[i] = []string{
-			r.Run, r.Agent, r.Executor, summaryStatus(&r), output.Number(r.Epoch), output.Number(r.Turn), output.Number(r.ToolCalls),
+			r.Run, r.Agent, r.Executor, story.SummaryStatus(&r), output.Number(r.Epoch), output.Number(r.Turn), output.Number(r.ToolCalls),
 			output.Number(r.OpenCalls), output.Number(r.Events), contractText(&r), output.Ago(r.UpdatedAt, now),
 		}
 	}

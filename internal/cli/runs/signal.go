@@ -13,6 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -82,7 +83,7 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		return output.Document(a.Stdout, answer)
 	}
 	if err := output.Fields(a.Stdout, output.PastLabel("sent", answer.Already), c.Name+" to run "+c.Run_, "id", answer.SignalID, "payload", string(payload),
-		output.ByLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined), "signals", signalsText(h),
+		output.ByLabel(answer.By), answer.By, "status", story.HeadStatus(h, reply.Quarantined), "signals", signalsText(h),
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}

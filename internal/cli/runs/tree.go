@@ -12,6 +12,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -198,7 +199,7 @@ func (t *tree) read(ctx context.Context, run string) (*treeNode, error) {
 	n.Agent, n.Executor, n.Status, n.Epoch, n.Turn = h.Agent, h.Executor, h.Status, h.Epoch, h.Turn
 	n.Waits, n.InDoubt, n.Handoffs = len(h.Interrupts), len(h.InDoubt()), h.Handoffs
 	n.Parent, n.ResumedFrom, n.Handoff = h.Parent, h.ResumedFrom, h.Handoff
-	n.status = headStatus(h, reply.Quarantined)
+	n.status = story.HeadStatus(h, reply.Quarantined)
 	return n, nil
 }
 

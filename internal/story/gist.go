@@ -1,4 +1,4 @@
-package events
+package story
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sender says whose decision a control event is, short and with the claimed name. Other events have none; neither have marks, which
+// Sender says whose decision a control event is, short and with the claimed name. Other events have none; neither have marks, which
 // executors write, too.
-func sender(e *schema.Event) string {
+func Sender(e *schema.Event) string {
 	data, err := schema.ParseData(e)
 	if err != nil {
 		return ""
@@ -35,8 +35,8 @@ func shortBy(by string) string {
 	return by
 }
 
-// gist says in a few words what an event is about, without its sender; what it does not know is shown as it is.
-func gist(e *schema.Event) string {
+// Gist says in a few words what an event is about, without its sender; what it does not know is shown as it is.
+func Gist(e *schema.Event) string {
 	if schema.ErasedMark(e) {
 		return "the run was removed, and its id is not used again"
 	}
