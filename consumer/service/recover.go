@@ -46,6 +46,11 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			return nil, err
 		}
 		again, refusal := w.judge(r, req)
+		if rewound && !again && refusal == nil {
+			// This request opened its epoch already. A second rewind would fence the executor that came behind it, and leave its work behind.
+			refusal = schema.Fail(schema.CodeConflict, "Look at the run, then ask again with a request_id of its own: "+hintRun,
+				"run %s was rewound, and another takeover came right behind: executor %s has it in epoch %d", r.Run, r.Head.Executor, r.Head.Epoch)
+		}
 		if again || refusal != nil {
 			now, err := w.routing.reader.Current(ctx, r)
 			switch {

@@ -3,10 +3,16 @@ package service_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -66,6 +72,41 @@ func TestRewind_AskedAgain_IsTheSameTakeover(t *testing.T) {
 	require.Equal(t, first, again)
 	e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-1", RequestID: "q-turn-3"})
 	require.Equal(t, schema.CodeConflict, e.Code, "the request id stands for a rewind")
+}
+
+// A rewind reads the run once more behind its own event. A takeover that came in between has the run, and its work stays.
+func TestRewind_AnotherTakeoverRightBehind_IsRefusedAndRewindsOnce(t *testing.T) {
+	t.Parallel()
+	w, _ := pointWorld(t, func(*serviceWorld, *writer) {})
+	w.stop()
+	nc := w.Server.Conn(t)
+	var svc *service.Service
+	var between atomic.Bool
+	other := make(chan error, 1)
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+		if svc.Stats().Takeovers.Load() != 1 || !between.CompareAndSwap(false, true) {
+			natstest.Forward(nc, m, subject)
+			return
+		}
+		go func() {
+			_, err := w.ask(schema.VerbRecover, "run-1", takeover("executor-2", "q-other"))
+			other <- err
+			natstest.Forward(nc, m, subject)
+		}()
+	})
+	svc, err := newService(t, service.Config{Fleet: "default", Name: "service-1"}, js, []*kvstore.Shard{w.openOn(js, "service-1")}, time.Now)
+	require.NoError(t, err)
+	w.svc, w.stop = svc, w.start(svc)
+	e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{
+		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q", At: "turn:3", View: schema.ViewHead,
+	})
+	require.NoError(t, <-other)
+	require.Equal(t, schema.CodeConflict, e.Code)
+	require.Contains(t, e.Message, "another takeover came right behind: executor executor-2 has it in epoch 3")
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, "executor-2", got.Head.Executor)
+	require.Equal(t, schema.Epoch(3), got.Head.Epoch)
+	require.Len(t, got.Head.Superseded, 1)
 }
 
 func TestRewind_RunThatHasEnded_GoesOn(t *testing.T) {
