@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// MaxRewinds bounds the ranges of a run's log that rewinds left behind.
+// MaxRewinds bounds the ranges that rewinds left behind in front of the record that a run goes on behind.
 const MaxRewinds = 64
 
 // Superseded is a range of a run's records that a rewind left behind: they stay in the log, and their content is not part of the state.
@@ -36,7 +36,14 @@ func RewindTo(point Point, head *Head, later *Later) (*Base, error) {
 	if n := len(b.Head.Signals); n > MaxSignals {
 		return nil, fmt.Errorf("%d signals would be open behind record %d, at most %d can be: go on behind a later record", n, head.Records, MaxSignals)
 	}
+	if len(b.Head.Superseded) >= MaxRewinds {
+		return nil, tooManyRanges(head.Records)
+	}
 	return b, nil
+}
+
+func tooManyRanges(record int64) error {
+	return fmt.Errorf("rewinds left %d ranges behind in front of record %d, the most there can be: go on behind an earlier record, or fork the run", MaxRewinds, record)
 }
 
 // mayRewind checks a rewind against the fold.
@@ -47,7 +54,7 @@ func (h *Head) mayRewind(to *Base) Verdict {
 	case to.Records > h.Records || to.Head.Records != to.Records:
 		return rejected(ReasonStaleTakeover, "a rewind to record %d, the run has %d", to.Records, h.Records)
 	case len(to.Head.Superseded) >= MaxRewinds:
-		return rejected(ReasonTooMany, "the run was rewound %d times already", MaxRewinds)
+		return rejected(ReasonTooMany, "%s", tooManyRanges(to.Records))
 	}
 	end := int64(0)
 	for _, r := range to.Head.Superseded {

@@ -280,6 +280,21 @@ func TestRewindTo_MoreSignalsThanCanBeOpen_IsRefused(t *testing.T) {
 	require.Len(t, r.head.Signals, schema.MaxSignals)
 }
 
+// A rewind that the fold would refuse is not written: stored and refused, it would fence the executor and open no epoch.
+func TestRewindTo_MostRangesInFrontOfTheRecord_IsRefused(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	for range schema.MaxRewinds {
+		r.rewind(len(r.log))
+	}
+	require.Len(t, r.head.Superseded, schema.MaxRewinds)
+	later := schema.NewLater(&r.head)
+	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(len(r.log))}, &r.head, later)
+	require.ErrorContains(t, err, "rewinds left 64 ranges behind in front of record 65, the most there can be: go on behind an earlier record")
+	r.rewind(2)
+	require.Len(t, r.head.Superseded, 2, "the ranges behind the point are left behind themselves")
+}
+
 // A signal's id may be used again once the signal is consumed. A rewind may then open two signals of one id: the id means the older one.
 func TestRewindTo_SignalIDUsedAgain_EachIsConsumedOnce(t *testing.T) {
 	for name, consume := range map[string]func(r *testRun, turn int32){

@@ -101,7 +101,7 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 	}
 	base, err := schema.RewindTo(p, &m.Head, m.later)
 	if err != nil {
-		return nil, schema.Fail(schema.CodeConflict, "Name a later point.", "run %s: %s", r.Run, err)
+		return nil, schema.Fail(schema.CodeConflict, "Name another point.", "run %s: %s", r.Run, err)
 	}
 	return base, nil
 }

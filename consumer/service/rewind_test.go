@@ -137,3 +137,21 @@ func TestRewind_NoSuchPlace_IsRefusedAndWritesNothing(t *testing.T) {
 	reply, _ := w.get("run-1", schema.ViewHead)
 	require.Equal(t, w.model(x), reply.Head)
 }
+
+// The refusal comes before the takeover is written, so the executor of the run goes on.
+func TestRewind_MostRangesInFrontOfThePoint_IsRefusedAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	for i := range schema.MaxRewinds {
+		w.rewind("run-1", fmt.Sprintf("record:%d", len(x.Acked)+i), schema.ViewHead)
+	}
+	before, _ := w.get("run-1", schema.ViewHead)
+	require.Len(t, before.Head.Superseded, schema.MaxRewinds)
+	e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{
+		Executor: "executor-2", Reason: schema.TakeoverRewind, RequestID: "q-more", At: fmt.Sprintf("record:%d", before.Head.Records),
+	})
+	require.Equal(t, schema.CodeConflict, e.Code)
+	require.Contains(t, e.Message, "rewinds left 64 ranges behind in front of record 106")
+	after, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, before.Head, after.Head)
+}

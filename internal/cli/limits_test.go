@@ -40,6 +40,7 @@ func limitRows() [][3]string {
 		{"calls open at once; calls of one turn", fmt.Sprintf("%d; %d", schema.MaxOpenCalls, schema.MaxTurnCalls), "dead letter `too_many`; `Turn.Answer` records the calls that have no room as failed"},
 		{"things a run waits for at once", count(schema.MaxInterrupts), "the same"},
 		{"signals that are not consumed; payload of one", count(schema.MaxSignals) + "; " + size(schema.MaxSignalPayload), "`too_many_signals`, `too_large`: nothing is written"},
+		{"ranges that rewinds left behind, in front of a point", count(schema.MaxRewinds - 1), "`conflict`: nothing is written; go back to an earlier point, or fork the run"},
 		{"marks; completed phases", fmt.Sprintf("%d; %d", schema.MaxMarks, schema.MaxCompletedPhases), "the same"},
 		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},
 		{"events among which duplicates are told", count(schema.WindowEvents), "an older sequence is `stale`"},
