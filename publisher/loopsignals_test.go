@@ -182,6 +182,75 @@ func TestLoop_SignalAtALimit_EndsAndTellsWhatIsUnread(t *testing.T) {
 	}
 }
 
+// A turn that a limit ends before its answer has told the model nothing: its signal is not consumed, and the result says so.
+func TestLoop_LimitBeforeTheAnswerToASignal_EndsAndTellsItIsUnread(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	signalTo(t, f, "s1", "1")
+	ctx, die := context.WithCancel(t.Context())
+	err := publisher.Loop{Model: func(context.Context, publisher.ModelRequest) (publisher.Answer, error) {
+		die()
+		return publisher.Answer{}, errors.New("dead")
+	}}.Work(ctx, run)
+	require.Error(t, err)
+	second := resume(t, w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" }), "r1")
+	require.NoError(t, publisher.Loop{MaxTime: time.Nanosecond, Model: new(scripted).model}.Work(t.Context(), second))
+	require.Equal(t, []string{"turn 1: s1: 2 messages"}, toldIn(w.log("r1")))
+	all := names(w.log("r1"))
+	require.Equal(t, []string{schema.TurnEnded, schema.TurnStarted, schema.TurnAnswered, schema.RunEnded}, all[max(len(all)-4, 0):])
+	result, err := f.Result(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Len(t, result.Unread, 1)
+	require.Equal(t, "s1", result.Unread[0].SignalID)
+	w.requireSameFold(second)
+}
+
+// A turn that ends in an error, or that another turn comes after, has no answer: its signals are not consumed, and a later turn takes them.
+func TestTurn_SignalsAndNoAnswer_ALaterTurnTakesThem(t *testing.T) {
+	t.Parallel()
+	for name, over := range map[string]func(*testing.T, *publisher.Turn) error{
+		"ended in an error": func(t *testing.T, turn *publisher.Turn) error {
+			t.Helper()
+			return turn.End(t.Context(), publisher.TurnEnd{Error: &schema.Error{Type: "model", Message: "gone"}})
+		},
+		"left for the next": func(t *testing.T, turn *publisher.Turn) error {
+			t.Helper()
+			next, err := turn.Run().StartTurn(t.Context(), publisher.TurnSpec{Number: 2})
+			if err == nil {
+				_, err = next.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("of something else"))})
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.serve()
+			f := w.fleet()
+			run := start(t, f, "r1")
+			signalTo(t, f, "s1", "1")
+			require.NoError(t, run.Sync(t.Context()))
+			turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Signals: []string{"s1"}})
+			require.NoError(t, err)
+			require.NoError(t, over(t, turn))
+			require.ErrorIs(t, run.End(t.Context(), publisher.RunEnd{NoSignals: true}), publisher.ErrSignalled)
+			next, err := run.StartTurn(t.Context(), publisher.TurnSpec{Signals: []string{"s1"}})
+			require.NoError(t, err)
+			_, err = next.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("heard"))})
+			require.NoError(t, err)
+			require.NoError(t, run.End(t.Context(), publisher.RunEnd{NoSignals: true}))
+			s := w.requireSameFold(run)
+			require.Empty(t, s.Head.Signals)
+			require.NotEmpty(t, s.Signals[0].ConsumedAt)
+			require.Equal(t, next.Number(), s.Signals[0].Turn)
+			require.Zero(t, s.Head.Counts.DeadLetters)
+		})
+	}
+}
+
 // One turn tells of so many signals that they fit; the next ones come behind its answer.
 func TestLoop_LargeSignals_ToldInSeveralTurns(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ type TurnSpec struct {
 	// Messages that are new to the model.
 	Messages []schema.Message
 	// Signals are the ids of the run's signals that the messages tell of; see [Run.Signals]. The turn's answer consumes them. A turn that is
-	// started again names them again.
+	// started again names them again. One that is over without an answer leaves them open: a later turn names them.
 	Signals []string
 	// Purpose is work or recovery; empty means work.
 	Purpose string

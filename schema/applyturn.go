@@ -30,10 +30,10 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	return v
 }
 
-// openTurn opens a turn. Requested calls of earlier turns are abandoned.
+// openTurn opens a turn. Requested calls of earlier turns are abandoned, and signals that no answer consumed are for a later turn.
 func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 	abandoned = h.abandon(false)
-	h.consumeSignals(h.Turn)
+	h.takeSignals(nil, h.Turn)
 	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnEpoch = turn, true, false, h.Epoch
 	h.TurnCalls, h.TurnMessages, h.TurnPurpose = nil, 0, ""
 	h.Counts.Turns++
@@ -141,7 +141,7 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 		return rejected(ReasonTurnOrder, "turn %d is not open, the run is at turn %d", d.Turn, h.Turn)
 	}
 	h.TurnOpen = false
-	h.consumeSignals(h.Turn)
+	h.takeSignals(nil, h.Turn)
 	h.Counts.Messages += int64(len(d.Messages))
 	if d.Usage != nil && !h.TurnAnswered {
 		h.Usage.add(*d.Usage)

@@ -57,7 +57,8 @@ type OpenSignal struct {
 	Since    string `json:"since,omitzero"`
 	// Position of signal.sent, which has the payload.
 	Position Position `json:"position"`
-	// Turn whose start named the signal; 0 for none. The answer of the turn consumes it. A turn that is started again names it again.
+	// Turn whose start named the signal; 0 for none. The answer of the turn consumes it. A turn that is started again names it again, and
+	// behind one that is over without an answer it is 0, and a later turn can name it.
 	Turn int32 `json:"turn,omitzero"`
 }
 
@@ -89,7 +90,7 @@ func (h *Head) unknownSignal(ids []string, turn int32) string {
 	return ""
 }
 
-// takeSignals gives open signals to a turn that starts, and takes them from one that is started again.
+// takeSignals gives open signals to a turn that starts, and takes the others from it: from one that is started again, or is over.
 func (h *Head) takeSignals(ids []string, turn int32) {
 	for i := range h.Signals {
 		switch s := &h.Signals[i]; {

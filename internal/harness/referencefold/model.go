@@ -481,7 +481,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.open = false
 		m.abandon(false)
 		m.finished()
-		m.ofTurn()
+		m.untold()
 		m.say(d.Turn, d.Messages, false)
 	case *schema.MessageAddedData:
 		turn := e.Turn
@@ -538,7 +538,7 @@ func (m *Model) declined(handoff string) schema.VerdictKind {
 func (m *Model) begin(turn int32) {
 	m.finished()
 	m.abandon(false)
-	m.ofTurn()
+	m.untold()
 	m.turn, m.open, m.answered, m.openedIn = turn, true, false, m.epoch
 }
 

@@ -54,6 +54,15 @@ func (m *Model) take(d *schema.TurnStartedData) {
 	}
 }
 
+// untold opens the signals again of a turn that is over without an answer.
+func (m *Model) untold() {
+	for i := range m.signals {
+		if m.signals[i].turn == m.turn {
+			m.signals[i].turn = 0
+		}
+	}
+}
+
 // ofTurn consumes the signals that the turn was started with.
 func (m *Model) ofTurn() {
 	m.consume(func(s signal) bool { return s.turn > 0 && s.turn == m.turn })
