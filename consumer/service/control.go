@@ -62,6 +62,13 @@ type controlWriter struct {
 func (w *controlWriter) write(ctx context.Context, run, once string, who sender,
 	decide func(context.Context, *reader.Snapshot) (decision, error),
 ) (*schema.ControlReply, error) {
+	return w.writeSame(ctx, run, once, who, func(*schema.Event) error { return nil }, decide)
+}
+
+// writeSame is write of a request whose id may name another event already: same refuses it, given the event that is there.
+func (w *controlWriter) writeSame(ctx context.Context, run, once string, who sender, same func(*schema.Event) error,
+	decide func(context.Context, *reader.Snapshot) (decision, error),
+) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
 		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return w.routing.proven(ctx, run, reader.Head) })
@@ -80,7 +87,17 @@ func (w *controlWriter) write(ctx context.Context, run, once string, who sender,
 			}
 		}
 		if once != "" {
-			there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
+			var first *schema.Event
+			there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, e *schema.Event) bool {
+				is := strings.HasSuffix(id, ".c."+once)
+				if is {
+					first = e
+				}
+				return is
+			})
+			if err == nil && first != nil {
+				err = same(first)
+			}
 			if err != nil || there != nil {
 				return already(there), err
 			}

@@ -1,12 +1,9 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/kvstore"
@@ -35,19 +32,15 @@ func (s *Service) signal(ctx context.Context, t *task) error {
 		return schema.Fail(schema.CodeTooLarge, "Put it where the run's executor finds it, such as an artifact of the sender's run, and send its name.",
 			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, schema.MaxSignalPayload)
 	}
-	reply, err := s.writer.write(ctx, t.run, signalOnce(req.SignalID), who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	same := func(first *schema.Event) error { return sameSignal(t.run, first, &req) }
+	reply, err := s.writer.writeSame(ctx, t.run, signalOnce(req.SignalID), who, same, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		if open := slices.IndexFunc(r.Head.Signals, func(o schema.OpenSignal) bool { return o.SignalID == req.SignalID }); open >= 0 {
-			return s.signalOpen(ctx, r, &r.Head.Signals[open])
+			return s.signalOpen(ctx, r, &r.Head.Signals[open], same)
 		}
 		return decision{data: data}, s.signallable(ctx, r)
 	})
 	if err != nil {
 		return err
-	}
-	if reply.Already {
-		if err := s.sameSignal(ctx, t.run, reply.EventID, &req); err != nil {
-			return err
-		}
 	}
 	return t.whole(reply)
 }
@@ -55,14 +48,15 @@ func (s *Service) signal(ctx context.Context, t *task) error {
 // signalOnce ends the id of the event that sends the signal.
 func signalOnce(id string) string { return onceOf("signal", id) }
 
-// signalOpen answers for a signal that is open, and lies too far back in the log to be found by its event's id.
-func (s *Service) signalOpen(ctx context.Context, r *reader.Snapshot, o *schema.OpenSignal) (decision, error) {
+// signalOpen answers for a signal that is open, and lies too far back in the log to be found by its event's id; same refuses another one.
+func (s *Service) signalOpen(ctx context.Context, r *reader.Snapshot, o *schema.OpenSignal, same func(*schema.Event) error) (decision, error) {
 	e, found, err := s.reader.EventAt(ctx, r, o.Position)
 	there := &schema.ControlReply{EventID: o.Position.ID, Stream: o.Position.Stream}
 	if found && err == nil {
 		if data, err := schema.ParseData(e); err == nil {
 			there.By, _ = schema.DecidedBy(data)
 		}
+		err = same(e)
 	}
 	return decision{there: there}, err
 }
@@ -87,36 +81,13 @@ func (s *Service) signallable(ctx context.Context, r *reader.Snapshot) error {
 	return nil
 }
 
-// sameSignal refuses a request whose signal_id another signal of the run had first.
-func (s *Service) sameSignal(ctx context.Context, run, id string, req *schema.SignalRequest) error {
-	r, err := s.routing.proven(ctx, run, reader.Head)
-	if err != nil {
-		return err
-	}
-	var first *schema.SignalSentData
-	if _, err := s.reader.LatestEvent(ctx, r, func(at string, e *schema.Event) bool {
-		if at != id || e == nil {
-			return false
-		}
-		data, _ := schema.ParseData(e) // an event that cannot be read is no signal
-		first, _ = data.(*schema.SignalSentData)
-		return first != nil
-	}); err != nil {
-		return err
-	}
-	if first == nil || first.Name == req.Name && sameJSON(first.Payload, req.Payload) {
-		return nil // of one that lies too far back only the id is known
+// sameSignal refuses a request whose signal_id the event of another signal of the run has.
+func sameSignal(run string, e *schema.Event, req *schema.SignalRequest) error {
+	data, _ := schema.ParseData(e) // an event that cannot be read is no signal
+	first, ok := data.(*schema.SignalSentData)
+	if !ok || first.Name == req.Name && schema.SameJSON(first.Payload, req.Payload) {
+		return nil
 	}
 	return schema.Fail(schema.CodeConflict, "Give each signal a signal_id of its own.",
 		"signal_id %.80q of run %s names another signal already: %.80q by %s", req.SignalID, run, first.Name, nameOf(first.By, first.Claimed))
-}
-
-// sameJSON compares two values as JSON: without regard to white space, the order of members, and the spelling of strings.
-func sameJSON(a, b jsontext.Value) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	numbers := jsontext.CanonicalizeRawInts(false) // as they are written: a float would make two of them one
-	a, b = a.Clone(), b.Clone()
-	return len(a) > 0 && len(b) > 0 && a.Canonicalize(numbers) == nil && b.Canonicalize(numbers) == nil && bytes.Equal(a, b)
 }

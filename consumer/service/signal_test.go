@@ -41,8 +41,8 @@ func TestSignal_SameIDAgain_OneSignal(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
-	first := w.control(schema.VerbSignal, "run-1", signal("s1", `{"a":1,"b":9007199254740993}`))
-	again := signal("s1", `{ "b": 9007199254740993, "a": 1 }`)
+	first := w.control(schema.VerbSignal, "run-1", signal("s1", `{"a":1,"b":9007199254740993,"c":0.1}`))
+	again := signal("s1", `{ "c": 1e-1, "b": 9007199254740993, "a": 1 }`)
 	again.By = "bob"
 	require.Equal(t, repeated(first), w.control(schema.VerbSignal, "run-1", again))
 	x.Last = uint64(first.Stream)
@@ -50,7 +50,7 @@ func TestSignal_SameIDAgain_OneSignal(t *testing.T) {
 	require.Equal(t, repeated(first), w.control(schema.VerbSignal, "run-1", again))
 	x.end(schema.StatusCompleted)
 	require.Equal(t, repeated(first), w.control(schema.VerbSignal, "run-1", again), "the run has ended since")
-	for _, payload := range []string{"", `{"a":1,"b":9007199254740992}`, `null`} {
+	for _, payload := range []string{"", `{"a":1,"b":9007199254740992,"c":0.1}`, `{"a":1,"b":9007199254740993,"c":0.10000000000000000001}`, `null`} {
 		e := w.refused(schema.VerbSignal, "run-1", signal("s1", payload))
 		require.Equal(t, schema.CodeConflict, e.Code)
 		require.Contains(t, e.Message, `signal_id "s1" of run run-1 names another signal already: "note" by alice`)
@@ -61,6 +61,27 @@ func TestSignal_SameIDAgain_OneSignal(t *testing.T) {
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.Empty(t, got.Head.Signals)
 	require.Zero(t, got.Head.Counts.DeadLetters)
+}
+
+// An open signal that lies in front of the log and the latest segments is compared, too.
+func TestSignal_OtherSignalUnderTheIDOfAnOldOpenOne_Refused(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	first := w.control(schema.VerbSignal, "run-1", signal("s1", `{"n":1.5}`))
+	x.adopt(first.Stream)
+	for range 4 {
+		x.TurnOf(10)
+	}
+	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, len(x.Acked)-2, 3, true))
+	require.Equal(t, repeated(first), w.control(schema.VerbSignal, "run-1", signal("s1", `{ "n": 1.50 }`)))
+	other := signal("s1", `{"n":1.5}`)
+	other.Name = "other"
+	for _, req := range []schema.SignalRequest{other, signal("s1", `{"n":2}`), signal("s1", "")} {
+		e := w.refused(schema.VerbSignal, "run-1", req)
+		require.Equal(t, schema.CodeConflict, e.Code)
+		require.Contains(t, e.Message, `signal_id "s1" of run run-1 names another signal already: "note" by alice`)
+	}
 }
 
 func TestSignal_RunThatCannotHear_RefusedWithWhatToDo(t *testing.T) {
