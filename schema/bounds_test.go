@@ -61,7 +61,7 @@ func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
 		events++
 		if events%7 == 0 || h.TurnOpen && events%5 == 0 {
 			b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
-				Overview: shown.Of(&h), Head: h, Incarnation: "2026-03-01T12:00:00.123456789Z", TailBytes: 123456,
+				Overview: shown.Of(&h, 0), Head: h, Incarnation: "2026-03-01T12:00:00.123456789Z", TailBytes: 123456,
 				Segments: schema.SegmentIndex{Count: 50, Bytes: 20 << 20, Events: 13000, Last: h.Position, Digest: h.Digest},
 			})
 			require.NoError(t, err)
@@ -232,7 +232,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	require.Len(t, h.CompletedPhases, schema.MaxCompletedPhases)
 	require.NotNil(t, shown.Turn.Answer)
 	b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
-		Overview: shown.Of(&h), Head: h, Incarnation: schema.FormatTime(at), TailBytes: 1 << 62, TailEvents: 1 << 62,
+		Overview: shown.Of(&h, 0), Head: h, Incarnation: schema.FormatTime(at), TailBytes: 1 << 62, TailEvents: 1 << 62,
 		Segments: schema.SegmentIndex{Count: 1 << 60, Bytes: 1 << 62, Events: 1 << 62, Last: h.Position, Digest: h.Digest},
 	})
 	require.NoError(t, err)

@@ -71,10 +71,11 @@ func (h *Head) planTurn() PlanTurn {
 	return t
 }
 
-// InstructionsOf says what the next executor does with a run. It is pure. Their number and size are bounded.
-func InstructionsOf(h *Head) *Instructions {
+// InstructionsOf says what the next executor does with a run; maxClaims is as for [Head.Quarantined]. It is pure. Their number and size are
+// bounded.
+func InstructionsOf(h *Head, maxClaims int) *Instructions {
 	in := &Instructions{Next: h.planNext(), Lines: make([]string, 0, MaxOverviewLines)}
-	if h.Quarantined(0) {
+	if h.Quarantined(maxClaims) {
 		in.line(QuarantinedText)
 	} else {
 		in.line(NextText(in.Next))

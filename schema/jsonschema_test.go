@@ -142,7 +142,7 @@ func TestWhatTheFoldMakesSatisfiesItsSchema(t *testing.T) {
 		}
 		require.NoError(t, checkSchema(t, head, mustMarshal(t, s.Head)))
 		require.NoError(t, checkSchema(t, state, mustMarshal(t, s)))
-		stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Overview: shown.Of(&s.Head), Head: s.Head})
+		stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Overview: shown.Of(&s.Head, 0), Head: s.Head})
 		require.NoError(t, err)
 		require.NoError(t, checkSchema(t, checkpoint, stored))
 	})

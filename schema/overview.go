@@ -79,11 +79,11 @@ func (o *Overview) Clone() Overview {
 	return c
 }
 
-// Of returns what a checkpoint of the head stores: the overview with what the head alone says.
-func (o *Overview) Of(h *Head) Overview {
+// Of returns what a checkpoint of the head stores: the overview with what the head alone says. maxClaims is as for [Head.Quarantined].
+func (o *Overview) Of(h *Head, maxClaims int) Overview {
 	c := *o
 	if h.Status != StatusErased {
-		c.Tenant, c.Recovery = shortName(h.Labels[TenantLabel]), InstructionsOf(h)
+		c.Tenant, c.Recovery = shortName(h.Labels[TenantLabel]), InstructionsOf(h, maxClaims)
 	}
 	return c
 }

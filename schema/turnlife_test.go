@@ -163,7 +163,7 @@ func TestOverview_AnyLogAtAnyCut_GoesOnFromAStoredCheckpoint(t *testing.T) {
 				require.Equal(t, n.Name == schema.TurnFinalized, n.Data.Status.Final() && n.Name != schema.TurnCreated, "%s with %s", n.Name, n.Data.Status)
 			}
 			var err error
-			stored[i], err = schema.EncodeCheckpoint(&schema.Checkpoint{Head: head, Overview: overview.Of(&head)})
+			stored[i], err = schema.EncodeCheckpoint(&schema.Checkpoint{Head: head, Overview: overview.Of(&head, 0)})
 			require.NoError(t, err)
 		}
 		for cut := range stored {
@@ -174,7 +174,7 @@ func TestOverview_AnyLogAtAnyCut_GoesOnFromAStoredCheckpoint(t *testing.T) {
 				v := head.Apply(schema.NoKeys, &log[i])
 				require.Equal(t, told[i], overview.Apply(&head, &v), "record %d behind cut %d", i, cut)
 			}
-			end, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: head, Overview: overview.Of(&head)})
+			end, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: head, Overview: overview.Of(&head, 0)})
 			require.NoError(t, err)
 			require.Equal(t, string(stored[len(stored)-1]), string(end), "cut behind record %d", cut)
 		}
@@ -229,7 +229,7 @@ func TestInstructions_AnyLog_SayWhatThePlanSays(t *testing.T) {
 		state := schema.NewState("f", "r1")
 		for i := range log {
 			state.Apply(schema.NoKeys, &log[i])
-			plan, in := schema.PlanOf(state), schema.InstructionsOf(&state.Head)
+			plan, in := schema.PlanOf(state), schema.InstructionsOf(&state.Head, 0)
 			require.Equal(t, plan.Next, in.Next)
 			require.LessOrEqual(t, len(in.Lines), schema.MaxOverviewLines)
 			text := strings.Join(in.Lines, "\n")
@@ -276,7 +276,7 @@ func TestOverview_TextsOfATurn_AreCutAndSaySo(t *testing.T) {
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(schema.Reasoning("hm"), schema.Text("a\x1b[2Jb\nc"), schema.Text("d")), Calls: []schema.RequestedCall{
 		{ToolCallID: "c1", Name: "a"}, {ToolCallID: "c2", Name: "b"}, {ToolCallID: "c3", Name: "c"}, {ToolCallID: "c4", Name: "d"}, {ToolCallID: "c5", Name: strings.Repeat("e", 100)},
 	}}, 1)
-	o := r.catchUp().overview.Of(&r.head)
+	o := r.catchUp().overview.Of(&r.head, 0)
 	require.Equal(t, "m-1", o.Model)
 	require.Equal(t, "large", o.ModelTier)
 	require.Equal(t, "acme", o.Tenant)
@@ -305,7 +305,7 @@ func TestOverview_EncryptedAndStoredTexts_AreNotInIt(t *testing.T) {
 	r.write(&schema.ToolFailedData{
 		ToolCallID: "c1", Error: schema.Error{Type: "io", Message: secret}, Refs: []schema.Ref{{Path: "/error/message", KeyID: "k1", Codec: "aes"}},
 	}, 1)
-	o := r.catchUp().overview.Of(&r.head)
+	o := r.catchUp().overview.Of(&r.head, 0)
 	require.Equal(t, "(in the object store) (encrypted)", o.Turn.Input.Text)
 	require.Equal(t, schema.EncryptedText, o.Turn.Answer.Text)
 	require.Equal(t, &schema.Error{Type: "io", Message: schema.EncryptedText}, o.Turn.Error)

@@ -113,7 +113,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 					func() (err error) {
 						erase, err = s.live.end(t.Context(), []*run{x})
 						if err == nil {
-							_, err = w.Shard.Checkpoints.Put(t.Context(), x.checkpoint(s.incarnation), x.revision)
+							_, err = w.Shard.Checkpoints.Put(t.Context(), x.checkpoint(s.incarnation, 0), x.revision)
 						}
 						return err
 					},

@@ -262,7 +262,7 @@ func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	entries, err := old.live.end(t.Context(), []*run{ended})
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-	c := ended.checkpoint(old.incarnation)
+	c := ended.checkpoint(old.incarnation, 0)
 	for _, res := range w.Shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Checkpoint: c, Revision: ended.revision}}) {
 		require.NoError(t, res.Err)
 	}
@@ -387,6 +387,23 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 		require.NotEmpty(t, n.Position.ID)
 	}
 	require.Equal(t, schema.NoticeSubject("default", "end"), next(t, msgs).Subject)
+}
+
+// The instructions in the checkpoint go by the same number of claims as the fold worker.
+func TestCheckpoint_FewerClaimsThanByDefault_InstructionsSayQuarantined(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	w.stop()
+	cfg := w.config()
+	cfg.MaxClaims = 1
+	w.stop = w.fold(cfg)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.Control(&schema.RunResumedData{Executor: "executor-1", Reason: "claim", RequestID: "q1"})
+	r.Control(&schema.RunOrphanedData{Executor: "executor-1"})
+	require.Eventually(t, func() bool { return w.worker.stats.Quarantined.Load() == 1 }, time.Minute, time.Millisecond)
+	c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Equal(t, schema.QuarantinedText, c.Overview.Recovery.Lines[0])
 }
 
 func TestAQuarantineIsAnnouncedOnce(t *testing.T) {

@@ -487,7 +487,7 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	items := make([]kvstore.Item, len(runs))
 	for i, r := range runs {
-		items[i] = kvstore.Item{Checkpoint: r.checkpoint(s.incarnation), Revision: r.revision}
+		items[i] = kvstore.Item{Checkpoint: r.checkpoint(s.incarnation, s.cfg.MaxClaims), Revision: r.revision}
 	}
 	var failed error
 	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {

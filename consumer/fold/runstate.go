@@ -155,8 +155,8 @@ func (r *run) forget() {
 }
 
 // checkpoint returns the value to store.
-func (r *run) checkpoint(incarnation string) *schema.Checkpoint {
-	c := &schema.Checkpoint{Overview: r.overview.Of(&r.head), Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents, Lost: r.lost}
+func (r *run) checkpoint(incarnation string, maxClaims int) *schema.Checkpoint {
+	c := &schema.Checkpoint{Overview: r.overview.Of(&r.head, maxClaims), Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents, Lost: r.lost}
 	for _, k := range r.cuts {
 		c.TailBytes += k.bytes
 		c.TailEvents += k.events

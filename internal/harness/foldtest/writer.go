@@ -105,5 +105,5 @@ func (x *Writer) Shown() (schema.Head, schema.Overview) {
 		v := h.Apply(schema.NoKeys, &x.Acked[i])
 		o.Apply(&h, &v)
 	}
-	return h, o.Of(&h)
+	return h, o.Of(&h, 0)
 }
