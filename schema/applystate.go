@@ -171,6 +171,7 @@ func (s *State) add(v Verdict) {
 		s.Limits = append(s.Limits, *d)
 	case *ContextCompactedData:
 		compaction := StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time}
+		compaction.forgotten = s.replaced(&compaction)
 		compaction.Extra = withoutMembers(d.Extra, "at", "time")
 		s.Compactions = append(s.Compactions, compaction)
 	case *HandoffOfferedData:

@@ -257,19 +257,13 @@ func respond(p *Part, c *Call) {
 	}{failed}, json.Deterministic(true))
 }
 
-// compacted returns the summary that the latest compaction left, and the index of the first message behind it. Messages outside turns
-// belong to what stands before them.
+// compacted returns the summary that the latest compaction left, and the index of the first message behind it.
 func (s *State) compacted() (summary *StateMessage, behind int) {
 	n := len(s.Compactions)
 	if n == 0 {
 		return nil, 0
 	}
 	c := &s.Compactions[n-1]
-	for behind = min(c.At, len(s.Messages)); behind > 0 && c.ThroughTurn > 0; behind-- {
-		if turn := s.Messages[behind-1].Turn; turn > 0 && turn <= c.ThroughTurn {
-			break
-		}
-	}
 	m := &StateMessage{Message: Message{Role: RoleUser, Parts: []Part{Text(c.Summary)}}, Time: c.Time}
 	for _, r := range c.Refs {
 		if r.Path == "/summary" {
@@ -277,5 +271,17 @@ func (s *State) compacted() (summary *StateMessage, behind int) {
 			m.Refs = append(m.Refs, r)
 		}
 	}
-	return m, behind
+	return m, s.behind(c)
+}
+
+// behind is the index of the first message behind those that a compaction replaces. Messages outside turns
+// belong to what stands before them.
+func (s *State) behind(c *StateCompaction) int {
+	behind := min(c.At, len(s.Messages))
+	for ; behind > 0 && c.ThroughTurn > 0; behind-- {
+		if turn := s.Messages[behind-1].Turn; turn > 0 && turn <= c.ThroughTurn {
+			break
+		}
+	}
+	return behind
 }

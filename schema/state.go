@@ -171,6 +171,8 @@ type StateCompaction struct {
 	ContextCompactedData
 	At   int    `json:"at"`
 	Time string `json:"time,omitzero"`
+	// forgotten counts the messages that it replaced and [State.Forget] let go of, but those of the system.
+	forgotten int
 }
 
 // StateArtifact is an artifact and where it was made.

@@ -20,6 +20,15 @@ type forgotten struct {
 	// first and last turn, and how many messages and calls.
 	first, last     int32
 	messages, calls int
+	// said are the messages that are not of the system, and ends the turns of the messages, in their order.
+	said int
+	ends []turnEnd
+}
+
+// turnEnd is where forgotten messages of a turn end: behind so many that are not of the system.
+type turnEnd struct {
+	turn int32
+	said int
 }
 
 // ApplyAt is [State.Apply] that also says whether the record began a place, and which.
@@ -47,6 +56,11 @@ func (s *State) Forget(p Place) {
 		f.first = s.Turns[0].Turn
 	}
 	n := min(max(p.messages-f.messages, 0), len(s.Messages))
+	for i := range s.Compactions {
+		c := &s.Compactions[i]
+		c.forgotten += notOfSystem(s.Messages[:min(s.behind(c), n)])
+	}
+	f.follow(s.Messages[:n])
 	calls := len(s.Calls)
 	s.Messages = slices.Clone(s.Messages[n:])
 	if n := len(s.Turns); n > 0 {
@@ -59,6 +73,46 @@ func (s *State) Forget(p Place) {
 	f.run, f.records, f.turn, f.last = s.Head.Run, p.records, p.turn, max(p.turn-1, f.first)
 	f.messages += n
 	f.calls += calls - len(s.Calls)
+}
+
+// notOfSystem counts the messages that are not of the system.
+func notOfSystem(list []StateMessage) (n int) {
+	for i := range list {
+		if list[i].Role != RoleSystem {
+			n++
+		}
+	}
+	return n
+}
+
+// follow notes where the turns of more messages end.
+func (f *forgotten) follow(list []StateMessage) {
+	for i := range list {
+		if list[i].Role != RoleSystem {
+			f.said++
+		}
+		switch turn, last := list[i].Turn, len(f.ends)-1; {
+		case turn == 0:
+		case last >= 0 && f.ends[last].turn == turn:
+			f.ends[last].said = f.said
+		default:
+			f.ends = append(f.ends, turnEnd{turn, f.said})
+		}
+	}
+}
+
+// replaced counts the messages that were forgotten before a compaction came and that it replaces, but those of the system.
+func (s *State) replaced(c *StateCompaction) int {
+	f := &s.forgotten
+	if c.ThroughTurn == 0 || s.behind(c) > 0 {
+		return f.said
+	}
+	for i := len(f.ends) - 1; i >= 0; i-- {
+		if f.ends[i].turn <= c.ThroughTurn {
+			return f.ends[i].said
+		}
+	}
+	return 0
 }
 
 // has reports whether something of a turn was forgotten.

@@ -120,14 +120,11 @@ func (s *State) View() *StateView {
 			}
 		}
 	}
-	if behind > 0 {
-		c := &s.Compactions[len(s.Compactions)-1]
-		v.Compacted = &Compacted{ThroughTurn: c.ThroughTurn, Time: c.Time}
+	if n := len(s.Compactions); n > 0 && behind+s.Compactions[n-1].forgotten > 0 {
+		c := &s.Compactions[n-1]
+		v.Compacted = &Compacted{ThroughTurn: c.ThroughTurn, Messages: c.forgotten + notOfSystem(s.Messages[:behind]), Time: c.Time}
 		for i := range s.Messages[:behind] {
 			covered = max(covered, s.Messages[i].Turn)
-			if s.Messages[i].Role != RoleSystem {
-				v.Compacted.Messages++
-			}
 		}
 	}
 	for i := range s.Turns {
