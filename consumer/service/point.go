@@ -36,6 +36,9 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 	if err != nil {
 		return err
 	}
+	if err := v.foldable(r); err != nil {
+		return err
+	}
 	if err := s.routing.stays(ctx, t.run); err != nil {
 		return err
 	}

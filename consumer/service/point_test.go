@@ -429,3 +429,22 @@ func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
 	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("checkpoint:%d", revisions[3])})
 	require.Equal(t, schema.CodePointNotFound, e.Code, "an older revision is no longer kept, its place is")
 }
+
+// A run that is too large to be folded is so at each of its points; the other views answer.
+func TestPoint_RunLargerThanIsFolded_StateIsRefused(t *testing.T) {
+	t.Parallel()
+	w, _ := pointWorld(t, func(w *serviceWorld, x *writer) {
+		index := w.sealByHand(x, 30, 7, true)
+		index.Bytes = schema.MaxFoldedView
+		w.checkpointAt(x, 38, index)
+	})
+	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
+		for _, at := range []string{"end", "record:40"} {
+			e := w.refused(verb, "run-1", schema.GetRequest{View: schema.ViewState, At: at})
+			require.Equal(t, schema.CodeTooLarge, e.Code, "%s at %s: %s", verb, at, e.Message)
+		}
+	}
+	require.Equal(t, schema.CodeTooLarge, w.refused(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewState}).Code)
+	reply, _ := w.at("run-1", schema.ViewHead, "record:40")
+	require.EqualValues(t, 40, reply.At.Records)
+}

@@ -161,8 +161,8 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 		if v.state != nil {
 			v.state.Release()
 		}
-		if r.Segments.Bytes+r.TailBytes() > schema.MaxFoldedView {
-			return reader.ErrTooLarge
+		if err := v.foldable(r); err != nil {
+			return err
 		}
 		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
 			return err
@@ -181,6 +181,14 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 			return err
 		}
 		return v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
+	}
+	return nil
+}
+
+// foldable refuses view state of a run that is larger than the daemon folds.
+func (v *view) foldable(r *reader.Snapshot) error {
+	if v.view == schema.ViewState && r.Segments.Bytes+r.TailBytes() > schema.MaxFoldedView {
+		return reader.ErrTooLarge
 	}
 	return nil
 }
