@@ -33,6 +33,8 @@ func (r *Run) HandoffOf(data schema.HandoffOfferedData) *Handoff {
 	if data.Context != nil {
 		*context = *data.Context
 	}
+	// The document stays the caller's.
+	context.Decisions, context.Patterns, context.Issues = slices.Clone(context.Decisions), slices.Clone(context.Patterns), slices.Clone(context.Issues)
 	context.FilesModified = schema.DistinctPaths(context.FilesModified)
 	h.data = data
 	h.data.Completed, h.data.Remaining, h.data.Lineage = nil, slices.Clone(data.Remaining), nil
@@ -105,9 +107,6 @@ func (h *Handoff) FilesModified(list ...string) *Handoff {
 	h.data.Context.FilesModified = schema.DistinctPaths(append(h.data.Context.FilesModified, list...))
 	return h
 }
-
-// Size is the number of characters of the hand-off's text, as far as the agent gave it.
-func (h *Handoff) Size() int64 { return h.data.Size() }
 
 // Check validates the hand-off as [Handoff.Offer] would publish it, and says how long it is; nothing is published. The error is a
 // [*schema.DataError], which names the field.

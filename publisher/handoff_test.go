@@ -84,6 +84,31 @@ func TestHandoffOf_DocumentOfAnotherTool_IsOffered(t *testing.T) {
 	require.Equal(t, offer.Data, *s.Handoffs[0].Offered)
 }
 
+// The slices of a document that has room behind them are not written to.
+func TestHandoffOf_AddedTo_LeavesTheDocumentAsItIs(t *testing.T) {
+	t.Parallel()
+	run := start(t, newWorld(t).fleet(), "r1")
+	list := func() []string { return append(make([]string, 0, 4), "a.go") }
+	data := schema.HandoffOfferedData{
+		Reason: "error", Completed: append(make([]schema.HandoffCompleted, 0, 4), schema.HandoffCompleted{File: "a.go", Status: "done"}),
+		Remaining: append(make([]schema.HandoffRemaining, 0, 4), schema.HandoffRemaining{Description: "write b.go"}),
+		Context:   &schema.HandoffContext{Decisions: list(), Patterns: list(), Issues: list(), FilesModified: list()},
+	}
+	add := func(what string) *publisher.Handoff {
+		return run.HandoffOf(data).Decisions(what).Patterns(what).Issues(what).FilesModified(what).
+			Completed(schema.HandoffCompleted{File: what, Status: "done"}).Remaining(schema.HandoffRemaining{Description: what})
+	}
+	first, second := add("1"), add("2")
+	for what, h := range map[string]*publisher.Handoff{"1": first, "2": second} {
+		d := h.Data()
+		for _, got := range [][]string{d.Context.Decisions, d.Context.Patterns, d.Context.Issues, d.Context.FilesModified} {
+			require.Equal(t, []string{"a.go", what}, got)
+		}
+		require.Equal(t, what, d.Completed[1].File)
+		require.Equal(t, what, d.Remaining[1].Description)
+	}
+}
+
 // An executor in another language writes the document as it is.
 func TestHandoff_CamelCaseOnTheWire_IsFoldedInOurNames(t *testing.T) {
 	t.Parallel()

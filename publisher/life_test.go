@@ -60,7 +60,7 @@ func TestHandoffCollectsWhatTheNextAgentNeeds(t *testing.T) {
 		Decisions("no cgo").Patterns("table tests").Issues("é is two bytes").
 		FilesModified("a.go", "b.go", "a.go").FilesModified("./b.go", "c.go")
 	require.Equal(t, []string{"a.go", "b.go", "c.go"}, h.Data().Context.FilesModified)
-	require.Equal(t, int64(len("a.go"+"done"+"write b.go"+"high"+"no cgo"+"table tests"+"e is two bytes"+"a.gob.goc.go")), h.Size())
+	require.Equal(t, int64(len("a.go"+"done"+"write b.go"+"high"+"no cgo"+"table tests"+"e is two bytes"+"a.gob.goc.go")), h.Data().SizeChars)
 	offer, err := h.Offer(t.Context())
 	require.NoError(t, err)
 	require.False(t, offer.TooLong)

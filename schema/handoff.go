@@ -12,7 +12,7 @@ import (
 
 // HandoffCheck is what a hand-off comes to before it is offered.
 type HandoffCheck struct {
-	// SizeChars is the number of characters of its text.
+	// SizeChars is the number of characters of its text, or what its writer says if that is more.
 	SizeChars int64 `json:"size_chars"`
 	// Warning says in words that it is longer than [HandoffSizeWarning] characters, and what to do; empty for one that is not.
 	Warning string `json:"warning,omitzero"`
@@ -24,8 +24,8 @@ func CheckHandoff(d *HandoffOfferedData) (HandoffCheck, error) {
 	if err := Validate(d); err != nil {
 		return HandoffCheck{}, err
 	}
-	c := HandoffCheck{SizeChars: d.Size()}
-	if c.SizeChars > HandoffSizeWarning {
+	c := HandoffCheck{SizeChars: d.chars()}
+	if d.TooLong() {
 		c.Warning = fmt.Sprintf("the hand-off has %d characters, more than %d: say what the next agent must know, and leave the rest in the run",
 			c.SizeChars, HandoffSizeWarning)
 	}
@@ -72,7 +72,9 @@ func (d *HandoffOfferedData) Size() int64 {
 }
 
 // TooLong reports whether the hand-off is longer than [HandoffSizeWarning] characters, by its text or by the word of its writer.
-func (d *HandoffOfferedData) TooLong() bool { return max(d.SizeChars, d.Size()) > HandoffSizeWarning }
+func (d *HandoffOfferedData) TooLong() bool { return d.chars() > HandoffSizeWarning }
+
+func (d *HandoffOfferedData) chars() int64 { return max(d.SizeChars, d.Size()) }
 
 // takeCamelCase takes the members with camelCase names, which the hand-offs of other systems have, into the fields of ours.
 func (d *HandoffOfferedData) takeCamelCase() error {

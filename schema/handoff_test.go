@@ -68,6 +68,12 @@ func TestCheckHandoff_BeyondTheSize_IsWarnedOf(t *testing.T) {
 	require.Equal(t, int64(4001), check.SizeChars)
 	require.Contains(t, check.Warning, "4001 characters, more than 4000")
 	require.True(t, d.TooLong())
+	d = &schema.HandoffOfferedData{Reason: "error", SizeChars: 4001}
+	check, err = schema.CheckHandoff(d)
+	require.NoError(t, err)
+	require.True(t, d.TooLong(), "its run is flagged by the word of its writer")
+	require.Equal(t, int64(4001), check.SizeChars)
+	require.Contains(t, check.Warning, "4001 characters, more than 4000")
 	_, err = schema.CheckHandoff(&schema.HandoffOfferedData{Reason: "because"})
 	require.ErrorContains(t, err, "/reason")
 }
