@@ -2,7 +2,9 @@ package schema
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -227,13 +229,13 @@ func (v *StateView) leaveOut(size, room int, fields []field) int {
 		if size <= room {
 			break
 		}
-		f.drop()
 		out := LeftOut{Path: f.path, Size: f.size}
-		v.LeftOut = append(v.LeftOut, out)
 		said, err := sizeOf(&out)
-		if err != nil {
-			break
+		if err != nil || said >= f.size {
+			break // a word on it takes more than it does
 		}
+		f.drop()
+		v.LeftOut = append(v.LeftOut, out)
 		size += said - f.size
 	}
 	return size
@@ -273,6 +275,12 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 		return add(list, path, value, len(*value) > 0)
 	}
 	var fields []field
+	var unknown []*unknownMembers
+	members := func(list []field, path string, value *jsontext.Value) []field {
+		u := &unknownMembers{value: value}
+		unknown = append(unknown, u)
+		return u.add(list, path)
+	}
 	switch e.kind {
 	case entryTurn:
 		t := &v.Turns[0]
@@ -295,21 +303,75 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 			fields = raw(fields, at+"/arguments", &p.Arguments)
 			fields = raw(fields, at+"/response", &p.Response)
 			fields = raw(fields, at+"/source", &p.Source)
-			fields = raw(fields, at, &p.Extra)
+			fields = members(fields, at, &p.Extra)
 		}
 		fields = raw(fields, "/messages/0/source", &m.Source)
-		fields = raw(fields, "/messages/0", &m.Extra)
+		fields = members(fields, "/messages/0", &m.Extra)
 	}
-	if size = v.leaveOut(size, room, fields); size > room && e.kind == entryMessage {
-		// Thousands of parts are too large without their content, and without a word on each.
-		m := &v.Messages[0]
-		parts, err := sizeOf(from.Messages[e.i].Parts)
-		if err != nil {
+	size = v.leaveOut(size, room, fields)
+	for _, u := range unknown {
+		if err := u.write(); err != nil {
 			return err
 		}
-		m.Parts, m.Refs = nil, nil
-		v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0/parts") })
-		v.LeftOut = append(v.LeftOut, LeftOut{Path: "/messages/0/parts", Size: parts})
 	}
-	return nil
+	if size <= room || e.kind != entryMessage {
+		return nil
+	}
+	// Thousands of parts are too large without their content, and without a word on each.
+	m, whole := &v.Messages[0], &from.Messages[e.i]
+	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0/parts") })
+	m.Parts, m.Refs = nil, nil
+	if size, err = v.leaveWhole("/messages/0/parts", whole.Parts); err != nil || size <= room {
+		return err
+	}
+	// And so are thousands of members that are not known.
+	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0") })
+	*m = MessageView{Role: m.Role, Turn: m.Turn, EventID: m.EventID, Epoch: m.Epoch, Time: m.Time}
+	_, err = v.leaveWhole("/messages/0", whole)
+	return err
+}
+
+// leaveWhole names what is left out of the only message of the page, and returns the size of what is left of it.
+func (v *StateView) leaveWhole(path string, what any) (int, error) {
+	size, err := sizeOf(what)
+	if err != nil {
+		return 0, err
+	}
+	v.LeftOut = append(v.LeftOut, LeftOut{Path: path, Size: size})
+	left, err := sizeOf(&v.Messages[0])
+	words, err2 := sizeOf(slices.DeleteFunc(slices.Clone(v.LeftOut), func(l LeftOut) bool { return !at(l.Path, "/messages/0") }))
+	return left + words, errors.Join(err, err2)
+}
+
+// unknownMembers are those that an object has beside its own. They are written once, when all that goes is gone.
+type unknownMembers struct {
+	value   *jsontext.Value
+	members map[string]jsontext.Value
+	less    bool
+}
+
+// add lists each of them at the path of the object.
+func (u *unknownMembers) add(list []field, path string) []field {
+	if len(*u.value) == 0 || json.Unmarshal(*u.value, &u.members) != nil {
+		return list
+	}
+	for _, name := range slices.Sorted(maps.Keys(u.members)) {
+		list = append(list, field{string(jsontext.Pointer(path).AppendToken(name)), len(u.members[name]), func() {
+			delete(u.members, name)
+			u.less = true
+		}})
+	}
+	return list
+}
+
+// write takes those that are gone from the object.
+func (u *unknownMembers) write() (err error) {
+	switch {
+	case !u.less:
+	case len(u.members) == 0:
+		*u.value = nil
+	default:
+		*u.value, err = json.Marshal(u.members, json.Deterministic(true))
+	}
+	return err
 }

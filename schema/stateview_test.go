@@ -275,6 +275,46 @@ func TestStatePage_AMessageThatDoesNotFit_LosesItsLargestFields(t *testing.T) {
 	require.Nil(t, older.Older)
 }
 
+// Members that are not known are left out by their names, in a message and in its parts: the rest of either is there.
+func TestStatePage_UnknownMembersThatDoNotFit_AreNamedEach(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	large := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	m := say(schema.RoleUser, "task")
+	m.Extra = jsontext.Value(`{"a/b~c":` + large(9000) + `,"small":1.50}`)
+	m.Parts[0].Extra = jsontext.Value(`{"p":` + large(8000) + `,"q":2}`)
+	mustApply(t, r.write(&schema.MessageAddedData{Message: m}, 0))
+	before := string(mustJSON(t, r.state))
+	page, err := r.state.View().Page(0, 6000)
+	require.NoError(t, err)
+	require.Equal(t, []schema.LeftOut{{Path: "/messages/0/a~1b~0c", Size: 9002}, {Path: "/messages/0/parts/0/p", Size: 8002}}, page.LeftOut)
+	require.Equal(t, "task", *page.Messages[0].Parts[0].Content)
+	require.Equal(t, `{"small":1.50}`, string(page.Messages[0].Extra))
+	require.Equal(t, `{"q":2}`, string(page.Messages[0].Parts[0].Extra))
+	require.Less(t, len(mustJSON(t, page)), 6000)
+	require.Equal(t, before, string(mustJSON(t, r.state)), "the state is not changed")
+}
+
+func TestStatePage_ThousandsOfUnknownMembers_TheMessageIsLeftOutWhole(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	members := make([]string, 2000)
+	for i := range members {
+		members[i] = fmt.Sprintf(`"m%d":%d`, i, i)
+	}
+	m := say(schema.RoleUser, "task")
+	m.Extra = jsontext.Value("{" + strings.Join(members, ",") + "}")
+	mustApply(t, r.write(&schema.MessageAddedData{Message: m}, 0))
+	view := r.state.View()
+	page, err := view.Page(0, 4000)
+	require.NoError(t, err)
+	require.Equal(t, []schema.LeftOut{{Path: "/messages/0", Size: len(mustJSON(t, view.Messages[0]))}}, page.LeftOut)
+	require.Equal(t, schema.RoleUser, page.Messages[0].Role)
+	require.Less(t, len(mustJSON(t, page)), 4000)
+}
+
 func TestStatePage_ThousandsOfParts_AreLeftOutAsOne(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
