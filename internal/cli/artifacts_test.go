@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -178,6 +179,18 @@ func TestArtifacts_FetchHostileOnes_WritesOnlyInTheDirectory(t *testing.T) {
 	require.Len(t, files, 1, "nothing was written outside")
 	require.NoFileExists(t, filepath.Join(dir, "forged"))
 	require.FileExists(t, filepath.Join(dir, "notes_plan.md"), "the others are written")
+}
+
+// What the disk does not take is no damage of the run.
+func TestArtifacts_DirectoryTakesNoFiles_IsNoDamage(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only /proc is a directory in which no user creates files")
+	}
+	t.Parallel()
+	w := makes(t)
+	list := w.artifacts(1, "r1", "--fetch", "/proc")
+	require.Contains(t, list["small"].Problem, "notes_plan.md")
+	require.Empty(t, list["small"].File)
 }
 
 // An object whose content was changed by hand is not written.

@@ -96,8 +96,10 @@ func Contents(v jsontext.Value) [][]byte {
 }
 
 var (
-	errDigest = errors.New("its content has another digest")
-	errForm   = errors.New("its digest is not sha256- and 64 hex digits")
+	// ErrDigest says that an artifact's content is not what its digest names: do not use it.
+	ErrDigest = errors.New("its content has another digest")
+	// ErrDigestForm says that an artifact's digest cannot be checked: have its executor write a sha256 digest.
+	ErrDigestForm = errors.New("its digest is not sha256- and 64 hex digits")
 )
 
 // CheckedContent is the content with the digest; without a digest it is as it was stored.
@@ -109,7 +111,7 @@ func (f *Artifact) CheckedContent(v jsontext.Value) ([]byte, error) {
 	digits, _ := strings.CutPrefix(f.Digest, "sha256-")
 	want, err := hex.DecodeString(digits)
 	if err != nil || len(want) != sha256.Size || digits == f.Digest {
-		return nil, errForm
+		return nil, ErrDigestForm
 	}
 	for _, content := range list {
 		if sum := sha256.Sum256(content); bytes.Equal(sum[:], want) {
@@ -117,7 +119,7 @@ func (f *Artifact) CheckedContent(v jsontext.Value) ([]byte, error) {
 			return content, nil
 		}
 	}
-	return nil, errDigest
+	return nil, ErrDigest
 }
 
 // WhereText is where the content is, for people.

@@ -29,7 +29,7 @@ func (ArtifactsCmd) Help() string {
 	return `WHERE says where the content is: in the run's events, in the fleet's object store, or behind a link, which Waymark does not follow.
 
 With --fetch each content is checked against the digest of its artifact before it is written; one that differs is not written, and the exit code ` +
-		`is 6. A text is written as it is; a text that is the base64 of what the digest names is written decoded; any other value as JSON. ` +
+		`is 6, as for one that is not in the object store. A text is written as it is; a text that is the base64 of what the digest names is written decoded; any other value as JSON. ` +
 		`Files are named after their artifacts: separators, control characters and names that Windows reserves are replaced, and a name that is ` +
 		`taken gets a number. A file that exists is never overwritten: the exit code is 5, unless it has the same content.
 
@@ -138,25 +138,36 @@ func (c ArtifactsCmd) fetchOne(ctx context.Context, fleet *publisher.Reader, dir
 	return nil
 }
 
-// failed is the failure of what was not written: damage counts for more than a file that exists.
+// damaged reports whether the stored content is not what the run says, or is not there.
+func damaged(f *story.Artifact) bool {
+	return errors.Is(f.Err, story.ErrDigest) || errors.Is(f.Err, story.ErrDigestForm) || errors.Is(f.Err, publisher.ErrBlob)
+}
+
+// failed is the failure of what was not written: damage counts for most, and a file that exists for least.
 func (c ArtifactsCmd) failed(list *artifactList) error {
-	n, exists := 0, 0
+	n, exist, broken := 0, 0, 0
 	for _, f := range list.Artifacts {
-		if f.Err != nil {
-			n++
+		switch {
+		case f.Err == nil:
+			continue
+		case damaged(f):
+			broken++
+		case errors.Is(f.Err, fs.ErrExist):
+			exist++
 		}
-		if errors.Is(f.Err, fs.ErrExist) {
-			exists++
-		}
+		n++
 	}
+	const each = "each of them says what is wrong with it; the others were written"
 	what := fmt.Sprintf("%s of run %s not written", output.Plural(n, "artifact"), c.Run_)
-	switch n {
-	case 0:
+	switch {
+	case n == 0:
 		return nil
-	case exists:
+	case broken > 0:
+		return failure.New(failure.Damaged, each, "%s", what)
+	case exist == n:
 		return failure.New(failure.Conflict, "name another directory, or remove these files", "%s: files of other content exist", what)
 	}
-	return failure.New(failure.Damaged, "each of them says what is wrong with it; the others were written", "%s", what)
+	return failure.New(failure.General, each, "%s", what)
 }
 
 // fetchedPeople is what came of a fetch, for people.
