@@ -107,7 +107,7 @@ func (s Signal) Message() schema.Message {
 // as soon as the daemon's notice has come, and at the latest when the run publishes or calls [Run.Sync]. RunSpec.OnControl hears of each.
 //
 // Who tells a model of signals names them in [TurnSpec]. Who acts on them otherwise calls [Run.ConsumeSignals]. It returns [ErrNoContent] on a
-// handle that keeps only the head, [ErrBlob] and [ErrEncrypted].
+// handle that keeps only the head, [ErrIncomplete] if the event of a signal is missing, [ErrBlob] and [ErrEncrypted].
 func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 	if r.ledger.headOnly() {
 		return nil, fmt.Errorf("signals of run %s: %w", r.id, ErrNoContent)

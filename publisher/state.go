@@ -32,10 +32,11 @@ func (r *Run) DeleteState(ctx context.Context, key string) error {
 }
 
 // GetState reads a value of the run's own state into what into points to, as json.Unmarshal does, numbers exactly as they are recorded
-// for a jsontext.Value or a json.RawMessage. found is false if the key has no value. It asks nobody: the handle knows the run. All keys
-// are in [Run.State].
+// for a jsontext.Value or a json.RawMessage. found is false if the key has no value. It waits until what was published before is stored, as
+// [Run.Flush] does, and loads a large value from the blob store; it reads no log. All keys are in [Run.State].
 //
-// It returns [ErrNoContent] on a handle that keeps only the head, and [ErrEncrypted].
+// It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], [ErrEncrypted], and the errors of
+// [Run.Flush].
 func (r *Run) GetState(ctx context.Context, key string, into any) (found bool, err error) {
 	if r.ledger.headOnly() {
 		return false, fmt.Errorf("state %q of run %s: %w", key, r.id, ErrNoContent)

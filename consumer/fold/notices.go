@@ -46,7 +46,8 @@ func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 	}
 }
 
-// announcer tells others of what was folded: at most once, and never before it is stored.
+// announcer tells others of what was folded, and never before it is stored. Core NATS may lose it, and a log that is folded again is told
+// again, with the same ids.
 type announcer struct {
 	nc            *nats.Conn
 	fleet, holder string
@@ -56,7 +57,7 @@ type announcer struct {
 	log           zerolog.Logger
 }
 
-// notify tells executors of what others wrote into their runs: at most once, as who is told reads the log anyway.
+// notify tells executors of what others wrote into their runs. It is a hint, which may be lost or come again: the executor reads the log.
 func (x *announcer) notify(notices []notice) {
 	for i := range notices {
 		body, err := json.Marshal(&notices[i].Notice)
@@ -158,9 +159,9 @@ func quarantineReason(h *schema.Head) string {
 	return b.String()
 }
 
-// announce says on the observed subjects what was accepted, and behind each event what it changed of turns: in order, at most once. Who must
-// not miss anything consumes the event stream. Each call is told once, as tool.called: those of an answer behind it, whether they are begun
-// by an event of their own or not.
+// announce says on the observed subjects what was accepted, and behind each event what it changed of turns, in order. A program that must not
+// miss anything consumes the event stream. Each call is told as tool.called at one place: those of an answer behind it, whether they are
+// begun by an event of their own or not.
 func (x *announcer) announce(events []accepted) {
 	for i := range events {
 		a := &events[i]

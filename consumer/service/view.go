@@ -93,8 +93,9 @@ func (v *view) check() error {
 	return nil
 }
 
-// hold takes a place among the streams of events. The other views are one reply: they wait for no client, and StateBudget bounds them,
-// so that clients which take none of their events keep nobody from a takeover with view state.
+// hold takes a place among the streams of events. The other views are one reply and wait for no client, so clients that take none of their
+// events keep no other client from a takeover with view state. StateBudget bounds the memory of view state. View head
+// keeps one head, and at a point it reads the run for it, of any size and without that bound.
 func (v *view) hold() error {
 	if v.view != schema.ViewEvents {
 		return nil

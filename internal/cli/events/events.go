@@ -34,7 +34,7 @@ type Cmd struct {
 	All      bool          `xor:"from" help:"Begin with the run's first event, or of all runs with the oldest in the log, which those that were moved to segments have left."`
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
 	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
-	Accepted bool          `help:"Only events that the fold has accepted, live, at most once."`
+	Accepted bool          `help:"Only events that the fold has accepted, live. One may be missed, or come again with the same id."`
 	Type     []string      `sep:"," placeholder:"NAME" help:"Only events of these names: tool.returned, or tool for all about tools."`
 	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
 

@@ -25,7 +25,7 @@ func (b *builder) asyncAPI() object {
 			" captures it; a publish carries Nats-Expected-Last-Subject-Sequence, and its PubAck makes the event durable.", anyEvent)
 	operations["receiveEvent"] = operation("receive", "events", "Executors, the daemon and operators publish events of a run.")
 
-	messages["checkpoint"] = message("Checkpoint", "A run's checkpoint as it is stored, republished by the bucket. A hint, at most once.",
+	messages["checkpoint"] = message("Checkpoint", "A run's checkpoint as it is stored, republished by the bucket. A hint, which may be lost.",
 		headers(object{"ce-type": object{"type": "string", "enum": []string{
 			schema.TypeOf(schema.CheckpointCreated), schema.TypeOf(schema.CheckpointUpdated), schema.TypeOf(schema.CheckpointFinalized),
 		}}}), schemaRef("Checkpoint"))
@@ -40,7 +40,7 @@ func (b *builder) asyncAPI() object {
 			headers(object{"ce-type": object{"type": "string", "const": schema.TypeOf(name)}}), schemaRef("TurnData"))
 	}
 	channels["observed"] = channel(schema.ObservedSubject("{fleet}", "{entity}.{verb}", "{run}"),
-		"Each event once it was accepted, and what it changed of turns, in order, at most once. Who must not miss any consumes the event stream.",
+		"Each event once it was accepted, and what it changed of turns, in order. One may be lost, and may come again with the same id. A program that must not miss any consumes the event stream.",
 		slices.Concat(anyEvent, turns))
 	operations["sendObserved"] = operation("send", "observed", "Each accepted event. A call of an answer is told with the answer, as tool.called; its begin is not told. "+
 		"The life of a turn is told as turn.created, turn.updated and turn.finalized.")
@@ -59,7 +59,7 @@ func (b *builder) asyncAPI() object {
 		"Executors say that they live, every few seconds, over core NATS. Who is silent for longer has its runs handed to others.", []string{"heartbeat"})
 	operations["receiveHeartbeat"] = operation("receive", "heartbeats", "Executors publish one for all of their runs.")
 
-	messages["notice"] = message("Notice", "Somebody else wrote into a run that the executor has or had. A hint, at most once.",
+	messages["notice"] = message("Notice", "Somebody else wrote into a run that the executor has or had. A hint, which may be lost or come again.",
 		object{"type": "object"}, schemaRef("Notice"))
 	channels["notices"] = channel(schema.NoticeSubject("{fleet}", "{executor}"),
 		"Tells an executor to look at a run at once, over core NATS. Who misses one finds out with its next publish.", []string{"notice"})
