@@ -107,9 +107,9 @@ func (s *State) replaced(c *StateCompaction) int {
 	if c.ThroughTurn == 0 || s.behind(c) > 0 {
 		return f.said
 	}
-	for i := len(f.ends) - 1; i >= 0; i-- {
-		if f.ends[i].turn <= c.ThroughTurn {
-			return f.ends[i].said
+	for _, end := range slices.Backward(f.ends) {
+		if end.turn <= c.ThroughTurn {
+			return end.said
 		}
 	}
 	return 0

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,7 +38,7 @@ func TestForget_CompactedRun_SaysWhatTheCompactionReplaced(t *testing.T) {
 					}
 					v := s.View()
 					require.NotNil(t, v.Older)
-					require.Equal(t, whole.Compacted, v.Compacted, fmt.Sprintf("through %d behind turn %d, place %d forgotten at record %d", through, last, place, when))
+					require.Equal(t, whole.Compacted, v.Compacted, "through %d behind turn %d, place %d forgotten at record %d", through, last, place, when)
 				}
 			}
 		}
