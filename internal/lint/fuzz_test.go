@@ -34,6 +34,7 @@ var fuzzed = map[string]string{
 	"schema.named":                          "schema.FuzzApply",
 	"schema.SameJSON":                       "schema.FuzzSameJSON",
 	"schema.withoutMembers":                 "schema.FuzzApply",
+	"schema.unknownMembers.add":             "schema.FuzzApply",
 	"kvstore.DecodeErasure":                 "kvstore.FuzzStored",
 	"internal/cli/storage.EraseCmd.check":   "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
 	"internal/cli/storage.forksIn":          "- the daemon's answer, read into plain fields that are shown",
