@@ -51,9 +51,9 @@ func (e *PhaseDeniedError) Unwrap() error { return ErrPhaseDenied }
 
 // phaseAllowed asks whether a phase may start.
 func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
-	id := "approval.phase." + name
+	id := schema.PhaseApproval + name
 	if len(id) > schema.MaxIdentifier {
-		id = "approval.phase." + digestOf(name)
+		id = schema.PhaseApproval + digestOf(name)
 	}
 	input, err := r.Ask(ctx, schema.RunWaitingData{
 		InterruptID: id, Reason: schema.WaitHumanInput, Message: cmp.Or(message, "May phase "+name+" start?"), ResponseSchema: []byte(approvalSchema),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 )
@@ -150,6 +151,14 @@ type OpenInterrupt struct {
 // CallKey names the call that the run's waiting is about. Its ToolCallID is empty when it is about none.
 func (o *OpenInterrupt) CallKey() CallKey {
 	return CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: max(o.Occurrence, 1)}
+}
+
+// PhaseApproval begins the interrupt ids under which the SDK asks a person for approval of a phase.
+const PhaseApproval = "approval.phase."
+
+// Approval reports whether the answer is a decision, allow or deny: about a tool call, or about a phase.
+func (o *OpenInterrupt) Approval() bool {
+	return o.Reason == WaitToolApproval || o.Reason == WaitHumanInput && strings.HasPrefix(o.InterruptID, PhaseApproval)
 }
 
 // NeedsPerson reports whether only a person can end the wait.

@@ -40,6 +40,20 @@ func result(t *testing.T, done <-chan error) error {
 	}
 }
 
+// offered is the command of the inbox that says this of what one run asks.
+func (w *world) offered(word string) []string {
+	w.t.Helper()
+	_, out, _ := w.ask("100", "", "inbox", "--list")
+	require.NotContains(w.t, out, "--text")
+	for line := range strings.Lines(out) {
+		if strings.HasSuffix(line, "--"+word+"\n") {
+			return strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "waymark "))
+		}
+	}
+	require.FailNow(w.t, "the inbox has no command that ends with --"+word, out)
+	return nil
+}
+
 func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	t.Parallel()
 	w := &world{waymarktest.Start(t), t}
@@ -50,7 +64,7 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	w.Await("r1", schema.StatusWaiting)
 	require.Eventually(t, func() bool { // a list is of checkpoints, and may be a moment old
 		_, out, _ := w.ask("100", "", "inbox", "--list")
-		return strings.Contains(out, "Release to production?")
+		return strings.Contains(out, "waits for approval of a phase: Release to production?")
 	}, 20*time.Second, 20*time.Millisecond)
 	stop()
 	require.ErrorIs(t, result(t, done), context.Canceled)
@@ -60,7 +74,7 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	run, err = w.Fleet("ex-2", nil).Resume(t.Context(), "r1", publisher.ResumeSpec{})
 	require.NoError(t, err)
 	done, _ = gated(t, run, "release", &ran)
-	code, _, complaints := w.ask("", "", "input", "r1", "approval.phase.release", "--json-value", `{"decision":"allow"}`)
+	code, _, complaints := w.ask("", "", w.offered("allow")...)
 	require.Zero(t, code, complaints)
 	require.NoError(t, result(t, done))
 	require.Equal(t, 1, ran)
@@ -70,7 +84,12 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 
 	done, _ = gated(t, run, "announce", &ran)
 	w.Await("r1", schema.StatusWaiting)
-	require.NoError(t, w.Fleet("ex-3", nil).Input(t.Context(), "r1", publisher.Input{InterruptID: "approval.phase.announce", Payload: []byte(`{"decision":"deny","reason":"not on a Friday"}`), By: "ann"}))
+	require.Eventually(t, func() bool {
+		_, out, _ := w.ask("100", "", "inbox", "--list")
+		return strings.Contains(out, "approval.phase.announce")
+	}, 20*time.Second, 20*time.Millisecond)
+	code, _, complaints = w.ask("", "", append(w.offered("deny"), "--reason", "not on a Friday", "--by", "ann")...)
+	require.Zero(t, code, complaints)
 	err = result(t, done)
 	require.ErrorIs(t, err, publisher.ErrPhaseDenied)
 	var denied *publisher.PhaseDeniedError

@@ -165,7 +165,7 @@ func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 	switch r.Kind {
 	case standstill.Waiting:
 		command := AnswerCommand(p, r.Run, r.Wait)
-		if r.Wait.Reason == schema.WaitToolApproval {
+		if r.Wait.Approval() {
 			return []string{command + " --allow", command + " --deny"}
 		}
 		return []string{command + " --text TEXT", command + " --json-value JSON"}

@@ -161,14 +161,16 @@ func attempt(h *schema.Head, key schema.CallKey) string {
 // WaitText describes a wait.
 func WaitText(w *schema.OpenInterrupt, tool string) string {
 	var what string
-	switch w.Reason {
-	case schema.WaitToolApproval:
+	switch {
+	case w.Reason == schema.WaitToolApproval:
 		what = "for approval of " + cmp.Or(tool, "call "+w.ToolCallID)
-	case schema.WaitHumanInput:
+	case w.Approval():
+		what = "for approval of a phase"
+	case w.Reason == schema.WaitHumanInput:
 		what = "for an answer"
-	case schema.WaitExternalSystem:
+	case w.Reason == schema.WaitExternalSystem:
 		what = "for another system"
-	case schema.WaitAuth:
+	case w.Reason == schema.WaitAuth:
 		what = "for a login"
 	default:
 		what = "for " + w.Reason

@@ -289,7 +289,7 @@ func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error)
 	}
 	command := InputCmd{Run_: t.Run, Interrupt: t.InterruptID, Status: schema.InputResolved, By: x.by}
 	var payload jsontext.Value
-	if t.Wait.Reason == schema.WaitToolApproval {
+	if t.Wait.Approval() {
 		letter, err := x.choose(ctx, "allow", "deny")
 		if err != nil || letter == 's' {
 			return false, err

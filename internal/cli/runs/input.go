@@ -34,7 +34,7 @@ type InputCmd struct {
 	JSONValue *string `name:"json-value" xor:"answer" placeholder:"JSON" help:"The answer, as JSON."`
 	Text      *string `xor:"answer" placeholder:"TEXT" help:"The answer, as text."`
 	File      string  `xor:"answer" placeholder:"FILE" help:"File with the answer, as JSON; - is standard input."`
-	Allow     bool    `xor:"answer" help:"Allow the tool call that waits for approval."`
+	Allow     bool    `xor:"answer" help:"Allow the tool call or the phase that waits for approval."`
 	Deny      bool    `xor:"answer" help:"Deny it."`
 	Reason    string  `placeholder:"TEXT" help:"Why it is allowed or denied."`
 	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: nobody will answer (default: resolved)."`
@@ -178,8 +178,8 @@ func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt
 	case w.Reason == schema.WaitToolInDoubt && c.Status != schema.InputCancelled:
 		return nil, failure.New(failure.Usage, "see how it is settled: "+p.Command("plan "+h.Run),
 			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
-	case (c.Allow || c.Deny) && w.ToolCallID == "":
-		return nil, failure.New(failure.Usage, "answer with --text or --json-value", "%s of run %s is about no tool call: there is nothing to allow or deny", w.InterruptID, h.Run)
+	case (c.Allow || c.Deny) && w.ToolCallID == "" && !w.Approval():
+		return nil, failure.New(failure.Usage, "answer with --text or --json-value", "%s of run %s is about no tool call and no phase: there is nothing to allow or deny", w.InterruptID, h.Run)
 	}
 	return w, nil
 }

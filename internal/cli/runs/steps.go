@@ -88,8 +88,11 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 // choice has a line of its own, and what the person must fill in cannot be sent as it stands.
 func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
 	command := inbox.AnswerCommand(p, h.Run, w)
-	if w.Reason == schema.WaitToolApproval {
+	switch {
+	case w.Reason == schema.WaitToolApproval:
 		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
+	case w.Approval():
+		return []string{"allow the phase with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
 	// An answer as it stands here is no JSON, and no shell takes the parenthesis.
 	return []string{"answer with: " + command + " --json-value JSON (or --text TEXT)"}
