@@ -278,6 +278,17 @@ func TestLoop_ErrorsThatPass_PureToolsAreTriedAgain(t *testing.T) {
 	require.Contains(t, said[len(said)-2], `"type":"timeout"`)
 	require.Contains(t, said[len(said)-1], "busy")
 	require.Equal(t, []int64{1, 3, 1, 3}, []int64{tries[0].Load(), tries[1].Load(), tries[2].Load(), tries[3].Load()})
+	recorded := map[string]int64{}
+	for _, r := range w.log("r1") {
+		e, err := schema.Decode(r.Header, r.Body)
+		require.NoError(t, err)
+		data, err := schema.ParseData(e)
+		require.NoError(t, err)
+		if d, ok := data.(*schema.ToolFailedData); ok {
+			recorded[d.ToolCallID] = d.Attempt
+		}
+	}
+	require.Equal(t, map[string]int64{"b": 1, "c": 3, "d": 1}, recorded, "the record has the tries")
 }
 
 func TestLoop_AHoldToolExceedsItsTimeout_APersonSettlesIt(t *testing.T) {

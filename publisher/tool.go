@@ -32,8 +32,9 @@ type Invocation struct {
 	Attempt int
 	// replay is the policy that counts.
 	replay schema.Replay
-	// work is told of each try.
-	work *work
+	// work is told of each try, and tries has their number.
+	work  *work
+	tries *int
 	// run that the call is of; nil outside of one.
 	run *Run
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
@@ -288,7 +289,8 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			}
 		}
 	}
-	inv.Attempt = r.ledger.calls.begin(key, earlier)
+	tries := r.ledger.calls.begin(key, earlier)
+	inv.Attempt, inv.tries = tries, &tries
 	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
 	timeout := c.asked.Timeout
 	if c.call != nil && c.call.TimeoutMS > 0 {
@@ -316,7 +318,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		failure.Failure.Retryable = failure.Failure.Retryable && c.open.Replay.Rerunnable()
 		o.err = failure
 		o.draft = draft{
-			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},
+			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure, Attempt: int64(tries), DurationMS: took.Milliseconds()},
 			turn: key.Turn,
 		}
 	} else {
