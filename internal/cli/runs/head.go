@@ -18,7 +18,10 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 	now := a.Now()
 	parent := ""
 	if h.Parent != nil {
-		parent = fmt.Sprintf("%s, turn %d, call %s", h.Parent.Run, h.Parent.Turn, h.Parent.ToolCallID)
+		parent = h.Parent.Run
+		if h.Parent.ToolCallID != "" { // the run of an offer has none
+			parent += fmt.Sprintf(", turn %d, call %s", h.Parent.Turn, h.Parent.ToolCallID)
+		}
 	}
 	lastError := ""
 	if h.LastError != nil {
