@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
@@ -83,6 +84,8 @@ type Daemon struct {
 	heartbeats *liveness.Heartbeats
 	assigner   *assign.Assigner
 	retention  *service.RetentionWorker
+	// activity counts what agents did; nil in a daemon that does not fold.
+	activity *activity.Counters
 	// overdue is what the heartbeats say of the live runs.
 	overdue *liveness.OverdueRuns
 	// doubted counts the shards that have not made good for an unclean start.
@@ -140,6 +143,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	if cfg.Fold == nil {
 		return d, nil
 	}
+	d.activity = activity.New()
 	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
 		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
@@ -188,6 +192,9 @@ func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 
 // Assigner shares the shards with other replicas; nil when the daemon does not fold, or is alone.
 func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
+
+// Activity counts what agents did, from what the daemon folds; nil when it does not fold.
+func (d *Daemon) Activity() *activity.Counters { return d.activity }
 
 // Workers of the shards, in the order of their numbers; empty when it does not fold.
 func (d *Daemon) Workers() []*fold.Worker {
@@ -303,7 +310,7 @@ func (d *Daemon) workerConfig(shard int, unclean bool) fold.Config {
 	c := d.cfg.Worker
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
 	c.ShardOf, c.LiveRuns, c.Heartbeats, c.Assigner = d.settings.ShardOf, d.liveRuns, d.heartbeats, d.assigner
-	c.UncleanStart, c.AfterUnclean = unclean, d.madeGood
+	c.UncleanStart, c.AfterUnclean, c.Activity = unclean, d.madeGood, d.activity
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {
 			_, err := kvstore.Change(ctx, d.cfg.Fold, d.cfg.Fleet, func(*kvstore.FleetConfig) {})

@@ -212,7 +212,12 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 // askOnce is one try.
 func (l *looping) askOnce(ctx context.Context, request ModelRequest) (Answer, error) {
 	defer l.run.fleet.works.begin(schema.Overdue{Run: l.run.id, Epoch: l.run.Epoch(), Turn: request.Turn}, l.ModelTimeout).end()
-	return within(ctx, l.ModelTimeout, l.Model, request)
+	begun := l.run.fleet.cfg.Now()
+	answer, err := within(ctx, l.ModelTimeout, l.Model, request)
+	if answer.Duration == 0 {
+		answer.Duration = l.run.fleet.cfg.Now().Sub(begun)
+	}
+	return answer, err
 }
 
 // complete adds to a model's answer what the loop knows: the role, ids, a part for each call, and of each call what its tool says. What an

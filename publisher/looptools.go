@@ -104,7 +104,7 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 				return result, err
 			}
 			inv.Attempt++
-			*inv.tries = inv.Attempt
+			*inv.latest = inv.Attempt
 		}
 	}
 }

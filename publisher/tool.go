@@ -32,9 +32,9 @@ type Invocation struct {
 	Attempt int
 	// replay is the policy that counts.
 	replay schema.Replay
-	// work is told of each try, and tries has their number.
-	work  *work
-	tries *int
+	// work is told of each try, and latest is the attempt of the latest one.
+	work   *work
+	latest *int
 	// run that the call is of; nil outside of one.
 	run *Run
 	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
@@ -289,8 +289,9 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			}
 		}
 	}
-	tries := r.ledger.calls.begin(key, earlier)
-	inv.Attempt, inv.tries = tries, &tries
+	inv.Attempt = r.ledger.calls.begin(key, earlier)
+	latest := inv.Attempt
+	inv.latest = &latest
 	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
 	timeout := c.asked.Timeout
 	if c.call != nil && c.call.TimeoutMS > 0 {
@@ -318,7 +319,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		failure.Failure.Retryable = failure.Failure.Retryable && c.open.Replay.Rerunnable()
 		o.err = failure
 		o.draft = draft{
-			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure, Attempt: int64(tries), DurationMS: took.Milliseconds()},
+			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure, Attempt: int64(latest), DurationMS: milliseconds(took)},
 			turn: key.Turn,
 		}
 	} else {
@@ -326,6 +327,9 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			o.result.Duration = took
 		}
 		o.draft = returnedDraft(key, o.result)
+		if d, ok := o.draft.data.(*schema.ToolReturnedData); ok && latest > 1 {
+			d.Attempt = int64(latest)
+		}
 	}
 	r.ledger.calls.ran(key, o)
 	c.ran = o

@@ -180,7 +180,7 @@ type Answer struct {
 func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, error) {
 	data := &schema.TurnAnsweredData{
 		Turn: t.number, Message: answer.Message, FinishReasons: answer.FinishReasons, ResponseID: answer.ResponseID, Model: answer.Model,
-		Usage: answer.Usage, DurationMS: answer.Duration.Milliseconds(), Source: []byte(answer.Source),
+		Usage: answer.Usage, DurationMS: milliseconds(answer.Duration), Source: []byte(answer.Source),
 	}
 	for i := range answer.Calls {
 		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
@@ -322,11 +322,14 @@ func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult
 	return err
 }
 
+// milliseconds is a duration as an event has it: rounded up, because 0 means that it is not known.
+func milliseconds(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
+
 func returnedDraft(key schema.CallKey, result ToolResult) draft {
 	return draft{
 		data: &schema.ToolReturnedData{
 			ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Result: []byte(result.Result), IsError: result.IsError,
-			DurationMS: result.Duration.Milliseconds(), Source: []byte(result.Source),
+			DurationMS: milliseconds(result.Duration), Source: []byte(result.Source),
 		},
 		turn: key.Turn, at: result.Time,
 	}

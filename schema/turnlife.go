@@ -1,8 +1,10 @@
 package schema
 
 import (
+	"math"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // TurnStatus is where a turn is in its life.
@@ -39,7 +41,8 @@ type TurnLife struct {
 	Epoch Epoch `json:"epoch"`
 	// Attempts counts how often the turn was started.
 	Attempts int `json:"attempts"`
-	// StartedAt and EndedAt are times of events. EndedAt is empty while the turn is open.
+	// StartedAt and EndedAt are times of events; a turn that its answer opens began when the model was asked, as far as the answer says how
+	// long that took. EndedAt is empty while the turn is open.
 	StartedAt string `json:"started_at,omitzero"`
 	EndedAt   string `json:"ended_at,omitzero"`
 	// Changes counts the notices of the turn from 1: a subscriber that misses a number has missed a notice.
@@ -144,7 +147,22 @@ func (f *turnFold) begin() TurnLife {
 	if h.TurnAnswered {
 		l.Status = TurnStatusAnswered
 	}
+	if d, ok := f.verdict.Data.(*TurnAnsweredData); ok {
+		l.StartedAt = earlier(l.StartedAt, d.DurationMS)
+	}
 	return l
+}
+
+// earlier is a time so many milliseconds earlier. It is the time itself if that cannot be read or has no such time before it.
+func earlier(at string, ms int64) string {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil || ms == 0 || ms > int64(math.MaxInt64/time.Millisecond) {
+		return at
+	}
+	if t = t.Add(-time.Duration(ms) * time.Millisecond); t.UTC().Year() < 0 {
+		return at
+	}
+	return FormatTime(t)
 }
 
 // takenOver returns the life of a turn that the head took over from a base, by a fork or a rewind. What became of its closed calls the base

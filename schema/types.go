@@ -349,7 +349,9 @@ type ToolReturnedData struct {
 	Occurrence int            `json:"occurrence,omitzero"`
 	Result     jsontext.Value `json:"result,omitzero"`
 	// IsError is the tool's own word that the result is an error; absent is kept apart from false.
-	IsError    *bool          `json:"is_error,omitzero"`
+	IsError *bool `json:"is_error,omitzero"`
+	// Attempt counts the runs of the call from 1; absent means 1.
+	Attempt    int64          `json:"attempt,omitzero"`
 	DurationMS int64          `json:"duration_ms,omitzero"`
 	Source     jsontext.Value `json:"source,omitzero"`
 	Refs       []Ref          `json:"refs,omitzero"`

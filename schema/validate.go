@@ -272,6 +272,7 @@ func Validate(data Data) error {
 	case *ToolReturnedData:
 		v.required("/tool_call_id", d.ToolCallID)
 		v.notNegative("/occurrence", int64(d.Occurrence))
+		v.notNegative("/attempt", d.Attempt)
 		v.notNegative("/duration_ms", d.DurationMS)
 		v.refs(d.Refs)
 	case *ToolFailedData:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/schema"
@@ -94,12 +95,17 @@ type Config struct {
 	// not, a power cut can take a segment back and leave the purge of its events, so that nothing is purged within
 	// SafeAfter, however full the log is, and PurgeAfter is at least SafeAfter.
 	Synced bool
+	// Activity counts what agents did, for all workers of a daemon. Nil counts for the worker alone.
+	Activity *activity.Counters
 	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
 	Reprovision func(context.Context) error
 }
 
 // withDefaults returns the configuration with every default filled in.
 func (c Config) withDefaults() Config {
+	if c.Activity == nil {
+		c.Activity = activity.New()
+	}
 	c.BatchEvents = cmp.Or(c.BatchEvents, 1024)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
 	c.Linger = cmp.Or(c.Linger, DefaultLinger)

@@ -348,6 +348,7 @@ func (s *term) takeRun(ctx context.Context, b *batch, a *message) error {
 // takeOf folds a message of a run into the batch.
 func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 	id, had := r.id, r.head.Executor
+	s.watch.Before(&r.head, &r.overview)
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
@@ -375,6 +376,9 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		answer, _ := v.Data.(*schema.TurnAnsweredData)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, v.Begun, answer, v.Calls, r.turns})
 		b.heed(r, had, &v)
+		if !s.totals.counted(a.Record.Stream) {
+			s.watch.Accepted(&r.did, &r.head, &v, r.turns, &r.alone)
+		}
 		if v.Boundary && !s.totals.counted(a.Record.Stream) {
 			s.stats.Boundaries.Add(1)
 			r.uncovered++
@@ -501,6 +505,7 @@ func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 		s.stats.measurePut(res.Bytes)
 		s.stats.Covered.Add(r.uncovered)
 		r.uncovered = 0
+		s.cfg.Activity.Add(&r.did)
 	}
 	return failed
 }

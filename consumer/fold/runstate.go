@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -47,6 +48,9 @@ type run struct {
 	loaded schema.StreamSequence
 	// uncovered counts the boundaries that were accepted since then.
 	uncovered int64
+	// did is what its events say of its agent since then, and alone since when it has no executor; see [activity.Watch].
+	did   activity.Batch
+	alone string
 	// refolded: the run was folded again, from the segments that could be used.
 	refolded bool
 	// sealed names what segments hold that the log may still bring, after the run was folded again: damage may have

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/purge"
@@ -312,7 +313,9 @@ type term struct {
 	// parked runs are left where they stand.
 	parked parking
 	// totals adds up what the term folds to what was folded before it.
-	totals    totals
+	totals totals
+	// watch reads what agents did.
+	watch     activity.Watch
 	safeMark  safeMark
 	letters   letters
 	sealer    sealer

@@ -49,6 +49,9 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	if d.Heartbeats() != nil {
 		registerHeartbeats(registry, fleet, d.Heartbeats(), d.Overdue(), d.Settings())
 	}
+	if d.Activity() != nil {
+		registry.MustRegister(newAgentMetrics(fleet, d.Activity()))
+	}
 	if d.Assigner() != nil {
 		registerAssigner(registry, fleet, d.Assigner())
 	}

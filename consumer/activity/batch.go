@@ -1,0 +1,253 @@
+package activity
+
+import (
+	"slices"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// step is one thing to count.
+type step struct {
+	name    name
+	metric  Metric
+	value   int
+	n       int64
+	seconds float64
+	// known: the name may have a series of its own.
+	known bool
+}
+
+// Batch is what events of a run say and is not counted yet: the fold counts it once it has stored what the events made of the run, as it
+// folds events of which it has not once more. The zero value is empty.
+type Batch struct{ steps []step }
+
+// Watch reads what events say. Of each event [Watch.Before] looks at the run before the fold takes it, and [Watch.Accepted] after, if the
+// fold accepted it. It is of one goroutine.
+type Watch struct {
+	into *Batch
+	// before the event: the run's status, the time of its latest event, its open calls, its turn, and whether that had ended.
+	status  schema.Status
+	updated string
+	calls   []schema.OpenCall
+	turn    int32
+	final   bool
+}
+
+// Before looks at a run before an event.
+func (w *Watch) Before(h *schema.Head, o *schema.Overview) {
+	w.status, w.updated = h.Status, h.UpdatedAt
+	w.calls = append(w.calls[:0], h.OpenCalls...)
+	w.turn, w.final = 0, true
+	if o.Turn != nil {
+		w.turn, w.final = o.Turn.Turn, o.Turn.Status.Final()
+	}
+}
+
+// Accepted adds what an accepted event says to a batch. h is the head behind it, turns are the notices of its turns, and alone is the time since
+// when the run has no executor, which the caller keeps with the run; "" while it has one, or if it is not known.
+func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns []schema.TurnNotice, alone *string) {
+	w.into = into
+	if v.Kind != schema.Applied {
+		return // late evidence changes no outcome
+	}
+	agent := name{ByAgent, h.Agent, h.ModelTier}
+	w.ends(agent, turns)
+	w.abandoned(v)
+	switch d := v.Data.(type) {
+	case *schema.RunStartedData:
+		w.count(RunsStarted, agent, 1)
+	case *schema.RunResumedData:
+		w.count(Takeovers, agent, 1, d.Reason)
+		w.doubt(h)
+		w.takenOver(v.Event, d.Reason, *alone)
+	case *schema.RunOrphanedData:
+		if !w.status.Claimable() {
+			w.count(RunsOrphaned, agent, 1)
+			*alone = d.LastSeen
+		}
+		return
+	case *schema.RunInterruptedData:
+		*alone = v.Event.Time
+		return
+	case *schema.RunEndedData:
+		w.count(RunsEnded, agent, 1, d.Status)
+	case *schema.LimitReachedData:
+		w.count(LimitsReached, agent, 1, d.Limit)
+	case *schema.TurnStartedData:
+		if v.Superseded {
+			w.count(TurnsRepeated, agent, 1)
+		}
+	case *schema.TurnAnsweredData:
+		w.tokens(agent, d.Usage)
+		for i := range d.Calls {
+			if c := &d.Calls[i]; c.Error != nil {
+				w.outcome(c.Name, outcomeFailed, false)
+			}
+		}
+	case *schema.TurnEndedData:
+		if !h.TurnAnswered {
+			w.tokens(agent, d.Usage)
+		}
+	case *schema.ToolReturnedData:
+		outcome := outcomeReturned
+		if d.IsError != nil && *d.IsError {
+			outcome = outcomeError
+		}
+		if c := w.call(v.Call); c != nil {
+			w.outcome(c.Name, outcome, true)
+			w.ran(c.Name, d.Attempt, d.DurationMS)
+		}
+	case *schema.ToolFailedData:
+		c := w.call(v.Call)
+		switch {
+		case c == nil:
+		case c.Decision == schema.DecisionDeny:
+			w.outcome(c.Name, outcomeDenied, true)
+		default:
+			w.outcome(c.Name, outcomeFailed, d.Attempt > 0 || d.DurationMS > 0)
+			w.ran(c.Name, d.Attempt, d.DurationMS)
+		}
+	case *schema.ToolDecidedData:
+		mode := schema.ModeEnforce
+		if d.Mode == schema.ModeObserve {
+			mode = schema.ModeObserve
+		}
+		if c := w.call(v.Call); c != nil && d.Policy != schema.BeginPolicy {
+			w.count(ToolDecisions, tool(c.Name), 1, d.Decision, mode)
+		}
+	case *schema.ToolSettledData:
+		if c := w.call(v.Call); c != nil {
+			w.settled(c, d)
+		}
+	default:
+	}
+	if _, answered := v.Data.(*schema.RunInputData); answered || !v.Event.IsControl() || v.Event.Name() == schema.RunResumed {
+		*alone = ""
+	}
+}
+
+func tool(of string) name { return name{by: ByTool, first: of} }
+
+// count adds to a counter of a name.
+func (w *Watch) count(m Metric, of name, n int64, values ...string) {
+	at, ok := 0, true
+	if len(values) > 0 {
+		at, ok = m.of(values...)
+	}
+	if ok && n > 0 {
+		w.into.steps = append(w.into.steps, step{metric: m, value: at, name: of, known: true, n: n})
+	}
+}
+
+func (w *Watch) observe(m Metric, of name, value int, seconds float64) {
+	w.into.steps = append(w.into.steps, step{metric: m, value: value, name: of, known: true, seconds: seconds})
+}
+
+// outcome counts the outcome of a call. ran says that the tool is known to be one.
+func (w *Watch) outcome(of string, outcome int, ran bool) {
+	w.into.steps = append(w.into.steps, step{metric: ToolCalls, value: outcome, name: tool(of), known: ran, n: 1})
+}
+
+// ran counts how often and how long a tool ran, as far as its outcome says so.
+func (w *Watch) ran(of string, attempt, ms int64) {
+	w.count(ToolRetries, tool(of), attempt-1)
+	if ms > 0 {
+		w.observe(ToolDuration, tool(of), 0, float64(ms)/1000)
+	}
+}
+
+// call returns a call as it was before the event; nil for none that was open.
+func (w *Watch) call(key schema.CallKey) *schema.OpenCall {
+	if i := slices.IndexFunc(w.calls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
+		return &w.calls[i]
+	}
+	return nil
+}
+
+// ends counts the turns that ended with the event: of what is told of a turn that had ended before, nothing.
+func (w *Watch) ends(agent name, turns []schema.TurnNotice) {
+	for i := range turns {
+		t := &turns[i].Data
+		if turns[i].Name != schema.TurnFinalized || t.Turn == w.turn && w.final {
+			continue
+		}
+		w.count(TurnsEnded, agent, 1, string(t.Status))
+		if seconds, ok := between(t.StartedAt, t.EndedAt); ok && t.Status != schema.TurnStatusSuperseded {
+			w.observe(TurnDuration, agent, 0, seconds)
+		}
+	}
+}
+
+func (w *Watch) abandoned(v *schema.Verdict) {
+	for _, key := range v.Abandoned {
+		if c := w.call(key); c != nil {
+			w.outcome(c.Name, outcomeAbandoned, false)
+		}
+	}
+}
+
+func (w *Watch) tokens(agent name, u *schema.Usage) {
+	if u == nil {
+		return
+	}
+	for kind, n := range [...]int64{
+		tokensInput: u.InputTokens, tokensOutput: u.OutputTokens, tokensCacheRead: u.CacheReadInputTokens,
+		tokensCacheCreation: u.CacheCreationInputTokens, tokensReasoning: u.ReasoningOutputTokens,
+	} {
+		if n > 0 {
+			w.into.steps = append(w.into.steps, step{metric: Tokens, value: kind, name: agent, known: true, n: n})
+		}
+	}
+}
+
+// doubt counts the calls that a takeover put in doubt.
+func (w *Watch) doubt(h *schema.Head) {
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
+		if was := w.call(c.CallKey); c.InDoubt && (was == nil || !was.InDoubt) {
+			w.count(ToolInDoubt, tool(c.Name), 1)
+		}
+	}
+}
+
+func (w *Watch) settled(c *schema.OpenCall, d *schema.ToolSettledData) {
+	w.count(ToolSettlements, tool(c.Name), 1, string(d.How))
+	switch d.How {
+	case schema.SettledRerun:
+	case schema.SettledAbandoned:
+		w.outcome(c.Name, outcomeAbandoned, true)
+	default:
+		w.outcome(c.Name, outcomeSettled, true)
+	}
+}
+
+// takenOver observes how long the run had no executor. One that a person reopened, or had go back, had none to lose.
+func (w *Watch) takenOver(e *schema.Event, reason, alone string) {
+	if reason == schema.TakeoverReopen || reason == schema.TakeoverRewind || !w.status.Claimable() {
+		return
+	}
+	if alone == "" {
+		alone = w.updated // the daemon came into the shard since, and has the latest event
+	}
+	after := afterSilence
+	if w.status == schema.StatusInterrupted {
+		after = afterStop
+	}
+	if seconds, ok := between(alone, e.Time); ok {
+		w.observe(TakeoverDuration, name{by: ByFleet}, after, seconds)
+	}
+}
+
+// between is the time between two times of events.
+func between(from, to string) (seconds float64, ok bool) {
+	began, err := time.Parse(time.RFC3339Nano, from)
+	if err != nil {
+		return 0, false
+	}
+	ended, err := time.Parse(time.RFC3339Nano, to)
+	if err != nil {
+		return 0, false
+	}
+	return ended.Sub(began).Seconds(), true
+}
