@@ -278,17 +278,26 @@ func TestLoop_ErrorsThatPass_PureToolsAreTriedAgain(t *testing.T) {
 	require.Contains(t, said[len(said)-2], `"type":"timeout"`)
 	require.Contains(t, said[len(said)-1], "busy")
 	require.Equal(t, []int64{1, 3, 1, 3}, []int64{tries[0].Load(), tries[1].Load(), tries[2].Load(), tries[3].Load()})
-	recorded := map[string]int64{}
-	for _, r := range w.log("r1") {
-		e, err := schema.Decode(r.Header, r.Body)
+
+	// Each outcome says which try it is of, where it is not the first one that returned.
+	attempts := make(map[string]int64)
+	log := w.log("r1")
+	for i := range log {
+		e, err := schema.Decode(log[i].Header, log[i].Body)
 		require.NoError(t, err)
 		data, err := schema.ParseData(e)
 		require.NoError(t, err)
-		if d, ok := data.(*schema.ToolFailedData); ok {
-			recorded[d.ToolCallID] = d.Attempt
+		switch d := data.(type) {
+		case *schema.ToolReturnedData:
+			attempts[d.ToolCallID] = d.Attempt
+			require.Positive(t, d.DurationMS, "less than a millisecond is one: 0 is not known")
+		case *schema.ToolFailedData:
+			attempts[d.ToolCallID] = d.Attempt
+		case *schema.TurnAnsweredData:
+			require.Positive(t, d.DurationMS, "the loop measures how long the model takes")
 		}
 	}
-	require.Equal(t, map[string]int64{"b": 1, "c": 3, "d": 1}, recorded, "the record has the tries")
+	require.Equal(t, map[string]int64{"a": 3, "b": 1, "c": 3, "d": 1}, attempts)
 }
 
 func TestLoop_AHoldToolExceedsItsTimeout_APersonSettlesIt(t *testing.T) {

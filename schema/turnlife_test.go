@@ -2,8 +2,10 @@ package schema_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
@@ -145,6 +147,32 @@ func TestTurnLife_TurnWithCalls_IsCreatedUpdatedAndFinalized(t *testing.T) {
 
 // What a crash folds again says the same, and a checkpoint goes on with what it stored. No two notices share an id, and each turn's are
 // counted without a gap.
+func TestTurnLife_OpenedByItsAnswer_BeganWhenTheModelWasAsked(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		ms     int64
+		before time.Duration
+	}{
+		"as the answer says": {ms: 1500, before: 1500 * time.Millisecond},
+		"not said":           {},
+		"no such time":       {ms: math.MaxInt64},
+		"before the years":   {ms: 250 * 365 * 24 * 3600 * 1000, before: 250 * 365 * 24 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newShownRun(t)
+			r.write(&schema.RunStartedData{Agent: "coder", Executor: "executor-1"}, 0)
+			r.write(&schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("done")}}, DurationMS: tt.ms}, 1)
+			turn := r.catchUp().overview.Turn
+			began, err := time.Parse(time.RFC3339Nano, turn.StartedAt)
+			require.NoError(t, err)
+			ended, err := time.Parse(time.RFC3339Nano, turn.EndedAt)
+			require.NoError(t, err)
+			require.Equal(t, tt.before, ended.Sub(began))
+		})
+	}
+}
+
 func TestOverview_AnyLogAtAnyCut_GoesOnFromAStoredCheckpoint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)

@@ -84,6 +84,7 @@ func TestDataErrorsNameThePath(t *testing.T) {
 		{schema.ToolCalled, `{"tool_call_id":"c","name":"n","replay":"verify"}`, "/verify_subject", "required"},
 		{schema.ToolReturned, `{}`, "/tool_call_id", "required"},
 		{schema.ToolReturned, `{"tool_call_id":"c","is_error":"no"}`, "/is_error", "boolean"},
+		{schema.ToolReturned, `{"tool_call_id":"c","attempt":-1}`, "/attempt", "negative"},
 		{schema.ToolFailed, `{}`, "/tool_call_id", "required"},
 		{schema.ToolFailed, `{"tool_call_id":"c"}`, "/error/type", "required"},
 		{schema.ToolFailed, `{"tool_call_id":"c","error":{"type":"x"},"attempt":-1}`, "/attempt", "negative"},
