@@ -29,6 +29,8 @@ type played struct {
 	w        schema.Writer
 	n        schema.StreamSequence
 	now      time.Time
+	// kept gets the records; nil for none.
+	kept *[]schema.Prepared
 }
 
 func newRun(tb testing.TB, counters *activity.Counters, run string) *played {
@@ -44,7 +46,11 @@ func (p *played) put(e *schema.Event) schema.Verdict {
 	header, body := e.Encode()
 	p.n++
 	p.watch.Before(&p.head, &p.overview)
-	v := p.head.Apply(schema.NoKeys, &schema.Record{Stream: p.n, Header: header, Body: body})
+	prepared := schema.Prepare(schema.NoKeys, &schema.Record{Stream: p.n, Header: header, Body: body})
+	if p.kept != nil {
+		*p.kept = append(*p.kept, prepared)
+	}
+	v := p.head.ApplyPrepared(&prepared)
 	turns := p.overview.Apply(&p.head, &v)
 	require.Contains(p.tb, []schema.VerdictKind{schema.Applied, schema.Evidence}, v.Kind, "%s: %s %s", e.Name(), v.Reason, v.Detail)
 	p.watch.Accepted(&p.batch, &p.head, &v, turns, &p.alone)
@@ -140,7 +146,7 @@ func TestCounters_MoreNamesThanTheBound_CountAsOther(t *testing.T) {
 		p.write(1, answer(tool), begun("c1", tool), &schema.ToolReturnedData{ToolCallID: "c1", DurationMS: 250})
 	}
 	all := c.Series()
-	agents, tools, left, returned := map[string]bool{}, map[string]bool{}, map[string]int64{}, int64(0)
+	agents, tools, left, returned := map[string]bool{}, map[string]bool{}, map[string]uint64{}, uint64(0)
 	for _, s := range all {
 		switch d := activity.Descriptions()[s.Metric]; d.By {
 		case activity.ByAgent:

@@ -1,22 +1,26 @@
 package activity
 
 import (
+	"math"
 	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// step is one thing to count.
+// step is one thing to count, as small as it can be: a fold keeps some of each event for a moment.
 type step struct {
-	name    name
-	metric  Metric
-	value   int
-	n       int64
-	seconds float64
+	// first and tier are the name.
+	first, tier string
+	// n is the count, or of a histogram the bits of the seconds.
+	n      uint64
+	metric uint8
+	value  uint8
 	// known: the name may have a series of its own.
 	known bool
 }
+
+func (s *step) name() name { return name{descriptions[s.metric].By, s.first, s.tier} }
 
 // Batch is what events of a run say and is not counted yet: the fold counts it once it has stored what the events made of the run, as it
 // folds events of which it has not once more. The zero value is empty.
@@ -129,6 +133,16 @@ func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns [
 
 func tool(of string) name { return name{by: ByTool, first: of} }
 
+// keptSteps is how much room a batch keeps for the next events of its run.
+const keptSteps = 16
+
+func (w *Watch) add(m Metric, of name, value int, n uint64, known bool) {
+	if w.into.steps == nil {
+		w.into.steps = make([]step, 0, keptSteps)
+	}
+	w.into.steps = append(w.into.steps, step{of.first, of.tier, n, uint8(m), uint8(value), known}) //nolint:gosec // places in short tables
+}
+
 // count adds to a counter of a name.
 func (w *Watch) count(m Metric, of name, n int64, values ...string) {
 	at, ok := 0, true
@@ -136,17 +150,17 @@ func (w *Watch) count(m Metric, of name, n int64, values ...string) {
 		at, ok = m.of(values...)
 	}
 	if ok && n > 0 {
-		w.into.steps = append(w.into.steps, step{metric: m, value: at, name: of, known: true, n: n})
+		w.add(m, of, at, uint64(n), true)
 	}
 }
 
 func (w *Watch) observe(m Metric, of name, value int, seconds float64) {
-	w.into.steps = append(w.into.steps, step{metric: m, value: value, name: of, known: true, seconds: seconds})
+	w.add(m, of, value, math.Float64bits(seconds), true)
 }
 
 // outcome counts the outcome of a call. ran says that the tool is known to be one.
 func (w *Watch) outcome(of string, outcome int, ran bool) {
-	w.into.steps = append(w.into.steps, step{metric: ToolCalls, value: outcome, name: tool(of), known: ran, n: 1})
+	w.add(ToolCalls, tool(of), outcome, 1, ran)
 }
 
 // ran counts how often and how long a tool ran, as far as its outcome says so.
@@ -196,7 +210,7 @@ func (w *Watch) tokens(agent name, u *schema.Usage) {
 		tokensCacheCreation: u.CacheCreationInputTokens, tokensReasoning: u.ReasoningOutputTokens,
 	} {
 		if n > 0 {
-			w.into.steps = append(w.into.steps, step{metric: Tokens, value: kind, name: agent, known: true, n: n})
+			w.add(Tokens, agent, kind, uint64(n), true)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func label(s string) string {
 // row is what counts by one name.
 type row struct {
 	// counts by metric and place of the value.
-	counts [len(descriptions)][]int64
+	counts [len(descriptions)][]uint64
 	// observed by metric and place of the value.
 	observed [len(descriptions)][]histogram
 }
@@ -69,7 +69,7 @@ func newRow(by Owner) *row {
 		switch {
 		case d.By != by:
 		case d.Buckets == nil:
-			r.counts[m] = make([]int64, n)
+			r.counts[m] = make([]uint64, n)
 		default:
 			r.observed[m] = make([]histogram, n)
 			for i := range r.observed[m] {
@@ -160,16 +160,20 @@ func (c *Counters) Add(b *Batch) {
 	defer c.mu.Unlock()
 	for i := range b.steps {
 		s := &b.steps[i]
-		r := c.row(s.name, s.known)
+		r := c.row(s.name(), s.known)
 		if d := &descriptions[s.metric]; d.Buckets != nil {
-			r.observed[s.metric][s.value].observe(d.Buckets, s.seconds)
-		} else if n := &r.counts[s.metric][s.value]; *n > math.MaxInt64-s.n {
-			*n = math.MaxInt64
+			r.observed[s.metric][s.value].observe(d.Buckets, math.Float64frombits(s.n))
 		} else {
-			*n += s.n
+			n := &r.counts[s.metric][s.value]
+			*n = min(*n+s.n, math.MaxInt64) // both were below, and their sum fits
 		}
 	}
-	b.steps = nil
+	if cap(b.steps) > keptSteps {
+		b.steps = nil
+		return
+	}
+	clear(b.steps) // they are parts of messages
+	b.steps = b.steps[:0]
 }
 
 // Series is one series as it is now.
@@ -178,7 +182,7 @@ type Series struct {
 	// Labels are those of the owner and of the metric, in the order of their names.
 	Labels []string
 	// N of a counter.
-	N int64
+	N uint64
 	// Count, Sum and Within of a histogram: how many took at most so many seconds.
 	Count  uint64
 	Sum    float64
