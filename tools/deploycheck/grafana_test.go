@@ -75,9 +75,12 @@ type panel struct {
 	}
 }
 
-func readBoard(t *testing.T) board {
+// boards are the dashboards, by the names of their files.
+var boards = map[string]string{"waymark": "waymark.json", "waymark-agents": "agents.json"}
+
+func readBoard(t *testing.T, file string) board {
 	t.Helper()
-	decoder := json.NewDecoder(bytes.NewReader(read(t, "grafana", "waymark.json")))
+	decoder := json.NewDecoder(bytes.NewReader(read(t, "grafana", file)))
 	decoder.DisallowUnknownFields()
 	var b board
 	require.NoError(t, decoder.Decode(&b))
@@ -85,8 +88,14 @@ func readBoard(t *testing.T) board {
 }
 
 func TestPanelsOfTheDashboardLieOnThePage(t *testing.T) {
-	b := readBoard(t)
-	require.Equal(t, "waymark", b.UID)
+	for uid, file := range boards {
+		t.Run(uid, func(t *testing.T) { requireOnThePage(t, uid, readBoard(t, file)) })
+	}
+}
+
+func requireOnThePage(t *testing.T, uid string, b board) {
+	t.Helper()
+	require.Equal(t, uid, b.UID)
 	ids, taken := make(map[int]bool), make(map[[2]int]string)
 	for _, p := range b.Panels {
 		require.False(t, ids[p.ID], "panel %d is there twice", p.ID)
@@ -106,9 +115,15 @@ func TestPanelsOfTheDashboardLieOnThePage(t *testing.T) {
 }
 
 func TestExpressionsOfTheDashboardParse(t *testing.T) {
-	b := readBoard(t)
+	for uid, file := range boards {
+		t.Run(uid, func(t *testing.T) { requireParsed(t, readBoard(t, file)) })
+	}
+}
+
+func requireParsed(t *testing.T, b board) {
+	t.Helper()
 	variables := regexp.MustCompile(`\$[{a-z_]\w*}?`)
-	known := map[string]string{"$__rate_interval": "5m", "$fleet": ".*"}
+	known := map[string]string{"$__rate_interval": "5m", "$__range": "3h", "$fleet": ".*", "$agent": ".*"}
 	expressions := 0
 	for _, p := range b.Panels {
 		refs := make(map[string]bool)

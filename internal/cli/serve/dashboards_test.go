@@ -24,13 +24,23 @@ func TestAlertsAndDashboardNameMetricsThatTheDaemonShows(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{filepath.Join("prometheus", "alerts.yaml"), filepath.Join("grafana", "waymark.json")} {
+	agents := ""
+	for _, name := range []string{
+		filepath.Join("prometheus", "alerts.yaml"), filepath.Join("prometheus", "alerts_test.yaml"),
+		filepath.Join("grafana", "waymark.json"), filepath.Join("grafana", "agents.json"),
+	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", name))
 		require.NoError(t, err)
 		named := regexp.MustCompile(`\bwaymark_[a-z_]+`).FindAllString(string(text), -1)
 		require.Greater(t, len(named), 15, name)
 		for _, metric := range named {
 			require.True(t, shown[metric], "%s names %s, which the daemon does not show", name, metric)
+		}
+		agents = string(text)
+	}
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "waymark_agent_") {
+			require.Contains(t, agents, f.GetName(), "no panel of the dashboard of agents shows it")
 		}
 	}
 }
