@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
 	answers "github.com/waymarkio/waymark/internal/answerschema"
@@ -55,6 +56,7 @@ func limitRows() [][3]string {
 		{"time between two checkpoints of a run", span(fold.DefaultLinger) + ", " + span(fold.MinLinger) + " to " + span(fold.MaxLinger), "`serve --checkpoint-interval`; at once when 1,024 events or 8 MiB wait"},
 		{"events in the log after they were sealed", span(fold.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
 		{"dead letters of one run", size(fold.LetterBurst) + ", then " + size(fold.LetterRate) + " a second", "counted in `waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
+		{"pairs of agent and tier, and tools, with metrics of their own", fmt.Sprintf("%d; %d", activity.MaxAgents, activity.MaxTools), "counts as `other` ([observability](observability.md#what-agents-did))"},
 		{"shards", fmt.Sprintf("%d on the embedded server, 1 on a joined one (to %d)", kvstore.LoneShards, kvstore.MaxShards), "`serve --shards`; fewer on a small disk"},
 		{"Deadlines of the SDK", "", ""},
 		{"one event or batch, retries included", span(publisher.DefaultPublishTimeout), "then `ErrUnresolved` or `ErrUnavailable`"},

@@ -224,9 +224,8 @@ func TestMetrics_AgentsAtWork_CountWhatTheyDid(t *testing.T) {
 	page := ""
 	require.Eventually(t, func() bool {
 		page = get("/metrics")
-		return len(did(page)) == len(want)
-	}, time.Minute, 20*time.Millisecond, "%s", strings.Join(did(page), "\n"))
-	require.Equal(t, want, did(page))
+		return slices.Equal(want, did(page))
+	}, time.Minute, 20*time.Millisecond, "the lines that are missing, or too many, are seen by comparing with %q", want)
 	// A turn that only its answer opens took as long as its model; one that asks with messages began before.
 	require.Contains(t, page, `waymark_agent_turn_duration_seconds_bucket{agent="coder",fleet="default",tier="large",le="1"} 4`)
 	require.Contains(t, page, `waymark_agent_tool_duration_seconds_bucket{fleet="default",tool="fetch",le="0.25"} 0`)

@@ -15,17 +15,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/activity"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// series are the names and labels of all that a registry shows.
+// series are the names and labels of all that a registry shows, but of agents.
 func series(t *testing.T, registry *prometheus.Registry) []string {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	var all []string
 	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "waymark_") {
+		if !strings.HasPrefix(f.GetName(), "waymark_") || strings.HasPrefix(f.GetName(), "waymark_agent_") {
 			continue
 		}
 		for _, m := range f.GetMetric() {
@@ -40,7 +41,8 @@ func series(t *testing.T, registry *prometheus.Registry) []string {
 	return all
 }
 
-// Whatever executors, runs, agents, tools and clients are called, no label is made of it.
+// Whatever executors, runs, agents, tools and clients are called, no label is made of it. Metrics of agents have labels of a bounded number of
+// names.
 func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: thousands of names")
@@ -96,4 +98,24 @@ func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	require.Positive(t, stats.DeadLetters.Load(), "some of them are no runs")
 	require.Greater(t, stats.Applied.Load(), int64(runs/2))
 	require.Equal(t, before, series(t, registry))
+	agents, executors := make(map[string]bool), 0
+	require.Eventually(t, func() bool {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "agent" {
+						agents[l.GetValue()] = true
+					}
+					if strings.Contains(l.GetValue(), "executor-") || strings.Contains(l.GetValue(), "xxx-") {
+						executors++
+					}
+				}
+			}
+		}
+		return len(agents) > activity.MaxAgents
+	}, time.Minute, 10*time.Millisecond)
+	require.Len(t, agents, activity.MaxAgents+1)
+	require.Zero(t, executors, "no label is made of an executor or a run")
 }

@@ -99,7 +99,7 @@ func TestMetricsOfAFleetAreNamedAsTheyShouldBe(t *testing.T) {
 	require.NoError(t, err)
 	own := families[:0]
 	for _, f := range families {
-		if strings.HasPrefix(f.GetName(), "waymark_fleet_") {
+		if strings.HasPrefix(f.GetName(), "waymark_fleet_") || strings.HasPrefix(f.GetName(), "waymark_agent_") {
 			own = append(own, f)
 		}
 	}
@@ -121,10 +121,12 @@ replicas that share the shards of the fleet, this one included.
 | ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whoever folds it and if nobody does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
 | ` + "`waymark_fleet_…recovery…`, `waymark_service_…`" + ` | what this daemon answered | add them up |
 | ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
+| ` + "`waymark_agent_…`" + ` | what agents did, as this daemon folded it; from 0 at its start | add them up: ` + "`sum by (fleet, agent) (rate(…))`" + ` |
 | ` + "`waymark_runs_…`, `waymark_roster_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
 
 The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back, and an event
-that is folded again is not counted again. They begin again when the log itself is a new one.
+that is folded again is not counted again. They begin again when the log itself is a new one. Those of agents begin at 0
+with the daemon ([observability.md](observability.md#what-agents-did)).
 
 What to look at first:
 
@@ -137,6 +139,9 @@ What to look at first:
 | events for each put of a checkpoint | ` + "`rate(waymark_fleet_events_total[5m]) / rate(waymark_fleet_checkpoint_puts_total[5m])`" + ` |
 | events a second of the whole fleet | ` + "`sum by (fleet) (max by (fleet, shard) (rate(waymark_fleet_events_total[5m])))`" + ` |
 | how long recoveries take | ` + "`histogram_quantile(0.99, sum by (le, fleet) (rate(waymark_fleet_recovery_duration_seconds_bucket[5m])))`" + ` |
+| completion rate by agent | ` + "`sum by (fleet, agent) (rate(waymark_agent_runs_ended_total{outcome=\"completed\"}[1h])) / sum by (fleet, agent) (rate(waymark_agent_runs_ended_total[1h]))`" + ` |
+| tokens for each completed run | ` + "`sum by (fleet, agent) (rate(waymark_agent_tokens_total{kind=~\"input\\|output\"}[1h])) / sum by (fleet, agent) (rate(waymark_agent_runs_ended_total{outcome=\"completed\"}[1h]))`" + ` |
+| how often tools fail | ` + "`sum by (fleet, tool) (rate(waymark_agent_tool_calls_total{outcome=~\"failed\\|error\"}[15m])) / sum by (fleet, tool) (rate(waymark_agent_tool_calls_total[15m]))`" + ` |
 | how full the log is | ` + "`waymark_fleet_log_bytes / (waymark_fleet_quota_bytes > 0)`" + ` |
 
 A scrape reads counters in memory. Those of shards cost about ten small requests a shard, at most every two seconds,
