@@ -132,22 +132,22 @@ func (c *Counters) row(n name, known bool) *row {
 	if n.by == ByTool {
 		most, kind = MaxTools, leftOutTool
 	}
-	lawful := name{n.by, label(n.first), n.tier}
+	given := name{n.by, label(n.first), n.tier}
 	if n.by == ByAgent {
-		lawful.tier = label(n.tier)
+		given.tier = label(n.tier)
 	}
-	r := c.rows[lawful]
+	r := c.rows[given]
 	switch {
-	case r != nil && lawful != other(n.by):
+	case r != nil && given != other(n.by):
 		return r // an empty name
-	case lawful.first == Other && n.first != Other, lawful.tier == Other && n.tier != Other, c.named[n.by] >= most:
+	case given.first == Other && n.first != Other, given.tier == Other && n.tier != Other, c.named[n.by] >= most:
 		c.rows[name{by: ByFleet}].counts[NamesLeftOut][kind]++
 		return c.rows[other(n.by)]
 	}
 	c.named[n.by]++
-	lawful.first, lawful.tier = strings.Clone(lawful.first), strings.Clone(lawful.tier) // they are parts of messages
+	given.first, given.tier = strings.Clone(given.first), strings.Clone(given.tier) // they are parts of messages
 	r = newRow(n.by)
-	c.rows[lawful] = r
+	c.rows[given] = r
 	return r
 }
 
