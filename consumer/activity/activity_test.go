@@ -284,7 +284,7 @@ func TestWatch_TimeWithoutAnExecutor_BeginsWhereItWasLost(t *testing.T) {
 			p.alone = ""
 			p.now = p.now.Add(4 * time.Second)
 		}, "silence 1 4"},
-		"answered while nobody waited for it": {func(p *played) {
+		"answered without an executor": {func(p *played) {
 			p.write(0, &schema.RunWaitingData{InterruptID: "q1", Reason: schema.WaitHumanInput}, &schema.RunInterruptedData{Reason: schema.InterruptedWaiting})
 			p.now = p.now.Add(72 * time.Hour)
 			p.control(1, &schema.RunInputData{InterruptID: "q1"})
