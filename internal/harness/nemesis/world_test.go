@@ -68,6 +68,9 @@ type scale struct {
 	// metrics: every process serves what it takes. leak is a mistake that is built into the executors.
 	metrics bool
 	leak    string
+	// older is the folder of an older version's programs, of which the daemons and executors named in old are started.
+	older string
+	old   map[string]bool
 	// held is called with each server and daemon before it is started for the first time; nil means nothing is done with them.
 	held func(p *process)
 }
@@ -365,9 +368,17 @@ func (w *world) helper(name, variable string, settings func(start int) any) *pro
 		if w.scale.metrics {
 			cmd.Env = append(cmd.Env, nemesis.MetricsVariable+"=1")
 		}
+		w.ofVersion(cmd, name)
 		return cmd
 	}
 	return p
+}
+
+// ofVersion takes the older version's program for those that are to be of it.
+func (w *world) ofVersion(cmd *exec.Cmd, name string) {
+	if w.scale.old[name] {
+		cmd.Path = filepath.Join(w.scale.older, filepath.Base(cmd.Path))
+	}
 }
 
 // silence is how long an executor may be silent.
@@ -387,6 +398,7 @@ func (w *world) daemon(i int) *process {
 			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(waymarkBinary))
 			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant, failpoint.PointVariable+"="+w.halt)
 		}
+		w.ofVersion(cmd, name)
 		return cmd
 	}
 	if w.scale.held != nil {
