@@ -15,6 +15,7 @@ PKG ?= ./...
 DEPLOYCHECK := tools/deploycheck
 BENCHMARKS := tools/bench
 AGENTS := docs/examples/agents
+DIST := tools/dist
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
@@ -28,7 +29,7 @@ PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 # Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
 # from running.
 CHECK := generate-check lint vet short short-race bench-short
-CHECK_FULL := deploycheck agents asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
+CHECK_FULL := deploycheck dist-short agents asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
 # The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
 # the commands and the embedded server among them. The longest package begins first.
@@ -53,7 +54,7 @@ check: ## before each push: generated files, lint, vet, and the tests but the lo
 
 .PHONY: check-full
 check-full: ## all the rest, which CI runs, too: long tests, fuzzing, cross-builds, seeded bugs (FULL=1: the whole of its samples, hours)
-	@LEFT_OUT="chaos chaos-power soak bench vulncheck" MAKE="$(MAKE)" sh tools/tier.sh check-full $(CHECK_FULL)
+	@LEFT_OUT="chaos chaos-power soak bench vulncheck distcheck skew" MAKE="$(MAKE)" sh tools/tier.sh check-full $(CHECK_FULL)
 
 .PHONY: build
 build: ## build the waymark binary into .bin
@@ -205,6 +206,7 @@ lint: $(LINT) ## run golangci-lint, layers and formatting included, and this pro
 	$(LINT) run $(PKG)
 	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd $(BENCHMARKS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd $(DIST) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- ./internal/lint
 
 # Flags of "make structure": "-files consumer/...", "-against v1.2.0", "-binary".
@@ -275,6 +277,53 @@ SBOM ?= $(BIN)/waymark.cdx.json
 sbom: $(CYCLONEDX) ## write the binary's list of parts (CycloneDX) to .bin/waymark.cdx.json, or SBOM=FILE
 	$(CYCLONEDX) app -json -licenses -main cmd/waymark -output $(SBOM) .
 	@echo "sbom: $(SBOM)"
+
+# What a release consists of, in DIST_OUT: archives, packages, image, lists of parts, checksums. VERSION: that of the commit's tag, else a -dev
+# of the next one.
+DIST_OUT ?= $(BIN)/dist
+VERSION ?=
+DIST_PROGRAM := $(BIN)/dist-program
+
+.PHONY: dist
+dist: dist-build ## make a release into .bin/dist: archives of six platforms, .deb, .rpm, image, licences, lists of parts, checksums
+	$(DIST_PROGRAM) -next $(NEXT_VERSION) -version "$(VERSION)" -cyclonedx "$(CURDIR)/$(CYCLONEDX)" -out $(DIST_OUT)
+
+.PHONY: dist-build
+dist-build: $(CYCLONEDX)
+	go build -C $(DIST) -o "$(CURDIR)/$(DIST_PROGRAM)" .
+
+.PHONY: dist-short
+dist-short: ## run the tests of tools/dist that build and install nothing
+	$(TIERS) test $(RECORD) -- -C $(DIST) -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+# The Debian system in which packages are installed, made once.
+DISTCHECK := $(BIN)/distcheck
+SUITE ?= bookworm
+DISTCHECK_DIST = $(DIST_PROGRAM) -cyclonedx "$(CURDIR)/$(CYCLONEDX)"
+
+.PHONY: distcheck
+distcheck: dist-build ## install, start, upgrade and remove packages and image in machines of their own (Linux on amd64, as root)
+	@[ "$$(id -u)" = 0 ] || { echo "distcheck: NOT TESTED: it installs packages, and needs root" >&2; exit 1; }
+	@for tool in debootstrap systemd-nspawn; do command -v $$tool >/dev/null || \
+		{ echo "distcheck: NOT TESTED: $$tool is not there (Debian: apt-get install debootstrap systemd-container)" >&2; exit 1; }; done
+	@mkdir -p $(DISTCHECK)
+	[ -e $(DISTCHECK)/root/made ] || { rm -rf $(DISTCHECK)/root; debootstrap --variant=minbase \
+		--include=rpm,cpio,procps,systemd,systemd-sysv,dbus $(SUITE) $(DISTCHECK)/root >$(DISTCHECK)/debootstrap.log && touch $(DISTCHECK)/root/made; }
+	$(DISTCHECK_DIST) -version 0.1.0 -platforms linux/amd64,linux/arm64 -out $(DISTCHECK)/0.1.0
+	$(DISTCHECK_DIST) -version 0.1.1 -platforms linux/amd64 -out $(DISTCHECK)/0.1.1
+	$(DISTCHECK_DIST) -version 0.1.1 -platforms linux/amd64 -out $(DISTCHECK)/again
+	WAYMARK_DISTCHECK="$(CURDIR)/$(DISTCHECK)" go test -C $(DIST) -count=1 -timeout $(TEST_TIMEOUT) -v ./...
+
+# The older version of "make skew": any commit.
+OLDER ?=
+
+.PHONY: skew
+skew: ## run daemons and executors of two versions on one fleet, and kill them (OLDER=COMMIT; 2 minutes)
+	@[ -n "$(OLDER)" ] || { echo "skew: say which version: make skew OLDER=COMMIT" >&2; exit 2; }
+	@older=$$(git rev-parse --verify "$(OLDER)^{commit}") && rm -rf $(BIN)/skew && mkdir -p $(BIN)/skew/source $(BIN)/skew/$$older && \
+	git archive $$older | tar -x -C $(BIN)/skew/source && \
+	go build -C $(BIN)/skew/source -o "$(CURDIR)/$(BIN)/skew/$$older/" ./cmd/waymark ./internal/harness/nemesis/helper && \
+	WAYMARK_SKEW_OLDER="$(CURDIR)/$(BIN)/skew/$$older" go test -count=1 -timeout $(TEST_TIMEOUT) -v -run TestVersions ./internal/harness/nemesis
 
 .PHONY: vulncheck
 vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev; exit 75 when that cannot be reached)

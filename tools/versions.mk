@@ -4,3 +4,5 @@ ASYNCAPI_PARSER_VERSION := 3.6.3
 GOVULNCHECK_VERSION := v1.8.0
 # As tools/sbom/go.mod has it.
 CYCLONEDX_GOMOD_VERSION := v1.10.0
+# The version that is worked on: what "make dist" builds from a commit without a tag is a -dev of it. The CHANGELOG has the same.
+NEXT_VERSION := 0.1.0

@@ -51,6 +51,17 @@ func (p platform) String() string { return p.os + "/" + p.arch }
 // all platforms of a release. Linux comes first: its packages fail soonest.
 const all = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
 
+func parsePlatforms(list string) (platforms []platform, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		system, arch, found := strings.Cut(text, "/")
+		if !found {
+			return nil, fmt.Errorf("%w: -platforms has %q, which is not OS/ARCH", errUsage, text)
+		}
+		platforms = append(platforms, platform{system, arch})
+	}
+	return platforms, nil
+}
+
 var (
 	errUsage     = errors.New("usage")
 	errUnstamped = errors.New("the toolchain recorded another version or commit than was built")
@@ -79,12 +90,8 @@ func run(ctx context.Context, args []string) error {
 	if r.out, err = filepath.Abs(*out); err != nil {
 		return err
 	}
-	for text := range strings.SplitSeq(*platforms, ",") {
-		system, arch, found := strings.Cut(text, "/")
-		if !found {
-			return fmt.Errorf("%w: -platforms has %q, which is not OS/ARCH", errUsage, text)
-		}
-		r.platforms = append(r.platforms, platform{system, arch})
+	if r.platforms, err = parsePlatforms(*platforms); err != nil {
+		return err
 	}
 	if err := r.identify(ctx, *next); err != nil {
 		return err
@@ -169,7 +176,7 @@ func (r *release) make(ctx context.Context, work string) error {
 		if err := r.archive(p, binary); err != nil {
 			return fmt.Errorf("archive of %s: %w", p, err)
 		}
-		if err := r.parts(ctx, p); err != nil {
+		if err := r.parts(ctx, p, work); err != nil {
 			return err
 		}
 		if p.os != "linux" {
@@ -190,7 +197,7 @@ func (r *release) make(ctx context.Context, work string) error {
 
 // prepare makes what all platforms have in common.
 func (r *release) prepare(ctx context.Context, work string) (err error) {
-	if r.notices, err = notices(ctx, r.root, r.platforms); err != nil {
+	if r.notices, err = notices(ctx, r.root); err != nil {
 		return err
 	}
 	manual := filepath.Join(work, "waymark.1")
@@ -218,7 +225,7 @@ func (r *release) prepare(ctx context.Context, work string) (err error) {
 
 // build returns the binary of a platform. GOFLAGS of the machine do not count.
 func (r *release) build(ctx context.Context, p platform, work string) ([]byte, error) {
-	out := filepath.Join(work, "waymark-"+p.os+"-"+p.arch)
+	out := r.binary(p, work)
 	env := []string{"GOOS=" + p.os, "GOARCH=" + p.arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT="}
 	begun := time.Now()
 	if _, err := r.command(ctx, env, "go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", out, "./cmd/waymark"); err != nil {
@@ -250,15 +257,21 @@ func (r *release) stamped(binary string) error {
 	return nil
 }
 
-// parts writes the list of a binary's parts, without the time and the random number that would make each run another file.
-func (r *release) parts(ctx context.Context, p platform) error {
+// parts writes the list of a binary's parts, read from the binary, without the time and the random number that would make each run another
+// file. The modules are in the cache since the build; the main module is in no proxy, and is not asked for.
+func (r *release) parts(ctx context.Context, p platform, work string) error {
 	if r.cyclonedx == "" {
 		return nil
 	}
 	name := filepath.Join(r.out, r.name(p)+".cdx.json")
-	_, err := r.command(ctx, []string{"GOOS=" + p.os, "GOARCH=" + p.arch, "CGO_ENABLED=0", "GOFLAGS="},
-		r.cyclonedx, "app", "-json", "-licenses", "-std", "-noserial", "-notimestamp", "-main", "cmd/waymark", "-output", name, ".")
+	_, err := r.command(ctx, []string{"GOPROXY=off"}, r.cyclonedx, "bin", "-json", "-licenses", "-std", "-noserial", "-notimestamp",
+		"-version", "v"+r.version, "-output", name, r.binary(p, work))
 	return err
+}
+
+// binary is where the build leaves a platform's program.
+func (r *release) binary(p platform, work string) string {
+	return filepath.Join(work, "waymark-"+p.os+"-"+p.arch)
 }
 
 // name of a platform's files, without what says their kind.

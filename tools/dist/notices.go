@@ -33,8 +33,12 @@ type listed struct {
 // notices are the licences of all that is linked into the binaries, word for word. Their owners ask for that. A module's are those of its root
 // and of the folders of its packages that are linked: copies of other people's code have theirs beside them. internal/lint refuses modules
 // whose licences ask for more.
-func notices(ctx context.Context, root string, platforms []platform) ([]byte, error) {
+func notices(ctx context.Context, root string) ([]byte, error) {
 	r := release{root: root}
+	platforms, err := parsePlatforms(all) // one file for all, whichever are built
+	if err != nil {
+		return nil, err
+	}
 	texts := map[string][]string{} // files of a module's licences
 	for _, p := range platforms {
 		out, err := r.command(ctx, []string{"GOOS=" + p.os, "GOARCH=" + p.arch, "CGO_ENABLED=0"},

@@ -75,7 +75,6 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 				Depends: []string{depends[kind]}, Contents: append(copied(contents), copied(own[kind])...),
 				Scripts: nfpm.Scripts{PostInstall: repo("deploy/packages/postinst"), PreRemove: repo("deploy/packages/prerm"), PostRemove: repo("deploy/packages/postrm")},
 				RPM:     nfpm.RPM{BuildHost: "localhost", Summary: "Checkpoint daemon for AI agents on NATS JetStream", Group: "System Environment/Daemons"},
-				Deb:     nfpm.Deb{Fields: map[string]string{"Vcs-Git": "https://github.com/waymarkio/waymark", "Waymark-Commit": r.commit}},
 			},
 		})
 		if err := nfpm.PrepareForPackager(info, kind); err != nil {
