@@ -184,7 +184,7 @@ func targets(files []file) map[string]bool {
 
 // notShipped are packages that read nothing of anybody else's: tests, measurements, demonstrations.
 func notShipped(f file) bool {
-	for _, dir := range []string{"internal/harness", "tools/bench", "internal/player", "internal/journal", "docs", "schema/internal/gen"} {
+	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "internal/player", "internal/journal", "docs", "schema/internal/gen"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
 			return true
 		}

@@ -111,7 +111,7 @@ func (r *release) zip(to io.Writer, files []file) error {
 
 // write writes one file of the release.
 func (r *release) write(name string, data []byte) error {
-	fmt.Printf("dist: %s: %d bytes\n", name, len(data))
+	r.say("%s: %d bytes", name, len(data))
 	full := filepath.Join(r.out, name)
 	if err := os.WriteFile(full, data, 0o644); err != nil { //nolint:gosec // for everybody
 		return err

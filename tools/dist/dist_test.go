@@ -67,6 +67,7 @@ func TestPackages_Lifecycle_KeepsTheRuns(t *testing.T) {
 
 // lifecycle runs the script in a machine of its own: a Debian system whose changes are thrown away, without any network but its loopback.
 func lifecycle(t *testing.T, dir, kind, mode string) {
+	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
 	require.NoError(t, os.Mkdir(out, 0o700))
 	here, err := filepath.Abs("testdata")
@@ -80,7 +81,7 @@ func lifecycle(t *testing.T, dir, kind, mode string) {
 	script := "/bin/sh /script/lifecycle.sh " + kind + " " + mode + " >/out/said 2>&1"
 	if mode == "systemd" {
 		unit := filepath.Join(t.TempDir(), "distcheck.service")
-		require.NoError(t, os.WriteFile(unit, []byte("[Unit]\nSuccessAction=exit\nFailureAction=exit\n[Service]\nType=oneshot\nExecStart=/bin/sh -c '"+script+"'\n"), 0o600))
+		require.NoError(t, os.WriteFile(unit, []byte("[Unit]\nSuccessAction=exit\nFailureAction=exit\n[Service]\nType=oneshot\nExecStart=/bin/sh -c '"+script+"'\n"), 0o644)) //nolint:gosec // as units are
 		args = append(args, "--bind-ro="+unit+":/etc/systemd/system/distcheck.service", "--boot", "systemd.wants=distcheck.service", "systemd.show_status=no")
 	} else {
 		args = append(args, "--as-pid2", "/bin/sh", "-c", script)
@@ -143,6 +144,9 @@ func TestImage_NewVersionOnTheVolume_KeepsTheRuns(t *testing.T) {
 	out, err := script.CombinedOutput()
 	t.Logf("%s", out)
 	require.NoError(t, err)
+	verified := regexp.MustCompile(`(?m)^[2-9] runs with \d+ events verified, 0 damaged$`).FindAllString(string(out), -1)
+	require.Len(t, verified, 2)
+	require.Equal(t, verified[0], verified[1], "the newer version has what the older one wrote")
 	require.Contains(t, string(out), "== passed: image")
 }
 

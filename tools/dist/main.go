@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,7 +21,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:])
+	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
@@ -36,6 +37,7 @@ type release struct {
 	version, commit string
 	time            time.Time
 	platforms       []platform
+	stdout          io.Writer
 	// cyclonedx is the program that writes lists of parts; empty leaves them out.
 	cyclonedx string
 
@@ -68,7 +70,7 @@ var (
 	semantic     = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.]+)?$`)
 )
 
-func run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("dist", flag.ContinueOnError)
 	out := flags.String("out", "", "folder for the files; emptied first")
 	version := flags.String("version", "", "version, such as 0.1.0; default: the tag of this commit, else -next with -dev and the commit's time")
@@ -86,7 +88,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := &release{root: root, version: *version, cyclonedx: *cyclonedx}
+	r := &release{root: root, version: *version, cyclonedx: *cyclonedx, stdout: stdout}
 	if r.out, err = filepath.Abs(*out); err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func (r *release) identify(ctx context.Context, next string) (err error) {
 	if status, err := git(ctx, r.root, "status", "--porcelain"); err != nil {
 		return err
 	} else if status != "" {
-		fmt.Printf("dist: not built, as it is in no commit:\n%s\n", status)
+		r.say("not built, as it is in no commit:\n%s", status)
 	}
 	seconds, err := git(ctx, r.root, "log", "-1", "--format=%ct")
 	if err != nil {
@@ -236,9 +238,14 @@ func (r *release) build(ctx context.Context, p platform, work string) ([]byte, e
 	}
 	binary, err := os.ReadFile(out)
 	if err == nil {
-		fmt.Printf("dist: waymark %s for %s: %d bytes, %s\n", r.version, p, len(binary), time.Since(begun).Round(time.Second))
+		r.say("waymark %s for %s: %d bytes, %s", r.version, p, len(binary), time.Since(begun).Round(time.Second))
 	}
 	return binary, err
+}
+
+// say tells how far it is.
+func (r *release) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.stdout, "dist: "+format+"\n", args...)
 }
 
 // stamped is an error unless a binary says which version and commit it is.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -63,8 +64,12 @@ func TestVersions_SideBySideUnderLoad_LoseNothing(t *testing.T) {
 		}
 	}
 	r.judge()
-	for _, hit := range r.struck {
-		t.Logf("%s: without a boundary %d ms, without a recovery %d ms", hit.Fault, hit.Boundaries, hit.Recoveries)
+}
+
+// ofVersion takes the older version's program for those that are to be of it.
+func (w *world) ofVersion(cmd *exec.Cmd, name string) {
+	if w.scale.old[name] {
+		cmd.Path = filepath.Join(w.scale.older, filepath.Base(cmd.Path))
 	}
 }
 

@@ -374,13 +374,6 @@ func (w *world) helper(name, variable string, settings func(start int) any) *pro
 	return p
 }
 
-// ofVersion takes the older version's program for those that are to be of it.
-func (w *world) ofVersion(cmd *exec.Cmd, name string) {
-	if w.scale.old[name] {
-		cmd.Path = filepath.Join(w.scale.older, filepath.Base(cmd.Path))
-	}
-}
-
 // silence is how long an executor may be silent.
 const silence = 3 * time.Second
 

@@ -12,7 +12,7 @@ chmod 700 "$old.volume"
 enter() { # enter ROOT COMMAND...
 	root=$1
 	shift
-	chroot --userspec=65532:65532 --groups= "$root" /usr/local/bin/waymark "$@"
+	(exec chroot --userspec=65532:65532 --groups= "$root" /usr/local/bin/waymark "$@")
 }
 begin() {
 	mount --bind "$1" "$1"
@@ -21,7 +21,7 @@ begin() {
 	mount -o remount,bind,ro "$1"
 	! touch "$1/x" 2>/dev/null || { echo "the root can be written"; exit 1; }
 	# shellcheck disable=SC2086
-	enter "$1" $IMAGE_CMD >"$1.log" 2>&1 &
+	(exec chroot --userspec=65532:65532 --groups= "$1" /usr/local/bin/waymark $IMAGE_CMD) >"$1.log" 2>&1 &
 	pid=$!
 	tries=300
 	until enter "$1" fleet >/dev/null 2>&1; do
@@ -33,7 +33,10 @@ begin() {
 export WAYMARK_STATE_DIR=/var/lib/waymark
 begin "$old"
 enter "$old" version
-for file in "$transcripts"/*.jsonl; do enter "$old" import --quiet - <"$file" 2>/dev/null || true; done
+mkdir "$old.volume/transcripts"
+cp "$transcripts"/*.jsonl "$old.volume/transcripts"
+chown -R 65532:65532 "$old.volume/transcripts"
+enter "$old" import --quiet /var/lib/waymark/transcripts
 enter "$old" start coder --id handed-in --task "Mend it." --quiet
 enter "$old" verify --all
 kill -TERM "$pid"

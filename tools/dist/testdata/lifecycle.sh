@@ -10,7 +10,10 @@ settings=/etc/waymark/waymark.env
 say() { echo "== $*"; }
 die() {
 	echo "FAILED: $*"
-	[ "$mode" = plain ] && tail -n 20 /tmp/daemon.log || journalctl --no-pager -n 40 -u waymark || true
+	case $mode in
+	systemd) journalctl --no-pager --lines=40 --unit=waymark ;;
+	plain) tail -n 20 /tmp/daemon.log ;;
+	esac
 	exit 1
 }
 until_true() { # until_true WHAT COMMAND...: asks for a minute
@@ -22,8 +25,8 @@ until_true() { # until_true WHAT COMMAND...: asks for a minute
 		sleep 0.2
 	done
 }
-as_daemon() { setpriv --reuid=waymark --regid=waymark --clear-groups env -i PATH=/usr/bin:/bin WAYMARK_STATE_DIR=$state "$@"; }
-waymark() { as_daemon /usr/bin/waymark "$@"; }
+as_daemon() { exec setpriv --reuid=waymark --regid=waymark --clear-groups env -i PATH=/usr/bin:/bin WAYMARK_STATE_DIR=$state "$@"; }
+waymark() { (as_daemon /usr/bin/waymark "$@"); }
 
 install_version() {
 	case $kind in
@@ -70,13 +73,13 @@ deb)
 	listing() { dpkg-deb --contents "$1" | awk '{print $1, $2, $6}'; }
 	[ "$(dpkg-deb --field /pkg/0.1.0/*_arm64.deb Architecture)" = arm64 ] || die "architecture"
 	[ "$(listing /pkg/0.1.0/*_arm64.deb)" = "$(listing /pkg/0.1.0/*_amd64.deb)" ] || die "files of the packages differ"
-	machine=$(dpkg-deb --fsys-tarfile /pkg/0.1.0/*_arm64.deb | tar -xO ./usr/bin/waymark | od -An -tu1 -j18 -N1)
+	machine=$(dpkg-deb --fsys-tarfile /pkg/0.1.0/*_arm64.deb | tar -xO ./usr/bin/waymark 2>/dev/null | od -An -tu1 -j18 -N1)
 	;;
 rpm)
 	listing() { rpm --query --package --queryformat '[%{FILEMODES:perms} %{FILENAMES}\n]' "$1"; }
 	[ "$(rpm --query --package --queryformat '%{ARCH}' /pkg/0.1.0/*.aarch64.rpm)" = aarch64 ] || die "architecture"
 	[ "$(listing /pkg/0.1.0/*.aarch64.rpm)" = "$(listing /pkg/0.1.0/*.x86_64.rpm)" ] || die "files of the packages differ"
-	machine=$(cd /tmp && rpm2cpio /pkg/0.1.0/*.aarch64.rpm | cpio --quiet -i --to-stdout ./usr/bin/waymark | od -An -tu1 -j18 -N1)
+	machine=$(cd /tmp && rpm2cpio /pkg/0.1.0/*.aarch64.rpm | cpio --quiet -i --to-stdout '*usr/bin/waymark' | od -An -tu1 -j18 -N1)
 	;;
 esac
 [ "$machine" -eq 183 ] || die "the binary is for machine $machine, and 183 is arm64"
@@ -88,7 +91,7 @@ install_version 0.1.0
 [ "$(stat -c '%U %G %a' $settings)" = "root root 640" ] || die "settings: $(stat -c '%U %G %a' $settings)"
 [ "$(getent passwd waymark | cut -d: -f6,7)" = "$state:/usr/sbin/nologin" ] || die "user: $(getent passwd waymark)"
 waymark version | grep -w v0.1.0 || die "version"
-zcat /usr/share/man/man1/waymark.1.gz | grep -q '^.TH WAYMARK 1' || die "no manual"
+zcat /usr/share/man/man1/waymark.1.gz | grep -qi '^.TH "*waymark"* "*1' || die "no manual"
 sh -n /usr/share/bash-completion/completions/waymark 2>/dev/null || bash -n /usr/share/bash-completion/completions/waymark || die "completion"
 if [ "$mode" = systemd ]; then
 	systemd-analyze verify --man=no $unit /usr/lib/systemd/system/waymark-joined.service || die "a unit is not valid"
