@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // a form of packages
 	"github.com/goreleaser/nfpm/v2/files"
 	_ "github.com/goreleaser/nfpm/v2/rpm" // another
 )
+
+const maintainer = "The Waymark authors <waymark@waymark.invalid>"
 
 // packages writes the .deb and the .rpm of a platform.
 func (r *release) packages(p platform, binary []byte, work string) error {
@@ -27,6 +31,8 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 	}
 	made := map[string][]byte{
 		"waymark": binary, "waymark.1.gz": manual, "THIRD_PARTY_LICENSES.txt": r.notices,
+		"changelog.yml": fmt.Appendf(nil, "- semver: %s\n  date: %s\n  packager: %s\n  changes:\n    - note: CHANGELOG.md beside this file has the changes.\n",
+			r.version, r.time.Format(time.RFC3339), maintainer),
 		"bash": r.completions["bash"], "zsh": r.completions["zsh"], "fish": r.completions["fish"],
 	}
 	for name, data := range made {
@@ -40,11 +46,8 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 		regular(staged("waymark"), "/usr/bin/waymark", 0o755),
 		regular(repo("deploy/systemd/waymark.service"), "/usr/lib/systemd/system/waymark.service", 0o644),
 		regular(repo("deploy/systemd/waymark-joined.service"), "/usr/lib/systemd/system/waymark-joined.service", 0o644),
-		regular(staged("waymark.1.gz"), "/usr/share/man/man1/waymark.1.gz", 0o644),
 		regular(staged("bash"), "/usr/share/bash-completion/completions/waymark", 0o644),
 		regular(staged("fish"), "/usr/share/fish/vendor_completions.d/waymark.fish", 0o644),
-		regular(repo("README.md"), "/usr/share/doc/waymark/README.md", 0o644),
-		regular(repo("CHANGELOG.md"), "/usr/share/doc/waymark/CHANGELOG.md", 0o644),
 		// It may name passwords.
 		{Source: repo("deploy/packages/waymark.env"), Destination: "/etc/waymark/waymark.env", Type: files.TypeConfigNoReplace, FileInfo: &files.ContentFileInfo{Mode: 0o640}},
 	}
@@ -63,14 +66,23 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 			},
 		},
 	}
+	for kind, form := range map[string]string{"deb": files.TypeFile, "rpm": files.TypeRPMDoc} {
+		for from, to := range map[string]string{
+			staged("waymark.1.gz"): "man/man1/waymark.1.gz", repo("README.md"): "doc/waymark/README.md", repo("CHANGELOG.md"): "doc/waymark/CHANGELOG.md",
+		} {
+			c := regular(from, "/usr/share/"+to, 0o644)
+			c.Type = form
+			own[kind] = append(own[kind], c)
+		}
+	}
 	// What adds the user.
 	depends := map[string]string{"deb": "passwd", "rpm": "shadow-utils"}
 	for _, kind := range []string{"deb", "rpm"} {
 		info := nfpm.WithDefaults(&nfpm.Info{
 			Name: "waymark", Arch: p.arch, Platform: p.os, Version: r.version, Section: "net", Priority: "optional",
-			Maintainer: "The Waymark authors <waymark@waymark.invalid>", Homepage: "https://github.com/waymarkio/waymark", License: "Apache-2.0",
-			Description: "checkpoint daemon for AI agents on NATS JetStream\nKeeps fleets of AI agents recoverable: executors record each step, and another one goes on where one died.",
-			MTime:       r.time,
+			Maintainer: maintainer, Homepage: "https://github.com/waymarkio/waymark", License: "Apache-2.0",
+			Description: "checkpoint daemon for AI agents on NATS JetStream\nKeeps fleets of AI agents recoverable: executors record each step, and another\none goes on where one died.",
+			MTime:       r.time, Changelog: staged("changelog.yml"),
 			Overridables: nfpm.Overridables{
 				Depends: []string{depends[kind]}, Contents: append(copied(contents), copied(own[kind])...),
 				Scripts: nfpm.Scripts{PostInstall: repo("deploy/packages/postinst"), PreRemove: repo("deploy/packages/prerm"), PostRemove: repo("deploy/packages/postrm")},
