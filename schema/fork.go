@@ -32,13 +32,19 @@ type Base struct {
 	BaseRef
 	// Head of the run there, which has the digest.
 	Head Head `json:"head"`
-	// Begun are the hold and verify calls that were requested there and that the other run began later, or may begin yet: in the fork
-	// they are in doubt.
-	Begun []CallKey `json:"begun,omitzero"`
+	// Begun are the calls that are in doubt here although they were only requested there, or by another policy.
+	Begun []BegunCall `json:"begun,omitzero"`
+}
+
+// BegunCall is a call that was open at a point, and that the run began behind it, or may begin yet.
+type BegunCall struct {
+	CallKey
+	// Replay is the policy by which it was begun, if that is stricter than the one that it has at the point.
+	Replay Replay `json:"replay,omitzero"`
 }
 
 // BaseOf returns the base of a fork of a run at a point; begun as [Moment] has it. What a fork does not take over of the head is left out.
-func BaseOf(point Point, records int64, head *Head, begun []CallKey) *Base {
+func BaseOf(point Point, records int64, head *Head, begun []BegunCall) *Base {
 	b := &Base{
 		Begun:   begun,
 		BaseRef: BaseRef{Run: head.Run, Point: point.String(), Position: head.Position, Records: records, Digest: head.Digest},
@@ -85,10 +91,10 @@ func (b *Base) check() (path, problem string) {
 			return l.path, fmt.Sprintf("has %d entries, at most %d are allowed", l.n, l.max)
 		}
 	}
-	if slices.ContainsFunc(b.Begun, func(key CallKey) bool {
-		return key.Turn < 0 || key.Occurrence < 1 || len(key.ToolCallID) > MaxIdentifier
+	if slices.ContainsFunc(b.Begun, func(c BegunCall) bool {
+		return c.Turn < 0 || c.Occurrence < 1 || len(c.ToolCallID) > MaxIdentifier || c.Replay != "" && c.Replay.orHold() != c.Replay
 	}) {
-		return "/base/begun", "has an invalid call key"
+		return "/base/begun", "has a call that is none"
 	}
 	return h.checkTexts()
 }
@@ -165,7 +171,12 @@ func (h *Head) goOnFrom(b *Base) {
 	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
 	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; !c.Requested || slices.Contains(b.Begun, c.CallKey) {
+		c := &h.OpenCalls[i]
+		begun := slices.IndexFunc(b.Begun, func(o BegunCall) bool { return o.CallKey == c.CallKey })
+		if begun >= 0 && b.Begun[begun].Replay != "" {
+			c.Replay = Stricter(c.Replay, b.Begun[begun].Replay)
+		}
+		if begun >= 0 || !c.Requested {
 			c.Requested, c.InDoubt, c.Held = false, true, c.Replay == ReplayHold
 		}
 	}
@@ -188,8 +199,14 @@ func (s *State) Graft(base *State) {
 // doubted brings the calls of the state up to what the head says of them.
 func (s *State) doubted() {
 	for i := range s.Head.OpenCalls {
-		if c := s.Call(s.Head.OpenCalls[i].CallKey); c != nil {
-			c.InDoubt, c.Epoch = s.Head.OpenCalls[i].InDoubt, s.Head.OpenCalls[i].Epoch
+		o := &s.Head.OpenCalls[i]
+		c := s.Call(o.CallKey)
+		if c == nil {
+			continue
+		}
+		c.InDoubt, c.Epoch = o.InDoubt, o.Epoch
+		if c.Replay.orHold() != o.Replay {
+			c.Replay = o.Replay // the stricter policy by which it was begun behind the point
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestABaseIsNoWayAroundTheRules(t *testing.T) {
 		"a call without a name":     func(b *schema.Base) { b.Head.OpenCalls[0].Occurrence = 0 },
 		"a call with a long name":   func(b *schema.Base) { b.Head.OpenCalls[0].Name = strings.Repeat("x", 4096) },
 		"a long decision":           func(b *schema.Base) { b.Head.OpenCalls[0].Decision = strings.Repeat("x", 4096) },
-		"a call begun that is none": func(b *schema.Base) { b.Begun = []schema.CallKey{{Turn: -1}} },
+		"a call begun that is none": func(b *schema.Base) { b.Begun = []schema.BegunCall{{CallKey: schema.CallKey{Turn: -1}}} },
 		"a long phase":              func(b *schema.Base) { b.Head.CompletedPhases = []string{strings.Repeat("x", 4096)} },
 		"a long question": func(b *schema.Base) {
 			b.Head.Interrupts = []schema.OpenInterrupt{{InterruptID: "q", Message: strings.Repeat("x", 4096)}}

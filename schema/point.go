@@ -127,33 +127,65 @@ type Moment struct {
 	Records int64 `json:"records"`
 	// Position of the last of them.
 	Position Position `json:"position"`
-	// Begun are the hold and verify calls that were requested there and that the run began later, or may begin yet. A fork leaves them
-	// to a person; see [Base].
-	Begun []CallKey `json:"begun,omitzero"`
+	// Begun are the hold and verify calls that were requested there and that the run began later, or may begin yet, and calls that it began
+	// later by a stricter policy. In a fork they are in doubt; see [Base].
+	Begun []BegunCall `json:"begun,omitzero"`
 }
 
-// Later looks among a run's records behind a point for what became of the calls that were requested there, and for signals.
+// Later looks among a run's records behind a point for what became of the calls that were open there, and for signals.
 type Later struct {
 	// calls are the hold and verify calls that were requested at the point and that the run has not begun since. A rewind may bring back
 	// those that were abandoned or denied. open are those that it may begin now.
-	calls, open, begun []CallKey
-	signals            []OpenSignal
+	calls, open []CallKey
+	// policies are those of the calls that were open at the point: the strictest by which the run began each since. watched are those
+	// that are requested now, so that the run may begin them by a stricter one.
+	policies []BegunCall
+	watched  []CallKey
+	begun    []BegunCall
+	signals  []OpenSignal
 }
 
 // NewLater returns one for a run that is at the head there.
 func NewLater(h *Head) *Later {
 	l := new(Later)
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Requested && !c.Replay.Rerunnable() {
+		c := &h.OpenCalls[i]
+		if c.Requested && !c.Replay.Rerunnable() {
 			l.calls = append(l.calls, c.CallKey)
 		}
+		l.policies = append(l.policies, BegunCall{c.CallKey, c.Replay})
 	}
-	l.open = l.calls
+	l.look(h)
 	return l
 }
 
-// Done reports whether [Later.Begun] stays as it is, whatever comes.
-func (l *Later) Done() bool { return len(l.calls) == 0 }
+// look notes which of the calls the run may begin where it is.
+func (l *Later) look(h *Head) {
+	l.open, l.watched = nil, nil
+	for i := range h.OpenCalls {
+		switch c := &h.OpenCalls[i]; {
+		case !c.Requested:
+		case slices.Contains(l.calls, c.CallKey):
+			l.open = append(l.open, c.CallKey)
+		case slices.ContainsFunc(l.policies, func(p BegunCall) bool { return p.CallKey == c.CallKey && p.Replay.Rerunnable() }):
+			l.watched = append(l.watched, c.CallKey)
+		}
+	}
+}
+
+// Done reports whether [Later.Begun] stays as it is, whatever comes but a rewind.
+func (l *Later) Done() bool { return len(l.calls) == 0 && len(l.watched) == 0 }
+
+// Unread says that records behind the point are missing: the calls that were requested count as begun there, by the strictest policy.
+func (l *Later) Unread() {
+	for _, key := range l.calls {
+		l.begun = append(l.begun, BegunCall{CallKey: key})
+	}
+	for _, key := range l.watched {
+		l.begun = append(l.begun, BegunCall{key, ReplayHold})
+	}
+	l.calls, l.open, l.watched = nil, nil, nil
+}
 
 // Behind is shown what the fold made of each record behind the point, and the run's head there.
 func (l *Later) Behind(h *Head, v Verdict) {
@@ -163,19 +195,32 @@ func (l *Later) Behind(h *Head, v Verdict) {
 	if _, sent := v.Data.(*SignalSentData); sent {
 		l.signals = append(l.signals, h.Signals[len(h.Signals)-1])
 	}
-	if len(l.calls) == 0 {
+	if len(l.policies) == 0 {
 		return
 	}
 	if i := slices.Index(l.calls, v.Call); i >= 0 && !keepsRequested(v.Data) {
-		l.begun = append(l.begun, v.Call)
+		l.begun = append(l.begun, BegunCall{CallKey: v.Call})
 		l.calls = slices.Concat(l.calls[:i], l.calls[i+1:])
 	}
-	l.open = nil
-	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Requested && slices.Contains(l.calls, c.CallKey) {
-			l.open = append(l.open, c.CallKey)
-		}
+	if v.Begun {
+		l.stricter(h, v.Call)
 	}
+	l.look(h)
+}
+
+// stricter follows the begin of a call by its policy.
+func (l *Later) stricter(h *Head, key CallKey) {
+	is := func(c BegunCall) bool { return c.CallKey == key }
+	at, open := slices.IndexFunc(l.policies, is), h.FindOpen(key.Turn, key.ToolCallID, key.Occurrence)
+	if at < 0 || open < 0 || Stricter(l.policies[at].Replay, h.OpenCalls[open].Replay) == l.policies[at].Replay {
+		return
+	}
+	l.policies[at].Replay = h.OpenCalls[open].Replay
+	if i := slices.IndexFunc(l.begun, is); i >= 0 {
+		l.begun[i].Replay = h.OpenCalls[open].Replay
+		return
+	}
+	l.begun = append(l.begun, l.policies[at])
 }
 
 // keepsRequested reports whether an event about a requested call says that no executor has begun it.
@@ -190,7 +235,13 @@ func keepsRequested(data Data) bool {
 }
 
 // Begun are the calls that the run began, and those that it may begin yet.
-func (l *Later) Begun() []CallKey { return slices.Concat(l.begun, l.open) }
+func (l *Later) Begun() []BegunCall {
+	begun := slices.Clone(l.begun)
+	for _, key := range l.open {
+		begun = append(begun, BegunCall{CallKey: key})
+	}
+	return begun
+}
 
 // Finder looks for a point among a run's records, which it is shown in the order of the log.
 //
@@ -266,7 +317,7 @@ func (f *Finder) Confirmed(v Verdict) bool {
 			return false
 		}
 		f.pending = false
-		return d.To != nil && slices.Contains(d.To.Begun, f.step)
+		return d.To != nil && slices.ContainsFunc(d.To.Begun, func(c BegunCall) bool { return c.CallKey == f.step })
 	}
 	switch {
 	case v.Kind != Applied:

@@ -89,15 +89,34 @@ func (h *Head) scope() string {
 // of a head at or behind the last of them. A state that meets a rewind it does not expect is [State.Stale].
 func (s *State) Expect(ranges []Superseded) { s.expected = ranges }
 
-// leftBehind follows a record that a rewind leaves behind. Takeovers, hand-offs and signals are facts of others and stay.
-func (s *State) leftBehind(v Verdict) {
-	if v.Kind != Applied {
-		return
+// Keeps reports whether the state has content of the record that was applied last, given what became of it.
+func (s *State) Keeps(v Verdict) bool {
+	switch {
+	case v.Kind == Applied && superseded(s.expected, s.Head.Records):
+		return ofOthers(v.Data)
+	case v.Kind == Evidence:
+		return !superseded(s.expected, s.Head.Records)
 	}
-	switch d := v.Data.(type) {
-	case *RunResumedData:
-		s.Takeovers = append(s.Takeovers, *d)
-	case *SignalSentData, *HandoffOfferedData, *HandoffAcceptedData, *HandoffDeclinedData, *HandoffClosedData:
+	return v.Kind == Applied
+}
+
+// ofOthers reports whether an event is a fact of others, which stays when a rewind leaves the event behind.
+func ofOthers(d Data) bool {
+	switch d.(type) {
+	case *RunResumedData, *SignalSentData, *HandoffOfferedData, *HandoffAcceptedData, *HandoffDeclinedData, *HandoffClosedData:
+		return true
+	}
+	return false
+}
+
+// leftBehind follows a record that a rewind leaves behind.
+func (s *State) leftBehind(v Verdict) {
+	resumed, takeover := v.Data.(*RunResumedData)
+	switch {
+	case v.Kind != Applied || !ofOthers(v.Data):
+	case takeover:
+		s.Takeovers = append(s.Takeovers, *resumed)
+	default:
 		s.add(v)
 	}
 }

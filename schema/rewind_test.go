@@ -253,11 +253,63 @@ func TestLater_CallThatARewindBroughtBackBegan_IsInDoubt(t *testing.T) {
 			require.Equal(t, schema.Applied, r.write(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"paid"`)}, 1).Kind)
 
 			to := r.rewindTo(2) // the same list stands in the base of a fork
-			require.Equal(t, []schema.CallKey{{Turn: 1, ToolCallID: "c1", Occurrence: 1}}, to.Begun)
+			require.Equal(t, []schema.BegunCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}}}, to.Begun)
 			r.rewind(2)
 			require.True(t, r.head.OpenCalls[0].InDoubt)
 			v := r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
 			require.Equal(t, schema.Rejected, v.Kind, "the call has run already")
+		})
+	}
+}
+
+// The stricter of two policies counts. A call that was requested as idempotent, and that the run began as hold or verify behind the point, is in
+// doubt by that policy, in a rewound run and in a fork, as it is behind any other takeover.
+func TestLater_CallBegunByAStricterPolicy_IsInDoubtByIt(t *testing.T) {
+	for _, c := range []struct {
+		requested, begun, want schema.Replay
+		gone                   bool
+	}{
+		{schema.ReplayIdempotent, schema.ReplayHold, schema.ReplayHold, false},
+		{schema.ReplayIdempotent, schema.ReplayHold, schema.ReplayHold, true},
+		{schema.ReplayPure, schema.ReplayVerify, schema.ReplayVerify, false},
+		{schema.ReplayVerify, schema.ReplayHold, schema.ReplayHold, true},
+		{schema.ReplayIdempotent, schema.ReplayIdempotent, schema.ReplayIdempotent, false},
+	} {
+		t.Run(fmt.Sprintf("%s begun as %s, returned %v", c.requested, c.begun, c.gone), func(t *testing.T) {
+			r := newTestRun(t)
+			r.start()
+			asked := schema.RequestedCall{ToolCallID: "c1", Name: "mail", Replay: c.requested, VerifySubject: "mail.verify"}
+			mustApply(t, r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{asked}}, 1))
+			at := r.head.Clone()
+			later := schema.NewLater(&at)
+			require.False(t, later.Done())
+			follow := func(data schema.Data) {
+				v := r.write(data, 1)
+				mustApply(t, v)
+				later.Behind(&r.head, v)
+			}
+			follow(&schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: c.begun, VerifySubject: "mail.verify"})
+			require.True(t, later.Done())
+			if c.gone {
+				follow(&schema.ToolReturnedData{ToolCallID: "c1"})
+			}
+			stricter := c.want != c.requested
+
+			fork := newTestRun(t)
+			base := schema.BaseOf(schema.Point{Kind: schema.PointRecord, Number: 2}, 2, &at, later.Begun())
+			fork.w.Run, base.Run, base.Head.Run = "r1", "base", "base"
+			mustApply(t, fork.write(&schema.RunStartedData{Agent: "a", Executor: "e", Base: base}, 0))
+			r.rewind(2)
+			for name, h := range map[string]*schema.Head{"fork": &fork.head, "rewind": &r.head} {
+				require.Len(t, h.OpenCalls, 1, name)
+				o := h.OpenCalls[0]
+				require.Equal(t, c.want, o.Replay, name)
+				require.Equal(t, stricter, o.InDoubt, name)
+				require.Equal(t, !stricter, o.Requested, name)
+				require.Equal(t, stricter && c.want == schema.ReplayHold, o.Held, name)
+			}
+			require.Equal(t, c.want, r.state.Calls[0].Replay)
+			require.Equal(t, stricter, r.state.Calls[0].InDoubt)
 		})
 	}
 }

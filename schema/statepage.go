@@ -294,6 +294,10 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 		fields = raw(fields, "/calls/0/result_source", &c.ResultSource)
 		fields = add(fields, "/calls/0/error", &c.Error, c.Error != nil)
 		fields = add(fields, "/calls/0/late", &c.Late, c.Late != nil)
+		fields = add(fields, "/calls/0/side_effect", &c.SideEffect, c.SideEffect != "")
+		fields = add(fields, "/calls/0/idempotency_key", &c.IdempotencyKey, c.IdempotencyKey != "")
+		fields = add(fields, "/calls/0/settlements", &c.Settlements, c.Settlements != nil)
+		fields = add(fields, "/calls/0/refs", &c.Refs, c.Refs != nil)
 	case entryMessage:
 		m := &v.Messages[0]
 		m.Parts = slices.Clone(m.Parts)
@@ -314,8 +318,19 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 			return err
 		}
 	}
-	if size <= room || e.kind != entryMessage {
+	if size <= room {
 		return nil
+	}
+	switch e.kind {
+	case entryTurn:
+		t := &from.Turns[e.i]
+		v.Turns[0] = StateTurn{Turn: t.Turn, Attempts: t.Attempts}
+		return v.leaveOutAs("/turns/0", t)
+	case entryCall:
+		c := &from.Calls[e.i]
+		v.Calls[0] = Call{CallKey: c.CallKey, Name: c.Name, Outcome: c.Outcome}
+		return v.leaveOutAs("/calls/0", c)
+	case entryMessage:
 	}
 	// Thousands of parts are too large without their content, and without a word on each.
 	m, whole := &v.Messages[0], &from.Messages[e.i]
@@ -328,6 +343,14 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0") })
 	*m = MessageView{Role: m.Role, Turn: m.Turn, EventID: m.EventID, Epoch: m.Epoch, Time: m.Time}
 	_, err = v.leaveWhole("/messages/0", whole)
+	return err
+}
+
+// leaveOutAs names a whole turn or call in place of its fields.
+func (v *StateView) leaveOutAs(path string, what any) error {
+	size, err := sizeOf(what)
+	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, path) })
+	v.LeftOut = append(v.LeftOut, LeftOut{Path: path, Size: size})
 	return err
 }
 

@@ -332,6 +332,32 @@ func TestStatePage_ThousandsOfParts_AreLeftOutAsOne(t *testing.T) {
 	require.Less(t, len(mustJSON(t, page)), 4000)
 }
 
+// Where the room is too small for each text of an entry and a word on it, the entry is left out as one.
+func TestStatePage_CallOrTurnInTinyRoom_IsLeftOutAsOne(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	call := &schema.ToolCalledData{
+		ToolCallID: "c", Name: "n", Replay: schema.ReplayVerify, VerifySubject: strings.Repeat("v", 250), SideEffect: strings.Repeat("s", 900),
+		IdempotencyKey: strings.Repeat("k", 900), Arguments: mustJSON(t, strings.Repeat("a", 900)),
+	}
+	mustApply(t, r.write(&schema.TurnStartedData{Turn: 1}, 1))
+	mustApply(t, r.write(call, 1))
+	mustApply(t, r.write(&schema.TurnEndedData{Turn: 1, Error: &schema.Error{Type: strings.Repeat("r", 200)}}, 1))
+	view := r.state.View()
+	page, err := view.Page(0, 300)
+	require.NoError(t, err)
+	require.Len(t, page.Calls, 1)
+	require.Equal(t, schema.Call{CallKey: view.Calls[0].CallKey, Name: "n", Outcome: schema.OutcomeOpen}, page.Calls[0])
+	require.Equal(t, "/calls/0", page.LeftOut[len(page.LeftOut)-1].Path)
+	require.NotNil(t, page.Older)
+	page, err = view.Page(page.Older.Request.Before, 100)
+	require.NoError(t, err)
+	require.Equal(t, []schema.StateTurn{{Turn: 1, Attempts: 1}}, page.Turns)
+	require.Equal(t, "/turns/0", page.LeftOut[len(page.LeftOut)-1].Path)
+	require.Nil(t, page.Older)
+}
+
 func TestStatePage_ALargeRest_LosesItsLargestMembers(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)

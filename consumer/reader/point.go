@@ -22,7 +22,7 @@ type Moment struct {
 	// records counts the run's messages up to the point.
 	records int64
 	// Begun as [schema.Moment] has it.
-	Begun []schema.CallKey
+	Begun []schema.BegunCall
 	// later has seen the records behind the point, all of them if the moment is of [Reader.Rewind].
 	later *schema.Later
 }
@@ -114,18 +114,22 @@ func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole
 		return m, r, err
 	}
 	logged, werr := rd.fromLog(ctx, r)
-	if werr != nil {
+	switch {
+	case werr != nil:
 		return nil, r, werr
-	}
-	if logged == nil {
+	case logged == nil && m != nil:
+		return m, r, nil
+	case logged == nil:
 		if errors.Is(err, errSegmentMissing) {
 			return nil, r, schema.Fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
 				"point %s of run %s: %s, and the log does not have its events any more", p, r.Run, err)
 		}
 		return nil, r, err
 	}
-	m, err = rd.search(ctx, logged, p, whole)
-	return m, logged, err
+	if m, err = rd.search(ctx, logged, p, whole); err != nil {
+		return nil, logged, err
+	}
+	return m, logged, nil
 }
 
 // fromLog reads a run of which a segment cannot be used from the segments before it and the log. It returns nil when the
@@ -163,7 +167,8 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 	return same, nil
 }
 
-// search walks through a run for a point; whole walks on to the end.
+// search walks through a run for a point; whole walks on to the end. With an error it returns the moment if what cannot be read is behind it
+// and the error says that it is damaged or gone; see [schema.Later.Unread].
 func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)
 	if err != nil {
@@ -176,6 +181,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 	}
 	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.Run), next: 1}
 	many := finder.Many(r.Head.Epoch)
+	rewound := len(r.Head.Superseded) > 0 // calls that were closed may be open again
 	var ahead *Moment
 	var later *schema.Later
 	w.before = func(rec *schema.Prepared) bool {
@@ -201,14 +207,19 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 		if !finder.Pending() {
 			ahead = nil
 		}
-		return later != nil && !many && !whole && later.Done() || len(found) == maxCandidates
+		return later != nil && !many && !whole && !rewound && later.Done() || len(found) == maxCandidates
 	}
 	err = rd.Content(ctx, r, &Cursor{Next: 1}, w)
-	switch {
-	case err != nil && !errors.Is(err, eventlog.ErrStop):
-		return nil, err
-	case err == nil && w.next != r.Segments.Count+1:
-		return nil, fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
+	if err == nil && w.next != r.Segments.Count+1 {
+		err = fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
+	}
+	if err != nil && !errors.Is(err, eventlog.ErrStop) {
+		if len(found) == 0 || many || whole || rewound || want != "" && found[0].Head.Digest != want {
+			return nil, err
+		}
+		later.Unread()
+		found[0].Begun, found[0].later = later.Begun(), later
+		return &found[0], err
 	}
 	if len(found) == 0 && finder.AtEnd(&w.head) {
 		found = append(found, Moment{Head: w.head, records: w.records})
@@ -222,6 +233,9 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 	case want != "" && found[0].Head.Digest != want:
 		return nil, schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".",
 			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.Run, want, found[0].Head.Digest)
+	}
+	if err == nil && !r.Complete() {
+		later.Unread()
 	}
 	found[0].Begun, found[0].later = later.Begun(), later
 	return &found[0], nil

@@ -18,9 +18,11 @@ type StateSink struct {
 	held   int64
 	// last is the stream sequence of the last record that came.
 	last schema.StreamSequence
-	// bytes counts the payload that was folded, content that of it which can be forgotten, and forgot what was.
+	// bytes counts the payload that the state has or forgot, content that of it which can be forgotten, and forgot what was.
 	bytes, content, forgot int64
 	places                 []place
+	// values are the bytes of the events that set the values there are, by key.
+	values map[string]int64
 }
 
 // place is where content can be forgotten, and how much of it came before.
@@ -31,10 +33,10 @@ type place struct {
 
 // NewStateSink returns a sink that folds to a state, with a budget that it shares with others.
 func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weighted) *StateSink {
-	return &StateSink{keys: keys, State: state, budget: budget}
+	return &StateSink{keys: keys, State: state, budget: budget, values: make(map[string]int64)}
 }
 
-// Bytes is the payload that was folded.
+// Bytes is the payload that the state has or forgot.
 func (s *StateSink) Bytes() int64 { return s.bytes }
 
 // Again prepares the sink for a tail that comes once more from its beginning.
@@ -92,17 +94,13 @@ func (s *StateSink) apply(frames []byte) error {
 		}
 		s.last = rec.Stream
 		v, at, begins := s.State.ApplyAt(s.keys, &rec)
-		if v.Kind != schema.Applied && v.Kind != schema.Evidence {
-			return true // the state has nothing of it
+		if !s.State.Keeps(v) {
+			return true
 		}
 		if begins {
 			s.places = append(s.places, place{at, s.content})
 		}
-		size := int64(rec.Size())
-		s.bytes += size
-		if forgettable(v.Data) {
-			s.content += size
-		}
+		s.count(v.Data, int64(rec.Size()))
 		full = s.forget()
 		return full == nil
 	})
@@ -110,6 +108,24 @@ func (s *StateSink) apply(frames []byte) error {
 		return full
 	}
 	return err
+}
+
+// count counts an event that the state has content of. A value that is set again or deleted is not there any more.
+func (s *StateSink) count(d schema.Data, size int64) {
+	switch d := d.(type) {
+	case *schema.StateSetData:
+		s.bytes += size - s.values[d.Key]
+		s.values[d.Key] = size
+		return
+	case *schema.StateDeletedData:
+		s.bytes -= s.values[d.Key]
+		delete(s.values, d.Key)
+		return
+	}
+	s.bytes += size
+	if forgettable(d) {
+		s.content += size
+	}
 }
 
 // forgettable reports whether what an event adds to the state is content of a turn.

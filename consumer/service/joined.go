@@ -44,7 +44,7 @@ func (v *view) joined(records int64, build func(*schema.StateView) any) error {
 	if err != nil {
 		return err
 	}
-	room := limit - int64(len(head)) - pageSlack
+	need, room := int64(len(head)), limit-int64(len(head))-pageSlack
 	for range joinTries {
 		if room <= 0 {
 			break
@@ -61,13 +61,13 @@ func (v *view) joined(records int64, build func(*schema.StateView) any) error {
 		if err != nil {
 			return err
 		}
-		over := int64(len(body)) - limit
-		if over <= 0 {
+		need = int64(len(body))
+		if need <= limit {
 			return v.task.only(body)
 		}
-		room -= over + pageSlack
+		room -= need - limit + pageSlack
 	}
-	return errReplyTooLarge(int64(len(head)), limit)
+	return errReplyTooLarge(need, limit)
 }
 
 // encode writes an answer.

@@ -168,7 +168,12 @@ func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
 	} {
 		reply, _ := w.at("run-1", schema.ViewHead, point)
 		require.Equal(t, want.records, reply.At.Records, point)
-		require.Equal(t, want.begun, reply.At.Begun, point)
+		var begun []schema.CallKey
+		for _, c := range reply.At.Begun {
+			require.Empty(t, c.Replay, point)
+			begun = append(begun, c.CallKey)
+		}
+		require.Equal(t, want.begun, begun, point)
 		var requested []string
 		for _, c := range reply.Head.OpenCalls {
 			require.True(t, c.Requested, point)

@@ -155,3 +155,78 @@ func TestRewind_MostRangesInFrontOfThePoint_IsRefusedAndWritesNothing(t *testing
 	after, _ := w.get("run-1", schema.ViewHead)
 	require.Equal(t, before.Head, after.Head)
 }
+
+// A call that an answer requests as idempotent, and that its executor began as hold behind the point, is a person's to settle, as it is behind
+// any other takeover: another executor would run it twice without a question.
+func TestRewind_CallBegunAsHoldBehindThePoint_IsInDoubt(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"takeover", "rewind", "rewound twice", "fork"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newServiceWorld(t)
+			x := w.writer("run-1")
+			x.Start()
+			x.Turn++
+			asks := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.CallPart("c1", "mail")}}
+			x.Publish(&schema.TurnAnsweredData{Turn: x.Turn, Message: asks, Calls: []schema.RequestedCall{
+				{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayIdempotent},
+			}}, x.Turn)
+			at := fmt.Sprintf("record:%d", len(x.Acked))
+			x.Publish(&schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayHold}, x.Turn)
+			x.Publish(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"sent"`)}, x.Turn)
+			var head schema.Head
+			switch how {
+			case "takeover":
+				x.Publish(&schema.TurnAnsweredData{Turn: 2, Message: asks, Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayIdempotent}}}, 2)
+				x.Publish(&schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayHold}, 2)
+				reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r", View: schema.ViewHead})
+				head = reply.Head
+			case "rewound twice":
+				w.rewind("run-1", "record:1", schema.ViewHead)
+				reply, _ := w.rewind("run-1", at, schema.ViewState)
+				head = reply.Head
+				require.Equal(t, schema.ReplayHold, reply.State.Calls[0].Replay)
+			case "rewind":
+				reply, _ := w.rewind("run-1", at, schema.ViewState)
+				head = reply.Head
+				require.Equal(t, schema.ReplayHold, reply.State.Calls[0].Replay)
+			case "fork":
+				base, _ := w.at("run-1", schema.ViewHead, at)
+				f := w.writer("fork")
+				f.Publish(&schema.RunStartedData{
+					Agent: "agent-1", Executor: "executor-1", ResumedFrom: "run-1",
+					Base: schema.BaseOf(schema.Point{}, base.At.Records, &base.Head, base.At.Begun),
+				}, 0)
+				reply, _ := w.get("fork", schema.ViewState)
+				head = reply.Head
+				require.Equal(t, schema.ReplayHold, reply.State.Calls[0].Replay)
+			}
+			require.Len(t, head.OpenCalls, 1)
+			c := head.OpenCalls[0]
+			require.True(t, c.InDoubt && c.Held, "%+v", c)
+			require.Equal(t, schema.ReplayHold, c.Replay)
+		})
+	}
+}
+
+// A point in front of damage can be read. Whether the run began a call behind it by a stricter policy is not known then, and a fork leaves the
+// call to a person.
+func TestPoint_DamageBehindARequestedCall_CallIsForAPerson(t *testing.T) {
+	t.Parallel()
+	w := newDamagedWorld(t)
+	x := w.writer("run-1")
+	x.Start()
+	x.Publish(&schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{
+		{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayIdempotent},
+	}}, 1)
+	for range 18 {
+		x.Publish(&schema.StateSetData{Key: "k", Value: []byte("1")}, 1)
+	}
+	w.checkpointAt(x, 20, w.sealByHand(x, 20, 5, true))
+	reply, _ := w.at("run-1", schema.ViewState, "record:2")
+	require.Equal(t, []schema.BegunCall(nil), reply.At.Begun, "it has not begun")
+	w.flipSegment(x, 2)
+	reply, _ = w.at("run-1", schema.ViewState, "record:2")
+	key := schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
+	require.Equal(t, []schema.BegunCall{{CallKey: key, Replay: schema.ReplayHold}}, reply.At.Begun)
+}

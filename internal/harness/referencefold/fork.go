@@ -8,7 +8,7 @@ import (
 )
 
 // fork begins a run at another one's head.
-func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
+func (m *Model) fork(was *schema.Head, begun []schema.BegunCall) {
 	m.turn, m.open, m.answered, m.openedIn = was.Turn, was.TurnOpen, was.TurnAnswered, 0
 	closed := func(turn int32, id string) {
 		m.calls = append(m.calls, &call{turn: turn, id: id, closed: true, closedInItsTurn: true})
@@ -25,8 +25,18 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 		c := &call{
 			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
 		}
-		if o.Requested && !slices.Contains(begun, o.CallKey) {
-			c.requested, c.doubt, c.epoch = true, false, 0
+		c.requested, c.doubt = o.Requested, !o.Requested
+		for _, b := range begun {
+			if b.CallKey != o.CallKey {
+				continue
+			}
+			c.requested, c.doubt = false, true
+			if b.Replay != "" {
+				c.replay = schema.Stricter(c.replay, b.Replay)
+			}
+		}
+		if c.requested {
+			c.epoch = 0
 		}
 		c.again, c.barred, c.denied, c.scope = o.Again, o.Decision != "", o.Decision == schema.DecisionDeny, o.Scope
 		if c.scope == "" && was.Run != m.run {
