@@ -99,6 +99,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	}
 	err := ask(nil)
 	if err == nil && read.state.Stale {
+		request.Epoch = reply.Epoch
 		err = ask(reply.Head.Superseded) // the head came behind the events
 	}
 	if err != nil {

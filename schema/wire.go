@@ -121,6 +121,8 @@ type RecoverRequest struct {
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request continue the epoch it opened. Required.
 	RequestID string `json:"request_id"`
+	// Epoch, if given, is the one that the request opened: it is continued or refused, and no other is opened.
+	Epoch Epoch `json:"epoch,omitzero"`
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
 	// After, for the view events, leaves out segments up to and including this number: the client has them.

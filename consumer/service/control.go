@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ const controlOverhead = 4 << 10
 
 // retryPause is the pause before a run is read again that another event, or another order, came first for.
 const retryPause = 5 * time.Millisecond
+
+// hintOwnID is the next step of who used a request_id for another request.
+const hintOwnID = "Use a request_id of its own for every request."
 
 // hintRun is the next step of who asked for something that the run is not ready for.
 const hintRun = "waymark.get shows what the run is now and what it waits for."
@@ -58,15 +62,8 @@ type controlWriter struct {
 }
 
 // write writes a control event into a run: decide says which, on a proven snapshot, and decides again whenever another event
-// came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
-func (w *controlWriter) write(ctx context.Context, run, once string, who sender,
-	decide func(context.Context, *reader.Snapshot) (decision, error),
-) (*schema.ControlReply, error) {
-	return w.writeSame(ctx, run, once, who, func(*schema.Event) error { return nil }, decide)
-}
-
-// writeSame is write of a request whose id may name another event already: same refuses it, given the event that is there.
-func (w *controlWriter) writeSame(ctx context.Context, run, once string, who sender, same func(*schema.Event) error,
+// came first. A repeat of the request finds the event by once.
+func (w *controlWriter) write(ctx context.Context, run string, once onceID, who sender,
 	decide func(context.Context, *reader.Snapshot) (decision, error),
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
@@ -86,27 +83,14 @@ func (w *controlWriter) writeSame(ctx context.Context, run, once string, who sen
 				return &schema.ControlReply{EventID: tried, Stream: at, By: who.by}, nil
 			}
 		}
-		if once != "" {
-			var first *schema.Event
-			there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, e *schema.Event) bool {
-				is := strings.HasSuffix(id, ".c."+once)
-				if is {
-					first = e
-				}
-				return is
-			})
-			if err == nil && first != nil {
-				err = same(first)
-			}
-			if err != nil || there != nil {
-				return already(there), err
-			}
+		if there, err := w.earlier(ctx, r, once); err != nil || there != nil {
+			return already(there), err
 		}
 		d, err := decide(ctx, r)
 		if err != nil || d.there != nil {
 			return already(d.there), err
 		}
-		e, err := w.event(r, once, &d)
+		e, err := w.event(r, once.at(&r.Head), &d)
 		if err != nil {
 			return nil, err
 		}
@@ -136,6 +120,38 @@ func (w *controlWriter) writeSame(ctx context.Context, run, once string, who sen
 			return nil, err
 		}
 	}
+}
+
+// earlier finds the event that an earlier try of a request wrote, nil for none. What a rewind left behind is not done.
+func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, once onceID) (*schema.ControlReply, error) {
+	if once.id == "" {
+		return nil, nil //nolint:nilnil // no event is none
+	}
+	ends := once.all(&r.Head)
+	var found *schema.Event
+	there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, e *schema.Event) bool {
+		is := slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(id, ".c."+end) })
+		if is {
+			found = e
+		}
+		return is
+	})
+	if err != nil || there == nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(there.EventID, ".c."+once.at(&r.Head)) {
+		whole, err := w.routing.proven(ctx, r.Run, reader.Content)
+		if err != nil {
+			return nil, err
+		}
+		if behind, err := w.routing.reader.LeftBehind(ctx, whole, there.EventID); err != nil || behind {
+			return nil, err
+		}
+	}
+	if once.same != nil && found != nil {
+		err = once.same(found)
+	}
+	return there, err
 }
 
 // already says of a reply that an earlier request did what it answers; nil stays nil.
@@ -204,16 +220,42 @@ func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*sc
 	return e, nil
 }
 
-// onceFor names the control event of a request by who asked for it and how: the same again for a repeat. Where the request has no id it
-// is empty: every try is one of its own.
-func onceFor(requestID string, who sender, parts ...string) (string, error) {
+// onceID names the control event of a request, so that a repeat of the request finds it. The zero value names none: each try is one of its own.
+type onceID struct {
+	id string
+	// fact: the event counts also where a rewind left it behind. Any other is behind a rewind not done, and has another id there.
+	fact bool
+	// same, if it is not nil, refuses a request that is not the one of the event that is there.
+	same func(*schema.Event) error
+}
+
+// onceFor names the control event of a request by who asked for it and how: the same again for a repeat.
+func onceFor(requestID string, who sender, parts ...string) (onceID, error) {
 	if requestID == "" {
-		return "", nil
+		return onceID{}, nil
 	}
 	if err := schema.CheckName("request_id", requestID); err != nil {
-		return "", badField("/request_id", err)
+		return onceID{}, badField("/request_id", err)
 	}
-	return onceOf(append([]string{requestID, who.by, who.claimed}, parts...)...), nil
+	return onceID{id: onceOf(append([]string{requestID, who.by, who.claimed}, parts...)...)}, nil
+}
+
+// at is the end of the event's id in a run at the head.
+func (o onceID) at(h *schema.Head) string {
+	ends := o.all(h)
+	return ends[len(ends)-1]
+}
+
+// all are the ends of the event's id that count in a run at the head, the latest last.
+func (o onceID) all(h *schema.Head) []string {
+	ends := []string{o.id}
+	if o.id == "" || o.fact {
+		return ends
+	}
+	for _, r := range h.Superseded {
+		ends = append(ends, onceOf(o.id, fmt.Sprint(r.Epoch)))
+	}
+	return ends
 }
 
 // onceOf is the end of the id of a control event that these texts name.
@@ -283,7 +325,7 @@ func (s *Service) handoff(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.writer.write(ctx, t.run, "", who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	reply, err := s.writer.write(ctx, t.run, onceID{}, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		return decideHandoff(ctx, s.reader, r, &req, who)
 	})
 	if err != nil {

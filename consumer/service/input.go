@@ -43,6 +43,7 @@ func (s *Service) input(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
+	once.same = func(e *schema.Event) error { return sameInput(t.run, e, &req) }
 	var checked schema.Position
 	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		o, err := answerable(r, &req)
@@ -63,6 +64,16 @@ func (s *Service) input(ctx context.Context, t *task) error {
 		return err
 	}
 	return t.whole(reply)
+}
+
+// sameInput refuses a request whose request_id names an answer that differs.
+func sameInput(run string, e *schema.Event, req *schema.InputRequest) error {
+	data, _ := schema.ParseData(e) // an event that cannot be read is no answer
+	first, ok := data.(*schema.RunInputData)
+	if !ok || cmp.Or(first.Status, schema.InputResolved) == req.Status && schema.SameJSON(first.Payload, req.Payload) {
+		return nil
+	}
+	return schema.Fail(schema.CodeConflict, hintOwnID, "request_id %.80q gave another answer to %.80q of run %s already", req.RequestID, req.InterruptID, run)
 }
 
 // checkInput validates a request and fills in its defaults.

@@ -119,6 +119,7 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
+	once.fact = true // as the mark is
 	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, &req, who)
 		if d.there != nil {

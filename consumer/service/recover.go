@@ -61,6 +61,11 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			case refusal != nil:
 				return nil, refusal
 			}
+			if to != nil && !rewound {
+				if err := w.firstRewind(ctx, r, req, to); err != nil {
+					return nil, err
+				}
+			}
 			if err := prepare(r); err != nil {
 				return nil, err
 			}
@@ -74,6 +79,9 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 		}
 		var base *schema.Base
 		if to != nil {
+			if err := w.firstRewind(ctx, r, req, to); err != nil {
+				return nil, err
+			}
 			if base, err = w.routing.reader.Rewind(ctx, r, *to); err != nil {
 				return nil, err
 			}
@@ -97,6 +105,25 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 	}
 }
 
+// firstRewind refuses a rewind whose request id opened an epoch of the run already that has passed, or that goes on at another point: a repeat
+// that comes late would leave the work of another executor behind.
+func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Point) error {
+	d, epoch, err := w.routing.reader.Takeover(ctx, r, req.RequestID)
+	switch {
+	case err != nil || d == nil:
+		return err
+	case d.To == nil || d.To.Point != to.String():
+		return schema.Fail(schema.CodeConflict, hintOwnRequestID, "request_id %s opened epoch %d of run %s elsewhere than at %s", req.RequestID, epoch, r.Run, to)
+	case epoch != r.Head.Epoch:
+		return schema.Fail(schema.CodeConflict, "Look at the run, then ask again with a request_id of its own: "+hintRun,
+			"request_id %s rewound run %s to %s in epoch %d, and executor %s has it in epoch %d", req.RequestID, r.Run, to, epoch, r.Head.Executor, r.Head.Epoch)
+	}
+	return nil
+}
+
+// hintOwnRequestID is the next step of who used the request_id of an earlier takeover.
+const hintOwnRequestID = "Use a request_id of its own for every takeover."
+
 // judge says whether the request's epoch is open already, or why the request must be refused, as far as the reading
 // shows. Both must be proven to be current before they are believed.
 func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
@@ -106,13 +133,16 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 		return false, errNothingAccepted(r.Run)
 	case req.Agent != "" && h.Agent != "" && req.Agent != h.Agent:
 		return false, schema.Fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.Run, h.Agent, req.Agent)
+	case req.Epoch != 0 && (h.Epoch != req.Epoch || h.RequestID != req.RequestID):
+		return false, schema.Fail(schema.CodeConflict, "Look at the run, then ask again without an epoch: "+hintRun,
+			"request_id %s is to continue epoch %d of run %s, and executor %s has it in epoch %d", req.RequestID, req.Epoch, r.Run, h.Executor, h.Epoch)
 	case h.RequestID == req.RequestID && h.Epoch > 1:
 		if h.Executor != req.Executor {
-			return false, schema.Fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
+			return false, schema.Fail(schema.CodeConflict, hintOwnRequestID,
 				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.Run, h.Executor)
 		}
 		if n := len(h.Superseded); (req.Reason == schema.TakeoverRewind) != (n > 0 && h.Superseded[n-1].Epoch == h.Epoch) {
-			return false, schema.Fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
+			return false, schema.Fail(schema.CodeConflict, hintOwnRequestID,
 				"request_id %s opened epoch %d of run %s for another reason than %s", req.RequestID, h.Epoch, r.Run, req.Reason)
 		}
 		return true, nil
@@ -290,7 +320,10 @@ func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 
 // checkLook checks a request with a point. It takes nothing over: a client that gives a reason would take the answer for its takeover's.
 func checkLook(req *schema.RecoverRequest) error {
-	if req.Reason == "" {
+	switch {
+	case req.Epoch != 0:
+		return badField("/epoch", errors.New("a point of the past cannot be taken over: leave out epoch or at"))
+	case req.Reason == "":
 		return nil
 	}
 	if err := checkReason(req.Reason); err != nil {

@@ -33,7 +33,8 @@ func (s *Service) signal(ctx context.Context, t *task) error {
 			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, schema.MaxSignalPayload)
 	}
 	same := func(first *schema.Event) error { return sameSignal(t.run, first, &req) }
-	reply, err := s.writer.writeSame(ctx, t.run, signalOnce(req.SignalID), who, same, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	once := onceID{id: signalOnce(req.SignalID), fact: true, same: same} // a rewind opens the signal again
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		if open := slices.IndexFunc(r.Head.Signals, func(o schema.OpenSignal) bool { return o.SignalID == req.SignalID }); open >= 0 {
 			return s.signalOpen(ctx, r, &r.Head.Signals[open], same)
 		}

@@ -67,7 +67,7 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		defer w.Go(s.Run)()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, err = s.writer.write(ctx, "run-1", "", sender{by: "alice"}, func(context.Context, *reader.Snapshot) (decision, error) {
+		_, err = s.writer.write(ctx, "run-1", onceID{}, sender{by: "alice"}, func(context.Context, *reader.Snapshot) (decision, error) {
 			return decision{data: &schema.RunCancelRequestedData{By: "alice"}}, nil
 		})
 		require.ErrorIs(t, err, keyring.ErrSigner)

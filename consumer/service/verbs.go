@@ -114,6 +114,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
+	once.same = func(e *schema.Event) error { return sameSettlement(t.run, e, &req) }
 	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
 		err := settleable(r, &req)
@@ -129,6 +130,18 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		return err
 	}
 	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
+}
+
+// sameSettlement refuses a request whose request_id names a settlement with another result.
+func sameSettlement(run string, e *schema.Event, req *schema.SettleRequest) error {
+	parsed, _ := schema.ParseData(e) // an event that cannot be read is no settlement
+	first, ok := parsed.(*schema.ToolSettledData)
+	same := func(a, b *bool) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
+	if !ok || schema.SameJSON(first.Result, req.Result) && same(first.IsError, req.IsError) {
+		return nil
+	}
+	return schema.Fail(schema.CodeConflict, hintOwnID, "request_id %.80q settled call %.80q of turn %d of run %s with another result already",
+		req.RequestID, req.ToolCallID, req.Turn, run)
 }
 
 // settledAlready replaces the refusal to settle a call by one that names the earlier settlement of the call, if there is one.
