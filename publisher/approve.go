@@ -147,9 +147,9 @@ func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecid
 
 // approvalID is the id of the question about a call: the same whoever asks it.
 func approvalID(key schema.CallKey) string {
-	id := fmt.Sprintf("approval.%d.%s.%d", key.Turn, key.ToolCallID, key.Occurrence)
+	id := fmt.Sprintf(approvalPrefix+"%d.%s.%d", key.Turn, key.ToolCallID, key.Occurrence)
 	if len(id) > schema.MaxIdentifier {
-		id = "approval." + digestOf(id)
+		id = approvalPrefix + digestOf(id)
 	}
 	return id
 }
@@ -197,7 +197,7 @@ func (c *callRunner) askPerson(ctx context.Context) error {
 				d = again
 			}
 		}
-		if err := r.publishNow(ctx, draft{data: c.question(d), turn: key.Turn}); err != nil {
+		if err := r.publishNow(ctx, draft{data: c.question(d), turn: key.Turn, own: true}); err != nil {
 			return err
 		}
 	}

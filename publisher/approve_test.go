@@ -262,12 +262,14 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 	}
 	asks := func(t *testing.T, _ *world, turn *publisher.Turn) {
 		t.Helper()
-		require.NoError(t, turn.Run().Wait(t.Context(), schema.RunWaitingData{InterruptID: "approval.1.c1.1", Reason: schema.WaitToolApproval, ToolCallID: "c1", Message: "first"}))
+		require.NoError(t, turn.Run().Wait(t.Context(), schema.RunWaitingData{InterruptID: "asked otherwise", Reason: schema.WaitToolApproval, ToolCallID: "c1", Message: "first"}))
 	}
 	answer := func(decision string) step {
 		return func(t *testing.T, w *world, _ *publisher.Turn) {
 			t.Helper()
-			w.control("r1", w.fold("r1").Head.Epoch, &schema.RunInputData{InterruptID: "approval.1.c1.1", Payload: raw(`{"decision":"` + decision + `"}`), By: "anna"})
+			head := w.fold("r1").Head
+			require.Len(t, head.Interrupts, 1)
+			w.control("r1", head.Epoch, &schema.RunInputData{InterruptID: head.Interrupts[0].InterruptID, Payload: raw(`{"decision":"` + decision + `"}`), By: "anna"})
 			w.notify("exec-1", "r1")
 		}
 	}

@@ -2,6 +2,8 @@ package publisher
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,6 +25,13 @@ func (p callPolicy) permits(d *schema.StateDecision) bool {
 
 // gate refuses drafts that pass by the policy or the contract. Under mu.
 func (l *ledger) gate(drafts []draft, head *schema.Head) error {
+	for i := range drafts {
+		if d, ok := drafts[i].data.(*schema.RunWaitingData); ok && !drafts[i].own {
+			if err := checkInterruptID(l.run, d.InterruptID); err != nil {
+				return err
+			}
+		}
+	}
 	if err := l.permit(drafts, head); err != nil {
 		return err
 	}
@@ -36,6 +45,9 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 	}
 	for i := range drafts {
 		d := &drafts[i]
+		if err := l.bringsResult(d, head); err != nil {
+			return err
+		}
 		refused := ""
 		id, occurrence := "", 0
 		switch data := d.data.(type) {
@@ -73,4 +85,81 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 		return fmt.Errorf("run %s: call %s of turn %d: %w: %s, and no policy has allowed it: call Turn.Begin before its tool runs", l.run, id, d.turn, ErrNotAllowed, refused)
 	}
 	return nil
+}
+
+// bringsResult refuses messages that bring the result of a call which the policy has not allowed, as tool.returned would.
+func (l *ledger) bringsResult(d *draft, head *schema.Head) error {
+	for _, m := range messagesOf(d) {
+		for j := range m.Parts {
+			p := &m.Parts[j]
+			if p.Type != schema.PartToolCallResponse || len(p.Response) == 0 && !hasRef(m.refs, fmt.Sprintf("%s/parts/%d/response", m.path, j)) {
+				continue
+			}
+			if l.fold.state == nil {
+				return fmt.Errorf("run %s: result of call %s: %w: the policy's decision is not known; start or resume the run with its content", l.run, p.ID, ErrNoContent)
+			}
+			for _, key := range callsOfPart(p, m.turn, head, l.fold.state) {
+				if v := l.calls.view(l.fold.head, l.fold.state, key); !l.policy.permits(v.decision) {
+					return fmt.Errorf("run %s: call %s of turn %d: %w: a message brings its result, and no policy has allowed it: leave out the response",
+						l.run, key.ToolCallID, key.Turn, ErrNotAllowed)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// message is one of a draft, with the turn that it is of and its place in the data.
+type message struct {
+	*schema.Message
+	turn int32
+	path string
+	refs []schema.Ref
+}
+
+func messagesOf(d *draft) (list []message) {
+	several := func(turn int32, messages []schema.Message, refs []schema.Ref) []message {
+		for i := range messages {
+			list = append(list, message{&messages[i], turn, fmt.Sprintf("/messages/%d", i), refs})
+		}
+		return list
+	}
+	switch data := d.data.(type) {
+	case *schema.MessageAddedData:
+		return []message{{&data.Message, d.turn, "/message", data.Refs}}
+	case *schema.TurnAnsweredData:
+		return []message{{&data.Message, data.Turn, "/message", data.Refs}}
+	case *schema.TurnStartedData:
+		return several(data.Turn, data.Messages, data.Refs)
+	case *schema.TurnEndedData:
+		return several(data.Turn, data.Messages, data.Refs)
+	}
+	return nil
+}
+
+func hasRef(refs []schema.Ref, place string) bool {
+	return slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.Path == place || strings.HasPrefix(r.Path, place+"/") })
+}
+
+// callsOfPart are the recorded calls that a part of a message may name: those with its id in the turn that it says, else in the latest turn up
+// to the message's own. It is empty for a call that is not recorded, such as one that a provider ran itself.
+func callsOfPart(p *schema.Part, turn int32, head *schema.Head, state *schema.State) []schema.CallKey {
+	var keys []schema.CallKey
+	add := func(key schema.CallKey) {
+		switch {
+		case key.ToolCallID != p.ID, p.Occurrence != 0 && key.Occurrence != p.Occurrence, p.CallTurn != 0 && key.Turn != p.CallTurn:
+		case turn != 0 && key.Turn > turn, len(keys) > 0 && key.Turn < keys[0].Turn, slices.Contains(keys, key):
+		case len(keys) > 0 && key.Turn > keys[0].Turn:
+			keys = []schema.CallKey{key}
+		default:
+			keys = append(keys, key)
+		}
+	}
+	for i := range state.Calls {
+		add(state.Calls[i].CallKey)
+	}
+	for i := range head.OpenCalls {
+		add(head.OpenCalls[i].CallKey)
+	}
+	return keys
 }

@@ -55,9 +55,9 @@ func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
 	if len(id) > schema.MaxIdentifier {
 		id = schema.PhaseApproval + digestOf(name)
 	}
-	input, err := r.Ask(ctx, schema.RunWaitingData{
+	input, err := r.ask(ctx, schema.RunWaitingData{
 		InterruptID: id, Reason: schema.WaitHumanInput, Message: cmp.Or(message, "May phase "+name+" start?"), ResponseSchema: []byte(approvalSchema),
-	})
+	}, true)
 	if err != nil {
 		return fmt.Errorf("approval of phase %s of run %s: %w", name, r.id, err)
 	}

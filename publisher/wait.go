@@ -92,7 +92,30 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 // It returns [ErrInputCancelled] and [ErrInputExpired] beside the answer that says so, [ErrCancelRequested] when the
 // run's end is asked for meanwhile, what ended the handle, and the errors of publishing. Under an [Executor] with
 // WaitDetached it does not wait: it returns [ErrWaiting], for the work to return.
+//
+// Interrupt ids that begin with "approval." are the SDK's own, for calls and phases: Ask, [Run.Wait] and [Run.Publish] return [ErrConfig] for
+// one, so that no answer to another question allows a call or a phase.
 func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
+	if err := checkInterruptID(r.id, d.InterruptID); err != nil {
+		return schema.RunInputData{}, err
+	}
+	return r.ask(ctx, d, false)
+}
+
+// approvalPrefix begins the ids of the SDK's own questions.
+const approvalPrefix = "approval."
+
+// checkInterruptID refuses the ids of the SDK's own questions.
+func checkInterruptID(run, id string) error {
+	if !strings.HasPrefix(id, approvalPrefix) {
+		return nil
+	}
+	return fmt.Errorf("run %s: %w", run, configError("InterruptID", fmt.Sprintf("%.80q", id),
+		"begin it otherwise: "+approvalPrefix+" begins the ids of questions about calls and phases"))
+}
+
+// ask is Ask; own asks a question of the SDK.
+func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schema.RunInputData, error) {
 	if d.InterruptID == "" {
 		return schema.RunInputData{}, fmt.Errorf("run %s: %w", r.id,
 			configError("InterruptID", `""`, "give the question an id that is the same whenever the work asks it"))
@@ -109,7 +132,7 @@ func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInput
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, ErrNoContent)
 	}
 	if state == inputUnknown {
-		if err := r.publishNow(ctx, draft{data: &d}); err != nil {
+		if err := r.publishNow(ctx, draft{data: &d, own: own}); err != nil {
 			return schema.RunInputData{}, err
 		}
 	}

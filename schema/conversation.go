@@ -130,6 +130,8 @@ func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 // one response to it. A response that no recorded message carries stands in a message of the role tool behind the message that asks for
 // the call. So a model that is asked again sees what it was told before, on any executor.
 //
+// A denied call has its denial as the response, also where a message brings a result of it.
+//
 // A call without a result has an error as its response, {"error":{"type":…,"message":…}}: a failed one the recorded error, another one
 // the type abandoned or open. [Part.IsError] says which responses are errors. Calls that no message names are left out: no model asked
 // for them.
@@ -181,6 +183,9 @@ func (s *State) conversation() (out []said, behind int) {
 			switch p := &m.Parts[j]; {
 			case c.Call == nil:
 			case p.Type == PartToolCallResponse:
+				if c.denied() {
+					m.withoutResponse(j)
+				}
 				respond(p, c.Call)
 			case !asked[c.Call]:
 				asked[c.Call] = true
@@ -210,6 +215,18 @@ func (s *State) conversation() (out []said, behind int) {
 		out = append(out, said{StateMessage: *compacted})
 	}
 	return out, behind
+}
+
+// denied reports whether a policy or a person did not allow the call: whatever a message says, it has no result.
+func (c *Call) denied() bool {
+	return c.Outcome == OutcomeFailed && c.Error != nil && c.Error.Type == DeniedType
+}
+
+// withoutResponse takes the response out of a part.
+func (m *said) withoutResponse(j int) {
+	place := fmt.Sprintf("/parts/%d/response", j)
+	m.Parts[j].Response, m.named[j].whole = nil, false
+	m.Refs = slices.DeleteFunc(slices.Clone(m.Refs), func(r Ref) bool { return at(r.Path, place) })
 }
 
 // drop takes parts out of the message, by their index.

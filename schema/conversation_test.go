@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -191,4 +192,30 @@ func TestConversation_OfACompactedRun_BeginsWithTheSummary(t *testing.T) {
 
 	mustApply(t, r.write(&schema.ContextCompactedData{Summary: "all of it"}, 0))
 	require.Equal(t, []string{"system be brief", "user all of it"}, spoken(r.state), "without a turn it stands for all before it")
+}
+
+// Another executor's message may bring a result of a call that was denied. A model reads the denial.
+func TestConversation_DeniedCallWithAResponseInAMessage_ShowsTheDenial(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(asks(1, pure("c1"), pure("c2"), pure("c3")), 1))
+	mustApply(t, r.write(&schema.ToolFailedData{ToolCallID: "c1", Error: schema.Error{Type: schema.DeniedType, Message: "no"}}, 1))
+	mustApply(t, r.write(&schema.ToolFailedData{ToolCallID: "c2", Error: schema.Error{Type: schema.DeniedType, Message: "no"}}, 1))
+	mustApply(t, r.write(result("c3"), 1))
+	whole := func(id string) schema.Part {
+		return schema.Part{Type: schema.PartToolCallResponse, ID: id, Response: jsontext.Value(`"done all the same"`)}
+	}
+	stored := schema.Part{Type: schema.PartToolCallResponse, ID: "c2"}
+	mustApply(t, r.write(&schema.MessageAddedData{
+		Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{whole("c1"), stored, whole("c3")}},
+		Refs:    []schema.Ref{{Path: "/message/parts/1/response", DataRef: schema.DataRef("r1", strings.Repeat("a", 64))}},
+	}, 1))
+	require.Equal(t, []string{
+		`assistant call c1{"n":"c1"} call c2{"n":"c2"} call c3{"n":"c3"}`,
+		`tool error c1{"error":{"type":"denied","message":"no"}} error c2{"error":{"type":"denied","message":"no"}} result c3"done all the same"`,
+	}, spoken(r.state))
+	view := r.state.View()
+	require.Empty(t, view.Messages[1].Refs)
+	require.True(t, view.Messages[1].Parts[0].IsError)
 }
