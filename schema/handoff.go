@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -177,6 +178,7 @@ func (v *checker) handoff(d *HandoffOfferedData) {
 		if c.File == "" {
 			v.fail(fmt.Sprintf("/completed/%d/file", i), "is required")
 		}
+		v.path(fmt.Sprintf("/completed/%d/file", i), c.File)
 		v.oneOf(fmt.Sprintf("/completed/%d/status", i), c.Status, "done", "partial")
 		if t := c.Tests; t != nil && (t.Passed < 0 || t.Skipped < 0 || t.Failed < 0) {
 			v.fail(fmt.Sprintf("/completed/%d/tests", i), "has a negative count")
@@ -187,6 +189,19 @@ func (v *checker) handoff(d *HandoffOfferedData) {
 		if r.Description == "" {
 			v.fail(fmt.Sprintf("/remaining/%d/description", i), "is required")
 		}
+		v.path(fmt.Sprintf("/remaining/%d/file", i), r.File)
 		v.oneOf(fmt.Sprintf("/remaining/%d/priority", i), r.Priority, "", "high", "normal", "low")
+	}
+	if d.Context != nil {
+		for i, file := range d.Context.FilesModified {
+			v.path(fmt.Sprintf("/context/files_modified/%d", i), file)
+		}
+	}
+}
+
+// path checks the path of a file: valid UTF-8, without control characters (they would break logs and terminals).
+func (v *checker) path(path, s string) {
+	if strings.ContainsFunc(s, func(r rune) bool { return isForbidden(r) || r == utf8.RuneError }) {
+		v.fail(path, "has a control character or invalid UTF-8")
 	}
 }

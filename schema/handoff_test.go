@@ -77,3 +77,16 @@ func TestCheckHandoff_BeyondTheSize_IsWarnedOf(t *testing.T) {
 	_, err = schema.CheckHandoff(&schema.HandoffOfferedData{Reason: "because"})
 	require.ErrorContains(t, err, "/reason")
 }
+
+func TestCheckHandoff_ControlCharacterInAPath_IsRefused(t *testing.T) {
+	for path, d := range map[string]*schema.HandoffOfferedData{
+		"/context/files_modified/1": {HandoffID: "h", Reason: "error", Context: &schema.HandoffContext{FilesModified: []string{"a", "b\x00"}}},
+		"/completed/0/file":         {HandoffID: "h", Reason: "error", Completed: []schema.HandoffCompleted{{File: "a\x1b[2J", Status: "done"}}},
+		"/remaining/0/file":         {HandoffID: "h", Reason: "error", Remaining: []schema.HandoffRemaining{{File: "a\n", Description: "x"}}},
+	} {
+		_, err := schema.CheckHandoff(d)
+		var wrong *schema.DataError
+		require.ErrorAs(t, err, &wrong, path)
+		require.Equal(t, path, wrong.Path)
+	}
+}

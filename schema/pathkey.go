@@ -11,9 +11,16 @@ import (
 //
 //   - `/` and `\` both separate; empty elements, `.` and `..` are resolved;
 //   - upper and lower case are the same below a drive (C:\) and a share (\\host\share), which only Windows has, and differ elsewhere;
+//   - there, as Windows has it, a name ends without one dot, and the last one without dots and spaces: `C:\a.` and `C:\a ` are `C:\a`;
 //   - `\\?\C:\x` is `C:\x`, `\\?\UNC\host\share` is `\\host\share`, and C:x, which depends on the current directory of the drive, is not C:\x;
-//   - a file: URI is the path that it names; other URIs are compared as they are.
+//   - a file: URI of RFC 8089 is the path that it names, file:/C:/x and file:C:/x included; other URIs are compared as they are;
+//   - `\\host` alone is no share, and `//x` is `/x`, as on POSIX.
 func PathKey(file string) string {
+	if scheme, rest, ok := strings.Cut(file, ":"); ok && strings.EqualFold(scheme, "file") && !strings.HasPrefix(rest, "//") {
+		if strings.HasPrefix(rest, "/") || hasDrive(rest) {
+			file = "file:///" + strings.TrimPrefix(rest, "/")
+		}
+	}
 	if scheme, rest, ok := strings.Cut(file, "://"); ok && len(scheme) > 1 { // one letter is a drive
 		if !strings.EqualFold(scheme, "file") {
 			return file
@@ -47,11 +54,29 @@ func PathKey(file string) string {
 	host, below, _ := strings.Cut(strings.TrimPrefix(key, "//"), "/")
 	switch share, below, _ := strings.Cut(below, "/"); {
 	case hasDrive(key):
-		return strings.ToLower(key[:2] + path.Clean(key[2:]))
+		return strings.ToLower(key[:2] + trimNames(path.Clean(key[2:])))
 	case strings.HasPrefix(key, "//") && host != "" && share != "":
-		return strings.ToLower("//" + host + "/" + share + path.Clean("/"+below))
+		return strings.ToLower("//" + host + "/" + share + trimNames(path.Clean("/"+below)))
 	}
 	return path.Clean(key)
+}
+
+// trimNames takes the dots and spaces from the ends of names that Windows takes from them.
+func trimNames(clean string) string {
+	names := strings.Split(clean, "/")
+	for i, name := range names {
+		short := name
+		switch {
+		case i == len(names)-1:
+			short = strings.TrimRight(name, " .")
+		case !strings.HasSuffix(name, ".."):
+			short = strings.TrimSuffix(name, ".")
+		}
+		if short != "" {
+			names[i] = short
+		}
+	}
+	return strings.Join(names, "/")
 }
 
 // hasDrive reports whether a path begins with a drive letter.

@@ -11,6 +11,10 @@ import (
 func TestPathKey_SpellingsOfOneFile_AreEqual(t *testing.T) {
 	for name, spellings := range map[string][]string{
 		"drive":               {`C:\Work\Ann\main.go`, `c:\work\ann\MAIN.GO`, `C:/Work/Ann/main.go`, `C:\Work/Ann\main.go`, `C:\\Work\\Ann\\main.go`, `C://Work/Ann/main.go`, `C:\Work\Bob\..\Ann\.\main.go`, `\\?\C:\Work\Ann\main.go`, `\\.\C:\Work\Ann\main.go`, `file:///C:/Work/Ann/main.go`, `file://localhost/c:/Work/Ann/main.go`},
+		"URI with one slash":  {`C:\A\b`, `file:/C:/a/b`, `file:C:/a/b`, `FILE:/c%3A/a/b`, `file:///C:/a/b`},
+		"ends of names":       {`C:\a\b`, `C:\a\b.`, `C:\a\b `, `C:\a\b. .`, `C:\a.\b`, `C:\a\b.\`, `c:/a/b...`},
+		"ends on a share":     {`\\h\s\a`, `\\h\s\a.`, `//h/s/a `},
+		"URI on POSIX":        {`/a/b`, `file:/a/b`, `//a/b`[1:], `file:///a/b`},
 		"root of a drive":     {`C:\`, `c:/`, `C:\a\..`, `C:\..`},
 		"drive, no root":      {`C:main.go`, `c:.\Main.go`, `C:a\..\main.go`},
 		"share":               {`\\Server\Share\a\b.go`, `//server/share/A/B.go`, `\\server/share\a/b.go`, `\\?\UNC\server\share\a\b.go`, `\\server\share\..\a\b.go`, `file://server/share/a/b.go`},
@@ -32,6 +36,7 @@ func TestPathKey_DifferentFiles_Differ(t *testing.T) {
 	files := []string{
 		``, `main.go`, `Main.go`, `src/main.go`, `/main.go`, `/Main.go`, `C:\main.go`, `D:\main.go`, `C:main.go`, `\\server\share\main.go`, `\\server\second\main.go`,
 		`\\main.go`, `s3://bucket/main.go`, `s3://bucket/Main.go`, `s3://bucket//main.go`, `https://host/a/../main.go`, `/c/main.go`,
+		`/a.`, `/a `, `/a`, `file:a`, `C:\b..\c`, `C:\b\c`, `C:\a\...\b`, `C:\a\b`,
 	}
 	seen := make(map[string]string)
 	for _, file := range files {
