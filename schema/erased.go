@@ -278,8 +278,7 @@ type CleanupRequest struct {
 	// Limit is the number of runs of a page: 0 means [DefaultList], at most [MaxList].
 	Limit int `json:"limit,omitzero"`
 	// Pending asks for nothing but how many runs are being removed.
-	Pending bool           `json:"pending,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
+	Pending bool `json:"pending,omitzero"`
 }
 
 // CleanupReply is a page of a cleanup.
@@ -303,9 +302,8 @@ type EraseRequest struct {
 	// refused all the same.
 	Force bool `json:"force,omitzero"`
 	// Check asks what is left of a run that was removed, and removes nothing. Chunks are those of the receipt.
-	Check  bool           `json:"check,omitzero"`
-	Chunks []string       `json:"chunks,omitzero"`
-	Extra  jsontext.Value `json:",embed"`
+	Check  bool     `json:"check,omitzero"`
+	Chunks []string `json:"chunks,omitzero"`
 }
 
 // EraseReply says how far the removal of a run is.

@@ -129,8 +129,7 @@ type ClaimRequest struct {
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
 	// Room is how many runs the executor would take now, this one included; 0 when it does not say.
-	Room  int            `json:"room,omitzero"`
-	Extra jsontext.Value `json:",embed"`
+	Room int `json:"room,omitzero"`
 }
 
 // ClaimReply gives a run, or says when to ask again.
@@ -160,8 +159,7 @@ type InputRequest struct {
 	// empty, and is kept as claimed.
 	By string `json:"by"`
 	// RequestID makes a repeat of the request find its first try; empty means every try is one of its own.
-	RequestID string         `json:"request_id,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
+	RequestID string `json:"request_id,omitzero"`
 }
 
 // CancelRequest asks a run's executor to stop. A run without one is claimed first: who claims it winds it up.
@@ -171,8 +169,7 @@ type CancelRequest struct {
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request find its first try, also when the run was taken over since, so that it stops no work that
 	// was begun behind it; empty means that a repeat is found only as long as the run is asked to stop.
-	RequestID string         `json:"request_id,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
+	RequestID string `json:"request_id,omitzero"`
 }
 
 // What can be done with a hand-off.
@@ -193,9 +190,8 @@ type HandoffRequest struct {
 	// first time.
 	ChildRun string `json:"child_run,omitzero"`
 	// OfferHash is the content hash of the offer that was read, hex; required to accept.
-	OfferHash string         `json:"offer_hash,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
+	OfferHash string `json:"offer_hash,omitzero"`
+	Reason    string `json:"reason,omitzero"`
 }
 
 // ControlReply says where the control event of a request stands in the log. Both are zero for an event that was there

@@ -1,7 +1,5 @@
 package schema
 
-import "github.com/go-json-experiment/json/jsontext"
-
 // FoldTotals adds up what was folded and stored of a shard, since its watermark was first put or lost. The fold worker keeps
 // them in the watermark, so that they survive it. Events and their bytes count once, however often a crash makes them be folded
 // again; of puts and boundaries, a crash can leave out those of one batch. Bytes are those of one copy, as JetStream counts them.
@@ -58,9 +56,7 @@ func ratio(a, b int64) float64 {
 }
 
 // FleetRequest asks how the fleet is. Its body may be empty.
-type FleetRequest struct {
-	Extra jsontext.Value `json:",embed"`
-}
+type FleetRequest struct{}
 
 // FleetReply says how a fleet is, as its streams and buckets show it, and what the replica that answers knows itself.
 type FleetReply struct {

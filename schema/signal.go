@@ -23,8 +23,7 @@ type SignalRequest struct {
 	// Payload is any JSON of at most [MaxSignalPayload] bytes.
 	Payload jsontext.Value `json:"payload,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest].
-	By    string         `json:"by"`
-	Extra jsontext.Value `json:",embed"`
+	By string `json:"by"`
 }
 
 // SignalSentData sends a message into a run that has not ended, whatever it is doing. Control event. The run's signals are in the

@@ -132,8 +132,7 @@ type RecoverRequest struct {
 	// At is a point of the run in its text form, see [Point]: the run as it was there is shown, and nothing is taken over.
 	// Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is taken over behind the point,
 	// also if it has ended: what came later stays in the record, and is no part of the state any more.
-	At    string         `json:"at,omitzero"`
-	Extra jsontext.Value `json:",embed"`
+	At string `json:"at,omitzero"`
 }
 
 // RecoverReply is the answer to a takeover. A repetition of the request is answered with the run as it is then, in the same epoch.
@@ -197,8 +196,7 @@ type GetRequest struct {
 	At string `json:"at,omitzero"`
 	// Before, for the view state at a point, asks for what is older than a page: the number of turns, calls and messages before it. Take it
 	// from [Older], with the point.
-	Before int            `json:"before,omitzero"`
-	Extra  jsontext.Value `json:",embed"`
+	Before int `json:"before,omitzero"`
 }
 
 // GetReply is the answer to a read.
@@ -254,8 +252,7 @@ type ListRequest struct {
 	// After continues a list: it is the Next of the page before, and good for the same request only.
 	After string `json:"after,omitzero"`
 	// Limit is the size of the page: 0 means [DefaultList], at most [MaxList].
-	Limit int            `json:"limit,omitzero"`
-	Extra jsontext.Value `json:",embed"`
+	Limit int `json:"limit,omitzero"`
 }
 
 // RunSummary is one line of a list.
@@ -334,8 +331,7 @@ type MarkRequest struct {
 	Move bool `json:"move,omitzero"`
 	// RequestID makes a repeat of the request find its first try, so that it does not take the name back from who moved it since; empty
 	// means that a repeat is found only as long as the run stands where it was marked.
-	RequestID string         `json:"request_id,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
+	RequestID string `json:"request_id,omitzero"`
 }
 
 // HistoryReply lists the checkpoints kept of a run, newest first.
@@ -372,8 +368,7 @@ type SettleRequest struct {
 	By string `json:"by"`
 	// RequestID makes a repeat of the request find its first try, and settles nothing twice; empty means every try is one
 	// of its own.
-	RequestID string         `json:"request_id,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
+	RequestID string `json:"request_id,omitzero"`
 }
 
 // SettleReply says where the settlement stands in the log.

@@ -174,7 +174,7 @@ func parsePlace(text, filter string, shards int) (listPlace, error) {
 // filterDigest names what a request asks for, the page apart.
 func filterDigest(req *schema.ListRequest) (string, error) {
 	same := *req
-	same.After, same.Limit, same.Extra = "", 0, nil
+	same.After, same.Limit = "", 0
 	// Whoever asks by an age asks for another time with each page; that of the first one counts.
 	for _, at := range []*string{&same.Since, &same.Until} {
 		if *at != "" {

@@ -148,7 +148,7 @@ func TestRefusedTakeovers(t *testing.T) {
 		{"wrong type", "running", []byte(`{"executor":[1]}`), schema.CodeBadRequest, "/executor"},
 		{"duplicate name", "running", []byte(`{"executor":"a","executor":"b"}`), schema.CodeBadRequest, "executor"},
 		{"invalid UTF-8", "running", []byte("{\"executor\":\"\xff\"}"), schema.CodeBadRequest, "/executor"},
-		{"deep JSON", "running", []byte(`{"x":` + nested(20_000) + `}`), schema.CodeBadRequest, "/x/0"},
+		{"deep JSON", "running", []byte(`{"x":` + nested(20_000) + `}`), schema.CodeBadRequest, "/x"},
 		{"run id outside the grammar", "_barrier", takeover("executor-2", "req-1"), schema.CodeBadRequest, "_barrier"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

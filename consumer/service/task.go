@@ -3,7 +3,10 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -90,12 +93,13 @@ type task struct {
 	sent int
 }
 
-// decode reads the request's body; an empty one stands for an empty object.
+// decode reads the request's body; an empty one stands for an empty object. A member that the request does not have is refused: what the
+// client meant by it would not be done, and could not be undone where the rest was.
 func (t *task) decode(into any) error {
 	if len(t.data) == 0 {
 		return nil
 	}
-	err := json.Unmarshal(t.data, into)
+	err := json.Unmarshal(t.data, into, json.RejectUnknownMembers(true))
 	if err == nil {
 		return nil
 	}
@@ -107,8 +111,29 @@ func (t *task) decode(into any) error {
 		path = string(syntactic.JSONPointer)
 	case errors.As(err, &semantic):
 		path = string(semantic.JSONPointer)
+		if errors.Is(semantic.Err, json.ErrUnknownName) {
+			e := badField(path, fmt.Errorf("there is no such member; there are: %s", strings.Join(membersOf(semantic.GoType), ", ")))
+			if told, ok := errors.AsType[*schema.ServiceError](e); ok {
+				told.Hint = "Mend the member's name or leave it out. If a newer version has it, run a daemon of that version."
+			}
+			return e
+		}
 	}
 	return badField(path, err)
+}
+
+// membersOf are the names of a type's members in JSON.
+func membersOf(t reflect.Type) []string {
+	if t == nil || t.Kind() != reflect.Struct || t.NumField() == 0 {
+		return []string{"none"}
+	}
+	var names []string
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // badField refuses a request for one of its fields, named by its JSON Pointer.

@@ -175,6 +175,9 @@ func (b *builder) schemaOf(t reflect.Type) object {
 			b.defs[t.Name()] = o
 			describe(o, sentence(strings.TrimPrefix(b.source.doc[t.Name()], t.Name()+" ")))
 			b.addFields(o, t)
+			if closed(t) {
+				o["additionalProperties"] = false
+			}
 		}
 		return object{"$ref": "#/$defs/" + t.Name()}
 	case reflect.Slice:
@@ -202,6 +205,12 @@ func (b *builder) schemaOf(t reflect.Type) object {
 		}
 		return o
 	}
+}
+
+// closed reports whether a type is a request to the daemon, which refuses members that it does not know.
+func closed(t reflect.Type) bool {
+	_, keeps := t.FieldByName("Extra")
+	return strings.HasSuffix(t.Name(), "Request") && !keeps
 }
 
 // addFields adds the members of a struct and of those embedded in it.
