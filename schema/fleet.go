@@ -296,6 +296,9 @@ func (h *Head) Live() bool {
 	return !h.Status.Terminal() || len(h.offers()) > 0
 }
 
+// Offered reports whether a hand-off of the run waits for a taker.
+func (h *Head) Offered() bool { return len(h.offers()) > 0 }
+
 // InLiveIndex reports whether the run belongs into the live index: it is [Head.Live], or it has ended with calls that a person must settle.
 // Those are in the index of ended runs, too; among all of them they would not be found.
 func (h *Head) InLiveIndex() bool {

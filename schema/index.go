@@ -112,7 +112,7 @@ func SummaryOf(h *Head) RunSummary {
 	return RunSummary{
 		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Epoch: h.Epoch, Turn: h.Turn,
 		OpenCalls: len(h.OpenCalls), InDoubt: len(h.InDoubt()), Held: len(h.HeldCalls()), Events: h.Counts.Events, ToolCalls: h.Counts.ToolCalls,
-		Parent: of[0], ResumedFrom: of[1], HandoffOf: of[2], Waits: len(h.Interrupts), CompletedBy: h.CompletedBy, Limit: h.Limit,
+		Parent: of[0], ResumedFrom: of[1], HandoffOf: of[2], Waits: len(h.Interrupts), Handoffs: len(h.Handoffs), CompletedBy: h.CompletedBy, Limit: h.Limit,
 		ModelTier: h.ModelTier, Completion: h.Completion(), Labels: h.Labels, Gapped: !h.Complete(), StartedAt: h.StartedAt, UpdatedAt: h.UpdatedAt, Usage: h.Usage,
 	}
 }

@@ -239,6 +239,8 @@ type ListRequest struct {
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Held keeps runs with a call that a person must settle, ended runs included; see [Head.HeldCalls].
 	Held bool `json:"held,omitzero"`
+	// Offered keeps runs with a hand-off that waits for a taker, ended runs included.
+	Offered bool `json:"offered,omitzero"`
 	// ModelTier keeps runs that began with this class of models.
 	ModelTier string `json:"model_tier,omitzero"`
 	// Completion keeps completed runs that ended in one of these ways; empty keeps all runs.
@@ -274,8 +276,9 @@ type RunSummary struct {
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// HandoffOf is the run whose hand-off this one carries out.
 	HandoffOf string `json:"handoff_of,omitzero"`
-	// Waits counts what the run waits for.
-	Waits int `json:"waits,omitzero"`
+	// Waits counts what the run waits for, Handoffs its hand-offs that were neither declined nor closed.
+	Waits    int `json:"waits,omitzero"`
+	Handoffs int `json:"handoffs,omitzero"`
 	// Overdue counts the work of the run that its executor says takes longer than it may; see [Overdue].
 	Overdue int `json:"overdue,omitzero"`
 	// CompletedBy is the call of the completion tool that completed the run, Limit the limit that it reached; see [Head].

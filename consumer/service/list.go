@@ -321,12 +321,12 @@ func (l *listing) read(ctx context.Context) error {
 	return nil
 }
 
-// wantsEnded reports whether the index of ended runs is asked for. Ended runs with held calls are in the live index, too.
+// wantsEnded reports whether the index of ended runs is asked for. Ended runs with held calls and with offers are in the live index, too.
 func (l *listing) wantsEnded() bool {
 	if len(l.req.Completion) > 0 && len(l.req.Status) > 0 && !slices.Contains(l.req.Status, schema.StatusCompleted) {
 		return false
 	}
-	return !l.req.Quarantined && !l.req.Held && (len(l.req.Status) == 0 || slices.ContainsFunc(l.req.Status, schema.Status.Terminal))
+	return !l.req.Quarantined && !l.req.Held && !l.req.Offered && (len(l.req.Status) == 0 || slices.ContainsFunc(l.req.Status, schema.Status.Terminal))
 }
 
 // placeShards notes what a replica must have to be believed, and at the beginning of a list the parts of it.
@@ -383,12 +383,12 @@ func (l *listing) matches(r *schema.RunSummary) bool {
 func (l *listing) matchesHead(h *schema.Head) bool {
 	sum := schema.RunSummary{Status: h.Status, Completion: h.Completion(), Agent: h.Agent, ModelTier: h.ModelTier, Labels: h.Labels}
 	return l.matches(&sum) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims)) &&
-		(!l.req.Held || len(h.HeldCalls()) > 0)
+		(!l.req.Held || len(h.HeldCalls()) > 0) && (!l.req.Offered || h.Offered())
 }
 
 func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
 	sum := schema.SummaryOfLive(e)
-	return l.matches(&sum) && (!l.req.Quarantined || e.Quarantined(l.svc.cfg.MaxClaims)) && (!l.req.Held || e.Attention != "") &&
+	return l.matches(&sum) && (!l.req.Quarantined || e.Quarantined(l.svc.cfg.MaxClaims)) && (!l.req.Held || e.Attention != "") && (!l.req.Offered || len(e.Offers) > 0) &&
 		(l.since.IsZero() || !started.Before(l.since)) && (l.until.IsZero() || started.Before(l.until))
 }
 

@@ -185,6 +185,10 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 		{"held and ended", schema.ListRequest{Held: true, Status: []schema.Status{"failed", "completed"}}, func(h *schema.Head) bool {
 			return len(h.HeldCalls()) > 0 && (h.Status == "failed" || h.Status == "completed")
 		}},
+		{"offered", schema.ListRequest{Offered: true}, (*schema.Head).Offered},
+		{"offered and ended", schema.ListRequest{Offered: true, Status: []schema.Status{"failed", "completed"}}, func(h *schema.Head) bool {
+			return h.Offered() && (h.Status == "failed" || h.Status == "completed")
+		}},
 		{"quarantined", schema.ListRequest{Quarantined: true}, func(h *schema.Head) bool { return h.Status.Claimable() && h.Stalled >= 3 }},
 		{"quarantined and ended", schema.ListRequest{Quarantined: true, Status: []schema.Status{"failed"}}, func(*schema.Head) bool { return false }},
 	} {

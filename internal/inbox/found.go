@@ -50,7 +50,7 @@ func (s *Found) Cut(limit int) {
 var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
 
 // Gather reads the runs that stand still, as a list of them and their heads say. want says by a run's entry in the list whether its head is
-// read. With ended, calls of ended runs that a person must settle are found, too.
+// read. With ended, calls of ended runs that a person must settle are found, too; without it, hand-offs of them that wait for a taker.
 func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
 	var suspects []schema.RunSummary
 	listed, seen := make(map[string]bool), make(map[string]bool)
@@ -61,6 +61,10 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 		held := request
 		held.Status, held.Held = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
 		lists = append(lists, held)
+	} else {
+		offered := request
+		offered.Status, offered.Offered = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, true
+		lists = append(lists, offered)
 	}
 	for _, ask := range lists {
 		for {
@@ -121,7 +125,7 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 
 // Suspicious reports whether a run may stand still.
 func Suspicious(r *schema.RunSummary) bool {
-	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
+	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Handoffs > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
 }
 
 // Broken is the error of a run that the daemon cannot read; nil for none, and for an error that is not of one run.
@@ -148,7 +152,22 @@ func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, 
 	if err != nil {
 		return nil, err
 	}
-	return standstill.Of(&reply.Head, reply.Quarantined, reply.Overdue), nil
+	reasons := standstill.Of(&reply.Head, reply.Quarantined, reply.Overdue)
+	for i := range reply.Head.Handoffs {
+		o := &reply.Head.Handoffs[i]
+		if o.Status != schema.HandoffStatusAccepted {
+			continue
+		}
+		err := cl.Ask(ctx, schema.VerbGet, o.ChildRun, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		service, ok := errors.AsType[*schema.ServiceError](err)
+		switch {
+		case ok && service.Code == schema.CodeNotFound:
+			reasons = append(reasons, standstill.OfNotBegun(&reply.Head, o))
+		case err != nil && Broken(err) == nil && (!ok || service.Code != schema.CodeErased):
+			return nil, err
+		}
+	}
+	return reasons, nil
 }
 
 // Find is the same thing among the reasons of its run as it is now; nil when the run does not need it any more.

@@ -23,6 +23,7 @@ const (
 	Quarantined = "quarantined"
 	Parked      = "parked"
 	Incomplete  = "incomplete"
+	Handoff     = "handoff"
 )
 
 // Reason is one reason for which a run stands still.
@@ -31,7 +32,7 @@ type Reason struct {
 	Agent    string        `json:"agent,omitzero"`
 	Executor string        `json:"executor,omitzero"`
 	Status   schema.Status `json:"status,omitzero"`
-	// Kind is waiting, held, overdue, orphaned, interrupted, quarantined, parked or incomplete.
+	// Kind is waiting, held, overdue, orphaned, interrupted, quarantined, parked, incomplete or handoff.
 	Kind string `json:"kind"`
 	// Why in words.
 	Why string `json:"why"`
@@ -43,6 +44,8 @@ type Reason struct {
 	ToolCallID  string `json:"tool_call_id,omitzero"`
 	Occurrence  int    `json:"occurrence,omitzero"`
 	Tool        string `json:"tool,omitzero"`
+	// HandoffID of the hand-off that the reason is about.
+	HandoffID string `json:"handoff_id,omitzero"`
 	// Wait of the run, and Head of the run. Both belong to the caller.
 	Wait *schema.OpenInterrupt `json:"-"`
 	Head *schema.Head          `json:"-"`
@@ -112,10 +115,30 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	case h.Status == schema.StatusOrphaned:
 		add(Orphaned, "orphaned: its executor is gone", h.UpdatedAt)
 	}
+	for i := range h.Handoffs {
+		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
+			agent := o.NextAgent
+			if agent == "" {
+				agent = h.Agent
+			}
+			add(Handoff, fmt.Sprintf("offered: no executor of %s has taken hand-off %s", cmp.Or(agent, "its agent"), o.HandoffID), o.Since).HandoffID = o.HandoffID
+		}
+	}
 	for i := range list {
 		list[i].ID = idOf(h.Fleet, &list[i])
 	}
 	return list
+}
+
+// OfNotBegun is the reason for which a run stands still of which an accepted hand-off is carried out by no run: the child that its taker
+// named has no event.
+func OfNotBegun(h *schema.Head, o *schema.OpenHandoff) Reason {
+	r := Reason{
+		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Kind: Handoff, Since: o.Since, Head: h, HandoffID: o.HandoffID,
+		Why: fmt.Sprintf("accepted: run %s, which is to carry hand-off %s on, has not begun", o.ChildRun, o.HandoffID),
+	}
+	r.ID = idOf(h.Fleet, &r)
+	return r
 }
 
 // OfParked is the reason for which a parked run stands still. What else its checkpoint says may be over.
@@ -133,6 +156,12 @@ func idOf(fleet string, r *Reason) string {
 		what = append(what, r.Wait.Position.ID) // a question may be asked again under its id
 	case Overdue, Parked:
 		what = append(what, r.Since)
+	case Handoff:
+		for i := range r.Head.Handoffs {
+			if o := &r.Head.Handoffs[i]; o.HandoffID == r.HandoffID {
+				what = append(what, o.HandoffID, o.Status, o.OfferHash)
+			}
+		}
 	case Held:
 		what = append(what, attempt(r.Head, r.Key()))
 	default:

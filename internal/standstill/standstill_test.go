@@ -61,6 +61,26 @@ func TestOf_CallIsHeldAgain_HasAnotherID(t *testing.T) {
 	require.NotEqual(t, held(1, ""), held(2, ""), "another executor ran it again, and fell silent")
 }
 
+func TestOf_HandoffNotTaken_IsAReasonOfEndedRunsToo(t *testing.T) {
+	t.Parallel()
+	h := &schema.Head{Run: "r", Agent: "coder", Status: schema.StatusCompleted, Handoffs: []schema.OpenHandoff{
+		{HandoffID: "a", Status: schema.HandoffStatusOffered, NextAgent: "reviewer", Since: "s", OfferHash: "1"},
+		{HandoffID: "b", Status: schema.HandoffStatusOffered, OfferHash: "2"},
+		{HandoffID: "c", Status: schema.HandoffStatusAccepted, ChildRun: "child", OfferHash: "3"},
+	}}
+	reasons := standstill.Of(h, false, nil)
+	require.Len(t, reasons, 2, "whether the child of an accepted one has begun its head does not say")
+	require.Equal(t, "offered: no executor of reviewer has taken hand-off a", reasons[0].Why)
+	require.Equal(t, "s", reasons[0].Since)
+	require.Equal(t, "offered: no executor of coder has taken hand-off b", reasons[1].Why)
+	require.NotEqual(t, reasons[0].ID, reasons[1].ID)
+	require.False(t, reasons[0].NeedsPerson(), "an executor of the agent ends it")
+	late := standstill.OfNotBegun(h, &h.Handoffs[2])
+	require.Equal(t, "accepted: run child, which is to carry hand-off c on, has not begun", late.Why)
+	h.Handoffs[0].OfferHash = "4"
+	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "another offer under its id")
+}
+
 func TestOf_Quarantined_SaysTheLastError(t *testing.T) {
 	t.Parallel()
 	h := &schema.Head{Run: "r", Status: schema.StatusOrphaned, Stalled: 3}

@@ -94,7 +94,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	case len(rows) == 0:
 		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")
 	case offered != "":
-		_, err = fmt.Fprintf(a.Stderr, "an executor accepts an offer by itself; decline with: %s --reason TEXT\n",
+		_, err = fmt.Fprintf(a.Stderr, "an executor of the agent that knows of the offer accepts it; decline with: %s --reason TEXT\n",
 			output.Printable(a.Prompt.Command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
@@ -203,7 +203,7 @@ type handoffAcceptCmd struct {
 
 // Help is the text below the flags.
 func (handoffAcceptCmd) Help() string {
-	return `An executor with the SDK accepts an offer and starts the run that carries it on by itself; this is for an executor without the ` +
+	return `The program of an agent accepts an offer with AcceptHandoff of the SDK, which starts the run that carries it on; this is for an executor without the ` +
 		`SDK. It gives the hand-off to the run that you name, under the hash of the offer, and starts nothing: that run begins ` +
 		`when an executor publishes its run.started with what this prints.
 
