@@ -43,6 +43,9 @@ type cleanupPlace struct {
 	Now string `json:"n"`
 	// Again counts how often the page was begun again.
 	Again int `json:"a,omitzero"`
+	// Offering: the ended runs of the shard are through, and those with an offer follow, behind the run Offered. They are in the live index.
+	Offering bool   `json:"o,omitzero"`
+	Offered  string `json:"r,omitzero"`
 }
 
 func (p *cleanupPlace) text() string {
@@ -173,6 +176,15 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 			return err
 		}
 	}
+	if place.Offering {
+		if reply.Items, err = s.offeredItems(ctx, src, &place, req, reply.Policy, now); err != nil {
+			return err
+		}
+		if place.Shard < len(shards) {
+			reply.Next = place.text()
+		}
+		return nil
+	}
 	from := place.Before
 	page, at, err := s.cleanupRuns(ctx, src, &place, req)
 	if err != nil {
@@ -192,12 +204,66 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 		}
 	}
 	if place.Before <= 1 {
-		place.Shard, place.Before = place.Shard+1, 0
+		offered, err := s.offeredEnded(ctx, src, place.Shard, "", req)
+		if err != nil {
+			return err
+		}
+		if place.Offering = len(offered) > 0; !place.Offering {
+			place.Shard, place.Before = place.Shard+1, 0
+		}
 	}
 	if place.Shard < len(shards) {
 		reply.Next = place.text()
 	}
 	return nil
+}
+
+// offeredEnded are the ended runs of a shard with a hand-off that waits for a taker, by their ids, behind one: from memory, or
+// from the live index while that is not in memory.
+func (s *Service) offeredEnded(ctx context.Context, src *reader.Source, shard int, behind string, req *schema.CleanupRequest) (ids []string, err error) {
+	keep := func(l *schema.Live) {
+		if l.Status.Terminal() && len(l.Offers) > 0 && l.Run > behind && (len(req.Status) == 0 || slices.Contains(req.Status, l.Status)) {
+			ids = append(ids, l.Run)
+		}
+	}
+	if !s.liveRuns.Each(func(of int, l *schema.Live, _ time.Time) {
+		if of == shard {
+			keep(l)
+		}
+	}) {
+		err = src.Store.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
+			if e.Live != nil {
+				keep(e.Live)
+			}
+			return true
+		})
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// offeredItems are a page of those: the plan keeps each. The younger ones are left out, as they are of the others.
+func (s *Service) offeredItems(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest, policy schema.RetentionPolicy,
+	now time.Time,
+) ([]schema.CleanupItem, error) {
+	ids, err := s.offeredEnded(ctx, src, place.Shard, place.Offered, req)
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) > req.Limit {
+		ids = ids[:req.Limit]
+		place.Offered = ids[len(ids)-1]
+	} else {
+		place.Shard, place.Before, place.Offering, place.Offered = place.Shard+1, 0, false, ""
+	}
+	page, _, err := s.storedRuns(ctx, src, ids)
+	if err != nil {
+		return nil, err
+	}
+	page = slices.DeleteFunc(page, func(r retention.Run) bool { return r.Last.After(now.Add(-policy.Least())) })
+	plan := retention.New(page, policy, now)
+	// What was taken and closed a moment ago is a run of the next cleanup.
+	return slices.DeleteFunc(plan.Items, func(item schema.CleanupItem) bool { return item.Remove }), nil
 }
 
 // noLater is a time, or the server's present one if that is earlier.
@@ -237,7 +303,12 @@ func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cl
 			ids = append(ids, id)
 		}
 	}
-	list, _, err := cps.Of(ctx, ids)
+	return s.storedRuns(ctx, src, ids)
+}
+
+// storedRuns reads what a plan must know of runs.
+func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []string) ([]retention.Run, map[string]schema.Position, error) {
+	list, _, err := src.Store.Checkpoints.Of(ctx, ids)
 	if err != nil {
 		return nil, nil, err
 	}
