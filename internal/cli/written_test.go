@@ -277,6 +277,11 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 	require.Equal(t, 3, strings.Count(said, "left behind: "), said)
 	require.Regexp(t, `(?m)1\.4 +turn\.answered +left behind: turn 2, `, said)
 	require.Contains(t, said, "2.c      run.resumed")
+	said = w.told("events", "r2", "--all", "--no-follow")
+	require.Equal(t, 3, strings.Count(said, "left behind: "), said)
+	require.Regexp(t, `(?m)1\.4 +turn\.answered +left behind: turn 2, `, said)
+	require.Equal(t, 3, strings.Count(w.told("events", "r2", "--all", "--no-follow", "--json"), `"left_behind":true`))
+	require.Regexp(t, `(?m)^left behind +records 4-6$`, w.told("runs", "get", "r2"))
 }
 
 // Cipher text is not shown as if it were text, and a person can answer a question whose schema only the executor can read.

@@ -91,16 +91,21 @@ type Decisions struct {
 	Allowed int `json:"allowed,omitzero"`
 	Asked   int `json:"asked,omitzero"`
 	Denied  int `json:"denied,omitzero"`
+	// Observed counts the asks and denials that were only recorded: the calls ran.
+	Observed int `json:"observed,omitzero"`
 }
 
 func decisionsOf(s *schema.State) (n Decisions) {
 	for i := range s.Decisions {
-		switch s.Decisions[i].Decision {
-		case schema.DecisionAllow:
+		d := &s.Decisions[i]
+		switch {
+		case d.Decision == schema.DecisionAllow:
 			n.Allowed++
-		case schema.DecisionAsk:
+		case d.Mode == schema.ModeObserve:
+			n.Observed++
+		case d.Decision == schema.DecisionAsk:
 			n.Asked++
-		case schema.DecisionDeny:
+		case d.Decision == schema.DecisionDeny:
 			n.Denied++
 		}
 	}
@@ -113,7 +118,7 @@ func (n Decisions) Text() string {
 	for _, d := range []struct {
 		count int
 		what  string
-	}{{n.Allowed, "allowed"}, {n.Asked, "asked a person"}, {n.Denied, "denied"}} {
+	}{{n.Allowed, "allowed"}, {n.Asked, "asked a person"}, {n.Denied, "denied"}, {n.Observed, "denied or asked about in observe mode"}} {
 		if d.count > 0 {
 			list = append(list, fmt.Sprint(d.count, " ", d.what))
 		}

@@ -47,8 +47,8 @@ func (Cmd) Help() string {
 	return `The columns are the time, the position in the log, the run unless one is named, the event's epoch and sequence, the event, and ` +
 		`what it says. A c in place of the sequence is a control event, of the daemon or a person; a - is an executor's event without a ` +
 		`sequence. In a fleet with keys a control event that none of them signed is shown as refused. An executor's event that names a ` +
-		`person or settles a call is shown as not signed: the fold may take it or not. Events that the fold refuses for other reasons look ` +
-		`like all others: --accepted leaves them out, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
+		`person or settles a call is shown as not signed: the fold may take it or not. Of a run that is shown from its beginning, events that waymark resume left ` +
+		`behind are marked. Events that the fold refuses for other reasons look like all others: --accepted leaves them out, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
 		`says what is wrong with them.
 
 Examples:
@@ -182,15 +182,20 @@ func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 		return fmt.Errorf("jetstream: %w", err)
 	}
 	ring := kvstore.NewReadingKeyring(js, cl.Fleet)
-	read := 0
+	read, count := 0, c.counting(ctx, cl)
 	err = c.follow(ctx, cl, func(m eventlog.Arrived) error {
 		read++
 		keys, err := ring.Keys(ctx)
 		if err != nil {
 			return err
 		}
-		return c.Show(a, m.Record, m.Subject, judgedByKeys(&m.Record, keys))
+		j := judgedByKeys(&m.Record, keys)
+		j.leftBehind = count.leftBehind(&m.Record, keys)
+		return c.Show(a, m.Record, m.Subject, j)
 	}, nil)
+	if err == nil && count.unknown() && !a.Quiet {
+		err = a.Say(a.Stderr, "no daemon answers: events that a rewind left behind are not marked")
+	}
 	switch {
 	case err != nil || !c.NoFollow || read > 0:
 		return err

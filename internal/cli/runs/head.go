@@ -45,6 +45,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
 	}
+	fields = append(fields, "left behind", leftBehindText(h))
 	if err := output.Fields(a.Stdout, append(fields, more...)...); err != nil {
 		return err
 	}
@@ -63,6 +64,21 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 		return err
 	}
 	return printHandoffs(a, h.Handoffs)
+}
+
+// leftBehindText names the records that rewinds left behind.
+func leftBehindText(h *schema.Head) string {
+	list := make([]string, len(h.Superseded))
+	for i, r := range h.Superseded {
+		list[i] = fmt.Sprintf("%d-%d", r.After+1, r.Through)
+		if r.After+1 == r.Through {
+			list[i] = output.Number(r.Through)
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "records " + strings.Join(list, ", ")
 }
 
 // signalsText counts the signals that no turn has answered.
@@ -95,7 +111,10 @@ func printSignals(a *base.App, signals []schema.OpenSignal) error {
 func turnText(h *schema.Head) string {
 	t := output.Number(h.Turn)
 	if h.MaxTurns > 0 {
-		t = fmt.Sprintf("%d of at most %d", h.Turn, h.MaxTurns)
+		t = fmt.Sprintf("%d of at most %d", min(h.Turn, h.MaxTurns), h.MaxTurns)
+		if h.Turn > h.MaxTurns {
+			t += ", and " + output.Number(h.Turn-h.MaxTurns) + " to sum up"
+		}
 	}
 	switch {
 	case h.TurnOpen && h.TurnPurpose != "":

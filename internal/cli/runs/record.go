@@ -29,8 +29,12 @@ func printRecord(a *base.App, s *schema.State) error {
 	decisions := make([][]string, len(s.Decisions))
 	for i := range s.Decisions {
 		d := &s.Decisions[i]
+		decision := d.Decision
+		if d.Mode == schema.ModeObserve {
+			decision += " (observed)"
+		}
 		decisions[i] = []string{
-			d.Decision, output.Number(d.Turn), d.ToolCallID, output.Number(max(d.Occurrence, 1)), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"), d.By,
+			decision, output.Number(d.Turn), d.ToolCallID, output.Number(max(d.Occurrence, 1)), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"), d.By,
 		}
 	}
 	if err := printBelow(a, []output.Column{

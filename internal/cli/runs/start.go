@@ -198,7 +198,7 @@ func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, flee
 	watcher.Wait()
 	if err != nil {
 		if ctx.Err() != nil {
-			tell("the run goes on; follow it with: " + cl.Prompt.Command("runs watch "+c.ID))
+			tell("the run goes on; follow it with: " + cl.Prompt.Command("runs watch "+c.ID+" --until-end"))
 		}
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 	if said.Already {
 		next = "it was handed in before, and nothing was changed"
 	}
-	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("runs watch "+said.Run)))
+	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("runs watch "+said.Run+" --until-end")))
 	return err
 }
 
