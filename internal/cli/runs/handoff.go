@@ -86,10 +86,13 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 		rows[i] = row
 	}
 	columns, rows := withoutEmpty(append(handoffColumns(), output.Column{Title: "why", Shrinks: true}), rows)
-	if err := output.Table(a.Stdout, columns, rows); err != nil || a.Quiet {
+	err := output.Table(a.Stdout, columns, rows)
+	if err == nil {
+		err = printSaid(a, s.Handoffs)
+	}
+	if err != nil || a.Quiet {
 		return err
 	}
-	var err error
 	switch {
 	case len(rows) == 0:
 		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")

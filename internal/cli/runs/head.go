@@ -45,7 +45,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
 	}
-	fields = append(fields, "left behind", leftBehindText(h))
+	fields = append(fields, "left behind", leftBehindText(h), "too long", sizeWarning(h))
 	if err := output.Fields(a.Stdout, append(fields, more...)...); err != nil {
 		return err
 	}
