@@ -243,7 +243,7 @@ type ListRequest struct {
 	Offered bool `json:"offered,omitzero"`
 	// ModelTier keeps runs that began with this class of models.
 	ModelTier string `json:"model_tier,omitzero"`
-	// Completion keeps completed runs that ended in one of these ways; empty keeps all runs.
+	// Completion keeps completed runs that ended in one of these ways, with limit failed ones, too; empty keeps all runs.
 	Completion []Completion `json:"completion,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`

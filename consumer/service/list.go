@@ -323,10 +323,19 @@ func (l *listing) read(ctx context.Context) error {
 
 // wantsEnded reports whether the index of ended runs is asked for. Ended runs with held calls and with offers are in the live index, too.
 func (l *listing) wantsEnded() bool {
-	if len(l.req.Completion) > 0 && len(l.req.Status) > 0 && !slices.Contains(l.req.Status, schema.StatusCompleted) {
+	if len(l.req.Completion) > 0 && len(l.completing()) == 0 {
 		return false
 	}
 	return !l.req.Quarantined && !l.req.Held && !l.req.Offered && (len(l.req.Status) == 0 || slices.ContainsFunc(l.req.Status, schema.Status.Terminal))
+}
+
+// completing are the statuses that runs with one of the asked-for completions can have.
+func (l *listing) completing() []schema.Status {
+	list := []schema.Status{schema.StatusCompleted}
+	if slices.Contains(l.req.Completion, schema.CompletionLimit) {
+		list = append(list, schema.StatusFailed)
+	}
+	return slices.DeleteFunc(list, func(s schema.Status) bool { return len(l.req.Status) > 0 && !slices.Contains(l.req.Status, s) })
 }
 
 // placeShards notes what a replica must have to be believed, and at the beginning of a list the parts of it.

@@ -175,10 +175,13 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 		{"tier of live runs", schema.ListRequest{ModelTier: "small", Status: []schema.Status{"running"}}, func(h *schema.Head) bool { return h.ModelTier == "small" && h.Status == "running" }},
 		{"by a tool", schema.ListRequest{Completion: []schema.Completion{"tool"}}, func(h *schema.Head) bool { return h.Status == "completed" && h.CompletedBy != "" }},
 		{"by no tool", schema.ListRequest{Completion: []schema.Completion{"limit", "executor"}, ModelTier: "small"}, func(h *schema.Head) bool {
-			return h.Status == "completed" && h.CompletedBy == "" && h.ModelTier == "small"
+			return h.ModelTier == "small" && (h.Status == "completed" && h.CompletedBy == "" || h.Status == "failed" && h.Limit != "")
 		}},
 		{"behind a limit", schema.ListRequest{Completion: []schema.Completion{"limit"}, Status: []schema.Status{"completed", "failed"}}, func(h *schema.Head) bool {
-			return h.Status == "completed" && h.CompletedBy == "" && h.Limit != ""
+			return h.Limit != "" && (h.Status == "completed" && h.CompletedBy == "" || h.Status == "failed")
+		}},
+		{"failed behind a limit", schema.ListRequest{Completion: []schema.Completion{"limit"}, Status: []schema.Status{"failed", "running"}}, func(h *schema.Head) bool {
+			return h.Limit != "" && h.Status == "failed"
 		}},
 		{"completion of failed runs", schema.ListRequest{Completion: []schema.Completion{"tool"}, Status: []schema.Status{"failed"}}, func(*schema.Head) bool { return false }},
 		{"held", schema.ListRequest{Held: true}, func(h *schema.Head) bool { return len(h.HeldCalls()) > 0 }},

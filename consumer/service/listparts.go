@@ -198,7 +198,7 @@ func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery 
 		}
 	}
 	if len(l.req.Completion) > 0 {
-		q.Statuses = []schema.Status{schema.StatusCompleted} // the others have none, and are not read
+		q.Statuses = l.completing() // the others have none, and are not read
 	}
 	return q
 }

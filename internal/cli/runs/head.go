@@ -138,6 +138,9 @@ func continuesText(h *schema.Head) string {
 
 // endedBy says whether a completed run ended as its completion contract asks.
 func endedBy(h *schema.Head) string {
+	if h.Status == schema.StatusFailed {
+		return "" // the limit has a field
+	}
 	switch h.Completion() {
 	case schema.CompletionTool:
 		return "call " + h.CompletedBy + ", by its completion contract"

@@ -47,7 +47,7 @@ type lsCmd struct {
 	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
 	Tier       string              `placeholder:"NAME" help:"Only runs that began with this class of models."`
 	Tenant     string              `placeholder:"NAME" help:"Only runs of this tenant: those with the label tenant=NAME."`
-	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only completed runs that ended so: tool, by the call that their completion contract asks for; limit, by their executor behind a limit; executor, by its word alone."`
+	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only completed runs that ended so: tool, by the call that their completion contract asks for; limit, by their executor behind a limit (failed runs, too); executor, by its word alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
 	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
 	Since      string              `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, so long ago or later: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
