@@ -1,7 +1,9 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -19,8 +21,17 @@ func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error 
 	return err
 }
 
-// Artifact publishes artifact.added. Content above the inline limit goes to the blob store.
+// Artifact publishes artifact.added. Content above the inline limit goes to the blob store. Of a text without a digest or a size these are
+// filled in, so that a reader can check what it fetches; not of an encrypted one, and not in a fleet with a [Redaction], which may change it.
+// A second artifact with the same id is another one: none replaces the one before.
 func (r *Run) Artifact(ctx context.Context, d schema.ArtifactAddedData) error {
+	var text string
+	if len(d.Refs) == 0 && r.fleet.cfg.Redaction == nil && d.Content.Kind() == '"' && json.Unmarshal(d.Content, &text) == nil {
+		if d.Digest == "" {
+			d.Digest = fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(text)))
+			d.Size = cmp.Or(d.Size, int64(len(text)))
+		}
+	}
 	_, err := r.publish(ctx, draft{data: &d, turn: r.ledger.openTurn()})
 	return err
 }

@@ -200,6 +200,7 @@ func (c ArtifactsCmd) print(a *base.App, list *artifactList) error {
 func (c ArtifactsCmd) columns() []output.Column {
 	columns := []output.Column{
 		{Title: "artifact", Shrinks: true},
+		{Title: "id", Drop: 4},
 		{Title: "type", Drop: 2, Shrinks: true},
 		{Title: "size", Right: true},
 		{Title: "digest", Drop: 1},
@@ -222,7 +223,11 @@ func artifactRows(list []*story.Artifact, fetched bool) [][]string {
 		if f.Turn > 0 {
 			turn = output.Number(f.Turn)
 		}
-		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), f.MediaType, f.SizeText(), digest, turn, f.WhereText()}
+		id := f.ArtifactID
+		if f.Name == "" {
+			id = "" // it stands for the name
+		}
+		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), id, f.MediaType, f.SizeText(), digest, turn, f.WhereText()}
 		if fetched {
 			rows[i] = append(rows[i], fetchedText(f))
 		}

@@ -68,6 +68,11 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 			return failure.New(failure.Usage, "set it or delete it", "--unset %q is no key, or the file sets it", key)
 		}
 	}
+	if c.Name != "" {
+		if _, err := schema.MarshalData(&schema.CheckpointMarkedData{Name: c.Name}); err != nil {
+			return failure.New(failure.Usage, "choose another name: the run is as it was", "--name %.80q: %s", c.Name, err)
+		}
+	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
@@ -118,6 +123,15 @@ func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
 	}
 	if _, empty := values[""]; empty {
 		return nil, failure.New(failure.Usage, "name each value", "%s has a member without a name", name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		data, err := schema.MarshalData(&schema.StateSetData{Key: key, Value: values[key]})
+		if err == nil {
+			_, err = schema.ParseData(&schema.Event{Type: schema.TypeOf(schema.StateSet), DataContentType: schema.ContentTypeJSON, Data: data})
+		}
+		if err != nil {
+			return nil, failure.New(failure.Usage, "change it in the file: the run is as it was", "%s: value %.80q: %s", name, key, err)
+		}
 	}
 	return values, nil
 }

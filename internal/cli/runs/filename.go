@@ -67,17 +67,24 @@ func shortened(s string, most int) string {
 }
 
 // fileNames gives each artifact a name of its own, also where case does not count: a name that is taken gets a number.
-type fileNames struct{ taken map[string]bool }
+type fileNames struct {
+	taken map[string]bool
+	// next is the number that the next of a name begins with.
+	next map[string]int
+}
 
 func (n *fileNames) of(name string) string {
 	if n.taken == nil {
-		n.taken = make(map[string]bool)
+		n.taken, n.next = make(map[string]bool), make(map[string]int)
 	}
 	free := fileName(name)
-	extension := path.Ext(free)
-	for i := 2; n.taken[strings.ToLower(free)]; i++ {
-		free = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(fileName(name), extension), i, extension)
+	extension, wanted := path.Ext(free), strings.ToLower(free)
+	begin := strings.TrimSuffix(free, extension)
+	i := max(n.next[wanted], 2)
+	for ; n.taken[strings.ToLower(free)]; i++ {
+		free = fmt.Sprintf("%s-%d%s", begin, i, extension)
 	}
+	n.next[wanted] = i
 	n.taken[strings.ToLower(free)] = true
 	return free
 }

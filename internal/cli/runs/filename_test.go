@@ -2,6 +2,7 @@ package runs
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -80,4 +81,18 @@ func FuzzArtifact(f *testing.F) {
 		require.LessOrEqual(t, len(got), maxFileName+1)
 		require.True(t, utf8.ValidString(got))
 	})
+}
+
+// An executor that names all of its artifacts alike does not make an operator wait for their names: each name is looked for from where the
+// last one was found.
+func TestFileNames_ManyOfOneName_AreNumberedInOrder(t *testing.T) {
+	t.Parallel()
+	var names fileNames
+	require.Equal(t, "report-5.txt", names.of("report-5.txt"))
+	require.Equal(t, "report.txt", names.of("report.txt"))
+	for i := 2; i < 60_000; i++ {
+		if i != 5 {
+			require.Equal(t, "report-"+strconv.Itoa(i)+".txt", names.of("report.txt"))
+		}
+	}
 }
