@@ -75,6 +75,9 @@ func ParseData(e *Event) (Data, error) {
 		return nil, &DataError{Event: name, Problem: "is missing"}
 	}
 	if kind := jsontext.Value(e.Data).Kind(); kind != '{' && kind != 0 {
+		if !jsontext.Value(e.Data).IsValid() {
+			return nil, &DataError{Event: name, Problem: "is no JSON"}
+		}
 		return nil, &DataError{Event: name, Problem: fmt.Sprintf("is a JSON %s where an object is wanted", kind)}
 	}
 	if tooDeep(e.Data) {

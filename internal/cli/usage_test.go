@@ -102,6 +102,8 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"runs", "ls", "--since", ""},
 		{"runs", "ls", "--tier", ""},
 		{"runs", "ls", "--tenant="},
+		{"start", "coder", "--tier", ""},
+		{"start", "coder", "--tenant="},
 		{"runs", "ls", "--completion", ""},
 		{"artifacts", "x", "--fetch", ""},
 		{"runs", "ls", "--nats", ""},

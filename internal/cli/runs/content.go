@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/events"
@@ -111,11 +112,11 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 	}
 	calls := make([][]string, len(s.Calls))
 	for i, c := range s.Calls {
-		result := encrypted.Field(string(c.Result), c.Refs, "/result")
+		result := storedField(string(c.Result), c.Refs, "/result")
 		if c.Error != nil {
 			result = output.Words(c.Error.Type, encrypted.Field(c.Error.Message, c.Refs, "/error/message"))
 		}
-		calls[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome), encrypted.Field(string(c.Arguments), c.Refs, "/arguments"), result}
+		calls[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome), storedField(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
 	if err := printBelow(a, []output.Column{
 		{Title: "turn", Right: true},
@@ -131,6 +132,15 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 	return printRecord(a, s)
 }
 
+// storedField is a field for people, or where it is: a large one is in the object store, and the state does not have it.
+func storedField(text string, refs []schema.Ref, path string) string {
+	i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.Path == path })
+	if i >= 0 && text == "" && refs[i].KeyID == "" {
+		return output.Bytes(refs[i].Size) + " in the object store"
+	}
+	return encrypted.Field(text, refs, path)
+}
+
 // shortValue is the most of a value of the application's state that is shown, in bytes.
 const shortValue = 60
 
@@ -143,7 +153,7 @@ func printValues(a *base.App, values []schema.StateValue) error {
 		if len(v.Value) > shortValue {
 			shown = output.Bytes(int64(len(v.Value)))
 		}
-		rows[i] = []string{v.Key, encrypted.Field(shown, v.Refs, "/value"), output.Number(v.Turn), output.Ago(v.Time, a.Now())}
+		rows[i] = []string{v.Key, storedField(shown, v.Refs, "/value"), output.Number(v.Turn), output.Ago(v.Time, a.Now())}
 	}
 	return printBelow(a, []output.Column{
 		{Title: "state"},

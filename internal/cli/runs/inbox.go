@@ -138,7 +138,10 @@ func (t *task) show(a *base.App, number, of int) error {
 	if t.Agent != "" {
 		about += " (" + t.Agent + ")"
 	}
-	line := output.Hanging(a.Stdout, head, about+", "+output.Ago(t.Since, a.Now())+": "+t.Why)
+	if ago := output.Ago(t.Since, a.Now()); ago != "" {
+		about += ", " + ago
+	}
+	line := output.Hanging(a.Stdout, head, about+": "+t.Why)
 	if output.Coloured(a.Stdout, a.Getenv) {
 		run := output.Printable(t.Run)
 		line = head + output.Painted(run, t.colour()) + line[len(head)+len(run):]

@@ -93,15 +93,9 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 			return failure.New(failure.Usage, "use some of tool, limit, executor", "completion %q is not known", how)
 		}
 	}
-	if c.Tenant != "" {
-		if other, ok := c.Label[tenantLabel]; ok && other != c.Tenant {
-			return failure.New(failure.Usage, "leave one of them out", "--tenant %s does not go with --label %s=%s", c.Tenant, tenantLabel, other)
-		}
-		c.Label = maps.Clone(c.Label)
-		if c.Label == nil {
-			c.Label = make(map[string]string)
-		}
-		c.Label[tenantLabel] = c.Tenant
+	var err error
+	if c.Label, err = withTenant(c.Label, c.Tenant); err != nil {
+		return err
 	}
 	if c.Limit < 1 {
 		return failure.New(failure.Usage, "use --all for all", "--limit %d is below 1", c.Limit)
@@ -349,4 +343,17 @@ func segmentsText(s schema.SegmentIndex) string {
 		return ""
 	}
 	return fmt.Sprintf("%d, %s in %s", s.Count, output.Plural(s.Events, "event"), output.Bytes(s.Bytes))
+}
+
+// withTenant are labels with that of a tenant; the same without one.
+func withTenant(labels map[string]string, tenant string) (map[string]string, error) {
+	if tenant == "" {
+		return labels, nil
+	}
+	if other, ok := labels[tenantLabel]; ok && other != tenant {
+		return nil, failure.New(failure.Usage, "leave one of them out", "--tenant %s does not go with --label %s=%s", tenant, tenantLabel, other)
+	}
+	all := map[string]string{tenantLabel: tenant}
+	maps.Copy(all, labels)
+	return all, nil
 }

@@ -37,6 +37,8 @@ type StartCmd struct {
 	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: made from the agent's name). The same id again is the same run."`
 	Thread    string            `placeholder:"ID" help:"Conversation that the run belongs to."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label to find the run by; may be repeated."`
+	Tier      string            `placeholder:"NAME" help:"Class of models that the run is to have."`
+	Tenant    string            `placeholder:"NAME" help:"Tenant of the run: the label tenant=NAME."`
 	MaxTurns  int32             `placeholder:"N" help:"Turns after which the run is to end (default: those of its agent)."`
 	MaxTokens int64             `placeholder:"N" help:"Input and output tokens after which the run is to end (default: those of its agent)."`
 	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Tool by whose call alone the run is completed."`
@@ -91,7 +93,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	said := started{Run: c.ID, Agent: c.Agent}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		fresh, err := fleet.Submit(ctx, publisher.RunSpec{
-			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete, HeadOnly: true,
+			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, ModelTier: c.Tier, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete, HeadOnly: true,
 		})
 		said.Already = !fresh
 		if err != nil || !c.Await {
@@ -131,6 +133,11 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("--id", c.ID); err != nil {
 		return err
 	}
+	labels, err := withTenant(c.Label, c.Tenant)
+	if err != nil {
+		return err
+	}
+	c.Label = labels
 	if c.MaxTokens < 0 {
 		return failure.New(failure.Usage, "name a number of tokens above 0, or leave out --max-tokens", "--max-tokens %d", c.MaxTokens)
 	}
