@@ -25,10 +25,9 @@ func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error 
 // filled in, so that a reader can check what it fetches; not of an encrypted one, and not in a fleet with a [Redaction], which may change it.
 // A second artifact with the same id is another one: none replaces the one before.
 func (r *Run) Artifact(ctx context.Context, d schema.ArtifactAddedData) error {
-	var text string
-	if len(d.Refs) == 0 && r.fleet.cfg.Redaction == nil && d.Content.Kind() == '"' && json.Unmarshal(d.Content, &text) == nil {
-		if d.Digest == "" {
-			d.Digest = fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(text)))
+	if d.Digest == "" && len(d.Refs) == 0 && r.fleet.cfg.Redaction == nil && d.Content.Kind() == '"' {
+		if text, err := jsontext.AppendUnquote(nil, d.Content); err == nil { // what is no JSON is refused by publish
+			d.Digest = fmt.Sprintf("sha256-%x", sha256.Sum256(text))
 			d.Size = cmp.Or(d.Size, int64(len(text)))
 		}
 	}
