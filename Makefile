@@ -9,13 +9,16 @@ LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
 VULNCHECK := $(BIN)/govulncheck-$(GOVULNCHECK_VERSION)
 CYCLONEDX := $(BIN)/cyclonedx-gomod-$(CYCLONEDX_GOMOD_VERSION)
 ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
+AXE := $(BIN)/axe-$(AXE_CORE_VERSION)
 
 PKG ?= ./...
-# Modules of their own: the readers of the files in deploy, the program that measures, and the agents with clients of providers.
+# Modules of their own: the readers of the files in deploy, the program that measures, the agents with clients of providers, and the
+# driver of a browser.
 DEPLOYCHECK := tools/deploycheck
 BENCHMARKS := tools/bench
 AGENTS := docs/examples/agents
 DIST := tools/dist
+UICHECK := tools/uicheck
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
@@ -29,7 +32,7 @@ PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 # Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
 # from running.
 CHECK := generate-check lint vet short short-race bench-short
-CHECK_FULL := deploycheck dist-short agents asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
+CHECK_FULL := deploycheck dist-short agents uicheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
 # The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
 # the commands and the embedded server among them. The longest package begins first.
@@ -234,6 +237,15 @@ agents: $(LINT) ## kill the example agents of docs/examples/agents, which ask lo
 	go vet -C $(AGENTS) ./...
 	cd $(AGENTS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(AGENTS) -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: uicheck
+uicheck: $(LINT) ## look at the inspector in headless Chromium, with the rules of axe-core from npm (a module of its own; WAYMARK_UI_SHOTS=DIR writes pictures)
+	@go -C $(UICHECK) mod download || { echo "uicheck: NOT TESTED: the modules of $(UICHECK) cannot be fetched" >&2; exit 1; }
+	go vet -C $(UICHECK) ./...
+	cd $(UICHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	@command -v chromium chromium-browser google-chrome chrome $$WAYMARK_CHROMIUM >/dev/null || echo "uicheck: NOT TESTED in a browser: there is no Chromium (on Debian: apt-get install chromium)" >&2
+	@AXE="$$(sh tools/uicheck.sh $(AXE) $(AXE_CORE_VERSION))"; [ -n "$$AXE" ] || echo "uicheck: NOT TESTED for accessibility: npm cannot fetch axe-core@$(AXE_CORE_VERSION)" >&2; \
+	WAYMARK_AXE="$$AXE" WAYMARK_UI_TURNS=$(if $(FULL),5000,500) $(TIERS) test $(RECORD) -- -C $(UICHECK) -count=1 -v -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: cross
 cross: ## build and vet for the other platforms

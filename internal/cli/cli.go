@@ -11,6 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/cli/storage"
 	"github.com/waymarkio/waymark/internal/cli/transfer"
+	"github.com/waymarkio/waymark/internal/cli/ui"
 )
 
 // cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
@@ -57,6 +58,7 @@ type cli struct {
 	Events   events.Cmd         `cmd:"" aliases:"tail" help:"Follow the events of a run or of all runs."`
 	Conform  events.ConformCmd  `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
+	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, what needs a person, what a takeover would do."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Version  versionCmd         `cmd:"" serverless:"" help:"Show versions."`
 	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`

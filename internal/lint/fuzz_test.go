@@ -104,6 +104,8 @@ var fuzzed = map[string]string{
 	"publisher.Reader.settings":             "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
 	"internal/cli/base.Client.Ask":          "- the daemon's answer, read into plain fields that are shown",
 	"internal/cli/base.Client.servedFleets": "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
+	"internal/inspector.fieldsOf":           "internal/inspector.FuzzShown",
+	"internal/inspector.readable":           "internal/inspector.FuzzShown",
 	"internal/inbox.Problems":               "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.handoff":               "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.noticed":               "- a hint of three plain fields: what it names is looked up in the log",

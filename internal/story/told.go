@@ -43,7 +43,7 @@ func (s *Story) Tell(turns int, now time.Time) *Told {
 	h := &s.State.Head
 	t := &Told{
 		Run: h.Run, Agent: h.Agent, Status: h.Status, Usage: h.Usage, Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls,
-		Takeovers: len(s.State.Takeovers), Signals: h.Signals, Story: s.beats,
+		Takeovers: len(s.State.Takeovers), Signals: h.Signals,
 		Decisions: decisionsOf(s.State), Compactions: h.Counts.Compactions, Artifacts: h.Counts.Artifacts, Limits: s.State.Limits,
 	}
 	if d := s.State.Started; d != nil {
@@ -59,19 +59,22 @@ func (s *Story) Tell(turns int, now time.Time) *Told {
 	if begun := Instant(h.StartedAt); !begun.IsZero() && last.After(begun) {
 		t.DurationMS = last.Sub(begun).Milliseconds()
 	}
-	for _, b := range s.beats {
+	t.Story = slices.Clone(s.beats)
+	for i, b := range t.Story {
 		if begun := Instant(b.At); b.Open && b.Detail != CallRequested && !begun.IsZero() && now.After(begun) {
-			took := now.Sub(begun).Milliseconds()
-			b.DurationMS = &took
+			open, took := *b, now.Sub(begun).Milliseconds() // the beat is the story's, and another reader's
+			open.DurationMS = &took
+			b = &open
+			t.Story[i] = b
 		}
 		if b.Kind == KindWait && b.DurationMS != nil {
 			t.WaitedMS += *b.DurationMS
 		}
 	}
 	if first := h.Turn - int32(turns) + 1; turns > 0 && first > 1 { //nolint:gosec // a number of lines
-		at := slices.IndexFunc(s.beats, func(b *Beat) bool { return b.Turn >= first })
+		at := slices.IndexFunc(t.Story, func(b *Beat) bool { return b.Turn >= first })
 		if at > 0 {
-			t.Story, t.Omitted = s.beats[at:], at
+			t.Story, t.Omitted = t.Story[at:], at
 		}
 	}
 	return t

@@ -65,7 +65,7 @@ func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*pu
 	}
 	fleet, err := publisher.Connect(ctx, config)
 	if err != nil {
-		return c.connectFailed(ctx, err)
+		return c.ConnectFailed(ctx, err)
 	}
 	err = use(fleet)
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseTimeout)
@@ -77,12 +77,13 @@ func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*pu
 func (c *Client) WithReader(ctx context.Context, use func(*publisher.Reader) error) error {
 	reader, err := publisher.NewReader(ctx, publisher.ReaderConfig{Conn: c.NATS, Fleet: c.Fleet, RequestTimeout: c.Wait})
 	if err != nil {
-		return c.connectFailed(ctx, err)
+		return c.ConnectFailed(ctx, err)
 	}
 	return use(reader)
 }
 
-func (c *Client) connectFailed(ctx context.Context, err error) error {
+// ConnectFailed explains why the fleet cannot be read.
+func (c *Client) ConnectFailed(ctx context.Context, err error) error {
 	if errors.Is(err, publisher.ErrNotProvisioned) {
 		return c.notThere(ctx, err)
 	}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/harness/showcase"
+	"github.com/waymarkio/waymark/internal/inspector"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// browser is a viewer of the pages of a command that runs.
+type browser struct {
+	*testing.T
+	http.Client
+	url string
+	// out is all that the command printed.
+	out *lockedBuffer
+}
+
+// browse runs waymark ui until the test ends, and enters.
+func browse(t *testing.T, getenv func(string) string, args ...string) *browser {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout, out, done := newLineWriter(), new(lockedBuffer), make(chan int, 1)
+	go func() {
+		done <- Run(ctx, append([]string{"ui", "--json"}, args...), getenv, strings.NewReader(""), stdout, out)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.Zero(t, <-done, out.String())
+	})
+	var line struct {
+		URL string `json:"url"`
+	}
+	select {
+	case text := <-stdout.first:
+		require.NoError(t, json.Unmarshal([]byte(text), &line))
+	case code := <-done:
+		done <- 0
+		t.Fatalf("waymark ui ended with %d: %s", code, out)
+	}
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	b := &browser{T: t, Client: http.Client{Jar: jar}, url: line.URL, out: out}
+	if at, entrance, ok := strings.Cut(line.URL, "/enter"); ok {
+		b.url = at
+		b.page("/enter" + entrance)
+	}
+	return b
+}
+
+func (b *browser) page(path string) string {
+	b.Helper()
+	response, err := b.Get(b.url + path)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, response.Body.Close()) }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(b, err)
+	require.Equal(b, http.StatusOK, response.StatusCode, "%s: %s", path, body)
+	return string(body)
+}
+
+func TestUI_TokenWasUsed_AnotherIsPrinted(t *testing.T) {
+	t.Parallel()
+	w := hanging(t)
+	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
+	b := browse(t, getenv)
+	require.Contains(t, b.page("/"), "quarantined")
+	require.Eventually(t, func() bool { return strings.Contains(b.page("/needs-you"), `href="/run/parked"`) }, securedWait, pollEvery)
+	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "for another browser: "+b.url+"/enter?t=") }, securedWait, pollEvery)
+	other := regexp.MustCompile(`/enter\?t=\w+`).FindString(b.out.String())
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	second := &browser{T: t, Client: http.Client{Jar: jar}, url: b.url}
+	second.page(other)
+	second.page("/health")
+}
+
+func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	k.serve(t)
+	run, err := k.executor(t, "box-1").Start(t.Context(), publisher.RunSpec{ID: "asks"})
+	require.NoError(t, err)
+	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "Which?"}))
+	where := func(role access.Role) []string {
+		return []string{"--fleet", keyedFleet, "--context", k.context(keyedFleet, role)}
+	}
+	observer, operator := browse(t, k.getenv, where(access.Observer)...), browse(t, k.getenv, where(access.Operator)...)
+	for _, b := range []*browser{observer, operator} {
+		require.Eventually(t, func() bool { return strings.Contains(b.page("/needs-you"), "Which?") }, securedWait, pollEvery)
+		for _, path := range []string{"/", "/run/asks", "/run/asks/conversation", "/run/asks/state", "/run/asks/recovery", "/tail", "/health"} {
+			require.NotContains(t, b.page(path), `role="alert">These credentials`, path)
+		}
+	}
+	require.Contains(t, operator.page("/needs-you"), `action="/needs-you/answer"`)
+	require.NotContains(t, observer.page("/needs-you"), `method="post"`)
+	response, err := observer.PostForm(observer.url+"/needs-you/answer", url.Values{})
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.NotEqual(t, http.StatusOK, response.StatusCode)
+
+	// Whatever the page shows, the server refuses what the credentials may not do.
+	options := k.options(t, keyedFleet, access.Observer)
+	own, err := nats.Connect(k.addr, options[0], options[2], options[3], nats.ErrorHandler(nil))
+	require.NoError(t, err)
+	defer own.Close()
+	source, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: own, Fleet: keyedFleet, RequestTimeout: securedWait})
+	require.NoError(t, err)
+	err = source.Ask(t.Context(), schema.VerbInput, "asks", schema.InputRequest{InterruptID: "q", Payload: []byte(`1`), By: "eve"}, new(schema.ControlReply))
+	require.ErrorIs(t, err, publisher.ErrNotPermitted)
+	require.Equal(t, failure.Refused, failure.Explain(t.Context(), err).Code)
+}
+
+func TestUI_OtherAddress_NeedsTLSAndAToken(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	short, long := filepath.Join(dir, "short"), filepath.Join(dir, "long")
+	require.NoError(t, os.WriteFile(short, []byte("s3cret"), 0o600))
+	require.NoError(t, os.WriteFile(long, []byte(strings.Repeat("s3cret", 5)+"\n"), 0o600))
+	for _, args := range [][]string{
+		{"--listen", "0.0.0.0:0"},
+		{"--listen", "example.org:80"},
+		{"--listen", "[::]:0", "--token-file", long},
+		{"--listen", "127.0.0.1"},
+		{"--https-cert", long},
+		{"--token-file", short},
+		{"--https-cert", long, "--https-key", long},
+	} {
+		code, text := command(t, dir, append([]string{"ui", "--no-open"}, args...)...)
+		require.Equal(t, int(failure.Usage), code, "%v: %s", args, text)
+		require.Contains(t, text, "hint: ")
+		require.NotContains(t, text, "s3cret")
+	}
+}
+
+func TestUI_TokenFile_LetsInByAFormAndIsNeverPrinted(t *testing.T) {
+	t.Parallel()
+	w := storied(t)
+	token := strings.Repeat("canary-", 5)
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
+	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
+	b := browse(t, getenv, "--token-file", file)
+	require.NotContains(t, b.url, "enter")
+	for range 2 {
+		jar, err := cookiejar.New(nil)
+		require.NoError(t, err)
+		b.Jar = jar
+		response, err := b.Get(b.url + "/")
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusUnauthorized, response.StatusCode)
+		response, err = b.PostForm(b.url+"/enter", url.Values{"token": {token}})
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Contains(t, b.page("/run/fix-login"), "taken over")
+	}
+	require.NotContains(t, b.out.String(), "canary")
+}
+
+// What people do on the pages, on a fleet at work: every address that a page links to is there.
+func TestUI_EveryLink_LeadsSomewhere(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	showcase.New(t, w.World).Fill()
+	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
+	b := browse(t, getenv)
+	seen, left := map[string]bool{"/": true}, []string{"/"}
+	links := regexp.MustCompile(`href="(/[^"#]*)`)
+	deadline := time.Now().Add(securedWait)
+	for len(left) > 0 && len(seen) < 200 && time.Now().Before(deadline) {
+		path := left[0]
+		left = left[1:]
+		for _, m := range links.FindAllStringSubmatch(b.page(path), -1) {
+			if next := strings.ReplaceAll(m[1], "&amp;", "&"); !seen[next] && !strings.HasPrefix(next, "/assets/") {
+				seen[next] = true
+				left = append(left, next)
+			}
+		}
+	}
+	require.Greater(t, len(seen), 15)
+}

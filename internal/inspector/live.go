@@ -1,0 +1,263 @@
+package inspector
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Paces of live pages.
+const (
+	// pulse is how often a page is made again though nothing happened: what it says of ages goes on.
+	pulse = 5 * time.Second
+	// silence is how often a stream that has nothing to say says so, and writeWithin how long a viewer may take to read.
+	silence     = 15 * time.Second
+	writeWithin = 20 * time.Second
+	// remadeWithin bounds the making of a page that is open.
+	remadeWithin = 10 * time.Second
+	// tailKept bounds the events that the tail has.
+	tailKept = 1000
+)
+
+// hub hears the fleet's accepted events, once for all viewers, and has the open pages made again.
+type hub struct {
+	fleet Fleet
+	stop  func()
+
+	mu      sync.Mutex
+	streams map[string]*stream
+	closed  chan struct{}
+	// refused is why events are not heard.
+	refused error
+	// tail has the latest events, the oldest first from at on once it is full; heard counts all.
+	tail  []Observed
+	at    int
+	heard int64
+}
+
+// update is what a viewer is sent: the page anew, or why it is behind.
+type update struct {
+	event string
+	data  []byte
+}
+
+// stream is one page that is open, in one browser or several.
+type stream struct {
+	run string
+	// woken has a token when something happened that the page may show.
+	woken   chan struct{}
+	viewers map[chan *update]bool
+	last    *update
+	end     context.CancelFunc
+}
+
+func newHub(fleet Fleet) (*hub, error) {
+	h := &hub{fleet: fleet, streams: make(map[string]*stream), closed: make(chan struct{})}
+	stop, err := fleet.Observe(h.take, func(err error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.refused = err
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.stop = stop
+	return h, nil
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-h.closed:
+		return
+	default:
+	}
+	h.stop()
+	close(h.closed)
+	for _, s := range h.streams {
+		s.end()
+	}
+}
+
+func (h *hub) take(o Observed) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heard++
+	if len(h.tail) < tailKept {
+		h.tail = append(h.tail, o)
+	} else {
+		h.tail[h.at] = o
+		h.at = (h.at + 1) % tailKept
+	}
+	for _, s := range h.streams {
+		if s.run == "" || s.run == o.Run {
+			select {
+			case s.woken <- struct{}{}:
+			default: // it has one
+			}
+		}
+	}
+}
+
+// latest are the events that the tail has, the newest first, and how many there were before them.
+func (h *hub) latest() (list []Observed, before int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.tail {
+		list = append(list, h.tail[(h.at+len(h.tail)-1-i)%len(h.tail)])
+	}
+	return list, h.heard - int64(len(list))
+}
+
+// trouble is why open pages may be behind; empty when they are not.
+func (h *hub) trouble() string {
+	if !h.fleet.Connected() {
+		return "The connection to the NATS server is lost. This page shows what was read before, and goes on once the server is back."
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refused != nil {
+		return fmt.Sprintf("These credentials may not hear events: this page is read again every %s only.", pulse)
+	}
+	return ""
+}
+
+// watch adds a viewer of a page. The first one begins the stream, the last one ends it.
+func (h *hub) watch(key, run string, every time.Duration, remake func(context.Context) *update) (updates chan *update, leave func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.streams[key]
+	if s == nil {
+		ctx, end := context.WithCancel(context.Background())
+		s = &stream{run: run, woken: make(chan struct{}, 1), viewers: make(map[chan *update]bool), end: end}
+		h.streams[key] = s
+		go h.feed(ctx, s, every, remake)
+	}
+	updates = make(chan *update, 1)
+	s.viewers[updates] = true
+	if s.last != nil {
+		updates <- s.last
+	}
+	return updates, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(s.viewers, updates)
+		if len(s.viewers) == 0 && h.streams[key] == s {
+			delete(h.streams, key)
+			s.end()
+		}
+	}
+}
+
+// feed makes a page again when something happened, at most once in a time, and gives it to those who have it open.
+func (h *hub) feed(ctx context.Context, s *stream, every time.Duration, remake func(context.Context) *update) {
+	beat := time.NewTicker(pulse)
+	defer beat.Stop()
+	for {
+		began := time.Now()
+		page := remake(ctx)
+		h.mu.Lock()
+		if page != nil && (s.last == nil || page.event != s.last.event || !bytes.Equal(page.data, s.last.data)) {
+			s.last = page
+			for v := range s.viewers {
+				select {
+				case <-v: // it was too slow for the one before
+				default:
+				}
+				v <- page
+			}
+		}
+		h.mu.Unlock()
+		// What took long to make is made less often.
+		rest := time.NewTimer(max(every, 4*time.Since(began)))
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+			rest.Stop()
+			return
+		}
+		select {
+		case <-s.woken:
+		case <-beat.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow sends a page as it changes, over an event stream.
+func (s *Inspector) follow(w http.ResponseWriter, r *http.Request, p *page) {
+	out := http.NewResponseController(w)
+	send := func(event string, data []byte) bool {
+		_ = out.SetWriteDeadline(time.Now().Add(writeWithin)) // a writer without deadlines is the tests'
+		var b bytes.Buffer
+		fmt.Fprintf(&b, "event: %s\n", event)
+		for line := range bytes.Lines(data) {
+			fmt.Fprintf(&b, "data: %s\n", bytes.TrimRight(line, "\r\n"))
+		}
+		b.WriteString("\n")
+		_, err := w.Write(b.Bytes())
+		return err == nil && out.Flush() == nil
+	}
+	asked := r.Clone(context.WithoutCancel(r.Context()))
+	asked.URL.Path = r.URL.Path[len("/live"):]
+	run := r.PathValue("run")
+	remake := func(ctx context.Context) *update {
+		ctx, cancel := context.WithTimeout(ctx, remadeWithin)
+		defer cancel()
+		return s.fragment(ctx, asked, p)
+	}
+	updates, leave := s.live.watch(asked.URL.RequestURI(), run, p.every, remake) //nolint:contextcheck // it is for all viewers, whoever is gone
+	defer leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	if !send("hello", []byte("-")) {
+		return
+	}
+	quiet := time.NewTicker(silence)
+	defer quiet.Stop()
+	for {
+		select {
+		case page := <-updates:
+			if !send(page.event, page.data) {
+				return
+			}
+		case <-quiet.C:
+			if !send("hello", []byte("-")) {
+				return
+			}
+		case <-s.live.closed:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// fragment is the part of a page that changes.
+func (s *Inspector) fragment(ctx context.Context, r *http.Request, p *page) *update {
+	if why := s.live.trouble(); why != "" && !s.Fleet.Connected() {
+		return &update{"trouble", []byte(why)}
+	}
+	v, err := p.show(ctx, r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		why, _ := s.problemOf(ctx, err)
+		return &update{"trouble", []byte(output.Printable(why.What))}
+	}
+	s.complete(v, r)
+	return &update{"page", s.execute(p.name, "live", v)}
+}
+
+// eventOf decodes an event that was heard.
+func eventOf(o *Observed) (*schema.Event, error) {
+	return schema.Decode(o.Record.Header, o.Record.Body)
+}

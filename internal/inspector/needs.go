@@ -1,0 +1,397 @@
+package inspector
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/inbox"
+	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// needs is what needs a person, as it was last read, and how the fleet is.
+type needs struct {
+	cached cached[*found]
+	fleet  cached[*schema.FleetReply]
+	// known is the count as it was last read.
+	known atomic.Int64
+}
+
+type found struct{ inbox.Found }
+
+// needsOld is from when on what needs a person is read again.
+const needsOld = time.Second
+
+func (n *needs) get(s *Inspector, patience time.Duration) (*found, bool, error) {
+	return n.cached.get(needsOld, patience, func(ctx context.Context) (*found, error) {
+		list, err := inbox.Gather(ctx, s.Fleet, s.Fleet.Name(), schema.ListRequest{}, inbox.MayNeedPerson, true)
+		if err != nil {
+			return nil, err
+		}
+		list.Reasons = slices.DeleteFunc(list.Reasons, func(r standstill.Reason) bool { return !r.NeedsPerson() })
+		n.known.Store(int64(len(list.Reasons)))
+		return &found{list}, nil
+	})
+}
+
+func (n *needs) forget() { n.cached.forget() }
+
+func (n *needs) count() int { return int(n.known.Load()) }
+
+// thing is something that needs a person.
+type thing struct {
+	*standstill.Reason
+	Commands []string
+	// Path of the run's page, and Anchor on the page of all things.
+	Path, Anchor string
+	Text         string
+	// Question is what is asked, whole; nil where it was not read. Unread says why.
+	Question *question
+	Unread   string
+}
+
+// question is what a person must know to answer.
+type question struct {
+	inbox.Question
+	Message, Arguments, Schema string
+	Approval                   bool
+	// Fields are those of a form that is made of the schema; none where it asks for more than a form has.
+	Fields []field
+	Late   string
+}
+
+// field of a form.
+type field struct {
+	Name, Title, Kind string
+	Options           []string
+	Required          bool
+}
+
+func (s *Inspector) thingsOf(list []standstill.Reason) []thing {
+	things := make([]thing, len(list))
+	for i := range list {
+		r := &list[i]
+		text := r.Why
+		if s.NoContent && r.Kind != standstill.Held {
+			text = r.Kind
+		}
+		things[i] = thing{Reason: r, Path: runPath(r.Run, ""), Anchor: r.ID, Text: text}
+		for _, command := range inbox.Commands(s.Prompt, r) {
+			things[i].Commands = append(things[i].Commands, output.Printable(command))
+		}
+	}
+	return things
+}
+
+func (s *Inspector) things(f *found, most int) []thing {
+	return s.thingsOf(f.Reasons[:min(len(f.Reasons), most)])
+}
+
+// needsBody is the page of what needs a person.
+type needsBody struct {
+	Things     []thing
+	More       int
+	Unread     []inbox.Unread
+	Incomplete bool
+	Pending    bool
+	NoContent  bool
+}
+
+// thingsMost is how many things the page shows.
+const thingsMost = 50
+
+func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, error) {
+	list, ok, err := s.needs.get(s, 5*time.Second) //nolint:contextcheck // it is read for all viewers
+	if err != nil {
+		return nil, err
+	}
+	v := s.view("Needs you", "needs", "inbox")
+	body := needsBody{Pending: !ok, NoContent: s.NoContent}
+	v.Body = &body
+	if !ok {
+		return v, nil
+	}
+	v.Title = fmt.Sprintf("(%d) Needs you", len(list.Reasons))
+	body.Unread, body.Incomplete = list.Unread, list.Incomplete
+	body.Things = s.things(list, thingsMost)
+	body.More = len(list.Reasons) - len(body.Things)
+	if s.NoContent {
+		return v, nil
+	}
+	for i := range body.Things {
+		t := &body.Things[i]
+		if t.Kind != standstill.Waiting && t.Kind != standstill.Held {
+			continue
+		}
+		if t.Question, err = s.question(ctx, t.Reason); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			t.Unread = err.Error()
+			continue
+		}
+		if t.Wait != nil { // what it asks stands below
+			wait := *t.Wait
+			wait.Message = ""
+			t.Text = standstill.WaitText(&wait, t.Tool)
+		}
+	}
+	return v, nil
+}
+
+// question reads what is asked, whole.
+func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*question, error) {
+	state, _, err := s.stateOf(ctx, r.Run)
+	if err != nil {
+		return nil, err
+	}
+	wait := r.Wait
+	if wait == nil {
+		wait = &schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: r.ToolCallID, Turn: r.Turn, Occurrence: r.Occurrence, Since: r.Since}
+	}
+	q := question{Question: inbox.Asked(ctx, s.Fleet, state, wait), Approval: wait.Reason == schema.WaitToolApproval}
+	readable := func(name, text string) string {
+		if key := q.Encrypted[name]; key != "" {
+			return encrypted.Text(key)
+		}
+		return text
+	}
+	q.Message = readable(inbox.FieldMessage, q.Question.Message)
+	q.Arguments = readable(inbox.FieldArguments, pretty(q.Question.Arguments))
+	q.Schema = readable(inbox.FieldSchema, pretty(q.ResponseSchema))
+	if q.SchemaErr != nil {
+		q.Schema = q.SchemaErr.Error()
+	}
+	if !q.Approval && r.Kind == standstill.Waiting && q.Encrypted[inbox.FieldSchema] == "" {
+		q.Fields = fieldsOf(q.ResponseSchema)
+	}
+	if call := state.Call(wait.CallKey()); call != nil && call.Late != nil {
+		q.Late = pretty(call.Late.Result)
+		if call.Late.Error != nil {
+			q.Late = call.Late.Error.Type + ": " + call.Late.Error.Message
+		}
+	}
+	return &q, nil
+}
+
+// mostFields bounds the fields of a form.
+const mostFields = 12
+
+// fieldsOf makes a form of a JSON Schema: an object of texts, numbers, yes or no, and choices. Any other schema has no form.
+func fieldsOf(v jsontext.Value) []field {
+	var object struct {
+		Type       string         `json:"type"`
+		Properties jsontext.Value `json:"properties"`
+		Required   []string       `json:"required"`
+	}
+	if json.Unmarshal(v, &object) != nil || object.Type != "object" {
+		return nil
+	}
+	var properties map[string]struct {
+		Type  string   `json:"type"`
+		Title string   `json:"title"`
+		Enum  []string `json:"enum"`
+	}
+	if json.Unmarshal(object.Properties, &properties) != nil || len(properties) == 0 || len(properties) > mostFields {
+		return nil
+	}
+	var list []field
+	for name, p := range properties {
+		switch p.Type {
+		case "string", "number", "integer", "boolean":
+		default:
+			return nil
+		}
+		title := p.Title
+		if title == "" {
+			title = name
+		}
+		list = append(list, field{Name: name, Title: title, Kind: p.Type, Options: p.Enum, Required: slices.Contains(object.Required, name)})
+	}
+	slices.SortFunc(list, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// valueOf is the answer of a form: the fields of a schema, a text, or JSON.
+func valueOf(r *http.Request, fields []field) (jsontext.Value, error) {
+	f := r.PostForm
+	switch f.Get("as") {
+	case "fields":
+		out := make(map[string]jsontext.Value)
+		for i, field := range fields {
+			text := f.Get(fmt.Sprintf("f.%d", i))
+			if text == "" && !field.Required {
+				continue
+			}
+			if at := number(text); text != "" && at < len(field.Options) {
+				text = field.Options[at]
+			}
+			value := jsontext.Value(text)
+			if field.Kind == "string" {
+				b, err := json.Marshal(text)
+				if err != nil {
+					return nil, failure.New(failure.Usage, "write plain text", "%s is not UTF-8", field.Title)
+				}
+				value = b
+			} else if !value.IsValid() {
+				return nil, failure.New(failure.Usage, "go back and write a value", "%s is no %s: %q", field.Title, field.Kind, text)
+			}
+			out[field.Name] = value
+		}
+		return json.Marshal(out, json.Deterministic(true))
+	case "text":
+		if f.Get("text") == "" {
+			return nil, failure.New(failure.Usage, `go back and write an answer; an empty text is "" as JSON`, "there is no answer")
+		}
+		return json.Marshal(f.Get("text"))
+	}
+	v := jsontext.Value(strings.TrimSpace(f.Get("text")))
+	if !v.IsValid() {
+		return nil, failure.New(failure.Usage, `text is JSON only in quotes, such as "blue"`, "the value is not JSON")
+	}
+	return v, nil
+}
+
+// current is the thing that a form is about, as its run needs it now. If it is needed no more, the error says who was first.
+func (s *Inspector) current(ctx context.Context, r *http.Request) (*standstill.Reason, error) {
+	f := r.PostForm
+	t := &standstill.Reason{
+		Run: f.Get("run"), Kind: f.Get("kind"), InterruptID: f.Get("interrupt"), Turn: int32(number(f.Get("turn"))), //nolint:gosec // a turn
+		ToolCallID: f.Get("call"), Occurrence: number(f.Get("occurrence")),
+	}
+	now, err := inbox.ReasonsOf(ctx, s.Fleet, t.Run)
+	if err != nil {
+		return nil, err
+	}
+	found := inbox.Find(t, now)
+	if found == nil {
+		return nil, s.late(ctx, t, nil)
+	}
+	if found.Kind != standstill.Quarantined && found.ID != f.Get("id") {
+		return nil, failure.New(failure.Conflict, "go back, read what is asked now, and answer that", "run %s asks something else by now", t.Run)
+	}
+	return found, nil
+}
+
+// late says of a thing that is needed no more who was first. err is what the service said, if it was asked.
+func (s *Inspector) late(ctx context.Context, t *standstill.Reason, err error) error {
+	how, readErr := inbox.HowEnded(ctx, s.Fleet, t)
+	if readErr != nil && ctx.Err() != nil {
+		return readErr
+	}
+	return &failure.Error{Code: failure.Conflict, What: t.Run + ": " + how, Hint: "nothing was changed; see the run", Err: err}
+}
+
+// refused says what became of a thing whose answer was refused.
+func (s *Inspector) refused(ctx context.Context, t *standstill.Reason, err error) error {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok {
+		return err
+	}
+	switch service.Code {
+	case schema.CodeConflict, schema.CodeUnknownInterrupt, schema.CodeNotInDoubt:
+		return s.late(ctx, t, err)
+	case schema.CodeInvalidAnswer:
+		if places := inbox.Problems(service); places != "" {
+			return &failure.Error{Code: failure.Usage, What: "the answer is not what run " + t.Run + " asks for: " + places, Hint: "go back and change it", Err: err}
+		}
+	default:
+	}
+	return err
+}
+
+func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said string, err error) {
+	t, err := s.current(ctx, r)
+	if err != nil {
+		return "", "", err
+	}
+	request := schema.InputRequest{InterruptID: t.InterruptID, EventID: t.Wait.Position.ID, Status: schema.InputResolved, By: s.By, RequestID: rand.Text()}
+	what := "answered"
+	switch do := r.PostForm.Get("do"); do {
+	case "allow", "deny":
+		request.Payload, err = inbox.Decision(do == "allow", r.PostForm.Get("reason"))
+		what = map[string]string{"allow": "allowed", "deny": "denied"}[do]
+	case "cancel":
+		request.Status, what = schema.InputCancelled, "called off"
+	default:
+		var fields []field
+		if r.PostForm.Get("as") == "fields" {
+			q, err := s.question(ctx, t)
+			if err != nil {
+				return "", "", err
+			}
+			fields = q.Fields
+		}
+		request.Payload, err = valueOf(r, fields)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	var reply schema.ControlReply
+	if err := s.Fleet.Ask(ctx, schema.VerbInput, t.Run, request, &reply); err != nil {
+		return "", "", s.refused(ctx, t, err)
+	}
+	return "/needs-you", fmt.Sprintf("%s: %s, as %s.", t.Run, what, s.By), nil
+}
+
+func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said string, err error) {
+	t, err := s.current(ctx, r)
+	if err != nil {
+		return "", "", err
+	}
+	request := schema.SettleRequest{CallKey: t.Key(), Seen: r.PostForm.Get("seen"), By: s.By, RequestID: rand.Text()}
+	switch how := r.PostForm.Get("do"); how {
+	case "decided":
+		request.How = schema.SettledDecided
+		if request.Result, err = valueOf(r, nil); err != nil {
+			return "", "", err
+		}
+	case "rerun":
+		request.How = schema.SettledRerun
+	case "abandoned":
+		request.How = schema.SettledAbandoned
+	default:
+		return "", "", failure.New(failure.Usage, "use one of the buttons", "%q is no way to settle a call", how)
+	}
+	var reply schema.SettleReply
+	if err := s.Fleet.Ask(ctx, schema.VerbSettle, t.Run, request, &reply); err != nil {
+		return "", "", s.refused(ctx, t, err)
+	}
+	return "/needs-you", fmt.Sprintf("%s: call %s settled as %s, as %s.", t.Run, t.ToolCallID, request.How, s.By), nil
+}
+
+// command lets a parked run be folded again.
+func (s *Inspector) command(ctx context.Context, r *http.Request) (next, said string, err error) {
+	run := r.PostForm.Get("run")
+	var reply schema.RetryReply
+	if err := s.Fleet.Ask(ctx, schema.VerbRetry, run, struct{}{}, &reply); err != nil {
+		return "", "", err
+	}
+	if reply.Parked != nil {
+		return "/needs-you", run + " is parked still: " + reply.Parked.Why, nil
+	}
+	return "/needs-you", run + " is folded again.", nil
+}
+
+// mark pins the point where a run stands.
+func (s *Inspector) mark(ctx context.Context, r *http.Request) (next, said string, err error) {
+	run, name := r.PathValue("run"), strings.TrimSpace(r.PostForm.Get("name"))
+	var reply schema.ControlReply
+	if err := s.Fleet.Ask(ctx, schema.VerbMark, run, schema.MarkRequest{Name: name, By: s.By, RequestID: rand.Text()}, &reply); err != nil {
+		return "", "", err
+	}
+	return runPath(run, "/state"), "Marked " + run + " as " + name + ".", nil
+}

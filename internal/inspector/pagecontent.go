@@ -1,0 +1,469 @@
+package inspector
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// contentBytes bounds the content of a run that a page shows, and fieldCut how much of one field of it, in bytes.
+	contentBytes, fieldCut = 96 << 10, 8 << 10
+	// imageBytes bounds an image that a page shows, as it is stored.
+	imageBytes = 48 << 10
+)
+
+// conversationBody is the page of what was said.
+type conversationBody struct {
+	Messages []messageRow
+	// Older is the address of what is before; empty for none. Latest is that of the end, on a page that is not of it.
+	Older, Latest string
+	Left          int
+	Compacted     *schema.Compacted
+	LeftOut       []schema.LeftOut
+	NoContent     bool
+	At            string
+}
+
+type messageRow struct {
+	// Class is the role, if it is a known one.
+	Role, Class, Name, Time string
+	Turn                    int32
+	First                   bool
+	Parts                   []partRow
+}
+
+// partRow is a part of a message.
+type partRow struct {
+	Kind, Title, Text string
+	// Lines are those of a text that is a change of files.
+	Lines []diffLine
+	Image template.URL
+	// Whole is the address of the rest of a text that was cut.
+	Whole string
+	Error bool
+}
+
+type diffLine struct{ Class, Text string }
+
+// content asks for a page of what a run holds, at a point of it.
+func (s *Inspector) content(ctx context.Context, run, at string, before int) (*schema.GetReply, error) {
+	reply := new(schema.GetReply)
+	err := s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewState, MaxBytes: contentBytes, At: at, Before: before}, reply)
+	if err == nil && reply.State == nil {
+		reply.State = new(schema.StateView)
+	}
+	return reply, err
+}
+
+// point is the point that an address names, as commands take it.
+func point(r *http.Request) (string, error) {
+	text := r.URL.Query().Get("at")
+	if text == "" {
+		return "", nil
+	}
+	p, err := schema.ParsePoint(text)
+	if err != nil {
+		return "", failure.New(failure.Usage, "write a point as commands take it, such as record:12 or turn:3", "%v", err)
+	}
+	return p.String(), nil
+}
+
+func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*view, error) {
+	run := r.PathValue("run")
+	at, err := point(r)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := s.content(ctx, run, at, number(r.URL.Query().Get("before")))
+	if err != nil {
+		return nil, err
+	}
+	words := "runs get " + schema.ShellWord(run) + " --full"
+	if at != "" {
+		words += " --at " + schema.ShellWord(at)
+	}
+	v := s.runView(reply, "conversation", words)
+	body := conversationBody{NoContent: s.NoContent, At: at, Compacted: reply.State.Compacted, LeftOut: reply.State.LeftOut}
+	path := v.Run.Path + "/conversation"
+	if o := reply.State.Older; o != nil {
+		body.Older = path + "?" + url.Values{"at": {o.Request.At}, "before": {fmt.Sprint(o.Request.Before)}}.Encode()
+		body.Left = o.Messages
+	}
+	if r.URL.Query().Has("before") || at != "" {
+		body.Latest = path
+	}
+	if !s.NoContent {
+		body.Messages = messagesOf(run, at, reply.State)
+	}
+	v.Body = &body
+	return v, nil
+}
+
+var roles = []string{schema.RoleSystem, schema.RoleUser, schema.RoleAssistant, schema.RoleTool}
+
+// messagesOf are the messages of a page, with what their calls came to.
+func messagesOf(run, at string, v *schema.StateView) []messageRow {
+	rows, turn, tools := make([]messageRow, len(v.Messages)), int32(-1), make(map[string]string)
+	for i := range v.Messages {
+		m := encrypted.Value(v.Messages[i], v.Messages[i].Refs)
+		row := messageRow{Role: m.Role, Name: m.Name, Time: m.Time, Turn: m.Turn, First: m.Turn != turn && m.Turn > 0}
+		turn = m.Turn
+		if slices.Contains(roles, m.Role) {
+			row.Class = m.Role
+		}
+		for j := range m.Parts {
+			p := &m.Parts[j]
+			part := partOf(p, func() string { return wholePath(run, at, m.EventID, m.Turn, j, p) })
+			switch p.Type {
+			case schema.PartToolCall:
+				tools[p.ID] = p.Name
+			case schema.PartToolCallResponse:
+				part.Title = cmp.Or(tools[p.ID], p.ID)
+			}
+			row.Parts = append(row.Parts, part)
+		}
+		rows[i] = row
+	}
+	return rows
+}
+
+// wholePath is the address of one field, whole.
+func wholePath(run, at, event string, turn int32, part int, p *schema.PartView) string {
+	q := url.Values{}
+	if at != "" {
+		q.Set("at", at)
+	}
+	switch p.Type {
+	case schema.PartToolCall, schema.PartToolCallResponse:
+		q.Set("call", p.ID)
+		q.Set("turn", fmt.Sprint(cmp.Or(p.CallTurn, turn)))
+		q.Set("occurrence", fmt.Sprint(max(p.Occurrence, 1)))
+		q.Set("field", "arguments")
+		if p.Type == schema.PartToolCallResponse {
+			q.Set("field", "result")
+		}
+	default:
+		q.Set("event", event)
+		q.Set("part", fmt.Sprint(part))
+	}
+	return runPath(run, "/whole?"+q.Encode())
+}
+
+// images are the types of images that a page shows. A vector image is none: it may have script.
+var images = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
+
+// partOf is a part as people read it.
+func partOf(p *schema.PartView, whole func() string) partRow {
+	row := partRow{Kind: p.Type}
+	switch p.Type {
+	case schema.PartText, schema.PartReasoning:
+	case schema.PartToolCall:
+		row.Title, row.Text = p.Name, pretty(p.Arguments)
+	case schema.PartToolCallResponse:
+		row.Title, row.Text, row.Error = p.ID, readable(p.Response), p.IsError
+	default:
+		row.Kind, row.Title = "other", output.Words(p.Type, p.Modality, p.MimeType, p.URI, p.FileID)
+	}
+	if p.Content != nil {
+		row.Text = *p.Content
+		if p.Type == schema.PartBlob && slices.Contains(images, p.MimeType) && len(row.Text) <= imageBytes {
+			if _, err := base64.StdEncoding.DecodeString(row.Text); err == nil {
+				row.Image, row.Text = template.URL("data:"+p.MimeType+";base64,"+row.Text), "" //nolint:gosec // of a known type, and nothing but base64
+			}
+		}
+	}
+	if len(row.Text) > fieldCut {
+		row.Text, row.Whole = cut(row.Text, fieldCut), whole()
+	}
+	if lines := diffOf(row.Text); lines != nil {
+		row.Lines, row.Text = lines, ""
+	}
+	return row
+}
+
+// readable is a result: a text as it is, any other value as JSON.
+func readable(v jsontext.Value) string {
+	var text string
+	if v.Kind() == '"' && json.Unmarshal(v, &text) == nil {
+		return text
+	}
+	return pretty(v)
+}
+
+// diffOf are the lines of a text that is a change of files in the unified form; nil for any other.
+func diffOf(text string) []diffLine {
+	if !strings.HasPrefix(text, "diff --git ") && !strings.HasPrefix(text, "--- ") || !strings.Contains(text, "\n@@ ") {
+		return nil
+	}
+	var list []diffLine
+	for line := range strings.SplitSeq(text, "\n") {
+		class := ""
+		switch {
+		case strings.HasPrefix(line, "@@"), strings.HasPrefix(line, "diff "), strings.HasPrefix(line, "--- "), strings.HasPrefix(line, "+++ "):
+			class = "hunk"
+		case strings.HasPrefix(line, "+"):
+			class = "plus"
+		case strings.HasPrefix(line, "-"):
+			class = "minus"
+		}
+		list = append(list, diffLine{class, line})
+	}
+	return list
+}
+
+// wholeField answers with one field as text, whole.
+func (s *Inspector) wholeField(w http.ResponseWriter, r *http.Request) {
+	text, err := s.field(r.Context(), r)
+	if err != nil {
+		s.trouble(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox; frame-ancestors 'none'")
+	_, _ = w.Write([]byte(block(text))) // the viewer may be gone
+}
+
+func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) {
+	q, run := r.URL.Query(), r.PathValue("run")
+	if s.NoContent {
+		return "", failure.New(failure.Refused, "start it without --no-content", "this page shows no content")
+	}
+	state, _, err := s.stateOf(ctx, run)
+	if err != nil {
+		return "", err
+	}
+	if q.Get("call") == "" {
+		for i := range state.Messages {
+			m := encrypted.Value(state.Messages[i].Message, state.Messages[i].Refs)
+			if part := number(q.Get("part")); state.Messages[i].EventID == q.Get("event") && part < len(m.Parts) && m.Parts[part].Content != nil {
+				return *m.Parts[part].Content, nil
+			}
+		}
+		return "", failure.New(failure.NotFound, "", "run %s has no such message, or no longer", run)
+	}
+	key := schema.CallKey{Turn: int32(number(q.Get("turn"))), ToolCallID: q.Get("call"), Occurrence: number(q.Get("occurrence"))} //nolint:gosec // a turn
+	call := state.Call(key)
+	if call == nil {
+		return "", failure.New(failure.NotFound, "", "run %s has no such call, or no longer", run)
+	}
+	field, value := "/arguments", call.Arguments
+	if q.Get("field") == "result" {
+		field, value = "/result", call.Result
+	}
+	if encrypted.KeyOf(call.Refs, field) != "" {
+		return encrypted.Field("", call.Refs, field), nil
+	}
+	if i := slices.IndexFunc(call.Refs, func(ref schema.Ref) bool { return ref.Path == field }); i >= 0 {
+		if value, err = s.Fleet.Blob(ctx, call.Refs[i].DataRef); err != nil {
+			return "", err
+		}
+	}
+	return readable(value), nil
+}
+
+// stateOf reads all that a run's events add up to. missing says what is not there.
+func (s *Inspector) stateOf(ctx context.Context, run string) (state *schema.State, missing, err error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return nil, nil, failure.New(failure.NotFound, "", "%v", err)
+	}
+	state, err = s.Fleet.Get(ctx, run)
+	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
+		missing, err = err, nil
+	}
+	return state, missing, err
+}
+
+// stateBody is the page of a run at a point.
+type stateBody struct {
+	// Record that is shown, of so many, and the point by which it was asked for.
+	Record, Records int64
+	At, Since       string
+	Changes         []change
+	Calls           []schema.OpenCall
+	Waits           []schema.OpenInterrupt
+	Values          []valueRow
+	Marks           []schema.Mark
+	Messages        []messageRow
+	First, Previous string
+	Next, Last      string
+	Commands        []string
+	NoContent       bool
+}
+
+type change struct{ Sign, Text string }
+
+type valueRow struct {
+	Key, Text, Set string
+	Turn           int32
+}
+
+// shownMessages is how many of the latest messages the page of a state shows.
+const shownMessages = 3
+
+func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, error) {
+	run := r.PathValue("run")
+	at, err := point(r)
+	if err != nil {
+		return nil, err
+	}
+	if n := r.URL.Query().Get("record"); at == "" && n != "" { // of the slider, which works without script
+		at = fmt.Sprintf("record:%d", max(number(n), 1))
+	}
+	var now *view
+	var reply, shown, before *schema.GetReply
+	group, asking := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		now, reply, err = s.head(asking, r, "state", "")
+		return err
+	})
+	group.Go(func() (err error) {
+		shown, err = s.content(asking, run, at, 0)
+		return err
+	})
+	// What came before a record is asked for at the same time, where the number of the record is known.
+	if p, err := schema.ParsePoint(at); err == nil && p.Kind == schema.PointRecord && p.Number > 1 {
+		group.Go(func() (err error) {
+			before, err = s.headAt(asking, run, fmt.Sprintf("record:%d", p.Number-1))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	body := stateBody{Records: reply.Head.Records, NoContent: s.NoContent}
+	h := &shown.Head
+	body.Record = h.Records
+	if shown.At != nil {
+		body.Record = shown.At.Records
+	}
+	body.At = fmt.Sprintf("record:%d", body.Record)
+	word := schema.ShellWord(run)
+	v := s.runView(shown, "state", "runs get "+word+" --view state --at "+body.At)
+	v.Run.Things = now.Run.Things
+	path := v.Run.Path + "/state?at=record:"
+	if body.Record > 1 {
+		body.First, body.Previous = path+"1", path+fmt.Sprint(body.Record-1)
+		body.Since = fmt.Sprintf("record:%d", body.Record-1)
+		if before == nil {
+			if before, err = s.headAt(ctx, run, body.Since); err != nil {
+				return nil, err
+			}
+		}
+		body.Changes = changes(&before.Head, h)
+	}
+	if body.Record < body.Records {
+		body.Next, body.Last = path+fmt.Sprint(body.Record+1), path+fmt.Sprint(body.Records)
+	}
+	body.Calls, body.Waits, body.Marks = h.OpenCalls, h.Interrupts, h.Marks
+	for _, value := range shown.State.Values {
+		text := encrypted.Field(string(value.Value), value.Refs, "/value")
+		if s.NoContent {
+			text = output.Bytes(int64(len(value.Value)))
+		}
+		body.Values = append(body.Values, valueRow{value.Key, cut(text, fieldCut), value.Time, value.Turn})
+	}
+	if !s.NoContent {
+		list := messagesOf(run, body.At, shown.State)
+		body.Messages = list[max(len(list)-shownMessages, 0):]
+	}
+	body.Commands = []string{
+		s.commandOf("fork " + word + " --at " + body.At + " --hold"), s.commandOf("resume " + word + " --at " + body.At + " --dry-run"),
+	}
+	v.Body = &body
+	return v, nil
+}
+
+// headAt reads where a run stood at a point.
+func (s *Inspector) headAt(ctx context.Context, run, at string) (*schema.GetReply, error) {
+	reply := new(schema.GetReply)
+	return reply, s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead, At: at}, reply)
+}
+
+// changes are what differs between two heads of a run.
+func changes(a, b *schema.Head) (list []change) {
+	for _, n := range []struct {
+		what string
+		a, b int64
+	}{
+		{"events", a.Counts.Events, b.Counts.Events},
+		{"messages", a.Counts.Messages, b.Counts.Messages},
+		{"turn", int64(a.Turn), int64(b.Turn)},
+		{"calls", a.Counts.ToolCalls, b.Counts.ToolCalls},
+		{"results", a.Counts.ToolResults, b.Counts.ToolResults},
+		{"epoch", int64(a.Epoch), int64(b.Epoch)},
+		{"tokens in", a.Usage.InputTokens, b.Usage.InputTokens},
+		{"tokens out", a.Usage.OutputTokens, b.Usage.OutputTokens},
+		{"artifacts", a.Counts.Artifacts, b.Counts.Artifacts},
+		{"dead letters", a.Counts.DeadLetters, b.Counts.DeadLetters},
+	} {
+		if n.a != n.b {
+			list = append(list, change{"~", fmt.Sprintf("%s %d → %d", n.what, n.a, n.b)})
+		}
+	}
+	if a.Status != b.Status {
+		list = append(list, change{"~", fmt.Sprintf("status %s → %s", a.Status, b.Status)})
+	}
+	if a.Executor != b.Executor {
+		list = append(list, change{"~", "executor " + cmp.Or(a.Executor, "none") + " → " + cmp.Or(b.Executor, "none")})
+	}
+	calls := func(h *schema.Head) (names []string) {
+		for i := range h.OpenCalls {
+			c := &h.OpenCalls[i]
+			text := fmt.Sprintf("call %s of turn %d (%s)", c.ToolCallID, c.Turn, c.Name)
+			switch {
+			case c.InDoubt:
+				text += " in doubt"
+			case c.Requested:
+				text += " requested"
+			default:
+				text += " begun"
+			}
+			names = append(names, text)
+		}
+		return names
+	}
+	waits := func(h *schema.Head) (names []string) {
+		for i := range h.Interrupts {
+			names = append(names, "wait "+h.Interrupts[i].InterruptID)
+		}
+		return names
+	}
+	marks := func(h *schema.Head) (names []string) {
+		for i := range h.Marks {
+			names = append(names, "mark "+h.Marks[i].Name)
+		}
+		return names
+	}
+	for _, of := range []func(*schema.Head) []string{calls, waits, marks} {
+		before, after := of(a), of(b)
+		for _, name := range after {
+			if !slices.Contains(before, name) {
+				list = append(list, change{"+", name})
+			}
+		}
+		for _, name := range before {
+			if !slices.Contains(after, name) {
+				list = append(list, change{"-", name})
+			}
+		}
+	}
+	return list
+}

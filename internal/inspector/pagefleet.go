@@ -1,0 +1,344 @@
+package inspector
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// rowsOfRuns is a page of the list of runs, and headReaders how many heads are read at the same time.
+	rowsOfRuns, headReaders = 50, 8
+	// stripMost is how many things the strip above the list shows.
+	stripMost = 3
+	// soon is how long a page waits for what is nice to have on it.
+	soon = 150 * time.Millisecond
+)
+
+// listed are the statuses that the list of runs can be filtered by.
+var listed = []schema.Status{
+	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
+	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
+}
+
+// fleetBody is the page of the fleet.
+type fleetBody struct {
+	Counts            *schema.FleetReply
+	Oldest            string
+	Needs             *found
+	Strip             []thing
+	Status            string
+	Agent, Label      string
+	Statuses          []schema.Status
+	Rows              []runRow
+	Next              string
+	Incomplete, Paged bool
+	Filtered          bool
+}
+
+// runRow is a line of the list of runs.
+type runRow struct {
+	schema.RunSummary
+	Class, StatusText, Now string
+	// Person: it needs one.
+	Person bool
+}
+
+func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, error) {
+	q := r.URL.Query()
+	body := fleetBody{Status: q.Get("status"), Agent: q.Get("agent"), Label: q.Get("label"), Statuses: listed, Paged: q.Get("after") != ""}
+	request := schema.ListRequest{Agent: body.Agent, After: q.Get("after"), Limit: rowsOfRuns}
+	words := "runs ls"
+	if body.Status != "" {
+		if !slices.Contains(listed, schema.Status(body.Status)) {
+			return nil, failure.New(failure.Usage, "choose one of the list", "status %q is not known", body.Status)
+		}
+		request.Status = []schema.Status{schema.Status(body.Status)}
+		words += " --status " + body.Status
+	}
+	if body.Agent != "" {
+		if err := schema.CheckName("agent", body.Agent); err != nil {
+			return nil, failure.New(failure.Usage, "use the name of an agent", "%v", err)
+		}
+		words += " --agent " + body.Agent
+	}
+	if body.Label != "" {
+		key, value, ok := strings.Cut(body.Label, "=")
+		if !ok {
+			return nil, failure.New(failure.Usage, "write key=value, such as team=blue", "%q is no label", body.Label)
+		}
+		request.Labels = map[string]string{key: value}
+		words += " --label " + schema.ShellWord(body.Label)
+	}
+	body.Filtered = words != "runs ls"
+	var list schema.ListReply
+	if err := s.Fleet.Ask(ctx, schema.VerbList, "", request, &list); err != nil {
+		return nil, err
+	}
+	body.Incomplete = list.Incomplete
+	rows, err := s.rowsOf(ctx, list.Runs)
+	if err != nil {
+		return nil, err
+	}
+	body.Rows = rows
+	if list.Next != "" {
+		q.Set("after", list.Next)
+		body.Next = "/?" + q.Encode()
+	}
+	if counts, ok, err := s.needs.fleet.get(2*time.Second, soon, s.readFleet); err == nil && ok {
+		body.Counts = counts
+		for i := range counts.Shards {
+			if ms := counts.Shards[i].WaitingMS; ms > 0 {
+				body.Oldest = story.Span(time.Duration(ms) * time.Millisecond)
+			}
+		}
+	}
+	if needs, ok, err := s.needs.get(s, soon); err == nil && ok { //nolint:contextcheck // it is read for all viewers
+		body.Needs = needs
+		body.Strip = s.things(needs, stripMost)
+	}
+	v := s.view("Fleet "+s.Fleet.Name(), "fleet", words)
+	v.Body = &body
+	return v, nil
+}
+
+func (s *Inspector) readFleet(ctx context.Context) (*schema.FleetReply, error) {
+	reply := new(schema.FleetReply)
+	return reply, s.Fleet.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, reply)
+}
+
+// rowsOf adds to runs that have not ended what they do now, which only their heads say.
+func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]runRow, error) {
+	rows := make([]runRow, len(runs))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(headReaders)
+	for i := range runs {
+		r := &runs[i]
+		rows[i] = runRow{
+			RunSummary: *r, Class: stateOf(r.Status), StatusText: story.SummaryStatus(r),
+			Person: r.Waits > 0 || r.Held > 0 || r.Quarantined || r.Gapped,
+		}
+		if rows[i].Person && rows[i].Class == "live" {
+			rows[i].Class = "wait"
+		}
+		if r.Status.Terminal() {
+			if rows[i].Now = r.Limit; r.Limit != "" {
+				rows[i].Now = "limit " + r.Limit
+			}
+			continue
+		}
+		group.Go(func() error {
+			head, err := s.heads.read(ctx, s.Fleet, r)
+			if err == nil {
+				rows[i].Now = s.nowOf(head, s.Now())
+			}
+			return nil // a run that cannot be read hides no other one: its page says why
+		})
+	}
+	return rows, group.Wait()
+}
+
+// nowOf is what a run does now.
+func (s *Inspector) nowOf(h *schema.Head, now time.Time) string {
+	since := func(at string) string {
+		if begun := story.Instant(at); !begun.IsZero() && now.After(begun) {
+			return " " + story.Span(now.Sub(begun).Truncate(time.Second))
+		}
+		return ""
+	}
+	if len(h.Interrupts) > 0 {
+		w, tool := h.Interrupts[0], ""
+		if s.NoContent {
+			w.Message = ""
+		}
+		if at := h.FindOpen(w.Turn, w.ToolCallID, w.Occurrence); w.ToolCallID != "" && at >= 0 {
+			tool = h.OpenCalls[at].Name
+		}
+		return strings.TrimPrefix(standstill.WaitText(&w, tool), "waits for ")
+	}
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
+		what := "tool " + c.Name
+		switch {
+		case c.InDoubt:
+			return what + ": in doubt"
+		case c.Requested:
+			continue
+		}
+		if more := len(h.OpenCalls) - 1; more > 0 {
+			what += fmt.Sprintf(" and %d more", more)
+		}
+		return what + since(c.Since)
+	}
+	switch {
+	case standstill.NeverBegun(h):
+		return "waits for its first executor"
+	case h.TurnOpen && !h.TurnAnswered:
+		return "model" + since(h.UpdatedAt)
+	case h.Phase != "":
+		return "phase " + h.Phase
+	}
+	return ""
+}
+
+// heads are those of runs as they were last read: a run without new events has the same.
+type heads struct {
+	mu   sync.Mutex
+	kept map[string]headRead
+}
+
+type headRead struct {
+	events  int64
+	updated string
+	head    *schema.Head
+}
+
+// headsKept bounds the heads that are kept; beyond it all are read again.
+const headsKept = 1000
+
+func (k *heads) read(ctx context.Context, fleet Fleet, r *schema.RunSummary) (*schema.Head, error) {
+	k.mu.Lock()
+	known, ok := k.kept[r.Run]
+	k.mu.Unlock()
+	if ok && known.events == r.Events && known.updated == r.UpdatedAt {
+		return known.head, nil
+	}
+	var reply schema.GetReply
+	if err := fleet.Ask(ctx, schema.VerbGet, r.Run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.kept == nil || len(k.kept) >= headsKept {
+		k.kept = make(map[string]headRead)
+	}
+	k.kept[r.Run] = headRead{r.Events, r.UpdatedAt, &reply.Head}
+	return &reply.Head, nil
+}
+
+// healthBody is the page of health.
+type healthBody struct {
+	*schema.FleetReply
+	Parked []schema.ParkedRun
+	Rows   []shardRow
+}
+
+type shardRow struct {
+	schema.ShardState
+	Oldest, Log string
+	Percent     int64
+}
+
+func (s *Inspector) healthPage(ctx context.Context, _ *http.Request) (*view, error) {
+	reply, err := s.readFleet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body := healthBody{FleetReply: reply}
+	for i := range reply.Shards {
+		row := shardRow{ShardState: reply.Shards[i], Log: output.Bytes(reply.Shards[i].LogBytes)}
+		if row.Waiting > 0 {
+			row.Oldest = story.Span(time.Duration(row.WaitingMS) * time.Millisecond)
+		}
+		if row.QuotaBytes > 0 {
+			row.Percent = 100 * row.LogBytes / row.QuotaBytes
+		}
+		body.Rows = append(body.Rows, row)
+		body.Parked = append(body.Parked, row.Parked...)
+	}
+	v := s.view("Health", "health", "fleet")
+	v.Body = &body
+	return v, nil
+}
+
+// tailBody is the page of the latest events.
+type tailBody struct {
+	Type, Run, Text string
+	Rows            []tailRow
+	Before          int64
+	Kept            int
+	Behind          bool
+}
+
+type tailRow struct {
+	At, Run, Name, Class, Place, By, Said string
+}
+
+// announced are what the daemon tells of turns beside the events of executors: the tail has them when they are asked for.
+var announced = []string{"turn.created", "turn.updated", "turn.finalized"}
+
+// tailRows is how many events the tail shows.
+const tailRows = 200
+
+func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) {
+	q := r.URL.Query()
+	body := tailBody{Type: q.Get("type"), Run: q.Get("run"), Text: q.Get("text"), Kept: tailKept}
+	list, before := s.live.latest()
+	body.Before = before
+	for i := range list {
+		o := &list[i]
+		if body.Run != "" && o.Run != body.Run {
+			continue
+		}
+		e, err := eventOf(o)
+		if err != nil {
+			continue // the daemon announces more than events
+		}
+		name := cmp.Or(e.Name(), e.Type)
+		if body.Type == "" && slices.Contains(announced, name) {
+			continue
+		}
+		if entity, _, _ := strings.Cut(name, "."); body.Type != "" && body.Type != name && body.Type != entity {
+			continue
+		}
+		said := ""
+		if !s.NoContent {
+			said = cut(output.Printable(story.Gist(e)), 300)
+		}
+		if body.Text != "" && !strings.Contains(strings.ToLower(said), strings.ToLower(body.Text)) {
+			continue
+		}
+		if len(body.Rows) == tailRows {
+			body.Behind = true
+			break
+		}
+		body.Rows = append(body.Rows, tailRow{
+			At: e.Time, Run: o.Run, Name: name, Class: strings.ReplaceAll(name, ".", "-"), Place: placeOf(e), By: story.Sender(e), Said: said,
+		})
+	}
+	words := "events --accepted"
+	if body.Run != "" {
+		words = "events " + schema.ShellWord(body.Run) + " --accepted"
+	}
+	if body.Type != "" {
+		words += " --type " + schema.ShellWord(body.Type)
+	}
+	v := s.view("Tail", "tail", words)
+	v.Body = &body
+	return v, nil
+}
+
+// placeOf is where an event stands in its run.
+func placeOf(e *schema.Event) string {
+	if e.Sequence != 0 {
+		return fmt.Sprintf("%d.%d", e.Epoch, uint64(e.Sequence))
+	}
+	return fmt.Sprintf("%d", e.Epoch)
+}
+
+// runPath is the address of a run's page.
+func runPath(run, rest string) string { return "/run/" + url.PathEscape(run) + rest }

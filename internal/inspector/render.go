@@ -1,0 +1,213 @@
+package inspector
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"html/template"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/schema"
+)
+
+//go:embed templates
+var templates embed.FS
+
+// page is a kind of page.
+type page struct {
+	// path as http.ServeMux has it; name is that of the template.
+	path, name, title, nav string
+	// every is the shortest time between two makings of a page that is open; 0 for one that does not change.
+	every time.Duration
+	show  func(ctx context.Context, r *http.Request) (*view, error)
+}
+
+// pages are all pages.
+func (s *Inspector) pages() []page {
+	const brisk, calm = 250 * time.Millisecond, time.Second
+	return []page{
+		{"/{$}", "fleet", "Fleet", "fleet", calm, s.fleetPage},
+		{"/needs-you", "needs", "Needs you", "needs", calm, s.needsPage},
+		{"/tail", "tail", "Tail", "tail", 2 * brisk, s.tailPage},
+		{"/health", "health", "Health", "health", 2 * calm, s.healthPage},
+		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
+		{"/run/{run}/conversation", "conversation", "Conversation", "run", brisk, s.conversationPage},
+		{"/run/{run}/state", "state", "State", "run", calm, s.statePage},
+		{"/run/{run}/recovery", "recovery", "Recovery", "run", brisk, s.recoveryPage},
+	}
+}
+
+// view is what a template is given. Body is the page's own.
+type view struct {
+	Title, Nav, Fleet string
+	// Command says the same as the page.
+	Command string
+	// Live is the address of the page's changes; empty for none.
+	Live string
+	// Trouble is why the page may be behind, Said what the last form did.
+	Trouble, Said string
+	// Needs counts what needs a person, as far as it is known.
+	Needs int
+	Acts  bool
+	CSRF  string
+	// Run is what the run is about whose page it is; nil elsewhere.
+	Run  *runBar
+	Body any
+}
+
+func (s *Inspector) view(title, nav, command string) *view {
+	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, CSRF: s.csrf, Trouble: s.live.trouble()}
+	if command != "" {
+		v.Command = s.commandOf(command)
+	}
+	return v
+}
+
+// complete adds what every page has.
+func (s *Inspector) complete(v *view, r *http.Request) {
+	v.Live = "/live" + r.URL.RequestURI()
+	v.Needs = s.needs.count()
+}
+
+// whole answers with a page.
+func (s *Inspector) whole(w http.ResponseWriter, r *http.Request, p *page) {
+	v, err := p.show(r.Context(), r)
+	if err != nil {
+		s.trouble(w, r, err)
+		return
+	}
+	s.complete(v, r)
+	v.Said = s.door.said(w, r, s.Secure)
+	s.render(w, http.StatusOK, p.name, v)
+}
+
+// render writes a page.
+func (s *Inspector) render(w http.ResponseWriter, status int, name string, v *view) {
+	b := s.execute(name, "layout", v)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // the viewer may be gone
+}
+
+// execute runs a part of a page's template. A template that fails is this package's mistake, and the page says so.
+func (s *Inspector) execute(name, part string, v *view) []byte {
+	var b bytes.Buffer
+	if err := s.templates[name].ExecuteTemplate(&b, part, v); err != nil {
+		return []byte("<p>This page cannot be made: " + template.HTMLEscapeString(err.Error()))
+	}
+	return b.Bytes()
+}
+
+// parse reads the template of each page, with a clock.
+func parse(now func() time.Time) map[string]*template.Template {
+	ago := template.FuncMap{"ago": func(at string) string { return output.Ago(at, now()) }}
+	all := make(map[string]*template.Template)
+	for _, name := range []string{"fleet", "needs", "tail", "health", "run", "conversation", "state", "recovery", "trouble", "enter", "entered"} {
+		t := template.New(name).Funcs(functions).Funcs(ago)
+		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
+	}
+	return all
+}
+
+// functions of the templates. Text from outside passes through one, block or cut: what a person could not see is a visible mark then.
+var functions = template.FuncMap{
+	"one":    output.Printable,
+	"lines":  block,
+	"cut":    func(n int, s string) string { return cut(output.Printable(s), n) },
+	"json":   func(v jsontext.Value) string { return block(pretty(v)) },
+	"local":  output.LocalTime,
+	"clock":  output.Clock,
+	"bytes":  output.Bytes,
+	"span":   func(ms int64) string { return story.Span(time.Duration(ms) * time.Millisecond) },
+	"tokens": story.TokensText,
+	"state":  stateOf,
+	"plural": plural,
+	"minus":  func(height int) int { return 100 - height },
+	"onlys":  func() []string { return slices.Sorted(maps.Keys(onlys)) },
+	"with2":  func(csrf string, t thing) hidden { return hidden{csrf, t} },
+}
+
+// plural is a count of any kind with its noun.
+func plural(n any, noun string) string {
+	return output.Plural(reflect.ValueOf(n).Convert(reflect.TypeFor[int64]()).Int(), noun)
+}
+
+// hidden are the fields of a form that say what it is about.
+type hidden struct {
+	CSRF string
+	T    thing
+}
+
+// block makes text from outside of several lines safe to look at.
+func block(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = printableTabs(strings.TrimSuffix(lines[i], "\r"))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// printableTabs is output.Printable, which makes tabs spaces, with tabs kept.
+func printableTabs(line string) string {
+	parts := strings.Split(line, "\t")
+	for i := range parts {
+		parts[i] = output.Printable(parts[i])
+	}
+	return strings.Join(parts, "\t")
+}
+
+// pretty is a JSON value over several lines, its numbers as they are. What is no JSON stays as it is.
+func pretty(v jsontext.Value) string {
+	v = v.Clone()
+	_ = v.Indent(jsontext.WithIndent("  "))
+	return string(v)
+}
+
+// cut shortens text to so many characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	at := 0
+	for i := range s {
+		if at++; at > n {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
+
+// stateOf is the class by which the eye finds a status.
+func stateOf(s schema.Status) string {
+	switch s {
+	case schema.StatusRunning:
+		return "live"
+	case schema.StatusWaiting, schema.StatusOrphaned, schema.StatusInterrupted:
+		return "wait"
+	case schema.StatusFailed:
+		return "bad"
+	case schema.StatusCompleted:
+		return "done"
+	case schema.StatusCancelled, schema.StatusErased:
+	}
+	return "off"
+}
+
+// number reads a number of a form or an address; what is none is 0.
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,137 @@
+package inspector
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+)
+
+// door lets viewers in. A token becomes a cookie.
+type door struct {
+	// standing is a token that stays; empty for none.
+	standing string
+
+	mu sync.Mutex
+	// tokens of one use that were not used, and sessions, the latest last.
+	tokens, sessions []string
+}
+
+// kept bounds tokens and sessions: the oldest give way.
+const kept = 64
+
+const sessionCookie, saidCookie = "waymark-ui", "waymark-ui-said"
+
+// same compares secrets without telling how far they agree.
+func same(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+// NewToken makes a token of one use.
+func (s *Inspector) NewToken() string {
+	token := rand.Text()
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	s.door.tokens = latest(append(s.door.tokens, token))
+	return token
+}
+
+func latest(list []string) []string { return list[max(len(list)-kept, 0):] }
+
+// enters takes a token, and returns the session that it begins; empty for a wrong token.
+func (d *door) enters(token string) (session string, once bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := slices.IndexFunc(d.tokens, func(t string) bool { return same(t, token) })
+	switch {
+	case i >= 0:
+		d.tokens, once = slices.Delete(d.tokens, i, i+1), true
+	case !same(d.standing, token):
+		return "", false
+	}
+	session = rand.Text()
+	d.sessions = latest(append(d.sessions, session))
+	return session, once
+}
+
+// knows reports whether a request has the cookie of a session.
+func (d *door) knows(r *http.Request) bool {
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.ContainsFunc(d.sessions, func(session string) bool { return same(session, cookie.Value) })
+}
+
+func newCookie(name, value string, secure bool) *http.Cookie {
+	return &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure}
+}
+
+// say has the next page say something, once.
+func (d *door) say(w http.ResponseWriter, said string, secure bool) {
+	if said != "" {
+		http.SetCookie(w, newCookie(saidCookie, url.QueryEscape(said), secure))
+	}
+}
+
+// said is what the page before wanted to be said.
+func (d *door) said(w http.ResponseWriter, r *http.Request, secure bool) string {
+	cookie, err := r.Cookie(saidCookie)
+	if err != nil {
+		return ""
+	}
+	gone := newCookie(saidCookie, "", secure)
+	gone.MaxAge = -1
+	http.SetCookie(w, gone)
+	text, err := url.QueryUnescape(cookie.Value)
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// enter takes the token, from the address that the command printed or from the form. The answer is a page that goes on to the fleet by
+// itself: a redirect would still be a step of whatever led here, and a strict cookie is not sent on such.
+func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
+	v := s.view("Waymark", "", "")
+	token := r.URL.Query().Get("t")
+	if r.Method == http.MethodPost {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		token = strings.TrimSpace(r.PostFormValue("token"))
+	}
+	session, once := s.door.enters(token)
+	switch {
+	case session != "":
+		http.SetCookie(w, newCookie(sessionCookie, session, s.Secure))
+		v.Body = "/"
+		s.render(w, http.StatusOK, "entered", v)
+		if once && s.Used != nil {
+			s.Used()
+		}
+	case token == "" && r.Method == http.MethodGet:
+		s.render(w, http.StatusOK, "enter", v)
+	default:
+		s.trouble(w, r, failure.New(failure.Refused, "open the address that waymark ui printed last: each lets one browser in", "this token is not valid, or was used"))
+	}
+}
+
+// stranger answers a request without a cookie. Behind a link on another site a browser leaves the cookie out: the same page, asked for by
+// this one, has it.
+func (s *Inspector) stranger(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
+		v := s.view("Waymark", "", "")
+		v.Body = "/"
+		if uri := r.URL.RequestURI(); !strings.HasPrefix(uri, "//") && !strings.Contains(uri, "\\") { // no other host
+			v.Body = uri
+		}
+		s.render(w, http.StatusOK, "entered", v)
+		return
+	}
+	v := s.view("Waymark", "", "")
+	s.render(w, http.StatusUnauthorized, "enter", v)
+}

@@ -1,0 +1,100 @@
+package inspector
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/fleetclient"
+	"github.com/waymarkio/waymark/internal/inbox"
+	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Observed is an event that the fold has accepted.
+type Observed struct {
+	Run    string
+	Record schema.Record
+}
+
+// Fleet is what the pages read and change.
+type Fleet interface {
+	story.Source
+	inbox.Asker
+	inbox.Blobs
+	// Get returns all that a run's events add up to.
+	Get(ctx context.Context, run string) (*schema.State, error)
+	// Observe hands accepted events over until stop is called, and the refusal if the server does not permit it.
+	Observe(take func(Observed), refused func(error)) (stop func(), err error)
+	// Connected reports whether the server is there.
+	Connected() bool
+}
+
+// remote is a fleet behind a connection.
+type remote struct {
+	*publisher.Reader
+	service *fleetclient.Client
+}
+
+// Connect returns the fleet as a connection reaches it. The connection stays the caller's.
+func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
+	reader, err := publisher.NewReader(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &remote{reader, &fleetclient.Client{
+		Conn: cfg.Conn, Fleet: cfg.Fleet, Timeout: cfg.RequestTimeout, Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
+		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
+	}}, nil
+}
+
+// Ask implements [Fleet].
+func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) error {
+	if run != "" {
+		if err := schema.CheckName("run id", run); err != nil {
+			return &schema.ServiceError{Code: schema.CodeNotFound, Message: err.Error()}
+		}
+	}
+	return f.service.Ask(ctx, verb, run, request, func() *fleetclient.Replies {
+		return &fleetclient.Replies{
+			Answer: func(body []byte) error { return fleetclient.Decode(body, reply) },
+			Again:  func() {},
+			Piece: func(kind string, _ []byte) error {
+				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", fleetclient.ErrBadAnswer, kind)
+			},
+		}
+	})
+}
+
+// Observe implements [Fleet].
+func (f *remote) Observe(take func(Observed), refused func(error)) (func(), error) {
+	subject := schema.ObservedSubject(f.Name(), "*.*", "*")
+	ctx, cancel := context.WithCancel(context.Background())
+	refusal, done := f.service.Refusals.Context(ctx, subject)
+	sub, err := f.Conn().Subscribe(subject, func(m *nats.Msg) {
+		take(Observed{m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], schema.NewRecord(0, m.Header, m.Data)})
+	})
+	if err != nil {
+		done()
+		cancel()
+		return nil, fmt.Errorf("observing events: %w", err)
+	}
+	stop := context.AfterFunc(refusal, func() {
+		if ctx.Err() == nil {
+			refused(context.Cause(refusal))
+		}
+	})
+	return func() {
+		stop()
+		cancel()
+		done()
+		_ = sub.Unsubscribe() // a closed connection has no subscription to end
+	}, nil
+}
+
+// Connected implements [Fleet].
+func (f *remote) Connected() bool { return f.Conn().IsConnected() }

@@ -1,0 +1,222 @@
+package uicheck
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/harness/showcase"
+	"github.com/waymarkio/waymark/internal/inspector"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// chromium is the browser; "" where there is none.
+func chromium() string {
+	for _, name := range []string{os.Getenv("WAYMARK_CHROMIUM"), "chromium", "chromium-browser", "google-chrome", "chrome"} {
+		if path, err := exec.LookPath(name); name != "" && err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// scene is a fleet with an inspector.
+type scene struct {
+	*testing.T
+	stage  *showcase.Stage
+	pages  *inspector.Inspector
+	server *httptest.Server
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	if chromium() == "" {
+		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
+	}
+	w := waymarktest.Start(t)
+	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
+	require.NoError(t, err)
+	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})
+	require.NoError(t, err)
+	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
+	t.Cleanup(func() {
+		pages.Close()
+		s.server.Close()
+	})
+	return s
+}
+
+// tab is a browser of its own, and what went wrong in it.
+type tab struct {
+	*testing.T
+	ctx context.Context
+	url string
+
+	mu        sync.Mutex
+	troubles  []string
+	requested []string
+}
+
+// open starts a browser that enters.
+func (s *scene) open() *tab {
+	s.Helper()
+	allocated, end := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(chromium()), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+		chromedp.Flag("hide-scrollbars", true), chromedp.UserDataDir(s.TempDir()))
+	s.Cleanup(end)
+	b := &tab{T: s.T, url: s.server.URL}
+	ctx, cancel := chromedp.NewContext(allocated, chromedp.WithListener(b.hear))
+	s.Cleanup(cancel)
+	b.ctx = ctx
+	require.NoError(s, chromedp.Do(ctx)) // the browser lives as long as the context of its first step
+	command(b, network.Enable, network.EnableParams{})
+	command(b, log.Enable, cdp.Empty{})
+	b.show("/enter?t=" + s.pages.NewToken())
+	b.awaitPath("/")
+	return b
+}
+
+// command sends a command of the browser's protocol.
+func command[P, R any](b *tab, c cdp.Command[P, R], params P) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
+	defer cancel()
+	_, err := chromedp.Call(ctx, c, params)
+	require.NoError(b, err)
+}
+
+// hear notes what the browser complains of, and what it asks for.
+func (b *tab) hear(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		b.troubles = append(b.troubles, "exception: "+e.ExceptionDetails.Text)
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Source == log.EntrySourceSecurity {
+			b.troubles = append(b.troubles, fmt.Sprintf("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL))
+		}
+	case *network.EventRequestWillBeSent:
+		b.requested = append(b.requested, e.Request.URL)
+	}
+}
+
+// clean fails for what the browser complained of, or asked for elsewhere.
+func (b *tab) clean() {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.Empty(b, b.troubles)
+	for _, url := range b.requested {
+		require.True(b, strings.HasPrefix(url, b.url+"/") || strings.HasPrefix(url, "data:"), "the page asked for %s", url)
+		require.NotContains(b, url, "pwned")
+	}
+}
+
+// stepWithin bounds one step of a browser.
+const stepWithin = 60 * time.Second
+
+func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
+	defer cancel()
+	require.NoError(b, chromedp.Do(ctx, steps...))
+}
+
+// show goes to a page and waits until it is there.
+func (b *tab) show(path string) {
+	b.Helper()
+	b.do(chromedp.Navigate(b.url+path), chromedp.WaitReady(chromedp.CSS("#page")))
+}
+
+// click clicks what a selector finds first.
+func (b *tab) click(selector string) {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// eval is the value of an expression in the page.
+func eval[T any](b *tab, expression string) T {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	require.NoError(b, err, expression)
+	return value
+}
+
+// await waits until an expression is true in the page, whatever page that is.
+func (b *tab) await(expression string) {
+	b.Helper()
+	look := func() bool {
+		ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
+		defer cancel()
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](expression))
+		return err == nil && ok
+	}
+	for deadline := time.Now().Add(30 * time.Second); !look(); {
+		if time.Now().After(deadline) {
+			require.Fail(b, "this did not come: "+expression, eval[string](b, "location.href + document.body.innerText"))
+		}
+	}
+}
+
+func (b *tab) awaitPath(path string) {
+	b.Helper()
+	b.await(`location.pathname === "` + path + `" && document.readyState === "complete"`)
+}
+
+// sized makes the window so wide, and light or dark.
+func (b *tab) sized(width int64, scheme string) {
+	b.Helper()
+	command(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 600})
+	command(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+}
+
+// shot writes a picture of the page, if pictures are wanted.
+func (b *tab) shot(name string) {
+	b.Helper()
+	dir := os.Getenv("WAYMARK_UI_SHOTS")
+	if dir == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
+	defer cancel()
+	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	require.NoError(b, err)
+	require.NoError(b, os.MkdirAll(dir, 0o755))
+	require.NoError(b, os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644))
+}
+
+// axe is the source of axe-core; "" where it is not.
+func axe(t *testing.T) string {
+	t.Helper()
+	file := os.Getenv("WAYMARK_AXE")
+	if file == "" {
+		return ""
+	}
+	source, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(source)
+}

@@ -1,0 +1,219 @@
+package uicheck
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// looks are the pages that are looked at.
+var looks = []struct{ name, path string }{
+	{"fleet", "/"},
+	{"needs", "/needs-you"},
+	{"timeline", "/run/fix-login"},
+	{"conversation", "/run/fix-login/conversation"},
+	{"state", "/run/fix-login/state?at=record:14"},
+	{"recovery", "/run/payout-7/recovery"},
+	{"tail", "/tail"},
+	{"health", "/health"},
+	{"trouble", "/run/none"},
+}
+
+// violation is what axe-core found.
+type violation struct {
+	ID    string `json:"id"`
+	Help  string `json:"help"`
+	Nodes []struct {
+		HTML    string `json:"html"`
+		Summary string `json:"failureSummary"`
+	} `json:"nodes"`
+}
+
+func TestPages_LightAndDarkAtThreeWidths_AreAccessibleAndFit(t *testing.T) {
+	s := newScene(t)
+	s.stage.Fill()
+	rules := axe(t)
+	if rules == "" {
+		t.Log("NOT CHECKED: accessibility, for WAYMARK_AXE names no axe.min.js of axe-core")
+	}
+	b := s.open()
+	b.show("/needs-you")
+	b.await(`document.querySelectorAll("article.thing").length === 3`)
+	var wrong []string
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int64{400, 1000, 1800} {
+			b.sized(width, scheme)
+			for _, look := range looks {
+				name := fmt.Sprintf("%s-%s-%d", look.name, scheme, width)
+				b.show(look.path)
+				if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > int(width) {
+					wrong = append(wrong, fmt.Sprintf("%s scrolls sideways: it is %d wide", name, wide))
+				}
+				b.shot(name)
+				if rules == "" || width == 1800 {
+					continue
+				}
+				eval[bool](b, rules+"; true")
+				found := eval[[]violation](b, `axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => r.violations)`)
+				for _, v := range found {
+					wrong = append(wrong, fmt.Sprintf("%s: %s: %s: %+v", name, v.ID, v.Help, v.Nodes))
+				}
+			}
+		}
+	}
+	require.Empty(t, wrong)
+	b.mu.Lock()
+	b.troubles = slices.DeleteFunc(b.troubles, func(text string) bool {
+		return text == "network: Failed to load resource: the server responded with a status of 404 (Not Found) ("+b.url+"/run/none)"
+	})
+	b.mu.Unlock()
+	b.clean()
+}
+
+func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
+	s := newScene(t)
+	runs := s.stage.Hostile()
+	b := s.open()
+	b.show("/needs-you")
+	b.await(`document.querySelectorAll("article.thing").length === 2`)
+	paths := []string{"/", "/needs-you", "/tail"}
+	for _, run := range runs {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery"} {
+			paths = append(paths, "/run/"+run+tab)
+		}
+	}
+	for _, path := range paths {
+		b.show(path)
+		b.await(`document.querySelector("#pause").hidden === false`) // the script runs, and follows
+		require.False(t, eval[bool](b, `"pwned" in window`), path)
+		require.Zero(t, eval[int](b, `document.querySelectorAll("main script, main iframe, main object, [onerror], [onload]").length`), path)
+		require.Zero(t, eval[int](b, `[...document.querySelectorAll("a[href], img[src], form[action]")].filter((e) => !/^(http:\/\/127|data:image\/)/.test(e.href || e.src || e.action)).length`), path)
+	}
+	b.clean()
+}
+
+func TestLive_EventsWhileAPageIsOpen_AppearWithoutReload(t *testing.T) {
+	s := newScene(t)
+	box := s.stage.Executor("box-1")
+	run, err := box.Start(t.Context(), publisher.RunSpec{ID: "watched", Agent: "coder"})
+	require.NoError(t, err)
+	b := s.open()
+	b.show("/run/watched")
+	b.await(`document.querySelector("#pause").hidden === false && document.querySelectorAll("tr.line").length === 1`)
+	eval[bool](b, `window.kept = document.querySelector("tr.line"); window.reloaded = false; true`)
+	began := time.Now()
+	require.NoError(t, run.Error(t.Context(), schema.Error{Type: "odd", Message: "look here"}, "run"))
+	b.await(`document.body.innerText.includes("look here")`)
+	took := time.Since(began)
+	t.Logf("an event is seen within %s", took.Round(time.Millisecond))
+	require.Less(t, took, 3*time.Second)
+	require.True(t, eval[bool](b, `window.reloaded === false && document.contains(window.kept)`), "what was there stays")
+
+	// What a person writes stays while the page changes, and the question is answered with it.
+	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "Which colour?"}))
+	b.show("/needs-you")
+	b.await(`document.querySelector("textarea") !== null`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`article[id^="watched."] textarea`), "blue"))
+	other, err := box.Start(t.Context(), publisher.RunSpec{ID: "other", Agent: "coder"})
+	require.NoError(t, err)
+	require.NoError(t, other.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "Another?"}))
+	b.await(`document.querySelectorAll("article.thing").length === 2`)
+	require.Equal(t, "blue", eval[string](b, `document.querySelector('article[id^="watched."] textarea').value`))
+	b.click(`article[id^="watched."] button[value=answer]`)
+	b.await(`document.querySelector(".said")?.innerText.includes("watched: answered, as ann")`)
+	b.clean()
+
+	// A connection that is lost is said.
+	b.await(`document.querySelector("#pause").hidden === false`)
+	s.pages.Close()
+	s.server.CloseClientConnections()
+	require.NoError(t, s.server.Listener.Close())
+	b.await(`document.querySelector("#alert").innerText.includes("connection to waymark ui is lost")`)
+}
+
+func TestKeys_RowsAndPages_AreReached(t *testing.T) {
+	s := newScene(t)
+	s.stage.Fill()
+	b := s.open()
+	b.show("/")
+	b.await(`document.querySelectorAll("table.runs tr.row").length > 5 && document.querySelector("#pause").hidden === false`)
+	b.do(chromedp.KeyEvent("h"))
+	b.awaitPath("/health")
+	b.do(chromedp.KeyEvent("f"))
+	b.awaitPath("/")
+	b.do(chromedp.KeyEvent("/"))
+	require.Equal(t, "SELECT", eval[string](b, "document.activeElement.nodeName"))
+	eval[bool](b, "document.activeElement.blur(); true")
+	b.do(chromedp.KeyEvent("j"))
+	for !eval[bool](b, `document.activeElement.closest("table") !== null`) {
+		b.do(chromedp.KeyEvent("j"))
+	}
+	run := eval[string](b, "document.activeElement.innerText")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.awaitPath("/run/" + run)
+	b.clean()
+}
+
+// turns of the long run; WAYMARK_UI_TURNS changes them.
+func turns() int {
+	if n, err := strconv.Atoi(os.Getenv("WAYMARK_UI_TURNS")); err == nil {
+		return n
+	}
+	return 500
+}
+
+// percentile of times.
+func percentile(list []float64, share float64) float64 {
+	slices.Sort(list)
+	return list[min(int(float64(len(list))*share), len(list)-1)]
+}
+
+func TestBars_LongRun_IsShownInTime(t *testing.T) {
+	s := newScene(t)
+	s.stage.Long("long", turns())
+	b := s.open()
+	b.show("/run/long")
+	b.await(fmt.Sprintf(`document.body.innerText.includes("%d turns")`, turns()))
+	first := eval[float64](b, `performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd`)
+	var opened []float64
+	for range 20 {
+		b.show("/")
+		b.await(`document.querySelector('th a[href="/run/long"]') !== null`)
+		b.click(`th a[href="/run/long"]`)
+		b.awaitPath("/run/long")
+		b.await(`document.querySelectorAll("tr.line").length > 0`)
+		opened = append(opened, eval[float64](b, `performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd`))
+	}
+	rows := eval[int](b, `document.querySelectorAll("main tr").length`)
+	size := eval[float64](b, `performance.getEntriesByType("navigation")[0].decodedBodySize`)
+	search := eval[float64](b, `(async () => { const t = performance.now(); await (await fetch("/run/long?text=timeout")).text(); return performance.now() - t })()`)
+	b.show("/run/long/state")
+	var slid []float64
+	records := eval[int](b, `Number(document.querySelector("input[type=range]").max)`)
+	for i := range 20 {
+		to := records * (i + 1) / 21
+		slid = append(slid, eval[float64](b, fmt.Sprintf(`new Promise((done) => {
+			const began = performance.now(), range = document.querySelector("input[type=range]");
+			range.value = %d;
+			range.dispatchEvent(new Event("input", {bubbles: true}));
+			const look = () => document.querySelector("output").innerText.startsWith("record %d ") ? done(performance.now() - began) : requestAnimationFrame(look);
+			look();
+		})`, to, to)))
+	}
+	conversation := eval[float64](b, `(async () => { const t = performance.now(); await (await fetch("/run/long/conversation")).text(); return performance.now() - t })()`)
+	t.Logf("%d turns, %d records: first look %.0f ms, opened again p50 %.0f ms p95 %.0f ms, %d rows, page %.0f KiB, search %.0f ms, slider step p50 %.0f ms p95 %.0f ms, conversation %.0f ms",
+		turns(), records, first, percentile(opened, .5), percentile(opened, .95), rows, size/1024, search, percentile(slid, .5), percentile(slid, .95), conversation)
+	require.LessOrEqual(t, rows, 300)
+	require.Less(t, size, 150.*1024)
+	b.clean()
+}
