@@ -123,7 +123,7 @@ func childID(run, handoff string) string {
 // child's id is taken by a run that has nothing to do with the offer, [ErrRunEnded] when the child has ended, and the
 // errors of Start and Resume.
 func (f *Fleet) AcceptHandoff(ctx context.Context, offer Offer, spec RunSpec) (*Run, error) {
-	source, spec, by, err := f.planHandoff(offer, spec)
+	source, spec, by, err := f.planHandoff(ctx, offer, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (f *Fleet) AcceptHandoff(ctx context.Context, offer Offer, spec RunSpec) (*
 }
 
 // planHandoff checks an acceptance, and fills in what follows from the offer.
-func (f *Fleet) planHandoff(offer Offer, spec RunSpec) (source *schema.HandoffSource, filled RunSpec, by string, err error) {
+func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (source *schema.HandoffSource, filled RunSpec, by string, err error) {
 	if err := checkRun(offer.Run); err != nil {
 		return nil, spec, "", err
 	}
@@ -173,13 +173,13 @@ func (f *Fleet) planHandoff(offer Offer, spec RunSpec) (source *schema.HandoffSo
 	}
 	spec.Agent = cmp.Or(spec.Agent, offer.Data.NextAgent, offer.Agent)
 	if spec.State == nil {
-		spec.State = make(map[string]any, len(offer.State))
-		for i := range offer.State {
-			v := &offer.State[i]
-			if len(v.Value) == 0 || slices.ContainsFunc(v.Refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
-				return nil, spec, "", fmt.Errorf("hand-off %s of run %s: value %q of its state is encrypted or was not loaded: %w; set RunSpec.State", offer.HandoffID, offer.Run, v.Key, ErrNoContent)
-			}
-			spec.State[v.Key] = v.Value
+		there := &schema.State{Values: slices.Clone(offer.State)}
+		if err := f.load(ctx, there); err != nil {
+			return nil, spec, "", fmt.Errorf("state of hand-off %s of run %s: %w; give its key, or set RunSpec.State", offer.HandoffID, offer.Run, err)
+		}
+		spec.State = make(map[string]any, len(there.Values))
+		for i := range there.Values {
+			spec.State[there.Values[i].Key] = there.Values[i].Value
 		}
 	}
 	source = &schema.HandoffSource{Run: offer.Run, HandoffID: offer.HandoffID, OfferHash: offer.Hash, Lineage: offer.Data.Lineage}

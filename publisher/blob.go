@@ -176,18 +176,32 @@ func partFields(at string, m *schema.Message) []field {
 	return fields
 }
 
-// prepare turns data into the body of an event, moving large fields to the blob store first, and returns the
-// dataref that names the first.
-func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body []byte, dataref string, err error) {
-	// Validated as the caller gave it: an error must name what the caller wrote.
-	if body, err = schema.MarshalData(data); err != nil {
-		return nil, "", err
+// prepare makes the body of an event of a draft's data: what must not leave the process is taken out and encrypted, and large fields are
+// moved to the blob store.
+func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
+	body, err := schema.MarshalData(d.data)
+	if err != nil {
+		return err
 	}
+	data := d.data
 	if f.redactor != nil {
 		if data, body, err = f.redact(data, body); err != nil {
-			return nil, "", err
+			return err
 		}
 	}
+	if f.secrets != nil {
+		if data, body, err = f.encrypt(ctx, run, d.turn, data, body, d.invented); err != nil {
+			return err
+		}
+		d.data = data // the fold reads what everybody reads
+	}
+	d.body, d.dataref, err = f.moveLarge(ctx, run, data, body)
+	return err
+}
+
+// moveLarge moves large fields to the blob store, and returns the body without them and the dataref that names the first.
+func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in []byte) (body []byte, dataref string, err error) {
+	body = in
 	if len(body) <= f.cfg.InlineLimit || f.unrecorded() {
 		return body, "", nil
 	}
@@ -385,8 +399,8 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	return content, nil
 }
 
-// Hydrate loads the large fields of a state that are in the blob store, in place, and removes their refs. The refs of encrypted fields
-// stay, without the dataref. Each content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
+// Hydrate loads the large fields of a state that are in the blob store, in place, decrypts what was not yet, and removes their refs. The refs of
+// fields whose key is not there stay, without the dataref. Each content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
 func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	h := hydrator{reader: r, ctx: ctx, left: maxHydrate * r.opts.MaxBlob}
 	for i := range s.Messages {
@@ -455,17 +469,24 @@ func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	return h.err
 }
 
-// field returns a field that may be in the blob store. An encrypted one is no content for anybody without the key.
+// field returns a field that may be in the blob store, encrypted, or both.
 func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
 	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
-	switch {
-	case i < 0 || len(inline) > 0 && refs[i].KeyID == "":
+	if i < 0 || len(inline) > 0 && refs[i].KeyID == "" {
 		return inline, nil
-	case refs[i].KeyID != "":
-		return nil, fmt.Errorf("%w with key %s", ErrEncrypted, refs[i].KeyID)
 	}
-	b, err := r.Blob(ctx, refs[i].DataRef)
-	return b, err
+	ref, content := &refs[i], inline
+	if len(content) == 0 {
+		var err error
+		if content, err = r.Blob(ctx, ref.DataRef); err != nil || ref.KeyID == "" {
+			return content, err
+		}
+	}
+	value, err := r.decrypt(ctx, ref, content)
+	if err != nil {
+		return nil, keyError(path, ref.KeyID, err)
+	}
+	return value, nil
 }
 
 type hydrator struct {
@@ -475,33 +496,54 @@ type hydrator struct {
 	err    error
 }
 
+// fill loads and decrypts fields that refs name, and leaves the refs of those that stay encrypted.
 func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 	var rest []schema.Ref
 	for _, ref := range *refs {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.path == ref.Path })
-		if h.err != nil || i < 0 || ref.DataRef == "" {
+		if h.err != nil || i < 0 || ref.DataRef == "" && (ref.Place == "" || h.reader.secrets == nil) {
 			rest = append(rest, ref)
 			continue
 		}
-		content, err := h.reader.Blob(h.ctx, ref.DataRef)
-		h.left -= int64(len(content))
-		if err == nil && h.left < 0 {
-			err = fmt.Errorf("%w: the state's large fields pass %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
-		}
-		if err == nil {
-			if bad := fields[i].set(content); bad != nil {
-				err = fmt.Errorf("%w: %s: %w", ErrBlob, ref.DataRef, bad)
-			}
-		}
+		done, err := h.one(&ref, fields[i])
 		if err != nil {
 			h.err = err
-			rest = append(rest, ref)
-			continue
 		}
-		if ref.KeyID != "" {
-			ref.DataRef, ref.Size = "", 0
+		if !done {
 			rest = append(rest, ref)
 		}
 	}
 	*refs = rest
+}
+
+// one fills one field, and reports whether its ref is done with.
+func (h *hydrator) one(ref *schema.Ref, into field) (done bool, err error) {
+	var content []byte
+	if name := ref.DataRef; name == "" {
+		content, err = into.json()
+	} else {
+		content, err = h.reader.Blob(h.ctx, name)
+		if h.left -= int64(len(content)); err == nil && h.left < 0 {
+			err = fmt.Errorf("%w: the state's large fields pass %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	done = ref.KeyID == ""
+	if !done && h.reader.secrets != nil && ref.Place != "" {
+		switch value, err := h.reader.decrypt(h.ctx, ref, content); {
+		case err == nil:
+			content, done = value, true
+		case !errors.Is(err, ErrNoKey):
+			return false, keyError(ref.Path, ref.KeyID, err)
+		}
+	}
+	if bad := into.set(content); bad != nil {
+		return false, fmt.Errorf("%w: %s: %w", ErrBlob, ref.DataRef, bad)
+	}
+	if !done {
+		ref.DataRef, ref.Size = "", 0
+	}
+	return done, nil
 }

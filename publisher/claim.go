@@ -95,7 +95,7 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) 
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
 	run, err := f.resume(bounded, c.run, c.resumption(spec))
-	if errors.Is(err, ErrIncomplete) {
+	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrEncrypted) || errors.Is(err, ErrNotDecrypted) {
 		return nil, errors.Join(err, f.giveBack(ctx, c, spec, err))
 	}
 	return run, err

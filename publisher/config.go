@@ -108,6 +108,9 @@ type Config struct {
 
 	// Redaction says what is taken out of every event before anything of it leaves this process; nil means nothing.
 	Redaction *Redaction
+	// Encryption encrypts the content of every event before anything of it leaves this process, behind Redaction; nil means that it is not
+	// encrypted. An executor that has no keys cannot go on with a run that is.
+	Encryption *Encryption
 
 	// Now is the clock of events without a given time; nil means time.Now.
 	Now func() time.Time
@@ -119,7 +122,7 @@ type Config struct {
 func (c Config) reader() ReaderConfig {
 	return ReaderConfig{
 		URL: c.URL, Options: c.Options, Conn: c.Conn, Fleet: c.Fleet, RequestTimeout: c.RequestTimeout, Backoff: c.Backoff,
-		MaxBackoff: c.MaxBackoff, MaxBlob: c.MaxBlob,
+		MaxBackoff: c.MaxBackoff, MaxBlob: c.MaxBlob, Encryption: c.Encryption,
 	}
 }
 
@@ -184,6 +187,9 @@ func (c Config) Validate() error {
 		return configError("PolicyMode", string(c.PolicyMode)+" without a Policy", "set Policy, too")
 	case c.InlineLimit < 1<<10 || c.InlineLimit > DefaultInlineLimit:
 		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
+	}
+	if err := c.Encryption.validate(true); err != nil {
+		return err
 	}
 	if c.Redaction != nil {
 		if err := c.Redaction.validate(); err != nil {

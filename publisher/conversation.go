@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -96,34 +95,39 @@ func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.St
 	return state, r.fleet.load(ctx, state)
 }
 
-// load loads the large fields of a state, and refuses cipher text in what a model or a tool is given.
+// load loads the large fields of a state, and refuses cipher text in what a model, a tool or a caller is given.
 func (r *Reader) load(ctx context.Context, s *schema.State) error {
 	if err := r.Hydrate(ctx, s); err != nil {
 		return err
 	}
-	check := func(what string, refs []schema.Ref) error {
+	var err error
+	check := func(what string, refs []schema.Ref) {
 		for _, ref := range refs {
-			if ref.KeyID != "" {
-				return fmt.Errorf("%s of %s: %w with key %s", ref.Path, what, ErrEncrypted, ref.KeyID)
+			if ref.KeyID != "" && err == nil {
+				err = keyError(ref.Path+" of "+what, ref.KeyID, nil)
 			}
 		}
-		return nil
 	}
-	var err error
 	if s.Started != nil {
-		err = check("run.started", s.Started.Refs)
+		check("run.started", s.Started.Refs)
+	}
+	if s.Ended != nil {
+		check("run.ended", s.Ended.Refs)
 	}
 	for i := range s.Messages {
-		err = cmp.Or(err, check(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs))
+		check(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs)
 	}
 	for i := range s.Calls {
-		err = cmp.Or(err, check("call "+s.Calls[i].ToolCallID, s.Calls[i].Refs))
+		check("call "+s.Calls[i].ToolCallID, s.Calls[i].Refs)
 	}
 	for i := range s.Signals {
-		err = cmp.Or(err, check("signal "+s.Signals[i].SignalID, s.Signals[i].Refs))
+		check("signal "+s.Signals[i].SignalID, s.Signals[i].Refs)
+	}
+	for i := range s.Values {
+		check("state "+s.Values[i].Key, s.Values[i].Refs)
 	}
 	for i := range s.Compactions {
-		err = cmp.Or(err, check("context.compacted", s.Compactions[i].Refs))
+		check("context.compacted", s.Compactions[i].Refs)
 	}
 	return err
 }

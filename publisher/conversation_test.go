@@ -163,7 +163,7 @@ func TestConversation_EncryptedContent_IsRefused(t *testing.T) {
 	}, 1))
 	_, err := run.Conversation(t.Context())
 	require.ErrorIs(t, err, publisher.ErrEncrypted)
-	require.ErrorContains(t, err, "conversation of run r1: /parts/0/content of message 1: the field is encrypted with key k1")
+	require.ErrorContains(t, err, "conversation of run r1: /parts/0/content of message 1: the content is encrypted with key k1")
 	_, err = run.Turn(1).Calls(t.Context())
 	require.ErrorIs(t, err, publisher.ErrEncrypted)
 	task, err := run.Task(t.Context())

@@ -30,7 +30,7 @@ func TestTool_FieldsAreEncrypted_NothingIsTakenForText(t *testing.T) {
 	var n atomic.Int64
 	_, err := run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "a", Name: "pay", Arguments: raw(`"c2VjcmV0"`)}, counted(&n, "paid"))
 	require.ErrorIs(t, err, publisher.ErrEncrypted)
-	require.ErrorContains(t, err, "arguments of call a in turn 1 of run r1: the field is encrypted with key k-2026")
+	require.ErrorContains(t, err, "arguments of call a in turn 1 of run r1: /arguments: the content is encrypted with key k-2026")
 	result, err := run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "b", Occurrence: 1, Name: "look", Replay: schema.ReplayPure}, counted(&n, "seen"))
 	require.ErrorIs(t, err, publisher.ErrEncrypted)
 	require.Empty(t, result.Result)

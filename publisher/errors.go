@@ -84,8 +84,9 @@ var (
 	ErrPointPurged = errors.New("the point is no longer kept")
 	// ErrNoContent is returned by what needs the run's content on a handle that keeps only the head.
 	ErrNoContent = errors.New("handle keeps only the head")
-	// ErrEncrypted is returned for a field that another executor encrypted, with the name of the key. The SDK has no keys.
-	ErrEncrypted = errors.New("the field is encrypted")
+	// ErrEncrypted is returned for content that is encrypted with a key that this process does not have; the error names the key. Give it to
+	// [Encryption].
+	ErrEncrypted = errors.New("the content is encrypted")
 )
 
 // Errors of tool calls.

@@ -94,6 +94,11 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	f.Reader = reader
+	if f.secrets != nil {
+		if id, err := f.secrets.Check(ctx, f.secrets.Current); err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: Encryption.Current: key %s: %w", ErrConfig, id, err), reader.Close(ctx))
+		}
+	}
 	f.presence.nc = f.nc
 	f.placing.Store(p)
 	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}

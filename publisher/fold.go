@@ -17,11 +17,14 @@ type localFold struct {
 	// state is nil when only the head is kept; head is then the fold's own, else the state's.
 	state *schema.State
 	head  *schema.Head
+	// open decrypts what the state keeps of an event, with the keys that are known; nil without keys.
+	open func(*schema.Event, schema.Data)
 }
 
-func newFold(fleet, run string) localFold {
+func newFold(fleet, run string, open func(*schema.Event, schema.Data)) localFold {
 	state := schema.NewState(fleet, run)
-	return localFold{run: run, state: state, head: &state.Head}
+	state.Open(open)
+	return localFold{run: run, state: state, head: &state.Head, open: open}
 }
 
 // keepHead drops the content, for a handle that keeps only the head.
@@ -173,6 +176,8 @@ type draft struct {
 	unless signalGuard
 	// own: the SDK decided or settled, behind what the record and the policy say; see callPolicy.
 	own bool
+	// invented: the call has a name that the model made up, which is content.
+	invented bool
 
 	body    []byte
 	dataref string

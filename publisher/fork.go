@@ -62,6 +62,9 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	if start.Labels == nil {
 		start.Labels = maps.Clone(state.Head.Labels)
+		if state.Started != nil {
+			start.Labels = maps.Clone(state.Started.Labels) // the head has no encrypted values
+		}
 	}
 	if s := state.Started; s != nil {
 		start.ThreadID, start.Model, start.ModelTier, start.Provider = s.ThreadID, s.Model, s.ModelTier, s.Provider
@@ -100,11 +103,20 @@ type assembly struct {
 	base   *schema.Base
 	held   []schema.Record
 	begun  bool
+	// unread is why the first value was not decrypted that has a key.
+	unread error
 }
 
-func newAssembly(r *Reader, run string, superseded []schema.Superseded) *assembly {
+func newAssembly(ctx context.Context, r *Reader, run string, superseded []schema.Superseded) *assembly {
 	a := &assembly{reader: r, state: schema.NewState(r.opts.Fleet, run)}
 	a.state.Expect(superseded)
+	if r.secrets != nil {
+		a.state.Open(func(e *schema.Event, data schema.Data) {
+			if err := r.secrets.Open(ctx, e, data); a.unread == nil && err != nil {
+				a.unread = fmt.Errorf("run %s: %w", run, err)
+			}
+		})
+	}
 	return a
 }
 

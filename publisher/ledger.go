@@ -64,9 +64,9 @@ type plan struct {
 	writer schema.Writer
 }
 
-func newLedger(writer schema.Writer) *ledger {
+func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) *ledger {
 	l := &ledger{
-		run: writer.Run, calls: newCallBook(), fold: newFold(writer.Fleet, writer.Run), writer: writer,
+		run: writer.Run, calls: newCallBook(), fold: newFold(writer.Fleet, writer.Run, open), writer: writer,
 		held: func(bool, bool, schema.Epoch) {},
 	}
 	l.halt, l.haltWith = context.WithCancelCause(context.Background())
@@ -96,6 +96,7 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	state.Open(l.fold.open)
 	l.fold.state, l.fold.head = state, head
 	l.writer.Epoch, l.writer.Last = reply.Epoch, reply.NextSequence-1
 	l.last, l.lastID = reply.LastStream, head.Position.ID
@@ -500,6 +501,9 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	}
 	if v.Kind != schema.Applied {
 		return nil, nil
+	}
+	if l.fold.state == nil && l.fold.open != nil && v.Data != nil {
+		l.fold.open(v.Event, v.Data)
 	}
 	l.calls.note(v, true)
 	if l.plan != nil {

@@ -14,7 +14,7 @@ import (
 // startedLedger returns a ledger whose run.started is durable at stream sequence 1, and what held was told.
 func startedLedger(t *testing.T) (l *ledger, held *[]bool) {
 	t.Helper()
-	l = newLedger(schema.Writer{Fleet: "f", Run: "r", Executor: "e"})
+	l = newLedger(schema.Writer{Fleet: "f", Run: "r", Executor: "e"}, nil)
 	held = new([]bool)
 	l.held = func(in, _ bool, _ schema.Epoch) { *held = append(*held, in) }
 	l.start(nil)

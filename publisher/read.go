@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -69,7 +70,7 @@ func atOf(point schema.Point) string {
 func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
 	var a *assembly
 	read := func(superseded []schema.Superseded) (*schema.GetReply, error) {
-		begin := func() { a = newAssembly(r, run, superseded) }
+		begin := func() { a = newAssembly(ctx, r, run, superseded) }
 		begin()
 		reply, err := r.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
 		if err != nil {
@@ -84,7 +85,7 @@ func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schem
 	if err != nil {
 		return nil, nil, err
 	}
-	return a.state, reply, checkFold(run, &a.state.Head, &reply.Head, reply.Complete, reply.Gaps)
+	return a.state, reply, cmp.Or(checkFold(run, &a.state.Head, &reply.Head, reply.Complete, reply.Gaps), a.unread)
 }
 
 // Events calls yield for each of a run's records in the order of the log, with every event acknowledged before the

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
@@ -40,6 +41,8 @@ type ReaderConfig struct {
 	MaxBackoff time.Duration
 	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
 	MaxBlob int64
+	// Encryption has the keys of encrypted content; nil means that it stays encrypted.
+	Encryption *Encryption
 }
 
 func (c ReaderConfig) withDefaults() ReaderConfig {
@@ -74,7 +77,7 @@ func (c ReaderConfig) Validate() error {
 	case c.MaxBlob < 0:
 		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
 	}
-	return nil
+	return c.Encryption.validate(false)
 }
 
 // Reader reads the runs of one fleet. It is no executor: it has no name, sends no heartbeats and drives no run. It may be used from
@@ -87,6 +90,8 @@ type Reader struct {
 	closed chan struct{}
 	// keys are those that the fleet's control events are checked by.
 	keys *keyring.Ring
+	// secrets are the keys of encrypted content; nil for none.
+	secrets *encryption.Keys
 	// denied hears what the server does not permit.
 	denied *permissions.Watch
 
@@ -109,7 +114,7 @@ func NewReader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 
 // openReader returns the settings of the fleet, too. A connection that it makes has that name.
 func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, *placing, error) {
-	r := &Reader{opts: opts, nc: opts.Conn}
+	r := &Reader{opts: opts, nc: opts.Conn, secrets: opts.Encryption.keys()}
 	r.keys = keyring.New(opts.Fleet, r.readKeys, nil, nil)
 	if r.nc == nil {
 		if err := r.dial(ctx, name); err != nil {

@@ -65,5 +65,9 @@ func kindOf(code schema.Code) error {
 
 // askOne asks the service for an answer of one reply.
 func askOne[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
+	request, err := r.secrets.Request(ctx, run, request)
+	if err != nil {
+		return nil, fmt.Errorf("%s of run %s: %w", verb, run, err)
+	}
 	return fleetclient.One[T](ctx, r.service(), verb, run, request)
 }

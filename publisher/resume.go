@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -54,6 +55,14 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if spec.Agent == "" {
 		spec.Agent = f.cfg.Agent
 	}
+	if err := f.appear(); err != nil {
+		return nil, fmt.Errorf("resume of run %s: %w", run, err)
+	}
+	if !spec.HeadOnly {
+		if err := f.mayRead(ctx, run); err != nil {
+			return nil, fmt.Errorf("resume (nothing was changed): %w", err)
+		}
+	}
 	return f.resume(ctx, run, spec)
 }
 
@@ -79,7 +88,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	var reply *schema.RecoverReply
 	ask := func(superseded []schema.Superseded) error {
 		err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
-			begin := func() { read = newAssembly(f.Reader, run, superseded) }
+			begin := func() { read = newAssembly(ctx, f.Reader, run, superseded) }
 			begin()
 			return &fleetclient.Replies{
 				Answer: func(body []byte) error {
@@ -116,6 +125,11 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		}
 		// What is missing is missing in the content; where the run stands is the daemon's word.
 		state.Head = reply.Head
+	}
+	if !spec.HeadOnly {
+		if err := cmp.Or(f.hasKeys(ctx, &reply.Head), read.unread); err != nil {
+			return nil, fmt.Errorf("resume: %w", err)
+		}
 	}
 	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), run)
 	r.ledger.onControl = spec.OnControl

@@ -31,7 +31,7 @@ type Run struct {
 func newRun(f *Fleet, names schema.Names, id string) *Run {
 	r := &Run{
 		fleet: f, id: id, slot: publishSlot{run: id, held: make(chan struct{}, 1), stopped: f.isStopped},
-		ledger: newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}),
+		ledger: newLedger(schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor}, f.openKnown()),
 	}
 	r.ledger.policy = callPolicy{set: f.cfg.Policy != nil, observes: f.observes()}
 	if f.unrecorded() {
@@ -169,7 +169,7 @@ func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
 			continue
 		}
 		d.at = r.fleet.timeOf(ctx, d.at)
-		if d.body, d.dataref, err = r.fleet.prepare(ctx, r.id, d.data); err != nil {
+		if err = r.fleet.prepare(ctx, r.id, d); err != nil {
 			return fmt.Errorf("run %s: %w", r.id, err)
 		}
 	}

@@ -61,6 +61,9 @@ func (f *Fleet) Signal(ctx context.Context, run string, s SignalSpec) error {
 		}
 		data, _ = redacted.(*schema.SignalSentData) // it has the type of what was redacted
 	}
+	if n := len(data.Payload); n > schema.MaxSignalPayload && f.secrets != nil {
+		return fmt.Errorf("signal %.80q to run %s: %w: its payload has %d bytes, at most %d are taken", s.ID, run, ErrPayloadTooLarge, n, schema.MaxSignalPayload)
+	}
 	_, err = askOne[schema.ControlReply](ctx, f.Reader, schema.VerbSignal, run,
 		&schema.SignalRequest{SignalID: data.SignalID, Name: data.Name, Payload: data.Payload, By: s.By})
 	return err

@@ -60,7 +60,7 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	case err != nil:
 		return fmt.Errorf("run %s is there: %w", spec.ID, err)
 	}
-	if err := f.Hydrate(ctx, state); err != nil {
+	if err := f.load(ctx, state); err != nil {
 		return fmt.Errorf("run %s is there: %w", spec.ID, err)
 	}
 	if err := f.redactor.start(&spec); err != nil {
@@ -154,7 +154,7 @@ func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 func (f *Fleet) result(ctx context.Context, run string) (*RunResult, error) {
 	state, err := f.Get(ctx, run)
 	if err == nil {
-		err = f.Hydrate(ctx, state)
+		err = f.load(ctx, state)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("result of run %s: %w", run, err)

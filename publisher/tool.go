@@ -259,6 +259,7 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 		}
 	}
 	record := c.asked.draft(turn.number)
+	record.invented = c.tool == nil
 	if d, ok := record.data.(*schema.ToolCalledData); ok {
 		d.Requested = c.run.fleet.cfg.Policy != nil // it is decided about before it begins
 		if c.key.Occurrence > 1 {
@@ -348,7 +349,7 @@ func (f *Fleet) tool(tool ToolFunc) ToolFunc {
 }
 
 // unknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
-const unknownToolType = "unknown_tool"
+const unknownToolType = schema.UnknownToolType
 
 // unknownTool closes a call for which there is no tool. The model sees that as the tool's failure.
 func (c *callRunner) unknownTool(ctx context.Context) error {

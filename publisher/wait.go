@@ -54,6 +54,9 @@ func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	if request.RequestID == "" {
 		request.RequestID = cryptorand.Text()
 	}
+	if err := f.CheckAnswer(ctx, run, in); err != nil {
+		return err
+	}
 	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbInput, run, request)
 	return err
 }

@@ -167,6 +167,9 @@ func (h *Head) judge(p *place) Verdict {
 	default:
 		v = h.applyData(e, p, p.data)
 		v.Data = p.data
+		if v.Kind == Applied {
+			h.noteKeys(RefsOf(p.data))
+		}
 	}
 	return v
 }
@@ -280,6 +283,7 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	// The next executor adopts the result, so no settlement is needed.
 	h.noDoubt(h.OpenCalls[i].CallKey)
 	h.addToDigest(e, p)
+	h.noteKeys(RefsOf(p.data))
 	return Verdict{Kind: Evidence, Data: p.data, Boundary: true, Call: h.OpenCalls[i].CallKey}
 }
 
@@ -398,7 +402,7 @@ const EncryptedText = "(encrypted)"
 
 // shown is what the head has of a text at a path of the data.
 func shown(text string, refs []Ref, path string) string {
-	if slices.ContainsFunc(refs, func(r Ref) bool { return r.Path == path && r.KeyID != "" }) {
+	if isEncrypted(refs, path) {
 		return EncryptedText
 	}
 	return excerpt(text)

@@ -200,7 +200,7 @@ func nilIfEmpty[T any](s []T) []T {
 }
 
 func (h *Head) setError(e *Error, refs []Ref) {
-	h.LastError = &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, "/error/message"), Code: excerpt(e.Code), Retryable: e.Retryable}
+	h.LastError = &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, "/error/message"), Code: shown(e.Code, refs, "/error/code"), Retryable: e.Retryable}
 }
 
 func (h *Head) runStarted(d *RunStartedData) Verdict {
@@ -228,6 +228,11 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 	}
 	if len(d.Labels) > 0 {
 		h.Labels = maps.Clone(d.Labels)
+		for key := range h.Labels {
+			if len(d.Refs) > 0 && isEncrypted(d.Refs, "/labels/"+pointerToken(key)) {
+				h.Labels[key] = EncryptedText
+			}
+		}
 	}
 	return Verdict{Kind: Applied, Boundary: true}
 }

@@ -77,6 +77,7 @@ func unknownEvent(e *Event) UnknownEvent {
 // add puts the content of an applied event into the state.
 func (s *State) add(v Verdict) {
 	e := v.Event
+	s.opened(v)
 	switch d := v.Data.(type) {
 	case *RunStartedData:
 		s.Started = d
@@ -215,12 +216,13 @@ func (s *State) late(v Verdict) {
 	if c == nil {
 		return
 	}
+	s.opened(v)
 	c.Late = &LateResult{EventID: v.Event.ID, Epoch: v.Event.Epoch}
 	switch d := v.Data.(type) {
 	case *ToolReturnedData:
 		c.Late.Result, c.Late.IsError, c.Late.Source, c.Late.Refs = d.Result, d.IsError, d.Source, d.Refs
 	case *ToolFailedData:
-		c.Late.Error = &d.Error
+		c.Late.Error, c.Late.Refs = &d.Error, d.Refs
 	}
 }
 
@@ -258,6 +260,7 @@ func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
 			c.addRefs(d.Refs)
 		case late.Error != nil:
 			c.Outcome, c.Error = OutcomeFailed, late.Error
+			c.addRefs(late.Refs)
 		default:
 			c.Result, c.IsError, c.ResultSource = late.Result, late.IsError, late.Source
 			c.addRefs(late.Refs)

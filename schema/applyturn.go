@@ -119,7 +119,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 			continue
 		}
 		h.OpenCalls = append(h.OpenCalls, OpenCall{
-			CallKey: keys[i], Name: excerpt(c.Name), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: true, Scope: scope,
+			CallKey: keys[i], Name: shown(c.Name, d.Refs, pathOf(d.Refs, "/calls/", i)+"/name"), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: true, Scope: scope,
 		})
 	}
 	v.Over = h.turnOver()
@@ -277,7 +277,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		v.Abandoned = h.openTurn(turn)
 	}
 	h.OpenCalls = append(h.OpenCalls, OpenCall{
-		CallKey: key, Name: excerpt(d.Name), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: d.Requested, Scope: h.scope(),
+		CallKey: key, Name: shown(d.Name, d.Refs, "/name"), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: d.Requested, Scope: h.scope(),
 	})
 	h.Counts.ToolCalls++
 	return v

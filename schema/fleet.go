@@ -155,6 +155,8 @@ type InputRequest struct {
 	Status string `json:"status,omitzero"`
 	// Payload answers as run.waiting's response_schema asks; required by most.
 	Payload jsontext.Value `json:"payload,omitzero"`
+	// Refs say that the payload is encrypted; nothing else is taken.
+	Refs []Ref `json:"refs,omitzero"`
 	// By is the sender's name, a claim; the grammar of names. Required, except in fleets where the NATS server proves senders: there it may be
 	// empty, and is kept as claimed.
 	By string `json:"by"`
@@ -167,6 +169,8 @@ type CancelRequest struct {
 	// By is the sender's name, a claim, as in [InputRequest].
 	By     string `json:"by"`
 	Reason string `json:"reason,omitzero"`
+	// Refs say that the reason is encrypted; nothing else is taken.
+	Refs []Ref `json:"refs,omitzero"`
 	// RequestID makes a repeat of the request find its first try, also when the run was taken over since, so that it stops no work that
 	// was begun behind it; empty means that a repeat is found only as long as the run is asked to stop.
 	RequestID string `json:"request_id,omitzero"`
@@ -192,6 +196,8 @@ type HandoffRequest struct {
 	// OfferHash is the content hash of the offer that was read, hex; required to accept.
 	OfferHash string `json:"offer_hash,omitzero"`
 	Reason    string `json:"reason,omitzero"`
+	// Refs say that the reason is encrypted; nothing else is taken.
+	Refs []Ref `json:"refs,omitzero"`
 }
 
 // ControlReply says where the control event of a request stands in the log. Both are zero for an event that was there

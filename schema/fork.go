@@ -86,6 +86,7 @@ func (b *Base) check() (path, problem string) {
 		{"/base/head/completed_phases", len(h.CompletedPhases), MaxCompletedPhases},
 		{"/base/head/signals", len(h.Signals), MaxSignals},
 		{"/base/head/superseded", len(h.Superseded), MaxRewinds},
+		{"/base/head/key_ids", len(h.KeyIDs), MaxKeyIDs},
 	} {
 		if l.n > l.max {
 			return l.path, fmt.Sprintf("has %d entries, at most %d are allowed", l.n, l.max)
@@ -134,6 +135,9 @@ func (h *Head) checkTexts() (path, problem string) {
 			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long, or has a control character"
 		}
 	}
+	if slices.ContainsFunc(h.KeyIDs, func(id string) bool { return id == "" || wrong(id) }) {
+		return "/base/head/key_ids", "has an id that is empty or too long, or has a control character"
+	}
 	if wrong(h.Limit) {
 		return "/base/head/limit_reached", "is too long, or has a control character"
 	}
@@ -150,6 +154,9 @@ func (h *Head) checkTexts() (path, problem string) {
 func (h *Head) fork(b *Base) {
 	ref := b.BaseRef
 	h.Base = &ref
+	for _, id := range b.Head.KeyIDs {
+		h.noteKey(id)
+	}
 	h.goOnFrom(b)
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]

@@ -73,9 +73,15 @@ func (d *HandoffOfferedData) Size() int64 {
 }
 
 // TooLong reports whether the hand-off is longer than [HandoffSizeWarning] characters, by its text or by the word of its writer.
+// Of an encrypted one only its writer knows the size.
 func (d *HandoffOfferedData) TooLong() bool { return d.chars() > HandoffSizeWarning }
 
-func (d *HandoffOfferedData) chars() int64 { return max(d.SizeChars, d.Size()) }
+func (d *HandoffOfferedData) chars() int64 {
+	if slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.KeyID != "" }) {
+		return d.SizeChars
+	}
+	return max(d.SizeChars, d.Size())
+}
 
 // takeCamelCase takes the members with camelCase names, which the hand-offs of other systems have, into the fields of ours.
 func (d *HandoffOfferedData) takeCamelCase() error {
@@ -162,6 +168,7 @@ func (v *checker) handoff(d *HandoffOfferedData) {
 	v.optional("/agent_id", d.AgentID)
 	v.optionalName("/next_agent", d.NextAgent)
 	v.usage(d.Usage)
+	v.refs(d.Refs)
 	for i, run := range d.Lineage {
 		v.name(fmt.Sprintf("/lineage/%d", i), run)
 	}

@@ -256,7 +256,9 @@ type Head struct {
 	// Base is where the run begins when it is a fork.
 	Base   *BaseRef          `json:"base,omitzero"`
 	Labels map[string]string `json:"labels,omitzero"`
-	Status Status            `json:"status"`
+	// KeyIDs name the keys that content of the run is encrypted with, in the order of their first use; the latest [MaxKeyIDs].
+	KeyIDs []string `json:"key_ids,omitzero"`
+	Status Status   `json:"status"`
 	// Unattended is orphaned or interrupted for a run that waits and has no executor meanwhile: its status once nothing
 	// is waited for.
 	Unattended Status `json:"unattended,omitzero"`
@@ -376,6 +378,7 @@ func (h *Head) Clone() Head {
 		c.LastError = &lastError
 	}
 	c.Labels = maps.Clone(h.Labels)
+	c.KeyIDs = slices.Clone(h.KeyIDs)
 	c.CompletedPhases = slices.Clone(h.CompletedPhases)
 	c.OpenCalls = slices.Clone(h.OpenCalls)
 	c.TurnCalls = slices.Clone(h.TurnCalls)

@@ -34,12 +34,12 @@ type Message struct {
 	// Role is system, user, assistant or tool. Required.
 	Role string `json:"role"`
 	// Name of the participant, where the provider has one.
-	Name string `json:"name,omitzero"`
+	Name string `json:"name,omitzero" content:"text"`
 	// Parts in order. A message may have none (an empty or null content of the provider).
 	Parts []Part `json:"parts,omitzero"`
 	// Source keeps replay detail of a provider that is no content: signatures, null against absent,
 	// string against list, ids, per-message usage. Deleting it leaves text, calls and results intact.
-	Source jsontext.Value `json:"source,omitzero"`
+	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	// Extra keeps the members this version does not know.
 	Extra jsontext.Value `json:",embed"`
 }
@@ -49,7 +49,7 @@ type Part struct {
 	// Type is one of the Part… constants, or a type of a later version. Required.
 	Type string `json:"type"`
 	// Content of text and reasoning; base64 data of a blob.
-	Content *string `json:"content,omitzero"`
+	Content *string `json:"content,omitzero" content:"text"`
 	// ID of the tool call, for tool_call and tool_call_response.
 	ID string `json:"id,omitzero"`
 	// Occurrence tells apart calls of one turn that share an id; 0 and 1 both mean the first.
@@ -57,11 +57,11 @@ type Part struct {
 	// CallTurn is the turn of the call that ID names, when it is not the message's own turn.
 	CallTurn int32 `json:"call_turn,omitzero"`
 	// Name of the tool, for tool_call.
-	Name string `json:"name,omitzero"`
+	Name string `json:"name,omitzero" content:"name"`
 	// Arguments of a tool_call. Empty when the event tool.called has them; [State.Joined] fills it.
-	Arguments jsontext.Value `json:"arguments,omitzero"`
+	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
 	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
-	Response jsontext.Value `json:"response,omitzero"`
+	Response jsontext.Value `json:"response,omitzero" content:"text"`
 	// IsError says of a tool_call_response that the response is an error. It is no part of the event, whose calls have it;
 	// [State.Conversation] fills it.
 	IsError bool `json:"-"`
@@ -70,11 +70,11 @@ type Part struct {
 	// MimeType of blob, file and uri.
 	MimeType string `json:"mime_type,omitzero"`
 	// URI of a uri part.
-	URI string `json:"uri,omitzero"`
+	URI string `json:"uri,omitzero" content:"text"`
 	// FileID of a file part.
-	FileID string `json:"file_id,omitzero"`
+	FileID string `json:"file_id,omitzero" content:"text"`
 	// Source keeps replay detail of a provider for this part; see [Message.Source].
-	Source jsontext.Value `json:"source,omitzero"`
+	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	// Extra keeps the members this version does not know.
 	Extra jsontext.Value `json:",embed"`
 }
@@ -123,9 +123,9 @@ type Error struct {
 	// Type is a short stable name, as error.type of OpenTelemetry. Required.
 	Type string `json:"type"`
 	// Message is for people.
-	Message string `json:"message,omitzero"`
+	Message string `json:"message,omitzero" content:"text"`
 	// Code is the failing system's own code.
-	Code string `json:"code,omitzero"`
+	Code string `json:"code,omitzero" content:"text"`
 	// Retryable says that trying again may help.
 	Retryable bool `json:"retryable,omitzero"`
 	// Extra keeps the members this version does not know.

@@ -168,11 +168,11 @@ func (t *TurnOverview) texts(v *Verdict) {
 			if d.Calls[i].Error != nil {
 				outcome = OutcomeFailed
 			}
-			t.call(v.Calls[i], d.Calls[i].Name, outcome)
+			t.call(v.Calls[i], shown(d.Calls[i].Name, d.Refs, pathOf(d.Refs, "/calls/", i)+"/name"), outcome)
 		}
 	case *ToolCalledData:
 		if !v.Begun && v.Call.Turn == t.Turn {
-			t.call(v.Call, d.Name, OutcomeOpen)
+			t.call(v.Call, shown(d.Name, d.Refs, "/name"), OutcomeOpen)
 		}
 	case *ToolReturnedData:
 		t.outcome(v, OutcomeReturned)

@@ -11,6 +11,8 @@ const (
 	MaxSignals = 64
 	// MaxSignalPayload bounds the payload of a signal that the service takes, in bytes of JSON.
 	MaxSignalPayload = 64 << 10
+	// MaxEncryptedSignal bounds a payload that is encrypted: the same content, with nonce and tag, in base64.
+	MaxEncryptedSignal = MaxSignalPayload/3*4 + 128
 )
 
 // SignalRequest sends a signal into a run that has not ended. A repeat with the same id, name and payload is answered as the first one,
@@ -22,6 +24,8 @@ type SignalRequest struct {
 	Name string `json:"name"`
 	// Payload is any JSON of at most [MaxSignalPayload] bytes.
 	Payload jsontext.Value `json:"payload,omitzero"`
+	// Refs say that the payload is encrypted; nothing else is taken. Its cipher text may be [MaxEncryptedSignal] bytes long.
+	Refs []Ref `json:"refs,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 }
@@ -34,7 +38,7 @@ type SignalSentData struct {
 	SignalID string `json:"signal_id"`
 	// Name tells the agent what the signal is about. Required.
 	Name    string         `json:"name"`
-	Payload jsontext.Value `json:"payload,omitzero"`
+	Payload jsontext.Value `json:"payload,omitzero" content:"text"`
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`

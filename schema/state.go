@@ -45,6 +45,8 @@ type State struct {
 	consumed int
 	// forgotten as [State.Forget] has it.
 	forgotten forgotten
+	// open as [State.Open] has it.
+	open func(e *Event, data Data)
 }
 
 // StateMessage is a message and where it came from.

@@ -196,7 +196,7 @@ func (f *turnFold) follow(l *TurnLife, created bool) {
 		for i := range d.Calls {
 			if failed := d.Calls[i].Error; failed != nil {
 				l.Calls.Failed++
-				l.Error = shownError(failed, d.Refs, "/calls/"+strconv.Itoa(i)+"/error/message")
+				l.Error = shownError(failed, d.Refs, "/calls/"+strconv.Itoa(i)+"/error")
 			}
 		}
 	case *ToolCalledData:
@@ -210,7 +210,7 @@ func (f *turnFold) follow(l *TurnLife, created bool) {
 	case *ToolFailedData:
 		if v.Kind == Applied && v.Call.Turn == l.Turn {
 			l.Calls.Failed++
-			l.Error = shownError(&d.Error, d.Refs, "/error/message")
+			l.Error = shownError(&d.Error, d.Refs, "/error")
 		}
 	case *ToolSettledData:
 		switch {
@@ -222,18 +222,18 @@ func (f *turnFold) follow(l *TurnLife, created bool) {
 		}
 	case *ErrorRaisedData:
 		if !was.Status.Final() && (d.Turn == 0 || d.Turn == l.Turn) {
-			l.Error = shownError(&d.Error, d.Refs, "/error/message")
+			l.Error = shownError(&d.Error, d.Refs, "/error")
 		}
 	case *TurnEndedData:
 		if d.Turn == l.Turn && d.Error != nil {
-			l.Error = shownError(d.Error, d.Refs, "/error/message")
+			l.Error = shownError(d.Error, d.Refs, "/error")
 			if was.Status.Final() {
 				l.Status = TurnStatusFailed // it had ended with the last outcome of its calls
 			}
 		}
 	case *RunEndedData:
 		if d.Error != nil && !was.Status.Final() {
-			l.Error = shownError(d.Error, d.Refs, "/error/message")
+			l.Error = shownError(d.Error, d.Refs, "/error")
 		}
 	}
 	if h.TurnOpen {
@@ -288,7 +288,10 @@ func (f *turnFold) conclude(l, was *TurnLife, created bool) {
 
 // shownError is an error as people are shown it: its texts cut, and none that is encrypted.
 func shownError(e *Error, refs []Ref, path string) *Error {
-	return &Error{Type: shortName(e.Type), Message: shortLine(shown(e.Message, refs, path), MaxOverviewText), Code: shortName(e.Code), Retryable: e.Retryable}
+	return &Error{
+		Type: shortName(e.Type), Message: shortLine(shown(e.Message, refs, path+"/message"), MaxOverviewText), Code: shortName(shown(e.Code, refs, path+"/code")),
+		Retryable: e.Retryable,
+	}
 }
 
 // TurnNotices are the names of the notices of a turn's life.

@@ -95,10 +95,12 @@ type Ref struct {
 	DataRef string `json:"dataref,omitzero"`
 	// Size of the blob in bytes.
 	Size int64 `json:"size,omitzero"`
-	// KeyID names the key that the field is encrypted with; empty for a field that is not encrypted. Waymark has no keys.
+	// KeyID names the key that the field is encrypted with; empty for a field that is not encrypted. The daemon has no keys.
 	KeyID string `json:"key_id,omitzero"`
 	// Codec names how it is encrypted, and is required with a key.
 	Codec string `json:"codec,omitzero"`
+	// Place is what the cipher text is bound to, once the event was read: see [State.Open]. It is no part of the event.
+	Place string `json:"-"`
 }
 
 // RunStartedData opens a run. It is a run's first event.
@@ -110,14 +112,14 @@ type RunStartedData struct {
 	// Instance tells one start of the executor's process from the next; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
 	// Task is what the run is to do, in words.
-	Task string `json:"task,omitzero"`
+	Task string `json:"task,omitzero" content:"text"`
 	// ThreadID groups runs of one conversation.
 	ThreadID string `json:"thread_id,omitzero"`
 	Model    string `json:"model,omitzero"`
 	// ModelTier is a class of models, such as small or large.
 	ModelTier string            `json:"model_tier,omitzero"`
 	Provider  string            `json:"provider,omitzero"`
-	Labels    map[string]string `json:"labels,omitzero"`
+	Labels    map[string]string `json:"labels,omitzero" content:"text"`
 	Parent    *Parent           `json:"parent,omitzero"`
 	MaxTurns  int32             `json:"max_turns,omitzero"`
 	// MaxTokens is the number of input and output tokens behind which only a turn that sums up may begin, as MaxTurns of turns.
@@ -132,7 +134,7 @@ type RunStartedData struct {
 	Base *Base `json:"base,omitzero"`
 	// State is the application's own state that the run begins with, each key once.
 	State  []InitialValue `json:"state,omitzero"`
-	Source jsontext.Value `json:"source,omitzero"`
+	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs   []Ref          `json:"refs,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
@@ -167,12 +169,12 @@ type RunWaitingData struct {
 	// Reason is human_input, tool_approval, external_system, auth, or tool_in_doubt: a held call, whose settlement ends
 	// the waiting, too.
 	Reason     string `json:"reason"`
-	Message    string `json:"message,omitzero"`
+	Message    string `json:"message,omitzero" content:"text"`
 	ToolCallID string `json:"tool_call_id,omitzero"`
 	// Occurrence tells the call from others of the turn with its id; absent means the one that was begun, else the first that is requested.
 	Occurrence int `json:"occurrence,omitzero"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
-	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
+	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"text"`
 	ExpiresAt      string         `json:"expires_at,omitzero"`
 	Refs           []Ref          `json:"refs,omitzero"`
 	Extra          jsontext.Value `json:",embed"`
@@ -183,7 +185,7 @@ type RunInputData struct {
 	InterruptID string `json:"interrupt_id"`
 	// Status is resolved, cancelled or expired; absent means resolved.
 	Status  string         `json:"status,omitzero"`
-	Payload jsontext.Value `json:"payload,omitzero"`
+	Payload jsontext.Value `json:"payload,omitzero" content:"text"`
 	// By is the sender of the request: role and key if the NATS server proved them, such as operator:UBOL…, otherwise the name in the
 	// request; see [IsProven]. The same in all control events.
 	By string `json:"by,omitzero"`
@@ -197,7 +199,8 @@ type RunInputData struct {
 type RunCancelRequestedData struct {
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
-	Reason  string         `json:"reason,omitzero"`
+	Reason  string         `json:"reason,omitzero" content:"text"`
+	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
 
@@ -224,13 +227,13 @@ type RunInterruptedData struct {
 type RunEndedData struct {
 	// Status is completed, failed or cancelled. Required.
 	Status  string         `json:"status"`
-	Output  jsontext.Value `json:"output,omitzero"`
-	Summary string         `json:"summary,omitzero"`
+	Output  jsontext.Value `json:"output,omitzero" content:"text"`
+	Summary string         `json:"summary,omitzero" content:"text"`
 	// CompletedBy is the tool call that ended the run by contract.
 	CompletedBy string         `json:"completed_by,omitzero"`
 	Error       *Error         `json:"error,omitzero"`
 	Usage       *Usage         `json:"usage,omitzero"`
-	Source      jsontext.Value `json:"source,omitzero"`
+	Source      jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs        []Ref          `json:"refs,omitzero"`
 	Extra       jsontext.Value `json:",embed"`
 }
@@ -265,7 +268,7 @@ type TurnAnsweredData struct {
 	Usage         *Usage   `json:"usage,omitzero"`
 	// DurationMS is how long the model took.
 	DurationMS int64          `json:"duration_ms,omitzero"`
-	Source     jsontext.Value `json:"source,omitzero"`
+	Source     jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
@@ -278,19 +281,19 @@ type RequestedCall struct {
 	// Occurrence tells the call from others of the turn with its id; absent means the next.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Name of the tool. Required.
-	Name string `json:"name"`
+	Name string `json:"name" content:"name"`
 	// Arguments as the model gave them: an object, or the provider's string to the letter.
-	Arguments jsontext.Value `json:"arguments,omitzero"`
+	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
 	// Replay policy; absent means hold.
 	Replay         Replay `json:"replay,omitzero"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	VerifySubject  string `json:"verify_subject,omitzero"`
-	SideEffect     string `json:"side_effect,omitzero"`
+	SideEffect     string `json:"side_effect,omitzero" content:"text"`
 	// TimeoutMS is how long the tool may take; 0 means that nothing bounds it.
 	TimeoutMS int64 `json:"timeout_ms,omitzero"`
 	// Error closes the call as it is recorded: it cannot be run, or is one too many. The model is told of it.
 	Error  *Error         `json:"error,omitzero"`
-	Source jsontext.Value `json:"source,omitzero"`
+	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
@@ -323,20 +326,20 @@ type ToolCalledData struct {
 	// Occurrence tells the call from others of the turn with its id; absent means the first that is requested, else the next.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Name of the tool. Required.
-	Name string `json:"name"`
+	Name string `json:"name" content:"name"`
 	// Requested records a call that no answer asks for without beginning it, because whether it may run is decided first. Another
 	// tool.called begins it.
 	Requested bool `json:"requested,omitzero"`
 	// Arguments as the model gave them: an object, or the provider's string to the letter.
-	Arguments jsontext.Value `json:"arguments,omitzero"`
+	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
 	// Replay policy; absent means hold.
 	Replay         Replay `json:"replay,omitzero"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	VerifySubject  string `json:"verify_subject,omitzero"`
-	SideEffect     string `json:"side_effect,omitzero"`
+	SideEffect     string `json:"side_effect,omitzero" content:"text"`
 	// TimeoutMS is how long the tool may take; 0 means that nothing bounds it.
 	TimeoutMS int64          `json:"timeout_ms,omitzero"`
-	Source    jsontext.Value `json:"source,omitzero"`
+	Source    jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
@@ -347,13 +350,13 @@ type ToolReturnedData struct {
 	// Occurrence tells the call from others of the turn with its id; absent means the one that is begun, else the first.
 	// The same in tool.failed and tool.settled.
 	Occurrence int            `json:"occurrence,omitzero"`
-	Result     jsontext.Value `json:"result,omitzero"`
+	Result     jsontext.Value `json:"result,omitzero" content:"text"`
 	// IsError is the tool's own word that the result is an error; absent is kept apart from false.
 	IsError *bool `json:"is_error,omitzero"`
 	// Attempt counts the runs of the call from 1; absent means 1.
 	Attempt    int64          `json:"attempt,omitzero"`
 	DurationMS int64          `json:"duration_ms,omitzero"`
-	Source     jsontext.Value `json:"source,omitzero"`
+	Source     jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
@@ -379,7 +382,7 @@ type ToolDecidedData struct {
 	// Mode is enforce (the default), or observe for a decision that is only recorded: the call runs whatever it says.
 	Mode   string `json:"mode,omitzero"`
 	Policy string `json:"policy,omitzero"`
-	Reason string `json:"reason,omitzero"`
+	Reason string `json:"reason,omitzero" content:"text"`
 	// By is the executor or, by the executor's word, the approver. The answer of a person and its sender are in run.input.
 	By    string         `json:"by,omitzero"`
 	Refs  []Ref          `json:"refs,omitzero"`
@@ -396,11 +399,11 @@ type ToolSettledData struct {
 	Occurrence int        `json:"occurrence,omitzero"`
 	How        Settlement `json:"how"`
 	// Result for verified and decided; for adopted the recorded late result is meant when absent.
-	Result  jsontext.Value `json:"result,omitzero"`
+	Result  jsontext.Value `json:"result,omitzero" content:"text"`
 	IsError *bool          `json:"is_error,omitzero"`
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
-	Source  jsontext.Value `json:"source,omitzero"`
+	Source  jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
@@ -416,7 +419,7 @@ type PhaseStartedData struct {
 type PhaseCompletedData struct {
 	Phase  string         `json:"phase"`
 	Index  int64          `json:"index,omitzero"`
-	Output jsontext.Value `json:"output,omitzero"`
+	Output jsontext.Value `json:"output,omitzero" content:"text"`
 	Refs   []Ref          `json:"refs,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
@@ -441,11 +444,11 @@ type LimitReachedData struct {
 
 // ContextCompactedData says that the model goes on with a summary of the turns so far.
 type ContextCompactedData struct {
-	Summary      string         `json:"summary"`
+	Summary      string         `json:"summary" content:"text"`
 	ThroughTurn  int32          `json:"through_turn"`
 	TokensBefore int64          `json:"tokens_before,omitzero"`
 	TokensAfter  int64          `json:"tokens_after,omitzero"`
-	Source       jsontext.Value `json:"source,omitzero"`
+	Source       jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs         []Ref          `json:"refs,omitzero"`
 	Extra        jsontext.Value `json:",embed"`
 }
@@ -453,14 +456,14 @@ type ContextCompactedData struct {
 // ArtifactAddedData names something the run made.
 type ArtifactAddedData struct {
 	ArtifactID string `json:"artifact_id"`
-	Name       string `json:"name,omitzero"`
-	URI        string `json:"uri,omitzero"`
+	Name       string `json:"name,omitzero" content:"text"`
+	URI        string `json:"uri,omitzero" content:"text"`
 	MediaType  string `json:"media_type,omitzero"`
 	Size       int64  `json:"size,omitzero"`
 	// Digest is sha256-<hex> of the content: of a text, of the bytes that a text is the base64 of, or of any other value's JSON.
-	Digest string `json:"digest,omitzero"`
+	Digest string `json:"digest,omitzero" content:"text"`
 	// Content carries a small artifact itself; a large one moves to the blob store.
-	Content jsontext.Value `json:"content,omitzero"`
+	Content jsontext.Value `json:"content,omitzero" content:"text"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }

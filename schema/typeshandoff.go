@@ -11,19 +11,19 @@ type HandoffTests struct {
 
 // HandoffCompleted is one finished or partly finished file of a hand-off.
 type HandoffCompleted struct {
-	File string `json:"file"`
+	File string `json:"file" content:"text"`
 	// Status is done or partial.
 	Status string         `json:"status"`
 	Tests  *HandoffTests  `json:"tests,omitzero"`
-	Notes  string         `json:"notes,omitzero"`
+	Notes  string         `json:"notes,omitzero" content:"text"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
 // HandoffRemaining is one open piece of work of a hand-off.
 type HandoffRemaining struct {
-	File             string `json:"file,omitzero"`
-	Description      string `json:"description"`
-	ReferencePattern string `json:"reference_pattern,omitzero"`
+	File             string `json:"file,omitzero" content:"text"`
+	Description      string `json:"description" content:"text"`
+	ReferencePattern string `json:"reference_pattern,omitzero" content:"text"`
 	// Priority is high, normal or low; absent means normal.
 	Priority string         `json:"priority,omitzero"`
 	Extra    jsontext.Value `json:",embed"`
@@ -31,16 +31,16 @@ type HandoffRemaining struct {
 
 // HandoffContext is what the next agent must know.
 type HandoffContext struct {
-	Decisions     []string       `json:"decisions,omitzero"`
-	Patterns      []string       `json:"patterns,omitzero"`
-	Issues        []string       `json:"issues,omitzero"`
-	FilesModified []string       `json:"files_modified,omitzero"`
+	Decisions     []string       `json:"decisions,omitzero" content:"text"`
+	Patterns      []string       `json:"patterns,omitzero" content:"text"`
+	Issues        []string       `json:"issues,omitzero" content:"text"`
+	FilesModified []string       `json:"files_modified,omitzero" content:"text"`
 	Extra         jsontext.Value `json:",embed"`
 }
 
 // HandoffTool counts what a run did with one tool.
 type HandoffTool struct {
-	Name     string         `json:"name"`
+	Name     string         `json:"name" content:"text"`
 	Calls    int64          `json:"calls"`
 	Failures int64          `json:"failures,omitzero"`
 	Extra    jsontext.Value `json:",embed"`
@@ -84,6 +84,7 @@ type HandoffOfferedData struct {
 	// SizeChars is the size of the hand-off's text as its writer counted it; where the text itself is longer, that counts. Above
 	// [HandoffSizeWarning] the run is flagged.
 	SizeChars int64          `json:"size_chars,omitzero"`
+	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
 
@@ -99,7 +100,8 @@ type HandoffAcceptedData struct {
 	ChildRun  string `json:"child_run,omitzero"`
 	// OfferHash is the content hash of the offer that is accepted, hex; where given it must be the offer's.
 	OfferHash string         `json:"offer_hash,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
+	Reason    string         `json:"reason,omitzero" content:"text"`
+	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
 
@@ -108,8 +110,9 @@ type HandoffDeclinedData struct {
 	HandoffID string         `json:"handoff_id"`
 	By        string         `json:"by,omitzero"`
 	Claimed   string         `json:"claimed,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
+	Reason    string         `json:"reason,omitzero" content:"text"`
 	ChildRun  string         `json:"child_run,omitzero"`
+	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
 
@@ -118,7 +121,8 @@ type HandoffClosedData struct {
 	HandoffID string         `json:"handoff_id"`
 	By        string         `json:"by,omitzero"`
 	Claimed   string         `json:"claimed,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
+	Reason    string         `json:"reason,omitzero" content:"text"`
 	ChildRun  string         `json:"child_run,omitzero"`
+	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }

@@ -11,7 +11,7 @@ type StateSetData struct {
 	// Key of the value. Required.
 	Key string `json:"key"`
 	// Value is any JSON, null included. Required, unless refs name it.
-	Value jsontext.Value `json:"value,omitzero"`
+	Value jsontext.Value `json:"value,omitzero" content:"text"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
@@ -28,7 +28,7 @@ type InitialValue struct {
 	// Key of the value. Required.
 	Key string `json:"key"`
 	// Value is any JSON, null included. Required, unless refs name it.
-	Value jsontext.Value `json:"value,omitzero"`
+	Value jsontext.Value `json:"value,omitzero" content:"text"`
 	Extra jsontext.Value `json:",embed"`
 }
 

@@ -364,6 +364,8 @@ type SettleRequest struct {
 	How     Settlement     `json:"how"`
 	Result  jsontext.Value `json:"result,omitzero"`
 	IsError *bool          `json:"is_error,omitzero"`
+	// Refs say that the result is encrypted; nothing else is taken.
+	Refs []Ref `json:"refs,omitzero"`
 	// Seen is the id of the last event of the run that the sender had read, as head.position of waymark.get says: the request is a conflict if
 	// the call was begun or settled behind it, so that it settles no attempt but the one that was seen. Empty settles whichever there is.
 	Seen string `json:"seen,omitzero"`

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -279,10 +280,23 @@ func errEnded(r *reader.Snapshot) *schema.ServiceError {
 		"run %s has ended: %s", r.Run, r.Head.Status)
 }
 
+// onlyEncrypted checks the refs of a request: they say that the one value at a path is encrypted, and refer to nothing.
+func onlyEncrypted(refs []schema.Ref, path string) error {
+	for i, r := range refs {
+		if r.Path != path || r.KeyID == "" || r.Codec == "" || r.DataRef != "" || len(refs) > 1 {
+			return badField(fmt.Sprintf("/refs/%d", i), fmt.Errorf("a request may have one ref: %s, with key_id and codec, and without dataref", path))
+		}
+	}
+	return nil
+}
+
 // cancel asks a run's executor to stop.
 func (s *Service) cancel(ctx context.Context, t *task) error {
 	var req schema.CancelRequest
 	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := onlyEncrypted(req.Refs, "/reason"); err != nil {
 		return err
 	}
 	who, err := t.sender(req.By)
@@ -298,7 +312,7 @@ func (s *Service) cancel(ctx context.Context, t *task) error {
 		case r.Head.Status.Terminal():
 			return decision{}, errEnded(r)
 		case !r.Head.CancelRequested:
-			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason}}, nil
+			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason, Refs: req.Refs}}, nil
 		}
 		there, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
 		if there == nil {
@@ -318,7 +332,7 @@ func (s *Service) handoff(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if err := checkHandoff(t.run, &req); err != nil {
+	if err := cmp.Or(checkHandoff(t.run, &req), onlyEncrypted(req.Refs, "/reason")); err != nil {
 		return err
 	}
 	who, err := t.sender(req.By)
@@ -399,12 +413,12 @@ func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, r
 	switch req.Action {
 	case schema.HandoffAccept:
 		return decision{data: &schema.HandoffAcceptedData{
-			HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, OfferHash: req.OfferHash, Reason: req.Reason,
+			HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, OfferHash: req.OfferHash, Reason: req.Reason, Refs: req.Refs,
 		}}, nil
 	case schema.HandoffDecline:
-		return decision{data: &schema.HandoffDeclinedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+		return decision{data: &schema.HandoffDeclinedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason, Refs: req.Refs}}, nil
 	default:
-		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason, Refs: req.Refs}}, nil
 	}
 }
 

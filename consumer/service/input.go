@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer/reader"
@@ -32,7 +31,7 @@ func (s *Service) input(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if err := checkInput(&req); err != nil {
+	if err := cmp.Or(checkInput(&req), onlyEncrypted(req.Refs, "/payload")); err != nil {
 		return err
 	}
 	who, err := t.sender(req.By)
@@ -51,13 +50,13 @@ func (s *Service) input(ctx context.Context, t *task) error {
 			return decision{}, err
 		}
 		if req.Status == schema.InputResolved && checked != o.Position {
-			if err := s.checkAnswer(ctx, r, o, req.Payload); err != nil {
+			if err := s.checkAnswer(ctx, r, o, &req); err != nil {
 				return decision{}, err
 			}
 			checked = o.Position
 		}
 		return decision{data: &schema.RunInputData{
-			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, By: who.by, Claimed: who.claimed,
+			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, Refs: req.Refs, By: who.by, Claimed: who.claimed,
 		}}, nil
 	})
 	if err != nil {
@@ -121,7 +120,7 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 }
 
 // checkAnswer holds a payload against the schema that the run asked by.
-func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema.OpenInterrupt, payload jsontext.Value) error {
+func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema.OpenInterrupt, req *schema.InputRequest) error {
 	e, found, err := s.reader.EventAt(ctx, r, o.Position)
 	if err != nil {
 		return err
@@ -139,14 +138,14 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 	if err != nil {
 		return err
 	}
-	if len(text) == 0 {
+	if len(text) == 0 || len(req.Refs) > 0 { // an encrypted answer is checked by its sender and by the executor that asked
 		return nil
 	}
 	if err := s.answers.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer s.answers.Release(1)
-	problems, err := answerschema.Check(text, payload)
+	problems, err := answerschema.Check(text, req.Payload)
 	switch {
 	case err != nil:
 		return unusable(o.InterruptID, err.Error())

@@ -17,20 +17,27 @@ func (s *Service) signal(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
+	if err := onlyEncrypted(req.Refs, "/payload"); err != nil {
+		return err
+	}
 	who, err := t.sender(req.By)
 	if err != nil {
 		return err
 	}
-	data := &schema.SignalSentData{SignalID: req.SignalID, Name: req.Name, Payload: req.Payload, By: who.by, Claimed: who.claimed}
+	data := &schema.SignalSentData{SignalID: req.SignalID, Name: req.Name, Payload: req.Payload, Refs: req.Refs, By: who.by, Claimed: who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
 		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
 			return badField(wrong.Path, err)
 		}
 		return badField("/", err)
 	}
-	if n := len(req.Payload); n > schema.MaxSignalPayload {
+	most := schema.MaxSignalPayload
+	if len(req.Refs) > 0 {
+		most = schema.MaxEncryptedSignal
+	}
+	if n := len(req.Payload); n > most {
 		return schema.Fail(schema.CodeTooLarge, "Put it where the run's executor finds it, such as an artifact of the sender's run, and send its name.",
-			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, schema.MaxSignalPayload)
+			"the payload of signal %.80q has %d bytes, at most %d are taken", req.SignalID, n, most)
 	}
 	same := func(first *schema.Event) error { return sameSignal(t.run, first, &req) }
 	once := onceID{id: signalOnce(req.SignalID), fact: true, same: same} // a rewind opens the signal again

@@ -102,8 +102,11 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if req.ToolCallID == "" {
 		return badField("/tool_call_id", errors.New("is required"))
 	}
+	if err := onlyEncrypted(req.Refs, "/result"); err != nil {
+		return err
+	}
 	req.Occurrence = cmp.Or(req.Occurrence, 1)
-	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: who.by, Claimed: who.claimed}
+	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, Refs: req.Refs, IsError: req.IsError, By: who.by, Claimed: who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
 		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
 			return badField(wrong.Path, err)

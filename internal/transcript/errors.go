@@ -30,7 +30,7 @@ var ErrCancelled = errors.New("a person cancelled the run")
 // publisher's Hydrate first.
 var ErrUnresolvedBlob = errors.New("content is in the blob store")
 
-// ErrEncrypted is returned by [Export] for content that an executor encrypted. Waymark has no keys; export the events as they are.
+// ErrEncrypted is returned by [Export] for content that an executor encrypted. Read it with its key, or export the events as they are.
 var ErrEncrypted = errors.New("is encrypted")
 
 // Problem is something in a file that was not imported.

@@ -1,0 +1,379 @@
+package encryption
+
+import (
+	"context"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Codec names how values are encrypted, in the refs of events.
+const Codec = "xchacha20-poly1305"
+
+// KeySize is the size of a key in bytes.
+const KeySize = 32
+
+var (
+	// ErrNoKey comes for a value whose key is not there. Add the key, by its id.
+	ErrNoKey = errors.New("the key is not there")
+	// ErrUnusableKey comes for a key of another size than [KeySize]. Make one with: openssl rand -base64 32.
+	ErrUnusableKey = errors.New("the key cannot be used")
+	// ErrNotOpened comes for a value that its key does not open: the key is another one of the same id, or the value was changed, or put elsewhere.
+	ErrNotOpened = errors.New("the key does not open the value: it is another key of that id, or the value was changed or put elsewhere")
+	// ErrCodec comes for a value that was encrypted in a way that this version does not know. Read it with what encrypted it.
+	ErrCodec = errors.New("the value was encrypted in a way that this version does not know")
+	// ErrNoPlace comes for content in an event that cannot have refs, or of a type that this version does not know: it would leave readable.
+	// Leave the member out, or publish it within an event of the vocabulary.
+	ErrNoPlace = errors.New("content cannot be encrypted there")
+)
+
+// Keys gives keys by their ids, and remembers them.
+type Keys struct {
+	// Current is the id of the key of new values; empty where nothing is encrypted.
+	Current string
+	// Readable labels keep their values as they are.
+	Readable []string
+	// Key returns a key of [KeySize] bytes, and ErrNoKey for one that is not there.
+	Key func(ctx context.Context, id string) ([]byte, error)
+
+	mu   sync.Mutex
+	made map[string]*key
+}
+
+// key is what is derived from a key.
+type key struct {
+	aead cipher.AEAD
+	mac  []byte
+}
+
+// known returns a key that is remembered.
+func (k *Keys) known(id string) (*key, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if made := k.made[id]; made != nil {
+		return made, nil
+	}
+	return nil, ErrNoKey
+}
+
+// get returns a key.
+func (k *Keys) get(ctx context.Context, id string) (*key, error) {
+	if made, err := k.known(id); err == nil {
+		return made, nil
+	}
+	secret, err := k.Key(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	made, err := newKey(secret)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.made == nil {
+		k.made = make(map[string]*key)
+	}
+	k.made[id] = made
+	return made, nil
+}
+
+// newKey derives what encrypts from a key.
+func newKey(secret []byte) (*key, error) {
+	if len(secret) != KeySize {
+		return nil, fmt.Errorf("%w: it has %d bytes, and %d are needed", ErrUnusableKey, len(secret), KeySize)
+	}
+	derive := func(purpose string) ([]byte, error) {
+		return hkdf.Key(sha256.New, secret, nil, "waymark "+Codec+" "+purpose, KeySize)
+	}
+	cipherKey, err := derive("value")
+	if err != nil {
+		return nil, err
+	}
+	mac, err := derive("nonce")
+	if err != nil {
+		return nil, err
+	}
+	aead, err := chacha20poly1305.NewX(cipherKey)
+	if err != nil {
+		return nil, err
+	}
+	return &key{aead: aead, mac: mac}, nil
+}
+
+// Check reports whether there is a usable key of each id, and names the first that is not.
+func (k *Keys) Check(ctx context.Context, ids ...string) (missing string, err error) {
+	for _, id := range ids {
+		if _, err := k.get(ctx, id); err != nil {
+			return id, err
+		}
+	}
+	return "", nil
+}
+
+// Place is what a value is bound to. turn is that of an executor's event, and 0 of a control event, whose turn the daemon says.
+func Place(run, event string, turn int32, c *schema.Content) string {
+	parts := append([]string{run, event, strconv.Itoa(int(turn)), c.Path}, c.IDs...)
+	b, err := json.Marshal(parts)
+	if err != nil { // texts that are no UTF-8: they are still told apart
+		return strings.Join(parts, "\n")
+	}
+	return string(b)
+}
+
+// placeTurn is the turn of an event's values.
+func placeTurn(e *schema.Event) int32 {
+	if e.Sequence == 0 {
+		return 0
+	}
+	return e.Turn
+}
+
+// Encrypt returns the data of an event with its content encrypted, as a copy. invented says that the name of the tool in tool.called is
+// the model's own.
+func (k *Keys) Encrypt(ctx context.Context, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, error) {
+	name := data.EventName()
+	c, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(name), DataContentType: schema.ContentTypeJSON, Data: body})
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return nil, fmt.Errorf("%w: event %s", ErrNoPlace, name)
+	}
+	secret, err := k.get(ctx, k.Current)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", k.Current, err)
+	}
+	if offer, ok := c.(*schema.HandoffOfferedData); ok {
+		offer.SizeChars = max(offer.SizeChars, offer.Size()) // nobody else can count it
+	}
+	names := map[string]bool{"/name": invented}
+	if answer, ok := c.(*schema.TurnAnsweredData); ok {
+		names = answer.InventedNames()
+	}
+	refs := schema.RefsOf(c)
+	if refs != nil {
+		*refs = slices.Clone(*refs)
+	}
+	for _, content := range schema.Contents(c) {
+		if content.Name && !names[content.Path] || k.readable(content.Path) {
+			continue
+		}
+		value, err := content.JSON()
+		if err != nil {
+			return nil, err
+		}
+		if len(value) == 0 || refs != nil && slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.Path == content.Path }) {
+			continue // there is none, or the caller has encrypted it
+		}
+		if refs == nil {
+			return nil, fmt.Errorf("%w: %s of %s", ErrNoPlace, content.Path, name)
+		}
+		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.encrypt(Place(run, name, turn, &content), value)))
+		if err != nil {
+			return nil, err
+		}
+		if err := content.Set(text); err != nil {
+			return nil, err
+		}
+		*refs = append(*refs, schema.Ref{Path: content.Path, KeyID: k.Current, Codec: Codec})
+	}
+	return c, nil
+}
+
+// Request returns a request to the recovery service as it leaves the process: what it puts into the run's log is encrypted as the event is that
+// the daemon makes of it. Other requests, and all of them without a current key, come back as they are.
+func (k *Keys) Request(ctx context.Context, run string, request any) (any, error) {
+	if k == nil || k.Current == "" {
+		return request, nil
+	}
+	var err error
+	switch r := request.(type) {
+	case *schema.InputRequest:
+		d := &schema.RunInputData{InterruptID: r.InterruptID, Payload: r.Payload, Refs: r.Refs}
+		out := *r
+		d, err = outgoing(ctx, k, run, d)
+		out.Payload, out.Refs = d.Payload, d.Refs
+		return &out, err
+	case *schema.SignalRequest:
+		d := &schema.SignalSentData{SignalID: r.SignalID, Name: r.Name, Payload: r.Payload, Refs: r.Refs}
+		out := *r
+		d, err = outgoing(ctx, k, run, d)
+		out.Payload, out.Refs = d.Payload, d.Refs
+		return &out, err
+	case *schema.SettleRequest:
+		d := &schema.ToolSettledData{ToolCallID: r.ToolCallID, How: r.How, Result: r.Result, Refs: r.Refs}
+		out := *r
+		d, err = outgoing(ctx, k, run, d)
+		out.Result, out.Refs = d.Result, d.Refs
+		return &out, err
+	case *schema.CancelRequest:
+		d := &schema.RunCancelRequestedData{Reason: r.Reason, Refs: r.Refs}
+		out := *r
+		d, err = outgoing(ctx, k, run, d)
+		out.Reason, out.Refs = d.Reason, d.Refs
+		return &out, err
+	case *schema.HandoffRequest:
+		return k.handoffRequest(ctx, run, r)
+	}
+	return request, nil
+}
+
+// handoffRequest encrypts the reason as that of the event which the action makes.
+func (k *Keys) handoffRequest(ctx context.Context, run string, r *schema.HandoffRequest) (*schema.HandoffRequest, error) {
+	out := *r
+	var err error
+	switch r.Action {
+	case schema.HandoffAccept:
+		d := &schema.HandoffAcceptedData{HandoffID: r.HandoffID, Reason: r.Reason, Refs: r.Refs}
+		d, err = outgoing(ctx, k, run, d)
+		out.Reason, out.Refs = d.Reason, d.Refs
+	case schema.HandoffDecline:
+		d := &schema.HandoffDeclinedData{HandoffID: r.HandoffID, Reason: r.Reason, Refs: r.Refs}
+		d, err = outgoing(ctx, k, run, d)
+		out.Reason, out.Refs = d.Reason, d.Refs
+	default:
+		d := &schema.HandoffClosedData{HandoffID: r.HandoffID, Reason: r.Reason, Refs: r.Refs}
+		d, err = outgoing(ctx, k, run, d)
+		out.Reason, out.Refs = d.Reason, d.Refs
+	}
+	return &out, err
+}
+
+// outgoing is the data of a control event with its content encrypted.
+func outgoing[D schema.Data](ctx context.Context, k *Keys, run string, data D) (D, error) {
+	body, err := schema.MarshalData(data)
+	if err != nil {
+		return data, err
+	}
+	sealed, err := k.Encrypt(ctx, run, 0, data, body, false)
+	if err != nil {
+		return data, err
+	}
+	out, ok := sealed.(D)
+	if !ok {
+		return data, fmt.Errorf("%w: %s", ErrNoPlace, data.EventName())
+	}
+	return out, nil
+}
+
+func (k *Keys) readable(path string) bool {
+	label, ok := strings.CutPrefix(path, "/labels/")
+	return ok && slices.Contains(k.Readable, strings.NewReplacer("~1", "/", "~0", "~").Replace(label))
+}
+
+// Open decrypts the content of an event's data in place as far as its keys are there, and takes the refs of what it decrypted away. The others
+// get their place, so that [Keys.Value] can open them later: what is in the blob store, too. The error is of the first value that cannot be
+// opened for another reason than ErrNoKey.
+func (k *Keys) Open(ctx context.Context, e *schema.Event, data schema.Data) error {
+	return openAll(func(id string) (*key, error) { return k.get(ctx, id) }, e, data)
+}
+
+// OpenKnown is Open with the keys that are remembered: it asks nobody.
+func (k *Keys) OpenKnown(e *schema.Event, data schema.Data) error { return openAll(k.known, e, data) }
+
+// keyOf returns a key by its id.
+type keyOf func(id string) (*key, error)
+
+func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
+	refs := schema.RefsOf(data)
+	if refs == nil || !slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
+		return nil
+	}
+	places := make(map[string]*schema.Content)
+	contents := schema.Contents(data)
+	for i := range contents {
+		places[contents[i].Path] = &contents[i]
+	}
+	var first error
+	left := make([]schema.Ref, 0, len(*refs))
+	for _, ref := range *refs {
+		content := places[ref.Path]
+		if ref.KeyID == "" || content == nil {
+			left = append(left, ref)
+			continue
+		}
+		ref.Place = Place(e.Subject, e.Name(), placeTurn(e), content)
+		if ref.DataRef == "" {
+			err := keys.open(&ref, content)
+			if err == nil {
+				continue
+			}
+			if first == nil && !errors.Is(err, ErrNoKey) {
+				first = fmt.Errorf("%s of event %s: key %s: %w", ref.Path, e.ID, ref.KeyID, err)
+			}
+		}
+		left = append(left, ref)
+	}
+	if *refs = left; len(left) == 0 {
+		*refs = nil
+	}
+	return first
+}
+
+func (keys keyOf) open(ref *schema.Ref, content *schema.Content) error {
+	text, err := content.JSON()
+	if err != nil {
+		return err
+	}
+	value, err := keys.value(ref, text)
+	if err != nil {
+		return err
+	}
+	return content.Set(value)
+}
+
+// Value decrypts a value by a ref that has its place.
+func (k *Keys) Value(ctx context.Context, ref *schema.Ref, text jsontext.Value) (jsontext.Value, error) {
+	return keyOf(func(id string) (*key, error) { return k.get(ctx, id) }).value(ref, text)
+}
+
+func (keys keyOf) value(ref *schema.Ref, text jsontext.Value) (jsontext.Value, error) {
+	if ref.Codec != Codec {
+		return nil, fmt.Errorf("%w: codec %.40q", ErrCodec, ref.Codec)
+	}
+	secret, err := keys(ref.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	var coded string
+	if err := json.Unmarshal(text, &coded); err != nil {
+		return nil, fmt.Errorf("%w: it is no JSON string", ErrNotOpened)
+	}
+	sealed, err := base64.StdEncoding.DecodeString(coded)
+	if err != nil || len(sealed) < secret.aead.NonceSize() {
+		return nil, fmt.Errorf("%w: it is no base64 of cipher text", ErrNotOpened)
+	}
+	value, err := secret.aead.Open(nil, sealed[:secret.aead.NonceSize()], sealed[secret.aead.NonceSize():], []byte(ref.Place))
+	if err != nil || !jsontext.Value(value).IsValid() {
+		return nil, ErrNotOpened
+	}
+	return value, nil
+}
+
+// encrypt returns nonce and cipher text.
+func (k *key) encrypt(place string, value []byte) []byte {
+	mac := hmac.New(sha256.New, k.mac)
+	var size [8]byte
+	binary.BigEndian.PutUint64(size[:], uint64(len(place)))
+	for _, part := range [][]byte{size[:], []byte(place), value} {
+		_, _ = mac.Write(part) // a hash takes everything
+	}
+	nonce := mac.Sum(nil)[:k.aead.NonceSize()]
+	return k.aead.Seal(slices.Clip(nonce), nonce, value, []byte(place))
+}

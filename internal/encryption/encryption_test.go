@@ -1,0 +1,103 @@
+package encryption_test
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/encryption"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func keys(ids ...string) *encryption.Keys {
+	return &encryption.Keys{Current: ids[0], Key: func(_ context.Context, id string) ([]byte, error) {
+		if slices.Contains(ids, id) {
+			return bytes.Repeat([]byte(id), encryption.KeySize)[:encryption.KeySize], nil
+		}
+		return nil, encryption.ErrNoKey
+	}}
+}
+
+// set is state.set of a value, encrypted for a run.
+func set(t *testing.T, k *encryption.Keys, run, key, value string) *schema.StateSetData {
+	t.Helper()
+	d := &schema.StateSetData{Key: key, Value: jsontext.Value(value)}
+	body, err := schema.MarshalData(d)
+	require.NoError(t, err)
+	sealed, err := k.Encrypt(t.Context(), run, 0, d, body, false)
+	require.NoError(t, err)
+	require.Equal(t, value, string(d.Value), "what the caller gave stays")
+	out, ok := sealed.(*schema.StateSetData)
+	require.True(t, ok)
+	return out
+}
+
+func TestEncrypt_SameValue_IsTheSameTextAtItsPlaceAlone(t *testing.T) {
+	t.Parallel()
+	one := set(t, keys("k1"), "r1", "plan", `"secret"`)
+	require.Equal(t, one, set(t, keys("k1"), "r1", "plan", `"secret"`), "published again it is the same event")
+	for _, other := range []*schema.StateSetData{
+		set(t, keys("k1"), "r2", "plan", `"secret"`), set(t, keys("k1"), "r1", "other", `"secret"`), set(t, keys("k1"), "r1", "plan", `"others"`), set(t, keys("k2"), "r1", "plan", `"secret"`),
+	} {
+		require.NotEqual(t, one.Value, other.Value)
+	}
+}
+
+func TestOpen_KeyIsNotThere_ValueIsOpenedLater(t *testing.T) {
+	t.Parallel()
+	e := &schema.Event{ID: "e", Type: schema.TypeOf(schema.StateSet), Subject: "r1", Epoch: 1, Sequence: 1}
+	d := set(t, keys("k1"), "r1", "plan", `{"a":1}`)
+	require.NoError(t, keys("k2").Open(t.Context(), e, d))
+	require.Len(t, d.Refs, 1)
+	ref := d.Refs[0]
+	require.NotEmpty(t, ref.Place)
+	value, err := keys("k1").Value(t.Context(), &ref, d.Value)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":1}`, string(value))
+	_, err = keys("k2").Value(t.Context(), &ref, d.Value)
+	require.ErrorIs(t, err, encryption.ErrNoKey)
+
+	known := keys("k1")
+	require.NoError(t, known.OpenKnown(e, d), "it asks nobody")
+	require.Len(t, d.Refs, 1)
+	_, err = known.Check(t.Context(), "k1")
+	require.NoError(t, err)
+	require.NoError(t, known.OpenKnown(e, d))
+	require.Empty(t, d.Refs)
+	require.JSONEq(t, `{"a":1}`, string(d.Value))
+}
+
+func TestKeys_WrongSize_IsNamed(t *testing.T) {
+	t.Parallel()
+	k := &encryption.Keys{Current: "k1", Key: func(context.Context, string) ([]byte, error) { return make([]byte, 16), nil }}
+	id, err := k.Check(t.Context(), "k1")
+	require.Equal(t, "k1", id)
+	require.ErrorIs(t, err, encryption.ErrUnusableKey)
+	require.ErrorContains(t, err, "it has 16 bytes, and 32 are needed")
+}
+
+// FuzzOpen opens the data of events, which anybody wrote.
+func FuzzOpen(f *testing.F) {
+	f.Add(schema.StateSet, []byte(`{"key":"plan","value":"c2VjcmV0","refs":[{"path":"/value","key_id":"k1","codec":"xchacha20-poly1305"}]}`))
+	f.Add(schema.RunStarted, []byte(`{"agent":"a","executor":"e","labels":{"a/b":"x"},"more":{"a":1},"refs":[{"path":"/labels/a~1b","key_id":"k1","codec":"xchacha20-poly1305"},{"path":"/more","key_id":"k1","codec":"xchacha20-poly1305"}]}`))
+	f.Add(schema.TurnAnswered, []byte(`{"turn":1,"message":{"role":"assistant","parts":[{"type":"text","content":"x"}]},"refs":[{"path":"/message/parts/0/content","key_id":"k1","codec":"xchacha20-poly1305"}]}`))
+	k := keys("k1")
+	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		e := &schema.Event{ID: "e", Type: schema.TypeOf(name), Subject: "r1", Epoch: 1, Sequence: 1, Data: data}
+		parsed, err := schema.ParseData(e)
+		if err != nil || parsed == nil {
+			return
+		}
+		_ = k.Open(t.Context(), e, parsed) // whatever it says, it does not panic
+		if body, err := schema.MarshalData(parsed); err == nil {
+			sealed, err := k.Encrypt(t.Context(), "r1", 1, parsed, body, true)
+			if err == nil {
+				require.NotNil(t, sealed)
+			}
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package encryption
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+// ErrKeyFile comes for a file that has no keys, or a line that is none. Write an id and a key on a line, such as: k1 $(openssl rand -base64 32).
+var ErrKeyFile = errors.New("key file cannot be used")
+
+const lineHint = "write an id and a key on a line, such as: k1 $(openssl rand -base64 32)"
+
+// File are the keys of a file.
+type File struct {
+	// Current is the id of the first key.
+	Current string
+	keys    map[string][]byte
+}
+
+// ReadFile reads keys from a file: one a line, its id and its 32 bytes in base64, with white space between them. Empty lines, and those that
+// begin with #, are left out. No error shows a line.
+func ReadFile(path string) (*File, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrKeyFile, err)
+	}
+	f := &File{keys: make(map[string][]byte)}
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	for n := 1; lines.Scan(); n++ {
+		words := strings.Fields(lines.Text())
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		wrong := func(problem string) error {
+			return fmt.Errorf("%w: %s: line %d %s: %s", ErrKeyFile, path, n, problem, lineHint)
+		}
+		if len(words) != 2 {
+			return nil, wrong(fmt.Sprintf("has %d words", len(words)))
+		}
+		key, err := base64.StdEncoding.DecodeString(words[1])
+		if err != nil || len(key) != KeySize {
+			return nil, wrong("has no key of 32 bytes in base64")
+		}
+		if f.keys[words[0]] != nil {
+			return nil, wrong("has an id that stands there already")
+		}
+		if f.Current == "" {
+			f.Current = words[0]
+		}
+		f.keys[words[0]] = key
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrKeyFile, path, err)
+	}
+	if f.Current == "" {
+		return nil, fmt.Errorf("%w: %s has no key: %s", ErrKeyFile, path, lineHint)
+	}
+	return f, nil
+}
+
+// Key returns a key by its id, or ErrNoKey.
+func (f *File) Key(_ context.Context, id string) ([]byte, error) {
+	if key := f.keys[id]; key != nil {
+		return key, nil
+	}
+	return nil, ErrNoKey
+}
+
+func (f *File) derived(id string) (*key, error) {
+	secret := f.keys[id]
+	if secret == nil {
+		return nil, ErrNoKey
+	}
+	return newKey(secret)
+}
+
+// Wrap encrypts a key by the one of an id, for a purpose; see [File.Unwrap].
+func (f *File) Wrap(id, purpose string, inner []byte) ([]byte, error) {
+	k, err := f.derived(id)
+	if err != nil {
+		return nil, err
+	}
+	return k.encrypt(purpose, inner), nil
+}
+
+// Unwrap returns what [File.Wrap] encrypted for the purpose: ErrNoKey without the key, ErrNotOpened with another one of the id.
+func (f *File) Unwrap(id, purpose string, wrapped []byte) ([]byte, error) {
+	k, err := f.derived(id)
+	if err != nil {
+		return nil, err
+	}
+	if len(wrapped) < chacha20poly1305.NonceSizeX {
+		return nil, ErrNotOpened
+	}
+	inner, err := k.aead.Open(nil, wrapped[:k.aead.NonceSize()], wrapped[k.aead.NonceSize():], []byte(purpose))
+	if err != nil {
+		return nil, ErrNotOpened
+	}
+	return inner, nil
+}

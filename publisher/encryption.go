@@ -1,0 +1,208 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/answerschema"
+	"github.com/waymarkio/waymark/internal/encryption"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Encryption encrypts the content of events before anything of it leaves this process, and decrypts it where the SDK reads it: messages,
+// arguments, results, state, signals, answers, hand-offs, errors, labels. The daemon, the log, checkpoints and backups have cipher text. Ids,
+// names, policies, counts and times stay readable, because the fold and people need them; docs/security.md lists both.
+//
+// Each value names its key, so keys are rotated by another Current: what was written before is read with the key that it names. Keep each key
+// for as long as a run has it; schema.Head.KeyIDs says which those are. What a lost key encrypted cannot be read again.
+type Encryption struct {
+	// Current is the id of the key that new values are encrypted with. A [Reader] needs none.
+	Current string
+	// Key returns a key of 32 bytes by its id, and [ErrNoKey] for one that is not there. It is asked once for each key. Required.
+	Key func(ctx context.Context, id string) ([]byte, error)
+	// ReadableLabels name labels whose values are not encrypted, such as those that runs are listed by.
+	ReadableLabels []string
+}
+
+// Errors of keys.
+var (
+	// ErrNoKey is what [Encryption].Key returns for a key that is not there.
+	ErrNoKey = encryption.ErrNoKey
+	// ErrNotDecrypted is returned for a value that its key does not open: the key is another one of the same id, or the value was changed, or was
+	// put into another place. Give the right key; if it is the right one, trust nothing of the run.
+	ErrNotDecrypted = encryption.ErrNotOpened
+	// ErrNotEncryptable is returned for content that would leave the process readable: a member beyond the vocabulary in an event without refs, or
+	// an event of an unknown type. Nothing was published; put it where content is encrypted.
+	ErrNotEncryptable = encryption.ErrNoPlace
+)
+
+func (e *Encryption) validate(writes bool) error {
+	switch {
+	case e == nil:
+		return nil
+	case e.Key == nil:
+		return configError("Encryption.Key", "nil", "give the function that returns a key by its id")
+	case writes && e.Current == "", len(e.Current) > schema.MaxIdentifier:
+		return configError("Encryption.Current", fmt.Sprintf("%.80q", e.Current), fmt.Sprintf("name the key of new values, in 1 to %d bytes", schema.MaxIdentifier))
+	}
+	return nil
+}
+
+// keys are what encrypts; nil for nothing.
+func (e *Encryption) keys() *encryption.Keys {
+	if e == nil {
+		return nil
+	}
+	return &encryption.Keys{Current: e.Current, Readable: e.ReadableLabels, Key: e.Key}
+}
+
+// KeyFile reads keys from a file: one a line, its id and its 32 bytes in base64, with a space between them. The first is the current one. Empty
+// lines, and those that begin with #, are left out. To make a key: openssl rand -base64 32.
+func KeyFile(path string) (*Encryption, error) {
+	f, err := encryption.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return &Encryption{Current: f.Current, Key: f.Key}, nil
+}
+
+// keyError says which key of what is not there or does not fit, and what to do.
+func keyError(what, id string, cause error) error {
+	switch {
+	case cause == nil, errors.Is(cause, ErrNoKey):
+		return fmt.Errorf("%s: %w with key %s, which is not there: give the key under that id to Encryption.Key, or with --key-file", what, ErrEncrypted, id)
+	case errors.Is(cause, ErrNotDecrypted):
+		return fmt.Errorf("%s: key %s: %w; give the key that the run was written with; if it is that key, do not trust the run", what, id, cause)
+	}
+	return fmt.Errorf("%s: key %s: %w", what, id, cause)
+}
+
+// encrypt returns the data of an event with its content encrypted; without keys, data itself. Body is its JSON.
+func (f *Fleet) encrypt(ctx context.Context, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, []byte, error) {
+	if f.secrets == nil {
+		return data, body, nil
+	}
+	sealed, err := f.secrets.Encrypt(ctx, run, turn, data, body, invented)
+	if err == nil {
+		body, err = schema.MarshalData(sealed)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("encryption of %s: %w", data.EventName(), err)
+	}
+	return sealed, body, nil
+}
+
+// openKnown decrypts the content of an event with the keys that are known; nil without keys.
+func (r *Reader) openKnown() func(*schema.Event, schema.Data) {
+	if r == nil || r.secrets == nil {
+		return nil
+	}
+	return func(e *schema.Event, data schema.Data) {
+		_ = r.secrets.OpenKnown(e, data) // what is left is opened, and its error returned, where it is read
+	}
+}
+
+// decrypt decrypts a value that was read with its ref.
+func (r *Reader) decrypt(ctx context.Context, ref *schema.Ref, text jsontext.Value) (jsontext.Value, error) {
+	if r.secrets == nil || ref.Place == "" {
+		return nil, ErrNoKey
+	}
+	return r.secrets.Value(ctx, ref, text)
+}
+
+// Decrypt decrypts the content of the data of an event, in place, as far as the keys are there. What stays encrypted has its refs. The error is
+// [ErrNotDecrypted], of the first value that its key does not open.
+func (r *Reader) Decrypt(ctx context.Context, e *schema.Event, data schema.Data) error {
+	if r.secrets == nil {
+		return nil
+	}
+	return r.secrets.Open(ctx, e, data)
+}
+
+// CheckAnswer returns [*InvalidAnswerError] for an answer that a run did not ask for, where the daemon cannot tell: what the run asks, and the
+// answer, are encrypted. Without keys, and for a question that it does not find, it leaves that to the daemon.
+func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
+	if r.secrets == nil || r.secrets.Current == "" || in.Status != "" && in.Status != schema.InputResolved {
+		return nil
+	}
+	s, err := r.Get(ctx, run)
+	if err != nil && !errors.Is(err, ErrIncomplete) {
+		return err
+	}
+	for i := range slices.Backward(s.Waits) {
+		w := &s.Waits[i]
+		if w.InterruptID != in.InterruptID || w.Input != nil {
+			continue
+		}
+		asked, err := r.field(ctx, w.Refs, "/response_schema", w.ResponseSchema)
+		if err != nil || len(asked) == 0 {
+			return err
+		}
+		problems, err := answerschema.Check(asked, []byte(in.Payload))
+		if err != nil {
+			problems = []answerschema.Problem{{Problem: "the response_schema lets no answer through: " + err.Error()}}
+		}
+		if len(problems) == 0 {
+			return nil
+		}
+		e := &InvalidAnswerError{Said: schema.Fail(schema.CodeInvalidAnswer, "Mend the answer at the places named; response_schema of run.waiting says what is asked.",
+			"the answer to %.80q is not what was asked for: at %q: %s", in.InterruptID, problems[0].Path, problems[0].Problem)}
+		if details, err := json.Marshal(problems); err == nil {
+			e.Said.Details = details
+		}
+		for _, p := range problems {
+			e.Places = append(e.Places, InvalidPlace{Path: p.Path, Problem: p.Problem})
+		}
+		return e
+	}
+	return nil
+}
+
+// hasKeys returns an error if a key of a run is not there.
+func (r *Reader) hasKeys(ctx context.Context, head *schema.Head) error {
+	if len(head.KeyIDs) == 0 {
+		return nil
+	}
+	if r.secrets == nil {
+		return keyError("run "+head.Run, strings.Join(head.KeyIDs, ", "), nil)
+	}
+	if id, err := r.secrets.Check(ctx, head.KeyIDs...); err != nil {
+		return keyError("run "+head.Run, id, err)
+	}
+	return nil
+}
+
+// mayRead returns an error if the content of a run cannot be read with the keys that are there, before the run is taken over. It tries the
+// run's first event. What else fails is left to the takeover.
+func (f *Fleet) mayRead(ctx context.Context, run string) error {
+	head, err := f.Head(ctx, run)
+	if err != nil || len(head.KeyIDs) == 0 {
+		return nil //nolint:nilerr // the takeover says it, too
+	}
+	if err := f.hasKeys(ctx, &head); err != nil {
+		return err
+	}
+	var unread error
+	first := schema.Point{Kind: schema.PointRecord, Number: 1}
+	_ = f.EventsAt(ctx, run, first, func(rec schema.Record) error { // the takeover says what else is wrong
+		e, err := schema.Decode(rec.Header, rec.Body)
+		if err != nil {
+			return err
+		}
+		data, err := schema.ParseData(e)
+		if err == nil && data != nil {
+			unread = f.secrets.Open(ctx, e, data)
+		}
+		return err
+	})
+	if unread != nil {
+		return fmt.Errorf("run %s: %w", run, unread)
+	}
+	return nil
+}

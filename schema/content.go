@@ -1,0 +1,324 @@
+package schema
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// UnknownToolType is the error type of a call for which its executor has no tool: the model made the name up.
+const UnknownToolType = "unknown_tool"
+
+// Content is a value of an event's data that an executor may encrypt. What else an event has stays readable, because the fold, the daemon
+// or people need it.
+type Content struct {
+	// Path is the JSON Pointer (RFC 6901) of the value in the data, as in [Ref].
+	Path string
+	// IDs are the ids that stand beside the value and above it, from the top: those of its call, its question, its key.
+	IDs []string
+	// Name: the value is the name of a tool. It is content where the model made it up.
+	Name bool
+
+	get func() (jsontext.Value, error)
+	set func(jsontext.Value) error
+}
+
+// JSON returns the value, and nil where there is none.
+func (c *Content) JSON() (jsontext.Value, error) { return c.get() }
+
+// Set puts a JSON value in place of the value. A text takes a JSON string alone.
+func (c *Content) Set(value jsontext.Value) error { return c.set(value) }
+
+// Contents returns the values of an event's data that are content, in the order of its fields. Set changes data.
+func Contents(data Data) []Content {
+	w := contentWalk{}
+	w.fields("", nil, reflect.ValueOf(data).Elem())
+	return w.found
+}
+
+// RefsOf returns the refs of an event's data, nil for data that can have none.
+func RefsOf(data Data) *[]Ref {
+	switch d := data.(type) {
+	case *RunStartedData:
+		return &d.Refs
+	case *RunWaitingData:
+		return &d.Refs
+	case *RunInputData:
+		return &d.Refs
+	case *RunCancelRequestedData:
+		return &d.Refs
+	case *RunEndedData:
+		return &d.Refs
+	case *TurnStartedData:
+		return &d.Refs
+	case *TurnAnsweredData:
+		return &d.Refs
+	case *TurnEndedData:
+		return &d.Refs
+	case *MessageAddedData:
+		return &d.Refs
+	case *ToolCalledData:
+		return &d.Refs
+	case *ToolReturnedData:
+		return &d.Refs
+	case *ToolFailedData:
+		return &d.Refs
+	case *ToolDecidedData:
+		return &d.Refs
+	case *ToolSettledData:
+		return &d.Refs
+	case *PhaseCompletedData:
+		return &d.Refs
+	case *ContextCompactedData:
+		return &d.Refs
+	case *StateSetData:
+		return &d.Refs
+	case *SignalSentData:
+		return &d.Refs
+	case *HandoffOfferedData:
+		return &d.Refs
+	case *HandoffAcceptedData:
+		return &d.Refs
+	case *HandoffDeclinedData:
+		return &d.Refs
+	case *HandoffClosedData:
+		return &d.Refs
+	case *ArtifactAddedData:
+		return &d.Refs
+	case *ErrorRaisedData:
+		return &d.Refs
+	}
+	return nil
+}
+
+// InventedNames are the paths of the names that a model made up in an answer: of calls for which there is no tool, and of the parts of its
+// message that name them.
+func (d *TurnAnsweredData) InventedNames() map[string]bool {
+	var paths map[string]bool
+	for i := range d.Calls {
+		c := &d.Calls[i]
+		if c.Error == nil || c.Error.Type != UnknownToolType {
+			continue
+		}
+		if paths == nil {
+			paths = make(map[string]bool)
+		}
+		paths[fmt.Sprintf("/calls/%d/name", i)] = true
+		for j := range d.Message.Parts {
+			if p := &d.Message.Parts[j]; p.Type == PartToolCall && p.Name == c.Name {
+				paths[fmt.Sprintf("/message/parts/%d/name", j)] = true
+			}
+		}
+	}
+	return paths
+}
+
+// Open has a state, which has no event yet, keep content as open leaves it: it is called with the data of each event whose content the state
+// keeps, and may change it. It decrypts what it can, takes those refs away, and sets [Ref.Place] of the others. The head stays what it is
+// for a reader without keys.
+func (s *State) Open(open func(e *Event, data Data)) { s.open = open }
+
+func (s *State) opened(v Verdict) {
+	if s.open != nil && v.Data != nil {
+		s.open(v.Event, v.Data)
+	}
+}
+
+// contentWalk looks for content by the tag content of the fields: text, and name for the name of a tool.
+type contentWalk struct{ found []Content }
+
+var (
+	valueType = reflect.TypeFor[jsontext.Value]()
+	baseType  = reflect.TypeFor[Base]()
+	refType   = reflect.TypeFor[Ref]()
+)
+
+// ids are the members that say what a value belongs to.
+var ids = map[string]bool{
+	"tool_call_id": true, "interrupt_id": true, "signal_id": true, "handoff_id": true, "artifact_id": true, "phase": true, "key": true, "id": true,
+}
+
+func (w *contentWalk) fields(path string, above []string, v reflect.Value) {
+	t := v.Type()
+	of := slices.Clip(above)
+	for i := range t.NumField() {
+		if name := memberName(t.Field(i)); ids[name] && v.Field(i).Kind() == reflect.String {
+			of = append(of, name+"="+v.Field(i).String())
+		}
+	}
+	for i := range t.NumField() {
+		f, field := t.Field(i), v.Field(i)
+		switch tag, isContent := f.Tag.Lookup("content"); {
+		case isContent:
+			w.values(path+"/"+memberName(f), of, field, tag == "name")
+		case f.Type == valueType && strings.HasSuffix(f.Tag.Get("json"), ",embed"):
+			w.members(path, of, field)
+		default:
+			w.below(path+"/"+memberName(f), of, field)
+		}
+	}
+}
+
+// below walks into what a field holds.
+func (w *contentWalk) below(path string, of []string, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() && v.Type().Elem() != baseType {
+			w.below(path, of, v.Elem())
+		}
+	case reflect.Struct:
+		w.fields(path, of, v)
+	case reflect.Slice:
+		if v.Type().Elem().Kind() != reflect.Struct || v.Type().Elem() == refType {
+			return
+		}
+		for i := range v.Len() {
+			w.fields(path+"/"+strconv.Itoa(i), of, v.Index(i))
+		}
+	default:
+	}
+}
+
+// values adds a field of content: a text, a text that may be absent, a JSON value, a list of texts or a map of them.
+func (w *contentWalk) values(path string, of []string, v reflect.Value, name bool) {
+	switch field := v.Addr().Interface().(type) {
+	case *string:
+		w.add(Content{Path: path, IDs: of, Name: name, get: func() (jsontext.Value, error) { return textJSON(*field) }, set: func(to jsontext.Value) error {
+			return json.Unmarshal(to, field)
+		}})
+	case **string:
+		w.add(Content{
+			Path: path, IDs: of,
+			get: func() (jsontext.Value, error) {
+				if *field == nil {
+					return nil, nil
+				}
+				return json.Marshal(**field)
+			},
+			set: func(to jsontext.Value) error {
+				text := ""
+				if err := json.Unmarshal(to, &text); err != nil {
+					return err
+				}
+				*field = &text
+				return nil
+			},
+		})
+	case *jsontext.Value:
+		w.add(Content{Path: path, IDs: of, get: func() (jsontext.Value, error) { return *field, nil }, set: func(to jsontext.Value) error {
+			*field = to
+			return nil
+		}})
+	case *[]string:
+		for i := range *field {
+			w.values(path+"/"+strconv.Itoa(i), of, reflect.ValueOf(*field).Index(i), false)
+		}
+	case *map[string]string:
+		for _, key := range slices.Sorted(maps.Keys(*field)) {
+			w.add(Content{
+				Path: path + "/" + pointerToken(key), IDs: of,
+				get: func() (jsontext.Value, error) { return textJSON((*field)[key]) },
+				set: func(to jsontext.Value) error {
+					text := ""
+					if err := json.Unmarshal(to, &text); err != nil {
+						return err
+					}
+					(*field)[key] = text
+					return nil
+				},
+			})
+		}
+	default:
+		panic(fmt.Sprintf("schema: field %s of type %s cannot be content", path, v.Type()))
+	}
+}
+
+// members adds the members that this version does not know.
+func (w *contentWalk) members(path string, of []string, v reflect.Value) {
+	extra, _ := reflect.TypeAssert[*jsontext.Value](v.Addr()) // the walk has compared its type
+	if len(*extra) == 0 {
+		return
+	}
+	read := func() (map[string]jsontext.Value, error) {
+		var members map[string]jsontext.Value
+		err := json.Unmarshal(*extra, &members)
+		return members, err
+	}
+	members, err := read()
+	if err != nil {
+		w.add(Content{Path: path, IDs: of, get: func() (jsontext.Value, error) { return nil, err }, set: func(jsontext.Value) error { return err }})
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		w.add(Content{
+			Path: path + "/" + pointerToken(name), IDs: of,
+			get: func() (jsontext.Value, error) {
+				members, err := read()
+				return members[name], err
+			},
+			set: func(to jsontext.Value) error {
+				members, err := read()
+				if err != nil {
+					return err
+				}
+				members[name] = to
+				*extra, err = json.Marshal(members, json.Deterministic(true))
+				return err
+			},
+		})
+	}
+}
+
+func (w *contentWalk) add(c Content) { w.found = append(w.found, c) }
+
+func textJSON(text string) (jsontext.Value, error) {
+	if text == "" {
+		return nil, nil
+	}
+	return json.Marshal(text)
+}
+
+// memberName is the name of a field's JSON member.
+func memberName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// pointerToken is a member's name in a JSON Pointer.
+func pointerToken(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}
+
+// isEncrypted reports whether refs say that the value at a path is encrypted.
+func isEncrypted(refs []Ref, path string) bool {
+	return slices.ContainsFunc(refs, func(r Ref) bool { return r.Path == path && r.KeyID != "" })
+}
+
+// MaxKeyIDs bounds the ids of keys that a head has.
+const MaxKeyIDs = 16
+
+// noteKeys notes the keys that an event's content is encrypted with.
+func (h *Head) noteKeys(refs *[]Ref) {
+	if refs == nil {
+		return
+	}
+	for i := range *refs {
+		h.noteKey((*refs)[i].KeyID)
+	}
+}
+
+func (h *Head) noteKey(id string) {
+	if id == "" || slices.Contains(h.KeyIDs, id) {
+		return
+	}
+	if len(h.KeyIDs) >= MaxKeyIDs {
+		h.KeyIDs = slices.Delete(slices.Clone(h.KeyIDs), 0, len(h.KeyIDs)-MaxKeyIDs+1)
+	}
+	h.KeyIDs = append(slices.Clip(h.KeyIDs), id)
+}
