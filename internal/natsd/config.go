@@ -3,6 +3,8 @@ package natsd
 import (
 	"fmt"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/encryption"
 )
 
 // Defaults of Config.
@@ -51,6 +53,10 @@ type Config struct {
 	// MaxStore bounds JetStream's files, in bytes. 0 means three quarters of the disk that the state directory is on: how much of
 	// it is free when the server starts makes no difference.
 	MaxStore int64
+
+	// StoreKeys encrypt the store: a new one by the current key. One that is encrypted needs the key that it was given last, and gets the
+	// current one. Nil means that the store is not encrypted.
+	StoreKeys *encryption.File
 
 	// Keys are public NKeys of users (U…) that may connect with all rights, beside the user of the state directory: a daemon signs by the
 	// key that it connects with.

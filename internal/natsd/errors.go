@@ -24,6 +24,10 @@ var (
 	// for the disk. Make room and start again: what was acknowledged is kept.
 	ErrDiskFull = errors.New("disk is full")
 
+	// ErrStoreKey comes when the store is encrypted and its key is not given, or another one is, or when it is not encrypted and a key is given.
+	// The message says what to do; nothing was changed.
+	ErrStoreKey = errors.New("the store cannot be opened")
+
 	// ErrStopTimeout comes when the server did not stop within Config.StopTimeout. It may still be
 	// writing: end the process before another one uses the directory.
 	ErrStopTimeout = errors.New("nats server did not stop in time")

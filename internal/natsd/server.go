@@ -33,6 +33,8 @@ type Server struct {
 	nats   *server.Server
 	id     identity
 	end    statedir.Endpoint
+	// storeSecret as secret returns it.
+	storeSecret string
 
 	marked  bool // running.json is ours; only Start looks at it
 	unclean atomic.Bool
@@ -47,7 +49,7 @@ type Server struct {
 // bounds the start only. A start that takes long is recovering a large store; ending it early waits for that
 // recovery within Config.StopTimeout.
 //
-// It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse or ErrStart.
+// It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -81,6 +83,9 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 	}
 	port, err := s.choosePort(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if s.storeSecret, err = s.secret(); err != nil {
 		return nil, err
 	}
 	if err = s.mark(); err != nil {
@@ -208,6 +213,9 @@ func (s *Server) options(port int) *server.Options {
 		NoSigs:                 true,
 		PingInterval:           s.cfg.Ping,
 		MaxPingsOut:            maxPings,
+	}
+	if s.storeSecret != "" {
+		opts.JetStreamKey, opts.JetStreamCipher = s.storeSecret, server.ChaCha
 	}
 	for _, key := range s.cfg.Keys {
 		opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{Nkey: key})
