@@ -306,7 +306,7 @@ func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
 		require.NotContains(t, said, "c2VjcmV0", words)
 		require.Equal(t, times, strings.Count(said, text), "%s:\n%s", words, said)
 	}
-	require.Contains(t, w.told("input", "r1"), "The executor checks the answer, the daemon cannot.")
+	require.Contains(t, w.told("input", "r1"), "The executor checks the answer, the daemon cannot")
 	asked := w.told("input", "r1", "--json")
 	require.Regexp(t, `"response_schema": "k1"`, asked, "a program is told the key")
 	require.Contains(t, w.told("input", "r1", "--text", "go on"), "answered")

@@ -124,6 +124,9 @@ func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (str
 	head := schema.NewHead(from.Name(), t.Run)
 	err = from.Events(ctx, t.Run, func(rec schema.Record) error {
 		if v := head.Apply(keys, &rec); v.Kind == schema.Applied {
+			if v.Data != nil {
+				_ = from.Decrypt(ctx, v.Event, v.Data) // what stays encrypted is shown as that
+			}
 			what = endedBy(t, &v, what)
 		}
 		return nil
@@ -144,7 +147,7 @@ func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
 		}
 		what += " meanwhile by " + output.ByText(d.By, d.Claimed)
 		if len(d.Payload) > 0 {
-			what += ": " + string(d.Payload)
+			what += ": " + encrypted.Field(string(d.Payload), d.Refs, "/payload")
 		}
 		return what
 	case *schema.ToolSettledData:

@@ -68,12 +68,15 @@ type Source interface {
 	Name() string
 	Keys(ctx context.Context) (*schema.Keys, error)
 	Events(ctx context.Context, run string, yield func(schema.Record) error) error
+	// Decrypt decrypts the content of an event as far as there are keys.
+	Decrypt(ctx context.Context, e *schema.Event, data schema.Data) error
 }
 
 // Read collects the story of a run, whose head says what rewinds left behind. Of a run that misses events the story is what is there.
 func Read(ctx context.Context, from Source, head *schema.Head) (*Story, error) {
 	s := New(from.Name(), head.Run)
 	s.State.Expect(head.Superseded)
+	s.State.Open(func(e *schema.Event, data schema.Data) { _ = from.Decrypt(ctx, e, data) }) // what stays encrypted is shown as that
 	return s, from.Events(ctx, head.Run, func(rec schema.Record) error {
 		keys, err := from.Keys(ctx)
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
@@ -29,16 +30,20 @@ type App struct {
 	Prompt prompt.Prompt
 	// Refuse ends the command because the server does not permit what it does.
 	Refuse context.CancelCauseFunc
+	// Secrets are the keys of --key-file once the command has connected; nil for none.
+	Secrets *encryption.Keys
 }
 
 // Flags are the flags that every command has. A variable in the tag environ is read when the flag is not given.
 type Flags struct {
-	StateDir string         `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
-	Conn     natsconn.Flags `embed:"" group:"server"`
-	Fleet    string         `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
-	Timeout  time.Duration  `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
-	JSON     bool           `name:"json" group:"output" help:"Print JSON, for programs."`
-	Quiet    bool           `short:"q" group:"output" help:"Print no progress and no summary."`
+	StateDir     string         `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
+	Conn         natsconn.Flags `embed:"" group:"server"`
+	Fleet        string         `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	StoreKeyFile string         `placeholder:"FILE" group:"server" environ:"WAYMARK_STORE_KEY_FILE" help:"File with the key of the local server's encrypted store, as of --key-file (WAYMARK_STORE_KEY_FILE)."`
+	KeyFile      string         `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"File with the keys of encrypted content, one a line: its id, and 32 bytes in base64. The first encrypts (WAYMARK_KEY_FILE)."`
+	Timeout      time.Duration  `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON         bool           `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet        bool           `short:"q" group:"output" help:"Print no progress and no summary."`
 }
 
 // LocalKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
@@ -84,6 +89,9 @@ func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
 	usual := getenv("WAYMARK_FLEET") == "" || getenv("WAYMARK_FLEET") == schema.DefaultFleet
 	if c.Fleet != "" && (c.Fleet != schema.DefaultFleet || !usual) {
 		flag("--fleet", c.Fleet)
+	}
+	if c.KeyFile != "" && c.KeyFile != getenv("WAYMARK_KEY_FILE") {
+		flag("--key-file", c.KeyFile)
 	}
 	return prompt.Prompt{Flags: b.String()}
 }

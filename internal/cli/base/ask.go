@@ -59,7 +59,7 @@ func (c *Client) notThere(ctx context.Context, err error) error {
 
 // WithExecutor calls use with the SDK on the client's connection, for a command that publishes events as the executor of that name.
 func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
-	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: executor, RequestTimeout: c.Wait}
+	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: executor, RequestTimeout: c.Wait, Encryption: c.keys}
 	if executor == Operator {
 		config.Heartbeat = -1 // a command keeps no run
 	}
@@ -75,7 +75,7 @@ func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*pu
 
 // WithReader calls use with a reader on the client's connection.
 func (c *Client) WithReader(ctx context.Context, use func(*publisher.Reader) error) error {
-	reader, err := publisher.NewReader(ctx, publisher.ReaderConfig{Conn: c.NATS, Fleet: c.Fleet, RequestTimeout: c.Wait})
+	reader, err := publisher.NewReader(ctx, publisher.ReaderConfig{Conn: c.NATS, Fleet: c.Fleet, RequestTimeout: c.Wait, Encryption: c.keys})
 	if err != nil {
 		return c.ConnectFailed(ctx, err)
 	}
@@ -98,4 +98,12 @@ func StateOf(ctx context.Context, fleet *publisher.Reader, run string) (state *s
 		missing, err = err, nil
 	}
 	return state, missing, err
+}
+
+// CheckAnswer holds an answer against what an encrypted run asks for, where the keys are there: the daemon cannot.
+func (c *Client) CheckAnswer(ctx context.Context, h *schema.Head, in publisher.Input) error {
+	if c.secrets == nil || len(h.KeyIDs) == 0 {
+		return nil
+	}
+	return c.WithReader(ctx, func(fleet *publisher.Reader) error { return fleet.CheckAnswer(ctx, h.Run, in) })
 }

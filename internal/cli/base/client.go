@@ -18,6 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/permissions"
@@ -39,6 +40,9 @@ type Client struct {
 	// Wait bounds one answer.
 	Wait   time.Duration
 	closed chan struct{}
+	// keys of encrypted content; nil for none. secrets are the same.
+	keys    *publisher.Encryption
+	secrets *encryption.Keys
 }
 
 // Connect finds the server and connects. Close the client.
@@ -48,6 +52,10 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 	}
 	if a.Timeout <= 0 {
 		return nil, failure.New(failure.Usage, "use a time such as 30s", "--timeout %s is not above 0", a.Timeout)
+	}
+	keys, err := a.readKeys()
+	if err != nil {
+		return nil, err
 	}
 	config := natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}
 	stateDir, stateErr := a.StateDirectory()
@@ -59,7 +67,7 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 		}
 		return nil, err
 	}
-	c := &Client{Target: target, Fleet: a.Fleet, fleetFrom: a.fleetFrom(), Prompt: a.Prompt, Wait: a.Timeout, closed: make(chan struct{})}
+	c := &Client{Target: target, Fleet: a.Fleet, fleetFrom: a.fleetFrom(), Prompt: a.Prompt, Wait: a.Timeout, closed: make(chan struct{}), keys: keys, secrets: a.Secrets}
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
@@ -98,6 +106,10 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 		if err := schema.CheckName("run id", run); err != nil {
 			return err
 		}
+	}
+	request, err := c.secrets.Request(ctx, run, request)
+	if err != nil {
+		return fmt.Errorf("encrypting the request %s: %w", verb, err)
 	}
 	body, err := json.Marshal(request)
 	if err != nil {

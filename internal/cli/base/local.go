@@ -9,8 +9,19 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/natsd"
 )
+
+// LocalServer is the configuration of a server in a state directory, with the keys of its store.
+func (a *App) LocalServer(stateDir string) (natsd.Config, error) {
+	config := natsd.Config{StateDir: stateDir}
+	var err error
+	if a.StoreKeyFile != "" {
+		config.StoreKeys, err = encryption.ReadFile(a.StoreKeyFile)
+	}
+	return config, err
+}
 
 // WithServer runs an embedded server while use is at work.
 func WithServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {

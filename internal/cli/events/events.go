@@ -191,7 +191,7 @@ func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 		}
 		j := judgedByKeys(&m.Record, keys)
 		j.leftBehind = count.leftBehind(&m.Record, keys)
-		return c.Show(a, m.Record, m.Subject, j)
+		return c.Show(ctx, a, m.Record, m.Subject, j)
 	}, nil)
 	if err == nil && count.unknown() && !a.Quiet {
 		err = a.Say(a.Stderr, "no daemon answers: events that a rewind left behind are not marked")
@@ -225,7 +225,7 @@ func (c Cmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
 		case <-ctx.Done():
 			return nil
 		case m := <-arriving:
-			if err := c.Show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, Judged{}); err != nil {
+			if err := c.Show(ctx, a, schema.NewRecord(0, m.Header, m.Data), m.Subject, Judged{}); err != nil {
 				return err
 			}
 		}
@@ -476,7 +476,7 @@ func (j *Judged) doubt(e *schema.Event) string {
 }
 
 // Show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
-func (c Cmd) Show(a *base.App, r schema.Record, subject string, j Judged) error {
+func (c Cmd) Show(ctx context.Context, a *base.App, r schema.Record, subject string, j Judged) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
 		if a.JSON {
@@ -490,6 +490,9 @@ func (c Cmd) Show(a *base.App, r schema.Record, subject string, j Judged) error 
 	}
 	if !c.wanted(e) {
 		return nil
+	}
+	if !c.Raw {
+		e = a.Opened(ctx, e)
 	}
 	switch {
 	case a.JSON && c.Raw:

@@ -63,6 +63,8 @@ var publisherErrors = []sentinel{
 	{publisher.ErrUnresolved, Unavailable, "try again: what was stored is not stored twice"},
 	{publisher.ErrNotPermitted, Refused, ""},
 	{publisher.ErrUnavailable, Unavailable, "try again"},
+	{publisher.ErrEncrypted, Usage, "give the key with --key-file FILE, or in WAYMARK_KEY_FILE"},
+	{publisher.ErrNotDecrypted, Damaged, "give the file with the key that the run was written with; if it is that key, do not trust the run"},
 	{publisher.ErrConfig, Usage, ""},
 }
 
@@ -181,7 +183,7 @@ var transcriptErrors = []sentinel{
 	{transcript.ErrInUse, Conflict, hintNotWritten + "; wait until that executor has ended it or, if it is gone for good, add --take-over"},
 	{transcript.ErrCancelled, Conflict, hintNotWritten + "; to complete it all the same, add --take-over"},
 	{transcript.ErrUnresolvedBlob, Damaged, ""},
-	{transcript.ErrEncrypted, Usage, "waymark has no keys and decrypts nothing; export the events as they are: waymark export RUN --format cloudevents"},
+	{transcript.ErrEncrypted, Usage, "give the key with --key-file FILE; or export the events as they are: waymark export RUN --format cloudevents"},
 }
 
 var archiveErrors = []sentinel{

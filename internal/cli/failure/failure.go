@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/permissions"
@@ -230,6 +231,8 @@ func explainServer(err error) *Error {
 		return &Error{Code: Unavailable, What: what, Hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one", Own: true}
 	case errors.As(err, &full):
 		return &Error{Code: Unavailable, Hint: MakeRoom(full.Dir, full.Total)}
+	case errors.Is(err, natsd.ErrStoreKey), errors.Is(err, encryption.ErrKeyFile):
+		return &Error{Code: Usage}
 	case errors.Is(err, statedir.ErrUnusable):
 		return &Error{Code: General, Hint: hintStateDir}
 	case errors.Is(err, natsd.ErrInvalidConfig):

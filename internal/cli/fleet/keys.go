@@ -14,7 +14,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -134,7 +133,10 @@ func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) 
 	if !errors.Is(err, statedir.ErrNotRunning) || dirErr != nil || !statedir.Used(dir) {
 		return err
 	}
-	config := natsd.Config{StateDir: dir}
+	config, err := a.LocalServer(dir)
+	if err != nil {
+		return err
+	}
 	var key nats.Option
 	if config.Keys, key, err = a.LocalKey(); err != nil {
 		return err

@@ -394,7 +394,7 @@ func (x *answering) held(ctx context.Context, t *task, again bool) (bool, error)
 		request.How = schema.SettledAbandoned
 	}
 	var reply schema.SettleReply
-	if err := x.client.Ask(ctx, schema.VerbSettle, t.Run, request, &reply); err != nil {
+	if err := x.client.Ask(ctx, schema.VerbSettle, t.Run, &request, &reply); err != nil {
 		return false, err
 	}
 	return true, printSettled(x.app, request, &reply)

@@ -78,7 +78,7 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 				return nil
 			}
 			found.Events++
-			holds, err := predicate.Holds(ctx, &head, v.Event)
+			holds, err := predicate.Holds(ctx, &head, a.Opened(ctx, v.Event))
 			if errors.Is(err, history.ErrPredicateCost) || ctx.Err() != nil {
 				return fmt.Errorf("at event %s: %w", v.Event.ID, err)
 			}

@@ -50,7 +50,7 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	defer cl.Close()
 	answer := cancelled{Run: c.Run_}
-	if err := cl.Ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbCancel, c.Run_, &schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
 		return err
 	}
 	reply, err := cl.Get(ctx, c.Run_)

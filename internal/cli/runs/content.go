@@ -188,6 +188,6 @@ func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Reader, run
 		}
 		v := head.Apply(keys, &rec)
 		behind := v.Kind != schema.Skipped && last.LeftBehind(head.Records)
-		return events.Cmd{Run_: run}.Show(a, rec, run, events.JudgedByFold(v, behind))
+		return events.Cmd{Run_: run}.Show(ctx, a, rec, run, events.JudgedByFold(v, behind))
 	}
 }

@@ -149,7 +149,7 @@ func (t handoffTarget) decide(ctx context.Context, a *base.App, request schema.H
 		Run: h.Run, HandoffID: request.HandoffID, Action: request.Action, ChildRun: request.ChildRun,
 		OfferHash: request.OfferHash, Reason: request.Reason,
 	}
-	if err := cl.Ask(ctx, schema.VerbHandoff, h.Run, request, &done.ControlReply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbHandoff, h.Run, &request, &done.ControlReply); err != nil {
 		return nil, nil, explainHandoff(a.Prompt, h, err)
 	}
 	return done, open, nil

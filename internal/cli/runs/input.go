@@ -204,11 +204,19 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 	if slices.Contains(h.Interrupts, *w) {
 		answer.Remaining--
 	}
-	err := cl.Ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
+	if err := cl.CheckAnswer(ctx, h, publisher.Input{InterruptID: w.InterruptID, Status: c.Status, Payload: []byte(payload)}); err != nil {
+		return explainAnswer(a.Prompt, h, w.InterruptID, err)
+	}
+	err := cl.Ask(ctx, schema.VerbInput, h.Run, &schema.InputRequest{
 		InterruptID: answer.InterruptID, EventID: cmp.Or(c.Event, w.Position.ID), Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
 		return explainAnswer(a.Prompt, h, w.InterruptID, err)
+	}
+	if len(payload) > 0 {
+		if err := a.SayReadable(h, "the answer"); err != nil {
+			return err
+		}
 	}
 	switch {
 	case a.JSON:
@@ -332,7 +340,7 @@ func showQuestion(q *inbox.Question, a *base.App) error {
 		}
 	}
 	if q.Encrypted[inbox.FieldSchema] != "" {
-		_, err := io.WriteString(a.Stdout, "The executor checks the answer, the daemon cannot. The answer is stored as it is, not encrypted.\n")
+		_, err := io.WriteString(a.Stdout, "The executor checks the answer, the daemon cannot, and stores it readable. With the key, --key-file FILE, it is checked here and encrypted.\n")
 		return err
 	}
 	return nil

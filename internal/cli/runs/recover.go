@@ -191,7 +191,7 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	defer cl.Close()
 	var reply schema.SettleReply
-	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, request, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply); err != nil {
 		return err
 	}
 	if a.JSON {

@@ -130,6 +130,7 @@ func recorded(ctx context.Context, a *base.App, fleet *publisher.Reader, run str
 		if v.Kind != schema.Applied || state.Head.LeftBehind(head.Records) {
 			return nil
 		}
+		a.OpenVerdict(ctx, &v)
 		switch d := v.Data.(type) {
 		case *schema.TurnAnsweredData:
 			calls = append(calls, v.Calls...)

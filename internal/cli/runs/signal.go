@@ -69,7 +69,7 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	if answer.SignalID == "" {
 		answer.SignalID = rand.Text()
 	}
-	request := schema.SignalRequest{SignalID: answer.SignalID, Name: c.Name, Payload: payload, By: by}
+	request := &schema.SignalRequest{SignalID: answer.SignalID, Name: c.Name, Payload: payload, By: by}
 	if err := cl.Ask(ctx, schema.VerbSignal, c.Run_, request, &answer.ControlReply); err != nil {
 		return explainSignal(a.Prompt, c.Run_, err)
 	}
@@ -78,6 +78,11 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		return fmt.Errorf("the message is stored, with id %s; looking at the run behind it: %w", answer.SignalID, err)
 	}
 	h := &reply.Head
+	if len(payload) > 0 {
+		if err := a.SayReadable(h, "the message"); err != nil {
+			return err
+		}
+	}
 	answer.Status, answer.Executor, answer.Open = h.Status, h.Executor, len(h.Signals)
 	if a.JSON {
 		return output.Document(a.Stdout, answer)

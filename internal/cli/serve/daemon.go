@@ -161,6 +161,10 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 			if c.Port != 0 {
 				return failure.New(failure.Usage, "leave out --port, or add --embedded", "--port is of the embedded server, and %s names another one", target.Origin)
 			}
+			if a.StoreKeyFile != "" {
+				return failure.New(failure.Usage, "set the key in that server's configuration, jetstream { key, cipher }, or add --embedded",
+					"--store-key-file is of the embedded server, and %s names another one", target.Origin)
+			}
 			d.target = target
 			log.Info().Str("url", target.Address()).Str("origin", string(target.Origin)).Msg("joining a nats server")
 			return nil
@@ -169,8 +173,11 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 	if stateErr != nil {
 		return stateErr
 	}
-	config := natsd.Config{StateDir: stateDir, Port: c.Port}
-	var err error
+	config, err := a.LocalServer(stateDir)
+	if err != nil {
+		return err
+	}
+	config.Port = c.Port
 	if config.Keys, d.key, err = a.LocalKey(); err != nil {
 		return err
 	}

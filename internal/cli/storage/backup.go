@@ -266,8 +266,12 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 		cl.Close()
 	case errors.As(err, &down), errors.Is(err, natsconn.ErrNoServer):
 		var dir string
+		var config natsd.Config
 		if dir, err = a.StateDirectory(); err == nil {
-			err = base.WithServer(ctx, natsd.Config{StateDir: dir}, use)
+			config, err = a.LocalServer(dir)
+		}
+		if err == nil {
+			err = base.WithServer(ctx, config, use)
 		}
 	}
 	if err != nil {
