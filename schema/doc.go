@@ -26,6 +26,9 @@
 //	                        │  └── interrupted, orphaned ◀── running, waiting
 //	                        └──ended──▶ completed | failed | cancelled ──resumed(reopen)──▶ running
 //
+// Encode and decode these types with [github.com/go-json-experiment/json], which keeps the members that a type does not know in its
+// field Extra. encoding/json loses them, and writes "Extra" as a member.
+//
 // Nothing here panics on any input: what cannot be understood comes back as an error or a [Verdict] with
 // a [Reason], and the caller stores it as a dead letter.
 package schema

@@ -223,7 +223,11 @@ func (rd *Reader) checkpoint(ctx context.Context, src *Source, run string, from 
 			damage.Instead = fmt.Sprintf("checkpoint %d and the log behind it", earlier.Revision)
 			c = earlier.Checkpoint
 		}
-		rd.log.Error().Err(err).Str(logkey.Run, run).Str("instead", damage.Instead).Msg("checkpoint is corrupt")
+		message := "checkpoint is corrupt"
+		if errors.Is(err, schema.ErrFormat) {
+			message = "checkpoint is of a newer version: upgrade this daemon"
+		}
+		rd.log.Error().Err(err).Str(logkey.Run, run).Str("instead", damage.Instead).Msg(message)
 		return c, damage
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -212,4 +212,19 @@ func TestTheRequestOnThePage_InAnEmptyModule_ReadsALargeRun(t *testing.T) {
 		}
 		require.Equal(t, strings.Contains(request[0], "recover"), lines[0] == "epoch 2")
 	}
+
+	// What is in the object store is named.
+	r, err = w.fleet("ex-2", nil).Start(t.Context(), publisher.RunSpec{ID: "r2"})
+	require.NoError(t, err)
+	turn := startTurn(t, r)
+	call := publisher.ToolCall{ID: "c1", Name: "look", Replay: schema.ReplayPure}
+	_, err = turn.Answer(t.Context(), publisher.Answer{
+		Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.CallPart("c1", "look")}}, Calls: []publisher.ToolCall{call},
+	})
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.Result(strings.Repeat("x", 4*bytes))
+	})
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^tool has /parts/0/response elsewhere: waymark-blob:r2\.sha256-[0-9a-f]{64} $`, run(env, "./reader", "waymark.get.default.r2", ""))
 }

@@ -162,7 +162,7 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 	if wait == nil {
 		wait = &schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: r.ToolCallID, Turn: r.Turn, Occurrence: r.Occurrence, Since: r.Since}
 	}
-	q := question{Question: inbox.Asked(ctx, s.Fleet, state, wait), Approval: wait.Reason == schema.WaitToolApproval}
+	q := question{Question: inbox.Asked(ctx, s.Fleet, state, wait), Approval: wait.Approval()}
 	readable := func(name, text string) string {
 		if key := q.Encrypted[name]; key != "" {
 			return encrypted.Text(key)

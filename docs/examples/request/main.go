@@ -23,11 +23,21 @@ type Reply struct {
 			Subject string          `json:"subject"`
 			Request json.RawMessage `json:"request"`
 		} `json:"older"`
+		LeftOut []struct {
+			Path string `json:"path"`
+			Size int    `json:"size"`
+		} `json:"left_out"`
 	} `json:"state"`
 }
 
 // Message is one of the conversation. A json.RawMessage keeps numbers as they were recorded.
 type Message struct {
+	// Refs name the fields that are in the object store, or encrypted, and so are empty here.
+	Refs []struct {
+		Path    string `json:"path"`    // such as /parts/0/response
+		DataRef string `json:"dataref"` // waymark-blob:NAME; nats object get WAYMARK_BLOBS_FLEET NAME
+		KeyID   string `json:"key_id"`
+	} `json:"refs"`
 	Role  string `json:"role"`
 	Parts []struct {
 		Type      string          `json:"type"`
@@ -52,6 +62,9 @@ func ask(nc *nats.Conn, subject, request string) (*Reply, error) {
 		page := new(Reply)
 		if err := json.Unmarshal(m.Data, page); err != nil {
 			return nil, err
+		}
+		if left := page.State.LeftOut; len(left) > 0 {
+			return nil, fmt.Errorf("%s of %d bytes is larger than a message: read it with view events", left[0].Path, left[0].Size)
 		}
 		if answer == nil {
 			answer = page
@@ -91,6 +104,11 @@ func show(to io.Writer) error {
 	}
 	_, err = fmt.Fprintln(to, "epoch", answer.Epoch)
 	for _, m := range answer.State.Messages {
+		for _, ref := range m.Refs {
+			if _, rerr := fmt.Fprintln(to, m.Role, "has", ref.Path, "elsewhere:", ref.DataRef, ref.KeyID); rerr != nil {
+				err = rerr
+			}
+		}
 		for _, p := range m.Parts {
 			if _, perr := fmt.Fprintln(to, m.Role, p.Type, p.Content, p.Name, string(p.Arguments), string(p.Response)); perr != nil {
 				err = perr
