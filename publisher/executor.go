@@ -166,7 +166,8 @@ func (s *ExecutorSpec) addLoops() error {
 		if err := loop.prepare(); err != nil {
 			return fmt.Errorf("agent %s: %w", agent, err)
 		}
-		s.Agents[agent] = func(context.Context, *Run) (Work, error) { return loop.Work, nil }
+		// A run that the loop cannot complete is given back, not begun and failed.
+		s.Agents[agent] = func(_ context.Context, run *Run) (Work, error) { return loop.Work, loop.completes(run) }
 	}
 	return nil
 }

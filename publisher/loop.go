@@ -161,11 +161,10 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if run.ledger.headOnly() {
 		return fmt.Errorf("loop on run %s: %w", run.id, ErrNoContent)
 	}
-	if tool := run.Contract().Complete; l.Complete == "" && tool != "" {
-		if l.Complete = tool; !slices.ContainsFunc(l.Tools, func(t Tool) bool { return t.Name == tool }) {
-			return fmt.Errorf("loop on run %s: %w", run.id, configError("Loop.Complete", "empty", "the run is completed by a call of "+tool+": give the loop that tool"))
-		}
+	if err := l.completes(run); err != nil {
+		return err
 	}
+	l.Complete = cmp.Or(l.Complete, run.Contract().Complete)
 	if err := run.Keep(Contract{Complete: l.Complete, MaxTurns: l.MaxTurns, MaxTokens: l.MaxTokens}); err != nil {
 		return err
 	}
@@ -185,6 +184,15 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 			return err
 		}
 	}
+}
+
+// completes refuses a run whose completion tool the loop has not.
+func (l *Loop) completes(run *Run) error {
+	tool := run.Contract().Complete
+	if l.Complete != "" || tool == "" || slices.ContainsFunc(l.Tools, func(t Tool) bool { return t.Name == tool }) {
+		return nil
+	}
+	return fmt.Errorf("loop on run %s: %w", run.id, configError("Loop.Complete", "empty", "the run is completed by a call of "+tool+": give the loop that tool"))
 }
 
 // looping is a loop at work on a run.

@@ -353,6 +353,24 @@ func TestLoop_ShutdownInPauses(t *testing.T) {
 	}
 }
 
+// A run that asks for a tool which the loop has not is given back: an executor that has it can complete it.
+func TestLoop_RunAsksForACompletionToolItHasNot_GivesTheRunBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	m := &scripted{}
+	s := serveRuns(t, w.fleet(), nil, func(spec *publisher.ExecutorSpec) {
+		spec.Loops = map[string]publisher.Loop{"coder": {Model: m.model}}
+	})
+	_, err := s.Start(t.Context(), publisher.RunSpec{ID: "r1", Complete: "submit"})
+	require.NoError(t, err)
+	got := s.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeInterrupted, got.outcome)
+	require.ErrorContains(t, got.err, "give the loop that tool")
+	require.Empty(t, m.sent(), "the model is not asked")
+	require.Equal(t, []string{"run.started", "error.raised", "run.interrupted"}, names(w.log("r1")))
+}
+
 // The executor dies between limit.reached and the recovery turn, in an open turn.
 func TestLoop_DiesAroundTheLimit(t *testing.T) {
 	t.Parallel()
