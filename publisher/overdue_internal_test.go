@@ -73,7 +73,7 @@ func TestRetried_PauseBetweenTries_IsNotOverdue(t *testing.T) {
 		}, limit)
 		work := w.begin(schema.Overdue{Run: "r1"}, limit)
 		go func() {
-			_, err := tool(t.Context(), Invocation{work: work})
+			_, err := tool(t.Context(), Invocation{work: work, latest: new(int)})
 			done <- err
 		}()
 		for tries.Load() < int64(l.ToolTries) {

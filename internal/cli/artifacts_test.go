@@ -97,7 +97,7 @@ func TestArtifacts_List_SaysWhatTheyAreAndWhere(t *testing.T) {
 		require.Regexp(t, `(?m)^bare .*only its name is recorded$`, out)
 	}
 	_, out, _ := w.ask("", "", "artifacts", "r1")
-	require.Regexp(t, `(?m)^notes/plan\.md +text/markdown +7 B +`+digestOf("# Plan\n")[:19]+`… +1 +in the run$`, out)
+	require.Regexp(t, `(?m)^notes/plan\.md +small +text/markdown +7 B +`+digestOf("# Plan\n")[:19]+`… +1 +in the run$`, out)
 	list := w.artifacts(0, "r1")
 	require.Len(t, list, 6)
 	require.Equal(t, listed{ArtifactID: "small", Name: "notes/plan.md", Size: 7, Turn: 1, Where: "event"}, list["small"])

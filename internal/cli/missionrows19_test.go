@@ -133,7 +133,7 @@ var missionRowsFrom19 = []missionRow{
 			"`invoice` and `lost`, which have not ended. Wiped evidence: what a resume left behind stays in the record, with the results of the calls.",
 		[]shown{
 			{command: `waymark cleanup --max-age 0d --grace 1s --dry-run --quiet | sort -u`, first: 20, later: true, want: []string{`^bound$`, `^fix-login$`, `^nightly$`, `^helper$`, `^boss$`}, not: []string{`^(release|invoice|lost|left|fix-logout)$`}},
-			{command: `waymark events fix-logout --all --no-follow`, want: []string{`tool\.returned +d, "run_tests is done"`, `run\.ended +completed, It does\.`, `run\.resumed .*rewind`}},
+			{command: `waymark events fix-logout --all --no-follow`, want: []string{`tool\.returned +left behind: d, "run_tests is done"`, `run\.ended +left behind: completed, It does\.`, `run\.resumed .*rewind`}},
 			{command: `waymark runs history fix-logout --limit 0`, want: []string{`.* left behind`}},
 		},
 	},

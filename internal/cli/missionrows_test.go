@@ -131,7 +131,7 @@ var missionRowsTo18 = []missionRow{
 		[]shown{
 			{command: `waymark resume fix-logout --step 3`, first: 3, want: []string{`^resumed +run fix-logout behind result:3$`, `^left behind +\d+ records: .*2 calls$`, `^status +interrupted$`, `^epoch +\d+$`}},
 			{command: `waymark runs get fix-logout --view state`, want: []string{
-				`^todo +\["test it","tell the customer"\] .*`, `^ +2 +c +1 +edit +returned .*`, `^login\.patch +text/x-diff .*in the run$`,
+				`^todo +\["test it","tell the customer"\] .*`, `^ +2 +c +1 +edit +returned .*`, `^login\.patch +patch +text/x-diff .*in the run$`,
 			}, not: []string{`^ +3 +d `, ` submit `}},
 			{
 				command: `nats kv get WAYMARK_CHECKPOINTS_default_0 fix-logout --raw | jq .overview.recovery`, first: 12, later: true,
