@@ -173,7 +173,7 @@ func turnData(text *Text, turn int32) []schema.Data {
 	data := []schema.Data{answered}
 	for i, c := range answer.Calls {
 		answered.Calls = append(answered.Calls, schema.RequestedCall{ToolCallID: c.ID, Name: c.Name, Arguments: []byte(c.Arguments), Replay: c.Replay})
-		data = append(data, &schema.ToolReturnedData{ToolCallID: c.ID, Occurrence: 1, Result: said.results[i]})
+		data = append(data, &schema.ToolReturnedData{ToolCallID: c.ID, Occurrence: 1, Result: said.results[i], DurationMS: 1})
 	}
 	return data
 }

@@ -229,7 +229,7 @@ func (p *Player) Record(ctx context.Context) error {
 		return err
 	}
 	for i, key := range keys {
-		if err := turn.Return(ctx, key, publisher.ToolResult{Result: text.results[i]}); err != nil {
+		if err := turn.Return(ctx, key, publisher.ToolResult{Result: text.results[i], Duration: time.Millisecond}); err != nil {
 			return err
 		}
 	}
