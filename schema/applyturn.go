@@ -285,7 +285,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 
 // begin says that the tool of a requested call is about to run.
 func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
-	if name := excerpt(d.Name); name != c.Name {
+	if name := excerpt(d.Name); name != c.Name && c.Name != EncryptedText {
 		return rejected(ReasonInvalidData, "call %.80q of turn %d is requested of tool %.80q, and begun of %.80q", c.ToolCallID, c.Turn, c.Name, name)
 	}
 	policy := c.Replay

@@ -142,17 +142,22 @@ type Later struct {
 	policies []BegunCall
 	watched  []CallKey
 	begun    []BegunCall
+	// places of the calls in policies, and those that calls has: look is for each record.
+	places map[CallKey]int
+	holds  map[CallKey]bool
 	signals  []OpenSignal
 }
 
 // NewLater returns one for a run that is at the head there.
 func NewLater(h *Head) *Later {
-	l := new(Later)
+	l := &Later{places: make(map[CallKey]int, len(h.OpenCalls)), holds: make(map[CallKey]bool)}
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		if c.Requested && !c.Replay.Rerunnable() {
 			l.calls = append(l.calls, c.CallKey)
+			l.holds[c.CallKey] = true
 		}
+		l.places[c.CallKey] = len(l.policies)
 		l.policies = append(l.policies, BegunCall{c.CallKey, c.Replay})
 	}
 	l.look(h)
@@ -161,13 +166,17 @@ func NewLater(h *Head) *Later {
 
 // look notes which of the calls the run may begin where it is.
 func (l *Later) look(h *Head) {
-	l.open, l.watched = nil, nil
+	l.open, l.watched = l.open[:0], l.watched[:0]
 	for i := range h.OpenCalls {
-		switch c := &h.OpenCalls[i]; {
-		case !c.Requested:
-		case slices.Contains(l.calls, c.CallKey):
+		c := &h.OpenCalls[i]
+		if !c.Requested {
+			continue
+		}
+		at, there := l.places[c.CallKey]
+		switch {
+		case l.holds[c.CallKey]:
 			l.open = append(l.open, c.CallKey)
-		case slices.ContainsFunc(l.policies, func(p BegunCall) bool { return p.CallKey == c.CallKey && p.Replay.Rerunnable() }):
+		case there && l.policies[at].Replay.Rerunnable():
 			l.watched = append(l.watched, c.CallKey)
 		}
 	}
@@ -179,12 +188,13 @@ func (l *Later) Done() bool { return len(l.calls) == 0 && len(l.watched) == 0 }
 // Unread says that records behind the point are missing: the calls that were requested count as begun there, by the strictest policy.
 func (l *Later) Unread() {
 	for _, key := range l.calls {
-		l.begun = append(l.begun, BegunCall{CallKey: key})
+		l.begun = append(l.begun, BegunCall{key, ReplayHold})
 	}
 	for _, key := range l.watched {
 		l.begun = append(l.begun, BegunCall{key, ReplayHold})
 	}
 	l.calls, l.open, l.watched = nil, nil, nil
+	clear(l.holds)
 }
 
 // Behind is shown what the fold made of each record behind the point, and the run's head there.
@@ -201,6 +211,7 @@ func (l *Later) Behind(h *Head, v Verdict) {
 	if i := slices.Index(l.calls, v.Call); i >= 0 && !keepsRequested(v.Data) {
 		l.begun = append(l.begun, BegunCall{CallKey: v.Call})
 		l.calls = slices.Concat(l.calls[:i], l.calls[i+1:])
+		delete(l.holds, v.Call)
 	}
 	if v.Begun {
 		l.stricter(h, v.Call)
@@ -211,8 +222,9 @@ func (l *Later) Behind(h *Head, v Verdict) {
 // stricter follows the begin of a call by its policy.
 func (l *Later) stricter(h *Head, key CallKey) {
 	is := func(c BegunCall) bool { return c.CallKey == key }
-	at, open := slices.IndexFunc(l.policies, is), h.FindOpen(key.Turn, key.ToolCallID, key.Occurrence)
-	if at < 0 || open < 0 || Stricter(l.policies[at].Replay, h.OpenCalls[open].Replay) == l.policies[at].Replay {
+	at, there := l.places[key]
+	open := h.FindOpen(key.Turn, key.ToolCallID, key.Occurrence)
+	if !there || open < 0 || Stricter(l.policies[at].Replay, h.OpenCalls[open].Replay) == l.policies[at].Replay {
 		return
 	}
 	l.policies[at].Replay = h.OpenCalls[open].Replay

@@ -55,9 +55,9 @@ type Inspector struct {
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
-	if s.live, err = newHub(cfg.Fleet); err != nil {
+	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err
 	}
 	for _, p := range s.pages() {

@@ -36,7 +36,8 @@ type hub struct {
 	// refused is why events are not heard.
 	refused error
 	// tail has the latest events, the oldest first from at on once it is full; heard counts all.
-	tail  []Observed
+	tail  []tailRow
+	row   func(*Observed) (tailRow, bool)
 	at    int
 	heard int64
 }
@@ -57,8 +58,8 @@ type stream struct {
 	end     context.CancelFunc
 }
 
-func newHub(fleet Fleet) (*hub, error) {
-	h := &hub{fleet: fleet, streams: make(map[string]*stream), closed: make(chan struct{})}
+func newHub(fleet Fleet, row func(*Observed) (tailRow, bool)) (*hub, error) {
+	h := &hub{fleet: fleet, row: row, streams: make(map[string]*stream), closed: make(chan struct{})}
 	stop, err := fleet.Observe(h.take, func(err error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -87,13 +88,17 @@ func (h *hub) close() {
 }
 
 func (h *hub) take(o Observed) {
+	row, shown := h.row(&o) // a row, not the event: a run may write a thousand of half a megabyte
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.heard++
-	if len(h.tail) < tailKept {
-		h.tail = append(h.tail, o)
-	} else {
-		h.tail[h.at] = o
+	switch {
+	case !shown:
+	case len(h.tail) < tailKept:
+		h.heard++
+		h.tail = append(h.tail, row)
+	default:
+		h.heard++
+		h.tail[h.at] = row
 		h.at = (h.at + 1) % tailKept
 	}
 	for _, s := range h.streams {
@@ -107,7 +112,7 @@ func (h *hub) take(o Observed) {
 }
 
 // latest are the events that the tail has, the newest first, and how many there were before them.
-func (h *hub) latest() (list []Observed, before int64) {
+func (h *hub) latest() (list []tailRow, before int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range h.tail {
@@ -209,10 +214,14 @@ func (s *Inspector) follow(w http.ResponseWriter, r *http.Request, p *page) {
 	asked := r.Clone(context.WithoutCancel(r.Context()))
 	asked.URL.Path = r.URL.Path[len("/live"):]
 	run := r.PathValue("run")
-	remake := func(ctx context.Context) *update {
-		ctx, cancel := context.WithTimeout(ctx, remadeWithin)
+	remake := func(live context.Context) *update {
+		ctx, cancel := context.WithTimeout(live, remadeWithin)
 		defer cancel()
-		return s.fragment(ctx, asked, p)
+		u := s.fragment(ctx, asked, p)
+		if u == nil && live.Err() == nil {
+			u = &update{"trouble", []byte("This page takes longer than " + remadeWithin.String() + " to read: it shows what was there before.")}
+		}
+		return u
 	}
 	updates, leave := s.live.watch(asked.URL.RequestURI(), run, p.every, remake) //nolint:contextcheck // it is for all viewers, whoever is gone
 	defer leave()
@@ -229,7 +238,7 @@ func (s *Inspector) follow(w http.ResponseWriter, r *http.Request, p *page) {
 				return
 			}
 		case <-quiet.C:
-			if !send("hello", []byte("-")) {
+			if !send("silence", []byte("-")) {
 				return
 			}
 		case <-s.live.closed:

@@ -154,7 +154,7 @@ func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, erro
 
 // question reads what is asked, whole.
 func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*question, error) {
-	state, _, err := s.stateOf(ctx, r.Run)
+	state, _, err := s.stateOf(ctx, r.Run, "")
 	if err != nil {
 		return nil, err
 	}
@@ -317,6 +317,9 @@ func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said str
 	t, err := s.current(ctx, r)
 	if err != nil {
 		return "", "", err
+	}
+	if t.Wait == nil {
+		return "", "", failure.New(failure.Usage, "settle it instead", "%s of run %s is no question", t.Kind, t.Run)
 	}
 	request := schema.InputRequest{InterruptID: t.InterruptID, EventID: t.Wait.Position.ID, Status: schema.InputResolved, By: s.By, RequestID: rand.Text()}
 	what := "answered"

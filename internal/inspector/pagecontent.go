@@ -246,7 +246,11 @@ func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) 
 	if s.NoContent {
 		return "", failure.New(failure.Refused, "start it without --no-content", "this page shows no content")
 	}
-	state, _, err := s.stateOf(ctx, run)
+	at, err := point(r)
+	if err != nil {
+		return "", err
+	}
+	state, _, err := s.stateOf(ctx, run, at)
 	if err != nil {
 		return "", err
 	}
@@ -279,12 +283,19 @@ func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) 
 	return readable(value), nil
 }
 
-// stateOf reads all that a run's events add up to. missing says what is not there.
-func (s *Inspector) stateOf(ctx context.Context, run string) (state *schema.State, missing, err error) {
+// stateOf reads all that a run's events add up to at a point, and at the end if there is none. missing says what is not there.
+func (s *Inspector) stateOf(ctx context.Context, run, at string) (state *schema.State, missing, err error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, nil, failure.New(failure.NotFound, "", "%v", err)
 	}
-	state, err = s.Fleet.Get(ctx, run)
+	if at == "" {
+		state, err = s.Fleet.Get(ctx, run)
+	} else {
+		var p schema.Point
+		if p, err = schema.ParsePoint(at); err == nil {
+			state, err = s.Fleet.GetAt(ctx, run, p)
+		}
+	}
 	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
 		missing, err = err, nil
 	}

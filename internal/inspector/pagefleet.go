@@ -37,10 +37,12 @@ var listed = []schema.Status{
 
 // fleetBody is the page of the fleet.
 type fleetBody struct {
-	Counts            *schema.FleetReply
-	Oldest            string
-	Needs             *found
-	Strip             []thing
+	Counts *schema.FleetReply
+	Oldest string
+	Needs  *found
+	Strip  []thing
+	// NeedsUnknown says why the strip is not there.
+	NeedsUnknown      string
 	Status            string
 	Agent, Label      string
 	Statuses          []schema.Status
@@ -101,13 +103,21 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 	}
 	if counts, ok, err := s.needs.fleet.get(2*time.Second, soon, s.readFleet); err == nil && ok {
 		body.Counts = counts
+		oldest := int64(0)
 		for i := range counts.Shards {
-			if ms := counts.Shards[i].WaitingMS; ms > 0 {
-				body.Oldest = story.Span(time.Duration(ms) * time.Millisecond)
-			}
+			oldest = max(oldest, counts.Shards[i].WaitingMS)
+		}
+		if oldest > 0 {
+			body.Oldest = story.Span(time.Duration(oldest) * time.Millisecond)
 		}
 	}
-	if needs, ok, err := s.needs.get(s, soon); err == nil && ok { //nolint:contextcheck // it is read for all viewers
+	switch needs, ok, err := s.needs.get(s, soon); { //nolint:contextcheck // it is read for all viewers
+	case err != nil:
+		p, _ := s.problemOf(ctx, err)
+		body.NeedsUnknown = "What needs a person is not known: " + p.What
+	case !ok:
+		body.NeedsUnknown = "What needs a person is being read."
+	default:
 		body.Needs = needs
 		body.Strip = s.things(needs, stripMost)
 	}
@@ -284,41 +294,41 @@ var announced = []string{"turn.created", "turn.updated", "turn.finalized"}
 // tailRows is how many events the tail shows.
 const tailRows = 200
 
+// tailRow is what the tail keeps of an event. It is false for what the daemon announces beside events.
+func (s *Inspector) tailRow(o *Observed) (tailRow, bool) {
+	e, err := eventOf(o)
+	if err != nil {
+		return tailRow{}, false
+	}
+	name := cut(cmp.Or(e.Name(), e.Type), 100)
+	row := tailRow{At: e.Time, Run: o.Run, Name: name, Class: strings.ReplaceAll(name, ".", "-"), Place: placeOf(e), By: story.Sender(e)}
+	if !s.NoContent {
+		row.Said = cut(output.Printable(story.Gist(e)), 300)
+	}
+	return row, true
+}
+
 func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) {
 	q := r.URL.Query()
 	body := tailBody{Type: q.Get("type"), Run: q.Get("run"), Text: q.Get("text"), Kept: tailKept}
 	list, before := s.live.latest()
 	body.Before = before
 	for i := range list {
-		o := &list[i]
-		if body.Run != "" && o.Run != body.Run {
+		row := &list[i]
+		if body.Run != "" && row.Run != body.Run || body.Type == "" && slices.Contains(announced, row.Name) {
 			continue
 		}
-		e, err := eventOf(o)
-		if err != nil {
-			continue // the daemon announces more than events
-		}
-		name := cmp.Or(e.Name(), e.Type)
-		if body.Type == "" && slices.Contains(announced, name) {
+		if entity, _, _ := strings.Cut(row.Name, "."); body.Type != "" && body.Type != row.Name && body.Type != entity {
 			continue
 		}
-		if entity, _, _ := strings.Cut(name, "."); body.Type != "" && body.Type != name && body.Type != entity {
-			continue
-		}
-		said := ""
-		if !s.NoContent {
-			said = cut(output.Printable(story.Gist(e)), 300)
-		}
-		if body.Text != "" && !strings.Contains(strings.ToLower(said), strings.ToLower(body.Text)) {
+		if body.Text != "" && !strings.Contains(strings.ToLower(row.Said), strings.ToLower(body.Text)) {
 			continue
 		}
 		if len(body.Rows) == tailRows {
 			body.Behind = true
 			break
 		}
-		body.Rows = append(body.Rows, tailRow{
-			At: e.Time, Run: o.Run, Name: name, Class: strings.ReplaceAll(name, ".", "-"), Place: placeOf(e), By: story.Sender(e), Said: said,
-		})
+		body.Rows = append(body.Rows, *row)
 	}
 	words := "events --accepted"
 	if body.Run != "" {

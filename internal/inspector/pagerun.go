@@ -2,6 +2,7 @@ package inspector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -285,6 +287,9 @@ func (k *stories) of(ctx context.Context, fleet Fleet, head *schema.Head, now ti
 		if err != nil && (read.Empty() || ctx.Err() != nil) {
 			return nil, nil, err
 		}
+		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+			return read.Tell(0, now), err, nil // it may pass: the next look reads again
+		}
 		r.story, r.records, r.epoch, r.missing = read, head.Records, head.Epoch, err
 	}
 	return r.story.Tell(0, now), r.missing, nil
@@ -334,7 +339,7 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 
 // plan is that of a run's next executor. missing says what of the run is not there.
 func (s *Inspector) plan(ctx context.Context, run string) (plan *schema.Plan, missing, err error) {
-	state, missing, err := s.stateOf(ctx, run)
+	state, missing, err := s.stateOf(ctx, run, "")
 	if err != nil {
 		return nil, nil, err
 	}

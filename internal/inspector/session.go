@@ -14,6 +14,8 @@ import (
 
 // door lets viewers in. A token becomes a cookie.
 type door struct {
+	// name is that of the session's cookie. Browsers send a cookie to every port of an address, so each process has a name of its own.
+	name string
 	// standing is a token that stays; empty for none.
 	standing string
 
@@ -24,8 +26,6 @@ type door struct {
 
 // kept bounds tokens and sessions: the oldest give way.
 const kept = 64
-
-const sessionCookie, saidCookie = "waymark-ui", "waymark-ui-said"
 
 // same compares secrets without telling how far they agree.
 func same(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
@@ -59,7 +59,7 @@ func (d *door) enters(token string) (session string, once bool) {
 
 // knows reports whether a request has the cookie of a session.
 func (d *door) knows(r *http.Request) bool {
-	cookie, err := r.Cookie(sessionCookie)
+	cookie, err := r.Cookie(d.name)
 	if err != nil {
 		return false
 	}
@@ -75,17 +75,17 @@ func newCookie(name, value string, secure bool) *http.Cookie {
 // say has the next page say something, once.
 func (d *door) say(w http.ResponseWriter, said string, secure bool) {
 	if said != "" {
-		http.SetCookie(w, newCookie(saidCookie, url.QueryEscape(said), secure))
+		http.SetCookie(w, newCookie(d.name+"-said", url.QueryEscape(said), secure))
 	}
 }
 
 // said is what the page before wanted to be said.
 func (d *door) said(w http.ResponseWriter, r *http.Request, secure bool) string {
-	cookie, err := r.Cookie(saidCookie)
+	cookie, err := r.Cookie(d.name + "-said")
 	if err != nil {
 		return ""
 	}
-	gone := newCookie(saidCookie, "", secure)
+	gone := newCookie(d.name+"-said", "", secure)
 	gone.MaxAge = -1
 	http.SetCookie(w, gone)
 	text, err := url.QueryUnescape(cookie.Value)
@@ -107,7 +107,7 @@ func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
 	session, once := s.door.enters(token)
 	switch {
 	case session != "":
-		http.SetCookie(w, newCookie(sessionCookie, session, s.Secure))
+		http.SetCookie(w, newCookie(s.door.name, session, s.Secure))
 		v.Body = "/"
 		s.render(w, http.StatusOK, "entered", v)
 		if once && s.Used != nil {

@@ -28,6 +28,8 @@ type Fleet interface {
 	inbox.Blobs
 	// Get returns all that a run's events add up to.
 	Get(ctx context.Context, run string) (*schema.State, error)
+	// GetAt returns what they add up to at a point.
+	GetAt(ctx context.Context, run string, p schema.Point) (*schema.State, error)
 	// Observe hands accepted events over until stop is called, and the refusal if the server does not permit it.
 	Observe(take func(Observed), refused func(error)) (stop func(), err error)
 	// Connected reports whether the server is there.

@@ -178,7 +178,9 @@ func serve(ctx context.Context, listener net.Listener, pages *inspector.Inspecto
 		Handler: pages, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
+	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
 		pages.Close()
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
 		defer cancel()
@@ -190,5 +192,6 @@ func serve(ctx context.Context, listener net.Listener, pages *inspector.Inspecto
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving the pages: %w", err)
 	}
+	<-done // an answer that is under way is told to who gave it
 	return nil
 }

@@ -77,7 +77,7 @@ let source = null, waiting = null;
 
 function follow() {
   source?.close();
-  source = null;
+  source = waiting = null;
   const live = page().dataset.live, button = document.getElementById("pause");
   if (!live) return;
   button.hidden = false;
@@ -95,7 +95,6 @@ function follow() {
 function pause() {
   const button = document.getElementById("pause"), on = button.getAttribute("aria-pressed") !== "true";
   button.setAttribute("aria-pressed", on);
-  button.textContent = on ? "Paused" : "Pause";
   if (!on && waiting) take(waiting);
   waiting = null;
 }
@@ -116,16 +115,21 @@ async function slide(address) {
   const first = !sliding;
   sliding = address;
   if (!first) return;
-  let done = "";
-  while (sliding !== done) {
-    done = sliding;
-    const answer = await fetch(done);
-    if (!answer.ok) break;
-    take(await answer.text());
-    history.replaceState(null, "", done);
+  try {
+    let done = "";
+    while (sliding !== done) {
+      done = sliding;
+      const answer = await fetch(done);
+      if (!answer.ok) break;
+      take(await answer.text());
+      history.replaceState(null, "", done);
+    }
+  } catch {
+    alert("The connection to waymark ui is lost: this page shows what was there before.");
+  } finally {
+    sliding = null;
+    follow();
   }
-  sliding = null;
-  follow();
 }
 document.addEventListener("input", (e) => {
   if (e.target.type === "range") slide(e.target.form.getAttribute("action") + "?at=record:" + e.target.value);
