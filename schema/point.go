@@ -143,9 +143,9 @@ type Later struct {
 	watched  []CallKey
 	begun    []BegunCall
 	// places of the calls in policies, and those that calls has: look is for each record.
-	places map[CallKey]int
-	holds  map[CallKey]bool
-	signals  []OpenSignal
+	places  map[CallKey]int
+	holds   map[CallKey]bool
+	signals []OpenSignal
 }
 
 // NewLater returns one for a run that is at the head there.
