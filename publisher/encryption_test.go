@@ -262,6 +262,42 @@ func TestClaim_KeyIsNotThere_RunIsGivenBack(t *testing.T) {
 	require.Equal(t, schema.StatusInterrupted, head.Status)
 }
 
+// A request has a key of the run, whatever key the sender has first: the run can be resumed by who could resume it before.
+func TestRequest_SenderHasOtherKeys_RunNeedsNoOtherKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	send := func(run string, keys *publisher.Encryption) error {
+		f := w.fleet(encrypted(keys), func(c *publisher.Config) { c.Executor = "sender" })
+		return errors.Join(f.Signal(t.Context(), run, publisher.SignalSpec{ID: "s-" + keys.Current, Name: "news", Payload: raw(`"canary"`)}), f.Cancel(t.Context(), run, "", "canary"))
+	}
+	start(t, w.fleet(), "plain")
+	require.NoError(t, send("plain", secretKeys("k2")))
+	signals, err := resume(t, w.fleet(), "plain").Signals(t.Context())
+	require.NoError(t, err)
+	require.Len(t, signals, 1)
+
+	start(t, w.fleet(encrypted(secretKeys("k1"))), "r1")
+	require.NoError(t, send("r1", secretKeys("k2", "k1")))
+	require.Equal(t, []string{"k1"}, w.fold("r1").Head.KeyIDs)
+	require.ErrorIs(t, send("r1", secretKeys("k2")), publisher.ErrNoKey)
+	signals, err = resume(t, w.fleet(encrypted(secretKeys("k1"))), "r1").Signals(t.Context())
+	require.NoError(t, err)
+	require.Len(t, signals, 1)
+	require.JSONEq(t, `"canary"`, string(signals[0].Payload))
+
+	// Not even a signed event in the log makes it need another.
+	head := w.fold("r1").Head
+	e, err := schema.NewControl(head.Fleet, "d", "r1", head.Epoch, "once", &schema.SignalSentData{
+		SignalID: "s9", Name: "news", Payload: raw(`"c2VjcmV0"`), By: "x", Refs: []schema.Ref{{Path: "/payload", KeyID: "k9", Codec: "c"}},
+	}, time.Now())
+	require.NoError(t, err)
+	rec := func() schema.Record { header, body := e.Encode(); return schema.NewRecord(0, header, body) }()
+	require.Equal(t, schema.Applied, head.Apply(schema.NoKeys, &rec).Kind)
+	require.Len(t, head.Signals, 2)
+	require.Equal(t, []string{"k1"}, head.KeyIDs)
+}
+
 // New values have the current key, and those of the earlier one are still read.
 func TestEncryption_KeyIsRotated_EarlierValuesAreRead(t *testing.T) {
 	t.Parallel()

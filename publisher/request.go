@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/waymarkio/waymark/internal/fleetclient"
@@ -65,7 +66,13 @@ func kindOf(code schema.Code) error {
 
 // askOne asks the service for an answer of one reply.
 func askOne[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
-	request, err := r.secrets.Request(ctx, run, request)
+	request, err := r.secrets.Request(ctx, run, request, func(ctx context.Context) ([]string, error) {
+		head, err := r.Head(ctx, run)
+		return head.KeyIDs, err
+	})
+	if errors.Is(err, ErrNoKey) {
+		return nil, fmt.Errorf("%s: %w: give it to Encryption.Key", verb, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s of run %s: %w", verb, run, err)
 	}

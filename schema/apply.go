@@ -167,7 +167,7 @@ func (h *Head) judge(p *place) Verdict {
 	default:
 		v = h.applyData(e, p, p.data)
 		v.Data = p.data
-		if v.Kind == Applied {
+		if v.Kind == Applied && !p.control { // a request must not make the run need a key that its executor may not have
 			h.noteKeys(RefsOf(p.data))
 		}
 	}

@@ -91,6 +91,9 @@ func (w *controlWriter) write(ctx context.Context, run string, once onceID, who 
 		if err != nil || d.there != nil {
 			return already(d.there), err
 		}
+		if err := onlyKeysOf(r, d.data); err != nil {
+			return nil, err
+		}
 		e, err := w.event(r, once.at(&r.Head), &d)
 		if err != nil {
 			return nil, err
@@ -286,6 +289,25 @@ func onlyEncrypted(refs []schema.Ref, path string) error {
 		if r.Path != path || r.KeyID == "" || r.Codec == "" || r.DataRef != "" || len(refs) > 1 {
 			return badField(fmt.Sprintf("/refs/%d", i), fmt.Errorf("a request may have one ref: %s, with key_id and codec, and without dataref", path))
 		}
+	}
+	return nil
+}
+
+// onlyKeysOf checks that what a request encrypted has a key of the run: who reads the run could not read another one's.
+func onlyKeysOf(r *reader.Snapshot, data schema.Data) error {
+	refs := schema.RefsOf(data)
+	if refs == nil {
+		return nil
+	}
+	for i, ref := range *refs {
+		if ref.KeyID == "" || slices.Contains(r.Head.KeyIDs, ref.KeyID) {
+			continue
+		}
+		keys := "is not encrypted: leave the refs out"
+		if len(r.Head.KeyIDs) > 0 {
+			keys = fmt.Sprintf("has the keys %s: encrypt with one of them", strings.Join(r.Head.KeyIDs, ", "))
+		}
+		return badField(fmt.Sprintf("/refs/%d/key_id", i), fmt.Errorf("key %.80q is none of run %s, which %s", ref.KeyID, r.Run, keys))
 	}
 	return nil
 }

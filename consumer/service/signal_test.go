@@ -126,6 +126,35 @@ func TestSignal_RunThatCannotHear_RefusedWithWhatToDo(t *testing.T) {
 	w.control(schema.VerbSignal, "full", signal("s1", ""))
 }
 
+// Whoever may send a request must not make the run need a key that its executor may not have.
+func TestRequests_KeyThatTheRunHasNot_Refused(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	refs := func(path, key string) []schema.Ref { return []schema.Ref{{Path: path, KeyID: key, Codec: "c"}} }
+	for _, run := range []string{"plain", "encrypted"} {
+		x := w.aRun(run, 1, 10)
+		x.wait("w1", "")
+		if run == "encrypted" {
+			x.Publish(&schema.StateSetData{Key: "plan", Value: value(`"c2VjcmV0"`), Refs: refs("/value", "k1")}, 0)
+		}
+		for verb, req := range map[string]any{
+			schema.VerbSignal: schema.SignalRequest{SignalID: "s1", Name: "note", Payload: value(`"c2VjcmV0"`), By: "alice", Refs: refs("/payload", "k2")},
+			schema.VerbInput:  schema.InputRequest{InterruptID: "w1", Payload: value(`"c2VjcmV0"`), By: "alice", Refs: refs("/payload", "k2")},
+			schema.VerbCancel: schema.CancelRequest{By: "alice", Reason: "c2VjcmV0", Refs: refs("/reason", "k2")},
+		} {
+			e := w.refused(verb, run, req)
+			require.Equal(t, schema.CodeBadRequest, e.Code, verb)
+			require.Contains(t, e.Message, `/refs/0/key_id: key "k2" is none of run `+run)
+		}
+	}
+	w.control(schema.VerbSignal, "encrypted", schema.SignalRequest{SignalID: "s1", Name: "note", Payload: value(`"c2VjcmV0"`), By: "alice", Refs: refs("/payload", "k1")})
+	got, _ := w.get("encrypted", schema.ViewHead)
+	require.Equal(t, []string{"k1"}, got.Head.KeyIDs)
+	got, _ = w.get("plain", schema.ViewHead)
+	require.Empty(t, got.Head.KeyIDs)
+	require.Empty(t, got.Head.Signals)
+}
+
 func TestSignal_ParkedRun_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

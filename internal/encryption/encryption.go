@@ -147,6 +147,11 @@ func placeTurn(e *schema.Event) int32 {
 // Encrypt returns the data of an event with its content encrypted, as a copy. invented says that the name of the tool in tool.called is
 // the model's own.
 func (k *Keys) Encrypt(ctx context.Context, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, error) {
+	return k.encrypt(ctx, k.Current, run, turn, data, body, invented)
+}
+
+// encrypt is Encrypt with the key of an id.
+func (k *Keys) encrypt(ctx context.Context, id, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, error) {
 	name := data.EventName()
 	c, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(name), DataContentType: schema.ContentTypeJSON, Data: body})
 	if err != nil {
@@ -155,9 +160,9 @@ func (k *Keys) Encrypt(ctx context.Context, run string, turn int32, data schema.
 	if c == nil {
 		return nil, fmt.Errorf("%w: event %s", ErrNoPlace, name)
 	}
-	secret, err := k.get(ctx, k.Current)
+	secret, err := k.get(ctx, id)
 	if err != nil {
-		return nil, fmt.Errorf("key %s: %w", k.Current, err)
+		return nil, fmt.Errorf("key %s: %w", id, err)
 	}
 	if offer, ok := c.(*schema.HandoffOfferedData); ok {
 		offer.SizeChars = max(offer.SizeChars, offer.Size()) // nobody else can count it
@@ -178,98 +183,28 @@ func (k *Keys) Encrypt(ctx context.Context, run string, turn int32, data schema.
 		if err != nil {
 			return nil, err
 		}
-		if len(value) == 0 || refs != nil && slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.Path == content.Path }) {
-			continue // there is none, or the caller has encrypted it
+		if len(value) == 0 {
+			continue
 		}
 		if refs == nil {
 			return nil, fmt.Errorf("%w: %s of %s", ErrNoPlace, content.Path, name)
 		}
-		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.encrypt(Place(run, name, turn, &content), value)))
+		if i := slices.IndexFunc(*refs, func(r schema.Ref) bool { return r.Path == content.Path }); i >= 0 {
+			if (*refs)[i].KeyID == "" {
+				return nil, fmt.Errorf("%w: %s of %s stands there, and its ref says that it is elsewhere", ErrNoPlace, content.Path, name)
+			}
+			continue // the caller has encrypted it
+		}
+		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.seal(Place(run, name, turn, &content), value)))
 		if err != nil {
 			return nil, err
 		}
 		if err := content.Set(text); err != nil {
 			return nil, err
 		}
-		*refs = append(*refs, schema.Ref{Path: content.Path, KeyID: k.Current, Codec: Codec})
+		*refs = append(*refs, schema.Ref{Path: content.Path, KeyID: id, Codec: Codec})
 	}
 	return c, nil
-}
-
-// Request returns a request to the recovery service as it leaves the process: what it puts into the run's log is encrypted as the event is that
-// the daemon makes of it. Other requests, and all of them without a current key, come back as they are.
-func (k *Keys) Request(ctx context.Context, run string, request any) (any, error) {
-	if k == nil || k.Current == "" {
-		return request, nil
-	}
-	var err error
-	switch r := request.(type) {
-	case *schema.InputRequest:
-		d := &schema.RunInputData{InterruptID: r.InterruptID, Payload: r.Payload, Refs: r.Refs}
-		out := *r
-		d, err = outgoing(ctx, k, run, d)
-		out.Payload, out.Refs = d.Payload, d.Refs
-		return &out, err
-	case *schema.SignalRequest:
-		d := &schema.SignalSentData{SignalID: r.SignalID, Name: r.Name, Payload: r.Payload, Refs: r.Refs}
-		out := *r
-		d, err = outgoing(ctx, k, run, d)
-		out.Payload, out.Refs = d.Payload, d.Refs
-		return &out, err
-	case *schema.SettleRequest:
-		d := &schema.ToolSettledData{ToolCallID: r.ToolCallID, How: r.How, Result: r.Result, Refs: r.Refs}
-		out := *r
-		d, err = outgoing(ctx, k, run, d)
-		out.Result, out.Refs = d.Result, d.Refs
-		return &out, err
-	case *schema.CancelRequest:
-		d := &schema.RunCancelRequestedData{Reason: r.Reason, Refs: r.Refs}
-		out := *r
-		d, err = outgoing(ctx, k, run, d)
-		out.Reason, out.Refs = d.Reason, d.Refs
-		return &out, err
-	case *schema.HandoffRequest:
-		return k.handoffRequest(ctx, run, r)
-	}
-	return request, nil
-}
-
-// handoffRequest encrypts the reason as that of the event which the action makes.
-func (k *Keys) handoffRequest(ctx context.Context, run string, r *schema.HandoffRequest) (*schema.HandoffRequest, error) {
-	out := *r
-	var err error
-	switch r.Action {
-	case schema.HandoffAccept:
-		d := &schema.HandoffAcceptedData{HandoffID: r.HandoffID, Reason: r.Reason, Refs: r.Refs}
-		d, err = outgoing(ctx, k, run, d)
-		out.Reason, out.Refs = d.Reason, d.Refs
-	case schema.HandoffDecline:
-		d := &schema.HandoffDeclinedData{HandoffID: r.HandoffID, Reason: r.Reason, Refs: r.Refs}
-		d, err = outgoing(ctx, k, run, d)
-		out.Reason, out.Refs = d.Reason, d.Refs
-	default:
-		d := &schema.HandoffClosedData{HandoffID: r.HandoffID, Reason: r.Reason, Refs: r.Refs}
-		d, err = outgoing(ctx, k, run, d)
-		out.Reason, out.Refs = d.Reason, d.Refs
-	}
-	return &out, err
-}
-
-// outgoing is the data of a control event with its content encrypted.
-func outgoing[D schema.Data](ctx context.Context, k *Keys, run string, data D) (D, error) {
-	body, err := schema.MarshalData(data)
-	if err != nil {
-		return data, err
-	}
-	sealed, err := k.Encrypt(ctx, run, 0, data, body, false)
-	if err != nil {
-		return data, err
-	}
-	out, ok := sealed.(D)
-	if !ok {
-		return data, fmt.Errorf("%w: %s", ErrNoPlace, data.EventName())
-	}
-	return out, nil
 }
 
 func (k *Keys) readable(path string) bool {
@@ -366,8 +301,8 @@ func (keys keyOf) value(ref *schema.Ref, text jsontext.Value) (jsontext.Value, e
 	return value, nil
 }
 
-// encrypt returns nonce and cipher text.
-func (k *key) encrypt(place string, value []byte) []byte {
+// seal returns nonce and cipher text.
+func (k *key) seal(place string, value []byte) []byte {
 	mac := hmac.New(sha256.New, k.mac)
 	var size [8]byte
 	binary.BigEndian.PutUint64(size[:], uint64(len(place)))

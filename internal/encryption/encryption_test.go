@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -69,6 +70,28 @@ func TestOpen_KeyIsNotThere_ValueIsOpenedLater(t *testing.T) {
 	require.NoError(t, known.OpenKnown(e, d))
 	require.Empty(t, d.Refs)
 	require.JSONEq(t, `{"a":1}`, string(d.Value))
+}
+
+// A ref is no proof that the value is encrypted.
+func TestEncrypt_RefWithoutKey_IsNoCipherText(t *testing.T) {
+	t.Parallel()
+	seal := func(refs ...schema.Ref) (*schema.StateSetData, error) {
+		d := &schema.StateSetData{Key: "plan", Value: jsontext.Value(`"canary"`), Refs: refs}
+		body, err := schema.MarshalData(d)
+		require.NoError(t, err)
+		sealed, err := keys("k1").Encrypt(t.Context(), "r1", 0, d, body, false)
+		if err != nil {
+			return nil, err
+		}
+		out, ok := sealed.(*schema.StateSetData)
+		require.True(t, ok)
+		return out, nil
+	}
+	_, err := seal(schema.Ref{Path: "/value", DataRef: schema.DataRef("r1", strings.Repeat("0", 64)), Size: 1})
+	require.ErrorIs(t, err, encryption.ErrNoPlace)
+	out, err := seal(schema.Ref{Path: "/value", KeyID: "own", Codec: "own"})
+	require.NoError(t, err)
+	require.Equal(t, `"canary"`, string(out.Value), "it is the caller's cipher text")
 }
 
 func TestKeys_WrongSize_IsNamed(t *testing.T) {

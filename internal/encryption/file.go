@@ -88,7 +88,7 @@ func (f *File) Wrap(id, purpose string, inner []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.encrypt(purpose, inner), nil
+	return k.seal(purpose, inner), nil
 }
 
 // Unwrap returns what [File.Wrap] encrypted for the purpose: ErrNoKey without the key, ErrNotOpened with another one of the id.

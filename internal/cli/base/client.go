@@ -43,6 +43,8 @@ type Client struct {
 	// keys of encrypted content; nil for none. secrets are the same.
 	keys    *publisher.Encryption
 	secrets *encryption.Keys
+	// say writes a line for people beside the output.
+	say func(format string, args ...any) error
 }
 
 // Connect finds the server and connects. Close the client.
@@ -68,6 +70,7 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 		return nil, err
 	}
 	c := &Client{Target: target, Fleet: a.Fleet, fleetFrom: a.fleetFrom(), Prompt: a.Prompt, Wait: a.Timeout, closed: make(chan struct{}), keys: keys, secrets: a.Secrets}
+	c.say = func(format string, args ...any) error { return a.Say(a.Stderr, format, args...) }
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
@@ -107,9 +110,9 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 			return err
 		}
 	}
-	request, err := c.secrets.Request(ctx, run, request)
+	request, readable, err := c.sealed(ctx, run, request)
 	if err != nil {
-		return fmt.Errorf("encrypting the request %s: %w", verb, err)
+		return err
 	}
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -143,6 +146,9 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 	}
 	if err := json.Unmarshal(answer.Data, reply); err != nil {
 		return fmt.Errorf("answer to %s: %w: %w", verb, publisher.ErrBadAnswer, err)
+	}
+	if readable != "" {
+		return c.say("%s", readable)
 	}
 	return nil
 }

@@ -2,8 +2,11 @@ package base
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -57,11 +60,48 @@ func (a *App) Opened(ctx context.Context, e *schema.Event) *schema.Event {
 	return &opened
 }
 
-// SayReadable says that something was written readable into a run that is encrypted.
-func (a *App) SayReadable(h *schema.Head, what string) error {
-	if len(h.KeyIDs) == 0 || a.Secrets != nil {
-		return nil
+// sealed returns a request as it leaves the process: encrypted where it has content, the run has keys and one of them is there. readable says what of
+// it is stored readable where that may surprise; empty for nothing.
+func (c *Client) sealed(ctx context.Context, run string, request any) (out any, readable string, err error) {
+	has, err := encryption.HasContent(request)
+	if err != nil || !has {
+		return request, "", err
 	}
-	return a.Say(a.Stderr, "%s was stored readable, and run %s is encrypted with key %s: to encrypt it, give the key with --key-file", what, h.Run,
-		strings.Join(h.KeyIDs, ", "))
+	reply, err := c.Get(ctx, run)
+	switch {
+	case err != nil && c.secrets == nil:
+		return request, "", nil // the answer to the request says what is wrong
+	case err != nil:
+		return nil, "", err
+	}
+	ids := reply.Head.KeyIDs
+	out, err = c.secrets.Request(ctx, run, request, func(context.Context) ([]string, error) { return ids, nil })
+	switch {
+	case errors.Is(err, encryption.ErrNoKey):
+		return nil, "", &failure.Error{
+			Code: failure.Usage, What: fmt.Sprintf("run %s is encrypted with key %s, which the key file does not have", run, strings.Join(ids, ", ")), Err: err,
+			Hint: "give that key with --key-file; without a key file it is stored readable", Own: true,
+		}
+	case err != nil:
+		return nil, "", fmt.Errorf("encrypting what is sent to run %s: %w", run, err)
+	case len(ids) == 0 && c.secrets != nil:
+		return out, contentOf(request) + " was stored readable: run " + run + " is not encrypted", nil
+	case len(ids) > 0 && c.secrets == nil:
+		return out, fmt.Sprintf("%s was stored readable, and run %s is encrypted with key %s: to encrypt it, give the key with --key-file",
+			contentOf(request), run, strings.Join(ids, ", ")), nil
+	}
+	return out, "", nil
+}
+
+// contentOf names the content of a request.
+func contentOf(request any) string {
+	switch request.(type) {
+	case *schema.InputRequest:
+		return "the answer"
+	case *schema.SignalRequest:
+		return "the message"
+	case *schema.SettleRequest:
+		return "the result"
+	}
+	return "the reason"
 }

@@ -213,11 +213,6 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 	if err != nil {
 		return explainAnswer(a.Prompt, h, w.InterruptID, err)
 	}
-	if len(payload) > 0 {
-		if err := a.SayReadable(h, "the answer"); err != nil {
-			return err
-		}
-	}
 	switch {
 	case a.JSON:
 		return output.Document(a.Stdout, answer)

@@ -78,11 +78,6 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		return fmt.Errorf("the message is stored, with id %s; looking at the run behind it: %w", answer.SignalID, err)
 	}
 	h := &reply.Head
-	if len(payload) > 0 {
-		if err := a.SayReadable(h, "the message"); err != nil {
-			return err
-		}
-	}
 	answer.Status, answer.Executor, answer.Open = h.Status, h.Executor, len(h.Signals)
 	if a.JSON {
 		return output.Document(a.Stdout, answer)
