@@ -81,7 +81,7 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) 
 	if c.run == "" {
 		reply, err := askOne[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 			Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: c.id, Agents: spec.Agents, Labels: spec.Labels,
-			Room: max(room, 0),
+			Room: max(room, 0), WithoutKeys: f.takeovers.withoutKeys(),
 		})
 		if err != nil {
 			return nil, err
@@ -95,7 +95,8 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) 
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
 	run, err := f.resume(bounded, c.run, c.resumption(spec))
-	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrEncrypted) || errors.Is(err, ErrNotDecrypted) {
+	_, unreadable := errors.AsType[*unreadableError](err)
+	if errors.Is(err, ErrIncomplete) || unreadable {
 		return nil, errors.Join(err, f.giveBack(ctx, c, spec, err))
 	}
 	return run, err

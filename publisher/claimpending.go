@@ -22,6 +22,8 @@ const (
 	// has gone. claimGiveUpAfter is the last try, after some ten minutes.
 	claimGiveBackAfter = 6
 	claimGiveUpAfter   = 24
+	// keyLackedFor is for how long no run is claimed for whose key another one was given back.
+	keyLackedFor = 10 * time.Minute
 	// maxPending bounds the claims that are tried again: with so many no new one is begun.
 	maxPending = 8
 	// ownershipPatience bounds the question who has a run.
@@ -63,6 +65,30 @@ type takeovers struct {
 	pending []claim
 	// asked counts the takeovers of a run, and the claims by their ids, that are under way.
 	asked map[string]int
+	// lacked are the keys that runs were given back for, with the time.
+	lacked map[string]time.Time
+}
+
+// lack notes keys that this executor does not have, or cannot use.
+func (t *takeovers) lack(keys []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lacked == nil {
+		t.lacked = make(map[string]time.Time)
+	}
+	for _, key := range keys {
+		if len(t.lacked) < schema.MaxWithoutKeys {
+			t.lacked[key] = time.Now()
+		}
+	}
+}
+
+// withoutKeys are the keys that claims leave out: those lacked of late, as they may be there by now.
+func (t *takeovers) withoutKeys() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.lacked, func(_ string, at time.Time) bool { return time.Since(at) > keyLackedFor })
+	return slices.Sorted(maps.Keys(t.lacked))
 }
 
 // take returns a claim for the spec: the one that has been due for longest of those that were not brought to their
@@ -216,7 +242,13 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 	resume.AllowGaps, resume.HeadOnly, resume.OnControl = true, true, nil
 	run, err := f.resume(ctx, c.run, resume)
 	if err == nil {
-		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedPreempted}})
+		reason := schema.InterruptedPreempted
+		// A value that its key does not open is damaged, as far as can be told, and counts: the next executor will not read it either.
+		if unreadable, ok := errors.AsType[*unreadableError](why); ok && !errors.Is(why, ErrNotDecrypted) {
+			reason = schema.InterruptedUnreadable
+			f.takeovers.lack(unreadable.keys)
+		}
+		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: reason}})
 	}
 	if err != nil {
 		return fmt.Errorf("giving run %s back: %w", c.run, err)

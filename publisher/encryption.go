@@ -170,12 +170,30 @@ func (r *Reader) hasKeys(ctx context.Context, head *schema.Head) error {
 		return nil
 	}
 	if r.secrets == nil {
-		return keyError("run "+head.Run, strings.Join(head.KeyIDs, ", "), nil)
+		return unreadableOf(keyError("run "+head.Run, strings.Join(head.KeyIDs, ", "), nil), head.KeyIDs)
 	}
 	if id, err := r.secrets.Check(ctx, head.KeyIDs...); err != nil {
-		return keyError("run "+head.Run, id, err)
+		return unreadableOf(keyError("run "+head.Run, id, err), []string{id})
 	}
 	return nil
+}
+
+// unreadableError is of a run that this executor cannot read, and another one may. Keys are those that it has not, or cannot use.
+type unreadableError struct {
+	keys []string
+	err  error
+}
+
+func (e *unreadableError) Error() string { return e.err.Error() }
+
+func (e *unreadableError) Unwrap() error { return e.err }
+
+// unreadableOf is an [unreadableError] of keys, unless err is one.
+func unreadableOf(err error, keys []string) error {
+	if _, ok := errors.AsType[*unreadableError](err); ok {
+		return err
+	}
+	return &unreadableError{keys, err}
 }
 
 // mayRead returns an error if the content of a run cannot be read with the keys that are there, before the run is taken over. It tries the

@@ -262,6 +262,44 @@ func TestClaim_KeyIsNotThere_RunIsGivenBack(t *testing.T) {
 	require.Equal(t, schema.StatusInterrupted, head.Status)
 }
 
+// An executor without the key says nothing about the run: others are given it, however often it was given back.
+func TestClaim_ExecutorsWithoutTheKey_RunIsNotQuarantined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	_, err := w.fleet(encrypted(secretKeys("k1"))).Submit(t.Context(), publisher.RunSpec{ID: "r1", Task: "canaryTask"})
+	require.NoError(t, err)
+	vault := &publisher.Encryption{Current: "k2", Key: func(_ context.Context, id string) ([]byte, error) {
+		if id == "k2" {
+			return make([]byte, 32), nil
+		}
+		return nil, errors.New("the vault is sealed")
+	}}
+	short := &publisher.Encryption{Current: "k2", Key: func(_ context.Context, id string) ([]byte, error) {
+		return make([]byte, map[string]int{"k1": 16, "k2": 32}[id]), nil
+	}}
+	for i, keys := range []*publisher.Encryption{nil, secretKeys("k2"), vault, short} {
+		f := w.fleet(encrypted(keys), func(c *publisher.Config) { c.Executor = fmt.Sprint("without-", i) })
+		var claimed *publisher.ClaimedRunError
+		require.Eventually(t, func() bool {
+			_, err = f.Claim(t.Context(), publisher.ClaimSpec{})
+			return errors.As(err, &claimed)
+		}, time.Minute, 10*time.Millisecond, "%d", i)
+		require.Equal(t, publisher.ClaimGivenBack, claimed.Fate, "%d: %v", i, claimed.Err)
+		last := w.log("r1")
+		require.Contains(t, string(last[len(last)-1].Body), `"unreadable"`)
+		for range 3 {
+			_, err = f.Claim(t.Context(), publisher.ClaimSpec{})
+			require.ErrorIs(t, err, publisher.ErrNothing, "it is not given the run again")
+		}
+	}
+	f := w.fleet(encrypted(secretKeys("k1")), func(c *publisher.Config) { c.Executor = "with" })
+	require.Eventually(t, func() bool {
+		run, err := f.Claim(t.Context(), publisher.ClaimSpec{})
+		return err == nil && run.ID() == "r1"
+	}, time.Minute, 10*time.Millisecond)
+}
+
 // A request has a key of the run, whatever key the sender has first: the run can be resumed by who could resume it before.
 func TestRequest_SenderHasOtherKeys_RunNeedsNoOtherKey(t *testing.T) {
 	t.Parallel()

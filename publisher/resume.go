@@ -128,7 +128,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	}
 	if !spec.HeadOnly {
 		if err := cmp.Or(f.hasKeys(ctx, &reply.Head), read.unread); err != nil {
-			return nil, fmt.Errorf("resume: %w", err)
+			return nil, fmt.Errorf("resume: %w", unreadableOf(err, reply.Head.KeyIDs))
 		}
 	}
 	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), run)

@@ -98,8 +98,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		}
 	case *RunInterruptedData:
 		h.leave(StatusInterrupted)
-		if stopped := d.Reason == InterruptedShutdown || d.Reason == InterruptedWaiting && h.Status == StatusWaiting; stopped && h.Stalled > 0 {
-			h.Stalled-- // its executor was told to stop, or went on to wait behind a signal: that says nothing about the run
+		waits := d.Reason == InterruptedWaiting && h.Status == StatusWaiting
+		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnreadable || waits; uncounted && h.Stalled > 0 {
+			h.Stalled-- // its executor was told to stop, has no key, or went on to wait behind a signal: that says nothing about the run
 		}
 	case *RunEndedData:
 		h.Status = Status(d.Status)

@@ -128,9 +128,14 @@ type ClaimRequest struct {
 	Agents []string `json:"agents,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
+	// WithoutKeys are keys that the executor does not have, by their ids, at most [MaxWithoutKeys]: it is given no run with content of them.
+	WithoutKeys []string `json:"without_keys,omitzero"`
 	// Room is how many runs the executor would take now, this one included; 0 when it does not say.
 	Room int `json:"room,omitzero"`
 }
+
+// MaxWithoutKeys bounds the keys that a claim names.
+const MaxWithoutKeys = 64
 
 // ClaimReply gives a run, or says when to ask again.
 type ClaimReply struct {
@@ -266,9 +271,10 @@ type Live struct {
 	Epoch      Epoch      `json:"epoch"`
 	// RequestID of the takeover that opened the epoch: a claim that is repeated finds the run that it was given by it.
 	RequestID string `json:"request_id,omitzero"`
-	// Stalled and CancelRequested as in [Head].
-	Stalled         int  `json:"claims_without_progress,omitzero"`
-	CancelRequested bool `json:"cancel_requested,omitzero"`
+	// KeyIDs, Stalled and CancelRequested as in [Head].
+	KeyIDs          []string `json:"key_ids,omitzero"`
+	Stalled         int      `json:"claims_without_progress,omitzero"`
+	CancelRequested bool     `json:"cancel_requested,omitzero"`
 	// ExpiresAt is when the first thing that the run waits for expires, by the server's clock; empty means never.
 	ExpiresAt string `json:"expires_at,omitzero"`
 	// Offers are the agents that hand-offs of the run are offered to: "" for a continuation by the run's own.
@@ -369,7 +375,7 @@ func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
 		ModelTier: h.ModelTier, Labels: maps.Clone(h.Labels), Status: h.Status, Completion: h.Completion(), Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
-		CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
+		KeyIDs: slices.Clone(h.KeyIDs), CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Attention: h.attention(),
 		Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
@@ -386,7 +392,7 @@ func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.ModelTier == o.ModelTier && l.Instance == o.Instance && l.Status == o.Status && l.Completion == o.Completion &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
 		l.StartedAt == o.StartedAt && l.Attention == o.Attention &&
-		slices.Equal(l.Offers, o.Offers) && maps.Equal(l.Labels, o.Labels)
+		slices.Equal(l.Offers, o.Offers) && slices.Equal(l.KeyIDs, o.KeyIDs) && maps.Equal(l.Labels, o.Labels)
 }
 
 // before compares two RFC 3339 times; one that cannot be read comes last.

@@ -58,6 +58,7 @@ func TestALiveEntryIsTheSameUntilOneOfItsFieldsChanges(t *testing.T) {
 		"executor":  func(h *schema.Head) { h.Executor = "ex-2" },
 		"tier":      func(h *schema.Head) { h.ModelTier = "large" },
 		"instance":  func(h *schema.Head) { h.Instance = "b2" },
+		"keys":      func(h *schema.Head) { h.KeyIDs = []string{"k1"} },
 		"label":     func(h *schema.Head) { h.Labels = map[string]string{"team": "red"} },
 		"no labels": func(h *schema.Head) { h.Labels = nil },
 		"status":    func(h *schema.Head) { h.Status = schema.StatusOrphaned },

@@ -319,7 +319,7 @@ func (s *simulation) life() {
 	case 0:
 		s.write(s.waiting(), 0)
 	case 1:
-		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting")}, 0)
+		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting", "unreadable")}, 0)
 	case 2:
 		s.control(&schema.RunOrphanedData{Executor: s.head.Executor}, max(s.head.Epoch, 1))
 	case 3:

@@ -246,7 +246,7 @@ func Validate(data Data) error {
 		v.time("/last_seen", d.LastSeen)
 		v.notNegative("/missed", d.Missed)
 	case *RunInterruptedData:
-		v.oneOf("/reason", d.Reason, "", InterruptedShutdown, InterruptedPreempted, InterruptedBudget, InterruptedWaiting)
+		v.oneOf("/reason", d.Reason, "", InterruptedShutdown, InterruptedPreempted, InterruptedUnreadable, InterruptedBudget, InterruptedWaiting)
 	case *RunEndedData:
 		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
 		v.optional("/completed_by", d.CompletedBy)

@@ -130,6 +130,9 @@ const (
 	InterruptedShutdown = "shutdown"
 	// InterruptedPreempted leaves the run to another executor, for this one cannot go on with it.
 	InterruptedPreempted = "preempted"
+	// InterruptedUnreadable leaves the run to an executor that has the keys of its content. The claim before it does not count either: it
+	// says nothing about the run.
+	InterruptedUnreadable = "unreadable"
 	// InterruptedBudget is an executor that has used up what it may spend.
 	InterruptedBudget = "budget"
 	// InterruptedWaiting is of a run that nobody needs to attend until it is answered.

@@ -100,6 +100,8 @@ type Want struct {
 	Agents []string
 	// Labels must all be there with these values.
 	Labels map[string]string
+	// WithoutKeys are keys that it does not have.
+	WithoutKeys []string
 	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined]; 0 means that of [NewLiveRuns].
 	MaxClaims int
 }
@@ -114,7 +116,7 @@ func (w *Want) Matches(l *schema.Live) bool {
 			return false
 		}
 	}
-	return true
+	return !slices.ContainsFunc(l.KeyIDs, func(id string) bool { return slices.Contains(w.WithoutKeys, id) })
 }
 
 // Claimable returns up to [MaxCandidates] runs that the executor can be given, and the number of all of them: its own

@@ -255,12 +255,15 @@ func checkClaim(req *schema.ClaimRequest) error {
 	if len(req.Labels) > schema.MaxLabels {
 		return badField("/labels", fmt.Errorf("%d labels, no run has more than %d", len(req.Labels), schema.MaxLabels))
 	}
+	if len(req.WithoutKeys) > schema.MaxWithoutKeys {
+		return badField("/without_keys", fmt.Errorf("%d keys, name at most %d", len(req.WithoutKeys), schema.MaxWithoutKeys))
+	}
 	return nil
 }
 
 // give finds a run for a claim and takes it over.
 func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) (*schema.ClaimReply, error) {
-	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, MaxClaims: s.cfg.MaxClaims}
+	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys, MaxClaims: s.cfg.MaxClaims}
 	if l, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
 		_, total := s.liveRuns.Claimable(s.now(), want)
 		s.stats.ClaimsRepeated.Add(1)

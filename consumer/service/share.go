@@ -64,7 +64,7 @@ func (c *claims) asks(req *schema.ClaimRequest, inHand int) {
 			return
 		}
 	}
-	c.asking[h] = &asker{want: liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels}, at: now, inHand: inHand}
+	c.asking[h] = &asker{want: liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys}, at: now, inHand: inHand}
 }
 
 // given notes that it was given one.
