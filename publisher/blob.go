@@ -469,7 +469,13 @@ func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	return h.err
 }
 
-// field returns a field that may be in the blob store, encrypted, or both.
+// Field returns the value of a field of an event's data or of the state, whose value there is inline: it may be in the blob store, encrypted, or
+// both. It returns [ErrEncrypted] without the key, [ErrNotDecrypted], and the errors of [Reader.Blob].
+func (r *Reader) Field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
+	return r.field(ctx, refs, path, inline)
+}
+
+// field is Reader.Field.
 func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
 	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
 	if i < 0 || len(inline) > 0 && refs[i].KeyID == "" {

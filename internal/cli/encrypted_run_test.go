@@ -30,7 +30,7 @@ const (
 // sealedCanaries stand in each place of content of the run below.
 var sealedCanaries = []string{
 	"canaryTask", "canaryLabel", "canaryInitial", "canarySystem", "canaryThought", "canaryAnswer", "canaryArgument", "canaryTool", "canaryPayee", "canaryState", "canaryResult",
-	"canaryBlob", "canaryFailure", "canaryQuestion", "canaryReason", "canaryAllowed", "canarySignal", "canaryReceipt", "canaryArtifact", "canaryEnd", "canaryMany",
+	"canaryBlob", "canaryFailure", "canaryQuestion", "canaryReason", "canaryAllowed", "canarySignal", "canaryReceipt", "canaryArtifact", "canaryList", "canaryEnd", "canaryMany",
 }
 
 // sealedAgent is a loop with a canary in each place, and the policy that asks a person.
@@ -61,6 +61,9 @@ func sealedAgent() (publisher.Loop, publisher.Policy) {
 		}},
 		{Name: "pay", Replay: publisher.Hold, Run: func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
 			err := inv.Run().Publish(ctx, &schema.ArtifactAddedData{ArtifactID: "a1", Name: "canaryArtifact", Content: []byte(`"canaryReceipt"`)}, 0)
+			if err == nil {
+				err = inv.Run().Publish(ctx, &schema.ArtifactAddedData{ArtifactID: "a2", Name: "canaryList", Content: []byte(`"` + strings.Repeat("canaryListed ", 30_000) + `"`)}, 0)
+			}
 			if err != nil {
 				return publisher.ToolResult{}, err
 			}
@@ -175,6 +178,17 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	h.waymarkAs(t, "used with the key", with, 0, "diff", "r1", "f1")
 	commands("ended without the key", none)
 	commands("ended with the key", with)
+	// What is in the object store is decrypted, too; without the key it is said.
+	fetched := t.TempDir()
+	code, text = runWith(t, with, "artifacts", "r1", "--fetch", fetched)
+	require.Zero(t, code, text)
+	listed, err := os.ReadFile(filepath.Join(fetched, "canaryList"))
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("canaryListed ", 30_000), string(listed))
+	code, text = runWith(t, none, "artifacts", "r1", "--fetch", t.TempDir())
+	require.NotZero(t, code)
+	requireHas(t, text, "the content is encrypted with key k1")
+	h.add("artifacts fetched without the key", []byte(text))
 	h.waymarkAs(t, "exported with the key", with, 0, "export", "r1", "--format", "openai-chat")
 	code, text = runWith(t, none, "export", "r1", "--format", "openai-chat")
 	require.NotZero(t, code)
@@ -185,6 +199,21 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	code, text = runWith(t, none, "signal", "f1", "note", "--payload", `"plain"`)
 	require.Zero(t, code, text)
 	requireHas(t, text, "was stored readable, and run f1 is encrypted with key k1")
+
+	// What is sent under another key is refused, and a run without keys stays so: no key file makes a run need its key.
+	others := filepath.Join(t.TempDir(), "others")
+	require.NoError(t, os.WriteFile(others, []byte("k9 "+secondKey+"\n"), 0o600))
+	foreign := env(map[string]string{"WAYMARK_KEY_FILE": others})
+	code, text = runWith(t, foreign, "cancel", "f1", "--reason", "canaryForeign")
+	require.Equal(t, int(failure.Usage), code, text)
+	requireHas(t, text, "run f1 is encrypted with key k1, which the key file does not have")
+	h.waymark(t, none, 0, "start", "--run", "plain", "--agent", "clerk", "--executor", "plain")
+	code, text = runWith(t, foreign, "signal", "plain", "note", "--payload", `"seen"`)
+	require.Zero(t, code, text)
+	requireHas(t, text, "the message was stored readable: run plain is not encrypted")
+	code, text = runWith(t, none, "runs", "get", "plain", "--json")
+	require.Zero(t, code, text)
+	require.NotContains(t, text, "key_ids")
 
 	saved, archived := filepath.Join(out, "saved"), filepath.Join(out, "r1.waymark")
 	h.waymark(t, none, 0, "backup", saved)

@@ -31,49 +31,61 @@ type Question struct {
 	Encrypted map[string]string `json:"encrypted,omitzero"`
 	// SchemaErr says why the schema cannot be read.
 	SchemaErr error `json:"-"`
+	// ArgumentsErr says why the arguments cannot be read.
+	ArgumentsErr error `json:"-"`
 }
 
-// noteKey notes the key of a field, if it has one.
-func (q *Question) noteKey(field string, refs []schema.Ref, path string) bool {
-	key := encrypted.KeyOf(refs, path)
-	if key == "" {
-		return false
+// take reads a field that may be in the object store, encrypted, or both, and notes the key of one that stays encrypted.
+func (q *Question) take(ctx context.Context, fleet Fields, field string, refs []schema.Ref, path string, inline jsontext.Value) (jsontext.Value, error) {
+	value, err := fleet.Field(ctx, refs, path, inline)
+	if err == nil {
+		return value, nil
 	}
-	if q.Encrypted == nil {
-		q.Encrypted = map[string]string{}
+	if key := encrypted.KeyOf(refs, path); key != "" {
+		if q.Encrypted == nil {
+			q.Encrypted = map[string]string{}
+		}
+		q.Encrypted[field] = key
+		return inline, nil
 	}
-	q.Encrypted[field] = key
-	return true
+	return nil, err
 }
 
-// Blobs has what is too large for an event.
-type Blobs interface {
-	Blob(ctx context.Context, dataref string) ([]byte, error)
+// Fields reads fields that may be too large for an event, or encrypted.
+type Fields interface {
+	Field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error)
 }
 
 // Asked completes what a run waits for from its content.
-func Asked(ctx context.Context, fleet Blobs, s *schema.State, w *schema.OpenInterrupt) Question {
+func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInterrupt) Question {
 	q := Question{OpenInterrupt: *w}
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
-			q.Message, q.ResponseSchema = d.Message, d.ResponseSchema
-			q.noteKey(FieldMessage, d.Refs, "/message")
-			for _, r := range d.Refs {
-				if r.Path != "/response_schema" || q.noteKey(FieldSchema, d.Refs, r.Path) {
-					continue
+			q.Message = d.Message
+			if encrypted.KeyOf(d.Refs, "/message") != "" {
+				text, err := json.Marshal(d.Message)
+				if err == nil {
+					text, err = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", text)
 				}
-				q.ResponseSchema, q.SchemaErr = fleet.Blob(ctx, r.DataRef)
+				if err != nil || json.Unmarshal(text, &q.Message) != nil {
+					q.Message = ""
+				}
 			}
+			q.ResponseSchema, q.SchemaErr = q.take(ctx, fleet, FieldSchema, d.Refs, "/response_schema", d.ResponseSchema)
 			break
 		}
 	}
 	if w.ToolCallID != "" {
 		if call := s.Call(w.CallKey()); call != nil {
-			q.Tool, q.Arguments, q.SideEffect, q.IdempotencyKey = call.Name, call.Arguments, call.SideEffect, call.IdempotencyKey
+			q.Tool, q.IdempotencyKey = call.Name, call.IdempotencyKey
 			if q.IdempotencyKey == "" {
 				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
 			}
-			q.noteKey(FieldArguments, call.Refs, "/arguments")
+			q.SideEffect = encrypted.Field(call.SideEffect, call.Refs, "/side_effect")
+			var err error
+			if q.Arguments, err = q.take(ctx, fleet, FieldArguments, call.Refs, "/arguments", call.Arguments); err != nil {
+				q.ArgumentsErr = err
+			}
 		}
 	}
 	return q

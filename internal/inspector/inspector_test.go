@@ -36,8 +36,13 @@ type desk struct {
 
 func newDesk(t *testing.T, change func(*Config)) *desk {
 	t.Helper()
-	w := waymarktest.Start(t)
-	fleet, err := Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
+	return deskOf(t, waymarktest.Start(t), nil, change)
+}
+
+// deskOf is an inspector with keys over the fleet of a world.
+func deskOf(t *testing.T, w *waymarktest.World, keys *publisher.Encryption, change func(*Config)) *desk {
+	t.Helper()
+	fleet, err := Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second, Encryption: keys})
 	require.NoError(t, err)
 	cfg := Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now}
 	if change != nil {

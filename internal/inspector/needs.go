@@ -19,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/internal/standstill"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -71,6 +72,8 @@ type question struct {
 	// Fields are those of a form that is made of the schema; none where it asks for more than a form has.
 	Fields []field
 	Late   string
+	// Readable says that what is sent is stored readable, and of which key; empty where it is not, or the run is not encrypted.
+	Readable string
 }
 
 // field of a form.
@@ -171,6 +174,9 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 	}
 	q.Message = readable(inbox.FieldMessage, q.Question.Message)
 	q.Arguments = readable(inbox.FieldArguments, pretty(q.Question.Arguments))
+	if err := q.ArgumentsErr; err != nil {
+		q.Arguments = "cannot be read: " + err.Error()
+	}
 	q.Schema = readable(inbox.FieldSchema, pretty(q.ResponseSchema))
 	if q.SchemaErr != nil {
 		q.Schema = q.SchemaErr.Error()
@@ -178,10 +184,21 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 	if !q.Approval && r.Kind == standstill.Waiting && q.Encrypted[inbox.FieldSchema] == "" {
 		q.Fields = fieldsOf(q.ResponseSchema)
 	}
+	if keys := state.Head.KeyIDs; len(keys) > 0 && !s.Fleet.HasKeys() {
+		q.Readable = strings.Join(keys, ", ")
+	}
 	if call := state.Call(wait.CallKey()); call != nil && call.Late != nil {
-		q.Late = pretty(call.Late.Result)
-		if call.Late.Error != nil {
-			q.Late = call.Late.Error.Type + ": " + call.Late.Error.Message
+		late := call.Late
+		value, err := s.Fleet.Field(ctx, late.Refs, "/result", late.Result)
+		switch key := encrypted.KeyOf(late.Refs, "/result"); {
+		case late.Error != nil:
+			q.Late = late.Error.Type + ": " + encrypted.Field(late.Error.Message, late.Refs, "/error/message")
+		case err != nil && key != "":
+			q.Late = encrypted.Text(key)
+		case err != nil:
+			q.Late = "cannot be read: " + err.Error()
+		default:
+			q.Late = pretty(value)
 		}
 	}
 	return &q, nil
@@ -342,6 +359,12 @@ func (s *Inspector) answer(ctx context.Context, r *http.Request) (next, said str
 	}
 	if err != nil {
 		return "", "", err
+	}
+	if err := s.Fleet.CheckAnswer(ctx, t.Run, publisher.Input{InterruptID: t.InterruptID, Status: request.Status, Payload: []byte(request.Payload)}); err != nil {
+		if invalid, ok := errors.AsType[*publisher.InvalidAnswerError](err); ok && invalid.Said != nil {
+			err = invalid.Said
+		}
+		return "", "", s.refused(ctx, t, err)
 	}
 	var reply schema.ControlReply
 	if err := s.Fleet.Ask(ctx, schema.VerbInput, t.Run, request, &reply); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/internal/permissions"
@@ -25,11 +26,15 @@ type Observed struct {
 type Fleet interface {
 	story.Source
 	inbox.Asker
-	inbox.Blobs
+	inbox.Fields
 	// Get returns all that a run's events add up to.
 	Get(ctx context.Context, run string) (*schema.State, error)
-	// GetAt returns what they add up to at a point.
-	GetAt(ctx context.Context, run string, p schema.Point) (*schema.State, error)
+	// GetAt is Get of a run as it was at a point.
+	GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error)
+	// HasKeys reports whether there are keys of encrypted content.
+	HasKeys() bool
+	// CheckAnswer holds an answer against an encrypted question, as far as there are keys.
+	CheckAnswer(ctx context.Context, run string, in publisher.Input) error
 	// Observe hands accepted events over until stop is called, and the refusal if the server does not permit it.
 	Observe(take func(Observed), refused func(error)) (stop func(), err error)
 	// Connected reports whether the server is there.
@@ -40,6 +45,7 @@ type Fleet interface {
 type remote struct {
 	*publisher.Reader
 	service *fleetclient.Client
+	keys    *encryption.Keys
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
@@ -48,11 +54,18 @@ func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	var keys *encryption.Keys
+	if e := cfg.Encryption; e != nil {
+		keys = &encryption.Keys{Current: e.Current, Key: e.Key}
+	}
 	return &remote{reader, &fleetclient.Client{
 		Conn: cfg.Conn, Fleet: cfg.Fleet, Timeout: cfg.RequestTimeout, Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
 		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
-	}}, nil
+	}, keys}, nil
 }
+
+// HasKeys implements [Fleet].
+func (f *remote) HasKeys() bool { return f.keys != nil }
 
 // Ask implements [Fleet].
 func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) error {
@@ -60,6 +73,13 @@ func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) 
 		if err := schema.CheckName("run id", run); err != nil {
 			return &schema.ServiceError{Code: schema.CodeNotFound, Message: err.Error()}
 		}
+	}
+	request, err := f.keys.Request(ctx, run, request, func(ctx context.Context) ([]string, error) {
+		head, err := f.Head(ctx, run)
+		return head.KeyIDs, err
+	})
+	if err != nil {
+		return fmt.Errorf("encrypting what is sent to run %s: %w", run, err)
 	}
 	return f.service.Ask(ctx, verb, run, request, func() *fleetclient.Replies {
 		return &fleetclient.Replies{

@@ -51,22 +51,25 @@ type Artifact struct {
 	// Content in the event, or DataRef of the content in the object store.
 	Content jsontext.Value `json:"-"`
 	DataRef string         `json:"-"`
-	Err     error          `json:"-"`
+	// Refs of the content.
+	Refs []schema.Ref `json:"-"`
+	Err  error        `json:"-"`
 }
 
 // ArtifactOf says where the content of an artifact is.
 func ArtifactOf(s *schema.StateArtifact) *Artifact {
 	a := &Artifact{
-		ArtifactID: s.ArtifactID, Name: s.Name, MediaType: s.MediaType, Size: s.Size, Digest: s.Digest, Turn: s.Turn, Time: s.Time, URI: s.URI, Where: placeNowhere,
+		ArtifactID: s.ArtifactID, Name: encrypted.Field(s.Name, s.Refs, "/name"), MediaType: s.MediaType, Size: s.Size, Digest: encrypted.Field(s.Digest, s.Refs, "/digest"),
+		Turn: s.Turn, Time: s.Time, URI: encrypted.Field(s.URI, s.Refs, "/uri"), Where: placeNowhere,
 	}
 	stored := schema.Ref{}
 	if i := slices.IndexFunc(s.Refs, func(r schema.Ref) bool { return r.Path == "/content" }); i >= 0 {
-		stored = s.Refs[i]
+		stored, a.Refs = s.Refs[i], s.Refs[i:i+1]
 	}
-	_, _, notOurs := schema.ParseDataRef(s.URI)
+	_, _, notOurs := schema.ParseDataRef(a.URI)
 	switch {
 	case stored.KeyID != "":
-		a.Where, a.KeyID = placeEncrypted, stored.KeyID
+		a.Where, a.KeyID, a.Content, a.DataRef = placeEncrypted, stored.KeyID, s.Content, stored.DataRef
 	case len(s.Content) > 0:
 		a.Where, a.Content = placeEvent, s.Content
 		a.Size = cmp.Or(a.Size, int64(len(Contents(s.Content)[0])))
@@ -74,8 +77,8 @@ func ArtifactOf(s *schema.StateArtifact) *Artifact {
 		a.Where, a.DataRef = placeStore, stored.DataRef
 		a.Size = cmp.Or(a.Size, stored.Size)
 	case notOurs == nil:
-		a.Where, a.DataRef = placeStore, s.URI
-	case s.URI != "":
+		a.Where, a.DataRef = placeStore, a.URI
+	case a.URI != "":
 		a.Where = PlaceLink
 	}
 	return a

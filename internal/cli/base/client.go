@@ -97,6 +97,9 @@ func (a *App) fleetFrom() string {
 	return ""
 }
 
+// Keys are those of encrypted content; nil for none.
+func (c *Client) Keys() *publisher.Encryption { return c.keys }
+
 // Close ends the connection and waits until it has.
 func (c *Client) Close() {
 	c.NATS.Close()

@@ -92,7 +92,7 @@ func (c ArtifactsCmd) fetch(ctx context.Context, fleet *publisher.Reader, list [
 	defer func() { _ = dir.Close() }() // it was only read
 	var names fileNames
 	for _, f := range list {
-		if f.Content == nil && f.DataRef == "" {
+		if len(f.Content) == 0 && f.DataRef == "" {
 			continue
 		}
 		name := names.of(cmp.Or(f.Name, f.ArtifactID))
@@ -109,13 +109,12 @@ func (c ArtifactsCmd) fetch(ctx context.Context, fleet *publisher.Reader, list [
 }
 
 func (c ArtifactsCmd) fetchOne(ctx context.Context, fleet *publisher.Reader, dir *os.Root, name string, f *story.Artifact) error {
-	value := f.Content
-	if f.DataRef != "" {
-		blob, err := fleet.Blob(ctx, f.DataRef)
-		if err != nil {
-			return err
-		}
-		value = blob
+	value, err := fleet.Field(ctx, f.Refs, "/content", f.Content)
+	if err == nil && len(value) == 0 {
+		value, err = fleet.Blob(ctx, f.DataRef)
+	}
+	if err != nil {
+		return err
 	}
 	content, err := f.CheckedContent(value)
 	if err != nil {

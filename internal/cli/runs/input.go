@@ -309,6 +309,9 @@ func readable(q *inbox.Question, field, text string) string {
 	if key := q.Encrypted[field]; key != "" {
 		return "  " + output.Printable(encrypted.Text(key)) + "\n"
 	}
+	if field == inbox.FieldArguments && q.ArgumentsErr != nil {
+		return "  cannot be read: " + output.Printable(q.ArgumentsErr.Error()) + "\n"
+	}
 	return text
 }
 

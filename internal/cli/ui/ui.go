@@ -83,7 +83,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	fleet, err := inspector.Connect(ctx, publisher.ReaderConfig{Conn: cl.NATS, Fleet: cl.Fleet, RequestTimeout: cl.Wait})
+	fleet, err := inspector.Connect(ctx, publisher.ReaderConfig{Conn: cl.NATS, Fleet: cl.Fleet, RequestTimeout: cl.Wait, Encryption: cl.Keys()})
 	if err != nil {
 		return cl.ConnectFailed(ctx, err)
 	}
