@@ -70,13 +70,29 @@ func (e *HandoffTakenError) Unwrap() []error {
 }
 
 // Offers returns the open hand-offs of a run, oldest first: offered ones, and accepted ones that nobody closed. For a run
-// that misses events it returns what there is and an [*IncompleteError].
+// that misses events it returns what there is and an [*IncompleteError]; where one of them cannot be read without its key, [ErrEncrypted].
 func (r *Reader) Offers(ctx context.Context, run string) ([]Offer, error) {
 	s, err := r.Get(ctx, run)
 	if s == nil {
 		return nil, err
 	}
-	return offersOf(s), err
+	offers := offersOf(s)
+	for i := range offers {
+		if unread := offers[i].unread(); unread != nil {
+			return nil, unread
+		}
+	}
+	return offers, err
+}
+
+// unread is why the words of an offer cannot be read; nil where they can.
+func (o *Offer) unread() error {
+	for _, ref := range o.Data.Refs {
+		if ref.KeyID != "" && ref.DataRef == "" {
+			return keyError(fmt.Sprintf("hand-off %s of run %s", o.HandoffID, o.Run), ref.KeyID, nil)
+		}
+	}
+	return nil
 }
 
 func offersOf(s *schema.State) []Offer {
@@ -149,6 +165,9 @@ func (f *Fleet) AcceptHandoff(ctx context.Context, offer Offer, spec RunSpec) (*
 // planHandoff checks an acceptance, and fills in what follows from the offer.
 func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (source *schema.HandoffSource, filled RunSpec, by string, err error) {
 	if err := checkRun(offer.Run); err != nil {
+		return nil, spec, "", err
+	}
+	if err := offer.unread(); err != nil {
 		return nil, spec, "", err
 	}
 	if offer.HandoffID == "" || offer.Hash == "" {

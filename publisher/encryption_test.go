@@ -336,6 +336,74 @@ func TestRequest_SenderHasOtherKeys_RunNeedsNoOtherKey(t *testing.T) {
 	require.Equal(t, []string{"k1"}, head.KeyIDs)
 }
 
+// Without the key an executor gets an error, and no cipher text as content.
+func TestReads_KeyIsNotThere_AreErrors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet(encrypted(secretKeys("k1")))
+	run := start(t, f, "r1")
+	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput}))
+	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: "q", Payload: raw(`"canary"`)}))
+	offer, err := run.Handoff("task_complete").Decisions("canary").Offer(t.Context())
+	require.NoError(t, err)
+	input, ok, err := run.Input(t.Context(), "q")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.JSONEq(t, `"canary"`, string(input.Payload))
+
+	other := w.fleet(encrypted(secretKeys("k2")), func(c *publisher.Config) { c.Executor = "exec-2" })
+	offers, err := other.Offers(t.Context(), "r1")
+	require.ErrorIs(t, err, publisher.ErrEncrypted)
+	require.ErrorContains(t, err, "hand-off "+offer.HandoffID+" of run r1: the content is encrypted with key k1")
+	require.Empty(t, offers)
+	offer.Data = *w.fold("r1").Handoffs[0].Offered
+	_, err = other.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1"})
+	require.ErrorIs(t, err, publisher.ErrEncrypted)
+	require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedShutdown))
+	head := w.fleet(func(c *publisher.Config) { c.Executor = "exec-3" })
+	taken, err := head.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
+	require.NoError(t, err)
+	_, _, err = taken.Input(t.Context(), "q")
+	require.ErrorIs(t, err, publisher.ErrNoContent)
+}
+
+// A name that the model made up is content, whatever else is wrong with the call.
+func TestLoop_NamesThatTheModelMadeUp_AreEncrypted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet(encrypted(secretKeys("k1")))
+	deep := strings.Repeat("[", 300) + strings.Repeat("]", 300)
+	m := &scripted{answers: map[int32]publisher.Answer{
+		1: {
+			Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{
+				schema.CallPart("a", "canaryDeep"), schema.CallPart("b", "canaryControl\x01"), schema.CallPart("c", "canaryBroken"), schema.CallPart("d", "look"),
+			}},
+			Calls: []publisher.ToolCall{
+				call("a", "canaryDeep", deep), call("b", "canaryControl\x01", `{`), call("c", "canaryBroken", `{}`), call("d", "look", `{}`),
+			},
+		},
+		2: {
+			Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.CallPart("a", "canaryCut")}},
+			Calls:   []publisher.ToolCall{call("a", "canaryCut", `{}`)}, FinishReasons: []string{"length"},
+		},
+		3: {Message: assistant(schema.Text("done"))},
+	}}
+	m.answers[1].Calls[2].Error = &schema.Error{Type: "adapter", Message: "it is broken"}
+	look := publisher.Tool{Name: "look", Replay: publisher.Pure, Run: func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.Result("seen")
+	}}
+	run := start(t, f, "r1")
+	require.NoError(t, (&publisher.Loop{Model: m.model, Tools: []publisher.Tool{look}}).Work(t.Context(), run))
+	require.NoError(t, run.Sync(t.Context()))
+	require.Empty(t, w.found("canaryDeep", "canaryControl", "canaryBroken", "canaryCut"))
+	state, err := f.Get(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, "canaryDeep", state.Calls[0].Name)
+	require.Contains(t, state.Calls[2].Error.Message, "it is broken")
+}
+
 // New values have the current key, and those of the earlier one are still read.
 func TestEncryption_KeyIsRotated_EarlierValuesAreRead(t *testing.T) {
 	t.Parallel()

@@ -78,6 +78,7 @@ func (r *Run) Wait(ctx context.Context, d schema.RunWaitingData) error {
 }
 
 // Input looks for the answer to what the run waits for. It reads the log first; ok is false as long as there is none.
+// An answer that cannot be read is an error: [ErrEncrypted] or [ErrNotDecrypted].
 func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunInputData, ok bool, err error) {
 	if err := r.Sync(ctx); err != nil {
 		return input, false, err
@@ -92,7 +93,15 @@ func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunIn
 			}
 		}
 	})
-	return input, ok, nil
+	if !ok {
+		return input, false, nil
+	}
+	payload, err := r.fleet.field(ctx, input.Refs, "/payload", input.Payload)
+	if err != nil {
+		return input, true, fmt.Errorf("input %s of run %s: %w", interruptID, r.id, err)
+	}
+	input.Payload = payload
+	return input, true, nil
 }
 
 // Interrupt publishes run.interrupted: this executor stops cleanly and leaves the run to another at once. reason is

@@ -274,7 +274,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 		switch {
 		case t == nil:
 			c.Replay, c.VerifySubject = "", ""
-			c.Error = cmp.Or(c.Error, &schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.Name)})
+			c.Error = unknownTool(c.Error, fmt.Sprintf("there is no tool %.80q", c.Name))
 			continue
 		case last && c.Name != l.Complete:
 			c.Error = cmp.Or(c.Error, &schema.Error{Type: "not_offered", Message: "the run is at its limit: only " + cmp.Or(l.Complete, "an answer without a call") + " is left"})

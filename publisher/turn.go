@@ -206,10 +206,7 @@ const tooManyCallsType = "too_many_calls"
 // name has to be changed.
 func readable(c ToolCall) *ToolCall {
 	if name := recordable(c.Name); name != c.Name {
-		c.Name = name
-		if c.Error == nil {
-			c.Error = &schema.Error{Type: unknownToolType, Message: "the model gave a tool name that cannot be recorded"}
-		}
+		c.Name, c.Error = name, unknownTool(c.Error, "the model gave a tool name that cannot be recorded")
 	}
 	if len(c.Arguments) == 0 {
 		c.Arguments = nil // empty text is no JSON
@@ -224,6 +221,18 @@ func readable(c ToolCall) *ToolCall {
 		c.Error = &schema.Error{Type: invalidArgumentsType, Message: "the arguments are not JSON"}
 	}
 	return &c
+}
+
+// unknownTool is the error of a call for which there is no tool. Its type says that the name is the model's own, whatever else is wrong with the call.
+func unknownTool(was *schema.Error, why string) *schema.Error {
+	if was == nil {
+		return &schema.Error{Type: unknownToolType, Message: why}
+	}
+	out := *was
+	if out.Type != unknownToolType {
+		out.Type, out.Message = unknownToolType, why+"; "+was.Message
+	}
+	return &out
 }
 
 // recordable returns the name of a tool as an event can carry it.

@@ -178,11 +178,11 @@ func (s *State) add(v Verdict) {
 	case *HandoffOfferedData:
 		s.offered(handoffID(e, d), withoutRepeats(d))
 	case *HandoffAcceptedData:
-		s.handoff(d.HandoffID, "accepted", d.By, d.Claimed, d.Reason, d.ChildRun)
+		s.handoff(d.HandoffID, "accepted", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
 	case *HandoffDeclinedData:
-		s.handoff(d.HandoffID, "declined", d.By, d.Claimed, d.Reason, d.ChildRun)
+		s.handoff(d.HandoffID, "declined", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
 	case *HandoffClosedData:
-		s.handoff(d.HandoffID, "closed", d.By, d.Claimed, d.Reason, d.ChildRun)
+		s.handoff(d.HandoffID, "closed", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
 	case *ArtifactAddedData:
 		s.Artifacts = append(s.Artifacts, StateArtifact{ArtifactAddedData: *d, Turn: e.Turn, Time: e.Time})
 	case *ErrorRaisedData:
@@ -292,17 +292,17 @@ func (s *State) offered(id string, d *HandoffOfferedData) {
 	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: HandoffStatusOffered, Offered: d})
 }
 
-func (s *State) handoff(id, status, by, claimed, reason, child string) {
+func (s *State) handoff(id, status, by, claimed, reason, child string, refs []Ref) {
 	for i := range slices.Backward(s.Handoffs) {
 		if h := &s.Handoffs[i]; h.HandoffID == id {
-			h.Status, h.By, h.Claimed, h.Reason = status, by, claimed, reason
+			h.Status, h.By, h.Claimed, h.Reason, h.Refs = status, by, claimed, reason, refs
 			if child != "" {
 				h.ChildRun = child // who closes it need not say whose it was
 			}
 			return
 		}
 	}
-	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: status, By: by, Claimed: claimed, Reason: reason, ChildRun: child})
+	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: status, By: by, Claimed: claimed, Reason: reason, ChildRun: child, Refs: refs})
 }
 
 func (s *State) openTurn(turn int32, e *Event) *StateTurn {

@@ -22,6 +22,8 @@ type Content struct {
 	Path string
 	// IDs are the ids that stand beside the value and above it, from the top: those of its call, its question, its key.
 	IDs []string
+	// Tool is the path of the tool's name that stands beside the value or above it, and ToolName that name; empty for none.
+	Tool, ToolName string
 	// Name: the value is the name of a tool. It is content where the model made it up.
 	Name bool
 
@@ -111,7 +113,7 @@ func (d *TurnAnsweredData) InventedNames() map[string]bool {
 		}
 		paths[fmt.Sprintf("/calls/%d/name", i)] = true
 		for j := range d.Message.Parts {
-			if p := &d.Message.Parts[j]; p.Type == PartToolCall && p.Name == c.Name {
+			if p := &d.Message.Parts[j]; p.Type == PartToolCall && (p.ID == c.ToolCallID || p.Name == c.Name) {
 				paths[fmt.Sprintf("/message/parts/%d/name", j)] = true
 			}
 		}
@@ -131,7 +133,11 @@ func (s *State) opened(v Verdict) {
 }
 
 // contentWalk looks for content by the tag content of the fields: text, and name for the name of a tool.
-type contentWalk struct{ found []Content }
+type contentWalk struct {
+	found []Content
+	// tool is the path of the name of the tool that is walked below, and toolName that name.
+	tool, toolName string
+}
 
 var (
 	valueType = reflect.TypeFor[jsontext.Value]()
@@ -141,15 +147,22 @@ var (
 
 // ids are the members that say what a value belongs to.
 var ids = map[string]bool{
-	"tool_call_id": true, "interrupt_id": true, "signal_id": true, "handoff_id": true, "artifact_id": true, "phase": true, "key": true, "id": true,
+	"role": true, "tool_call_id": true, "interrupt_id": true, "signal_id": true, "handoff_id": true, "artifact_id": true, "phase": true, "key": true, "id": true,
 }
 
 func (w *contentWalk) fields(path string, above []string, v reflect.Value) {
 	t := v.Type()
 	of := slices.Clip(above)
+	tool, toolName := w.tool, w.toolName
+	defer func() { w.tool, w.toolName = tool, toolName }()
 	for i := range t.NumField() {
-		if name := memberName(t.Field(i)); ids[name] && v.Field(i).Kind() == reflect.String {
-			of = append(of, name+"="+v.Field(i).String())
+		switch name, field := memberName(t.Field(i)), v.Field(i); {
+		case ids[name] && field.Kind() == reflect.String:
+			of = append(of, name+"="+field.String())
+		case name == "occurrence" && field.CanInt():
+			of = append(of, name+"="+strconv.FormatInt(max(field.Int(), 1), 10))
+		case t.Field(i).Tag.Get("content") == "name" && field.String() != "":
+			w.tool, w.toolName = path+"/"+name, field.String()
 		}
 	}
 	for i := range t.NumField() {
@@ -275,7 +288,10 @@ func (w *contentWalk) members(path string, of []string, v reflect.Value) {
 	}
 }
 
-func (w *contentWalk) add(c Content) { w.found = append(w.found, c) }
+func (w *contentWalk) add(c Content) {
+	c.Tool, c.ToolName = w.tool, w.toolName
+	w.found = append(w.found, c)
+}
 
 func textJSON(text string) (jsontext.Value, error) {
 	if text == "" {

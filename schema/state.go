@@ -218,9 +218,11 @@ type StateHandoff struct {
 	Status    string              `json:"status"`
 	Offered   *HandoffOfferedData `json:"offered,omitzero"`
 	// By and Claimed as in the control event.
-	By       string `json:"by,omitzero"`
-	Claimed  string `json:"claimed,omitzero"`
-	Reason   string `json:"reason,omitzero"`
+	By      string `json:"by,omitzero"`
+	Claimed string `json:"claimed,omitzero"`
+	Reason  string `json:"reason,omitzero"`
+	// Refs say that the reason is encrypted.
+	Refs     []Ref  `json:"refs,omitzero"`
 	ChildRun string `json:"child_run,omitzero"`
 }
 

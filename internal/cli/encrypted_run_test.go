@@ -30,7 +30,7 @@ const (
 // sealedCanaries stand in each place of content of the run below.
 var sealedCanaries = []string{
 	"canaryTask", "canaryLabel", "canaryInitial", "canarySystem", "canaryThought", "canaryAnswer", "canaryArgument", "canaryTool", "canaryPayee", "canaryState", "canaryResult",
-	"canaryBlob", "canaryFailure", "canaryQuestion", "canaryReason", "canaryAllowed", "canarySignal", "canaryReceipt", "canaryArtifact", "canaryList", "canaryEnd", "canaryMany",
+	"canaryBlob", "canaryFailure", "canaryQuestion", "canaryReason", "canaryAllowed", "canarySignal", "canaryReceipt", "canaryArtifact", "canaryList", "canaryFile", "canaryNotes", "canaryDecision", "canaryDeclined", "canaryEnd", "canaryMany",
 }
 
 // sealedAgent is a loop with a canary in each place, and the policy that asks a person.
@@ -150,6 +150,13 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 		} {
 			h.waymarkAs(t, where, getenv, 0, strings.Fields(args)...)
 		}
+		// What is encrypted is named by its key, and no cipher text is shown as content.
+		for _, args := range []string{"runs show r1", "runs get r1 --full", "inbox", "artifacts r1", "handoff ls r1", "plan r1", "tree r1"} {
+			_, text := runWith(t, getenv, strings.Fields(args)...)
+			for _, word := range regexp.MustCompile(`[A-Za-z0-9+/]{32,}`).FindAllString(text, -1) {
+				require.True(t, regexp.MustCompile(`^[0-9a-f]+$`).MatchString(word), "%s, %s: %s in %s", args, where, word, text)
+			}
+		}
 	}
 	commands("asked without the key", none)
 	commands("asked with the key", with)
@@ -176,6 +183,14 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	h.waymarkAs(t, "used with the key", with, 0, "runs", "get", "r2", "--full")
 	h.waymarkAs(t, "used with the key", with, 0, "fork", "r1", "--at", "turn:1", "--as", "f1")
 	h.waymarkAs(t, "used with the key", with, 0, "diff", "r1", "f1")
+	rewound, err := fleet.Resume(t.Context(), "r1", publisher.ResumeSpec{At: schema.Point{Kind: schema.PointTurn, Number: 2}})
+	require.NoError(t, err)
+	offer, err := rewound.Handoff("task_complete").Completed(schema.HandoffCompleted{File: "canaryFile", Status: "done", Notes: "canaryNotes"}).Decisions("canaryDecision").Offer(t.Context())
+	require.NoError(t, err)
+	h.waymarkAs(t, "used with the key", with, 0, "handoff", "decline", "r1", offer.HandoffID, "--reason", "canaryDeclined")
+	h.waymarkAs(t, "asked with the key", with, 0, "handoff", "ls", "r1")
+	h.waymarkAs(t, "asked without the key", none, 0, "handoff", "ls", "r1")
+	require.NoError(t, rewound.End(t.Context(), publisher.RunEnd{Summary: "canaryEnd"}))
 	commands("ended without the key", none)
 	commands("ended with the key", with)
 	// What is in the object store is decrypted, too; without the key it is said.
@@ -207,7 +222,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	code, text = runWith(t, foreign, "cancel", "f1", "--reason", "canaryForeign")
 	require.Equal(t, int(failure.Usage), code, text)
 	requireHas(t, text, "run f1 is encrypted with key k1, which the key file does not have")
-	h.waymark(t, none, 0, "start", "--run", "plain", "--agent", "clerk", "--executor", "plain")
+	h.waymark(t, none, 0, "start", "clerk", "--id", "plain")
 	code, text = runWith(t, foreign, "signal", "plain", "note", "--payload", `"seen"`)
 	require.Zero(t, code, text)
 	requireHas(t, text, "the message was stored readable: run plain is not encrypted")

@@ -47,6 +47,32 @@ func Value[T any](v T, refs []schema.Ref) T {
 	return out
 }
 
+// Content is the data of an event in which [Text] stands for each encrypted value of content. It is a copy where it has one, and otherwise data.
+func Content(data schema.Data) schema.Data {
+	refs := schema.RefsOf(data)
+	if refs == nil || !slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
+		return data
+	}
+	body, err := schema.MarshalData(data)
+	if err != nil {
+		return data
+	}
+	shown, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(data.EventName()), DataContentType: schema.ContentTypeJSON, Data: body})
+	if err != nil || shown == nil {
+		return data
+	}
+	for _, c := range schema.Contents(shown) {
+		key := KeyOf(*refs, c.Path)
+		if key == "" {
+			continue
+		}
+		if text, err := json.Marshal(Text(key)); err == nil {
+			_ = c.Set(text) // a value that takes no text has no cipher text either
+		}
+	}
+	return shown
+}
+
 // Data is the data of an event in which [Text] stands for each encrypted field.
 func Data(data []byte) []byte {
 	if !bytes.Contains(data, []byte(`"key_id"`)) {

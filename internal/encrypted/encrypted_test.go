@@ -52,6 +52,23 @@ func TestData_ThousandsOfRefs_AreReadOnce(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 }
 
+// What is shown is a copy: what is kept can be decrypted later.
+func TestContent_EncryptedValues_AreNamedByTheirKey(t *testing.T) {
+	t.Parallel()
+	d := &schema.HandoffOfferedData{
+		HandoffID: "h", Reason: "task_complete", Completed: []schema.HandoffCompleted{{File: "c2VjcmV0", Status: "done"}}, Context: &schema.HandoffContext{Decisions: []string{"open", "c2VjcmV0"}},
+		Refs: []schema.Ref{ref("/completed/0/file"), ref("/context/decisions/1"), ref("/handoff_id"), ref("/nowhere")},
+	}
+	shown, ok := encrypted.Content(d).(*schema.HandoffOfferedData)
+	require.True(t, ok)
+	require.Equal(t, encrypted.Text("k"), shown.Completed[0].File)
+	require.Equal(t, []string{"open", encrypted.Text("k")}, shown.Context.Decisions)
+	require.Equal(t, "h", shown.HandoffID, "it is no content")
+	require.Equal(t, "c2VjcmV0", d.Completed[0].File)
+	plain := &schema.StateSetData{Key: "a", Value: jsontext.Value(`1`)}
+	require.Same(t, plain, encrypted.Content(plain))
+}
+
 // FuzzData tries the data of events, which anybody wrote.
 func FuzzData(f *testing.F) {
 	f.Add([]byte(`{"result":"c2VjcmV0","refs":[{"path":"/result","key_id":"k","codec":"c"}]}`))

@@ -126,9 +126,13 @@ func (k *Keys) Check(ctx context.Context, ids ...string) (missing string, err er
 	return "", nil
 }
 
-// Place is what a value is bound to. turn is that of an executor's event, and 0 of a control event, whose turn the daemon says.
-func Place(run, event string, turn int32, c *schema.Content) string {
+// Place is what a value is bound to. turn is that of an executor's event, and 0 of a control event, whose turn the daemon says. encrypted reports
+// whether the name of the tool, at its path, is encrypted: then it is not known where the value is decrypted.
+func Place(run, event string, turn int32, c *schema.Content, encrypted func(path string) bool) string {
 	parts := append([]string{run, event, strconv.Itoa(int(turn)), c.Path}, c.IDs...)
+	if c.Tool != "" && c.Tool != c.Path && !encrypted(c.Tool) {
+		parts = append(parts, "tool="+c.ToolName)
+	}
 	b, err := json.Marshal(parts)
 	if err != nil { // texts that are no UTF-8: they are still told apart
 		return strings.Join(parts, "\n")
@@ -172,9 +176,12 @@ func (k *Keys) encrypt(ctx context.Context, id, run string, turn int32, data sch
 		names = answer.InventedNames()
 	}
 	refs := schema.RefsOf(c)
+	var given []schema.Ref
 	if refs != nil {
-		*refs = slices.Clone(*refs)
+		given = *refs
+		*refs = slices.Clone(given)
 	}
+	hidden := func(path string) bool { return names[path] || keyed(given, path) }
 	for _, content := range schema.Contents(c) {
 		if content.Name && !names[content.Path] || k.readable(content.Path) {
 			continue
@@ -195,7 +202,7 @@ func (k *Keys) encrypt(ctx context.Context, id, run string, turn int32, data sch
 			}
 			continue // the caller has encrypted it
 		}
-		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.seal(Place(run, name, turn, &content), value)))
+		text, err := json.Marshal(base64.StdEncoding.EncodeToString(secret.seal(Place(run, name, turn, &content, hidden), value)))
 		if err != nil {
 			return nil, err
 		}
@@ -236,14 +243,16 @@ func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
 		places[contents[i].Path] = &contents[i]
 	}
 	var first error
-	left := make([]schema.Ref, 0, len(*refs))
+	given, left := *refs, make([]schema.Ref, 0, len(*refs))
 	for _, ref := range *refs {
 		content := places[ref.Path]
 		if ref.KeyID == "" || content == nil {
 			left = append(left, ref)
 			continue
 		}
-		ref.Place = Place(e.Subject, e.Name(), placeTurn(e), content)
+		if ref.Place == "" { // its place is that of the first look: what was decrypted since is no part of it
+			ref.Place = Place(e.Subject, e.Name(), placeTurn(e), content, func(path string) bool { return keyed(given, path) })
+		}
 		if ref.DataRef == "" {
 			err := keys.open(&ref, content)
 			if err == nil {
@@ -259,6 +268,11 @@ func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
 		*refs = nil
 	}
 	return first
+}
+
+// keyed reports whether refs say that the value at a path is encrypted.
+func keyed(refs []schema.Ref, path string) bool {
+	return slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.Path == path && r.KeyID != "" })
 }
 
 func (keys keyOf) open(ref *schema.Ref, content *schema.Content) error {

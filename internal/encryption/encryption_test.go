@@ -94,6 +94,54 @@ func TestEncrypt_RefWithoutKey_IsNoCipherText(t *testing.T) {
 	require.Equal(t, `"canary"`, string(out.Value), "it is the caller's cipher text")
 }
 
+// What stands beside a value, and stays readable, cannot be exchanged.
+func TestOpen_ReadableNeighbourIsAnother_IsNotOpened(t *testing.T) {
+	t.Parallel()
+	seal := func(data schema.Data, invented bool) schema.Data {
+		body, err := schema.MarshalData(data)
+		require.NoError(t, err)
+		sealed, err := keys("k1").Encrypt(t.Context(), "r1", 1, data, body, invented)
+		require.NoError(t, err)
+		return sealed
+	}
+	open := func(data schema.Data) error {
+		e := &schema.Event{ID: "e", Type: schema.TypeOf(data.EventName()), Subject: "r1", Turn: 1, Epoch: 1, Sequence: 1}
+		return keys("k1").Open(t.Context(), e, data)
+	}
+	called := func(invented bool) *schema.ToolCalledData {
+		d, ok := seal(&schema.ToolCalledData{ToolCallID: "a", Name: "pay", Occurrence: 2, Arguments: jsontext.Value(`{"to":"ann"}`)}, invented).(*schema.ToolCalledData)
+		require.True(t, ok)
+		return d
+	}
+	require.NoError(t, open(called(false)))
+	require.NoError(t, open(called(true)))
+	for _, change := range []func(*schema.ToolCalledData){
+		func(d *schema.ToolCalledData) { d.Name = "refund" },
+		func(d *schema.ToolCalledData) { d.Occurrence = 1 },
+		func(d *schema.ToolCalledData) { d.ToolCallID = "b" },
+	} {
+		d := called(false)
+		change(d)
+		require.ErrorIs(t, open(d), encryption.ErrNotOpened)
+	}
+	m, ok := seal(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("do it")}}}, false).(*schema.MessageAddedData)
+	require.True(t, ok)
+	m.Message.Role = schema.RoleSystem
+	require.ErrorIs(t, open(m), encryption.ErrNotOpened)
+
+	// A second look, when the name was decrypted by the first, finds the same place.
+	d := called(true)
+	known := keys("k1")
+	e := &schema.Event{ID: "e", Type: schema.TypeOf(schema.ToolCalled), Subject: "r1", Turn: 1, Epoch: 1, Sequence: 1}
+	i := slices.IndexFunc(d.Refs, func(r schema.Ref) bool { return r.Path == "/arguments" })
+	d.Refs[i].KeyID = "k2"
+	require.NoError(t, known.Open(t.Context(), e, d))
+	require.Equal(t, "pay", d.Name)
+	d.Refs[0].KeyID = "k1"
+	require.NoError(t, known.Open(t.Context(), e, d))
+	require.JSONEq(t, `{"to":"ann"}`, string(d.Arguments))
+}
+
 func TestKeys_WrongSize_IsNamed(t *testing.T) {
 	t.Parallel()
 	k := &encryption.Keys{Current: "k1", Key: func(context.Context, string) ([]byte, error) { return make([]byte, 16), nil }}

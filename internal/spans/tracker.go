@@ -10,6 +10,7 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -113,6 +114,9 @@ func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb
 	p := schema.Prepare(keys, rec)
 	doubted := slices.Clone(t.head.OpenCalls)
 	v := t.head.ApplyPrepared(&p)
+	if t.opts.Content && v.Data != nil {
+		v.Data = encrypted.Content(v.Data)
+	}
 	t.last = rec.Stream
 	switch {
 	case v.Kind == schema.Applied, v.Kind == schema.Evidence:

@@ -107,6 +107,9 @@ func (s *Story) say(b *Beat) *Beat {
 
 func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	turn := s.State.Head.Turn
+	if v.Data != nil {
+		v.Data = encrypted.Content(v.Data) // the state has its own, with what can be decrypted later
+	}
 	switch d := v.Data.(type) {
 	case *schema.RunStartedData:
 		s.say(&Beat{Kind: KindRun, What: "started", Detail: "by " + d.Executor, At: when})
@@ -141,11 +144,11 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 		s.closed(v.Call, detail, d.DurationMS, at)
 	case *schema.ToolFailedData:
 		if b := s.calls[v.Call]; b != nil && d.Error.Type == schema.DeniedType {
-			b.Open, b.Detail = false, "denied: "+encrypted.Field(d.Error.Message, d.Refs, "/error/message") // it took no time
+			b.Open, b.Detail = false, "denied: "+d.Error.Message // it took no time
 			delete(s.calls, v.Call)
 			return
 		}
-		s.closed(v.Call, "failed: "+d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message"), d.DurationMS, at)
+		s.closed(v.Call, "failed: "+d.Error.Type+": "+d.Error.Message, d.DurationMS, at)
 	case *schema.ToolSettledData:
 		s.settled(v.Call, d, when, at)
 	case *schema.RunWaitingData:
@@ -198,11 +201,11 @@ func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
 		b.took(0, at)
 	}
 	clear(s.waits)
-	detail := encrypted.Field(d.Summary, d.Refs, "/summary")
+	detail := d.Summary
 	if d.Error != nil {
 		why := d.Error.Type
 		if d.Error.Message != "" {
-			why += ": " + encrypted.Field(d.Error.Message, d.Refs, "/error/message")
+			why += ": " + d.Error.Message
 		}
 		if why != detail {
 			detail = joined(why, detail)
@@ -235,7 +238,7 @@ func (s *Story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 		call := &d.Calls[i]
 		c := s.say(&Beat{Kind: KindCall, Turn: d.Turn, What: call.Name, Detail: CallRequested, At: when, Open: true})
 		if call.Error != nil {
-			c.Open, c.Detail = false, "not run: "+encrypted.Field(call.Error.Message, d.Refs, fmt.Sprintf("/calls/%d/error/message", i))
+			c.Open, c.Detail = false, "not run: "+call.Error.Message
 			continue
 		}
 		s.calls[key] = c
@@ -265,7 +268,7 @@ func (s *Story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
 	}
 	s.turn = nil
 	if d.Error != nil {
-		s.say(&Beat{Kind: KindError, Turn: d.Turn, What: "turn ended", Detail: d.Error.Type + ": " + encrypted.Field(d.Error.Message, d.Refs, "/error/message"), At: when})
+		s.say(&Beat{Kind: KindError, Turn: d.Turn, What: "turn ended", Detail: d.Error.Type + ": " + d.Error.Message, At: when})
 	}
 }
 
@@ -332,7 +335,7 @@ func (s *Story) openTool(id string) (tool string) {
 }
 
 func (s *Story) waiting(d *schema.RunWaitingData, turn int32, when string) {
-	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: encrypted.Field(d.Message, d.Refs, "/message")}
+	w := schema.OpenInterrupt{Reason: d.Reason, ToolCallID: d.ToolCallID, Message: d.Message}
 	tool := s.openTool(d.ToolCallID)
 	b := &Beat{Kind: KindWait, Turn: turn, What: "waits", Detail: strings.TrimPrefix(standstill.WaitText(&w, tool), "waits "), At: when, Open: true}
 	if d.Reason == schema.WaitToolInDoubt {
@@ -382,7 +385,7 @@ func (s *Story) note(data schema.Data, turn int32, when string) {
 	case *schema.CheckpointMarkedData:
 		b.What, b.Detail = "mark", d.Name
 	case *schema.ErrorRaisedData:
-		b.Kind, b.What, b.Detail = KindError, "error", d.Error.Type+": "+encrypted.Field(d.Error.Message, d.Refs, "/error/message")
+		b.Kind, b.What, b.Detail = KindError, "error", d.Error.Type+": "+d.Error.Message
 	case *schema.ToolDecidedData:
 		if d.Decision == schema.DecisionAllow {
 			return
@@ -391,7 +394,7 @@ func (s *Story) note(data schema.Data, turn int32, when string) {
 		if d.Mode == schema.ModeObserve {
 			decision += " (observed)"
 		}
-		b.What, b.Detail = "policy", joined(decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"))
+		b.What, b.Detail = "policy", joined(decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, d.Reason)
 	case *schema.SignalSentData:
 		b.What, b.Detail = "signal", joined(d.Name, "from "+cmp.Or(d.Claimed, d.By, "somebody"))
 	case *schema.SignalConsumedData:

@@ -11,6 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -70,7 +71,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	offered := ""
 	for i := range s.Handoffs {
 		o := &s.Handoffs[i]
-		row := []string{o.HandoffID, o.Status, "", "", "", output.ByText(o.By, o.Claimed), o.ChildRun, "", o.Reason}
+		row := []string{o.HandoffID, o.Status, "", "", "", output.ByText(o.By, o.Claimed), o.ChildRun, "", encrypted.Field(o.Reason, o.Refs, "/reason")}
 		if d := o.Offered; d != nil {
 			row[2], row[3], row[4] = d.Kind, d.Reason, d.NextAgent
 			if row[2] == "" {

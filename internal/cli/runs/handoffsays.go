@@ -5,6 +5,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -40,6 +41,9 @@ func saidLines(d *schema.HandoffOfferedData) (lines [][2]string) {
 		for _, text := range texts {
 			lines = append(lines, [2]string{label, text})
 		}
+	}
+	if shown, ok := encrypted.Content(d).(*schema.HandoffOfferedData); ok {
+		d = shown
 	}
 	for i := range d.Completed {
 		c := &d.Completed[i]

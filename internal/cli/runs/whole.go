@@ -1,8 +1,12 @@
 package runs
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -33,6 +37,12 @@ func printWhole(a *base.App, s *schema.State) error {
 			head = fmt.Sprintf("message %d, turn %d, %s", i+1, m.Turn, m.Role)
 		}
 		b.WriteString(output.Printable(head) + "\n")
+		m.Parts = slices.Clone(m.Parts)
+		for j, c := range named[i] {
+			if c != nil {
+				hideCall(&m.Parts[j], c)
+			}
+		}
 		for j := range m.Parts {
 			b.WriteString(partWhole(&m.Parts[j], width))
 		}
@@ -54,6 +64,29 @@ func printWhole(a *base.App, s *schema.State) error {
 		return err
 	}
 	return printValues(a, s.Values)
+}
+
+// hideCall puts the key of a call's encrypted arguments, result or error into the part that has them.
+func hideCall(p *schema.Part, c *schema.Call) {
+	text := func(key string) jsontext.Value {
+		b, err := json.Marshal(encrypted.Text(key))
+		if err != nil {
+			return nil // the key's name is not UTF-8
+		}
+		return b
+	}
+	switch key := encrypted.KeyOf(c.Refs, "/arguments"); {
+	case p.Type == schema.PartToolCall && key != "" && bytes.Equal(p.Arguments, c.Arguments):
+		p.Arguments = text(key)
+	case p.Type == schema.PartToolCallResponse && c.Error != nil:
+		if key := encrypted.KeyOf(c.Refs, "/error/message"); key != "" {
+			p.Response = text(key)
+		}
+	case p.Type == schema.PartToolCallResponse:
+		if key := encrypted.KeyOf(c.Refs, "/result"); key != "" && bytes.Equal(p.Response, c.Result) {
+			p.Response = text(key)
+		}
+	}
 }
 
 // outcomeWhole is what came of a call, as a block.
