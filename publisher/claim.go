@@ -62,6 +62,9 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int, pending
 			return nil, fmt.Errorf("claim: %w: %w", ErrConfig, err)
 		}
 	}
+	if err := f.readableLabels(spec.Labels); err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}

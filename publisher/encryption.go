@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,7 +27,7 @@ type Encryption struct {
 	Current string
 	// Key returns a key of 32 bytes by its id, and [ErrNoKey] for one that is not there. It is asked once for each key. Required.
 	Key func(ctx context.Context, id string) ([]byte, error)
-	// ReadableLabels name labels whose values are not encrypted, such as those that runs are listed by.
+	// ReadableLabels name labels whose values are not encrypted: those that runs are listed by, such as tenant, and claimed by.
 	ReadableLabels []string
 }
 
@@ -70,6 +71,19 @@ func KeyFile(path string) (*Encryption, error) {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return &Encryption{Current: f.Current, Key: f.Key}, nil
+}
+
+// readableLabels refuses labels to claim by whose values are encrypted: the daemon would find no run.
+func (f *Fleet) readableLabels(labels map[string]string) error {
+	if f.cfg.Encryption == nil {
+		return nil
+	}
+	for _, label := range slices.Sorted(maps.Keys(labels)) {
+		if !slices.Contains(f.cfg.Encryption.ReadableLabels, label) {
+			return configError("Labels", fmt.Sprintf("%.80q", label), "its values are encrypted, and no run is found by them: name it in Encryption.ReadableLabels, or claim without it")
+		}
+	}
+	return nil
 }
 
 // keyError says which key of what is not there or does not fit, and what to do.

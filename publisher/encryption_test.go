@@ -404,6 +404,29 @@ func TestLoop_NamesThatTheModelMadeUp_AreEncrypted(t *testing.T) {
 	require.Contains(t, state.Calls[2].Error.Message, "it is broken")
 }
 
+// The daemon finds no run by a label that it cannot read.
+func TestClaim_LabelThatIsEncrypted_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	keys := secretKeys("k1")
+	keys.ReadableLabels = []string{"team"}
+	f := w.fleet(encrypted(keys))
+	for label, refused := range map[string]bool{"team": false, "tenant": true} {
+		work := func(context.Context, *publisher.Run) (publisher.Work, error) { return nil, nil }
+		_, err := f.NewExecutor(publisher.ExecutorSpec{Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){"clerk": work}, Labels: map[string]string{label: "blue"}})
+		_, claimErr := f.Claim(t.Context(), publisher.ClaimSpec{Labels: map[string]string{label: "blue"}})
+		if !refused {
+			require.NoError(t, err)
+			require.NotErrorIs(t, claimErr, publisher.ErrConfig)
+			continue
+		}
+		for _, err := range []error{err, claimErr} {
+			require.ErrorIs(t, err, publisher.ErrConfig)
+			require.ErrorContains(t, err, "ReadableLabels")
+		}
+	}
+}
+
 // New values have the current key, and those of the earlier one are still read.
 func TestEncryption_KeyIsRotated_EarlierValuesAreRead(t *testing.T) {
 	t.Parallel()

@@ -123,6 +123,9 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	if err := spec.addLoops(); err != nil {
 		return nil, err
 	}
+	if err := f.readableLabels(spec.Labels); err != nil {
+		return nil, err
+	}
 	for agent, factory := range spec.Agents {
 		if err := schema.CheckName("agent", agent); err != nil {
 			return nil, fmt.Errorf("%w: Agents: %w", ErrConfig, err)

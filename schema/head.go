@@ -256,7 +256,8 @@ type Head struct {
 	// Base is where the run begins when it is a fork.
 	Base   *BaseRef          `json:"base,omitzero"`
 	Labels map[string]string `json:"labels,omitzero"`
-	// KeyIDs name the keys that content of the run is encrypted with, in the order of their first use; the latest [MaxKeyIDs].
+	// KeyIDs name the keys that content of the run is encrypted with, in the order of their first use; the latest [MaxKeyIDs]: of a
+	// run with so many there may have been others. Those of control events are left out, as they are keys of the run.
 	KeyIDs []string `json:"key_ids,omitzero"`
 	Status Status   `json:"status"`
 	// Unattended is orphaned or interrupted for a run that waits and has no executor meanwhile: its status once nothing

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -204,6 +205,13 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	require.NotZero(t, code)
 	requireHas(t, text, "the content is encrypted with key k1")
 	h.add("artifacts fetched without the key", []byte(text))
+	require.NoError(t, os.Chmod(keys, 0o644))
+	code, text = runWith(t, with, "runs", "ls")
+	require.Zero(t, code, text)
+	if runtime.GOOS != "windows" {
+		requireHas(t, text, "every user of this machine can read the file of --key-file, of mode -rw-r--r--")
+	}
+	require.NoError(t, os.Chmod(keys, 0o600))
 	h.waymarkAs(t, "exported with the key", with, 0, "export", "r1", "--format", "openai-chat")
 	code, text = runWith(t, none, "export", "r1", "--format", "openai-chat")
 	require.NotZero(t, code)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 
 	"golang.org/x/crypto/chacha20poly1305"
@@ -64,6 +65,15 @@ func ReadFile(path string) (*File, error) {
 		return nil, fmt.Errorf("%w: %s has no key: %s", ErrKeyFile, path, lineHint)
 	}
 	return f, nil
+}
+
+// Exposed returns the mode of a file that every user of the machine can read, and false for any other.
+func Exposed(path string) (os.FileMode, bool) {
+	info, err := os.Stat(path)
+	if err != nil || runtime.GOOS == "windows" {
+		return 0, false
+	}
+	return info.Mode().Perm(), info.Mode().Perm()&0o004 != 0
 }
 
 // Key returns a key by its id, or ErrNoKey.

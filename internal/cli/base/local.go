@@ -18,6 +18,9 @@ func (a *App) LocalServer(stateDir string) (natsd.Config, error) {
 	config := natsd.Config{StateDir: stateDir}
 	var err error
 	if a.StoreKeyFile != "" {
+		if err := a.warnExposed("--store-key-file", a.StoreKeyFile, "with it the store"); err != nil {
+			return config, err
+		}
 		config.StoreKeys, err = encryption.ReadFile(a.StoreKeyFile)
 	}
 	return config, err

@@ -21,8 +21,20 @@ func (a *App) readKeys() (*publisher.Encryption, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := a.warnExposed("--key-file", a.KeyFile, "read what is encrypted"); err != nil {
+		return nil, err
+	}
 	a.Secrets = &encryption.Keys{Current: keys.Current, Key: keys.Key}
 	return keys, nil
+}
+
+// warnExposed says that every user of the machine can read a file with keys.
+func (a *App) warnExposed(flag, path, and string) error {
+	mode, exposed := encryption.Exposed(path)
+	if !exposed {
+		return nil
+	}
+	return a.Say(a.Stderr, "every user of this machine can read the file of %s, of mode %s, and %s: let only yourself read it: chmod 600 %s", flag, mode, and, schema.ShellWord(path))
 }
 
 // Open decrypts the content of an event's data as far as there are keys. A value that its key does not open stays as it is, and is shown as

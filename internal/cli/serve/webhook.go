@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -13,6 +12,7 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/webhook"
 	"github.com/waymarkio/waymark/schema"
@@ -28,8 +28,8 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 	if err != nil {
 		return nil, failure.New(failure.Usage, "the receiver needs the same secret", "--webhook-secret %s: %v", c.Secret, err)
 	}
-	if info, err := os.Stat(c.Secret); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o004 != 0 {
-		log.Warn().Str("file", c.Secret).Stringer("mode", info.Mode().Perm()).Str("hint", "let only the daemon read it: chmod 600 "+c.Secret).
+	if mode, exposed := encryption.Exposed(c.Secret); exposed {
+		log.Warn().Str("file", c.Secret).Stringer("mode", mode).Str("hint", "let only the daemon read it: chmod 600 "+c.Secret).
 			Msg("every user of this machine can read the secret of the webhook, and sign posts with it")
 	}
 	watch, err := webhook.New(webhook.Config{URL: c.Webhook, Secret: secret, Fleet: a.Fleet, Name: c.Name}, webhook.Deps{
