@@ -3,6 +3,7 @@ package inspector
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -79,9 +80,7 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 				}
 			}
 		}
-		for k, v := range more {
-			form[k] = v
-		}
+		maps.Copy(form, more)
 		return d.ask(http.MethodPost, "/needs-you/answer", form, nil)
 	}
 	code, text := answerWith(with, "q1", url.Values{"as": {"fields"}, "do": {"answer"}, "f.0": {"4242"}})
