@@ -63,13 +63,7 @@ func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInt
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
 			q.Message = d.Message
 			if encrypted.KeyOf(d.Refs, "/message") != "" {
-				text, err := json.Marshal(d.Message)
-				if err == nil {
-					text, err = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", text)
-				}
-				if err != nil || json.Unmarshal(text, &q.Message) != nil {
-					q.Message = ""
-				}
+				_, _ = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", []byte("null")) // a text is opened with its event, or not
 			}
 			q.ResponseSchema, q.SchemaErr = q.take(ctx, fleet, FieldSchema, d.Refs, "/response_schema", d.ResponseSchema)
 			break
