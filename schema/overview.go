@@ -46,6 +46,8 @@ type TurnOverview struct {
 	Answer *Excerpt `json:"answer,omitzero"`
 	// Latest are the latest calls of the turn, in the order in which they were recorded. Calls counts all of them.
 	Latest []CallOverview `json:"latest_calls,omitzero"`
+	// LateFailed are the calls of the turn that are in doubt and of which a late failure came: a settlement that adopts it has failed.
+	LateFailed []CallKey `json:"late_failed,omitzero"`
 }
 
 // Excerpt is the beginning of a text.
@@ -73,7 +75,7 @@ func (o *Overview) Clone() Overview {
 	c := *o
 	if o.Turn != nil {
 		turn := *o.Turn
-		turn.Latest = slices.Clone(turn.Latest)
+		turn.Latest, turn.LateFailed = slices.Clone(turn.Latest), slices.Clone(turn.LateFailed)
 		c.Turn = &turn
 	}
 	return c
@@ -119,7 +121,8 @@ func (o *Overview) Apply(h *Head, v *Verdict) []TurnNotice {
 	if o.Turn == nil {
 		return nil
 	}
-	o.Turn.texts(v)
+	f.settled = o.Turn.settled(v)
+	o.Turn.texts(v, f.settled)
 	f.follow(&o.Turn.TurnLife, created)
 	return f.told
 }
@@ -140,8 +143,28 @@ func (o *Overview) takeOver(f *turnFold) {
 	}
 }
 
-// texts takes the texts and calls of an event of the turn.
-func (t *TurnOverview) texts(v *Verdict) {
+// settled keeps late failures, and returns what a settlement of a call comes to: one that adopts such a failure has failed.
+func (t *TurnOverview) settled(v *Verdict) Outcome {
+	at := slices.Index(t.LateFailed, v.Call)
+	switch d := v.Data.(type) {
+	case *ToolFailedData:
+		if v.Kind == Evidence && v.Call.Turn == t.Turn {
+			t.LateFailed = append(t.LateFailed, v.Call)
+		}
+	case *ToolSettledData:
+		if at < 0 {
+			break
+		}
+		t.LateFailed = slices.Delete(t.LateFailed, at, at+1)
+		if d.How == SettledAdopted && len(d.Result) == 0 && len(d.Refs) == 0 {
+			return OutcomeFailed
+		}
+	}
+	return OutcomeReturned
+}
+
+// texts takes the texts and calls of an event of the turn. settled is what a settlement comes to.
+func (t *TurnOverview) texts(v *Verdict, settled Outcome) {
 	switch d := v.Data.(type) {
 	case *TurnStartedData:
 		if v.Superseded {
@@ -184,7 +207,7 @@ func (t *TurnOverview) texts(v *Verdict) {
 		case SettledAbandoned:
 			t.outcome(v, OutcomeAbandoned)
 		default:
-			t.outcome(v, OutcomeReturned)
+			t.outcome(v, settled)
 		}
 	}
 	for _, key := range v.Abandoned {

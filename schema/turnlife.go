@@ -97,6 +97,8 @@ type turnFold struct {
 	head    *Head
 	verdict *Verdict
 	told    []TurnNotice
+	// settled is what a settlement of a call comes to.
+	settled Outcome
 }
 
 // tell adds a notice, and counts it as a change of the turn.
@@ -217,6 +219,8 @@ func (f *turnFold) follow(l *TurnLife, created bool) {
 		case v.Call.Turn != l.Turn || d.How == SettledRerun:
 		case d.How == SettledAbandoned:
 			l.Calls.Abandoned++
+		case f.settled == OutcomeFailed:
+			l.Calls.Failed++
 		default:
 			l.Calls.Returned++
 		}
