@@ -223,11 +223,12 @@ func (rd *Reader) checkpoint(ctx context.Context, src *Source, run string, from 
 			damage.Instead = fmt.Sprintf("checkpoint %d and the log behind it", earlier.Revision)
 			c = earlier.Checkpoint
 		}
-		message := "checkpoint is corrupt"
+		said := rd.log.Error().Err(err).Str(logkey.Run, run).Str("instead", damage.Instead)
 		if errors.Is(err, schema.ErrFormat) {
-			message = "checkpoint is of a newer version: upgrade this daemon"
+			said.Msg("checkpoint is of a newer version: upgrade this daemon")
+		} else {
+			said.Msg("checkpoint is corrupt")
 		}
-		rd.log.Error().Err(err).Str(logkey.Run, run).Str("instead", damage.Instead).Msg(message)
 		return c, damage
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
