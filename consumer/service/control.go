@@ -293,7 +293,7 @@ func onlyEncrypted(refs []schema.Ref, path string) error {
 	return nil
 }
 
-// onlyKeysOf checks that what a request encrypted has a key of the run: who reads the run could not read another one's.
+// onlyKeysOf refuses a request that is encrypted with a key which the run does not have: the run's readers have no other keys.
 func onlyKeysOf(r *reader.Snapshot, data schema.Data) error {
 	refs := schema.RefsOf(data)
 	if refs == nil {

@@ -352,7 +352,7 @@ func TestStreams_NobodyTakesThem_HeadsStatesAndTakeoversAreAnswered(t *testing.T
 	req := takeover("executor-2", "req-1")
 	req.View = schema.ViewState
 	w.recover("run-2", req)
-	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load(), "a takeover is answered with its state, whoever leaves what is streamed")
+	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load(), "a takeover is answered with its state while clients leave their streams unread")
 }
 
 func TestStateOfARunTooLargeIsRefusedBeforeTheTakeover(t *testing.T) {

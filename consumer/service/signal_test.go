@@ -126,7 +126,7 @@ func TestSignal_RunThatCannotHear_RefusedWithWhatToDo(t *testing.T) {
 	w.control(schema.VerbSignal, "full", signal("s1", ""))
 }
 
-// Whoever may send a request must not make the run need a key that its executor may not have.
+// A sender of requests cannot make a run need a key that the run's executor may not have.
 func TestRequests_KeyThatTheRunHasNot_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -38,9 +38,6 @@ const (
 	held        schema.Status = "held"
 )
 
-// tenantLabel is the label of a run that names its tenant.
-const tenantLabel = "tenant"
-
 type lsCmd struct {
 	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
 	Stuck      bool                `help:"Only runs that stand still, and why: the longest first."`
@@ -350,10 +347,10 @@ func withTenant(labels map[string]string, tenant string) (map[string]string, err
 	if tenant == "" {
 		return labels, nil
 	}
-	if other, ok := labels[tenantLabel]; ok && other != tenant {
-		return nil, failure.New(failure.Usage, "leave one of them out", "--tenant %s does not go with --label %s=%s", tenant, tenantLabel, other)
+	if other, ok := labels[schema.TenantLabel]; ok && other != tenant {
+		return nil, failure.New(failure.Usage, "leave one of them out", "--tenant %s does not go with --label %s=%s", tenant, schema.TenantLabel, other)
 	}
-	all := map[string]string{tenantLabel: tenant}
+	all := map[string]string{schema.TenantLabel: tenant}
 	maps.Copy(all, labels)
 	return all, nil
 }
