@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var updateDrawing = flag.Bool("update", false, "write the drawing in docs/executors.md again")
+var updateTable = flag.Bool("update", false, "write the table in docs/sdk.md again")
 
-// drawTransitions is the page's table of what an executor does with a run, and the drawing of it.
-func drawTransitions() string {
+// transitionTable is the page's table of what an executor does with a run.
+func transitionTable() string {
 	var b strings.Builder
 	b.WriteString("| what happens | what is published | the executor is done with the run, which is |\n|---|---|---|\n")
 	for _, t := range transitions {
@@ -33,20 +33,6 @@ func drawTransitions() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", t.when, strings.Join(published, ", "), t.outcome())
 	}
-	b.WriteString("\n```mermaid\nstateDiagram-v2\n    [*] --> in_hand: claimed, started or adopted\n    state \"in hand\" as in_hand\n")
-	var order []string
-	whens := map[string][]string{}
-	for _, t := range transitions {
-		if whens[t.outcome()] == nil {
-			order = append(order, t.outcome())
-		}
-		whens[t.outcome()] = append(whens[t.outcome()], t.when)
-	}
-	for _, outcome := range order {
-		id := strings.NewReplacer(" ", "_", ",", "").Replace(outcome)
-		fmt.Fprintf(&b, "    state \"%s\" as %s\n    in_hand --> %s: %s\n    %s --> [*]\n", outcome, id, id, strings.Join(whens[outcome], "; "), id)
-	}
-	b.WriteString("```\n")
 	return b.String()
 }
 
@@ -58,9 +44,9 @@ func (t *transition) outcome() string {
 	return string(t.to)
 }
 
-func TestTheDrawingOfAnExecutorIsWhatItDoes(t *testing.T) {
+func TestSDKPage_TransitionTable_IsWhatAnExecutorDoes(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join("..", "docs", "executors.md")
+	file := filepath.Join("..", "docs", "sdk.md")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	const begin, end = "<!-- executor: made by a test -->\n", "<!-- end of executor -->\n"
@@ -68,9 +54,9 @@ func TestTheDrawingOfAnExecutorIsWhatItDoes(t *testing.T) {
 	require.True(t, ok)
 	got, after, ok := strings.Cut(rest, end)
 	require.True(t, ok)
-	if *updateDrawing {
-		require.NoError(t, os.WriteFile(file, []byte(before+begin+drawTransitions()+end+after), 0o644))
+	if *updateTable {
+		require.NoError(t, os.WriteFile(file, []byte(before+begin+transitionTable()+end+after), 0o644))
 		return
 	}
-	require.Equal(t, drawTransitions(), got, "go test ./publisher -run Drawing -update writes it again")
+	require.Equal(t, transitionTable(), got, "go test ./publisher -run TransitionTable -update writes it again")
 }
