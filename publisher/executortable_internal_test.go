@@ -16,7 +16,7 @@ var updateTable = flag.Bool("update", false, "write the table in docs/sdk.md aga
 // transitionTable is the page's table of what an executor does with a run.
 func transitionTable() string {
 	var b strings.Builder
-	b.WriteString("| what happens | what is published | the executor is done with the run, which is |\n|---|---|---|\n")
+	b.WriteString("| what happens | what is published | the run is then |\n|---|---|---|\n")
 	for _, t := range transitions {
 		var published []string
 		if t.wait {
