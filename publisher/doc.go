@@ -65,7 +65,7 @@
 // [Loop] is an agent of a model and tools, made on what is above: it does what comes next by the record of its run.
 //
 // [Executor] claims runs and drives them, each in a goroutine of its own for as long as its work runs. One table in
-// executorstates.go says what is published when the work is over; how an executor is written is in docs/executors.md.
+// executorstates.go says what is published when the work is over; how an executor is written is in docs/first-agent.md.
 // A claim whose answer was lost is repeated with its request id, for its run lives as long as this process does, and
 // nobody else would be given it.
 //

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Policies of tools: what the next executor may do with a call in doubt. See docs/executors.md.
+// Policies of tools: what the next executor may do with a call in doubt. See docs/tools.md.
 const (
 	// Pure tools change nothing, and are run again.
 	Pure = schema.ReplayPure

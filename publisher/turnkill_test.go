@@ -20,7 +20,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// agent plays turns as docs/executors.md tells users, and counts what it does. An agent that died does nothing any more.
+// agent plays turns as docs/first-agent.md tells users, and counts what it does. An agent that died does nothing any more.
 type agent struct {
 	mu      sync.Mutex
 	asked   map[int32]int

@@ -13,29 +13,6 @@ import (
 
 const foreignPage = "../conformance.md"
 
-// What runs executor.py and judges it is the script conformpython of internal/cli.
-func TestThePythonCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(foreignPage)
-	require.NoError(t, err)
-	shown := map[string]bool{}
-	got := block.ReplaceAllStringFunc(string(text), func(s string) string {
-		m := block.FindStringSubmatch(s)
-		code, ok := snippets(t, m[1])[m[2]]
-		require.True(t, ok, "%s has no snippet %s", m[1], m[2])
-		shown[m[2]] = true
-		return "<!-- from " + m[1] + ": " + m[2] + " -->\n```" + m[3] + "\n" + code + "```\n"
-	})
-	if *update {
-		require.NoError(t, os.WriteFile(foreignPage, []byte(got), 0o644))
-		text = []byte(got)
-	}
-	require.Equal(t, got, string(text), "go test ./docs/examples -update writes it again")
-	for name := range snippets(t, "foreign/executor.py") {
-		require.True(t, shown[name], "the page does not show %s", name)
-	}
-}
-
 func TestTheHashOnThePageIsThatOfTheEvent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(foreignPage)

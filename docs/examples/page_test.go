@@ -16,10 +16,12 @@ import (
 
 var update = flag.Bool("update", false, "write the code in the pages")
 
-// pages show code of the examples.
-var pages = []string{"../executors.md", "../testing.md", "../looking.md", "../../README.md"}
+// pages show code of the examples, or have links to its files.
+var pages = []string{
+	"../../README.md", "../first-agent.md", "../tools.md", "../people.md", "../sdk.md", "../conformance.md", "../testing.md", "../looking.md",
+}
 
-// agent is the program on the pages that show one.
+// agent is the program with a provider's client that a page shows.
 const agent = "agents/anthropic/main.go"
 
 // snippets are the pieces of a file that the page shows, by name.
@@ -40,7 +42,7 @@ var block = regexp.MustCompile("(?s)<!-- from ([a-z_./]+): ([a-z-]+) -->\n```([a
 
 func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 	t.Parallel()
-	shown := map[string]bool{}
+	shown, linked := map[string]bool{}, map[string]bool{}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
@@ -57,18 +59,19 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 		}
 		require.Equal(t, got, string(text), "go test ./docs/examples -update writes it again")
 		require.Equal(t, strings.Count(string(text), "```go\n"), strings.Count(string(text), "-->\n```go\n"), "code on %s that no file has", page)
-		if page != "../testing.md" && page != "../looking.md" { // which are about tests and receivers
-			require.Contains(t, got, "<!-- from "+agent+": agent -->", page)
+		for _, link := range regexp.MustCompile(`\]\(examples/([^)]+)\)`).FindAllStringSubmatch(got, -1) {
+			linked[link[1]] = true
 		}
 	}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range append(files, agent, "shortest/main.go", "request/main.go", "plain.sh", "tested/agent.go", "tested/agent_test.go") {
+	for _, file := range append(files, agent, "quickstart/main.go", "shortest/main.go", "request/main.go", "plain.sh", "foreign/executor.py",
+		"tested/agent.go", "tested/agent_test.go") {
 		if strings.HasSuffix(file, "_test.go") && filepath.Dir(file) == "." {
 			continue
 		}
 		for name := range snippets(t, file) {
-			require.True(t, shown[file+": "+name], "the page does not show %s of %s", name, file)
+			require.True(t, shown[file+": "+name] || linked[file], "no page shows %s of %s, or has a link to the file", name, file)
 		}
 	}
 }

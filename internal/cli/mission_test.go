@@ -178,9 +178,11 @@ func normalised(out string) string {
 
 const missionIntro = `# The mission
 
-This page shows each thing that Waymark was asked to do, with a command that you can type and what it printed. A test
-runs all of it on one fleet: it writes this page with ` + "`go test ./internal/cli -run Mission -update`" + `, and
-without ` + "`-update`" + ` it runs the commands again, and checks what each must print.
+After this page you have seen each thing that Waymark was asked to do, with a command that you can type and what it
+printed.
+
+A test runs all of it on one fleet: ` + "`go test ./internal/cli -run Mission -update`" + ` writes this page, and without
+` + "`-update`" + ` the test runs the commands again, and checks what each must print.
 
 Lines that are left out are counted (` + "`… 2 more lines`" + `). Times, ids, positions, ports and durations are replaced by
 fixed ones. Commands of ` + "`nats`" + ` and ` + "`curl`" + ` are played by the test with nats.go and net/http alone; ` + "`jq`" + ` and

@@ -75,7 +75,7 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		24, "Coverage", "Each boundary, which is each result of a tool and each end of a turn, has a checkpoint put behind it, and is a point to restore. `fix-login` made five calls.",
+		24, "Coverage", "Each boundary, which is each result of a tool and each end of a turn, is followed by a checkpoint, and is a point to restore. `fix-login` made five calls.",
 		[]shown{
 			{command: `curl -s http://127.0.0.1:9477/metrics | grep -E '^waymark_fleet_(checkpoint_coverage|boundaries)'`, first: 9, later: true, want: []string{`^waymark_fleet_checkpoint_coverage_ratio\{.*\} 1$`}},
 			{command: `waymark runs history fix-login --limit 0 | grep -cE 'tool.(returned|failed)'`, first: 1, want: []string{`\A5\s*\z`}},
@@ -128,7 +128,7 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		30, "Defects of its forerunners", "None of the five is here. One mutable record: the log of a run only grows, and `waymark runs history` restores each boundary of it (10). " +
+		30, "Defects of its forerunners", "None of the five exists here. One mutable record: the log of a run only grows, and `waymark runs history` restores each boundary of it (10). " +
 			"Every tenth save: each boundary has a checkpoint (24). Limits that no program uses: they are kept and reported (21). Pruning of live runs: a cleanup of any age takes none of `release`, " +
 			"`invoice` and `lost`, which have not ended. Wiped evidence: what a resume left behind stays in the record, with the results of the calls.",
 		[]shown{

@@ -73,7 +73,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		6, "Life of a turn", "A turn is told of when it is created, at each call and result, and when it is finalized. In turn 2 of `fix-login` the executor was " +
+		6, "Life of a turn", "Observers get a notice when a turn is created, at each call and result, and when it is finalized. In turn 2 of `fix-login` the executor was " +
 			"killed within a call, and another one finished the turn.",
 		[]shown{
 			{command: `nats sub --headers-only 'waymark.observed.default.turn.*.fix-login' | grep Received`, first: 20, want: []string{
@@ -98,7 +98,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		8, "Checkpoint events", "Each put of a checkpoint is told on a subject of its own, as created, updated or finalized.",
+		8, "Checkpoint events", "Each put of a checkpoint is published on a subject of its own: created, updated or finalized.",
 		[]shown{{command: `nats sub --headers-only 'waymark.checkpoints.default.*.fix-login' | grep -E 'ce-(type|subject)' | sort -u`, first: 4, want: []string{
 			`\Ace-subject: fix-login\nce-type: io\.waymark\.checkpoint\.created\.v1\nce-type: io\.waymark\.checkpoint\.finalized\.v1\nce-type: io\.waymark\.checkpoint\.updated\.v1$`,
 		}}},
@@ -113,7 +113,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		10, "History", "Boundaries of a run are listed, and each can be restored. The last five checkpoints of `whole`, which had one behind each of its eight events, are kept. One of `left` is made by hand, with state, and shown by its name. " +
+		10, "History", "Boundaries of a run are listed, and each can be restored. The last five checkpoints of `whole`, which had one after each of its eight events, are kept. One of `left` is made by hand, with state, and shown by its name. " +
 			"The latest checkpoint of `damaged` was changed in the bucket: it is refused, and the one before it is used with the log.",
 		[]shown{
 			{command: `waymark runs history fix-login`, first: 1, want: []string{`^seq:3\.8 +run\.ended .* completed +[0-9a-f]{16}$`}},
@@ -126,7 +126,7 @@ var missionRowsTo18 = []missionRow{
 		},
 	},
 	{
-		11, "Resume", "`fix-logout` has ended after five calls. It goes on behind its third one, with the state and the artifact that it had there. The checkpoint says what " +
+		11, "Resume", "`fix-logout` has ended after five calls. It goes on after its third call, with the state and the artifact that it had there. The checkpoint says what " +
 			"the next executor does.",
 		[]shown{
 			{command: `waymark resume fix-logout --step 3`, first: 3, want: []string{`^resumed +run fix-logout behind result:3$`, `^left behind +\d+ records: .*2 calls$`, `^status +interrupted$`, `^epoch +\d+$`}},
@@ -183,7 +183,7 @@ var missionRowsTo18 = []missionRow{
 	},
 	{
 		16, "Recovery at boot", "The executor of `nightly` was killed in its second turn and started again. It went on in that turn from the record: the model was not asked again for the answer of turn 2, " +
-			"and nothing was said to the run.",
+			"and no command was needed.",
 		[]shown{
 			{command: `waymark runs show nightly`, want: []string{`^.* 2 +model .*\n.* look .*\n.* orphaned +ex-1 fell silent\n.* taken over +by ex-1 \(claim\)\n(.* look .*\n)?.* 3 +model `, `^.* completed +All is quiet\.$`}},
 			{command: `waymark runs get nightly --view state`, want: []string{`^ +1 +1 +user +Look after the house\.$`, `^ +2 +1 +assistant .*`, `^ +3 +2 +assistant .*`, `^ +4 +3 +assistant .*`}, not: []string{`^ +[2-9] +\d +user`, `^ +5 +\d +assistant`}},

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,10 +43,10 @@ func natsServer() {
 // pathLimit bounds all steps of the page together.
 const pathLimit = 8 * time.Minute
 
-// readmeBlocks are the README's commands, block by block, without those that it says are not run.
-func readmeBlocks(t *testing.T) (blocks []string) {
+// pageBlocks are the commands of a page below docs, block by block, without those that it says are not run.
+func pageBlocks(t *testing.T, page string) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
 	require.NoError(t, err)
 	all := regexp.MustCompile("(?s)(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
 	require.Len(t, all, strings.Count(string(text), "```sh\n"))
@@ -59,7 +58,7 @@ func readmeBlocks(t *testing.T) (blocks []string) {
 	return blocks
 }
 
-// columns is the width of the terminal that the README's commands are pasted into.
+// columns is the width of the terminal that the pages' commands are pasted into.
 const columns = 100
 
 // unwrapped begin the lines that a terminal wraps: events and transcripts, notes, failures with their hints, the daemon's ready line, and steps
@@ -76,16 +75,16 @@ func requireWidth(t *testing.T, output string) {
 	}
 }
 
-// All of the README's blocks in order, twice in a row in the same directory, each time in a fresh shell: only ports are others, and the
-// two programs are not built again.
-func TestReadme_AllBlocks_PastedTwice(t *testing.T) {
+// All blocks of docs/secured-fleet.md in order, twice in a row in the same directory, each time in a fresh shell: only ports are others,
+// and the two programs are not built again.
+func TestSecuredFleetPage_AllBlocks_PastedTwice(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: the README's steps, twice, with three servers and three daemons")
+		t.Skip("short: the page's steps, twice, with three servers and three daemons")
 	}
 	if runtime.GOOS == "windows" {
 		t.Skip("the page is for a POSIX shell")
 	}
-	steps := strings.Join(readmeBlocks(t), "")
+	steps := strings.Join(pageBlocks(t, "secured-fleet.md"), "")
 	modules, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
 	require.NoError(t, err)
 	version := regexp.MustCompile(`nats-server/v2@(v\S+)`).FindStringSubmatch(steps)
@@ -112,10 +111,6 @@ func TestReadme_AllBlocks_PastedTwice(t *testing.T) {
 		}[program]
 		swap(line, "ln -sf '"+at+"' "+program+"\n")
 	}
-	// The page leaves it running in one terminal, and stops it before the fleet begins.
-	const first, begins = "./waymark serve   # an embedded", "# Certificates,"
-	swap(first, fmt.Sprintf("./waymark serve --http 127.0.0.1:%d > first.log 2>&1 & echo $! > first.pid; until ./waymark fleet > first.fleet 2>&1; do sleep 0.2; done   # an embedded", http))
-	swap(begins, `kill "$(cat first.pid)"; wait "$(cat first.pid)"`+"\n"+begins)
 	swap("rehearse.sh rehearsal\n", fmt.Sprintf("rehearse.sh rehearsal %d %d %d %d\n", client, route, monitor, http))
 	for i := range 3 {
 		swap("127.0.0.1:"+strconv.Itoa(4222+i), "127.0.0.1:"+strconv.Itoa(client+i))
@@ -145,7 +140,7 @@ kill -9 `, monitor, http))
 		}
 		files, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.pid"))
 		require.NoError(t, err)
-		for _, file := range append(files, filepath.Join(clone, "first.pid")) {
+		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
 				continue
@@ -172,12 +167,10 @@ kill -9 `, monitor, http))
 		} {
 			requireHas(t, text, want)
 		}
-		runs := regexp.MustCompile(`(?m)^runs +(.*(?:imported|there))$`).FindAllStringSubmatch(text, 2)
-		require.Len(t, runs, 2, "by the daemon of the first run, and by the fleet")
-		for _, r := range runs {
-			require.Regexp(t, imports, r[1], "round %d: %s", round+1, text)
-		}
-		require.Len(t, regexp.MustCompile(`(?m)^taken over by +me$`).FindAllString(text, -1), 2)
+		runs := regexp.MustCompile(`(?m)^runs +(.*(?:imported|there))$`).FindStringSubmatch(text)
+		require.NotNil(t, runs, text)
+		require.Regexp(t, imports, runs[1], "round %d: %s", round+1, text)
+		require.Len(t, regexp.MustCompile(`(?m)^taken over by +me$`).FindAllString(text, -1), 1)
 		require.NotContains(t, text, "FAILED")
 		requireWidth(t, strings.ReplaceAll(text, clone, "~/waymark"))
 		shown += text
@@ -246,22 +239,21 @@ func pasteInto(ctx context.Context, t *testing.T, dir, steps string) string {
 	return string(text)
 }
 
-// The README's first run, pasted twice in a row on the same machine: the second time finds what the first one left.
-func TestReadme_FirstRun_PastedTwice(t *testing.T) {
+// The commands of docs/transcripts.md, pasted twice in a row on the same machine: the second time finds what the first one left.
+func TestTranscriptsPage_AllBlocks_PastedTwice(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("the commands are a Unix shell's")
 	}
-	blocks := readmeBlocks(t)
-	at := slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "./waymark import") })
-	require.NotEqual(t, -1, at)
+	blocks := pageBlocks(t, "transcripts.md")
+	require.Len(t, blocks, 1)
 	state := t.TempDir()
 	_, stop, err := startDaemon([]string{"--http", "off"}, env("WAYMARK_STATE_DIR", state))
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })
 	for round := range 2 {
-		for line := range strings.Lines(blocks[at]) {
-			cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(line, "./waymark", "waymark"))
+		for line := range strings.Lines(blocks[0]) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 			cmd.Dir = filepath.Join("..", "..")
 			cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+state, "WAYMARK_FLEET=", "NATS_URL=", "NATS_CONTEXT=", "COLUMNS="+strconv.Itoa(columns))
 			out, err := cmd.CombinedOutput()

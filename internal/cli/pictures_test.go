@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/xml"
 	"fmt"
 	"os"
@@ -13,17 +14,23 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
 )
 
-// pictures are the terminal pictures of docs/looking.md: a command at three widths, in colour. -update draws them.
+// pictures are the terminal pictures of README.md and docs/looking.md: a command in colour, at the widths that the page shows. -update draws them.
 var pictures = []struct {
 	name, command string
 	world         func(*testing.T) *world
+	widths        []int
 }{
-	{"show", "runs show fix-login", storied},
-	{"artifacts", "artifacts fix-login", storied},
-	{"stuck", "runs ls --stuck", stalled},
-	{"inbox", "inbox", stalled},
+	{"show", "runs show fix-login", storied, []int{80, 100, 200}},
+	{"artifacts", "artifacts fix-login", storied, []int{80, 100, 200}},
+	{"stuck", "runs ls --stuck", stalled, []int{80, 100, 200}},
+	{"inbox", "inbox", stalled, []int{80, 100, 200}},
+	{"killed", "runs show letters", killed, []int{80}},
 }
 
 func TestPictures_AreThere(t *testing.T) {
@@ -35,7 +42,7 @@ func TestPictures_AreThere(t *testing.T) {
 			if *update {
 				w = p.world(t)
 			}
-			for _, width := range []int{80, 100, 200} {
+			for _, width := range p.widths {
 				file := filepath.Join("..", "..", "docs", "pictures", fmt.Sprintf("%s-%d.svg", p.name, width))
 				if *update {
 					require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
@@ -59,6 +66,40 @@ func stalled(t *testing.T) *world {
 	})
 	moved := w.Now()
 	w.until(func() bool { return time.Now().After(moved) }) // nothing on a picture is of the future
+	return w
+}
+
+// killed has the run of the README's quickstart: its executor is killed while the model is asked in turn 3, and started again.
+func killed(t *testing.T) *world {
+	t.Helper()
+	w := &world{waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), t}
+	third := make(chan struct{}, 2)
+	courier := publisher.Loop{
+		Model: func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+			if request.Turn == 3 {
+				third <- struct{}{}
+			}
+			select {
+			case <-time.After(3 * time.Second):
+			case <-ctx.Done():
+				return publisher.Answer{}, ctx.Err()
+			}
+			if request.Turn > 4 {
+				return publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("All letters are sent.")}}}, nil
+			}
+			return publisher.Answer{Calls: []publisher.ToolCall{{Name: "send", Arguments: []byte(`{}`)}}}, nil
+		},
+		Tools: []publisher.Tool{publisher.NewTool("send", "Sends a letter.", publisher.Hold,
+			func(context.Context, struct{}) (string, error) { return "sent", nil })},
+	}
+	spec := publisher.ExecutorSpec{Loops: map[string]publisher.Loop{"courier": courier}}
+	first := w.Serve("courier-1", spec, nil)
+	_, err := first.Fleet().Submit(t.Context(), publisher.RunSpec{ID: "letters", Agent: "courier", Task: "Write to four people."})
+	require.NoError(t, err)
+	<-third
+	first.Kill()
+	w.Serve("courier-1", spec, nil)
+	w.Ended("letters")
 	return w
 }
 

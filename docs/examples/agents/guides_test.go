@@ -32,12 +32,9 @@ func newGuide(t *testing.T) *guide {
 	require.NoError(t, os.Symlink(root, filepath.Join(g.dir, "waymark")))
 	require.NoError(t, os.Mkdir(filepath.Join(g.dir, "mine"), 0o700))
 	g.run("mine", "go", "mod", "init", "example.com/mine")
-	readme := g.page("README.md")
-	lines := regexp.MustCompile("(?s)```\n(require .*?)```").FindStringSubmatch(readme)
-	require.NotNil(t, lines, "the README says what to add to go.mod")
-	mod, err := os.ReadFile(filepath.Join(g.dir, "mine", "go.mod"))
-	require.NoError(t, err)
-	g.write("mine/go.mod", string(mod)+"\n"+lines[1])
+	edit := regexp.MustCompile(`(?m)^go mod edit .*$`).FindString(g.page("README.md"))
+	require.NotEmpty(t, edit, "the README says how go.mod names the clone")
+	g.run("mine", strings.Fields(edit)...)
 	return g
 }
 
@@ -92,16 +89,16 @@ var completed = regexp.MustCompile(`(?m)^status +completed`)
 // program is a whole program on a page.
 var program = regexp.MustCompile("(?s)```go\n(package main\n.*?)```")
 
-// TestGuides_InAnEmptyModule follows README.md and docs/executors.md from an empty module: each whole program as the page shows it, the files
-// from which it shows parts, and its commands.
+// TestGuides_InAnEmptyModule follows docs/first-agent.md from an empty module: the whole program as the page shows it, the files that the
+// pages link or show parts of, and its commands.
 func TestGuides_InAnEmptyModule(t *testing.T) {
 	t.Parallel()
 	g := newGuide(t)
-	shown := program.FindAllStringSubmatch(g.page("README.md"), -1)
+	const page = "docs/first-agent.md"
+	shown := program.FindAllStringSubmatch(g.page(page), -1)
 	require.Len(t, shown, 1)
-	require.Equal(t, shown, program.FindAllStringSubmatch(g.page("docs/executors.md"), -1))
 	g.write("mine/writer/main.go", shown[0][1])
-	require.Contains(t, g.page("docs/executors.md"), "(examples/shortest/main.go)")
+	require.Contains(t, g.page(page), "(examples/shortest/main.go)")
 	g.write("mine/greeter/main.go", g.page("docs/examples/shortest/main.go"))
 	parts, err := filepath.Glob(filepath.Join(g.dir, "waymark", "docs", "examples", "*.go"))
 	require.NoError(t, err)
@@ -127,8 +124,8 @@ func TestGuides_InAnEmptyModule(t *testing.T) {
 		return err == nil && strings.Contains(string(text), "waymark is ready")
 	}, time.Minute, 20*time.Millisecond)
 
-	// README: kill it at any moment and start it again. It dies while the model is shown the result.
-	require.Contains(t, g.page("README.md"), "`waymark start writer --task \"Write a haiku.\"`")
+	// Kill it at any moment and start it again. It dies while the model is shown the result.
+	require.Contains(t, g.page(page), "`waymark start writer --task \"Write a haiku.\"`")
 	kill, _ := g.start("mine", "bin/writer")
 	g.run("mine", "bin/waymark", "start", "writer", "--id", "haiku", "--task", "Write a haiku.")
 	api.await(2)
@@ -138,12 +135,12 @@ func TestGuides_InAnEmptyModule(t *testing.T) {
 		return completed.MatchString(g.run("mine", "bin/waymark", "runs", "get", "haiku"))
 	}, time.Minute, 100*time.Millisecond)
 	require.Len(t, api.requests(), 3, "the model is not asked again for an answer that was there")
-	page, err := os.ReadFile(filepath.Join(g.dir, "mine", "page.txt"))
+	written, err := os.ReadFile(filepath.Join(g.dir, "mine", "page.txt"))
 	require.NoError(t, err)
-	require.Equal(t, "Hello.", string(page))
+	require.Equal(t, "Hello.", string(written))
 
 	// The shortest program: waymark start greeter --wait.
-	require.Contains(t, g.page("docs/executors.md"), "`waymark start greeter --wait`")
+	require.Contains(t, g.page(page), "`waymark start greeter --wait`")
 	g.start("mine", "bin/greeter")
 	require.Contains(t, g.run("mine", "bin/waymark", "start", "greeter", "--wait"), "the run is completed")
 }

@@ -16,7 +16,7 @@ const (
 	timedRuns = 16
 )
 
-// turnCase is what an agent pays: a whole turn, as docs/executors.md has it.
+// turnCase is what an agent pays: a whole turn, as docs/first-agent.md has it.
 func turnCase() Case {
 	return Case{
 		Name: "turn",

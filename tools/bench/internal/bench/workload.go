@@ -186,7 +186,7 @@ func answerOf(text turnText, turn int) publisher.Answer {
 	return a
 }
 
-// Turn plays one turn as docs/executors.md has it: the answer, then each call of it by Turn.Tool, and no end. Each of its
+// Turn plays one turn as docs/first-agent.md has it: the answer, then each call of it by Turn.Tool, and no end. Each of its
 // boundaries is handed to do, ready to be published. It ends with the first error of do.
 func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error) error {
 	text, answer := p.next()
