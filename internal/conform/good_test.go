@@ -415,9 +415,9 @@ func heading(link string) string {
 
 func rulesTable() string {
 	var b strings.Builder
-	b.WriteString(rulesBegin + "| rule | level | what it asks | what to do |\n|---|---|---|---|\n")
+	b.WriteString(rulesBegin + "| rule | level | what it asks |\n|---|---|---|\n")
 	for _, r := range conform.Rules() {
-		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](#" + r.Section + ") | " + strings.ReplaceAll(r.Next, "|", `\|`) + " |\n")
+		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](#" + r.Section + ") |\n")
 	}
 	b.WriteString(rulesEnd)
 	return b.String()
