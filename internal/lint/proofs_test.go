@@ -138,7 +138,7 @@ func TestEveryPromiseAndFaultHasItsTest(t *testing.T) {
 	faults, findings := unproven(name, page, "Faults")
 	report(t, findings)
 	require.Greater(t, len(faults), 40)
-	attempts, findings := unproven("docs/security.md", read(t, "docs/security.md"), "What was tried")
+	attempts, findings := unproven("docs/security.md", read(t, "docs/security.md"), "Attacks")
 	report(t, findings)
 	require.Greater(t, len(attempts), 25)
 }
