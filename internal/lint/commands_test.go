@@ -23,7 +23,7 @@ func unmarkedCommands(name, page string) []string {
 		line = strings.TrimSpace(line)
 		if line == "```sh" {
 			run := strings.HasPrefix(before, "<!-- run by ") && citation.MatchString(before)
-			if !run && !strings.HasPrefix(before, "<!-- not run") {
+			if !run && !strings.HasPrefix(before, "<!-- not run: ") {
 				findings = append(findings, fmt.Sprintf("%s:%d: say above which test runs these commands: <!-- run by `folder.TestX` -->, or <!-- not run: why -->", name, i+1))
 			}
 		}
