@@ -123,6 +123,9 @@ func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
 	}
 	switch d.Decision {
 	case schema.DecisionAsk:
+		if err := checkResponseSchema(d.ResponseSchema); err != nil && mode == "" {
+			return fmt.Errorf("policy %.80q for call %s in turn %d of run %s: %w", d.Policy, c.key.ToolCallID, c.key.Turn, c.run.id, err)
+		}
 		if mode == "" {
 			c.question(d)
 		}

@@ -371,3 +371,18 @@ func TestTheQuestionsIdFitsWhateverTheCallsId(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.LessOrEqual(t, len(w.fold("r1").Waits[0].InterruptID), schema.MaxIdentifier)
 }
+
+func TestApproval_UnusableResponseSchema_AsksNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newOutside(t)
+	asked := 0
+	d := ask()
+	d.ResponseSchema = raw(`{"type":"text"}`)
+	run := start(t, w.fleet(fixed(d, &asked)), "r1")
+	_, err := openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy"}, o.tool)
+	require.ErrorIs(t, err, publisher.ErrConfig)
+	require.ErrorContains(t, err, "ResponseSchema")
+	require.Empty(t, o.keys())
+	require.Empty(t, w.fold("r1").Decisions)
+}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -96,6 +97,8 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 // run's end is asked for meanwhile, what ended the handle, and the errors of publishing. Under an [Executor] with
 // WaitDetached it does not wait: it returns [ErrWaiting], for the work to return.
 //
+// A ResponseSchema by which no answer can be checked is [ErrConfig]: the question could only be cancelled.
+//
 // Interrupt ids that begin with "approval." are the SDK's own, for calls and phases: Ask, [Run.Wait] and [Run.Publish] return [ErrConfig] for
 // one, so that no answer to another question allows a call or a phase.
 func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
@@ -117,11 +120,25 @@ func checkInterruptID(run, id string) error {
 		"begin it otherwise: "+approvalPrefix+" begins the ids of questions about calls and phases"))
 }
 
+// checkResponseSchema refuses a schema that lets no answer through.
+func checkResponseSchema(asked []byte) error {
+	if len(asked) == 0 {
+		return nil
+	}
+	if err := answerschema.Usable(asked); err != nil {
+		return configError("ResponseSchema", fmt.Sprintf("%.80q", asked), "use a JSON Schema by which answers can be checked: "+err.Error())
+	}
+	return nil
+}
+
 // ask is Ask; own asks a question of the SDK.
 func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schema.RunInputData, error) {
 	if d.InterruptID == "" {
 		return schema.RunInputData{}, fmt.Errorf("run %s: %w", r.id,
 			configError("InterruptID", `""`, "give the question an id that is the same whenever the work asks it"))
+	}
+	if err := checkResponseSchema(d.ResponseSchema); err != nil {
+		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, err)
 	}
 	if err := r.settled(ctx); err != nil {
 		return schema.RunInputData{}, err

@@ -188,3 +188,15 @@ func TestNobodyWaitsForACallThatWasSettledMeanwhile(t *testing.T) {
 	require.NoError(t, run.AwaitSettled(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}))
 	require.Empty(t, w.requireSameFold(run).Waits)
 }
+
+func TestAsk_UnusableResponseSchema_IsRefusedAndNotAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	q := question
+	q.ResponseSchema = raw(`{"$ref":"https://example.org/answer.json"}`)
+	_, err := run.Ask(t.Context(), q)
+	require.ErrorIs(t, err, publisher.ErrConfig)
+	require.ErrorContains(t, err, "only to places within itself")
+	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
+}

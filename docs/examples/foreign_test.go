@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"encoding/json"
 	"os"
 	"regexp"
 	"strings"
@@ -50,6 +51,17 @@ func TestThePageOfEventsHasTheVocabulary(t *testing.T) {
 			if err := schema.Validate(data); err != nil {
 				missing, _, _ := strings.Cut(regexp.MustCompile(`at /([a-z_/]+)`).FindStringSubmatch(err.Error())[1], "/")
 				require.Contains(t, row[2], "**"+missing+"**", m[1])
+			}
+			var described struct {
+				Properties map[string]json.RawMessage `json:"properties"`
+			}
+			text, err := os.ReadFile("../../schema/jsonschema/" + m[1] + ".json")
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(text, &described))
+			for member := range described.Properties {
+				if member != "refs" && member != "source" { // said above the table
+					require.Regexp(t, `\b`+member+`\b`, row[2], "a member of %s", m[1])
+				}
 			}
 		}
 	}

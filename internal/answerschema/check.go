@@ -47,12 +47,9 @@ const schemaURL = "urn:waymark:response-schema"
 // Check holds a payload against a schema. It returns what is wrong with the payload, nil for nothing, in the order of
 // the places. The error matches [ErrSchema].
 func Check(schema, payload []byte) ([]Problem, error) {
-	if len(schema) > MaxSchema {
-		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are checked", ErrSchema, len(schema), MaxSchema)
-	}
-	doc, wrong := read(schema, maxValues)
-	if wrong != nil {
-		return nil, fmt.Errorf("%w: at %q: %s", ErrSchema, wrong.Path, wrong.Problem)
+	doc, err := document(schema)
+	if err != nil {
+		return nil, err
 	}
 	value, wrong := read(payload, 0)
 	if wrong != nil {
@@ -63,6 +60,28 @@ func Check(schema, payload []byte) ([]Problem, error) {
 		return nil, err
 	}
 	return validate(compiled, value)
+}
+
+// Usable returns an error that matches [ErrSchema] for a schema by which no payload can be checked.
+func Usable(schema []byte) error {
+	doc, err := document(schema)
+	if err != nil {
+		return err
+	}
+	_, err = compile(doc)
+	return err
+}
+
+// document reads a schema within its bounds.
+func document(schema []byte) (any, error) {
+	if len(schema) > MaxSchema {
+		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are checked", ErrSchema, len(schema), MaxSchema)
+	}
+	doc, wrong := read(schema, maxValues)
+	if wrong != nil {
+		return nil, fmt.Errorf("%w: at %q: %s", ErrSchema, wrong.Path, wrong.Problem)
+	}
+	return doc, nil
 }
 
 // compile returns the schema ready for use, with the count of its work built in.

@@ -117,8 +117,10 @@ func TestSchemasThatCannotBeUsedSayWhy(t *testing.T) {
 			require.ErrorIs(t, err, answerschema.ErrSchema)
 			require.ErrorContains(t, err, c.says)
 			require.Less(t, len(err.Error()), 1000)
+			require.EqualError(t, answerschema.Usable([]byte(c.schema)), err.Error())
 		})
 	}
+	require.NoError(t, answerschema.Usable([]byte(`{"type":"object"}`)))
 	require.False(t, asked, "nothing was loaded")
 }
 

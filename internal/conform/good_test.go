@@ -378,21 +378,30 @@ func TestEventsPage_Rules_AreListed(t *testing.T) {
 	for _, r := range conform.Rules() {
 		require.Contains(t, events, "\n"+heading(r.Section)+"\n", "section of %s", r.ID)
 	}
-	made := rulesTable()
-	if !strings.Contains(events, made) && *update {
-		before, rest, _ := strings.Cut(events, rulesBegin)
-		_, after, _ := strings.Cut(rest, rulesEnd)
-		events = before + made + after
-		require.NoError(t, os.WriteFile(filepath.Join("..", "..", "docs", "events.md"), []byte(events), 0o644)) //nolint:gosec // documentation is for everybody
+	made := rulesPage()
+	file := filepath.Join("..", "..", "docs", "rules.md")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(made), 0o644)) //nolint:gosec // documentation is for everybody
 	}
-	require.Contains(t, events, made, "write it with: go test ./internal/conform -update")
+	rules, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, made, strings.ReplaceAll(string(rules), "\r\n", "\n"), "write it with: go test ./internal/conform -update")
 	require.Len(t, conform.Scenarios(), 20, "docs/conformance.md has their number")
 }
 
-const (
-	rulesBegin = "<!-- rules: made by a test -->\n"
-	rulesEnd   = "<!-- end of rules -->\n"
-)
+// rulesIntro begins the page of rules, with ~ in place of backquotes.
+const rulesIntro = `# Rules for executors
+
+After this page you know what ~waymark conform~ judges an executor by. A breach of level *must* breaks a promise: an
+event is refused, a call runs twice, or a run is taken for dead. Level *should* keeps a run readable and recoverable.
+Each rule links to the section that explains it. A finding says what to do about it, and so does
+~waymark conform --rules --json~. How to check an executor: [conformance.md](conformance.md).
+
+A test writes this page from the rules in ~internal/conform~.
+
+| rule | level | what it asks |
+|---|---|---|
+`
 
 // heading is that of a section, by its link.
 func heading(link string) string {
@@ -407,12 +416,11 @@ func heading(link string) string {
 	return "## " + words
 }
 
-func rulesTable() string {
+func rulesPage() string {
 	var b strings.Builder
-	b.WriteString(rulesBegin + "| rule | level | what it asks | what to do |\n|---|---|---|---|\n")
+	b.WriteString(strings.ReplaceAll(rulesIntro, "~", "`"))
 	for _, r := range conform.Rules() {
-		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](#" + r.Section + ") | " + strings.ReplaceAll(r.Next, "|", `\|`) + " |\n")
+		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](events.md#" + r.Section + ") |\n")
 	}
-	b.WriteString(rulesEnd)
 	return b.String()
 }

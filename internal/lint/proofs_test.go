@@ -128,17 +128,17 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 func TestEveryPromiseAndFaultHasItsTest(t *testing.T) {
 	const name = "docs/reliability.md"
 	page := read(t, name)
-	promises, findings := unproven(name, page, "What is promised, and what shows it")
+	promises, findings := unproven(name, page, "Promises")
 	report(t, findings)
 	var want []string
 	for n := range 20 {
 		want = append(want, fmt.Sprintf("P%d", n+1))
 	}
 	require.Equal(t, want, promises)
-	faults, findings := unproven(name, page, "What goes wrong, and what tries it")
+	faults, findings := unproven(name, page, "Faults")
 	report(t, findings)
 	require.Greater(t, len(faults), 40)
-	attempts, findings := unproven("docs/security.md", read(t, "docs/security.md"), "What was tried")
+	attempts, findings := unproven("docs/security.md", read(t, "docs/security.md"), "Attacks")
 	report(t, findings)
 	require.Greater(t, len(attempts), 25)
 }

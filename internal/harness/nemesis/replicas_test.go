@@ -76,8 +76,8 @@ func differing(stream string, copies map[string]held) error {
 }
 
 // same compares the copies of a stream. Of checkpoints, which are derived, the latest of each run must be the same everywhere, and so must be
-// what several have of one sequence. A server that was killed while it started keeps or lacks earlier ones than the others (known-limits.md);
-// how many is told as earlier.
+// what several have of one sequence. A server that was killed while it started keeps or lacks earlier ones than the others (nats-server
+// 2.15.2); how many is told as earlier.
 func same(stream string, copies map[string]held) (earlier int, err error) {
 	if !strings.HasPrefix(stream, "KV_WAYMARK_CHECKPOINTS_") {
 		return 0, differing(stream, copies)
