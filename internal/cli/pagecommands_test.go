@@ -16,6 +16,7 @@ import (
 // commandPages are the pages whose commands are run in their order, by what a fleet has before the first one: commands, which the page does
 // not show.
 var commandPages = map[string][]string{
+	"backup.md":  {"waymark import internal/transcript/testdata/harbour.jsonl"},
 	"history.md": nil,
 }
 
