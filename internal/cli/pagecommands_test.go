@@ -16,8 +16,9 @@ import (
 // commandPages are the pages whose commands are run in their order, by what a fleet has before the first one: commands, which the page does
 // not show.
 var commandPages = map[string][]string{
-	"backup.md":  {"waymark import internal/transcript/testdata/harbour.jsonl"},
-	"history.md": nil,
+	"backup.md":        {"waymark import internal/transcript/testdata/harbour.jsonl"},
+	"history.md":       nil,
+	"observability.md": nil,
 }
 
 // pageBlock is a block of commands on a page: text to be pasted (sh), or commands behind "$ " with what they print (console). A comment
