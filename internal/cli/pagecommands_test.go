@@ -17,6 +17,7 @@ import (
 // not show.
 var commandPages = map[string][]string{
 	"backup.md":        {"waymark import internal/transcript/testdata/harbour.jsonl"},
+	"deploy.md":        nil,
 	"history.md":       nil,
 	"observability.md": nil,
 }
