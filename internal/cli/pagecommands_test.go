@@ -20,6 +20,7 @@ var commandPages = map[string][]string{
 	"deploy.md":        nil,
 	"history.md":       nil,
 	"observability.md": nil,
+	"scaling.md":       nil,
 }
 
 // pageBlock is a block of commands on a page: text to be pasted (sh), or commands behind "$ " with what they print (console). A comment
