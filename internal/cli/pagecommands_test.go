@@ -20,6 +20,7 @@ var commandPages = map[string][]string{
 	"deploy.md":        nil,
 	"history.md":       nil,
 	"observability.md": nil,
+	"retention.md":     {"waymark import internal/transcript/testdata/harbour.jsonl"},
 	"scaling.md":       nil,
 }
 
