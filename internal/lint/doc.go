@@ -13,6 +13,7 @@
 //   - paths, tests and make targets that the guides name exist;
 //   - the functions of docs/walks.md exist, and each is named by the one that it is listed below;
 //   - each event type has its data, its validation, and a case in the folds and in the spans;
+//   - each link of a page leads to a file or a heading;
 //   - a line of a page has at most 120 characters, outside tables, code blocks and single links.
 //
 // Each rule is tried on a small example that breaks it, so that a rule that finds nothing is known to look.
