@@ -92,7 +92,8 @@ func newPageWorld(t *testing.T) pageWorld {
 // run runs commands in a shell and returns what they print. With -e each of them has to succeed, without the last one.
 func (w pageWorld) run(t *testing.T, flags, commands string) string {
 	t.Helper()
-	shell := exec.CommandContext(t.Context(), "sh", flags, strings.ReplaceAll(commands, "127.0.0.1:9477", w.http))
+	commands = strings.NewReplacer("127.0.0.1:9477", w.http, "/etc/waymark", filepath.Join(w.dir, "etc")).Replace(commands)
+	shell := exec.CommandContext(t.Context(), "sh", flags, commands)
 	shell.Dir = w.dir
 	shell.Env = []string{
 		"HOME=" + w.dir, "PATH=" + os.Getenv("PATH"), "WAYMARK_STATE_DIR=" + filepath.Join(w.dir, "state"), "WAYMARK_QUOTA=64MiB", "COLUMNS=100",
