@@ -64,7 +64,7 @@ func TestTheMappingRoutesEventsToTheShardOfTheirRun(t *testing.T) {
 		_, err = js.Publish(t.Context(), "waymark.events.default."+run, []byte("{}"), first)
 		require.ErrorContains(t, err, "wrong last sequence", "the compare-and-set is on the subject as mapped")
 		ack, err = js.Publish(t.Context(), want.EventSubject(run), []byte("{}"), jetstream.WithExpectLastSequencePerSubject(ack.Sequence))
-		require.NoError(t, err, "who knows the shard may name it")
+		require.NoError(t, err, "a program that knows the shard may name it")
 		require.Equal(t, want.EventStream(), ack.Stream)
 	}
 }

@@ -9,5 +9,5 @@
 //
 // In a binary that is built without the tag waymark_failpoints there is none of it: [Enabled] is the constant false, and [Hit] is
 // empty and compiled away. A test sees to it that no release is built with the tag. The pure fold has no failpoints. See
-// docs/decisions/0029-failpoints-are-compiled-in.md.
+// docs/decisions/0042-mutants-are-patches-and-failpoints-a-build-tag.md.
 package failpoint

@@ -15,6 +15,7 @@
 //   - each event type has its data, its validation, and a case in the folds and in the spans;
 //   - a block of commands says above it which test runs it, or why none does;
 //   - each line of docs/performance/*.csv names the date and the command that measured it;
+//   - each link of a page leads to a file or a heading;
 //   - a line of a page has at most 120 characters, outside tables, code blocks and single links.
 //
 // Each rule is tried on a small example that breaks it, so that a rule that finds nothing is known to look.

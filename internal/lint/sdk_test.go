@@ -2,7 +2,9 @@ package lint_test
 
 import (
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,4 +44,21 @@ func TestSDK_Dependencies_HaveNoServer(t *testing.T) {
 	for name := range strings.Lines(string(out)) {
 		require.NotContains(t, name, "nats-server")
 	}
+}
+
+// Each module that go.mod requires directly has a row in decision 13.
+func TestModules_DirectRequirements_HaveAReason(t *testing.T) {
+	t.Parallel()
+	reasons := read(t, "docs/decisions/0013-dependencies-and-their-reasons.md")
+	version := regexp.MustCompile(`^v\d+$`)
+	found := 0
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {
+		name := m[1]
+		if version.MatchString(path.Base(name)) || path.Base(name) == "libraries" {
+			name = path.Dir(name)
+		}
+		require.Contains(t, reasons, path.Base(name), "%s: write its reason into decision 13", m[1])
+		found++
+	}
+	require.Greater(t, found, 20)
 }

@@ -169,7 +169,7 @@ func (c *runCheck) calls() {
 }
 
 // proofLasts is how long the tool of a guarded call may begin behind the takeover that ended its epoch: by the proof of the epoch that its
-// executor had, and the moment that it takes to begin. See docs/decisions/0044-a-tool-begins-behind-a-fresh-acknowledgement.md.
+// executor had, and the moment that it takes to begin. See docs/decisions/0044-tools-begin-after-a-fresh-acknowledgement.md.
 const proofLasts = 2500 * time.Millisecond
 
 // whenRun holds the times at which the tool of a hold or verify call ran against whose epoch stood: none begins once its epoch is over, and none

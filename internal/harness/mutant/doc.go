@@ -11,5 +11,5 @@
 // The product's source has no trace of a mutant, and nothing of the product imports this package. Package overlay copies the
 // files that the patches touch and puts all mutants into the copies, each behind its switch; "go build -overlay" compiles the
 // copies in place of the files. A patch that no longer applies fails the tests of package overlay. CONTRIBUTING.md says how to add a
-// mutant, and docs/decisions/0042-mutants-are-patches.md why they are made like this.
+// mutant, and docs/decisions/0042-mutants-are-patches-and-failpoints-a-build-tag.md why they are made like this.
 package mutant
