@@ -8,14 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// markedPages are the pages whose blocks of commands say which test runs them, or why none does. The README's have a test of their own
-// (internal/cli), as has code that is marked with the file that it is from (docs/examples).
-var markedPages = []string{
-	"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
-	"docs/events.md", "docs/known-limits.md", "docs/performance.md", "docs/reliability.md", "docs/rules.md", "docs/security.md", "docs/versions.md",
-}
-
-// unmarkedCommands finds blocks of commands without a mark in the line above: "<!-- run by `folder.TestX` -->" or "<!-- not run: why -->".
+// unmarkedCommands finds blocks of commands without a mark in the line above: "<!-- run by `folder.TestX` -->", "<!-- from
+// FILE: SNIPPET -->" for code that is tested where it is, or "<!-- not run: why -->".
 func unmarkedCommands(name, page string) []string {
 	var findings []string
 	before := ""
@@ -23,7 +17,7 @@ func unmarkedCommands(name, page string) []string {
 		line = strings.TrimSpace(line)
 		if line == "```sh" {
 			run := strings.HasPrefix(before, "<!-- run by ") && citation.MatchString(before)
-			if !run && !strings.HasPrefix(before, "<!-- not run: ") {
+			if !run && !strings.HasPrefix(before, "<!-- from ") && !strings.HasPrefix(before, "<!-- not run: ") {
 				findings = append(findings, fmt.Sprintf("%s:%d: say above which test runs these commands: <!-- run by `folder.TestX` -->, or <!-- not run: why -->", name, i+1))
 			}
 		}
@@ -34,9 +28,11 @@ func unmarkedCommands(name, page string) []string {
 
 func TestCommands_OfPages_SayWhatRunsThem(t *testing.T) {
 	t.Parallel()
-	for _, name := range markedPages {
-		report(t, unmarkedCommands(name, read(t, name)))
-	}
+	walk(t, func(name string) {
+		if strings.HasSuffix(name, ".md") {
+			report(t, unmarkedCommands(name, read(t, name)))
+		}
+	})
 }
 
 func TestUnmarkedCommands_EachKind_IsFound(t *testing.T) {
