@@ -129,7 +129,7 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 		return e
 	case !c.InDoubt:
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
-		e.Command = "publish its outcome with Return or Fail; or release the run, and once another executor has it, settle the call with one of:  " + settle
+		e.Command = "publish its outcome with Return or Fail; or release the run, and once another executor has it, settle the call with one of: " + settle
 		return e
 	case why == "" && (c.Replay.Rerunnable() || c.Replay == schema.ReplayVerify):
 		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)

@@ -95,7 +95,7 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 	case head.Status.Terminal():
 		return workEnded
 	case head.Status == schema.StatusInterrupted, head.Unattended == schema.StatusInterrupted:
-		return workLetGo
+		return workReleased
 	case head.CancelRequested && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
 		return runCancelled
 	case err == nil && !errors.Is(cause, ErrShutdown) && !errors.Is(cause, ErrStopped):
@@ -208,7 +208,7 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 
 // leave gives up a run whose outcome cannot be published: it ends the handle.
 func (e *Executor) leave(r *Run, err error) (Outcome, error) {
-	r.ledger.letGo(letGoError(r, err))
+	r.ledger.release(releasedError(r, err))
 	return OutcomeLeft, err
 }
 
@@ -220,7 +220,7 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	case r.driver.Load() != d, head.Status.Terminal():
 		return nil
 	case head.Status == schema.StatusInterrupted, head.Unattended == schema.StatusInterrupted:
-		r.ledger.letGo(letGoError(r, cause))
+		r.ledger.release(releasedError(r, cause))
 		return nil
 	}
 	if held, ok := errors.AsType[*HeldError](cause); ok && t.wait {
@@ -239,9 +239,9 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	if t.interrupted != "" {
 		last := draft{data: &schema.RunInterruptedData{Reason: t.interrupted}}
 		if t.interrupted == schema.InterruptedWaiting {
-			last.unless = unlessUnheard
+			last.unless = unlessUnseen
 		}
-		return r.publishLast(ctx, letGoError(r, cause), last)
+		return r.publishLast(ctx, releasedError(r, cause), last)
 	}
 	if t.ended != "" {
 		return r.End(ctx, RunEnd{Status: t.ended, Error: failureFor(t, cause)})
@@ -249,8 +249,8 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	return nil
 }
 
-// letGoError is the error of a handle whose run was released.
-func letGoError(r *Run, cause error) error {
+// releasedError is the error of a handle whose run was released.
+func releasedError(r *Run, cause error) error {
 	if cause == nil {
 		return fmt.Errorf("run %s: %w: the executor released it", r.id, ErrStopped)
 	}

@@ -31,7 +31,7 @@ type trigger int
 const (
 	workDone trigger = iota + 1
 	workEnded
-	workLetGo
+	workReleased
 	workFailed
 	workPanicked
 	runCancelled
@@ -74,7 +74,7 @@ var transitions = []transition{
 	{on: notBegun, when: "no work can be made for the run", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
 	{on: notRecorded, when: "work cannot record what it does", to: OutcomeInterrupted, interrupted: schema.InterruptedPreempted},
 	{on: workEnded, when: "work ended the run itself"},
-	{on: workLetGo, when: "work interrupted the run itself", to: OutcomeInterrupted},
+	{on: workReleased, when: "work interrupted the run itself", to: OutcomeInterrupted},
 	{on: handleAdopted, when: "another executor adopts the handle", to: OutcomeHandedOver},
 	{on: handleEnded, when: "the handle is fenced, forked or its log regressed", to: OutcomeDropped},
 	{on: serverAway, when: "nothing can be published until the grace or the patience is over", to: OutcomeLeft},

@@ -32,7 +32,7 @@ func (h *hand) take(r *Run) {
 	h.runs[r.id] = append(h.runs[r.id], r)
 }
 
-func (h *hand) letGo(r *Run) {
+func (h *hand) remove(r *Run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	// A caller of of may hold the slice: replace it, do not change it.
@@ -71,7 +71,7 @@ func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 			f.presence.found(schema.GivenUp{Run: r.id, Epoch: epoch})
 			return
 		}
-		f.hand.letGo(r)
+		f.hand.remove(r)
 		if attended && len(f.hand.of(r.id)) == 0 {
 			f.presence.abandon(schema.GivenUp{Run: r.id, Epoch: epoch})
 		}

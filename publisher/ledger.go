@@ -36,9 +36,9 @@ type ledger struct {
 	writer schema.Writer
 	last   schema.StreamSequence
 	lastID string
-	// stood is when the try was sent that the server acknowledged as new for the latest event: at that time the epoch
+	// provenAt is when the try was sent that the server acknowledged as new for the latest event: at that time the epoch
 	// was this handle's. Zero if that is unknown for the latest event.
-	stood time.Time
+	provenAt time.Time
 	// starting: run.started is not durable yet.
 	starting bool
 	// plan is the run after the queued events in pipelined mode; nil in synchronous mode.
@@ -49,10 +49,10 @@ type ledger struct {
 	// dead is the error that ended the handle; gone: its own executor released the run.
 	dead error
 	gone bool
-	// untold: a request to cancel was folded, and no call has returned it yet.
-	untold bool
-	// unheard: a signal was folded, and the work has not looked for signals since.
-	unheard bool
+	// cancelUnseen: a request to cancel was folded, and no call has returned it yet.
+	cancelUnseen bool
+	// signalUnseen: a signal was folded, and the work has not looked for signals since.
+	signalUnseen bool
 	// inHand is the last value passed to held.
 	inHand bool
 	// changed is closed when the run changes; nil without waiters.
@@ -106,7 +106,7 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	l.keep()
 	if head.CancelRequested {
 		l.haltWith(l.cancelError())
-		l.untold = true
+		l.cancelUnseen = true
 	}
 	return nil
 }
@@ -205,8 +205,8 @@ func (l *ledger) checkLive() error {
 	if err := l.errLocked(); err != nil {
 		return err
 	}
-	if l.untold && l.fold.head.CancelRequested {
-		l.untold = false
+	if l.cancelUnseen && l.fold.head.CancelRequested {
+		l.cancelUnseen = false
 		return l.cancelError()
 	}
 	return nil
@@ -221,7 +221,7 @@ func (l *ledger) proven(age time.Duration) (bool, error) {
 		return false, l.dead
 	}
 	// Only the wall clock shows that the machine was suspended.
-	return !l.stood.IsZero() && time.Since(l.stood) < age && time.Now().Round(0).Sub(l.stood.Round(0)) < age, nil
+	return !l.provenAt.IsZero() && time.Since(l.provenAt) < age && time.Now().Round(0).Sub(l.provenAt.Round(0)) < age, nil
 }
 
 // ahead is the head after the queued events; in synchronous mode, the head. Under mu.
@@ -281,9 +281,9 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		return nil, err
 	}
 	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
-	if err == nil && l.untold && l.fold.head.CancelRequested && beginsWork(items) {
+	if err == nil && l.cancelUnseen && l.fold.head.CancelRequested && beginsWork(items) {
 		// The request was folded between two publishes. The executor must learn of it before more work begins.
-		l.untold = false
+		l.cancelUnseen = false
 		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 	}
 	if err == nil && l.guarded(items) {
@@ -345,7 +345,7 @@ func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time)
 }
 
 func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time.Time) {
-	it.stream, l.stood = stream, sent
+	it.stream, l.provenAt = stream, sent
 	it.verdict = l.fold.take(it, stream)
 	if err := l.writer.Commit(it.event); err != nil {
 		// Items are sealed after the writer and committed in order: this cannot happen.
@@ -522,13 +522,13 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	// knows.
 	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && l.fold.head.CancelRequested {
 		l.haltWith(l.cancelError())
-		if l.untold = l.plan == nil; l.untold && len(items) > 0 && beginsWork(items) {
-			l.untold = false
+		if l.cancelUnseen = l.plan == nil; l.cancelUnseen && len(items) > 0 && beginsWork(items) {
+			l.cancelUnseen = false
 			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 		}
 	}
 	if _, signal := v.Data.(*schema.SignalSentData); signal {
-		l.unheard = true
+		l.signalUnseen = true
 		if l.guarded(items) {
 			return &v, l.signalledError()
 		}
@@ -562,9 +562,9 @@ func (l *ledger) dieLocked(err error) error {
 	return l.dead
 }
 
-// letGo ends the handle because its own executor released the run, so that this process publishes no event after the
+// release ends the handle because its own executor released the run, so that this process publishes no event after the
 // last one. A tool's late result may still be recorded; see late.
-func (l *ledger) letGo(err error) {
+func (l *ledger) release(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gone = l.gone || l.dead == nil

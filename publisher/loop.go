@@ -295,7 +295,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		}
 	}
 	results, err := l.runCalls(ctx, turn, calls)
-	if err != nil || l.spokenBehind() {
+	if err != nil || l.hasLaterMessage() {
 		return false, err
 	}
 	more, err := l.toAnswer(ctx)
@@ -326,7 +326,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		}
 	}
 	if reason := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {
-		return false, l.mayGoOnBehind(reason)
+		return false, l.checkCutOff(reason)
 	}
 	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
 		limit, err := l.reached(ctx, false)
@@ -350,8 +350,8 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	}
 }
 
-// spokenBehind reports whether a message follows the latest answer.
-func (l *looping) spokenBehind() (spoken bool) {
+// hasLaterMessage reports whether a message follows the latest answer.
+func (l *looping) hasLaterMessage() (spoken bool) {
 	l.run.View(func(s *schema.State) {
 		spoken = len(s.Messages) > 0 && s.Messages[len(s.Messages)-1].Role != schema.RoleAssistant
 	})

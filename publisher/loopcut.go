@@ -44,8 +44,8 @@ func (l *looping) cutOff() (reason string) {
 	return reason
 }
 
-// mayGoOnBehind returns an error if the run cannot continue after its incomplete latest answer.
-func (l *looping) mayGoOnBehind(reason string) error {
+// checkCutOff returns an error if the run cannot continue after its incomplete latest answer.
+func (l *looping) checkCutOff(reason string) error {
 	if slices.Contains(withheldReasons, reason) {
 		return fmt.Errorf("run %s: the provider withheld the answer of the model (%s)", l.run.id, reason)
 	}

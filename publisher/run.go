@@ -84,7 +84,7 @@ func (r *Run) CancelRequested() bool {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
 	if r.ledger.fold.head.CancelRequested {
-		r.ledger.untold = false
+		r.ledger.cancelUnseen = false
 	}
 	return r.ledger.fold.head.CancelRequested
 }
@@ -149,7 +149,7 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 		err = r.recorder.deliver(ctx, items)
 	}
 	if err == nil && last != nil {
-		r.ledger.letGo(last)
+		r.ledger.release(last)
 	}
 	if errors.Is(err, ErrFenced) || r.ledger.wentAway() {
 		err = r.recorder.late(ctx, drafts, err)

@@ -124,7 +124,7 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 	var turns []int32
 	missing := ""
 	r.View(func(s *schema.State) {
-		r.ledger.unheard = false // View holds the lock
+		r.ledger.signalUnseen = false // View holds the lock
 		for i := range s.Head.Signals {
 			o := &s.Head.Signals[i]
 			at := slices.IndexFunc(s.Signals, func(c schema.StateSignal) bool { return c.EventID == o.Position.ID })
@@ -187,8 +187,8 @@ type signalGuard int
 const (
 	// unlessOpen: any signal that is not consumed.
 	unlessOpen signalGuard = iota + 1
-	// unlessUnheard: a signal that arrived since the work last looked for signals.
-	unlessUnheard
+	// unlessUnseen: a signal that arrived since the work last looked for signals.
+	unlessUnseen
 )
 
 // guarded reports whether a signal prevents publication of the first of items. Under mu.
@@ -199,8 +199,8 @@ func (l *ledger) guarded(items []*item) bool {
 	switch items[0].unless {
 	case unlessOpen:
 		return len(l.fold.head.Signals) > 0
-	case unlessUnheard:
-		return l.unheard
+	case unlessUnseen:
+		return l.signalUnseen
 	}
 	return false
 }
@@ -211,7 +211,7 @@ func (l *ledger) signalledError() error { return fmt.Errorf("run %s: %w", l.run,
 func (l *ledger) heard() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unheard = false
+	l.signalUnseen = false
 }
 
 // Errors of signals.

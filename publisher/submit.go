@@ -47,7 +47,7 @@ func (r *Run) handIn(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		r.ledger.letGo(letGoError(r, err)) // so that another call can release it
+		r.ledger.release(releasedError(r, err)) // so that another call can release it
 	}
 	return err
 }
