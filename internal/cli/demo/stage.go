@@ -402,7 +402,7 @@ func (s *stage) killServer(ctx context.Context) error {
 	if err := s.await(ctx, "the executors to go on", func() bool { return s.acknowledged("coder") > before+1 }); err != nil {
 		return err
 	}
-	s.say("coder", "goes on by itself, %s after the server was ready", clockTime(s.app.Now().Sub(begun)))
+	s.say("coder", "continues by itself, %s after the server was ready", clockTime(s.app.Now().Sub(begun)))
 	return nil
 }
 
