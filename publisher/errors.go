@@ -280,7 +280,7 @@ type CallContent struct {
 
 // Error shows both sides, shortened, and the next step.
 func (e *DivergedError) Error() string {
-	return fmt.Sprintf("%s: call %s of turn %d was recorded as %s(%.200s) and is now requested as %s(%.200s): request the recorded call,  "+
+	return fmt.Sprintf("%s: call %s of turn %d was recorded as %s(%.200s) and is now requested as %s(%.200s): request the recorded call, "+
 		"as the recorded messages of the turn do; a new call needs its own call id", ErrDiverged,
 		e.Key.ToolCallID, e.Key.Turn, e.Recorded.Name, e.Recorded.Arguments, e.Asked.Name, e.Asked.Arguments)
 }

@@ -358,7 +358,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 	third := serveRuns(t, w.fleet(named("exec-3")), work)
 	resumed := resume(t, f, "r1")
 	require.NoError(t, resumed.Err())
-	require.ErrorIs(t, third.Adopt(resumed), publisher.ErrConfig, "it is of another fleet handle")
+	require.ErrorIs(t, third.Adopt(resumed), publisher.ErrConfig, "use a run of this executor's fleet handle")
 	again := serveRuns(t, f, work)
 	require.NoError(t, again.Adopt(resumed))
 	require.Equal(t, publisher.OutcomeWaiting, again.outcome(t, "r1").outcome)

@@ -33,7 +33,7 @@ const Outwait = beginWithin + beginGrace
 func AgeProof(r *Run, d time.Duration) {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	r.ledger.provenAt = r.ledger.stood.Add(-d)
+	r.ledger.provenAt = r.ledger.provenAt.Add(-d)
 }
 
 // SetClaimRetry sets how soon a claimed run that could not be taken in hand is tried again first. Call it before the

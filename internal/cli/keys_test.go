@@ -59,7 +59,7 @@ func TestSecretSeed_InPlaceOfAnotherArgument_IsNotPrinted(t *testing.T) {
 			require.NotZero(t, code, "%v", args[:2])
 			require.NotContains(t, text, given[:16], "%v", args[:2])
 			requireHas(t, text, "secret seed")
-			requireHas(t, text, "make a new one if others could see it")
+			requireHas(t, text, "create a new seed if others could see it")
 		}
 	}
 }

@@ -57,7 +57,7 @@ func IsLoopback(addr string) bool {
 // NotPublic refuses a value that is not a public key. It prints no part of the value, because it may be a seed.
 func NotPublic(where, given, hint string) error {
 	if failure.SeedLike.MatchString(given) {
-		return failure.New(failure.Usage, "create a new seed if others could see it;  "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
+		return failure.New(failure.Usage, "create a new seed if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
 	}
 	return failure.New(failure.Usage, hint, "%s is not a public key; it was not printed", where)
 }

@@ -52,7 +52,7 @@ var Codes = []struct {
 	{Usage, "usage", "wrong flags, names, values or answers; nothing was done"},
 	{Unavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
 	{NotFound, "not found", "the run, question, hand-off, file or fleet does not exist, or no longer exists"},
-	{Conflict, "conflict", "it already exists, has ended, is quarantined or taken, or belongs to another; call is not in doubt"},
+	{Conflict, "conflict", "it exists, has ended, is quarantined, or is taken by another; call is not in doubt"},
 	{Damaged, "damaged", "input or stored data is broken or incomplete; the possible part was done"},
 	{Refused, "refused", "wrong credentials, or no permission"},
 	{Full, "full", "the fleet's quota or the disk is full; no data was lost"},
@@ -274,7 +274,7 @@ func deniedHint(e *permissions.Error) string {
 	if len(roles) == 0 {
 		return e.Hint()
 	}
-	return "use credentials of this fleet for one of these roles:  " + strings.Join(roles, ", ") +
+	return "use credentials of this fleet for one of these roles: " + strings.Join(roles, ", ") +
 		" (waymark fleet add wrote a NATS context for each); docs/security.md has the permissions of each role"
 }
 

@@ -178,7 +178,7 @@ func (c CheckpointCmd) mayMark(a *base.App, h *schema.Head) error {
 	case taken && !c.Move:
 		return failure.New(failure.Conflict, "choose another --name, or move the name with --move", "run %s already has a point named %s", h.Run, c.Name)
 	case !taken && len(h.Marks) >= schema.MaxMarks:
-		return failure.New(failure.Conflict, "move one of the names: --name NAME --move; to list them:  "+a.Prompt.Command("runs history "+h.Run),
+		return failure.New(failure.Conflict, "move one of the names: --name NAME --move; to list them: "+a.Prompt.Command("runs history "+h.Run),
 			"run %s already has %d named points, the maximum", h.Run, schema.MaxMarks)
 	}
 	return nil

@@ -226,7 +226,7 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 	next := "its executor " + h.Executor + " was notified; if it is gone, another executor claims the run"
 	switch {
 	case answer.Remaining > 0:
-		next = fmt.Sprintf("the run still has %d open questions: %s", answer.Remaining, a.Prompt.Command("input "+h.Run))
+		next = fmt.Sprintf("the run still has %s: %s", output.Plural(answer.Remaining, "open question"), a.Prompt.Command("input "+h.Run))
 	case h.Unattended != "" || h.Status.Claimable():
 		next = "the run has no executor: the next one that claims it continues"
 	}

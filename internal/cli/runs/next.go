@@ -15,7 +15,7 @@ func nextText(p prompt.Prompt, h *schema.Head, quarantined bool, executor, claim
 	case h.Status.Terminal():
 		return "the run has ended meanwhile"
 	case quarantined:
-		return "the run is quarantined and cannot be claimed; to make it claimable:  " + p.Command("release "+h.Run)
+		return "the run is quarantined and cannot be claimed; to make it claimable: " + p.Command("release "+h.Run)
 	case h.Status.Claimable():
 		return "the run has no executor: the next one that claims it " + claimant
 	case h.Unattended != "":

@@ -37,7 +37,7 @@ func (c RetryCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if p := answer.Parked; p != nil {
-		return failure.New(failure.Damaged, "no event is lost, and a recovery returns all of them; find the damage with:  "+a.Prompt.Command("verify "+c.Run_)+
+		return failure.New(failure.Damaged, "no event is lost, and a recovery returns all of them; find the damage with: "+a.Prompt.Command("verify "+c.Run_)+
 			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %s: %s", c.Run_, output.Plural(p.Tries, "try", "tries"), p.Why)
 	}
 	if a.JSON {

@@ -21,7 +21,7 @@ func unreadError(a *base.App, list []inbox.Unread) error {
 	first := list[0]
 	return &failure.Error{
 		Code: failure.Damaged, Err: first.Err, Hint: "find the damage with: " + a.Prompt.Command("verify "+first.Run),
-		What: fmt.Sprintf("%s cannot be read and are missing in the list; the first is %s: %s", output.Plural(len(list), "run"), first.Run, first.Why),
+		What: fmt.Sprintf("%s cannot be read, so the list is incomplete; the first is %s: %s", output.Plural(len(list), "run"), first.Run, first.Why),
 	}
 }
 

@@ -23,7 +23,7 @@ func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
 	list := d.liveness(t.Context(), now)
 	require.Len(t, list, 1)
 	require.Equal(t, "fold worker of shard 0", list[0].part)
-	require.Contains(t, troubles("not alive", list), "not alive\nfold worker of shard 0: has been at one thing since ")
+	require.Contains(t, troubles("not alive", list), "not alive\nfold worker of shard 0: has worked on the same batch since ")
 	require.Contains(t, list[0].next, "restart the daemon")
 	stats.Beat.Store(0)
 

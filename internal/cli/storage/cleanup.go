@@ -178,7 +178,7 @@ func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 			continue
 		}
 		if !reply.Policy.Removes() {
-			return failure.New(failure.Usage, "set an age with --max-age, such as 30d, or set a policy for the fleet:  "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
+			return failure.New(failure.Usage, "set an age with --max-age, such as 30d, or set a policy for the fleet: "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
 				"the policy of fleet %s keeps all of the selected runs", cl.Fleet)
 		}
 		report.Policy = reply.Policy

@@ -125,7 +125,7 @@ func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, 
 			return nil, false, &failure.Error{
 				Code: failure.Unavailable, Err: ctx.Err(),
 				What: fmt.Sprintf("the removal of run %s is not finished", run),
-				Hint: "the daemon continues; request the receipt again:  " + c.again(cl.Prompt, run),
+				Hint: "the daemon continues; request the receipt again: " + c.again(cl.Prompt, run),
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.E
 	return &failure.Error{
 		Code: failure.General, Err: err,
 		What: fmt.Sprintf("run %s was erased, but its receipt was not written: %s", receipt.Run, err),
-		Hint: "request the receipt again, with the same or another file:  " + c.again(p, c.Run_),
+		Hint: "request the receipt again, with the same or another file: " + c.again(p, c.Run_),
 	}
 }
 
