@@ -121,7 +121,7 @@ func TestContract_Keep_TheLowerLimitCountsAndOneTool(t *testing.T) {
 	run := bound(t, publisher.RunSpec{MaxTurns: 3, MaxTokens: 100})
 	require.NoError(t, run.Keep(publisher.Contract{Complete: "submit", MaxTurns: 5, MaxTokens: 50}))
 	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 3, MaxTokens: 50}, run.Contract())
-	require.ErrorContains(t, run.Keep(publisher.Contract{Complete: "done"}), "the run is completed by a call of submit")
+	require.ErrorContains(t, run.Keep(publisher.Contract{Complete: "done"}), "only a call of submit completes the run")
 	require.ErrorContains(t, run.Keep(publisher.Contract{MaxTurns: -1}), "MaxTurns")
 	_, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "e", Agent: "coder"}, publisher.RunSpec{ID: "r1", MaxTokens: -1})
 	require.ErrorIs(t, err, publisher.ErrConfig)

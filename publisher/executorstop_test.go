@@ -188,7 +188,7 @@ func TestServe_FleetClosedBefore_RunsInHandAreLeft(t *testing.T) {
 	require.NoError(t, f.Close(t.Context()))
 	err = e.Serve(t.Context())
 	require.ErrorIs(t, err, publisher.ErrStopped)
-	require.ErrorContains(t, err, "run r1 is left as it stands")
+	require.ErrorContains(t, err, "outcome of run r1 not published")
 	select {
 	case got := <-outcomes:
 		require.Equal(t, publisher.OutcomeLeft, got.outcome)

@@ -366,7 +366,7 @@ func TestLoop_RunAsksForACompletionToolItHasNot_GivesTheRunBack(t *testing.T) {
 	require.NoError(t, err)
 	got := s.outcome(t, "r1")
 	require.Equal(t, publisher.OutcomeInterrupted, got.outcome)
-	require.ErrorContains(t, got.err, "give the loop that tool")
+	require.ErrorContains(t, got.err, "add this tool to the loop")
 	require.Empty(t, m.sent(), "the model is not asked")
 	require.Equal(t, []string{"run.started", "error.raised", "run.interrupted"}, names(w.log("r1")))
 }

@@ -192,7 +192,7 @@ func TestPolicy_ObservedThenEnforced_DecidesAgain(t *testing.T) {
 
 func TestConfig_PolicyModeWithoutAPolicyOrUnknown_IsRefused(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, publisher.Config{Executor: "e", PolicyMode: publisher.PolicyObserve}.Validate(), "PolicyMode is observe without a Policy: set Policy, too")
+	require.ErrorContains(t, publisher.Config{Executor: "e", PolicyMode: publisher.PolicyObserve}.Validate(), "PolicyMode is observe without a Policy: set Policy, or remove PolicyMode")
 	require.ErrorContains(t, publisher.Config{Executor: "e", Policy: noDelete, PolicyMode: "watch"}.Validate(), `PolicyMode is "watch"`)
 	require.NoError(t, publisher.Config{Executor: "e", Policy: noDelete, PolicyMode: publisher.PolicyEnforce}.Validate())
 }

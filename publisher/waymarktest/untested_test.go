@@ -107,7 +107,7 @@ func TestCrashEverywhere_ExecutorsAreKilled_LogsAreQuiet(t *testing.T) {
 		}
 		require.Empty(t, logged)
 		require.Equal(t, 1, strings.Count(said, "log of its executors:\n"))
-		require.Equal(t, 1, strings.Count(said, "run is left as it stands"), said)
+		require.Equal(t, 1, strings.Count(said, "outcome not published"), said)
 	}
 }
 

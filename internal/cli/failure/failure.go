@@ -52,7 +52,7 @@ var Codes = []struct {
 	{Usage, "usage", "wrong flags, names, values or answers; nothing was done"},
 	{Unavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
 	{NotFound, "not found", "the run, question, hand-off, file or fleet does not exist, or no longer exists"},
-	{Conflict, "conflict", "it exists, has ended, is quarantined, or is taken by another; call is not in doubt"},
+	{Conflict, "conflict", "it exists, has ended, is quarantined or taken by another; call not in doubt"},
 	{Damaged, "damaged", "input or stored data is broken or incomplete; the possible part was done"},
 	{Refused, "refused", "wrong credentials, or no permission"},
 	{Full, "full", "the fleet's quota or the disk is full; no data was lost"},

@@ -98,7 +98,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	case len(rows) == 0:
 		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")
 	case offered != "":
-		_, err = fmt.Fprintf(a.Stderr, "an executor of the next agent accepts the offer; to decline it:  %s --reason TEXT\n",
+		_, err = fmt.Fprintf(a.Stderr, "an executor of the next agent accepts the offer; to decline it: %s --reason TEXT\n",
 			output.Printable(a.Prompt.Command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
