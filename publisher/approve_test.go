@@ -81,7 +81,7 @@ func TestAPolicysDecisionIsRecordedBeforeItIsActedOn(t *testing.T) {
 				require.Equal(t, publisher.DeniedType, failed.Failure.Type)
 				require.Equal(t, test.failure, failed.Failure.Message)
 			}
-			// Whoever takes the run over gets the same, and nobody is asked again.
+			// The next executor gets the same, and no person is asked again.
 			w.serve()
 			_, again := resume(t, f, "r1").OpenTurn().Tool(t.Context(), call, o.tool)
 			require.Equal(t, err == nil, again == nil)
@@ -342,7 +342,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			require.Len(t, o.keys(), test.runs)
 			s := w.requireSameFold(run)
 			require.Equal(t, test.asked, asked)
-			require.LessOrEqual(t, len(s.Waits), 1, "nobody is asked twice")
+			require.LessOrEqual(t, len(s.Waits), 1, "no person is asked twice")
 			if test.message != "" {
 				require.Equal(t, test.message, s.Waits[0].Message)
 			}

@@ -152,10 +152,10 @@ func TestContract_WorkOfAnExecutorReturnsNil_TheRunHasFailed(t *testing.T) {
 	require.Contains(t, s.Head.LastError.Message, "its work returned before a call of submit completed it")
 	stop()
 	require.NoError(t, <-done)
-	_, err = f.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{}, Contracts: map[string]publisher.Contract{"nobody": {}}, Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+	_, err = f.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{}, Contracts: map[string]publisher.Contract{"missing": {}}, Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 		"coder": func(context.Context, *publisher.Run) (publisher.Work, error) { return nil, nil },
 	}})
-	require.ErrorContains(t, err, "Contracts is nobody")
+	require.ErrorContains(t, err, "Contracts is missing")
 }
 
 func TestContract_Continue_TheChildHasItAndTheParentEnds(t *testing.T) {

@@ -445,7 +445,7 @@ func TestEncryption_KeyIsRotated_EarlierValuesAreRead(t *testing.T) {
 	task, err := run.Task(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "write it", task)
-	// Whoever has the new key alone is told of the other.
+	// An executor with only the new key gets an error that names the other one.
 	s, err := w.fleet(encrypted(secretKeys("k2"))).Get(t.Context(), "r1")
 	require.NoError(t, err, "what can be read is read")
 	require.JSONEq(t, `"new"`, string(s.Value("b").Value))

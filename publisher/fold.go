@@ -366,7 +366,7 @@ func holder(e *schema.Event) string {
 	if _, executor, ok := schema.ParseSource(e.Source); ok {
 		return executor
 	}
-	return "somebody"
+	return "another executor"
 }
 
 // snapshot copies the parts that later events change in place. The targets of pointers in elements never change.

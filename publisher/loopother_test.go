@@ -40,7 +40,7 @@ func TestSubmit_FailsBetweenItsEvents_AgainLetsItGo(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
 	require.NoError(t, submitOnly(t.Context(), f, spec))
-	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status, "nobody can claim it for as long as this process lives")
+	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status, "no executor can claim it while this process lives")
 }
 
 // A hold tool whose result is no JSON had its effect all the same.

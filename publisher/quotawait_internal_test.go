@@ -80,7 +80,7 @@ func TestRoomThatWasMadeBeforeTheFirstAnswerIsNobodysProgress(t *testing.T) {
 		_, err = js.Publish(t.Context(), "later", []byte("x"))
 		require.NoError(t, err)
 	}
-	require.Zero(t, f.quotas.look(t.Context(), "LATER", 0).freed, "taken out before anybody waited")
+	require.Zero(t, f.quotas.look(t.Context(), "LATER", 0).freed, "removed before the first wait")
 	_, err = js.Publish(t.Context(), "later", []byte("x"))
 	require.NoError(t, err)
 	require.NotZero(t, f.quotas.look(t.Context(), "LATER", 0).freed)

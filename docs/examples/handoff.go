@@ -21,10 +21,10 @@ func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRem
 	return h.Offer(ctx)
 }
 
-// ErrNoOffer is returned by TakeOffer when the run offers nothing that nobody took.
+// ErrNoOffer is returned by TakeOffer when the run has no open offer.
 var ErrNoOffer = errors.New("nothing is offered")
 
-// TakeOffer carries out the oldest offer of a run that nobody took, or whose taker died before it started the child, in a
+// TakeOffer carries out the oldest open offer of a run, or one whose executor died before it started the child, in a
 // run of its own, which cites the offer.
 func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*publisher.Run, error) {
 	offers, err := fleet.Offers(ctx, parent)

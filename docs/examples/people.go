@@ -61,7 +61,7 @@ func Colour(ctx context.Context, run *publisher.Run) (string, error) {
 	})
 	switch {
 	case errors.Is(err, publisher.ErrInputExpired), errors.Is(err, publisher.ErrInputCancelled):
-		return "blue", nil // nobody minds
+		return "blue", nil // the default
 	case err != nil:
 		return "", err // under an executor with WaitDetached this is ErrWaiting: return it
 	}
@@ -90,7 +90,7 @@ func Release(ctx context.Context, run *publisher.Run, build, test, publish func(
 
 // snippet: cancel
 
-// WindUp gives the work a chance to tidy up when somebody asked for the run's end.
+// WindUp lets the work clean up after a request to cancel the run.
 func WindUp(work publisher.Work, tidy func(ctx context.Context) error) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
 		err := work(ctx, run)

@@ -68,7 +68,7 @@ type Bookings struct {
 
 type row struct {
 	seat string // empty: not booked
-	// least is the oldest epoch that may still book: somebody was told that nothing had been booked.
+	// least is the oldest epoch that may still book: an executor was told that nothing had been booked.
 	least schema.Epoch
 }
 

@@ -61,7 +61,7 @@ func Helper(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 			}
 			err = fleet.Signal(ctx, parent.Run, publisher.SignalSpec{ID: call.IdempotencyKey, Name: "result", Payload: payload})
 			if errors.Is(err, publisher.ErrRunEnded) {
-				err = nil // nobody waits for it any more
+				err = nil // it no longer needs the message
 			}
 			return report, err
 		})

@@ -195,7 +195,7 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 	code, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--status", "waiting")
 	require.Equal(t, 2, code)
 	require.Contains(t, complaints, "--stuck does not go with --status")
-	_, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--agent", "nobody")
+	_, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--agent", "missing")
 	require.Contains(t, complaints, "no run is stuck")
 }
 
@@ -216,7 +216,7 @@ func TestInbox_WhatNeedsAPerson_IsListedWithItsCommandsAndAnswered(t *testing.T)
 		} {
 			require.Regexp(t, `(?m)^    waymark `+s+`$`, out)
 		}
-		require.NotContains(t, out, "orphaned", "nobody is asked")
+		require.NotContains(t, out, "orphaned", "no person is asked")
 	}
 	code, out, _ := w.ask("", "", "inbox", "--json", "--agent", "broken")
 	require.Zero(t, code)
@@ -252,7 +252,7 @@ func TestInbox_WhatNeedsAPerson_IsListedWithItsCommandsAndAnswered(t *testing.T)
 	code, _, complaints = w.ask("80", "q\n", "inbox", "--answer")
 	require.Zero(t, code)
 	require.Contains(t, complaints, "answered: 0; left: ")
-	code, _, complaints = w.ask("80", "", "inbox", "--agent", "nobody")
+	code, _, complaints = w.ask("80", "", "inbox", "--agent", "missing")
 	require.Zero(t, code)
 	require.Contains(t, complaints, "no run needs a person")
 	code, _, complaints = w.ask("80", "", "inbox", "--limit", "0")

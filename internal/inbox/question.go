@@ -203,7 +203,8 @@ func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string 
 	return p.Command(command)
 }
 
-// SettleCommand is the command that settles a call, but for how. It says up to where the run was read, so that it settles no later attempt.
+// SettleCommand is the command that settles a call, without the method. It names the position up to which the run was
+// read, so that it settles no later attempt.
 func SettleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
 	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
 	if h.Position.ID != "" {

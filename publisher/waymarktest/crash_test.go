@@ -247,7 +247,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 	}
 }
 
-// A person is asked, and answers whoever lives then.
+// A person is asked, and answers the executor that lives then.
 func TestCrashEverywhere_PersonIsAsked_Answers(t *testing.T) {
 	t.Parallel()
 	waymarktest.CrashEverywhereWith(t, waymarktest.Crash{

@@ -108,7 +108,7 @@ func shardRow(s *schema.ShardState) []string {
 	}
 	worker := s.Worker
 	if worker == "" {
-		worker = "nobody"
+		worker = "none"
 	}
 	oldest := ""
 	if s.Waiting > 0 {

@@ -82,7 +82,7 @@ func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
 			begins = "no"
 		}
 		if worker == "" {
-			worker = "nobody"
+			worker = "none"
 		}
 		rows[i] = []string{
 			strconv.Itoa(s.Shard), begins, strconv.Itoa(s.Live), strconv.FormatUint(uint64(s.Folded), 10),

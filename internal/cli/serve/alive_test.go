@@ -27,7 +27,7 @@ func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
 	require.Contains(t, list[0].next, "restart the daemon")
 	stats.Beat.Store(0)
 
-	// Whoever holds a lock for ever is noticed, and only one look waits for it.
+	// A lock that is held for ever is noticed, and only one check waits for it.
 	release := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

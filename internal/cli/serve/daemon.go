@@ -34,7 +34,7 @@ import (
 )
 
 // embeddedLease is the time to live of a fold worker's lease on the embedded server: only one process can use its
-// directory, so that after a crash nobody else needs to be waited for.
+// directory, so that after a crash the daemon need not wait for another lease.
 const embeddedLease = time.Second
 
 // daemon is what serve puts together.
@@ -71,7 +71,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
 	}
-	// The connections outlive ctx: work in hand is finished after it.
+	// The connections outlive ctx: unfinished work is finished after it.
 	work := context.WithoutCancel(ctx)
 	serviceConn, err := d.connect(work, "service", registry, open, log)
 	if err != nil {
@@ -399,7 +399,7 @@ func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 // leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
 const leastQuota = 64 << 20
 
-// Run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
+// Run adds everything that runs to group. Each ends with ctx; the service finishes its pending requests.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.waymark.Run(ctx) })
 	if d.webhook != nil {

@@ -30,7 +30,7 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// counterOf makes a metric of a counter that somebody else keeps.
+// counterOf makes a metric from another package's counter.
 func counterOf(name, help string, labels prometheus.Labels, n *atomic.Int64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
 		func() float64 { return float64(n.Load()) })
