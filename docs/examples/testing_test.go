@@ -44,7 +44,7 @@ func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
 		"AnswerUsedBeforeItIsRecorded": `effect "post draft 2" happened once, and never without a crash`,
 		"OutcomeMadeOfTheClock":        "two runs without a crash differ",
 		"KeyIsNotHandedOver":           `effect "payment of 5 cents" happened 2 times, and once without a crash: tool pay is idempotent`,
-		"ModelAlwaysFails":             "it ends as failed, not as completed: error: no route to the model; if the agent must end so, set Crash.Status",
+		"ModelAlwaysFails":             "it ends as failed, not as completed: error: no route to the model; if this is correct, set Crash.Status",
 		"EffectIsNotTold":              "no effect is reported to Outside: call Outside.Effect",
 		"AnotherModelIsPlayed":         "the agent asked another model: pass Recorded.Model to it",
 	} {
