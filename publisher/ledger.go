@@ -111,7 +111,6 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	return nil
 }
 
-// end returns the run's last known message.
 func (l *ledger) end() (schema.StreamSequence, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +124,6 @@ func (l *ledger) standing() (schema.Head, schema.StreamSequence, schema.Writer) 
 	return l.fold.head.Clone(), l.last, l.writer
 }
 
-// keepHead drops the content, for a handle that keeps only the head.
 func (l *ledger) keepHead() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,14 +151,12 @@ func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 	return state, nil
 }
 
-// headOnly reports whether the handle keeps only the head.
 func (l *ledger) headOnly() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fold.state == nil
 }
 
-// isStarting reports whether run.started is not durable yet.
 func (l *ledger) isStarting() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,7 +228,6 @@ func (l *ledger) ahead() *schema.Head {
 	return l.fold.head
 }
 
-// planned is a copy of the head after the queued events.
 func (l *ledger) planned() schema.Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,14 +295,12 @@ func (l *ledger) beginPlan() {
 	l.plan = &plan{head: l.fold.head.Clone(), writer: l.writer}
 }
 
-// endPlan ends the pipelined mode.
 func (l *ledger) endPlan() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.plan = nil
 }
 
-// sealPlanned seals drafts after the queued events.
 func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -599,7 +592,6 @@ func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-
 	return ok, l.changed, err
 }
 
-// call looks up a call.
 func (l *ledger) call(key schema.CallKey) callView {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -73,12 +73,12 @@ func TestResumeIsRefusedWithAReason(t *testing.T) {
 		spec publisher.ResumeSpec
 		want error
 	}{
-		"a run that is not there":    {run: "missing", want: publisher.ErrRunNotFound},
-		"a run that has ended":       {run: "ended", want: publisher.ErrRunEnded},
-		"a run of another agent":     {run: "r1", spec: publisher.ResumeSpec{Agent: "writer"}, want: publisher.ErrWrongAgent},
-		"a run that is not claimable":     {run: "r1", spec: publisher.ResumeSpec{Reason: "claim"}, want: publisher.ErrConflict},
-		"a name outside the rules":   {run: "a.b", want: publisher.ErrConfig},
-		"a run that ended, reopened": {run: "reopened", spec: publisher.ResumeSpec{Reason: "reopen"}},
+		"a run that is not there":     {run: "missing", want: publisher.ErrRunNotFound},
+		"a run that has ended":        {run: "ended", want: publisher.ErrRunEnded},
+		"a run of another agent":      {run: "r1", spec: publisher.ResumeSpec{Agent: "writer"}, want: publisher.ErrWrongAgent},
+		"a run that is not claimable": {run: "r1", spec: publisher.ResumeSpec{Reason: "claim"}, want: publisher.ErrConflict},
+		"a name outside the rules":    {run: "a.b", want: publisher.ErrConfig},
+		"a run that ended, reopened":  {run: "reopened", spec: publisher.ResumeSpec{Reason: "reopen"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -54,7 +54,7 @@ func TestWhatNobodyVouchesForIsHeld(t *testing.T) {
 		answer nats.MsgHandler
 		why    string
 	}{
-		"no listener":     {why: "no tool listens on " + verifySubject},
+		"no listener":        {why: "no tool listens on " + verifySubject},
 		"no answer":          {answer: func(*nats.Msg) {}, why: "no answer on " + verifySubject + " within 300ms"},
 		"no JSON":            {answer: respond("yes"), why: "cannot be read"},
 		"nothing":            {answer: respond(""), why: "cannot be read"},

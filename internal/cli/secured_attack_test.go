@@ -367,7 +367,7 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 		require.NoError(t, watcher.Close(ctx))
 	})
 
-	t.Run("a connection without key and certificate is refused", func(t *testing.T) {
+	t.Run("nobody gets in without key and certificate", func(t *testing.T) {
 		ca := nats.RootCAs(filepath.Join(s.dir, "ca.pem"))
 		_, err := nats.Connect(s.url(), ca)
 		require.ErrorIs(t, err, nats.ErrAuthorization, "anonymously")

@@ -81,7 +81,7 @@ func TestAnswer_NoWholeAnswer_IsRefused(t *testing.T) {
 		response string
 	}{
 		"no JSON":                         {wire.Anthropic, `<html>`},
-		"not an object":                       {wire.OpenAIChat, `[]`},
+		"not an object":                   {wire.OpenAIChat, `[]`},
 		"an error":                        {wire.Anthropic, `{"type":"error","error":{"type":"overloaded_error"}}`},
 		"half a character":                {wire.Anthropic, `{"type":"message","role":"assistant","content":[{"type":"thinking","thinking":"\ud83d","signature":"x"}]}`},
 		"another role":                    {wire.Anthropic, `{"type":"message","role":"user","content":[]}`},
