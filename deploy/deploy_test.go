@@ -34,7 +34,7 @@ func TestOneNodeConfigurationServesAFleet(t *testing.T) {
 	require.True(t, s.ReadyForConnections(10*time.Second))
 
 	_, err = nats.Connect(s.ClientURL())
-	require.ErrorIs(t, err, nats.ErrAuthorization, "no client connects without the password")
+	require.ErrorIs(t, err, nats.ErrAuthorization, "a connection without the password is refused")
 	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("waymark", "correct-horse"))
 	require.NoError(t, err)
 	defer nc.Close()

@@ -12,56 +12,55 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Offer is a hand-off that was offered and neither declined nor closed.
+// Offer is an open hand-off: offered or accepted, and not yet declined or closed.
 type Offer struct {
-	// Run that offers, and its agent.
+	// Run that made the offer, and its agent.
 	Run, Agent string
-	// HandoffID of the offer within the run, and the content hash of the offer: who accepts says both, so that both
-	// sides mean the same words.
+	// HandoffID identifies the offer within the run. Hash is the content hash of the offer. An acceptance names both,
+	// so that both sides mean the same text.
 	HandoffID, Hash string
 	// Status is offered or accepted.
 	Status string
-	// By and ChildRun of an accepted offer: the executor that took it, and the run that carries it out.
+	// By and ChildRun of an accepted offer: the executor that accepted it, and the run that carries out the work.
 	By, ChildRun string
 	// Since is the time of the offer, RFC 3339.
 	Since string
-	// Data is what the next agent must know.
+	// Data is the context for the next agent.
 	Data schema.HandoffOfferedData
-	// State is the application's own state of the run that offers, as it was read with the offer. The run that carries the offer out
-	// begins with it.
+	// State is the application state of the offering run, read together with the offer. The child run starts with it.
 	State []schema.StateValue
-	// TooLong: the text passes [schema.HandoffSizeWarning] characters. Its reader may lose more context by it than it
-	// saves; the run is flagged.
+	// TooLong reports that the text exceeds [schema.HandoffSizeWarning] characters. Such a text may cost its reader
+	// more context than it saves. The run is flagged.
 	TooLong bool
 }
 
-// HandoffTakenError says who took a hand-off.
+// HandoffTakenError names the executor that accepted a hand-off.
 type HandoffTakenError struct {
 	// Run and HandoffID of the offer.
 	Run, HandoffID string
-	// By and ChildRun are who took it and the run that carries it out. Empty when nobody did: the offer was replaced by
-	// another, to be read before it is accepted.
+	// By is the executor that accepted, ChildRun the run that carries out the work. Both are empty when the offer was
+	// replaced by another one: read the new offer before you accept it.
 	By, ChildRun string
-	// Instance of By that drives the child, when it is another of this executor's own name; else empty.
+	// Instance of By that drives the child, if it is another instance under this executor's name; otherwise empty.
 	Instance string
-	// Cause is the daemon's answer; nil when the child run itself says it.
+	// Cause is the daemon's answer; nil if the answer came from the child run's own record.
 	Cause error
 }
 
-// Error names the offer, who took it, and the next step.
+// Error names the offer, the executor that accepted it, and the next step.
 func (e *HandoffTakenError) Error() string {
 	if e.By == "" {
-		return fmt.Sprintf("%s: hand-off %s of run %s is another offer now: read it again with Offers, and accept that", ErrHandoffTaken, e.HandoffID, e.Run)
+		return fmt.Sprintf("%s: hand-off %s of run %s was replaced by another offer: read it again with Offers, then accept it", ErrHandoffTaken, e.HandoffID, e.Run)
 	}
 	if e.Instance != "" {
-		return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s, which its instance %s drives: leave it to them; if they died, accept it again once the run is orphaned",
+		return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s, driven by its instance %s: leave it to that instance; if it died, accept again once the run is orphaned",
 			ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun, e.Instance)
 	}
-	return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s: leave it to them; if they never start it, read it again with Offers and accept that",
+	return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s: leave it to that executor; if it never starts the run, read the offer again with Offers and accept it",
 		ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun)
 }
 
-// Unwrap is [ErrHandoffTaken] and the daemon's answer.
+// Unwrap returns [ErrHandoffTaken] and the daemon's answer.
 func (e *HandoffTakenError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{ErrHandoffTaken}
@@ -69,8 +68,9 @@ func (e *HandoffTakenError) Unwrap() []error {
 	return []error{ErrHandoffTaken, e.Cause}
 }
 
-// Offers returns the open hand-offs of a run, oldest first: offered ones, and accepted ones that nobody closed. For a run
-// that misses events it returns what there is and an [*IncompleteError]; where one of them cannot be read without its key, [ErrEncrypted].
+// Offers returns the open hand-offs of a run, oldest first: those offered, and those accepted but not closed. For a run
+// with missing events it returns the hand-offs that it found and an [*IncompleteError]. It returns [ErrEncrypted] if an
+// offer is encrypted with a key that this process does not have.
 func (r *Reader) Offers(ctx context.Context, run string) ([]Offer, error) {
 	s, err := r.Get(ctx, run)
 	if s == nil {
@@ -85,7 +85,7 @@ func (r *Reader) Offers(ctx context.Context, run string) ([]Offer, error) {
 	return offers, err
 }
 
-// unread is why the words of an offer cannot be read; nil where they can.
+// unread returns an error if the text of an offer is still encrypted, otherwise nil.
 func (o *Offer) unread() error {
 	for _, ref := range o.Data.Refs {
 		if ref.KeyID != "" && ref.DataRef == "" {
@@ -115,35 +115,36 @@ func offersOf(s *schema.State) []Offer {
 	return offers
 }
 
-// childID is the run that carries a hand-off out when nobody names one: the same whoever accepts, and whenever.
+// childID is the default id of the child run. It depends on the offer alone, so every executor derives the same id.
 func childID(run, handoff string) string {
 	tail := "-" + digestOf(run + "\n" + handoff)[:8]
 	return run[:min(len(run), schema.MaxName-len(tail))] + tail
 }
 
-// AcceptHandoff takes an offer and starts the run that carries it out. What it wrote is a transaction of two steps: the
-// acceptance in the log of the run that offers, which only one taker gets, and the start of the child, which cites it.
-// After a crash or an error between the two, accept the same offer again: it goes on where it was, and returns the
-// child resumed, or the handle that this process has of it.
+// AcceptHandoff accepts an offer and starts the run that carries it out. It writes in two steps: first the acceptance,
+// into the log of the offering run, where only one executor can win; then the start of the child, which cites the
+// acceptance. After a crash or an error between the two steps, accept the same offer again. AcceptHandoff then
+// continues after the last completed step, and returns the child resumed, or the handle that this process already has
+// of it.
 //
-// spec.ID names the child; empty means one that follows from the offer. Agent, Parent, ResumedFrom and State follow from the
-// offer where they are empty; the agent is the offer's next one, or for a continuation the run's own. The words of the
-// offer are in offer.Data; put them before the child's model.
+// spec.ID names the child; if it is empty, the id is derived from the offer. Empty fields Agent, Parent, ResumedFrom
+// and State are filled from the offer. The agent is the offer's next agent, or for a continuation the agent of the
+// offering run. The text of the offer is in offer.Data: put it into the prompt of the child's model.
 //
-// An offer that [Reader.Offers] shows as accepted is gone on with in the name of who took it, for one that died before it
-// started the child. Whoever starts the child first has it, also among the instances of one executor's name; see
-// [Config]. A child that another instance began and left (it is orphaned or interrupted) is gone on with. The child of an
-// instance that died is orphaned after its silence, 10 seconds by default: until then it counts as driven.
+// If [Reader.Offers] shows the offer as accepted, AcceptHandoff continues in the name of the executor that accepted it,
+// in case that executor died before it started the child. The first executor that starts the child owns it, also among
+// the instances of one executor name; see [Config]. An orphaned or interrupted child of another instance is resumed.
+// When an instance dies, its child is orphaned after the silence timeout, 10 seconds by default; until then the child
+// counts as driven.
 //
-// It returns [*HandoffTakenError], [ErrUnknownHandoff] when the hand-off is not open any more, [ErrRunExists] when the
-// child's id is taken by a run that has nothing to do with the offer, [ErrRunEnded] when the child has ended, and the
-// errors of Start and Resume.
+// It returns [*HandoffTakenError]; [ErrUnknownHandoff] when the hand-off is no longer open; [ErrRunExists] when an
+// unrelated run has the child's id; [ErrRunEnded] when the child has ended; and the errors of Start and Resume.
 func (f *Fleet) AcceptHandoff(ctx context.Context, offer Offer, spec RunSpec) (*Run, error) {
 	source, spec, by, err := f.planHandoff(ctx, offer, spec)
 	if err != nil {
 		return nil, err
 	}
-	// An unrelated run under the child's id must be found before the acceptance names it.
+	// Detect an unrelated run under the child's id before the acceptance names it.
 	if child, err := f.startedChild(ctx, source, spec); child != nil || err != nil {
 		return child, err
 	}
@@ -162,7 +163,7 @@ func (f *Fleet) AcceptHandoff(ctx context.Context, offer Offer, spec RunSpec) (*
 	return child, err
 }
 
-// planHandoff checks an acceptance, and fills in what follows from the offer.
+// planHandoff validates an acceptance and fills empty fields from the offer.
 func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (source *schema.HandoffSource, filled RunSpec, by string, err error) {
 	if err := checkRun(offer.Run); err != nil {
 		return nil, spec, "", err
@@ -171,7 +172,7 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 		return nil, spec, "", err
 	}
 	if offer.HandoffID == "" || offer.Hash == "" {
-		return nil, spec, "", configError("Offer", fmt.Sprintf("hand-off %q with hash %q", offer.HandoffID, offer.Hash), "take it from Offers, or from Offer")
+		return nil, spec, "", configError("Offer", fmt.Sprintf("hand-off %q with hash %q", offer.HandoffID, offer.Hash), "use an Offer that Reader.Offers or Handoff.Offer returned")
 	}
 	by = f.cfg.Executor
 	if offer.Status == schema.HandoffStatusAccepted {
@@ -182,7 +183,7 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 	}
 	spec.ID = cmp.Or(spec.ID, childID(offer.Run, offer.HandoffID))
 	if spec.ID == offer.Run {
-		return nil, spec, "", configError("ID", spec.ID, "the run that offers cannot carry its own offer out")
+		return nil, spec, "", configError("ID", spec.ID, "use another id: a run cannot carry out its own offer")
 	}
 	if spec.ResumedFrom = cmp.Or(spec.ResumedFrom, offer.Run); spec.ResumedFrom != offer.Run {
 		return nil, spec, "", configError("ResumedFrom", spec.ResumedFrom, "leave it empty: the child continues "+offer.Run)
@@ -194,7 +195,7 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 	if spec.State == nil {
 		there := &schema.State{Values: slices.Clone(offer.State)}
 		if err := f.load(ctx, there); err != nil {
-			return nil, spec, "", fmt.Errorf("state of hand-off %s of run %s: %w; give its key, or set RunSpec.State", offer.HandoffID, offer.Run, err)
+			return nil, spec, "", fmt.Errorf("state of hand-off %s of run %s: %w; provide its key, or set RunSpec.State", offer.HandoffID, offer.Run, err)
 		}
 		spec.State = make(map[string]any, len(there.Values))
 		for i := range there.Values {
@@ -206,7 +207,7 @@ func (f *Fleet) planHandoff(ctx context.Context, offer Offer, spec RunSpec) (sou
 	return source, spec, by, nil
 }
 
-// startedChild returns the child if it was started already and is this executor's, and nothing if it was not.
+// startedChild returns the child if it was already started and belongs to this executor, otherwise nil.
 func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, spec RunSpec) (*Run, error) {
 	cites := func(h *schema.Head) bool {
 		return h.Handoff != nil && h.Handoff.Run == source.Run && h.Handoff.HandoffID == source.HandoffID && h.Handoff.OfferHash == source.OfferHash
@@ -223,7 +224,7 @@ func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, 
 	case err != nil:
 		return nil, err
 	case !cites(&head):
-		return nil, fmt.Errorf("hand-off %s of run %s: %w: run %s has nothing to do with it; choose another id for the child", source.HandoffID, source.Run, ErrRunExists, spec.ID)
+		return nil, fmt.Errorf("hand-off %s of run %s: %w: run %s is unrelated; choose another id for the child", source.HandoffID, source.Run, ErrRunExists, spec.ID)
 	case head.Status.Terminal():
 		return nil, fmt.Errorf("hand-off %s of run %s: %w: run %s carried it out and is %s", source.HandoffID, source.Run, ErrRunEnded, spec.ID, head.Status)
 	case head.Executor != f.cfg.Executor:
@@ -231,23 +232,24 @@ func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, 
 	case f.drivenByAnother(&head):
 		return nil, &HandoffTakenError{Run: source.Run, HandoffID: source.HandoffID, By: head.Executor, ChildRun: spec.ID, Instance: head.Instance}
 	}
-	// An earlier start of this process began it, or another instance that is gone.
+	// The child was begun by an earlier start of this process, or by another instance that has left it.
 	return f.Resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
 }
 
-// drivenByAnother reports whether another instance of this executor's name has the run, and nobody said that it left it.
+// drivenByAnother reports whether another instance under this executor's name has the run, and has neither released nor
+// lost it.
 func (f *Fleet) drivenByAnother(h *schema.Head) bool {
 	return h.Instance != "" && f.cfg.Instance != "" && h.Instance != f.cfg.Instance && !h.Status.Claimable() && h.Unattended == ""
 }
 
-// DeclineHandoff says that an offer is not taken; by is who says so, empty means this executor. It returns
-// [ErrHandoffTaken] for an accepted one and [ErrUnknownHandoff] for one that is not open any more.
+// DeclineHandoff declines an offer in the name of by; empty means this executor. It returns [ErrHandoffTaken] for an
+// accepted offer and [ErrUnknownHandoff] for one that is no longer open.
 func (f *Fleet) DeclineHandoff(ctx context.Context, offer Offer, by, reason string) error {
 	return f.endHandoff(ctx, offer, schema.HandoffDecline, by, reason)
 }
 
-// CloseHandoff says that a hand-off is over: its child ended, or the offer is withdrawn. by is who says so, empty means
-// this executor. It returns [ErrUnknownHandoff] for one that is not open any more.
+// CloseHandoff closes a hand-off in the name of by; empty means this executor. Close it when the child has ended or the
+// offer is withdrawn. It returns [ErrUnknownHandoff] for a hand-off that is no longer open.
 func (f *Fleet) CloseHandoff(ctx context.Context, offer Offer, by, reason string) error {
 	return f.endHandoff(ctx, offer, schema.HandoffClose, by, reason)
 }
@@ -261,7 +263,7 @@ func (f *Fleet) endHandoff(ctx context.Context, offer Offer, action, by, reason 
 	})
 }
 
-// handoff asks the daemon to write into the log of the run that offers.
+// handoff asks the daemon to write into the log of the offering run.
 func (f *Fleet) handoff(ctx context.Context, run string, request *schema.HandoffRequest) error {
 	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbHandoff, run, request)
 	if !errors.Is(err, ErrHandoffTaken) {
@@ -281,18 +283,19 @@ func (f *Fleet) handoff(ctx context.Context, run string, request *schema.Handoff
 	return taken
 }
 
-// Continue carries the run's work on in a child of its own, with a fresh context: it offers h, accepts the offer,
-// starts the child and ends this run as completed. It returns the child; spec is as for [Fleet.AcceptHandoff].
+// Continue moves the run's work to a child run with a fresh context. It offers h, accepts the offer, starts the child,
+// and ends this run as completed. It returns the child. For spec see [Fleet.AcceptHandoff].
 //
-// Each step is in the log before the next, and none is done twice: whoever resumes this run after a crash and calls
-// Continue with the same hand-off (give it an ID if turns may have passed) goes on behind the last step. A child that
-// another executor has in hand by then is left to it, and one that has ended is left alone: this run is ended all the
-// same, and the error is [*HandoffTakenError], or [ErrRunEnded] of the child.
+// Each step is durable before the next begins, and no step is done twice. After a crash, resume the run and call
+// Continue with the same hand-off: it continues after the last completed step. Give the hand-off an ID if turns may
+// have passed in between. If another executor has the child by then, or the child has ended, the child is left alone.
+// This run is ended all the same, and the error is [*HandoffTakenError], or [ErrRunEnded] of the child.
 //
-// A call without an outcome would be lost with this run: then it returns [ErrConflict], and nothing is done.
+// If a call has no outcome, Continue returns [ErrConflict] and does nothing, because the call would be lost with this
+// run.
 func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, error) {
 	if h == nil || h.run != r {
-		return nil, configError("Handoff", "another run's", "begin it with the Handoff method of the run that is continued")
+		return nil, configError("Handoff", "another run's", "create it with the Handoff method of the run to be continued")
 	}
 	if r.fleet.unrecorded() {
 		return nil, fmt.Errorf("continuation of run %s: %w: no run can take it up", r.id, ErrUnrecorded)
@@ -302,7 +305,7 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 	}
 	if head := r.Head(); len(head.OpenCalls) > 0 {
 		c := &head.OpenCalls[0]
-		return nil, fmt.Errorf("run %s: %w: call %s of tool %s in turn %d has no outcome: bring it to its end before the run is continued elsewhere",
+		return nil, fmt.Errorf("run %s: %w: call %s of tool %s in turn %d has no outcome: record its outcome first, then continue the run",
 			r.id, ErrConflict, c.ToolCallID, c.Name, c.Turn)
 	}
 	offer, err := r.offerOnce(ctx, h)
@@ -319,14 +322,14 @@ func (r *Run) Continue(ctx context.Context, h *Handoff, spec RunSpec) (*Run, err
 	} else if err != nil && !errors.Is(err, ErrRunEnded) {
 		return nil, err
 	}
-	// However it stands with the child, it has the work, and this run is done.
+	// Whatever the child's state, it has the work: this run is done.
 	if end := r.endHandedOn(ctx, id); end != nil {
 		return child, errors.Join(err, end)
 	}
 	return child, err
 }
 
-// offerOnce offers a hand-off, unless an earlier try got as far as its acceptance.
+// offerOnce offers a hand-off, unless an earlier try has already had it accepted.
 func (r *Run) offerOnce(ctx context.Context, h *Handoff) (Offer, error) {
 	id := h.Data().HandoffID
 	var accepted *Offer

@@ -198,7 +198,7 @@ func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
 	var taken *publisher.HandoffTakenError
 	require.ErrorAs(t, err, &taken)
 	require.Empty(t, taken.By)
-	require.ErrorContains(t, err, "is another offer now")
+	require.ErrorContains(t, err, "was replaced by another offer")
 
 	require.NoError(t, f.DeclineHandoff(t.Context(), newer, "anna", "no time"))
 	_, err = f.AcceptHandoff(t.Context(), newer, publisher.RunSpec{})
@@ -345,7 +345,7 @@ func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// The executor dies behind each step of a continuation; whoever resumes the parent continues it.
+// The executor dies behind each step of a continuation; the executor that resumes the parent continues it.
 func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	child := func(run, id string) string { // the child's default id is part of the promise

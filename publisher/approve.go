@@ -14,50 +14,51 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Decision is a policy's word about a call.
+// Decision is a policy's decision about a call.
 type Decision struct {
 	// Decision is allow, deny or ask: [schema.DecisionAllow] and the others. Required.
 	Decision string
 	// Policy names the rule that decided.
 	Policy string
-	// Reason in words. Of a denial it is what the model sees.
+	// Reason in words. For a denial, the model sees it.
 	Reason string
-	// Message is what a person is asked; empty means a question that names tool and reason. For ask only, as the rest.
+	// Message is the question for the person; empty means a question that names the tool and the reason. This field and
+	// those below are for ask only.
 	Message string
-	// ResponseSchema is a JSON Schema of the answer; empty means one of the members decision and reason. The answer needs
-	// a member decision with allow or deny in any case; a member reason is kept, too.
+	// ResponseSchema is a JSON Schema for the answer; empty means the members decision and reason. An answer always
+	// needs a member decision with allow or deny. A member reason is recorded, too.
 	ResponseSchema json.RawMessage
-	// Expires is how long the answer is waited for; 0 means for ever. What has expired is denied.
+	// Expires is how long to wait for the answer; 0 means no limit. An expired question counts as a denial.
 	Expires time.Duration
 }
 
-// Policy decides about a call before its tool runs. Every decision is recorded before it is acted on, and a recorded
-// one is kept: neither a policy nor a person decides about the same call again, in this process or any that takes
-// the run over. An error is returned by Tool; nothing is recorded then, and the tool does not run. The run must not be
-// published to from within.
+// Policy decides about a call before its tool runs. Each decision is recorded before it takes effect. A recorded
+// decision is final: no policy and no person decides about the same call again, in this process or after a takeover. If
+// Policy returns an error, Tool returns that error, records nothing, and does not run the tool. A Policy must not
+// publish to the run.
 type Policy func(ctx context.Context, run *Run, call ToolCall) (Decision, error)
 
-// PolicyMode says what a policy's decisions are worth.
+// PolicyMode says whether a policy's decisions are enforced.
 type PolicyMode string
 
 // Modes of a policy.
 const (
-	// PolicyEnforce: a call runs only if it was allowed.
+	// PolicyEnforce runs a call only if it was allowed.
 	PolicyEnforce PolicyMode = schema.ModeEnforce
-	// PolicyObserve: each decision is recorded with this mode, and the call runs whatever it says. Nobody is asked, and an error of the policy
-	// is recorded as the reason of a permission. Once the policy is enforced it decides again about what has not run. What was denied before it
-	// was only observed stays denied.
+	// PolicyObserve records each decision with this mode and runs the call in any case. No person is asked. An error of
+	// the policy is recorded as the reason of a permission. Once the policy is enforced, it decides again about calls
+	// that have not run. Calls that an enforced policy denied stay denied.
 	PolicyObserve PolicyMode = schema.ModeObserve
 )
 
-// approvalSchema is what the answer to a question about a call must satisfy, unless the policy says otherwise.
+// approvalSchema is the default schema of an answer to an approval question.
 const approvalSchema = `{"type":"object","properties":{"decision":{"enum":["allow","deny"]},"reason":{"type":"string"}},"required":["decision"]}`
 
-// DeniedType is the error type of a call that was denied, in tool.failed and [ToolError].
+// DeniedType is the error type of a denied call, in tool.failed and [ToolError].
 const DeniedType = schema.DeniedType
 
-// decide brings an open call that is not in doubt one step nearer to its run. done: there is nothing left to decide,
-// and the tool may run. An error is the caller's.
+// decide moves an open call that is not in doubt one step closer to its run. done means that no decision is missing and
+// the tool may run. Tool returns err to its caller.
 func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 	noContent := func() error {
 		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content",
@@ -68,7 +69,7 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 		return false, noContent()
 	case c.decision == nil && policy == nil:
 	case c.decision == nil && c.stage == running:
-		// It has run already, when no policy was there to ask.
+		// The tool has already run, at a time when no policy was set.
 	case c.decision == nil:
 		if c.call == nil {
 			return false, noContent()
@@ -81,41 +82,41 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 			return false, fmt.Errorf("policy for call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
 		}
 		return false, c.recordDecision(ctx, d)
-	case c.decision.Mode == schema.ModeObserve: // and the policy is only observed, or it would have been looked over
+	case c.decision.Mode == schema.ModeObserve: // the policy is still observed: an enforced one would have decided again
 	case c.decision.Decision == schema.DecisionAsk:
 		return false, c.askPerson(ctx)
 	case c.decision.Decision == schema.DecisionDeny:
 		return false, c.deny(ctx)
 	}
 	if c.stage == 0 && !c.open.Replay.Rerunnable() {
-		// Open in this epoch, and yet not by this handle: a repeated takeover with the same request id.
+		// Open in this epoch but not begun by this handle: a takeover was repeated with the same request id.
 		return false, c.run.held(c.open, "")
 	}
 	return true, nil
 }
 
-// observes reports whether the policy's decisions are only recorded.
+// observes reports whether the policy's decisions are recorded without effect.
 func (f *Fleet) observes() bool { return f.cfg.PolicyMode == PolicyObserve }
 
-// observed is a decision as it can be recorded where none changes what is done.
+// observed turns a policy's result into a decision that observe mode can record.
 func observed(d Decision, err error) Decision {
 	switch {
 	case err != nil:
 		return Decision{Decision: schema.DecisionAllow, Reason: "the policy returned an error: " + recordedError(err).Message}
 	case d.Decision != schema.DecisionAllow && d.Decision != schema.DecisionDeny && d.Decision != schema.DecisionAsk:
-		return Decision{Decision: schema.DecisionAllow, Policy: d.Policy, Reason: fmt.Sprintf("the policy's decision %.40q is none", d.Decision)}
+		return Decision{Decision: schema.DecisionAllow, Policy: d.Policy, Reason: fmt.Sprintf("the policy returned the unknown decision %.40q", d.Decision)}
 	}
 	return d
 }
 
-// occurrence is the call as its caller asked for it, with the occurrence that was found.
+// occurrence returns the call as its caller asked for it, with the resolved occurrence.
 func (c *callRunner) occurrence() ToolCall {
 	call := c.asked
 	call.Occurrence = c.key.Occurrence
 	return call
 }
 
-// recordDecision records what a policy decided.
+// recordDecision records a policy's decision.
 func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
 	mode := ""
 	if c.run.fleet.observes() {
@@ -139,7 +140,7 @@ func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
 	})
 }
 
-// publishDecision records a decision. After a permission this handle may run the call.
+// publishDecision records a decision. After an allow, this handle may run the call.
 func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecidedData) error {
 	err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn, own: true})
 	if err == nil && (data.Decision == schema.DecisionAllow || !data.Binds()) {
@@ -148,7 +149,7 @@ func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecid
 	return err
 }
 
-// approvalID is the id of the question about a call: the same whoever asks it.
+// approvalID is the id of the approval question. It is the same for every executor that asks.
 func approvalID(key schema.CallKey) string {
 	id := fmt.Sprintf(approvalPrefix+"%d.%s.%d", key.Turn, key.ToolCallID, key.Occurrence)
 	if len(id) > schema.MaxIdentifier {
@@ -157,7 +158,7 @@ func approvalID(key schema.CallKey) string {
 	return id
 }
 
-// question is what a person is asked about the call.
+// question is the approval question about the call.
 func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	w := &schema.RunWaitingData{
 		InterruptID: approvalID(c.key), Reason: schema.WaitToolApproval, ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence,
@@ -178,13 +179,13 @@ func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	return c.run.ledger.calls.ask(c.key, w)
 }
 
-// askPerson waits for a person's answer about a call, asking first if the question was lost, and records it.
+// askPerson waits for a person's answer about a call and records it. It asks first if the question is missing.
 func (c *callRunner) askPerson(ctx context.Context) error {
 	r, key := c.run, c.key
 	id, asked := approvalID(key), false
 	r.View(func(s *schema.State) {
 		for i := range s.Waits {
-			// Whoever asked may have given the question another id.
+			// An earlier executor may have given the question another id.
 			w := &s.Waits[i]
 			if w.Reason == schema.WaitToolApproval && w.CallKey() == key {
 				id, asked = w.InterruptID, true
@@ -192,8 +193,8 @@ func (c *callRunner) askPerson(ctx context.Context) error {
 		}
 	})
 	if !asked {
-		// The question follows its decision. Where the executor died between the two, the policy only finds the words
-		// again: what it decided stands.
+		// The question follows its decision. If the executor died between the two, the policy only supplies the text of
+		// the question again: its recorded decision stands.
 		d := Decision{Decision: schema.DecisionAsk, Policy: c.decision.Policy, Reason: c.decision.Reason}
 		if policy := r.fleet.cfg.Policy; policy != nil && r.ledger.calls.question(key) == nil {
 			if again, err := policy(ctx, r, c.occurrence()); err == nil && again.Decision == schema.DecisionAsk {
@@ -212,20 +213,20 @@ func (c *callRunner) askPerson(ctx context.Context) error {
 		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Policy: c.decision.Policy, By: input.By,
 	}
 	if schema.IsProven(input.By) {
-		data.By = r.fleet.cfg.Executor // an executor proves nobody: the approver is in run.input
+		data.By = r.fleet.cfg.Executor // the executor does not prove who approved: run.input names the approver
 	}
 	data.Decision, data.Reason = approvalOf(&input)
 	return c.publishDecision(ctx, data)
 }
 
-// approvalOf reads a person's answer. Whatever is no plain permission is a denial.
+// approvalOf reads a person's answer. Any answer but a clear allow is a denial.
 func approvalOf(input *schema.RunInputData) (decision, reason string) {
 	switch input.Status {
 	case "", schema.InputResolved:
 	case schema.InputCancelled:
 		return schema.DecisionDeny, "the question was cancelled"
 	case schema.InputExpired:
-		return schema.DecisionDeny, "nobody answered in time"
+		return schema.DecisionDeny, "no answer came in time"
 	default:
 		return schema.DecisionDeny, fmt.Sprintf("the question was closed as %.40q", input.Status)
 	}
@@ -247,7 +248,7 @@ func approvalOf(input *schema.RunInputData) (decision, reason string) {
 	}
 }
 
-// deny closes a call that was denied. The model sees the reason as the tool's failure.
+// deny closes a denied call. The model sees the reason as the tool's failure.
 func (c *callRunner) deny(ctx context.Context) error {
 	reason := cmp.Or(c.decision.Reason, "the call was not allowed")
 	return c.fail(ctx, schema.Error{Type: DeniedType, Message: reason, Code: c.decision.Policy})

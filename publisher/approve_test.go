@@ -81,7 +81,7 @@ func TestAPolicysDecisionIsRecordedBeforeItIsActedOn(t *testing.T) {
 				require.Equal(t, publisher.DeniedType, failed.Failure.Type)
 				require.Equal(t, test.failure, failed.Failure.Message)
 			}
-			// Whoever takes the run over gets the same, and nobody is asked again.
+			// The next executor gets the same, and no person is asked again.
 			w.serve()
 			_, again := resume(t, f, "r1").OpenTurn().Tool(t.Context(), call, o.tool)
 			require.Equal(t, err == nil, again == nil)
@@ -168,7 +168,7 @@ func TestAPersonsAnswerDecides(t *testing.T) {
 		"a verified key":  {input: schema.RunInputData{Payload: raw(`{"decision":"allow","reason":"go"}`), By: schema.ProvenBy("operator", "UB1")}, decided: "allow prod go exec-1", runs: 1},
 		"deny":            {input: schema.RunInputData{Payload: raw(`{"decision":"deny","reason":"no"}`), By: "anna"}, decided: "deny prod no anna"},
 		"cancelled":       {input: schema.RunInputData{Status: "cancelled", By: "anna"}, decided: "deny prod the question was cancelled anna"},
-		"expired":         {input: schema.RunInputData{Status: "expired", By: "daemon"}, decided: "deny prod nobody answered in time daemon"},
+		"expired":         {input: schema.RunInputData{Status: "expired", By: "daemon"}, decided: "deny prod no answer came in time daemon"},
 		"no permission":   {input: schema.RunInputData{Payload: raw(`{"decision":"maybe"}`), By: "anna"}, decided: `deny prod the answer's decision "maybe" is neither allow nor deny anna`},
 		"nothing at all":  {input: schema.RunInputData{By: "anna"}, decided: "deny prod the answer cannot be read"},
 		"not even a word": {input: schema.RunInputData{Payload: raw(`true`), By: "anna"}, decided: "deny prod the answer cannot be read"},
@@ -239,7 +239,7 @@ func TestApproval_LateExecutorClock_NotDeniedAtOnce(t *testing.T) {
 	}
 	long := question("r1", 30*time.Minute)
 	short := question("r2", time.Millisecond)
-	require.ErrorContains(t, <-short, "nobody answered in time")
+	require.ErrorContains(t, <-short, "no answer came in time")
 	require.Equal(t, schema.StatusWaiting, w.fold("r1").Head.Status, "its time has only begun")
 	select {
 	case err := <-long:
@@ -342,7 +342,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			require.Len(t, o.keys(), test.runs)
 			s := w.requireSameFold(run)
 			require.Equal(t, test.asked, asked)
-			require.LessOrEqual(t, len(s.Waits), 1, "nobody is asked twice")
+			require.LessOrEqual(t, len(s.Waits), 1, "no person is asked twice")
 			if test.message != "" {
 				require.Equal(t, test.message, s.Waits[0].Message)
 			}

@@ -11,26 +11,30 @@ import (
 )
 
 const (
-	// beginWithin is how old the proof of an epoch may be when a tool begins that must not run twice, counted from the sending of
-	// the try that the server acknowledged as new. It is the same for all executors: the next one counts on it.
+	// beginWithin is the maximum age of the proof of an epoch when a guarded tool begins. The age counts from when the
+	// executor sent the try that the server acknowledged as new. All executors use this same value, because the next
+	// executor relies on it.
 	beginWithin = 2 * time.Second
-	// beginGrace is what the next executor waits beyond that: for the moment between the proof and the tool, and for
-	// clocks that do not run at the same rate.
+	// beginGrace is what the next executor waits beyond beginWithin. It covers the moment between proof and tool, and
+	// clocks that run at different rates.
 	beginGrace = 500 * time.Millisecond
-	// beginTries bounds the events of [schema.BeginPolicy] that are published for one proof.
+	// beginTries bounds the [schema.BeginPolicy] events that are published for one proof.
 	beginTries = 5
 )
 
-// Begin proves that the run is still this handle's, for a tool that is run by other means than [Turn.Tool]: call it right before
-// the tool. [Turn.Call] has done so when it returned in synchronous mode. Begin publishes tool.called of a requested call. Of another it
-// publishes an event, unless the last new event was acknowledged within two seconds. A call that an operator settled as rerun begins no
-// earlier than 2.5 seconds after the takeover; see [Turn.Tool].
+// Begin proves that this handle still owns the run. Call it right before a tool that you run by other means than
+// [Turn.Tool]. In synchronous mode, [Turn.Call] has already given the proof when it returns. For a requested call Begin
+// publishes tool.called. For other calls it publishes an event, unless the last new event was acknowledged within two
+// seconds. A call that an operator settled as rerun begins 2.5 seconds after the takeover at the earliest; see
+// [Turn.Tool].
 //
-// With a [Policy] it is asked first, once for each call, and its decision is recorded; where it leaves the call to a person, Begin waits.
+// If a [Policy] is set, Begin asks it first, once for each call, and records the decision. If the policy leaves the
+// decision to a person, Begin waits for it.
 //
-// The tool must not run after an error: [*ToolError] of the type [DeniedType] for a call that is denied, which is closed by it, [ErrFenced] after
-// another takeover, [*HeldError] for a call in doubt, and for one that [Turn.Tool] of this handle ran without an outcome, [ErrConflict] for a
-// call with a recorded outcome, or with a policy one that is not recorded.
+// Do not run the tool after an error. The errors are: [*ToolError] of the type [DeniedType] for a denied call, which is
+// then closed; [ErrFenced] after another takeover; [*HeldError] for a call in doubt, and for a call that [Turn.Tool] of
+// this handle ran without an outcome; [ErrConflict] for a call with a recorded outcome, and, with a policy, for a call
+// that is not recorded.
 func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 	c := callRunner{run: t.run, key: key}
 	for {
@@ -47,7 +51,7 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 		case c.open == nil && c.run.fleet.cfg.Policy != nil:
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: the policy decides about recorded calls: record it with Turn.Call or Turn.Answer first",
 				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
-		case c.open == nil: // not recorded yet: the proof of the epoch is all there is
+		case c.open == nil: // not recorded yet: only the epoch can be proven
 		case c.open.InDoubt, c.outcome != nil, (c.stage == running || c.stage == 0) && !c.open.Replay.Rerunnable():
 			if err := c.hold(ctx, ""); err != nil {
 				return err
@@ -72,15 +76,15 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 	}
 }
 
-// wasDenied reports whether the call was closed because it was denied.
+// wasDenied reports whether the call was closed by a denial.
 func (c *callRunner) wasDenied() bool {
 	return c.call != nil && c.call.Outcome == schema.OutcomeFailed && c.call.Error != nil && c.call.Error.Type == DeniedType
 }
 
-// recall takes the call from the record, for a policy that is asked about it.
+// recall takes the call from the record, as input of the policy.
 func (c *callRunner) recall(ctx context.Context) error {
 	if c.call == nil {
-		return nil // the policy cannot be asked, which decide says
+		return nil // decide returns the error: the policy cannot be asked
 	}
 	arguments, err := c.run.fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
 	if err != nil {
@@ -93,7 +97,8 @@ func (c *callRunner) recall(ctx context.Context) error {
 	return nil
 }
 
-// beginDraft says that a requested call begins now; stricter is the caller's if its policy is stricter than the recorded one, else nil.
+// beginDraft records that a requested call begins now. stricter is the caller's call if its policy is stricter than the
+// recorded one, otherwise nil.
 func beginDraft(open *schema.OpenCall, stricter *ToolCall) draft {
 	data := &schema.ToolCalledData{ToolCallID: open.ToolCallID, Occurrence: open.Occurrence, Name: open.Name}
 	if stricter != nil {
@@ -102,7 +107,7 @@ func beginDraft(open *schema.OpenCall, stricter *ToolCall) draft {
 	return draft{turn: open.Turn, data: data}
 }
 
-// proofDraft says that a call begins now, for a proof of the epoch.
+// proofDraft records that a call begins now, as proof of the epoch.
 func proofDraft(key schema.CallKey) draft {
 	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
 		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
@@ -115,8 +120,8 @@ func (c *callRunner) tooSlow() error {
 		c.key.ToolCallID, c.key.Turn, c.run.id, ErrUnavailable, beginTries, c.run.fleet.proofAge)
 }
 
-// mayBegin brings a decided call to where its tool may run now. guarded: the tool needs a proof of the epoch. again: the call may have
-// changed, and is to be looked up once more.
+// mayBegin prepares a decided call so that its tool may run now. guarded: the tool needs a proof of the epoch. again:
+// the call may have changed and must be looked up again.
 func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, err error) {
 	if guarded {
 		if again, err = c.outwait(ctx); again || err != nil {
@@ -124,10 +129,10 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 	}
 	if c.open != nil && c.open.Requested && guarded {
-		// To others it counts as not begun until then.
+		// Other executors treat the call as not begun until this event is durable.
 		err := c.run.publishNow(ctx, beginDraft(c.open, c.stricter))
 		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
-			err = nil // another goroutine of this handle was faster
+			err = nil // another goroutine of this handle began it first
 		}
 		return true, err
 	}
@@ -145,8 +150,8 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 	return true, nil
 }
 
-// outwait waits until the executor from whom this handle took the run over can no longer begin the call by a proof of its own
-// epoch. Between a takeover and a person's word that is mostly over.
+// outwait waits until the previous executor can no longer begin the call on a proof of its own epoch. This time has
+// usually passed when a person settles a call after a takeover.
 func (c *callRunner) outwait(ctx context.Context) (waited bool, err error) {
 	fleet := c.run.fleet
 	left := c.run.ledger.calls.left(c.key, fleet.outwait)
@@ -155,10 +160,10 @@ func (c *callRunner) outwait(ctx context.Context) (waited bool, err error) {
 	}
 	both, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(fleet.life, func() { cancel(ErrStopped) })() //nolint:contextcheck // the life of the fleet ends the wait, too
+	defer context.AfterFunc(fleet.life, func() { cancel(ErrStopped) })() //nolint:contextcheck // closing the fleet handle ends the wait, too
 	if pause.For(both, left) == nil {
 		return true, nil
 	}
-	return false, fmt.Errorf("call %s in turn %d of run %s: waiting until the executor before can no longer begin it: %w",
+	return false, fmt.Errorf("call %s in turn %d of run %s: waiting until the previous executor can no longer begin it: %w",
 		c.key.ToolCallID, c.key.Turn, c.run.id, context.Cause(both))
 }

@@ -69,7 +69,7 @@ func (l lostAck) play(t *testing.T, w *world, url string, options ...nats.Option
 	taken := time.Now()
 	run := resume(t, b, "r1")
 	if l.returned {
-		// Nobody has begun the call: it is made, and nobody is asked.
+		// The call was not begun: it is made, and no person is asked.
 		_, err = run.Turn(1).Tool(t.Context(), hold, counted(&ran, "b"))
 		require.NoError(t, err)
 		p.dropAcks(0)

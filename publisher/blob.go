@@ -20,7 +20,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxHydrate bounds what one Hydrate loads, in blobs of the largest size.
+// maxHydrate is the maximum that one Hydrate loads, as a multiple of the largest blob size.
 const maxHydrate = 8
 
 // field is a large field of an event's data: a JSON value, a text that may be absent, or a text.
@@ -31,7 +31,7 @@ type field struct {
 	str   *string
 }
 
-// size is about the bytes of the field's JSON: exact for values, without escapes for texts.
+// size is the approximate size of the field's JSON: exact for values; for texts it ignores escapes.
 func (f field) size() int {
 	switch {
 	case f.value != nil:
@@ -86,8 +86,8 @@ func (f field) set(b []byte) error {
 	}
 }
 
-// largeFields returns a copy of data whose large fields can be changed, those fields, and its refs. Data without any
-// comes back as it is, with nil refs.
+// largeFields returns a copy of data whose large fields can be changed, those fields, and its refs. Data without large
+// fields is returned unchanged, with nil refs.
 func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 	switch d := data.(type) {
 	case *schema.RunStartedData:
@@ -162,7 +162,7 @@ func messageFields(messages []schema.Message) ([]schema.Message, []field) {
 	return messages, fields
 }
 
-// partFields are the large fields of a message, whose parts must be the caller's own.
+// partFields are the large fields of a message whose parts belong to the caller.
 func partFields(at string, m *schema.Message) []field {
 	fields := []field{{path: at + "/source", value: &m.Source}}
 	for i := range m.Parts {
@@ -176,8 +176,8 @@ func partFields(at string, m *schema.Message) []field {
 	return fields
 }
 
-// prepare makes the body of an event of a draft's data: what must not leave the process is taken out and encrypted, and large fields are
-// moved to the blob store.
+// prepare makes the body of a draft's event. It redacts and encrypts the content, and moves large fields to the blob
+// store.
 func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
 	body, err := schema.MarshalData(d.data)
 	if err != nil {
@@ -193,13 +193,13 @@ func (f *Fleet) prepare(ctx context.Context, run string, d *draft) (err error) {
 		if data, body, err = f.encrypt(ctx, run, d.turn, data, body, d.invented); err != nil {
 			return err
 		}
-		d.data = data // the fold reads what everybody reads
+		d.data = data // this handle folds the same data as every other reader
 	}
 	d.body, d.dataref, err = f.moveLarge(ctx, run, data, body)
 	return err
 }
 
-// moveLarge moves large fields to the blob store, and returns the body without them and the dataref that names the first.
+// moveLarge moves large fields to the blob store. It returns the body without them, and the dataref of the first one.
 func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in []byte) (body []byte, dataref string, err error) {
 	body = in
 	if len(body) <= f.cfg.InlineLimit || f.unrecorded() {
@@ -211,7 +211,7 @@ func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in 
 	if refs != nil {
 		*refs = slices.Clone(*refs)
 	}
-	// The largest go first; what only an unlucky event must give up is to be larger than its reference.
+	// Move the largest fields first. A field must be larger than the reference that replaces it.
 	const least, reference = 512, 192
 	total := len(body)
 	for _, fd := range fields {
@@ -244,7 +244,7 @@ func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in 
 	return body, dataref, f.tooLarge(moved, body)
 }
 
-// withRef adds a ref; a field that is encrypted has one, which is completed.
+// withRef adds a ref. An encrypted field already has one, which is completed.
 func withRef(refs []schema.Ref, ref schema.Ref) []schema.Ref {
 	i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.Path == ref.Path })
 	if i < 0 {
@@ -254,7 +254,7 @@ func withRef(refs []schema.Ref, ref schema.Ref) []schema.Ref {
 	return refs
 }
 
-// tooLarge reports a body that no message can carry, naming its largest field.
+// tooLarge is the error for a body that exceeds the message limit. It names the largest field.
 func (f *Fleet) tooLarge(data schema.Data, body []byte) error {
 	limit := min(eventLimit, int(f.nc.MaxPayload())-8<<10)
 	if len(body) <= limit {
@@ -265,7 +265,7 @@ func (f *Fleet) tooLarge(data schema.Data, body []byte) error {
 	return e
 }
 
-// largestField descends into the largest member as long as it makes up most of its parent.
+// largestField descends into the largest member while that member is most of its parent.
 func largestField(body []byte) (path string, size int) {
 	value := jsontext.Value(body)
 	for {
@@ -328,8 +328,8 @@ func (r *Reader) noBlobs() error {
 	return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, r.opts.Fleet, schema.BlobBucket(r.opts.Fleet))
 }
 
-// putBlob stores text under its content's name and returns the reference. It must be durable before the event that
-// refers to it is published.
+// putBlob stores text under the name of its content and returns the reference. The blob must be durable before the
+// event that refers to it is published.
 func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Ref, error) {
 	sum := sha256.Sum256(text)
 	digest := hex.EncodeToString(sum[:])
@@ -342,10 +342,11 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	return ref, permitted(ctx, err)
 }
 
-// blobPace is how fast a blob must at least be taken, in bytes a second, before its put is tried again.
+// blobPace is the minimum transfer rate of a blob, in bytes a second, that the timeout of a put assumes.
 const blobPace = 1 << 20
 
-// insistOnBlob stores a blob, and tries again while its store is away, as long as ctx lasts: what has the same name is the same.
+// insistOnBlob stores a blob and retries until ctx ends while the store is unavailable. A repeated put is safe, because
+// the name is the content's hash.
 func (f *Fleet) insistOnBlob(ctx context.Context, run, digest string, text []byte) error {
 	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
 	return f.insist(ctx, most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
@@ -365,8 +366,8 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 	return nil
 }
 
-// Blob loads what a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. No other scheme than
-// waymark-blob is followed. It returns [ErrBlob].
+// Blob loads the blob that a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. It accepts only the
+// scheme waymark-blob. It returns [ErrBlob].
 func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	run, digest, err := schema.ParseDataRef(dataref)
 	if err != nil {
@@ -399,8 +400,9 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	return content, nil
 }
 
-// Hydrate loads the large fields of a state that are in the blob store, in place, decrypts what was not yet, and removes their refs. The refs of
-// fields whose key is not there stay, without the dataref. Each content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
+// Hydrate loads the large fields of a state from the blob store, in place, decrypts them, and removes their refs. A
+// field without an available key keeps its ref, without the dataref. Each content is checked against its name. All
+// blobs together may have eight times Config.MaxBlob.
 func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	h := hydrator{reader: r, ctx: ctx, left: maxHydrate * r.opts.MaxBlob}
 	for i := range s.Messages {
@@ -469,13 +471,13 @@ func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	return h.err
 }
 
-// Field returns the value of a field of an event's data or of the state, whose value there is inline: it may be in the blob store, encrypted, or
-// both. It returns [ErrEncrypted] without the key, [ErrNotDecrypted], and the errors of [Reader.Blob].
+// Field returns the value of a field of an event's data or of the state. inline is the field's value there. The value
+// may be in the blob store, encrypted, or both. It returns [ErrEncrypted] without the key, [ErrNotDecrypted], and the
+// errors of [Reader.Blob].
 func (r *Reader) Field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
 	return r.field(ctx, refs, path, inline)
 }
 
-// field is Reader.Field.
 func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
 	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
 	if i < 0 || len(inline) > 0 && refs[i].KeyID == "" {
@@ -497,12 +499,12 @@ func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inli
 
 type hydrator struct {
 	reader *Reader
-	ctx    context.Context //nolint:containedctx // lives as long as one call of Hydrate
+	ctx    context.Context //nolint:containedctx // lives for one call of Hydrate
 	left   int64
 	err    error
 }
 
-// fill loads and decrypts fields that refs name, and leaves the refs of those that stay encrypted.
+// fill loads and decrypts the fields that refs name. Fields that stay encrypted keep their refs.
 func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 	var rest []schema.Ref
 	for _, ref := range *refs {
@@ -522,7 +524,7 @@ func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 	*refs = rest
 }
 
-// one fills one field, and reports whether its ref is done with.
+// one fills one field, and reports whether its ref can be removed.
 func (h *hydrator) one(ref *schema.Ref, into field) (done bool, err error) {
 	var content []byte
 	if name := ref.DataRef; name == "" {
@@ -530,7 +532,7 @@ func (h *hydrator) one(ref *schema.Ref, into field) (done bool, err error) {
 	} else {
 		content, err = h.reader.Blob(h.ctx, name)
 		if h.left -= int64(len(content)); err == nil && h.left < 0 {
-			err = fmt.Errorf("%w: the state's large fields pass %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
+			err = fmt.Errorf("%w: the state's large fields exceed %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
 		}
 	}
 	if err != nil {

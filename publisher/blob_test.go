@@ -157,7 +157,7 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 	_, err := publisher.Connect(t.Context(), publisher.Config{URL: "nats://127.0.0.1:1", Executor: "e"})
 	require.ErrorIs(t, err, publisher.ErrUnavailable)
 	w := newWorld(t)
-	_, err = publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "e", Fleet: "nobody"})
+	_, err = publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "e", Fleet: "missing"})
 	require.ErrorIs(t, err, publisher.ErrNotProvisioned)
 }
 

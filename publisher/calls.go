@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// callStage is what the handle itself did with an open call.
+// callStage is what this handle did with an open call.
 type callStage int
 
 const (
@@ -19,24 +19,24 @@ const (
 	running
 )
 
-// callBook knows which calls this handle may run without a doubt: what it did itself with each open call, beside what the log says.
-// It is filled by the events that are folded, and by the calls of Turn.Tool. It knows neither log nor fold.
+// callBook knows which open calls this handle may run without doubt: it keeps what this handle did with each of them,
+// in addition to the log. Folded events and the calls of Turn.Tool update it. It depends on neither log nor fold.
 type callBook struct {
 	mu    sync.Mutex
 	stage map[schema.CallKey]callStage
-	// asked are the calls that this handle brought to an end.
+	// asked are the calls that this handle closed.
 	asked map[schema.CallKey]bool
-	// reserved are the occurrences that a Tool call is busy with.
+	// reserved are the occurrences that a Tool call is working on.
 	reserved map[schema.CallKey]bool
 	// tries counts how often this handle began a call.
 	tries map[schema.CallKey]int
-	// outcomes are those of tools that ran, until they are durable and Tool has returned them.
+	// outcomes of tools that ran, until they are durable and Tool has returned them.
 	outcomes map[schema.CallKey]*outcome
-	// questions are what people are asked about calls.
+	// questions are the approval questions about calls.
 	questions map[schema.CallKey]*schema.RunWaitingData
-	// old are the calls that were open when the run was taken over: the executor before may be about to begin them.
+	// old are the calls that were open at the takeover: the previous executor may be about to begin them.
 	old map[schema.CallKey]bool
-	// taken is when this handle had heard that it took the run over.
+	// taken is when this handle learned that it took the run over.
 	taken time.Time
 }
 
@@ -50,7 +50,7 @@ func newCallBook() *callBook {
 	}
 }
 
-// note follows an event that the fold accepted; foreign ones were written by others.
+// note applies an event that the fold accepted. foreign: another process wrote it.
 func (b *callBook) note(v schema.Verdict, foreign bool) {
 	if v.Kind != schema.Applied {
 		return
@@ -81,7 +81,7 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 		switch {
 		case foreign:
 		case o != nil:
-			b.outcomes[v.Call] = o // its caller may have heard of an error only, and asks for this call again
+			b.outcomes[v.Call] = o // its caller may have received only an error, and may repeat this call
 		default:
 			b.asked[v.Call] = true
 		}
@@ -94,7 +94,7 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 			b.stage[v.Call] = ready
 		}
 		if !foreign {
-			// Its tool may run again whatever became of it, or refuses the epochs before from now on.
+			// After this event the tool may run again in any case, or the log refuses the previous epochs.
 			delete(b.old, v.Call)
 		}
 	case *schema.TurnStartedData:
@@ -102,14 +102,14 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 	}
 }
 
-// takeOver notes the calls that were open when the run was taken over. state is nil when only the head is kept.
+// takeOver notes the calls that were open when the run was taken over. state is nil if the handle keeps only the head.
 func (b *callBook) takeOver(head *schema.Head, state *schema.State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = time.Now()
 	if state != nil && head.TurnOpen {
 		for i := range state.Calls {
-			// A start of the turn abandoned it, and not a person: the model may use the id again.
+			// The start of the turn abandoned it, not a person: the model may use the id again.
 			if c := &state.Calls[i]; c.Turn == head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
 				b.asked[c.CallKey] = true
 			}
@@ -126,7 +126,8 @@ func (b *callBook) takeOver(head *schema.Head, state *schema.State) {
 	}
 }
 
-// left returns how long the executor from whom the run was taken over may still begin the call, if it may for outwait.
+// left returns how long the previous executor may still begin the call, given that it may for outwait after the
+// takeover.
 func (b *callBook) left(key schema.CallKey, outwait time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +137,7 @@ func (b *callBook) left(key schema.CallKey, outwait time.Duration) time.Duration
 	return time.Until(b.taken.Add(outwait))
 }
 
-// forget drops what is only of use in turns before one.
+// forget drops entries that only matter in turns before turn.
 func (b *callBook) forget(turn int32) {
 	maps.DeleteFunc(b.asked, func(key schema.CallKey, _ bool) bool { return key.Turn < turn })
 	maps.DeleteFunc(b.outcomes, func(key schema.CallKey, _ *outcome) bool { return key.Turn < turn && b.stage[key] != running })
@@ -150,8 +151,8 @@ func (b *callBook) close(key schema.CallKey) {
 	delete(b.old, key)
 }
 
-// reserve returns the key of the call that is asked for. Without an occurrence it is the first of its id that
-// this handle has not brought to an end and is not busy with.
+// reserve returns the key of the requested call. Without an occurrence it picks the first one of the id that this
+// handle has neither closed nor reserved.
 func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKey, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,7 +168,8 @@ func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKe
 	return key, true
 }
 
-// release ends the reservation of a call. ended: the caller has its outcome. One that was not returned yet will be asked for again.
+// release ends the reservation of a call. ended: the caller has its outcome. An outcome that was not returned is kept
+// for the next request.
 func (b *callBook) release(key schema.CallKey, ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,14 +197,14 @@ func (b *callBook) begin(key schema.CallKey, earlier int) int {
 	return earlier + b.tries[key]
 }
 
-// ran keeps what became of a tool until it is durable and returned.
+// ran keeps the outcome of a tool until it is durable and returned.
 func (b *callBook) ran(key schema.CallKey, o *outcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.outcomes[key] = o
 }
 
-// returned drops the outcome of a call: its caller has it.
+// returned drops the outcome of a call: the caller has it.
 func (b *callBook) returned(key schema.CallKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,15 +218,15 @@ func (b *callBook) begun(key schema.CallKey) bool {
 	return b.stage[key] == running && b.outcomes[key] == nil
 }
 
-// question returns what a person is asked about a call, nil for none. Within a handle it stays the same, so that repeating the call
-// repeats the event.
+// question returns the approval question about a call, or nil. A handle keeps the same question, so that a repeated
+// call repeats the same event.
 func (b *callBook) question(key schema.CallKey) *schema.RunWaitingData {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.questions[key]
 }
 
-// ask keeps a question about a call, unless there is one, and returns the one that counts.
+// ask keeps the question about a call unless there is one already, and returns the one that is kept.
 func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *schema.RunWaitingData {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,28 +236,28 @@ func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *sch
 	return b.questions[key]
 }
 
-// callView is what is known about a call.
+// callView is the state of a call as this handle knows it.
 type callView struct {
 	// known: the call was recorded.
 	known bool
-	// call is its record, nil when only the head is kept.
+	// call is its record; nil if the handle keeps only the head.
 	call *schema.Call
-	// decision is the latest about the call, nil when there is none or only the head is kept.
+	// decision is the latest one about the call; nil if there is none or the handle keeps only the head.
 	decision *schema.StateDecision
-	// approving: a person is asked whether it may run.
+	// approving: an approval question is open.
 	approving bool
-	// open is its entry among the open calls, nil when it is closed.
+	// open is its entry among the open calls; nil if it is closed.
 	open  *schema.OpenCall
 	stage callStage
-	// stricter is what the caller asks for, if its policy is stricter than the recorded one.
+	// stricter is the caller's call, if its policy is stricter than the recorded one.
 	stricter *ToolCall
-	// arguments that the tool is given.
+	// arguments for the tool.
 	arguments []byte
 	// outcome of a tool that ran, if Tool has not returned it yet.
 	outcome *outcome
 }
 
-// view looks a call up. state is nil when only the head is kept.
+// view looks up a call. state is nil if the handle keeps only the head.
 func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallKey) callView {
 	b.mu.Lock()
 	v := callView{stage: b.stage[key], outcome: b.outcomes[key]}
@@ -285,7 +287,7 @@ func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallK
 		}
 	}
 	if v.open != nil && v.open.Decision == "" && v.decision != nil && v.decision.Decision != schema.DecisionAllow && v.decision.Binds() {
-		v.decision = nil // a person's rerun took it back
+		v.decision = nil // a person's rerun revoked it
 	}
 	return v
 }

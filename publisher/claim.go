@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// leastPause is the shortest wait between two claims when there is nothing to claim.
+	// leastPause is the shortest wait between two claims when there is no run to claim.
 	leastPause = 50 * time.Millisecond
-	// claimPause is the wait after a claim that failed, doubled up to mostClaimPause.
+	// claimPause is the wait after a failed claim; it doubles up to mostClaimPause.
 	claimPause     = time.Second
 	mostClaimPause = 15 * time.Second
 )
 
-// ClaimSpec says which runs an executor can go on with.
+// ClaimSpec selects the runs that an executor can resume.
 type ClaimSpec struct {
-	// Agents whose runs it takes; empty means the Config's, and if that is empty, too, all.
+	// Agents whose runs it claims; empty means the agent of Config, or all agents if Config names none.
 	Agents []string
-	// Labels must all be there with these values.
+	// Labels that a run must have, with these values.
 	Labels map[string]string
-	// AllowGaps takes runs although events of them are known to be missing; see [ResumeSpec]. Without it such a run is
+	// AllowGaps claims runs although events of them are known to be missing; see [ResumeSpec]. Without it such a run is
 	// given back, and the claim fails with [ErrIncomplete].
 	AllowGaps bool
 	// HeadOnly and OnControl as in [RunSpec].
@@ -34,25 +34,25 @@ type ClaimSpec struct {
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
-// Claim asks once for a run that has no executor, and takes it over: a run that was left, whose executor fell silent,
-// or that waited and was answered. Which one is the daemon's choice: runs of this executor's name first, then the one
-// that has waited for longest.
+// Claim asks once for a run that has no executor, and takes it over: a run that was released, whose executor fell
+// silent, or that got the answer it waited for. The daemon chooses the run: runs of this executor's name first, then
+// the one that has waited longest.
 //
-// A run that the daemon gave and that could not be taken in hand is this executor's, and nobody else is given it. Later
-// claims try it again, after 1 second and then ever longer, up to 30 seconds; between the tries they claim others. From
-// the sixth try on, after half a minute, it is given back for others to try, which needs only its head. What cannot be
-// given back either is left after the 24th try, some ten minutes later: the heartbeats give it up, and it is orphaned. While the daemon is away no try counts. With 8
-// of them no new claim is begun.
+// If a claimed run cannot be resumed, it stays this executor's: the daemon gives it to no other executor. Later claims
+// retry it, after 1 second at first, then at growing intervals up to 30 seconds; between the retries they claim other
+// runs. From the sixth try on, after half a minute, the run is given back for other executors, which needs only its
+// head. A run that cannot be given back is abandoned after the 24th try, some ten minutes later: the heartbeats report
+// it, and it is orphaned. Tries while no daemon answers do not count. With 8 runs to retry, Claim begins no new claim.
 //
-// It returns [*NothingError] when there is none now, [*ClaimedRunError] with what becomes of a run that could not be taken
-// in hand (within it [ErrIncomplete] as spec says, and [ErrConflict] when the run was taken from this executor in this
-// moment), [ErrUnavailable] and [ErrNoService].
+// It returns [*NothingError] when there is no run now; [*ClaimedRunError], with the fate of the run, for a run that
+// could not be resumed (it wraps [ErrIncomplete] depending on spec, and [ErrConflict] when the run was taken from this
+// executor at this moment); [ErrUnavailable]; and [ErrNoService].
 func (f *Fleet) Claim(ctx context.Context, spec ClaimSpec) (*Run, error) {
 	return f.claimOnce(ctx, spec, 0, false)
 }
 
-// claimOnce is Claim of an executor that has room for so many runs, 0 if that is unknown, or only of what an earlier claim was given or may
-// have been given.
+// claimOnce is Claim for an executor with room for so many runs; 0 means unknown. pendingOnly retries earlier claims
+// and begins no new one.
 func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int, pendingOnly bool) (*Run, error) {
 	if len(spec.Agents) == 0 && f.cfg.Agent != "" {
 		spec.Agents = []string{f.cfg.Agent}
@@ -94,7 +94,7 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) 
 		}
 		c.run, c.epoch, c.pause = reply.Run, reply.Epoch, 0
 	}
-	// The run is this executor's now: the caller's end must not leave it lying.
+	// The run is this executor's now: finish the takeover even if the caller's context ends.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
 	run, err := f.resume(bounded, c.run, c.resumption(spec))
@@ -105,10 +105,10 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) 
 	return run, err
 }
 
-// Claims yields run after run, as long as its consumer goes on and ctx has not ended. When there is nothing to claim it
-// waits for as long as the daemon says, with jitter. Other errors are yielded, and the next claim follows after a pause,
-// a short one where it was about one run ([*ClaimedRunError]);
-// [ErrStopped] and [ErrConfig] are the last. What was yielded must be driven or let go by the consumer.
+// Claims yields one run after the other until its consumer stops or ctx ends. When there is no run to claim, it waits
+// as long as the daemon says, with jitter. It yields other errors, too, and claims again after a pause, which is short
+// if the error is about one run ([*ClaimedRunError]). [ErrStopped] and [ErrConfig] end it. The consumer must drive or
+// release each run that it gets.
 func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, error] {
 	return func(yield func(*Run, error) bool) {
 		var pause claimPauses
@@ -131,13 +131,13 @@ func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, erro
 // claimPauses paces claims. The zero value is ready.
 type claimPauses struct {
 	next time.Duration
-	// bad is the run that the last claim could not take in hand, and short the pause after it.
+	// bad is the run that the last claim could not resume, and short the pause after it.
 	bad   string
 	short time.Duration
 }
 
-// after waits for as long as is due after a claim, or, when there was nothing to claim, until the daemon calls. It returns false when ctx
-// ends first.
+// after waits for the pause that is due after a claim. If there was no run to claim, a call of the daemon ends the wait
+// early. It returns false if ctx ends first.
 func (p *claimPauses) after(ctx context.Context, err error, called <-chan struct{}) bool {
 	d, wait := p.due(err)
 	if !wait {
@@ -149,10 +149,10 @@ func (p *claimPauses) after(ctx context.Context, err error, called <-chan struct
 	return sleep(ctx, d, called)
 }
 
-// due is not at all after a claim that brought a run, as long as the daemon says when there was none, and longer each time
-// after errors. One run that cannot be taken in hand says nothing about the next: the pause after it is short, and
-// grows only when the same is given again at once, or when none of them can even be given back, so that an executor
-// that can take nothing in hand does not take all there is from others.
+// due returns the pause after a claim: none after a run, the daemon's interval if there was no run, and a growing one
+// after errors. A run that cannot be resumed says nothing about other runs, so the pause after it is short. It grows
+// only if the same run comes again at once, or if the run cannot even be given back. Otherwise an executor that can
+// resume no run would take all of them from other executors.
 func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 	nothing, none := errors.AsType[*NothingError](err)
 	failed, one := errors.AsType[*ClaimedRunError](err)
@@ -174,8 +174,8 @@ func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 	return p.next, true
 }
 
-// sleep waits for d and up to half as long again, so that those who wait for the same do not come together, or until called is closed. It
-// returns false when ctx ends first.
+// sleep waits for d plus up to half of it as jitter, so that waiting executors do not all ask at once, or until called
+// is closed. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration, called <-chan struct{}) bool {
 	d = max(d, leastPause)
 	timer := time.NewTimer(d + rand.N(d/2+1)) //nolint:gosec // jitter
@@ -188,7 +188,7 @@ func sleep(ctx context.Context, d time.Duration, called <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// calls are the daemon's, to claim at once. The zero value is ready.
+// calls notifies claimers when the daemon asks them to claim at once. The zero value is ready.
 type calls struct {
 	mu   sync.Mutex
 	open chan struct{}
@@ -204,7 +204,7 @@ func (c *calls) next() <-chan struct{} {
 	return c.open
 }
 
-// come is called for each call.
+// come signals a call of the daemon.
 func (c *calls) come() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,7 +74,7 @@ func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
 		_, err := second.Claim(t.Context(), publisher.ClaimSpec{})
 		require.ErrorIs(t, err, publisher.ErrUnavailable)
 		return w.fold("r1").Head.Executor == "exec-2"
-	}, patience, time.Millisecond, "the daemon gives it, and nobody has it in hand")
+	}, patience, time.Millisecond, "the daemon assigns it, and no caller tracks it")
 	p.loseClaims(false)
 	var run *publisher.Run
 	require.Eventually(t, func() bool {

@@ -14,38 +14,39 @@ import (
 )
 
 const (
-	// claimRetry is how soon a claimed run that could not be taken in hand is tried again; the wait doubles with each try,
-	// up to mostClaimRetries times as long.
+	// claimRetry is the wait before a claimed run that could not be resumed is retried; it doubles with each try, up to
+	// mostClaimRetries times as long.
 	claimRetry       = time.Second
 	mostClaimRetries = 30
-	// claimGiveBackAfter is the try from which on such a run is given back, with its head alone: by then half a minute
-	// has gone. claimGiveUpAfter is the last try, after some ten minutes.
+	// claimGiveBackAfter is the try from which on such a run is given back, with its head alone, after half a minute.
+	// claimGiveUpAfter is the last try, after some ten minutes.
 	claimGiveBackAfter = 6
 	claimGiveUpAfter   = 24
-	// keyLackedFor is for how long no run is claimed for whose key another one was given back.
+	// keyLackedFor is how long runs with a key are not claimed after a run was given back because this executor lacks
+	// that key.
 	keyLackedFor = 10 * time.Minute
-	// maxPending bounds the claims that are tried again: with so many no new one is begun.
+	// maxPending bounds the claims that are retried: at this number no new claim is begun.
 	maxPending = 8
-	// ownershipPatience bounds the question who has a run.
+	// ownershipPatience bounds the query for the owner of a run.
 	ownershipPatience = 2 * time.Second
 )
 
-// claim is a request for a run, until the run is in hand. The daemon may have taken the run over in the name of this
-// executor although no answer came; as this process lives on, nobody else would take it. So the request is not
-// forgotten: a later claim repeats it.
+// claim is a request for a run, kept until the run is active. The daemon may have taken the run over for this executor
+// although the answer was lost. Because this process is alive, no other executor would get that run. So the request is
+// kept, and a later claim repeats it.
 type claim struct {
 	id     string
 	agents []string
 	labels map[string]string
-	// run that the daemon gave; empty as long as it did not answer.
+	// run that the daemon assigned; empty until the daemon answers.
 	run string
 	// epoch that the daemon opened for it.
 	epoch schema.Epoch
-	// tries to take the run in hand that failed although the daemon answered.
+	// tries to resume the run that failed while the daemon answered.
 	tries int
 	// back: the run was given back.
 	back bool
-	// due is when it is tried again, pause how long it waited before.
+	// due is the time of the next try, pause the wait before it.
 	due   time.Time
 	pause time.Duration
 }
@@ -54,22 +55,22 @@ func (c *claim) serves(spec *ClaimSpec) bool {
 	return slices.Equal(c.agents, spec.Agents) && maps.Equal(c.labels, spec.Labels)
 }
 
-// takeovers are the runs that this process asks for: claims that are tried again later, and takeovers that are under way. It is a
-// memory alone, and asks nobody.
+// takeovers are the runs that this process asks for: claims to be retried, and takeovers in progress. It only keeps
+// state and sends no request.
 type takeovers struct {
-	// retry is how soon a claim is tried again first.
+	// retry is the wait before the first retry of a claim.
 	retry time.Duration
 
 	mu sync.Mutex
-	// pending are claims that were begun and came neither to a run in hand nor to nothing.
+	// pending are claims without a result: neither an active run nor an answer that there is none.
 	pending []claim
-	// asked counts the takeovers of a run, and the claims by their ids, that are under way.
+	// asked counts the takeovers in progress by run, and the claims in progress by id.
 	asked map[string]int
-	// lacked are the keys that runs were given back for, with the time.
+	// lacked are the keys for which runs were given back, with the time.
 	lacked map[string]time.Time
 }
 
-// lack notes keys that this executor does not have, or cannot use.
+// lack notes keys that this executor does not have or cannot use.
 func (t *takeovers) lack(keys []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +84,8 @@ func (t *takeovers) lack(keys []string) {
 	}
 }
 
-// withoutKeys are the keys that claims leave out: those lacked of late, as they may be there by now.
+// withoutKeys are the keys that claims exclude: those lacked recently. Older ones are tried again, because the key may
+// be there by now.
 func (t *takeovers) withoutKeys() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,8 +93,8 @@ func (t *takeovers) withoutKeys() []string {
 	return slices.Sorted(maps.Keys(t.lacked))
 }
 
-// take returns a claim for the spec: the one that has been due for longest of those that were not brought to their
-// end, or a new one. There is none when only a pending one is wanted, and none is due. It is under way until done is called.
+// take returns a claim for the spec: the pending one that is most overdue, or a new one. With pendingOnly it returns
+// none if no pending claim is due. The claim is in progress until done is called.
 func (t *takeovers) take(spec *ClaimSpec, pendingOnly bool) (c claim, done func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +113,7 @@ func (t *takeovers) take(spec *ClaimSpec, pendingOnly bool) (c claim, done func(
 	return c, func() { t.end(c.id) }, true
 }
 
-// next is the place of the claim for the spec that is due first, -1 for none. Under mu.
+// next is the index of the claim for the spec that is due first, or -1. Under mu.
 func (t *takeovers) next(spec *ClaimSpec) int {
 	next := -1
 	for i := range t.pending {
@@ -122,7 +124,7 @@ func (t *takeovers) next(spec *ClaimSpec) int {
 	return next
 }
 
-// due says when a claim for the spec is to be tried again, if there is one.
+// due returns when the next claim for the spec must be retried, if there is one.
 func (t *takeovers) due(spec *ClaimSpec) (due time.Time, pending bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,7 +144,7 @@ func (t *takeovers) postpone(c *claim, least, most time.Duration) {
 	t.pending = append(t.pending, *c)
 }
 
-// begin notes that a run is being taken over, until done is called.
+// begin notes a takeover in progress, until done is called.
 func (t *takeovers) begin(run string) (done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,7 +160,7 @@ func (t *takeovers) end(id string) {
 	}
 }
 
-// want reports whether a run is asked for: by its name, or by the claim or request with that id.
+// want reports whether this process asks for a run, by its name or by the id of a claim or request.
 func (t *takeovers) want(run, request string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +168,7 @@ func (t *takeovers) want(run, request string) bool {
 		slices.ContainsFunc(t.pending, func(c claim) bool { return c.run == run || c.id == request })
 }
 
-// claimFailed decides what becomes of a claim after an error, and returns the error with it.
+// claimFailed decides the fate of a claim after an error, and returns the error with it.
 func (f *Fleet) claimFailed(ctx context.Context, c *claim, spec *ClaimSpec, err error) error {
 	switch {
 	case errors.Is(err, ErrNothing), errors.Is(err, ErrStopped):
@@ -187,7 +189,7 @@ func (f *Fleet) claimFailed(ctx context.Context, c *claim, spec *ClaimSpec, err 
 		return failed
 	}
 	if answered {
-		c.tries++ // while the daemon is away nothing is known about the run
+		c.tries++ // without an answer of the daemon the try proves nothing
 	}
 	if c.tries >= claimGiveBackAfter {
 		back := f.giveBack(ctx, c, spec, err)
@@ -206,7 +208,7 @@ func (f *Fleet) claimFailed(ctx context.Context, c *claim, spec *ClaimSpec, err 
 	return failed
 }
 
-// refusal reports whether the daemon said no, and not merely that it could not say.
+// refusal reports whether the daemon refused the request, as opposed to being unable to answer.
 func refusal(err error) bool {
 	said, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
@@ -220,8 +222,8 @@ func refusal(err error) bool {
 	}
 }
 
-// isOurs reports whether a run that was given for the claim still waits for this executor to take it in hand, and whether
-// the daemon could say. What it could not say is taken for yes.
+// isOurs reports whether the claimed run still waits for this executor to resume it, and whether the daemon could
+// answer. Without an answer it assumes yes.
 func (f *Fleet) isOurs(ctx context.Context, c *claim) (ours, answered bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(ownershipPatience, f.cfg.RequestTimeout))
 	defer cancel()
@@ -229,12 +231,12 @@ func (f *Fleet) isOurs(ctx context.Context, c *claim) (ours, answered bool) {
 	if err != nil {
 		return !errors.Is(err, ErrRunNotFound) && !errors.Is(err, ErrRunErased), refusal(err)
 	}
-	// What was orphaned or let go since, everybody may claim.
+	// Any executor may claim a run that was orphaned or released since.
 	return head.RequestID == c.id && !head.Status.Terminal() && !head.Status.Claimable() && head.Unattended == "", true
 }
 
-// giveBack lets go of a run that was claimed and cannot be gone on with. It counts as a claim without progress, so that
-// the run is not passed around for ever.
+// giveBack releases a claimed run that cannot be resumed. It counts as a claim without progress, so that the run is not
+// passed around for ever.
 func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
@@ -243,7 +245,7 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 	run, err := f.resume(ctx, c.run, resume)
 	if err == nil {
 		reason := schema.InterruptedPreempted
-		// A value that its key does not open is damaged, as far as can be told, and counts: the next executor will not read it either.
+		// A value that its key does not open counts as damaged: no other executor could read it either.
 		if unreadable, ok := errors.AsType[*unreadableError](why); ok && !errors.Is(why, ErrNotDecrypted) {
 			reason = schema.InterruptedUnreadable
 			f.takeovers.lack(unreadable.keys)
@@ -257,7 +259,7 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 	return nil
 }
 
-// resumption is how the claim's run is taken in hand.
+// resumption is the spec for resuming the claim's run.
 func (c *claim) resumption(spec *ClaimSpec) ResumeSpec {
 	return ResumeSpec{Reason: schema.TakeoverClaim, RequestID: c.id, AllowGaps: spec.AllowGaps, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl}
 }

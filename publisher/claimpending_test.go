@@ -19,7 +19,7 @@ func through(w *world, p *proxy, name string) func(*publisher.Config) {
 	}
 }
 
-// claimFailed claims until a run was given that could not be taken in hand, and returns what is said of it.
+// claimFailed claims until a run was assigned that could not be resumed, and returns the error.
 func claimFailed(tb testing.TB, f *publisher.Fleet) *publisher.ClaimedRunError {
 	tb.Helper()
 	var failed *publisher.ClaimedRunError
@@ -209,7 +209,7 @@ func TestARunThatWasClaimedBeforeTheExecutorWasFullIsDriven(t *testing.T) {
 	p.spoilTakeovers("", 0)
 	select {
 	case id := <-begun:
-		require.Equal(t, "r1", id, "it is this executor's, and nobody else would drive it")
+		require.Equal(t, "r1", id, "it is this executor's, and no other executor would drive it")
 	case <-time.After(patience):
 		require.FailNow(t, "r1 lies unattended")
 	}

@@ -28,97 +28,98 @@ const (
 )
 
 const (
-	// eventTarget is the size above which more fields of an event move to the blob store: a full event then still
-	// fits the stream's limit of 512 KiB with its headers.
+	// eventTarget is the size above which more fields of an event move to the blob store. An event of this size fits
+	// the stream's limit of 512 KiB together with its headers.
 	eventTarget = 448 << 10
-	// eventLimit is what an event may have at most; the stream refuses more.
+	// eventLimit is the maximum size of an event; the stream refuses larger ones.
 	eventLimit = 512<<10 - 2<<10
-	// batchFrom is the number of events from which they are published as one atomic batch. On one replica a smaller batch takes longer
-	// than its events one after the other: the server stages each batch in files of its own.
+	// batchFrom is the number of events from which on they are published as one atomic batch. On one replica a smaller
+	// batch is slower than single events, because the server stages each batch in files of its own.
 	batchFrom = 16
 )
 
-// Config says who the executor is and how it publishes. Executor is required.
+// Config identifies the executor and says how it publishes. Executor is required.
 //
-// Without URL and Conn, Connect finds the server as the commands of waymark do; the first of these that names one decides: the environment
-// (WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT, with NATS_CREDS and the like as credentials), the server that
-// "waymark serve" runs on this machine for this user (its state directory is WAYMARK_STATE_DIR's, or the default one), and the context
-// that was chosen with "nats context select".
+// Without URL and Conn, Connect finds the server as the waymark commands do. The first source that names a server wins:
+// the environment (WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT, with credentials from NATS_CREDS and
+// the like); the server of "waymark serve" on this machine for this user (in WAYMARK_STATE_DIR or the default state
+// directory); the context chosen with "nats context select".
 type Config struct {
-	// URL of the NATS servers, separated by commas, dialled by Connect. The environment is not looked at then: credentials are in Options.
+	// URL of the NATS servers, separated by commas. If it is set, Connect ignores the environment: give credentials in
+	// Options.
 	URL string
-	// Options for dialling: credentials, TLS, names. They are added to those of the context or the environment. Reconnect buffering
-	// is switched off in any case.
+	// Options for dialling: credentials, TLS, names. They are added to those of the context or the environment.
+	// Reconnect buffering is always switched off.
 	Options []nats.Option
-	// Conn is a connection to use instead of dialling. It must have been made with nats.ReconnectBufSize(-1), for
-	// buffered messages are published after their caller gave up. It is not closed by Close.
+	// Conn is a connection to use instead of dialling. Create it with nats.ReconnectBufSize(-1): buffered messages
+	// would be published after their caller gave up. Close does not close it.
 	Conn *nats.Conn
 
-	// Fleet the runs belong to; empty means [schema.DefaultFleet]. Where the server is found by itself (no Conn, no URL), empty means
-	// the fleet that WAYMARK_FLEET names, as for the commands.
+	// Fleet of the runs; empty means [schema.DefaultFleet]. Without Conn and URL, empty means the fleet of
+	// WAYMARK_FLEET, as for the commands.
 	Fleet string
 	// Executor is the name of this process. Required.
 	Executor string
-	// Agent that runs are started with when their spec names none. Empty means that each spec names its own.
+	// Agent of runs whose spec names none. If it is empty, each spec must name an agent.
 	Agent string
-	// Instance tells this start of the process from the next one under the same name, so that nobody takes the runs
-	// that the last one left behind for its own. Empty means that Connect makes one, with a key that signs its heartbeats
-	// so that no other process can send them, or that runs name none where there are no heartbeats. One that is given here
-	// is not proven.
+	// Instance distinguishes this start of the process from other starts under the same name, so that no start takes
+	// another one's runs for its own. If it is empty, Connect creates one, with a key that signs the heartbeats so that
+	// no other process can send them. Without heartbeats, runs then name no instance. An Instance given here is not
+	// authenticated.
 	Instance string
-	// Heartbeat is the pace at which the executor says that it lives, once it has a run in hand or looks for one; 0
-	// means as often as the fleet's silence needs it, every 3 seconds by default (schema.FleetSettings.Heartbeat). A
-	// negative duration means that it says nothing: its runs are then orphaned when they are silent for as long as the
-	// fleet allows.
+	// Heartbeat is the interval of the executor's heartbeats, once it has an active run or looks for one. 0 means the
+	// interval that the fleet's silence timeout requires, 3 seconds by default (schema.FleetSettings.Heartbeat). A
+	// negative duration means no heartbeats: a run is then orphaned when it is silent for as long as the fleet allows.
 	Heartbeat time.Duration
 
-	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds. It does not count while
-	// the fleet is full.
+	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds. Time while the fleet
+	// is full does not count.
 	PublishTimeout time.Duration
-	// TryTimeout is how long one try waits for its answer before the same event is sent again; 0 means 2 seconds.
+	// TryTimeout is how long one try waits for its acknowledgement before the event is sent again; 0 means 2 seconds.
 	TryTimeout time.Duration
-	// FullPatience is how long an event waits in a full fleet, counted from the last time that its daemon was seen making
-	// room: what is moved to segments leaves the log. 0 means 30 seconds, a negative duration that it does not wait. The
-	// caller's context ends the wait at any time.
+	// FullPatience is how long an event waits in a full fleet since the daemon last freed space in the log by moving
+	// events to segments. 0 means 30 seconds; a negative duration means no wait. The caller's context ends the wait at
+	// any time.
 	FullPatience time.Duration
-	// FullTimeout bounds the wait of an event in a full fleet as a whole, when room is made and others take it; 0 means 2
-	// minutes. The start of a run waits for 30 seconds at most.
+	// FullTimeout bounds the total wait of an event in a full fleet, even if space is freed but others take it; 0 means
+	// 2 minutes. The start of a run waits at most 30 seconds.
 	FullTimeout time.Duration
-	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds. An answer
-	// of several replies may take longer, as long as it goes on.
+	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds. An answer of
+	// several replies may take longer while replies keep coming.
 	RequestTimeout time.Duration
-	// VerifyTimeout is how long the tool of a call in doubt is asked what became of it, tries while nobody listens
-	// included; 0 means 10 seconds. A call that is not verified by then is held.
+	// VerifyTimeout bounds the verification of a call in doubt, including tries while no tool listens; 0 means 10
+	// seconds. A call that is not verified by then is held.
 	VerifyTimeout time.Duration
-	// Policy decides about every call before its tool runs; nil means that all of them may. What it did not allow has no result in the record:
-	// the SDK refuses it with [ErrNotAllowed], whatever the call was made by. Runs need their content for it: it is no use with HeadOnly.
+	// Policy decides about every call before its tool runs; nil allows all calls. A call that it did not allow gets no
+	// result in the record: every way to record one returns [ErrNotAllowed]. Policy needs the content of runs, so it
+	// does not work with HeadOnly.
 	Policy Policy
-	// PolicyMode is [PolicyEnforce], the default, or [PolicyObserve].
+	// PolicyMode is [PolicyEnforce] (the default) or [PolicyObserve].
 	PolicyMode PolicyMode
 	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
 	MaxBackoff time.Duration
 
-	// InlineLimit is the size in bytes above which a field goes to the blob store; 0 means 256 KiB, which is
-	// also the most.
+	// InlineLimit is the size in bytes above which a field goes to the blob store; 0 means 256 KiB, which is also the
+	// maximum.
 	InlineLimit int
 	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
 	MaxBlob int64
 
-	// Redaction says what is taken out of every event before anything of it leaves this process; nil means nothing.
+	// Redaction is applied to every event before it leaves this process; nil means no redaction.
 	Redaction *Redaction
-	// Encryption encrypts the content of every event before anything of it leaves this process, behind Redaction; nil means that it is not
-	// encrypted. An executor that has no keys cannot go on with a run that is.
+	// Encryption encrypts the content of every event before it leaves this process, after Redaction; nil means no
+	// encryption. An executor without keys cannot resume an encrypted run.
 	Encryption *Encryption
 
-	// Now is the clock of events without a given time; nil means time.Now.
+	// Now is the clock for events without a given time; nil means time.Now.
 	Now func() time.Time
-	// Logger gets what has no caller: nil means silence.
+	// Logger gets messages that have no caller to return them to; nil means no logging.
 	Logger *zerolog.Logger
 }
 
-// reader is what a reader needs of it.
+// reader is the part of the configuration that a reader needs.
 func (c Config) reader() ReaderConfig {
 	return ReaderConfig{
 		URL: c.URL, Options: c.Options, Conn: c.Conn, Fleet: c.Fleet, RequestTimeout: c.RequestTimeout, Backoff: c.Backoff,
@@ -178,13 +179,13 @@ func (c Config) Validate() error {
 	case c.TryTimeout < 0:
 		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
 	case c.FullTimeout < 0:
-		return configError("FullTimeout", c.FullTimeout, "use a duration above 0; a negative FullPatience is for not waiting")
+		return configError("FullTimeout", c.FullTimeout, "use a duration above 0; to not wait at all, set FullPatience to a negative duration")
 	case c.VerifyTimeout < 0:
 		return configError("VerifyTimeout", c.VerifyTimeout, "use a duration above 0")
 	case c.PolicyMode != "" && c.PolicyMode != PolicyEnforce && c.PolicyMode != PolicyObserve:
 		return configError("PolicyMode", fmt.Sprintf("%.40q", c.PolicyMode), "use PolicyEnforce or PolicyObserve")
 	case c.PolicyMode != "" && c.Policy == nil:
-		return configError("PolicyMode", string(c.PolicyMode)+" without a Policy", "set Policy, too")
+		return configError("PolicyMode", string(c.PolicyMode)+" without a Policy", "set Policy, or remove PolicyMode")
 	case c.InlineLimit < 1<<10 || c.InlineLimit > DefaultInlineLimit:
 		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
 	}

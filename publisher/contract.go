@@ -8,14 +8,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Contract says how a run ends, whoever works on it and by whatever means: the SDK publishes no event that breaks it. A run has the one that
-// it was started with ([RunSpec]); a process adds its own by [ExecutorSpec.Contracts], [Loop] or [Run.Keep], and of two limits the lower one counts.
+// Contract says how a run ends, for every executor that works on it: the SDK publishes no event that breaks it. A run
+// has the contract that it was started with ([RunSpec]). A process adds its own with [ExecutorSpec.Contracts], [Loop]
+// or [Run.Keep]; of two limits the lower one applies.
 type Contract struct {
-	// Complete names the tool by whose call alone the run is completed; see [Run.Complete]. Otherwise it can fail, be cancelled or be handed on.
-	// Empty: the work says itself when the run is completed.
+	// Complete names the completion tool: only a call of that tool completes the run; see [Run.Complete]. The run can
+	// still fail, be cancelled or be handed on. Empty means that the work decides when the run is completed.
 	Complete string
-	// MaxTurns and MaxTokens are the turns, and the input and output tokens together, behind which no turn begins but the one that sums
-	// up; see [Run.LimitReached]. They are looked at before each turn. 0 means none.
+	// MaxTurns and MaxTokens limit the turns, and the sum of input and output tokens. They are checked before each
+	// turn. At the limit only one more turn may begin, to sum up; see [Run.LimitReached]. 0 means no limit.
 	MaxTurns  int32
 	MaxTokens int64
 }
@@ -41,7 +42,7 @@ func (c Contract) reached(head *schema.Head) Limit {
 	return Limit{Kind: kind, Value: value, Maximum: maximum}
 }
 
-// lower is the lower one of two limits, of which 0 is none.
+// lower is the lower one of two limits, where 0 means no limit.
 func lower[T int32 | int64](a, b T) T {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -49,8 +50,8 @@ func lower[T int32 | int64](a, b T) T {
 	return a
 }
 
-// Keep binds the run's handle to a contract of this process, beside the one that the run was started with. It returns [ErrConfig] for a contract
-// that is out of range, or names another completion tool than the run's.
+// Keep binds the run's handle to a contract of this process, in addition to the run's own. It returns [ErrConfig] for a
+// contract that is out of range or names another completion tool than the run's.
 func (r *Run) Keep(c Contract) error {
 	if err := c.validate("Contract"); err != nil {
 		return err
@@ -59,7 +60,7 @@ func (r *Run) Keep(c Contract) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if was := l.bound(l.fold.head).Complete; was != "" && c.Complete != "" && was != c.Complete {
-		return fmt.Errorf("run %s: %w", r.id, configError("Contract.Complete", c.Complete, "the run is completed by a call of "+was+": name that one, or none"))
+		return fmt.Errorf("run %s: %w", r.id, configError("Contract.Complete", c.Complete, "only a call of "+was+" completes the run: name that tool, or none"))
 	}
 	l.contract = Contract{
 		Complete: cmp.Or(l.contract.Complete, c.Complete), MaxTurns: lower(l.contract.MaxTurns, c.MaxTurns), MaxTokens: lower(l.contract.MaxTokens, c.MaxTokens),
@@ -67,7 +68,7 @@ func (r *Run) Keep(c Contract) error {
 	return nil
 }
 
-// Contract returns what binds the run: how it was started, and what [Run.Keep] added.
+// Contract returns the contract that binds the run: the run's own, and the additions of [Run.Keep].
 func (r *Run) Contract() Contract {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
@@ -78,20 +79,20 @@ func (s *RunSpec) contract() Contract {
 	return Contract{Complete: s.Complete, MaxTurns: s.MaxTurns, MaxTokens: s.MaxTokens}
 }
 
-// bound is the contract of a run that stands at head. Under mu.
+// bound is the contract of a run with this head. Under mu.
 func (l *ledger) bound(head *schema.Head) Contract {
 	return Contract{
 		Complete: cmp.Or(head.CompletionTool, l.contract.Complete), MaxTurns: lower(head.MaxTurns, l.contract.MaxTurns), MaxTokens: lower(head.MaxTokens, l.contract.MaxTokens),
 	}
 }
 
-// LimitError says which limit a run has reached.
+// LimitError names the limit that a run has reached.
 type LimitError struct {
-	// Run whose limit it is.
+	// Run that has reached the limit.
 	Run string
-	// Limit that is reached: hand it to [Run.LimitReached].
+	// Limit that was reached: pass it to [Run.LimitReached].
 	Limit Limit
-	// SummedUp: the one turn that is left at the limit was begun before.
+	// SummedUp reports that the one turn allowed at the limit was already begun.
 	SummedUp bool
 }
 
@@ -99,19 +100,19 @@ type LimitError struct {
 func (e *LimitError) Error() string {
 	next := "end the run with Run.LimitReached, which leaves one turn to sum up"
 	if e.SummedUp {
-		next = "its turn to sum up is over: end the run"
+		next = "its summary turn is used up: end the run"
 	}
-	return fmt.Sprintf("%s: run %s is at %v of %v %s, and no turn begins behind that: %s", ErrLimit, e.Run, e.Limit.Value, e.Limit.Maximum, e.Limit.Kind, next)
+	return fmt.Sprintf("%s: run %s is at %v of %v %s, and no further turn may begin: %s", ErrLimit, e.Run, e.Limit.Value, e.Limit.Maximum, e.Limit.Kind, next)
 }
 
-// Unwrap is [ErrLimit].
+// Unwrap returns [ErrLimit].
 func (e *LimitError) Unwrap() error { return ErrLimit }
 
 // keepContract refuses drafts that break the contract. Under mu.
 func (l *ledger) keepContract(drafts []draft, head *schema.Head) error {
 	c := l.bound(head)
 	limit := c.reached(head)
-	begun := head.Turn // by the drafts before
+	begun := head.Turn // by earlier drafts
 	for i := range drafts {
 		d := &drafts[i]
 		turn, recovery, again := d.turn, false, false
@@ -143,16 +144,17 @@ func (l *ledger) keepContract(drafts []draft, head *schema.Head) error {
 	return nil
 }
 
-// completes refuses the end of a run that is completed otherwise than its contract says. handed: the work goes on in another run.
+// completes refuses the end of a run that would be completed against its contract. handed: another run continues the
+// work.
 func (l *ledger) completes(c Contract, handed bool, end *schema.RunEndedData) error {
 	if c.Complete == "" || handed || end.Status != string(schema.StatusCompleted) {
 		return nil
 	}
 	refuse := func(why string) error {
-		return fmt.Errorf("run %s: %w: %s: end it with Run.Complete behind a call of %s, or as failed", l.run, ErrNotCompleted, why, c.Complete)
+		return fmt.Errorf("run %s: %w: %s: end it with Run.Complete after a call of %s, or as failed", l.run, ErrNotCompleted, why, c.Complete)
 	}
 	if end.CompletedBy == "" {
-		return refuse("it is completed by no call")
+		return refuse("no call completes it")
 	}
 	if l.fold.state == nil {
 		return fmt.Errorf("run %s: completion by call %s: %w: start or resume the run with its content", l.run, end.CompletedBy, ErrNoContent)
@@ -170,7 +172,8 @@ func (l *ledger) completes(c Contract, handed bool, end *schema.RunEndedData) er
 	return refuse(why)
 }
 
-// completedBy says why a call does not complete a run; empty if it does. tool is the completion tool, empty if any will do.
+// completedBy returns why a call does not complete a run; empty if it does. tool is the completion tool; empty means
+// any tool.
 func completedBy(call *schema.Call, tool string) string {
 	switch {
 	case tool != "" && call.Name != tool:
@@ -185,25 +188,26 @@ func completedBy(call *schema.Call, tool string) string {
 	return ""
 }
 
-// mayStart says before a model is paid for whether a turn may begin.
+// mayStart checks whether a turn may begin, before a model call costs money.
 func (l *ledger) mayStart(turn int32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.keepContract([]draft{{data: &schema.TurnStartedData{Turn: turn}, turn: turn}}, l.ahead())
 }
 
-// uncompleted returns [ErrNotCompleted] for a run whose work has returned, and that its contract does not let be completed by that.
+// uncompleted returns [ErrNotCompleted] for a run whose work returned without the completion that its contract
+// requires.
 func (r *Run) uncompleted() error {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
 	head := r.ledger.fold.head
 	if c := r.ledger.bound(head); c.Complete != "" && !head.Status.Terminal() && !head.CancelRequested && r.ledger.dead == nil {
-		return fmt.Errorf("run %s: %w: its work returned without a call of %s that ended it", r.id, ErrNotCompleted, c.Complete)
+		return fmt.Errorf("run %s: %w: its work returned before a call of %s completed it", r.id, ErrNotCompleted, c.Complete)
 	}
 	return nil
 }
 
-// endHandedOn ends a run whose work another run goes on with.
+// endHandedOn ends a run whose work another run continues.
 func (r *Run) endHandedOn(ctx context.Context, child string) error {
 	return r.publishNow(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true})
 }

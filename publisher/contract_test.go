@@ -40,7 +40,7 @@ func TestContract_CompletionTool_IsTheOnlyWayToComplete(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, turn.Return(t.Context(), keys[0], gone))
 	require.ErrorContains(t, run.Complete(t.Context(), keys[0], publisher.RunEnd{}), `call a is one of "look"`)
-	require.ErrorContains(t, run.End(t.Context(), publisher.RunEnd{CompletedBy: "a"}), `call a is one of "look": end it with Run.Complete behind a call of submit, or as failed`)
+	require.ErrorContains(t, run.End(t.Context(), publisher.RunEnd{CompletedBy: "a"}), `call a is one of "look": end it with Run.Complete after a call of submit, or as failed`)
 	require.ErrorContains(t, run.Complete(t.Context(), keys[1], publisher.RunEnd{}), "call b has no outcome yet")
 	require.NoError(t, turn.Return(t.Context(), keys[1], gone))
 	require.NoError(t, run.Complete(t.Context(), keys[1], publisher.RunEnd{}))
@@ -80,7 +80,7 @@ func TestContract_AtItsLimits_OnlyTheTurnThatSumsUpBegins(t *testing.T) {
 					return "", err
 				}
 				_, err := run.StartTurn(ctx, publisher.TurnSpec{Purpose: schema.PurposeRecovery})
-				require.ErrorContains(t, err, "its turn to sum up is over: end the run")
+				require.ErrorContains(t, err, "its summary turn is used up: end the run")
 				require.NoError(t, run.Limit(ctx, "time", nil, nil))
 				_, err = run.StartTurn(ctx, publisher.TurnSpec{Purpose: schema.PurposeRecovery})
 				require.ErrorIs(t, err, publisher.ErrLimit, "another limit gives no other turn")
@@ -121,7 +121,7 @@ func TestContract_Keep_TheLowerLimitCountsAndOneTool(t *testing.T) {
 	run := bound(t, publisher.RunSpec{MaxTurns: 3, MaxTokens: 100})
 	require.NoError(t, run.Keep(publisher.Contract{Complete: "submit", MaxTurns: 5, MaxTokens: 50}))
 	require.Equal(t, publisher.Contract{Complete: "submit", MaxTurns: 3, MaxTokens: 50}, run.Contract())
-	require.ErrorContains(t, run.Keep(publisher.Contract{Complete: "done"}), "the run is completed by a call of submit")
+	require.ErrorContains(t, run.Keep(publisher.Contract{Complete: "done"}), "only a call of submit completes the run")
 	require.ErrorContains(t, run.Keep(publisher.Contract{MaxTurns: -1}), "MaxTurns")
 	_, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "e", Agent: "coder"}, publisher.RunSpec{ID: "r1", MaxTokens: -1})
 	require.ErrorIs(t, err, publisher.ErrConfig)
@@ -149,13 +149,13 @@ func TestContract_WorkOfAnExecutorReturnsNil_TheRunHasFailed(t *testing.T) {
 	require.Eventually(t, func() bool { return w.fold("r1").Head.Status.Terminal() }, time.Minute, 5*time.Millisecond)
 	s := w.fold("r1")
 	require.Equal(t, schema.StatusFailed, s.Head.Status)
-	require.Contains(t, s.Head.LastError.Message, "its work returned without a call of submit that ended it")
+	require.Contains(t, s.Head.LastError.Message, "its work returned before a call of submit completed it")
 	stop()
 	require.NoError(t, <-done)
-	_, err = f.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{}, Contracts: map[string]publisher.Contract{"nobody": {}}, Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+	_, err = f.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{}, Contracts: map[string]publisher.Contract{"missing": {}}, Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
 		"coder": func(context.Context, *publisher.Run) (publisher.Work, error) { return nil, nil },
 	}})
-	require.ErrorContains(t, err, "Contracts is nobody")
+	require.ErrorContains(t, err, "Contracts is missing")
 }
 
 func TestContract_Continue_TheChildHasItAndTheParentEnds(t *testing.T) {

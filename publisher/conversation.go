@@ -9,13 +9,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Conversation returns what a model is sent when the run goes on: [schema.State.Conversation] of the run's state, with large fields
-// loaded. It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], and [ErrEncrypted] where the record has cipher text.
+// Conversation returns the messages for the model's next request: [schema.State.Conversation] of the run's state, with
+// large fields loaded. It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], and [ErrEncrypted] if
+// the record has cipher text.
 func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
 	return r.conversationAhead(ctx, nil)
 }
 
-// conversationAhead is Conversation once outcomes of calls are durable.
+// conversationAhead is Conversation once the outcomes of calls are durable.
 func (r *Run) conversationAhead(ctx context.Context, outcomes []*outcomeAhead) ([]schema.Message, error) {
 	state, err := r.loaded(ctx, outcomes...)
 	if err != nil {
@@ -24,8 +25,8 @@ func (r *Run) conversationAhead(ctx context.Context, outcomes []*outcomeAhead) (
 	return state.Conversation(), nil
 }
 
-// Task returns the task that the run was started with, also if it is in the blob store; empty if there is none. Its errors are those of
-// [Run.Conversation].
+// Task returns the task that the run was started with, loaded from the blob store if necessary; empty if there is none.
+// Its errors are those of [Run.Conversation].
 func (r *Run) Task(ctx context.Context) (string, error) {
 	if r.ledger.headOnly() {
 		return "", fmt.Errorf("task of run %s: %w", r.id, ErrNoContent)
@@ -41,8 +42,8 @@ func (r *Run) Task(ctx context.Context) (string, error) {
 	return one.Started.Task, nil
 }
 
-// Calls returns the recorded calls of the turn, in their order and with large arguments loaded, each as [Turn.Tool] takes it. A call that
-// has an outcome is among them: Tool returns the outcome. Its errors are those of [Run.Conversation].
+// Calls returns the recorded calls of the turn in order, with large arguments loaded, ready for [Turn.Tool]. For a call
+// that already has an outcome, Tool returns that outcome. Its errors are those of [Run.Conversation].
 func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	r := t.run
 	if r.ledger.headOnly() {
@@ -73,7 +74,7 @@ func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	return calls, nil
 }
 
-// refsOf returns the refs of some fields.
+// refsOf returns the refs of the given fields.
 func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 	for _, ref := range refs {
 		if slices.Contains(paths, ref.Path) {
@@ -83,7 +84,7 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 	return of
 }
 
-// loaded is [Run.State] with its large fields loaded, once outcomes of calls are durable.
+// loaded is [Run.State] with its large fields loaded, once the outcomes of calls are durable.
 func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.State, error) {
 	if r.ledger.headOnly() {
 		return nil, ErrNoContent
@@ -95,7 +96,7 @@ func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.St
 	return state, r.fleet.load(ctx, state)
 }
 
-// load loads the large fields of a state, and refuses cipher text in what a model, a tool or a caller is given.
+// load loads the large fields of a state. It refuses cipher text in content for a model, a tool or a caller.
 func (r *Reader) load(ctx context.Context, s *schema.State) error {
 	if err := r.Hydrate(ctx, s); err != nil {
 		return err

@@ -146,5 +146,5 @@ func TestARunWithoutProgressIsGivenToNobodyAfterAWhile(t *testing.T) {
 	_, err = w.fleet().Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "claim"})
 	require.ErrorIs(t, err, publisher.ErrQuarantined)
 	_, err = w.fleet().Resume(t.Context(), "r1", publisher.ResumeSpec{})
-	require.NoError(t, err, "somebody who asks for it by name gets it")
+	require.NoError(t, err, "a request by name gets it")
 }

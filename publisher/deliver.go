@@ -15,8 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// appender is the recorder of runs in a fleet: it sends the events, sends them again, and reads in the log what became of a try
-// without an answer.
+// appender records runs of a fleet: it sends events, retries them, and reads in the log what happened to a try without
+// an answer.
 type appender struct {
 	cfg    *Config
 	nc     *nats.Conn
@@ -24,7 +24,7 @@ type appender struct {
 	sender *send.Sender
 	quotas *quotas
 	keys   *keyring.Ring
-	// replicas of a log, and events of a run as the daemon has them.
+	// replicas of a log; events of a run as the daemon keeps them.
 	replicas func(ctx context.Context, names schema.Names) (int, error)
 	events   func(ctx context.Context, run string, yield func(schema.Record) error) error
 
@@ -32,9 +32,9 @@ type appender struct {
 	run     string
 	subject string
 	ledger  *ledger
-	// connections that had been opened when the log was last seen to have the run's last message; see steady.
+	// connections counts the connections opened when the log was last seen to hold the run's last message; see steady.
 	connections uint64
-	// shorter is since when a replicated stream says that the log is shorter than it was.
+	// shorter is the time since when a replicated stream has reported a log shorter than before.
 	shorter time.Time
 }
 
@@ -61,11 +61,11 @@ func (a *appender) deliverAll(ctx context.Context, items []*item) error {
 	}
 	for i, it := range items {
 		if it.stream != 0 {
-			continue // durable before, or found while an earlier one was resolved
+			continue // already durable, or found while an earlier event was resolved
 		}
 		if i > 0 {
 			if err := a.ledger.ended(); err != nil {
-				return err // the one before is durable, and behind it stands what ended the handle
+				return err // the event before is durable, but an event after it ended the handle
 			}
 		}
 		if err := a.deliverOne(ctx, items[i:]); err != nil {
@@ -76,7 +76,7 @@ func (a *appender) deliverAll(ctx context.Context, items []*item) error {
 }
 
 // deliverBatch sends the events as one atomic batch, once. It reports whether they are durable; if not, each must be
-// resolved singly.
+// resolved alone.
 func (a *appender) deliverBatch(ctx context.Context, items []*item) bool {
 	if ctx.Err() != nil || a.steady(ctx) != nil {
 		return false
@@ -91,7 +91,7 @@ func (a *appender) deliverBatch(ctx context.Context, items []*item) bool {
 	last, _ := a.ledger.end()
 	answer := a.sender.AppendBatch(ctx, msgs, last)
 	if answer.Outcome != eventlog.Stored {
-		// None of them can be stored without the first.
+		// None of the events can be stored without the first.
 		items[0].sent = answer.Outcome == eventlog.Unanswered || answer.Outcome == eventlog.AnswerDenied
 		return false
 	}
@@ -102,8 +102,8 @@ func (a *appender) deliverBatch(ctx context.Context, items []*item) bool {
 	return true
 }
 
-// deliverOne makes the first of items durable; the others are known to it because an earlier try may have stored
-// them, too. It waits while the fleet is full and its daemon makes room.
+// deliverOne makes the first of items durable. It also gets the others, because an earlier try may have stored them,
+// too. While the fleet is full it waits for the daemon to free space.
 func (a *appender) deliverOne(ctx context.Context, items []*item) error {
 	if ctx.Err() != nil {
 		return a.expired(ctx, items[0], nil)
@@ -111,36 +111,36 @@ func (a *appender) deliverOne(ctx context.Context, items []*item) error {
 	var room quotaWait
 	for {
 		err := a.deliverWithin(ctx, items)
-		refused, ok := err.(*refusedFull) //nolint:errorlint // it is never wrapped
+		refused, ok := err.(*refusedFull) //nolint:errorlint // never wrapped
 		if !ok {
 			return err
 		}
-		// Not stored by this try, and in doubt still if an earlier one had no answer.
+		// This try did not store it, but an earlier try without an answer may have.
 		if err := a.quotas.await(ctx, &room, a.names.EventStream(), refused.answer); err != nil {
 			return err
 		}
 	}
 }
 
-// refusedFull says that the stream is full. It goes no further than to deliverOne.
+// refusedFull says that the stream is full. Only deliverOne handles it.
 type refusedFull struct{ answer error }
 
 func (e *refusedFull) Error() string { return e.answer.Error() }
 
-// deliverWithin is deliverOne until the deadline of one event, or until the stream is full. It makes one try at least: a
-// caller that ended while the fleet was full is told so by the wait for room. See the table of answers in
+// deliverWithin is deliverOne until the deadline of one event, or until the stream is full. It makes at least one try:
+// if the caller's context ended while the fleet was full, the wait for space reports that. See the table of answers in
 // the package's documentation.
 func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
 	it := items[0]
 	caller := ctx
-	// The caller's end counts between tries and not within one: it must not leave in doubt what is answered in a
-	// moment, for the other users of the handle would have to wait for its resolution.
+	// The caller's context is checked between tries, not within one. A try is answered in a moment; to break it off
+	// would leave the event in doubt and make the other users of the handle wait for its resolution.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.PublishTimeout)
 	defer cancel()
 	wait := a.cfg.pause()
 	var lastErr error
 	learn := func(err error) {
-		// A try that the deadline ended says less than the one before, unless it is a sign of a regressed log.
+		// Keep the error of the previous try if the deadline ended this one, unless it indicates a regressed log.
 		if _, sign := errors.AsType[*regression](err); sign || lastErr == nil || ctx.Err() == nil {
 			lastErr = err
 		}
@@ -177,7 +177,7 @@ func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
 					learn(err)
 					break
 				}
-				sent = time.Time{} // of the first try
+				sent = time.Time{} // when the first try was sent
 			}
 			return a.ledger.acknowledged(it, answer.Stream, sent)
 		case eventlog.Outdated:
@@ -186,7 +186,8 @@ func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
 				return err
 			}
 			if err == nil {
-				// Behind what others wrote. An earlier try can no longer be stored: its place is taken.
+				// The event belongs after the foreign events now. An earlier try can no longer be stored: its sequence
+				// is taken.
 				it.sent, lastErr = false, answer.Err
 				if ctx.Err() == nil && caller.Err() == nil {
 					continue
@@ -200,7 +201,7 @@ func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
 			e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
 			e.Field, e.Size = largestField(it.event.Data)
 			if it.sent {
-				// Another server takes less than the one to which an earlier try went.
+				// Another server has a lower size limit than the one that got an earlier try.
 				return a.undelivered(it, errors.Join(e, answer.Err))
 			}
 			return errors.Join(e, answer.Err)
@@ -218,7 +219,7 @@ func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
 			it.sent = true
 			learn(answer.Err)
 		case eventlog.InFlight, eventlog.Contended:
-			// Over in the time of one replication; waiting longer only loses the next race, too.
+			// The other publish is over within one replication; a longer wait only loses the next race, too.
 			lastErr = answer.Err
 			wait.Next = min(wait.Next, conflictBackoff)
 		default:
@@ -230,7 +231,7 @@ func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
 	}
 }
 
-// expired is the error of a publish whose deadline is over.
+// expired is the error of a publish past its deadline.
 func (a *appender) expired(caller context.Context, it *item, last error) error {
 	if last == nil {
 		last = context.DeadlineExceeded
@@ -244,25 +245,26 @@ func (a *appender) expired(caller context.Context, it *item, last error) error {
 	return a.undelivered(it, last)
 }
 
-// undelivered is the error of an event that is given up: it is not durable, or not known to be.
+// undelivered is the error of an event that is given up: it is not durable, or its state is unknown.
 func (a *appender) undelivered(it *item, why error) error {
 	kind := ErrUnavailable
 	if it.sent {
 		kind = ErrUnresolved
 	}
 	if (it.sent || errors.Is(why, nats.ErrNoResponders)) && a.nc.IsConnected() {
-		// No server tells a publisher that its disk is full, or that too few replicas are there: nobody answers.
+		// Servers do not report a full disk or missing replicas to publishers: the answer just does not come.
 		why = fmt.Errorf("%w: stream %s does not acknowledge, and the connection is up: a disk of its servers may be full, or too few of its replicas run; see: waymark doctor",
 			why, a.names.EventStream())
 	}
 	return fmt.Errorf("run %s: publishing %s: %w: %w", a.run, it.event.ID, kind, why)
 }
 
-// errElsewhere: the message that a server called a duplicate is not where it says, or is not that one.
+// errElsewhere: the server called a message a duplicate, but it is not stored where the server says, or is another
+// message.
 var errElsewhere = errors.New("is used by another message")
 
-// confirm checks that the message a server called a duplicate of it is it: message ids are shared by all subjects of
-// a stream, and anybody who may publish there could have used this one before.
+// confirm checks that a reported duplicate is the event itself: message ids are shared by all subjects of a stream, so
+// another publisher may have used the id before.
 func (a *appender) confirm(ctx context.Context, it *item, at schema.StreamSequence) error {
 	rec, found, err := eventlog.Next(ctx, a.js, a.names, a.run, at)
 	if err != nil {
@@ -274,13 +276,13 @@ func (a *appender) confirm(ctx context.Context, it *item, at schema.StreamSequen
 	return nil
 }
 
-// errAgain says that a resolution came to no result yet.
+// errAgain says that a resolution has no result yet.
 var errAgain = errors.New("not resolved yet")
 
-// conflictBackoff is the longest wait for another publish to the run that is under way.
+// conflictBackoff is the longest wait for a concurrent publish to the run.
 const conflictBackoff = 10 * time.Millisecond
 
-// regression is a sign of a regressed log that a stale leader can give, too: it counts once it has stayed.
+// regression is a sign of a regressed log. A stale leader can give the same sign, so it counts only if it persists.
 type regression struct {
 	err   error
 	since time.Time
@@ -289,8 +291,8 @@ type regression struct {
 func (e *regression) Error() string   { return e.err.Error() }
 func (e *regression) Unwrap() []error { return []error{errAgain, e.err} }
 
-// resolve finds out why the run's last message is the one at upTo. done: the first of items is durable. No error and
-// not done: it is not in the log, and its place is behind what was folded meanwhile.
+// resolve finds out why the run's last message is the one at upTo. done: the first of items is durable. Neither done
+// nor an error: it is not in the log, and must be published after the messages folded meanwhile.
 func (a *appender) resolve(ctx context.Context, upTo schema.StreamSequence, items []*item) (done bool, err error) {
 	last, lastID := a.ledger.end()
 	if upTo < last {
@@ -300,8 +302,8 @@ func (a *appender) resolve(ctx context.Context, upTo schema.StreamSequence, item
 	return a.ledger.resolved(items, last, a.catchUp(ctx, upTo, items))
 }
 
-// shorterLog judges the answer that the run's last message is one before that which was acknowledged to this handle. A server gives 0 in
-// this answer, too, when it cannot read its store: its index of the log tells the two apart.
+// shorterLog judges an answer by which the run's last message is older than the last one acknowledged to this handle. A
+// server also answers 0 when it cannot read its store: its index of the log distinguishes the two cases.
 func (a *appender) shorterLog(ctx context.Context, upTo, last schema.StreamSequence, lastID string) error {
 	if upTo == 0 {
 		log, err := eventlog.AskLone(ctx, a.js, a.names, a.run)
@@ -309,7 +311,7 @@ func (a *appender) shorterLog(ctx context.Context, upTo, last schema.StreamSeque
 			return errors.Join(errAgain, err)
 		}
 		if log.Holds && log.Last >= last {
-			return fmt.Errorf("%w: the server has run %s in its log up to %d and cannot read it: see that its disk is sound and has room", errAgain, a.run, log.Last)
+			return fmt.Errorf("%w: the server has run %s in its log up to %d and cannot read it: check that its disk works and has free space", errAgain, a.run, log.Last)
 		}
 	}
 	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged, and the log ends at %d for this run",
@@ -327,8 +329,9 @@ func (a *appender) shorterLog(ctx context.Context, upTo, last schema.StreamSeque
 	return a.ledger.die(gone)
 }
 
-// resolvePurged is resolve for an event that was stored at a place and is not there. What is sealed is purged once others have written behind
-// it: with them it is found. When nobody has, or the place is one that this handle knows, its message id is another message's.
+// resolvePurged is resolve for an event that was stored at a sequence and is no longer there. Sealed events are purged
+// once later ones exist, and reading up to those finds the event. If there are none, or this handle knows another
+// message at that sequence, the message id belongs to another message.
 func (a *appender) resolvePurged(ctx context.Context, at schema.StreamSequence, items []*item) (done bool, err error) {
 	known, _ := a.ledger.end()
 	last, found, err := eventlog.Last(ctx, a.js, a.names, a.run)
@@ -362,7 +365,7 @@ func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, item
 		})
 		switch {
 		case errors.Is(err, errHole):
-			// What was acknowledged is not where it was, and not because an older replica answered.
+			// The acknowledged message is not at its sequence, and not because an older replica answered.
 			if err := a.rebuild(ctx, items); !errors.Is(err, errAgain) {
 				return err
 			}
@@ -378,10 +381,10 @@ func (a *appender) catchUp(ctx context.Context, upTo schema.StreamSequence, item
 	}
 }
 
-// errHole: the read shows later messages but not the one that the handle knows.
+// errHole: the read returns later messages but not the one that the handle knows.
 var errHole = errors.New("messages are missing from the log")
 
-// meet folds one message behind the last one known, whoever wrote it.
+// meet folds the next message after the last known one, from any writer.
 func (a *appender) meet(ctx context.Context, rec *schema.Record, items []*item) error {
 	keys, err := a.keys.Keys(ctx)
 	if err != nil {

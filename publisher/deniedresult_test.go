@@ -37,7 +37,7 @@ func TestPolicy_MessageWithTheResultOfACallThatIsNotAllowed_IsRefused(t *testing
 	refused := func(err error) {
 		t.Helper()
 		require.ErrorIs(t, err, publisher.ErrNotAllowed)
-		require.ErrorContains(t, err, "a message brings its result, and no policy has allowed it: leave out the response")
+		require.ErrorContains(t, err, "a message contains its result, but no policy has allowed the call: remove the response from the message")
 	}
 	refused(run.AddMessage(t.Context(), brings("c1", 0)))
 	refused(run.AddMessage(t.Context(), brings("c3", 0))) // not decided about

@@ -10,8 +10,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// settleDoubt settles a call in doubt as its record and its policy say. What is to be done with the call is decided
-// again afterwards, by what is recorded then.
+// settleDoubt settles a call in doubt according to its record and its policy. The next step is decided afterwards, from
+// the new record.
 func (c *callRunner) settleDoubt(ctx context.Context) error {
 	settled := schema.ToolSettledData{
 		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, How: schema.SettledRerun, By: c.run.fleet.cfg.Executor,
@@ -44,8 +44,8 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 	return err
 }
 
-// askTool asks the verify subject that was recorded with the call. A handle that keeps only the head knows what its
-// caller says.
+// askTool asks the verify subject that was recorded with the call. A handle that keeps only the head uses the caller's
+// subject.
 func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
 	fleet := c.run.fleet
 	request := &schema.VerifyRequest{
@@ -54,7 +54,7 @@ func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
 	}
 	subject := c.asked.VerifySubject
 	if c.call != nil {
-		subject = cmp.Or(c.call.VerifySubject, subject) // its policy may be stricter now than it was recorded
+		subject = cmp.Or(c.call.VerifySubject, subject) // the policy may be stricter now than the recorded one
 		var err error
 		if request.Arguments, err = fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments); err != nil {
 			return nil, err
@@ -63,7 +63,7 @@ func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
 	return verify(ctx, fleet.nc, fleet.cfg.VerifyTimeout, subject, request)
 }
 
-// idempotencyKey is the recorded key, else the call's own, else the one that its place gives.
+// idempotencyKey is the recorded key, else the call's own, else the one derived from the call's key.
 func (c *callRunner) idempotencyKey() string {
 	switch {
 	case c.call != nil && c.call.IdempotencyKey != "":
@@ -75,11 +75,11 @@ func (c *callRunner) idempotencyKey() string {
 	}
 }
 
-// errOutdated: the call changed between a decision about it and its publication.
+// errOutdated: the call changed between a decision about it and the publication of that decision.
 var errOutdated = errors.New("the call changed meanwhile")
 
-// settle publishes a settlement. When the call changed meanwhile nothing is settled, and that is no error: it is to be
-// decided again.
+// settle publishes a settlement. If the call changed meanwhile, it settles nothing and returns nil: the call is decided
+// again.
 func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData) error {
 	err := c.run.publishNow(ctx, draft{data: settled, turn: c.key.Turn, own: true})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
@@ -91,9 +91,10 @@ func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData
 	return err
 }
 
-// leftInDoubt returns a [*HeldError] for a call of which nobody knows what became of it and that must not be run again,
-// if there is one: the run must not be completed over it. It is in doubt, or this handle began it and did not learn its
-// outcome; then it is in doubt for the next executor. Work that leaves out a call that a person wants run again is wrong.
+// leftInDoubt returns a [*HeldError] for a call whose outcome is unknown and that must not run again, if there is one:
+// the run must not be completed while it is open. Such a call is in doubt, or was begun by this handle without a known
+// outcome and will be in doubt for the next executor. Work that skips a call that a person settled as rerun is wrong,
+// too.
 func (r *Run) leftInDoubt() error {
 	head := r.ledger.planned()
 	for i := range head.OpenCalls {
@@ -102,14 +103,14 @@ func (r *Run) leftInDoubt() error {
 		case (c.InDoubt && !c.Late || r.ledger.calls.begun(c.CallKey)) && (!c.Replay.Rerunnable() || c.Held):
 			return r.held(c, "")
 		case c.Again:
-			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, and the work ended without it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)
+			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, but the work ended without running it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)
 		}
 	}
 	return nil
 }
 
-// hold returns a [*HeldError] once the executor before can no longer begin the call: a person who looks at that word looks at what stays.
-// It returns nil when it waited: a late result may have come.
+// hold returns a [*HeldError] once the previous executor can no longer begin the call, so that a person who reads it
+// sees a final state. It returns nil after a wait: a late result may have arrived.
 func (c *callRunner) hold(ctx context.Context, why string) error {
 	if waited, err := c.outwait(ctx); waited || err != nil {
 		return err
@@ -117,25 +118,25 @@ func (c *callRunner) hold(ctx context.Context, why string) error {
 	return c.run.held(c.open, why)
 }
 
-// held says how an open call that must not be run again is settled. why is what its tool answered, if it was asked.
+// held explains how to settle an open call that must not run again. why is the tool's answer, if it was asked.
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
 	settle := strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
 	switch {
 	case r.fleet.unrecorded():
 		e.Detail = fmt.Sprintf("its outcome is not known and its replay policy is %q", c.Replay)
-		e.Command = "publish its outcome with Turn.Return or Turn.Fail: the run is recorded nowhere, so no command can settle it"
+		e.Command = "publish its outcome with Turn.Return or Turn.Fail: no command can settle a call of an unrecorded run"
 		return e
 	case !c.InDoubt:
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
-		e.Command = "publish its outcome with Return or Fail; or leave the run, and once another executor has it settle the call with one of: " + settle
+		e.Command = "publish its outcome with Return or Fail; or release the run, and once another executor has it, settle the call with one of: " + settle
 		return e
 	case why == "" && (c.Replay.Rerunnable() || c.Replay == schema.ReplayVerify):
 		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)
 	case why != "":
 		e.Detail = "it is in doubt and could not be verified: " + why
 	default:
-		e.Detail = "it is in doubt and its replay policy leaves it to a person"
+		e.Detail = "it is in doubt and its replay policy requires a person to settle it"
 	}
 	e.Command = "find out what happened, then settle it with one of: " + settle
 	return e

@@ -16,30 +16,35 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Encryption encrypts the content of events before anything of it leaves this process, and decrypts it where the SDK reads it: messages,
-// arguments, results, state, signals, answers, hand-offs, errors, labels. The daemon, the log, checkpoints and backups have cipher text. Ids,
-// names, policies, counts and times stay readable, because the fold and people need them; docs/security.md lists both.
+// Encryption encrypts the content of events before it leaves this process, and decrypts it when the SDK reads it:
+// messages, arguments, results, state, signals, answers, hand-offs, errors, labels. The daemon, the log, checkpoints
+// and backups hold cipher text. Ids, names, policies, counts and times stay readable, because the fold and people need
+// them; docs/security.md lists both.
 //
-// Each value names its key, so keys are rotated by another Current: what was written before is read with the key that it names. Keep each key
-// for as long as a run has it; schema.Head.KeyIDs says which those are. What a lost key encrypted cannot be read again.
+// Each value names its key. To rotate keys, set another Current: older values are read with the key that they name.
+// Keep each key as long as a run uses it; schema.Head.KeyIDs lists them. Values of a lost key cannot be read again.
 type Encryption struct {
-	// Current is the id of the key that new values are encrypted with. A [Reader] needs none.
+	// Current is the id of the key for new values. A [Reader] needs none.
 	Current string
-	// Key returns a key of 32 bytes by its id, and [ErrNoKey] for one that is not there. It is asked once for each key. Required.
+	// Key returns the key of 32 bytes for an id, and [ErrNoKey] if there is none. It is called once for each key.
+	// Required.
 	Key func(ctx context.Context, id string) ([]byte, error)
-	// ReadableLabels name labels whose values are not encrypted: those that runs are listed by, such as tenant, and claimed by.
+	// ReadableLabels name labels whose values are not encrypted: those by which runs are listed or claimed, such as
+	// tenant.
 	ReadableLabels []string
 }
 
 // Errors of keys.
 var (
-	// ErrNoKey is what [Encryption].Key returns for a key that is not there.
+	// ErrNoKey is what [Encryption].Key returns for a missing key.
 	ErrNoKey = encryption.ErrNoKey
-	// ErrNotDecrypted is returned for a value that its key does not open: the key is another one of the same id, or the value was changed, or was
-	// put into another place. Give the right key; if it is the right one, trust nothing of the run.
+	// ErrNotDecrypted is returned for a value that its key does not open: the key is a different one under the same id,
+	// or the value was changed or moved to another place. Provide the right key; if the key is right, do not trust the
+	// run.
 	ErrNotDecrypted = encryption.ErrNotOpened
-	// ErrNotEncryptable is returned for content that would leave the process readable: a member beyond the vocabulary in an event without refs, or
-	// an event of an unknown type. Nothing was published; put it where content is encrypted.
+	// ErrNotEncryptable is returned for content that would leave the process unencrypted: a member beyond the
+	// vocabulary in an event without refs, or an event of an unknown type. Nothing was published; put the content into
+	// a field that is encrypted.
 	ErrNotEncryptable = encryption.ErrNoPlace
 )
 
@@ -48,14 +53,14 @@ func (e *Encryption) validate(writes bool) error {
 	case e == nil:
 		return nil
 	case e.Key == nil:
-		return configError("Encryption.Key", "nil", "give the function that returns a key by its id")
+		return configError("Encryption.Key", "nil", "set a function that returns the key for an id")
 	case writes && e.Current == "", len(e.Current) > schema.MaxIdentifier:
-		return configError("Encryption.Current", fmt.Sprintf("%.80q", e.Current), fmt.Sprintf("name the key of new values, in 1 to %d bytes", schema.MaxIdentifier))
+		return configError("Encryption.Current", fmt.Sprintf("%.80q", e.Current), fmt.Sprintf("name the key for new values, in 1 to %d bytes", schema.MaxIdentifier))
 	}
 	return nil
 }
 
-// keys are what encrypts; nil for nothing.
+// keys are the encryption keys; nil for no encryption.
 func (e *Encryption) keys() *encryption.Keys {
 	if e == nil {
 		return nil
@@ -63,8 +68,8 @@ func (e *Encryption) keys() *encryption.Keys {
 	return &encryption.Keys{Current: e.Current, Readable: e.ReadableLabels, Key: e.Key}
 }
 
-// KeyFile reads keys from a file: one a line, its id and its 32 bytes in base64, with a space between them. The first is the current one. Empty
-// lines, and those that begin with #, are left out. To make a key: openssl rand -base64 32.
+// KeyFile reads keys from a file: one per line, its id and its 32 bytes in base64, separated by a space. The first is
+// the current one. Empty lines and lines that begin with # are ignored. To make a key: openssl rand -base64 32.
 func KeyFile(path string) (*Encryption, error) {
 	f, err := encryption.ReadFile(path)
 	if err != nil {
@@ -73,31 +78,31 @@ func KeyFile(path string) (*Encryption, error) {
 	return &Encryption{Current: f.Current, Key: f.Key}, nil
 }
 
-// readableLabels refuses labels to claim by whose values are encrypted: the daemon would find no run.
+// readableLabels refuses claims by labels whose values are encrypted: the daemon would find no run.
 func (f *Fleet) readableLabels(labels map[string]string) error {
 	if f.cfg.Encryption == nil {
 		return nil
 	}
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
 		if !slices.Contains(f.cfg.Encryption.ReadableLabels, label) {
-			return configError("Labels", fmt.Sprintf("%.80q", label), "its values are encrypted, and no run is found by them: name it in Encryption.ReadableLabels, or claim without it")
+			return configError("Labels", fmt.Sprintf("%.80q", label), "its values are encrypted, so the daemon cannot match them: add it to Encryption.ReadableLabels, or claim without it")
 		}
 	}
 	return nil
 }
 
-// keyError says which key of what is not there or does not fit, and what to do.
+// keyError says which key is missing or wrong for which content, and what to do.
 func keyError(what, id string, cause error) error {
 	switch {
 	case cause == nil, errors.Is(cause, ErrNoKey):
-		return fmt.Errorf("%s: %w with key %s, which is not there: give the key under that id to Encryption.Key, or with --key-file", what, ErrEncrypted, id)
+		return fmt.Errorf("%s: %w with key %s, which is missing: provide the key with that id by Encryption.Key or --key-file", what, ErrEncrypted, id)
 	case errors.Is(cause, ErrNotDecrypted):
-		return fmt.Errorf("%s: key %s: %w; give the key that the run was written with; if it is that key, do not trust the run", what, id, cause)
+		return fmt.Errorf("%s: key %s: %w; provide the key that the run was written with; if this is that key, do not trust the run", what, id, cause)
 	}
 	return fmt.Errorf("%s: key %s: %w", what, id, cause)
 }
 
-// encrypt returns the data of an event with its content encrypted; without keys, data itself. Body is its JSON.
+// encrypt returns the data of an event with its content encrypted; without keys, data itself. body is the JSON of data.
 func (f *Fleet) encrypt(ctx context.Context, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, []byte, error) {
 	if f.secrets == nil {
 		return data, body, nil
@@ -112,13 +117,13 @@ func (f *Fleet) encrypt(ctx context.Context, run string, turn int32, data schema
 	return sealed, body, nil
 }
 
-// openKnown decrypts the content of an event with the keys that are known; nil without keys.
+// openKnown decrypts the content of an event with the known keys; nil without keys.
 func (r *Reader) openKnown() func(*schema.Event, schema.Data) {
 	if r == nil || r.secrets == nil {
 		return nil
 	}
 	return func(e *schema.Event, data schema.Data) {
-		_ = r.secrets.OpenKnown(e, data) // what is left is opened, and its error returned, where it is read
+		_ = r.secrets.OpenKnown(e, data) // the rest is decrypted when it is read, which returns the error
 	}
 }
 
@@ -130,8 +135,8 @@ func (r *Reader) decrypt(ctx context.Context, ref *schema.Ref, text jsontext.Val
 	return r.secrets.Value(ctx, ref, text)
 }
 
-// Decrypt decrypts the content of the data of an event, in place, as far as the keys are there. What stays encrypted has its refs. The error is
-// [ErrNotDecrypted], of the first value that its key does not open.
+// Decrypt decrypts the content of an event's data in place, as far as keys are available. Fields that stay encrypted
+// keep their refs. It returns [ErrNotDecrypted] of the first value that its key does not open.
 func (r *Reader) Decrypt(ctx context.Context, e *schema.Event, data schema.Data) error {
 	if r.secrets == nil {
 		return nil
@@ -139,8 +144,9 @@ func (r *Reader) Decrypt(ctx context.Context, e *schema.Event, data schema.Data)
 	return r.secrets.Open(ctx, e, data)
 }
 
-// CheckAnswer returns [*InvalidAnswerError] for an answer that a run did not ask for, where the daemon cannot tell: what the run asks, and the
-// answer, are encrypted. Without keys, and for a question that it does not find, it leaves that to the daemon.
+// CheckAnswer validates an answer where the daemon cannot, because question and answer are encrypted. It returns
+// [*InvalidAnswerError] if the answer does not match the question. Without keys, or if it does not find the question,
+// it leaves the check to the daemon.
 func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
 	if r.secrets == nil || r.secrets.Current == "" || in.Status != "" && in.Status != schema.InputResolved {
 		return nil
@@ -165,8 +171,8 @@ func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
 		if len(problems) == 0 {
 			return nil
 		}
-		e := &InvalidAnswerError{Said: schema.Fail(schema.CodeInvalidAnswer, "Mend the answer at the places named; response_schema of run.waiting says what is asked.",
-			"the answer to %.80q is not what was asked for: at %q: %s", in.InterruptID, problems[0].Path, problems[0].Problem)}
+		e := &InvalidAnswerError{Said: schema.Fail(schema.CodeInvalidAnswer, "Correct the answer at the places named; response_schema in run.waiting has its format.",
+			"the answer to %.80q does not match its schema: at %q: %s", in.InterruptID, problems[0].Path, problems[0].Problem)}
 		if details, err := json.Marshal(problems); err == nil {
 			e.Said.Details = details
 		}
@@ -178,7 +184,7 @@ func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
 	return nil
 }
 
-// hasKeys returns an error if a key of a run is not there.
+// hasKeys returns an error if a key of the run is missing.
 func (r *Reader) hasKeys(ctx context.Context, head *schema.Head) error {
 	if len(head.KeyIDs) == 0 {
 		return nil
@@ -192,7 +198,8 @@ func (r *Reader) hasKeys(ctx context.Context, head *schema.Head) error {
 	return nil
 }
 
-// unreadableError is of a run that this executor cannot read, and another one may. Keys are those that it has not, or cannot use.
+// unreadableError is returned for a run that this executor cannot read, but another one may. keys are those that are
+// missing or unusable here.
 type unreadableError struct {
 	keys []string
 	err  error
@@ -202,7 +209,7 @@ func (e *unreadableError) Error() string { return e.err.Error() }
 
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// unreadableOf is an [unreadableError] of keys, unless err is one.
+// unreadableOf is an [unreadableError] of keys, unless err already is one.
 func unreadableOf(err error, keys []string) error {
 	if _, ok := errors.AsType[*unreadableError](err); ok {
 		return err
@@ -210,19 +217,19 @@ func unreadableOf(err error, keys []string) error {
 	return &unreadableError{keys, err}
 }
 
-// mayRead returns an error if the content of a run cannot be read with the keys that are there, before the run is taken over. It tries the
-// run's first event. What else fails is left to the takeover.
+// mayRead returns an error if the run's content cannot be read with the available keys, before the run is taken over.
+// It tries the run's first event. Other failures are left to the takeover.
 func (f *Fleet) mayRead(ctx context.Context, run string) error {
 	head, err := f.Head(ctx, run)
 	if err != nil || len(head.KeyIDs) == 0 {
-		return nil //nolint:nilerr // the takeover says it, too
+		return nil //nolint:nilerr // the takeover returns it, too
 	}
 	if err := f.hasKeys(ctx, &head); err != nil {
 		return err
 	}
 	var unread error
 	first := schema.Point{Kind: schema.PointRecord, Number: 1}
-	_ = f.EventsAt(ctx, run, first, func(rec schema.Record) error { // the takeover says what else is wrong
+	_ = f.EventsAt(ctx, run, first, func(rec schema.Record) error { // the takeover returns other errors
 		e, err := schema.Decode(rec.Header, rec.Body)
 		if err != nil {
 			return err

@@ -217,8 +217,8 @@ func TestResume_KeyIsNotThere_FailsBeforeAnythingIsChanged(t *testing.T) {
 		is   error
 		want string
 	}{
-		{"no keys at all", nil, publisher.ErrEncrypted, "run r1: the content is encrypted with key k1, which is not there"},
-		{"other keys", secretKeys("k2"), publisher.ErrEncrypted, "run r1: the content is encrypted with key k1, which is not there"},
+		{"no keys at all", nil, publisher.ErrEncrypted, "run r1: the content is encrypted with key k1, which is missing"},
+		{"other keys", secretKeys("k2"), publisher.ErrEncrypted, "run r1: the content is encrypted with key k1, which is missing"},
 		{"another key of the id", &publisher.Encryption{Current: "k1", Key: func(context.Context, string) ([]byte, error) { return make([]byte, 32), nil }}, publisher.ErrNotDecrypted, "key k1"},
 		{"a key that cannot be had", &publisher.Encryption{Current: "k2", Key: func(_ context.Context, id string) ([]byte, error) {
 			if id == "k2" {
@@ -445,7 +445,7 @@ func TestEncryption_KeyIsRotated_EarlierValuesAreRead(t *testing.T) {
 	task, err := run.Task(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "write it", task)
-	// Whoever has the new key alone is told of the other.
+	// An executor with only the new key gets an error that names the other one.
 	s, err := w.fleet(encrypted(secretKeys("k2"))).Get(t.Context(), "r1")
 	require.NoError(t, err, "what can be read is read")
 	require.JSONEq(t, `"new"`, string(s.Value("b").Value))

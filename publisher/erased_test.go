@@ -50,7 +50,7 @@ func TestARunWhoseRemovalIsOrderedIsNotForked(t *testing.T) {
 	require.NoError(t, err)
 	short := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
 	_, err = short.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "base"})
-	require.ErrorIs(t, err, publisher.ErrUnavailable, "while it is being decided nobody is told of a point")
+	require.ErrorIs(t, err, publisher.ErrUnavailable, "no point is returned before the decision")
 	order.DecidedAt = schema.FormatTime(time.Now())
 	_, err = shard.Erasures.Order(t.Context(), order, rev)
 	require.NoError(t, err)

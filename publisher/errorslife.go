@@ -10,40 +10,42 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Errors about who drives a run, and what it waits for.
+// Errors about the executor of a run, and about its waits.
 var (
 	// ErrNothing is returned by Claim when no run waits for an executor; see [NothingError].
 	ErrNothing = errors.New("no run to claim")
-	// ErrQuarantined is returned for the claim of a run whose claims made no progress. Look into it, then resume it
-	// with reason request.
+	// ErrQuarantined is returned for the claim of a run whose claims made no progress. Investigate the run, then resume
+	// it with reason request.
 	ErrQuarantined = errors.New("run is quarantined")
-	// ErrUnknownInterrupt is returned for what the run does not wait for, or no longer.
+	// ErrUnknownInterrupt is returned for an interrupt that the run does not wait for, or no longer waits for.
 	ErrUnknownInterrupt = errors.New("run does not wait for this")
 	// ErrInvalidAnswer is returned for an answer that the run's response_schema does not allow; see
 	// [InvalidAnswerError].
 	ErrInvalidAnswer = errors.New("answer is not what the run asks for")
-	// ErrInputCancelled is returned by Ask and AwaitInput when somebody called the question off.
+	// ErrInputCancelled is returned by Ask and AwaitInput when the question was cancelled.
 	ErrInputCancelled = errors.New("question was cancelled")
 	// ErrInputExpired is returned by Ask and AwaitInput when no answer came in time.
 	ErrInputExpired = errors.New("question expired without an answer")
-	// ErrPhaseDenied is returned by Phase when a person did not allow the phase; see [PhaseDeniedError]. End the run, or go on without it.
+	// ErrPhaseDenied is returned by Phase when a person did not allow the phase; see [PhaseDeniedError]. End the run,
+	// or continue without the phase.
 	ErrPhaseDenied = errors.New("phase was not allowed")
-	// ErrUnknownHandoff is returned for a hand-off that the run has not open.
+	// ErrUnknownHandoff is returned for a hand-off that is not open in the run.
 	ErrUnknownHandoff = errors.New("run has no such open hand-off")
-	// ErrHandoffTaken is returned when another accepted the hand-off, or it is another offer than the one that was read.
+	// ErrHandoffTaken is returned when another executor accepted the hand-off, or when the offer was replaced after it
+	// was read.
 	ErrHandoffTaken = errors.New("hand-off was taken by another")
-	// ErrShutdown is the cause with which the context of work ends when its executor is shut down.
+	// ErrShutdown is the cause with which the context of work ends when its executor shuts down.
 	ErrShutdown = errors.New("executor is shut down")
-	// ErrWaiting is returned by waits under an executor with WaitDetached, and by work that lets its run go until it is
-	// answered.
-	ErrWaiting = errors.New("run waits, and is let go meanwhile")
+	// ErrWaiting is returned by waits under an executor with WaitDetached, and by work that releases its run until an
+	// answer comes.
+	ErrWaiting = errors.New("run waits and was released")
 )
 
-// InvalidAnswerError names what is wrong with an answer.
+// InvalidAnswerError names the invalid places of an answer.
 type InvalidAnswerError struct {
-	// Places that are wrong; empty when the run asked with a schema that lets nothing through.
+	// Places that are invalid; empty if the response_schema of the run accepts no answer at all.
 	Places []InvalidPlace
-	// Said is what the daemon said, with its hint.
+	// Said is the daemon's error, with its hint.
 	Said *schema.ServiceError
 }
 
@@ -55,13 +57,13 @@ type InvalidPlace struct {
 	Problem string `json:"problem"`
 }
 
-// Error is what the daemon said.
+// Error returns the daemon's message.
 func (e *InvalidAnswerError) Error() string { return fmt.Sprintf("%s: %s", ErrInvalidAnswer, e.Said) }
 
-// Unwrap is [ErrInvalidAnswer] and what the daemon said.
+// Unwrap returns [ErrInvalidAnswer] and the daemon's error.
 func (e *InvalidAnswerError) Unwrap() []error { return []error{ErrInvalidAnswer, e.Said} }
 
-// invalidAnswer reads the places from what the daemon said. Details of another form are left to Said.
+// invalidAnswer reads the places from the daemon's error. Details in another form stay in Said.
 func invalidAnswer(said *schema.ServiceError) error {
 	e := &InvalidAnswerError{Said: said}
 	if err := json.Unmarshal(said.Details, &e.Places); err != nil {
@@ -70,67 +72,67 @@ func invalidAnswer(said *schema.ServiceError) error {
 	return e
 }
 
-// NothingError says when it is worth asking for a run again.
+// NothingError says when to ask for a run again.
 type NothingError struct {
-	// RetryAfter is how long to wait; add jitter.
+	// RetryAfter is the time to wait; add jitter.
 	RetryAfter time.Duration
-	// Claimable counts the runs that wait for an executor but may not be given out now.
+	// Claimable counts the runs that wait for an executor but may not be assigned now.
 	Claimable int
 }
 
-// Error says how many runs wait, and when to ask again.
+// Error names the number of waiting runs, and the time of the next try.
 func (e *NothingError) Error() string {
 	why := "none is claimable"
 	if e.Claimable > 0 {
-		why = fmt.Sprintf("%d are claimable, and claims are paced", e.Claimable)
+		why = fmt.Sprintf("%d are claimable, but claims are rate-limited", e.Claimable)
 	}
 	return fmt.Sprintf("%s: %s; ask again in %s", ErrNothing, why, e.RetryAfter)
 }
 
-// Unwrap is [ErrNothing].
+// Unwrap returns [ErrNothing].
 func (e *NothingError) Unwrap() error { return ErrNothing }
 
-// ClaimFate is what becomes of a run that was claimed and could not be taken in hand.
+// ClaimFate is the fate of a claimed run that could not be resumed.
 type ClaimFate string
 
 // Fates of a claimed run.
 const (
-	// ClaimRetried: it stays this executor's, and a later claim tries it again.
+	// ClaimRetried: it stays this executor's, and a later claim retries it.
 	ClaimRetried ClaimFate = "retried"
-	// ClaimGivenBack: others may claim it.
+	// ClaimGivenBack: other executors may claim it.
 	ClaimGivenBack ClaimFate = "given_back"
-	// ClaimGone: it has ended, or another has it or may claim it.
+	// ClaimGone: it has ended, or another executor has it or may claim it.
 	ClaimGone ClaimFate = "gone"
-	// ClaimLeft: it is not tried again, and could not be given back. The executor's heartbeats give it up, and it is
-	// orphaned; without heartbeats it lies under the executor's name until a person takes it away.
+	// ClaimLeft: it is not retried, and could not be given back. The executor's heartbeats report it as abandoned, and
+	// it is orphaned. Without heartbeats it stays under the executor's name until an operator releases it.
 	ClaimLeft ClaimFate = "left"
 )
 
-// ClaimedRunError says which run was claimed and could not be taken in hand, and what becomes of it.
+// ClaimedRunError names a claimed run that could not be resumed, and its fate.
 type ClaimedRunError struct {
 	Run  string
 	Fate ClaimFate
-	// RetryAfter is when a claim tries a retried one again, at the earliest.
+	// RetryAfter is the earliest time until a claim retries a retried run.
 	RetryAfter time.Duration
-	// Err is why.
+	// Err is the cause.
 	Err error
 }
 
-// Error names the run, what becomes of it, and the next step.
+// Error names the run, its fate, and the next step.
 func (e *ClaimedRunError) Error() string {
 	fate := ""
 	switch e.Fate {
 	case ClaimRetried:
-		fate = fmt.Sprintf("a claim tries it again after %s", e.RetryAfter)
+		fate = fmt.Sprintf("a later claim retries it after %s", e.RetryAfter)
 	case ClaimGivenBack:
-		fate = "it was given back, and others may claim it"
+		fate = "it was given back, and other executors may claim it"
 	case ClaimGone:
-		fate = "it is not this executor's any more"
+		fate = "it no longer belongs to this executor"
 	case ClaimLeft:
-		fate = fmt.Sprintf("it is left as it stands and is orphaned by the heartbeats; if it is not: waymark release %s --force", e.Run)
+		fate = fmt.Sprintf("it was abandoned and will be orphaned; if it is not, run: waymark release %s --force", e.Run)
 	}
-	return fmt.Sprintf("claimed run %s cannot be taken in hand: %s: %s", e.Run, fate, e.Err)
+	return fmt.Sprintf("claimed run %s could not be resumed: %s: %s", e.Run, fate, e.Err)
 }
 
-// Unwrap is Err.
+// Unwrap returns Err.
 func (e *ClaimedRunError) Unwrap() error { return e.Err }

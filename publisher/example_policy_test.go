@@ -135,7 +135,7 @@ func ExampleServeVerify() {
 	// "v7" settled as: verified
 }
 
-// Nobody can tell what became of the call, so a person does. Without a policy every call is like that.
+// The tool cannot verify the call, so a person settles it. Without a policy every call is like that.
 func ExampleTurn_Tool_hold() {
 	config, stop := daemon()
 	defer stop()

@@ -19,68 +19,71 @@ const (
 	defaultPatience = time.Minute
 )
 
-// Work does what is left to do of a run, from wherever its record ends: turns that ended are not repeated, phases that
-// are completed are skipped ([Run.Phase]), recorded results are returned ([Turn.Tool]). ctx is that of [Run.Context];
-// it ends with the cause [ErrShutdown], too. What it returns decides what becomes of the run; see [Executor].
+// Work does the rest of a run's work, from wherever its record ends: turns that ended are not repeated, completed
+// phases are skipped ([Run.Phase]), and recorded results are returned ([Turn.Tool]). ctx is that of [Run.Context]; it
+// also ends with the cause [ErrShutdown]. The returned error decides the run's outcome; see [Executor].
 type Work func(ctx context.Context, run *Run) error
 
 // ExecutorSpec says which runs an executor drives, and how.
 type ExecutorSpec struct {
-	// Agents that it can be, each with what makes the work on one run of it. An error, or a panic, leaves the
-	// run to others and counts as a claim without progress. Required, or Loops.
+	// Agents of this executor. Each has a function that makes the work for one run. If it fails or panics, the run is
+	// left to other executors and counts as a claim without progress. Agents or Loops is required.
 	Agents map[string]func(ctx context.Context, run *Run) (Work, error)
-	// Loops are agents that are a model and its tools. Their names differ from those of Agents.
+	// Loops are agents that consist of a model and its tools. Their names differ from those of Agents.
 	Loops map[string]Loop
-	// Contracts bind the runs of an agent, by its name, beside what each was started with.
+	// Contracts bind the runs of an agent, by its name, in addition to each run's own contract.
 	Contracts map[string]Contract
 	// Labels that runs must have, with these values, to be claimed.
 	Labels map[string]string
-	// Capacity is the number of runs in hand at which no more are claimed; 0 means 100, a negative number that none is
-	// claimed at all. Start and Adopt are not held back by it, and neither is a run that was claimed before they filled
-	// it and could not be taken in hand at once; see [Fleet.Claim].
+	// Capacity is the number of active runs at which the executor claims no more; 0 means 100, and a negative number
+	// means that it claims none. Start and Adopt ignore it. So does the retry of a run that was claimed earlier and
+	// could not be resumed at once; see [Fleet.Claim].
 	Capacity int
-	// Grace is how long work may take to stop once Serve's ctx has ended, and how long it is tried after that to say how
-	// its runs stand; 0 means 10 seconds each.
+	// Grace is how long work may take to stop after Serve's ctx has ended, and how long the executor then tries to
+	// publish the outcomes of its runs; 0 means 10 seconds each.
 	Grace time.Duration
-	// Patience is how long it is tried to say what became of a run while the server is there and does not take it; then the
-	// run is given up and orphaned. A server that is away, and a fleet that is full, are waited for. 0 means one minute.
+	// Patience is how long the executor tries to publish an outcome while the server is connected but does not accept
+	// it. Then it gives the run up, and the run is orphaned. While the server is disconnected or the fleet is full, the
+	// executor keeps trying. 0 means one minute.
 	Patience time.Duration
-	// WaitDetached lets runs go that wait: Ask, AwaitInput and AwaitSettled return [ErrWaiting] instead of waiting, for
-	// the work to return. The run then costs nothing until it is answered, and whoever claims it comes to the same
-	// question and is given the answer.
+	// WaitDetached releases waiting runs: Ask, AwaitInput and AwaitSettled return [ErrWaiting] instead of waiting, and
+	// the work should return it. The run then needs no memory until it is answered. The executor that claims it next
+	// reaches the same question and gets the answer.
 	WaitDetached bool
 	// AllowGaps, HeadOnly and OnControl as in [ClaimSpec].
 	AllowGaps bool
 	HeadOnly  bool
 	OnControl func(event *schema.Event, data schema.Data)
-	// OnOutcome is called once for each run that the executor is done with, with what its work returned, or why it
-	// could not be published. nil means none.
+	// OnOutcome is called once for each run that the executor has finished with. err is the error of its work, or the
+	// reason why the outcome could not be published. nil means no callback.
 	OnOutcome func(run string, outcome Outcome, err error)
 }
 
-// Executor drives runs: it claims them up to its capacity, or is given them, and says in the log what became of each.
-// When the work on a run returns,
+// Executor drives runs: it claims them up to its capacity, or gets them from Start and Adopt, and records the outcome
+// of each in the log. The outcome depends on what the work returns:
 //
-//   - anything after the run's end was asked for, nil included: it ends as cancelled;
-//   - anything after Serve's ctx ended, nil included: it is interrupted, and others may claim it at once;
+//   - any result after the run was cancelled by request, nil included: the run ends as cancelled;
+//   - any result after Serve's ctx ended, nil included: the run is interrupted, and others may claim it at once;
 //   - nil: the run ends as completed, unless the work has ended it;
-//   - a [*HeldError] of the run, or nil while a call is in doubt that must not be run again: that it waits for the settlement is published, once, and the run let go until then;
-//   - [ErrWaiting]: the run is let go until it is answered;
-//   - [ErrUnavailable], [ErrUnresolved], [ErrFleetFull]: it is interrupted, for nothing is wrong with the work;
+//   - a [*HeldError] of the run, or nil while a call is in doubt that must not run again: run.waiting for the
+//     settlement is published, once, and the run is released until then;
+//   - [ErrWaiting]: the run is released until it is answered;
+//   - [ErrUnavailable], [ErrUnresolved], [ErrFleetFull]: it is interrupted, because the work itself did not fail;
 //   - any other error, or a panic: it ends as failed, with the error's [Failure] if it has one.
 //
-// When the handle has ended (fenced, forked, regressed) nothing is published, whatever the work returns. What could not
-// be published is tried again until it can, or until the executor stops and its grace is over, or, while the server is
-// there and does not take it, for ExecutorSpec.Patience.
+// If the handle has ended (fenced, forked, regressed), the executor publishes nothing, whatever the work returns. It
+// retries an outcome that it could not publish until it succeeds, or until the executor stops and its grace is over, or
+// for ExecutorSpec.Patience while the server is connected but does not accept it.
 type Executor struct {
 	fleet *Fleet
 	spec  ExecutorSpec
 
-	// working ends, with ErrShutdown as its cause, when Serve's ctx does; finishing when what is left is left.
+	// working ends, with ErrShutdown as its cause, when Serve's ctx does; finishing ends when the executor gives up
+	// publishing.
 	working, finishing context.Context //nolint:containedctx // the executor's own life
 	shut               context.CancelCauseFunc
 	giveUp             context.CancelFunc
-	// freed wakes the claiming after a run was let go.
+	// freed wakes the claim loop after a run was released.
 	freed chan struct{}
 
 	mu      sync.Mutex
@@ -88,23 +91,23 @@ type Executor struct {
 	over    bool
 	driven  map[*drive]struct{}
 	left    []error
-	// starting are the runs that Start is busy with.
+	// starting are the runs of Start calls in progress.
 	starting map[string]bool
 }
 
-// drive is one run in the hands of an executor.
+// drive is one run driven by an executor.
 type drive struct {
 	executor *Executor
 	run      *Run
-	// taken: what ends the drive has begun, in its own goroutine or because its grace is over. Under Executor.mu.
+	// taken: the drive is being finished, by its own goroutine or because its grace is over. Under Executor.mu.
 	taken bool
-	// raised: why no work could be made for the run is in its log.
+	// raised: the log has the reason why no work could be made for the run.
 	raised bool
-	// done is closed when the executor is done with the run.
+	// done is closed when the executor has finished with the run.
 	done chan struct{}
 }
 
-// NewExecutor makes an executor of the fleet. It does nothing before [Executor.Serve]. It returns [ErrConfig].
+// NewExecutor creates an executor of the fleet. It does nothing before [Executor.Serve]. It returns [ErrConfig].
 func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	spec.Agents, spec.Labels = maps.Clone(spec.Agents), maps.Clone(spec.Labels)
 	spec.Contracts = maps.Clone(spec.Contracts)
@@ -118,7 +121,7 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 		spec.Patience = defaultPatience
 	}
 	if len(spec.Agents)+len(spec.Loops) == 0 {
-		return nil, configError("Agents", "empty", "name at least one agent and what makes its work, or a loop in Loops")
+		return nil, configError("Agents", "empty", "name at least one agent with the function that makes its work, or a loop in Loops")
 	}
 	if err := spec.addLoops(); err != nil {
 		return nil, err
@@ -131,7 +134,7 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 			return nil, fmt.Errorf("%w: Agents: %w", ErrConfig, err)
 		}
 		if factory == nil {
-			return nil, configError("Agents", agent+" without a function", "give the function that makes its work")
+			return nil, configError("Agents", agent+" without a function", "set the function that makes its work")
 		}
 	}
 	for agent, contract := range spec.Contracts {
@@ -154,31 +157,31 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	return e, nil
 }
 
-// addLoops makes agents of the loops.
+// addLoops turns the loops into agents.
 func (s *ExecutorSpec) addLoops() error {
 	if len(s.Loops) > 0 && s.HeadOnly {
-		return configError("HeadOnly", true, "leave it out: a loop needs the content of its runs")
+		return configError("HeadOnly", true, "set it to false: a loop needs the content of its runs")
 	}
 	if s.Agents == nil {
 		s.Agents = make(map[string]func(context.Context, *Run) (Work, error), len(s.Loops))
 	}
 	for agent, loop := range s.Loops {
 		if s.Agents[agent] != nil {
-			return configError("Loops", agent, "name it in Agents or in Loops")
+			return configError("Loops", agent, "use this name only once, in Agents or in Loops")
 		}
 		if err := loop.prepare(); err != nil {
 			return fmt.Errorf("agent %s: %w", agent, err)
 		}
-		// A run that the loop cannot complete is given back, not begun and failed.
+		// A run that the loop cannot complete is given back at once, not begun and then failed.
 		s.Agents[agent] = func(_ context.Context, run *Run) (Work, error) { return loop.Work, loop.completes(run) }
 	}
 	return nil
 }
 
-// Start begins a run, as [Fleet.Start] does, and drives it. Before Serve it waits for Serve to begin. After
-// [ErrUnresolved] and [ErrUnavailable] call it again: a run that an earlier call of this process began after all is
-// taken in hand, for as long as the process lives nobody else would. It returns [ErrStopped] once Serve has ended, and
-// [ErrConfig] for an agent that the executor has not.
+// Start starts a run, as [Fleet.Start] does, and drives it. If Serve has not been called, the work begins with Serve.
+// After [ErrUnresolved] and [ErrUnavailable] call Start again: it resumes a run that an earlier call of this process
+// did start, because no other executor gets that run while this process lives. It returns [ErrStopped] once Serve has
+// ended, and [ErrConfig] for an agent that the executor does not have.
 func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if spec.Agent == "" {
 		spec.Agent = e.fleet.cfg.Agent
@@ -203,7 +206,7 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	return run, nil
 }
 
-// begun starts a run, or takes up the one that an earlier call began without hearing of it.
+// begun starts a run, or resumes the one that an earlier call started without an answer.
 func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 	e.mu.Lock()
 	busy := e.starting[spec.ID]
@@ -233,15 +236,15 @@ func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
 }
 
-// Adopt drives a run whose handle another part of the process has: an executor, whose work returns after it, or the
-// program itself. The epoch goes on, and nothing is published: a run handed over inside the process keeps its handle.
-// It returns [ErrStopped], [ErrConfig], [ErrRunEnded], and what ended the handle.
+// Adopt drives a run whose handle another part of this process has: the program itself, or another executor, whose work
+// may return afterwards. The run keeps its handle and its epoch, and nothing is published. It returns [ErrStopped],
+// [ErrConfig], [ErrRunEnded], and the error that ended the handle.
 func (e *Executor) Adopt(run *Run) error {
 	head := run.Head()
 	err := run.Err()
 	switch {
 	case run.fleet != e.fleet:
-		err = configError("run", run.id, "it is of another fleet handle")
+		err = configError("run", run.id, "use a run of this executor's fleet handle")
 	case err != nil && !errors.Is(err, ErrUnresolved):
 	case head.Status.Terminal():
 		err = ErrRunEnded
@@ -270,7 +273,7 @@ func (e *Executor) stopping() bool {
 	return e.over
 }
 
-// take begins to drive a run, or returns false when the executor has stopped.
+// take begins to drive a run, or returns false if the executor has stopped.
 func (e *Executor) take(run *Run) bool {
 	d := &drive{executor: e, run: run, done: make(chan struct{})}
 	e.mu.Lock()
@@ -286,11 +289,11 @@ func (e *Executor) take(run *Run) bool {
 	return true
 }
 
-// Serve claims runs and drives them, and those given to Start and Adopt, until ctx ends or the fleet is closed. Then
-// nothing more is claimed, the contexts of all work end with the cause [ErrShutdown], and what has not returned within
-// the grace is abandoned: its run is left to others, and its handle ends, so that it can publish nothing more. Serve
-// returns once it is done with every run: nil, or an error that names those of which it could not say how they stand.
-// Only work that was abandoned may still be running then. Serve may be called once. Close the fleet after it.
+// Serve claims and drives runs, and drives those given to Start and Adopt, until ctx ends or the fleet is closed. Then
+// it claims no more runs, and the contexts of all work end with the cause [ErrShutdown]. Work that has not returned
+// within the grace is abandoned: its run is left to others, and its handle ends, so that it can publish nothing more.
+// Serve returns once all runs are finished: nil, or an error that names the runs whose outcome could not be published.
+// Only abandoned work may still be running then. Serve may be called once. Close the fleet after it.
 func (e *Executor) Serve(ctx context.Context) error {
 	if err := e.begin(); err != nil { //nolint:contextcheck // work ends with a cause and a grace of its own
 		return fmt.Errorf("executor %s: %w", e.fleet.cfg.Executor, err)
@@ -326,7 +329,7 @@ func (e *Executor) Serve(ctx context.Context) error {
 			over = true
 		}
 	}
-	// A claim that is under way may bring a run: it is waited for, to be given back.
+	// A claim in progress may bring a run: wait for it, to give the run back.
 	wait(claimed)
 	stopClaiming()
 	<-claimed
@@ -346,15 +349,15 @@ func (e *Executor) Serve(ctx context.Context) error {
 }
 
 func (e *Executor) begin() error {
-	// The runs that Start and Adopt brought are finished also when the fleet was closed before Serve: nobody else is told
-	// what becomes of them.
+	// Runs of Start and Adopt are finished even if the fleet was closed before Serve: their outcome is reported nowhere
+	// else.
 	if err := e.fleet.appear(); err != nil && !errors.Is(err, ErrStopped) {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.serving {
-		return configError("Serve", "called again", "make another executor")
+		return configError("Serve", "called again", "create another executor")
 	}
 	e.serving = true
 	e.fleet.presence.addCapacity(max(e.spec.Capacity, 0))
@@ -364,7 +367,7 @@ func (e *Executor) begin() error {
 	return nil
 }
 
-// close lets nothing more in, and returns what is in hand.
+// close stops the executor from accepting runs, and returns the active ones.
 func (e *Executor) close() []*drive {
 	e.mu.Lock()
 	e.over = true
@@ -378,9 +381,9 @@ func (e *Executor) inHand() []*drive {
 	return slices.Collect(maps.Keys(e.driven))
 }
 
-// claimRuns claims runs as long as there is room for them. A run that an earlier claim was given, or may have been, is this
-// executor's and nobody else would drive it: it is taken in hand also when the room was filled meanwhile. A claim that is
-// under way when ctx ends goes on until claiming ends.
+// claimRuns claims runs while there is capacity. A run from an earlier claim is resumed even if the capacity was used
+// up meanwhile: it belongs to this executor, and no other one would drive it. A claim in progress when ctx ends
+// continues until claiming ends.
 func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	spec := ClaimSpec{
 		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
@@ -406,15 +409,15 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	}
 }
 
-// mayClaim waits until there is room for more runs, and returns for how many, or, without room, until an earlier claim is to be tried
-// again. It returns false when ctx ends first.
+// mayClaim waits until there is capacity for more runs and returns how many, or until an earlier claim must be retried.
+// It returns false if ctx ends first.
 func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room int, ok bool) {
 	for {
 		e.mu.Lock()
 		room = e.spec.Capacity - len(e.driven)
 		e.mu.Unlock()
 		due, pending := e.fleet.takeovers.due(spec)
-		pending = pending && e.spec.Capacity > 0 // who claims nothing leaves it to the executor that does
+		pending = pending && e.spec.Capacity > 0 // an executor that does not claim leaves retries to one that does
 		left := time.Until(due)
 		if room > 0 || pending && left <= 0 {
 			return room, ctx.Err() == nil && !e.fleet.isStopped()
@@ -425,7 +428,8 @@ func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room int, ok 
 	}
 }
 
-// awaitFreed waits until a run was let go, or a pending claim is due in left. It returns false when ctx ends first.
+// awaitFreed waits until a run was released, or until left is over if a claim is pending. It returns false if ctx ends
+// first.
 func (e *Executor) awaitFreed(ctx context.Context, pending bool, left time.Duration) bool {
 	var due <-chan time.Time
 	if pending {
@@ -453,7 +457,7 @@ func (e *Executor) abandon() {
 	}
 }
 
-// finishes reports, once, that the caller is to finish the drive.
+// finishes reports, once, that the caller must finish the drive.
 func (e *Executor) finishes(d *drive) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

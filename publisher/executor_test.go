@@ -321,7 +321,7 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 		_, err := asked.NextMsg(patience)
 		require.NoError(t, err)
 	}
-	require.Equal(t, int32(1), starts.Load(), "nobody attends it before it is answered")
+	require.Equal(t, int32(1), starts.Load(), "no executor drives it before it is answered")
 	w.control("r1", 1, &schema.RunInputData{InterruptID: "q1", Payload: raw("true"), By: "ann"})
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 	folded := w.fold("r1")
@@ -354,11 +354,11 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 	require.Equal(t, schema.StatusWaiting, head.Status)
 	require.Equal(t, schema.WaitToolInDoubt, head.Interrupts[0].Reason)
 
-	// Somebody attends to it all the same: what it waits for is not said again.
+	// An executor drives it anyway: the wait is not published again.
 	third := serveRuns(t, w.fleet(named("exec-3")), work)
 	resumed := resume(t, f, "r1")
 	require.NoError(t, resumed.Err())
-	require.ErrorIs(t, third.Adopt(resumed), publisher.ErrConfig, "it is of another fleet handle")
+	require.ErrorIs(t, third.Adopt(resumed), publisher.ErrConfig, "use a run of this executor's fleet handle")
 	again := serveRuns(t, f, work)
 	require.NoError(t, again.Adopt(resumed))
 	require.Equal(t, publisher.OutcomeWaiting, again.outcome(t, "r1").outcome)

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// mostFinishPause is the longest wait between two tries to say how a run stands.
+	// mostFinishPause is the longest wait between two tries to publish an outcome.
 	mostFinishPause = time.Second
 	// maxFailureText bounds the text of an error that ends a run.
 	maxFailureText = 8 << 10
 )
 
-// drive does the work on a run and finishes it. Work that was to wait is done again when a signal came that it had not seen: nothing else
-// would wake the run.
+// drive does the work on a run and finishes it. If the run was about to wait and a signal arrived that the work had not
+// seen, the work runs again: nothing else would wake the run.
 func (e *Executor) drive(d *drive) {
 	for e.driveOnce(d) {
 	}
@@ -31,7 +31,7 @@ func (e *Executor) driveOnce(d *drive) (again bool) {
 	defer cancel()
 	d.run.ledger.heard()
 	begun, err := false, errGoexit
-	// Deferred, for work may end its goroutine instead of returning.
+	// Deferred, because work may end its goroutine instead of returning.
 	defer func() {
 		if e.finishes(d) {
 			again = e.finish(d, e.classify(ctx, d, begun, err), err)
@@ -41,10 +41,10 @@ func (e *Executor) driveOnce(d *drive) (again bool) {
 	return false
 }
 
-// errGoexit stands for what work returns that does not return.
+// errGoexit is the error of work that ended its goroutine.
 var errGoexit = errors.New("its goroutine was ended by runtime.Goexit")
 
-// work makes the work and does it. begun says that it was made.
+// work makes the work and runs it. begun reports that it was made.
 func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -68,7 +68,7 @@ func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) 
 		return fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, err)
 	}
 	if work == nil {
-		return fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, configError("Work", "nil", "return an error when there is none"))
+		return fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, configError("Work", "nil", "return a Work, or an error"))
 	}
 	*begun = true // before a panic, too
 	if err := work(ctx, run); err != nil || ctx.Err() != nil {
@@ -80,7 +80,7 @@ func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) 
 	return run.uncompleted()
 }
 
-// classify says what the return of work means. The run's own state goes before what the work says of it.
+// classify maps the return of work to a trigger. The run's own state takes precedence over the returned error.
 func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error) trigger {
 	r := d.run
 	mine, dead, head := r.driver.Load() == d, r.ledger.ended() != nil, r.Head()
@@ -95,13 +95,14 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 	case head.Status.Terminal():
 		return workEnded
 	case head.Status == schema.StatusInterrupted, head.Unattended == schema.StatusInterrupted:
-		return workLetGo
+		return workReleased
 	case head.CancelRequested && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
 		return runCancelled
 	case err == nil && !errors.Is(cause, ErrShutdown) && !errors.Is(cause, ErrStopped):
 		return workDone
 	case err == nil:
-		// It may have stopped half-way because it was told to. If nothing was left to do, the next executor finds so.
+		// The work may have stopped half-way because of the shutdown. If there was nothing left to do, the next
+		// executor finds that out.
 		return executorStops
 	case !begun && !errors.Is(err, ErrShutdown):
 		return notBegun
@@ -120,7 +121,8 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 	}
 }
 
-// finish says in the log what became of the run, and lets it go, or returns true: it was to wait, and a signal came.
+// finish publishes the outcome of the run and releases it. It returns true if the run was about to wait and a signal
+// arrived.
 func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	outcome, err := e.publishFinish(d, on, cause)
 	if outcome == "" && errors.Is(err, ErrSignalled) {
@@ -132,12 +134,12 @@ func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	log := e.fleet.cfg.Logger
 	switch {
 	case outcome == OutcomeLeft:
-		log.Error().Str("run", d.run.id).Err(err).Msg("run is left as it stands, for others to find it orphaned")
-		err = fmt.Errorf("run %s is left as it stands, for others to find it orphaned: %w", d.run.id, err)
+		log.Error().Str("run", d.run.id).Err(err).Msg("outcome not published; run will be orphaned")
+		err = fmt.Errorf("outcome of run %s not published; it will be orphaned, and another executor resumes it: %w", d.run.id, err)
 	case err != nil:
-		log.Info().Str("run", d.run.id).Str("outcome", string(outcome)).Err(err).Msg("executor is done with the run")
+		log.Info().Str("run", d.run.id).Str("outcome", string(outcome)).Err(err).Msg("executor finished the run")
 	default:
-		log.Debug().Str("run", d.run.id).Str("outcome", string(outcome)).Msg("executor is done with the run")
+		log.Debug().Str("run", d.run.id).Str("outcome", string(outcome)).Msg("executor finished the run")
 	}
 	if head := d.run.Head(); head.Status.Terminal() && len(head.Signals) > 0 {
 		log.Warn().Str("run", d.run.id).Int("signals", len(head.Signals)).Str("first", head.Signals[0].SignalID).Msg("run has ended with signals that were not consumed")
@@ -160,8 +162,8 @@ func (e *Executor) finish(d *drive, on trigger, cause error) (again bool) {
 	return false
 }
 
-// publishFinish tries until it is said how the run stands, or until the executor stops and its grace is over. It returns
-// what became of the run, and the work's error or that of publishing. No outcome means [ErrSignalled]: the run does not wait.
+// publishFinish tries until the outcome is published, or until the executor stops and its grace is over. It returns the
+// outcome, and the error of the work or of publishing. No outcome means [ErrSignalled]: the run does not wait.
 func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, error) {
 	r := d.run
 	wait := &pause.Backoff{Next: e.fleet.cfg.Backoff, Most: mostFinishPause}
@@ -170,14 +172,14 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 		err := r.mend(e.finishing)
 		broken := errors.Is(err, errPipeline)
 		if broken && on == workDone {
-			// What the work took for done is not in the log.
+			// Events that the work took for recorded are not in the log.
 			on, cause = notRecorded, err
 		}
 		t := transitionOn(on)
 		if err == nil {
 			err = e.publishTransition(d, t, cause)
 		}
-		// The run may end, be taken over and be adopted until its end is durable.
+		// The run may end, be taken over or be adopted until its outcome is durable.
 		mine, status, dead := r.driver.Load() == d, r.Head().Status, r.ledger.ended()
 		switch {
 		case !mine:
@@ -193,7 +195,7 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 		case broken:
 			continue
 		case errors.Is(err, ErrFleetFull), !e.fleet.nc.IsConnected():
-			// Nobody else could say more now.
+			// No other executor could publish more now: keep trying.
 			begun = time.Now()
 		case time.Since(begun) > e.spec.Patience:
 			return e.leave(r, errors.Join(cause, err))
@@ -204,13 +206,13 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 	}
 }
 
-// leave ends the handle of a run of which nothing could be said in its log, and so gives the run up.
+// leave gives up a run whose outcome cannot be published: it ends the handle.
 func (e *Executor) leave(r *Run, err error) (Outcome, error) {
-	r.ledger.letGo(letGoError(r, err))
+	r.ledger.release(releasedError(r, err))
 	return OutcomeLeft, err
 }
 
-// publishTransition publishes what the table asks for, unless an earlier try has.
+// publishTransition publishes the events of the transition, unless an earlier try did.
 func (e *Executor) publishTransition(d *drive, t transition, cause error) error {
 	r, ctx := d.run, e.finishing
 	head := r.Head()
@@ -218,17 +220,17 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	case r.driver.Load() != d, head.Status.Terminal():
 		return nil
 	case head.Status == schema.StatusInterrupted, head.Unattended == schema.StatusInterrupted:
-		r.ledger.letGo(letGoError(r, cause))
+		r.ledger.release(releasedError(r, cause))
 		return nil
 	}
 	if held, ok := errors.AsType[*HeldError](cause); ok && t.wait {
-		// Settled in this moment, or open in this epoch: then it is in doubt for who claims the run next.
+		// Settled at this moment, or open in this epoch: then it is in doubt for the next executor.
 		if err := r.publishHeld(ctx, held.Key, held.Detail); err != nil && !errors.Is(err, ErrNotInDoubt) {
 			return err
 		}
 	}
 	if t.on == notBegun && cause != nil && !d.raised {
-		// The run does not fail by it, and who looks at why nobody gets it begun finds it nowhere else.
+		// The error does not fail the run. It explains, in the run's log, why no executor can begin it.
 		if err := r.publishNow(ctx, draft{data: &schema.ErrorRaisedData{Error: *recordedError(cause), Scope: "run"}}); err != nil {
 			return err
 		}
@@ -237,9 +239,9 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	if t.interrupted != "" {
 		last := draft{data: &schema.RunInterruptedData{Reason: t.interrupted}}
 		if t.interrupted == schema.InterruptedWaiting {
-			last.unless = unlessUnheard
+			last.unless = unlessUnseen
 		}
-		return r.publishLast(ctx, letGoError(r, cause), last)
+		return r.publishLast(ctx, releasedError(r, cause), last)
 	}
 	if t.ended != "" {
 		return r.End(ctx, RunEnd{Status: t.ended, Error: failureFor(t, cause)})
@@ -247,15 +249,15 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	return nil
 }
 
-// letGoError is what a handle answers once its run was let go.
-func letGoError(r *Run, cause error) error {
+// releasedError is the error of a handle whose run was released.
+func releasedError(r *Run, cause error) error {
 	if cause == nil {
-		return fmt.Errorf("run %s: %w: the executor let it go", r.id, ErrStopped)
+		return fmt.Errorf("run %s: %w: the executor released it", r.id, ErrStopped)
 	}
-	return fmt.Errorf("run %s: the executor let it go: %w", r.id, cause)
+	return fmt.Errorf("run %s: the executor released it: %w", r.id, cause)
 }
 
-// failureFor is what a run that failed says of it.
+// failureFor is the recorded error of a failed run.
 func failureFor(t transition, cause error) *schema.Error {
 	if t.ended != schema.StatusFailed {
 		return nil
@@ -263,7 +265,7 @@ func failureFor(t transition, cause error) *schema.Error {
 	return recordedError(cause)
 }
 
-// recordedError is an error as it is recorded, not too long.
+// recordedError converts an error for the record and shortens it.
 func recordedError(cause error) *schema.Error {
 	failure := failureOf(cause)
 	failure.Message = strings.ToValidUTF8(failure.Message, "\uFFFD")
@@ -276,8 +278,7 @@ func recordedError(cause error) *schema.Error {
 // errPipeline: queued events were not published.
 var errPipeline = errors.New("queued events are not in the log")
 
-// mend brings a handle, in whatever condition its work left it, to where it can say how the run stands: it leaves the
-// pipelined mode, and finds out what became of events without an answer.
+// mend makes a handle usable again after its work: it leaves the pipelined mode, and resolves events without an answer.
 func (r *Run) mend(ctx context.Context) error {
 	if err := r.slot.enter(ctx); err != nil {
 		return err

@@ -143,7 +143,7 @@ func TestRollingRestartsQuarantineNoRun(t *testing.T) {
 		select {
 		case <-begun:
 		case <-time.After(patience):
-			require.FailNow(t, "nobody is given the run any more", "restart %d: %+v", i, w.fold("r1").Head)
+			require.FailNow(t, "no executor gets the run any more", "restart %d: %+v", i, w.fold("r1").Head)
 		}
 		require.NoError(t, s.stop())
 		s = serveRuns(t, w.fleet(named(fmt.Sprintf("exec-%d", i+2))), untilTold(begun), func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
@@ -188,12 +188,12 @@ func TestServe_FleetClosedBefore_RunsInHandAreLeft(t *testing.T) {
 	require.NoError(t, f.Close(t.Context()))
 	err = e.Serve(t.Context())
 	require.ErrorIs(t, err, publisher.ErrStopped)
-	require.ErrorContains(t, err, "run r1 is left as it stands")
+	require.ErrorContains(t, err, "outcome of run r1 not published")
 	select {
 	case got := <-outcomes:
 		require.Equal(t, publisher.OutcomeLeft, got.outcome)
 		require.Equal(t, "r1", got.run)
 	default:
-		require.Fail(t, "nobody was told what became of r1")
+		require.Fail(t, "the outcome of r1 was not reported")
 	}
 }

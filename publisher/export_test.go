@@ -33,14 +33,14 @@ const Outwait = beginWithin + beginGrace
 func AgeProof(r *Run, d time.Duration) {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	r.ledger.stood = r.ledger.stood.Add(-d)
+	r.ledger.provenAt = r.ledger.provenAt.Add(-d)
 }
 
-// SetClaimRetry sets how soon a claimed run that could not be taken in hand is tried again first. Call it before the
+// SetClaimRetry sets the wait before the first retry of a claimed run that could not be resumed. Call it before the
 // first claim.
 func SetClaimRetry(f *Fleet, d time.Duration) { f.takeovers.retry = d }
 
-// SetStrayAfter sets how long a run that was given to this process may be in nobody's hand. Call it before the first is.
+// SetStrayAfter sets how long a run assigned to this process may be untracked. Call it before the first is.
 func SetStrayAfter(f *Fleet, d time.Duration) { f.strays.after = d }
 
 // PendingClaims counts the claims that are tried again.

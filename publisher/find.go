@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-// server is the one that the configuration names, else the one that a command of this user finds.
+// server is the server from the configuration, or else the one that the waymark commands of this user find.
 func server(ctx context.Context, url string) (natsconn.Target, error) {
 	if url != "" {
 		target, err := natsconn.To(url, "the URL of the configuration")
@@ -24,8 +24,8 @@ func server(ctx context.Context, url string) (natsconn.Target, error) {
 	return target, connectError(err, target)
 }
 
-// connectError tells wrong settings, a server that refuses the credentials and one that is not there from each other. It adds the next
-// step.
+// connectError distinguishes wrong settings, a server that refuses the credentials, and an unreachable server. It adds
+// the next step.
 func connectError(err error, target natsconn.Target) error {
 	switch {
 	case err == nil:
@@ -35,7 +35,7 @@ func connectError(err error, target natsconn.Target) error {
 	case errors.Is(err, natsconn.ErrUnknownContext):
 		return fmt.Errorf("%w: %w; %s", ErrConfig, err, contextStep())
 	case errors.Is(err, statedir.ErrUnusable), target.Origin == natsconn.OriginProgram && errors.Is(err, natsconn.ErrSettings):
-		return fmt.Errorf("%w: %w", ErrConfig, err) // its text has the next step
+		return fmt.Errorf("%w: %w", ErrConfig, err) // the text has the next step
 	case errors.Is(err, natsconn.ErrSettings):
 		return fmt.Errorf("%w: %w; correct it, or unset it", ErrConfig, err)
 	case errors.Is(err, natsconn.ErrRefused):
@@ -46,7 +46,7 @@ func connectError(err error, target natsconn.Target) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// variable is the environment variable that a setting is taken from; empty for none.
+// variable is the environment variable of a setting; empty for none.
 func variable(name string) string {
 	for _, v := range []string{"WAYMARK_" + name, name} {
 		if os.Getenv(v) != "" {
@@ -66,7 +66,7 @@ func contextStep() string {
 func credentialsStep(target natsconn.Target) string {
 	switch {
 	case target.Origin == natsconn.OriginProgram:
-		return "give credentials with Options in the configuration, such as nats.UserCredentials(FILE)"
+		return "set credentials with Options in the configuration, such as nats.UserCredentials(FILE)"
 	case target.Origin == natsconn.OriginEnvironment && target.Context == "":
 		return "set NATS_CREDS, NATS_NKEY, NATS_TOKEN, or NATS_USER and NATS_PASSWORD, to credentials that this server knows"
 	default:
@@ -88,7 +88,7 @@ func reachStep(target natsconn.Target) string {
 	}
 }
 
-// lookupError adds the next step where a server answers and the fleet cannot be looked up.
+// lookupError adds the next step when a server answers but the fleet cannot be looked up.
 func lookupError(err error) error {
 	switch {
 	case errors.Is(err, ErrUnavailable):

@@ -24,31 +24,31 @@ type Fleet struct {
 	*Reader
 
 	cfg Config
-	// placing is the latest reading of where runs are; who holds placingTurn makes the next one.
+	// placing is the latest snapshot of the runs' shards; the goroutine that holds placingTurn reads the next one.
 	placing     atomic.Pointer[placing]
 	placingTurn chan struct{}
 	quotas      quotas
-	// redactor is nil when nothing is taken out of events.
+	// redactor is nil without redaction.
 	redactor *redactor
 	sender   send.Sender
-	// played answers calls in place of their tools in a test that plays a recorded run; nil runs the tools.
+	// played returns recorded results in place of tools, in a test that replays a recorded run; nil runs the tools.
 	played func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
 
 	// life ends, with ErrStopped as its cause, when the fleet is closed.
 	life context.Context //nolint:containedctx // the life of the handle itself
 	end  context.CancelCauseFunc
-	// background are the goroutines that look at runs because of a notice; looks bounds how many read at once.
+	// background are the goroutines that read runs because of a notice; looks bounds how many read at once.
 	background sync.WaitGroup
 	looks      chan struct{}
-	// waitPoll is how often a wait looks by itself.
+	// waitPoll is how often a waiting call polls.
 	waitPoll time.Duration
-	// outwait is how long the executor of the epoch before may still begin a call.
+	// outwait is how long after a takeover the previous executor may still begin a call.
 	outwait time.Duration
-	// proofAge is how old the proof of an epoch may be when a guarded tool begins.
+	// proofAge is the maximum age of the proof of an epoch when a guarded tool begins.
 	proofAge time.Duration
 	hand     hand
 	presence presence
-	// works of the runs in hand, of which heartbeats name those that are overdue.
+	// works of the active runs; heartbeats report the overdue ones.
 	works     works
 	takeovers takeovers
 	calls     calls
@@ -58,15 +58,15 @@ type Fleet struct {
 	stopped bool
 	// pipelines are the runs in pipelined mode: Close waits for their senders.
 	pipelines map[*Run]struct{}
-	// alive: heartbeats and notices have begun. beaten is closed when the last heartbeat was sent; nil for none.
+	// alive: heartbeats and notices have begun. beaten is closed after the last heartbeat; nil without heartbeats.
 	alive   bool
 	beaten  chan struct{}
 	notices *nats.Subscription
-	// changes tells that the fleet's shards were changed.
+	// changes delivers notices that the fleet's settings changed.
 	changes *nats.Subscription
 }
 
-// Connect finds the server (see [Config]), or takes the connection given, and looks the fleet up. It returns [ErrConfig],
+// Connect finds the server (see [Config]) or uses the given connection, and looks up the fleet. It returns [ErrConfig],
 // [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the fleet when you are done.
 func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := cfg.Validate(); err != nil {
@@ -111,15 +111,15 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	return f, nil
 }
 
-// Executor is the name that this process writes as.
+// Executor returns the name of this process.
 func (f *Fleet) Executor() string { return f.cfg.Executor }
 
-// Instance tells this start of the process from others under its name; see [Config]. Empty for none.
+// Instance distinguishes this start of the process from others under its name; see [Config]. Empty for none.
 func (f *Fleet) Instance() string { return f.cfg.Instance }
 
-// Close sends what pipelined runs still hold, waits for it until ctx ends, says that the executor leaves, and closes
-// the connection if Connect dialled it. Runs are not ended by it, and what is left in hand is orphaned at once: say how
-// they stand with [Run.End] or [Run.Interrupt] before.
+// Close sends the queued events of pipelined runs, waits for them until ctx ends, announces that the executor leaves,
+// and closes the connection if Connect dialled it. It does not end runs; runs that are still active are orphaned at
+// once. Finish them with [Run.End] or [Run.Interrupt] before.
 func (f *Fleet) Close(ctx context.Context) error {
 	f.mu.Lock()
 	if f.stopped {
@@ -147,23 +147,24 @@ func (f *Fleet) isStopped() bool {
 	return f.stopped
 }
 
-// RunSpec says what a run is started with.
+// RunSpec describes a new run.
 type RunSpec struct {
 	// ID of the run: [A-Za-z0-9][A-Za-z0-9_-]{0,63}. Required.
 	ID string
-	// Agent's name; empty means the Config's. Required in one of the two.
+	// Agent's name; empty means the one of Config. One of the two is required.
 	Agent string
-	// Task is what the run is to do, in words.
+	// Task of the run, in words.
 	Task string
-	// ThreadID groups runs of one conversation.
+	// ThreadID groups the runs of one conversation.
 	ThreadID string
-	// Model, ModelTier and Provider that the run begins with.
+	// Model, ModelTier and Provider that the run starts with.
 	Model, ModelTier, Provider string
 	// Labels to find the run by.
 	Labels map[string]string
 	// Parent names the call of another run that started this one; nil means none.
 	Parent *schema.Parent
-	// Complete, MaxTurns and MaxTokens are the run's [Contract], whoever works on it. They are recorded.
+	// Complete, MaxTurns and MaxTokens are the run's [Contract], for every executor that works on it. They are
+	// recorded.
 	Complete  string
 	MaxTurns  int32
 	MaxTokens int64
@@ -171,29 +172,29 @@ type RunSpec struct {
 	ResumedFrom string
 	// Handoff is the accepted offer that the run carries out; nil means none. [Fleet.AcceptHandoff] sets it.
 	Handoff *schema.HandoffSource
-	// State is the application's own state that the run begins with, by key; see [Run.SetState].
+	// State is the initial application state of the run, by key; see [Run.SetState].
 	State map[string]any
-	// Source keeps detail of the framework that the run comes from.
+	// Source holds details of the framework that the run comes from.
 	Source json.RawMessage
-	// state is State as it is recorded.
+	// state is State in its recorded form.
 	state []schema.InitialValue
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
 	// Time of the start; zero means now.
 	Time time.Time
-	// HeadOnly keeps only the head in memory, not messages and results: for long runs that nobody asks for their
-	// state. Tool cannot return recorded results on such a handle.
+	// HeadOnly keeps only the head in memory, not messages and results. Use it for long runs whose state is not needed.
+	// On such a handle Tool cannot return recorded results.
 	HeadOnly bool
-	// OnControl is called for each control event that another wrote into the run (input, cancel, settlement),
-	// after it was folded, by whoever folds it: a publish, or the fleet because of a notice. It must not block and
-	// not call the run. nil means none.
+	// OnControl is called for each control event of another process in the run (input, cancel, settlement), after it
+	// was folded. The goroutine that folds it calls it: a publish, or the fleet after a notice. It must not block and
+	// must not call the run. nil means no callback.
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
-// Start publishes run.started and returns the handle of the new run, in epoch 1. It returns [ErrRunExists] when the
-// id is taken, and the errors of publishing. After [ErrUnresolved] or [ErrUnavailable] no handle is returned: resume
-// the run, or start it under another id.
+// Start publishes run.started and returns the handle of the new run, in epoch 1. It returns [ErrRunExists] if the id is
+// taken, and the errors of publishing. After [ErrUnresolved] or [ErrUnavailable] it returns no handle: resume the run,
+// or start it under another id.
 func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	spec, err := f.named(spec)
 	if err != nil {
@@ -205,7 +206,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	return f.begin(ctx, spec)
 }
 
-// named checks the names of a run, and fills in its agent.
+// named validates the names in a spec, and fills in the agent.
 func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 	if err := schema.CheckName("run id", spec.ID); err != nil {
 		return spec, fmt.Errorf("%w: %w", ErrConfig, err)

@@ -11,13 +11,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// localFold is what the events of a run add up to in this process. It has no lock and does no I/O: the ledger guards it.
+// localFold is the state of a run, folded from its events in this process. It has no lock and does no I/O: the ledger
+// guards it.
 type localFold struct {
 	run string
-	// state is nil when only the head is kept; head is then the fold's own, else the state's.
+	// state is nil if only the head is kept. head is then the fold's own, otherwise the state's.
 	state *schema.State
 	head  *schema.Head
-	// open decrypts what the state keeps of an event, with the keys that are known; nil without keys.
+	// open decrypts the content of an event with the known keys; nil without keys.
 	open func(*schema.Event, schema.Data)
 }
 
@@ -33,7 +34,7 @@ func (f *localFold) keepHead() {
 	f.state, f.head = nil, &head
 }
 
-// content is the state, or one that has a copy of the head alone.
+// content is the state, or one with only a copy of the head.
 func (f *localFold) content() *schema.State {
 	if f.state == nil {
 		return &schema.State{Head: f.head.Clone()}
@@ -41,8 +42,8 @@ func (f *localFold) content() *schema.State {
 	return f.state
 }
 
-// seal makes events of drafts, behind writer, and asks the fold about them on a copy of head: what it would refuse
-// is not published. next is that copy, after them.
+// seal makes events of drafts after writer, and folds them on a copy of head: an event that the fold refuses is not
+// published. next is that copy, after the events.
 func (f *localFold) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (sealed []*item, next *schema.Head, err error) {
 	next = new(schema.Head)
 	*next = head.Clone()
@@ -63,7 +64,7 @@ func (f *localFold) seal(drafts []draft, head *schema.Head, writer *schema.Write
 	return items, next, nil
 }
 
-// recheck asks the fold again about events that are to stand behind what others wrote.
+// recheck folds events again that now follow events of other writers.
 func (f *localFold) recheck(items []*item) error {
 	next := f.head.Clone()
 	for _, it := range items {
@@ -78,7 +79,8 @@ func (f *localFold) recheck(items []*item) error {
 	return nil
 }
 
-// take folds an event of this handle that is in the log at stream. The head that was foretold holds if nothing came between.
+// take folds an event of this handle that is in the log at stream. The predicted head is used if no other event came
+// between.
 func (f *localFold) take(it *item, stream schema.StreamSequence) schema.Verdict {
 	v, next := it.verdict, it.next
 	it.next = nil
@@ -93,7 +95,7 @@ func (f *localFold) take(it *item, stream schema.StreamSequence) schema.Verdict 
 	return v
 }
 
-// applyItem folds an item whose foretold head does not hold, or that has none.
+// applyItem folds an item without a valid predicted head.
 func (f *localFold) applyItem(it *item, stream schema.StreamSequence) schema.Verdict {
 	it.read()
 	switch {
@@ -113,8 +115,8 @@ func (f *localFold) apply(keys *schema.Keys, rec *schema.Record) schema.Verdict 
 	return f.head.Apply(keys, rec)
 }
 
-// forged reports whether the fleet's keys tell that nobody took the run over although an event has a later epoch: no daemon signed the
-// takeover, or it is an executor's event that no takeover stands before.
+// forged reports whether an event with a later epoch is forged according to the fleet's keys: no daemon signed the
+// takeover, or an executor's event has no takeover before it.
 func (f *localFold) forged(keys *schema.Keys, rec *schema.Record) bool {
 	if !keys.Any() {
 		return false
@@ -137,7 +139,7 @@ const (
 	inputGiven
 )
 
-// input looks for a question and its answer.
+// input looks up a question and its answer.
 func (f *localFold) input(id string) (schema.RunInputData, inputState) {
 	if slices.ContainsFunc(f.head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == id }) {
 		return schema.RunInputData{}, inputOpen
@@ -157,7 +159,7 @@ func (f *localFold) inDoubt(key schema.CallKey) bool {
 	return c != nil && c.InDoubt
 }
 
-// openCall is a call without an outcome, nil when it has one or was not recorded.
+// openCall returns a call without an outcome; nil if it has one or was not recorded.
 func openCall(head *schema.Head, key schema.CallKey) *schema.OpenCall {
 	if i := slices.IndexFunc(head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
 		return &head.OpenCalls[i]
@@ -165,18 +167,18 @@ func openCall(head *schema.Head, key schema.CallKey) *schema.OpenCall {
 	return nil
 }
 
-// draft is an event to be: its data, its turn, and its time or zero.
+// draft is an event to be published: its data, its turn, and its time or zero.
 type draft struct {
 	data schema.Data
 	turn int32
 	at   time.Time
-	// opens: turn.started goes before it if nothing has opened its turn.
+	// opens: turn.started is published before it if its turn is not open yet.
 	opens bool
-	// unless says which signals of the run keep it from being published.
+	// unless names the signals that prevent its publication.
 	unless signalGuard
-	// own: the SDK decided or settled, behind what the record and the policy say; see callPolicy.
+	// own: the SDK made this decision or settlement, based on the record and the policy; see callPolicy.
 	own bool
-	// invented: the call has a name that the model made up, which is content.
+	// invented: the model made up the name of the call, so the name is content.
 	invented bool
 
 	body    []byte
@@ -186,33 +188,33 @@ type draft struct {
 // item is a sealed event.
 type item struct {
 	event *schema.Event
-	// header is the event's, and from the first try on the message's: those of NATS are no part of the event. It is
-	// not changed any more once the first try has begun.
+	// header is the event's; the first try adds NATS headers to it for the message. It does not change once the first
+	// try has begun.
 	header  map[string][]string
 	tried   bool
 	content schema.Hash // of the event
-	// data is the event's, as the caller gave it: nothing may look into it once the call has returned, unless it is
-	// own, which is read back from the event.
+	// data is the event's, as the caller gave it. It must not be read once the call has returned, unless it is own:
+	// then it was decoded again from the event.
 	data schema.Data
 	own  bool
-	// plain: the fold of the event is that of its data, see schema.Head.ApplySealed.
+	// plain: the event folds the same as its data; see schema.Head.ApplySealed.
 	plain bool
 	// unless as in draft.
 	unless signalGuard
-	// verdict of the fold before it was published.
+	// verdict of the fold before publication.
 	verdict schema.Verdict
 	size    int
 	// stream sequence, once durable.
 	stream schema.StreamSequence
-	// base and next are the heads' positions and the head after the event, when it was sealed alone: what the fold said
-	// then holds as long as nothing came between.
+	// base and next are the head's position and the head after the event, if it was sealed alone. The fold's verdict
+	// then holds as long as no other event came between.
 	base schema.Position
 	next *schema.Head
-	// sent: a try had no answer, so it may be stored.
+	// sent: a try had no answer, so the event may be stored.
 	sent bool
 }
 
-// message returns the item as a message. Each try has a message of its own; the first lends it the item's header.
+// message returns the item as a message, a new one for each try. The first one uses the item's own header.
 func (it *item) message(subject string) *nats.Msg {
 	header := nats.Header(it.header)
 	if it.tried {
@@ -225,12 +227,12 @@ func (it *item) message(subject string) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: header, Data: it.event.Data}
 }
 
-// record is the item as the log has it.
+// record is the item in the form of a log record.
 func (it *item) record(stream schema.StreamSequence) schema.Record {
 	return schema.NewRecord(stream, it.header, it.event.Data)
 }
 
-// foretell asks the fold about the item on head, which takes it in.
+// foretell applies the item to head and returns the fold's verdict.
 func (it *item) foretell(head *schema.Head) schema.Verdict {
 	if it.plain {
 		return head.ApplySealed(it.event, it.content, it.data, 0)
@@ -239,7 +241,7 @@ func (it *item) foretell(head *schema.Head) schema.Verdict {
 	return head.Apply(schema.ExecutorsOnly, &rec)
 }
 
-// read makes the data of a plain item its own.
+// read replaces the data of a plain item by decoded data.
 func (it *item) read() {
 	if it.own || !it.plain {
 		return
@@ -247,12 +249,12 @@ func (it *item) read() {
 	if data, err := schema.ParseData(it.event); err == nil {
 		it.data, it.verdict.Data, it.own = data, data, true
 	} else {
-		it.plain = false // then the fold says the same when it reads it
+		it.plain = false // folding the decoded data gives the same result
 	}
 }
 
-// plainData reports whether data is of the kinds that most of a run's events are. They are folded as they are given;
-// the others are read back first, as everybody else reads them.
+// plainData reports whether data is of the most frequent kinds, which are folded without decoding. The other kinds are
+// decoded first, as every other reader does.
 func plainData(data schema.Data) bool {
 	switch data.(type) {
 	case *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.MessageAddedData, *schema.ToolCalledData, *schema.ToolReturnedData,
@@ -270,7 +272,7 @@ func verdicts(items []*item) []schema.Verdict {
 	return list
 }
 
-// opened puts turn.started before the drafts if they need it behind a head.
+// opened puts turn.started before the drafts that need it.
 func opened(drafts []draft, head *schema.Head) ([]draft, error) {
 	first := &drafts[0]
 	if !first.opens || head.Turn >= first.turn {
@@ -308,7 +310,7 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 	it.header, _ = e.Encode()
 	rec := schema.Record{Header: it.header, Body: e.Data}
 	it.size = rec.Size()
-	// A year of five digits is nothing that a reader takes for a time.
+	// Readers do not parse years of five digits.
 	it.plain = d.dataref == "" && d.at.UTC().Year() < 10000 && d.at.UTC().Year() > 0 && plainData(d.data)
 	return it
 }
@@ -317,7 +319,7 @@ func rejectedError(it *item) error {
 	return &RejectedError{Event: it.event.Name(), Reason: it.verdict.Reason, Detail: it.verdict.Detail}
 }
 
-// beginsWork reports whether an event that is not in the log yet begins something new.
+// beginsWork reports whether an event that is not in the log yet begins new work.
 func beginsWork(items []*item) bool {
 	for _, it := range items {
 		if it.stream != 0 {
@@ -339,8 +341,8 @@ func beginsWork(items []*item) bool {
 	return false
 }
 
-// outdates reports whether evidence that arrived before items are published takes the ground from one of them: a call
-// whose result is known now must not be run again.
+// outdates reports whether evidence that arrived first makes one of the items invalid: a call whose result is known now
+// must not run again.
 func outdates(v schema.Verdict, items []*item) bool {
 	if v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 		return false
@@ -354,7 +356,7 @@ func outdates(v schema.Verdict, items []*item) bool {
 	return false
 }
 
-// holder names the executor of a higher epoch by what it or its takeover says.
+// holder returns the executor of a higher epoch, from its event or its takeover.
 func holder(e *schema.Event) string {
 	if data, err := schema.ParseData(e); err == nil {
 		if resumed, ok := data.(*schema.RunResumedData); ok {
@@ -364,10 +366,10 @@ func holder(e *schema.Event) string {
 	if _, executor, ok := schema.ParseSource(e.Source); ok {
 		return executor
 	}
-	return "somebody"
+	return "another executor"
 }
 
-// snapshot copies what later events change in place. What elements point to never changes.
+// snapshot copies the parts that later events change in place. The targets of pointers in elements never change.
 func snapshot(s *schema.State) *schema.State {
 	c := *s
 	c.Head = s.Head.Clone()

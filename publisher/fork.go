@@ -9,11 +9,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ForkSpec says what is forked, and as what.
+// ForkSpec describes a fork.
 type ForkSpec struct {
 	// ID of the new run. Required.
 	ID string
-	// Base is the run that is forked, and At the point of it; the zero point is its end. The base may itself be a fork. Required.
+	// Base is the run to fork, and At the point in it; the zero point is its end. The base may itself be a fork.
+	// Required.
 	Base string
 	At   schema.Point
 	// Agent and Task of the fork; empty means those of the base.
@@ -25,30 +26,32 @@ type ForkSpec struct {
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
-// Fork begins a run that goes on from a point of another one: with its messages, its calls and their results, its phases
-// and what it waited for there. It is one event, whatever the length of the run. Nothing of the other run is written, by
-// this or by anything that the fork does, and whatever becomes of the other run, the fork stays what it is as long as the
-// events up to the point are kept.
+// Fork starts a run that continues from a point of another run: with its messages, its calls and their results, its
+// phases, and its waits at that point. It writes one event, whatever the length of the base. Neither the fork nor
+// anything it does writes to the base. The fork does not change with the base, as long as the events up to the point
+// are kept.
 //
-// A call that was begun at the point is in doubt in the fork, and settled by its policy: the other run's executor may still be at it. So
-// is a hold or verify call that was requested there, if the other run began it later or may still begin it. Its idempotency key stays that of the other run. Hand-offs, marks and the tokens used stay with the other run.
+// A call that was begun at the point is in doubt in the fork and settled by its policy, because the base's executor may
+// still be running it. The same applies to a hold or verify call that was requested at the point, if the base began it
+// later or may still begin it. The idempotency key stays that of the base. Hand-offs, marks and token usage stay with
+// the base.
 //
-// A run whose removal is ordered cannot be forked. Fork looks at the base once more behind its own first event, so that no fork
-// is left without it: then the fork is cancelled, and the error is [ErrRunErased].
+// A run with an ordered removal cannot be forked. Fork checks the base again after its own first event, so that no fork
+// remains without its base: then the fork is cancelled, and the error is [ErrRunErased].
 //
-// It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, [ErrConfig] for
-// a run that stands on schema.MaxBases others already, and those of [Fleet.Start].
+// It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run with missing events before the
+// point, [ErrConfig] for a run that already depends on schema.MaxBases others, and those of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if err := checkRun(spec.Base); err != nil {
 		return nil, err
 	}
 	if spec.ID == spec.Base {
-		return nil, fmt.Errorf("fork of run %s: %w: a fork is a run of its own and needs another id", spec.Base, ErrConfig)
+		return nil, fmt.Errorf("fork of run %s: %w: a fork needs an id of its own", spec.Base, ErrConfig)
 	}
-	// It is read as what the fork stands on, so that a fork which nobody could read is not begun.
+	// Read the base with the depth of the fork, so that no fork is started that is too deep to read.
 	state, reply, err := f.stateAt(ctx, spec.Base, spec.At.String(), 1)
 	if errors.Is(err, errTooManyBases) {
-		return nil, fmt.Errorf("fork of run %s: %w: fork one of those that it stands on: %w", spec.Base, ErrConfig, err)
+		return nil, fmt.Errorf("fork of run %s: %w: fork one of its bases instead: %w", spec.Base, ErrConfig, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, err)
@@ -80,22 +83,22 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever removes the base looks for forks behind its order, and the daemon refuses its points behind that: one of the two
-	// sees the other.
+	// A removal looks for forks after its order, and the daemon refuses points of the base after that order. So at
+	// least one of the two sees the other.
 	if _, err := f.HeadAt(ctx, spec.Base, spec.At); errors.Is(err, ErrRunErased) || errors.Is(err, ErrRunNotFound) {
-		end := run.End(ctx, RunEnd{Status: schema.StatusCancelled, Summary: "run " + spec.Base + ", which it was to go on from, was removed at this moment"})
+		end := run.End(ctx, RunEnd{Status: schema.StatusCancelled, Summary: "run " + spec.Base + ", the base of this fork, was removed at this moment"})
 		return nil, errors.Join(fmt.Errorf("fork of run %s: %w", spec.Base, err), end)
 	} else if err != nil {
-		return nil, errors.Join(fmt.Errorf("fork of run %s: whether it stays is not known, resume run %s to go on all the same: %w", spec.Base, spec.ID, err), run.Interrupt(ctx, schema.InterruptedPreempted))
+		return nil, errors.Join(fmt.Errorf("fork of run %s: the base could not be checked again; to continue the fork anyway, resume run %s: %w", spec.Base, spec.ID, err), run.Interrupt(ctx, schema.InterruptedPreempted))
 	}
 	return run, nil
 }
 
-// errTooManyBases says that a fork stands on more runs than anybody reads.
+// errTooManyBases says that a fork depends on more runs than readers follow.
 var errTooManyBases = fmt.Errorf("it is a fork of a fork, more than %d times", schema.MaxBases)
 
-// assembly folds the records of one answer to a run's state. Those of a fork are held until the content of its base is
-// there.
+// assembly folds the records of one answer into a run's state. It keeps the records of a fork until the content of its
+// base is loaded.
 type assembly struct {
 	reader *Reader
 	state  *schema.State
@@ -103,7 +106,7 @@ type assembly struct {
 	base   *schema.Base
 	held   []schema.Record
 	begun  bool
-	// unread is why the first value was not decrypted that has a key.
+	// unread is the error of the first value whose key could not decrypt it.
 	unread error
 }
 
@@ -120,7 +123,7 @@ func newAssembly(ctx context.Context, r *Reader, run string, superseded []schema
 	return a
 }
 
-// take takes the next record.
+// take adds the next record.
 func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 	if !a.begun {
 		a.base, a.begun = schema.BaseOfRecord(&rec)
@@ -138,7 +141,7 @@ func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 	return nil
 }
 
-// finish reads the base of a fork, and folds what was held.
+// finish reads the base of a fork, and folds the kept records.
 func (a *assembly) finish(ctx context.Context, forks int) error {
 	if a.base == nil {
 		return nil
@@ -152,7 +155,7 @@ func (a *assembly) finish(ctx context.Context, forks int) error {
 		return fmt.Errorf("run %s is a fork of run %s: %w", run, base.Run, err)
 	}
 	if state.Head.Digest != base.Digest || state.Head.Position.ID != base.Position.ID {
-		return &IncompleteError{Run: run, Detail: fmt.Sprintf("it is a fork of run %s at digest %.16s…, which has %.16s… there", base.Run, base.Digest, state.Head.Digest)}
+		return &IncompleteError{Run: run, Detail: fmt.Sprintf("it is a fork of run %s at digest %.16s…, but that run has %.16s… there", base.Run, base.Digest, state.Head.Digest)}
 	}
 	a.state.Graft(state)
 	held := a.held

@@ -155,7 +155,7 @@ func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
 	require.Equal(t, []string{"c1"}, callIDs(resume(t, w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" }), "fork").State()))
 }
 
-// A fork may stand on as many runs as anybody reads, and no more can be begun.
+// A fork may depend on as many runs as readers follow, and no deeper fork can be started.
 func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a chain of as many forks as there may be")
@@ -204,7 +204,7 @@ func TestAForkIsRefusedWithAReason(t *testing.T) {
 	}{
 		{"under the run's own id", publisher.ForkSpec{ID: "origin", Base: "origin"}, publisher.ErrConfig},
 		{"under no id", publisher.ForkSpec{Base: "origin"}, publisher.ErrConfig},
-		{"of no run", publisher.ForkSpec{ID: "f", Base: "nobody"}, publisher.ErrRunNotFound},
+		{"of no run", publisher.ForkSpec{ID: "f", Base: "missing"}, publisher.ErrRunNotFound},
 		{"at no point", publisher.ForkSpec{ID: "f", Base: "origin", At: schema.Point{Kind: schema.PointTurn, Number: 7}}, publisher.ErrPointNotFound},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -30,7 +30,7 @@ func TestARunOfWhichNothingCanBeSaidIsGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	got := s.outcome(t, "r1")
 	require.Equal(t, publisher.OutcomeLeft, got.outcome)
-	require.ErrorContains(t, got.err, "left as it stands")
+	require.ErrorContains(t, got.err, "not published")
 	require.Error(t, run.Mark(t.Context(), "later"), "nothing follows what could not be said")
 	require.Eventually(t, func() bool {
 		return slices.Contains(next().GivenUp, schema.GivenUp{Run: "r1", Epoch: 1})

@@ -10,30 +10,30 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Handoff collects what the next agent must know, in the order in which it is added. It is no use to several
-// goroutines at once.
+// Handoff collects the context for the next agent, in the order in which it is added. It is not safe for concurrent
+// use.
 type Handoff struct {
 	run  *Run
 	data schema.HandoffOfferedData
 }
 
-// Handoff begins the hand-off of the run's work. reason is threshold_critical, task_complete or error. Nothing is
-// published before [Handoff.Offer].
+// Handoff begins a hand-off of the run's work. reason is threshold_critical, task_complete or error. [Handoff.Offer]
+// publishes it.
 func (r *Run) Handoff(reason string) *Handoff {
 	return &Handoff{run: r, data: schema.HandoffOfferedData{
 		Reason: reason, Context: new(schema.HandoffContext), CreatedAt: schema.FormatTime(r.fleet.cfg.Now()),
 	}}
 }
 
-// HandoffOf begins the hand-off of the run's work with what another tool wrote, such as a document that [schema.ParseHandoff] has read. What it
-// leaves out is added as for [Run.Handoff].
+// HandoffOf begins a hand-off with data of another tool, such as a document from [schema.ParseHandoff]. Missing parts
+// are added as for [Run.Handoff].
 func (r *Run) HandoffOf(data schema.HandoffOfferedData) *Handoff {
 	h := r.Handoff(data.Reason)
 	completed, context, created := data.Completed, h.data.Context, h.data.CreatedAt
 	if data.Context != nil {
 		*context = *data.Context
 	}
-	// The document stays the caller's.
+	// Do not change the caller's document.
 	context.Decisions, context.Patterns, context.Issues = slices.Clone(context.Decisions), slices.Clone(context.Patterns), slices.Clone(context.Issues)
 	context.FilesModified = schema.DistinctPaths(context.FilesModified)
 	h.data = data
@@ -45,27 +45,27 @@ func (r *Run) HandoffOf(data schema.HandoffOfferedData) *Handoff {
 	return h
 }
 
-// ID sets the hand-off's id. Without it the turn and the next agent make one, so that an executor that goes on with the
+// ID sets the hand-off's id. The default is derived from the turn and the next agent. So an executor that repeats the
 // turn after a crash repeats the offer and does not make a second one.
 func (h *Handoff) ID(id string) *Handoff { h.data.HandoffID = id; return h }
 
 // Kind sets continuation (the default) or transfer.
 func (h *Handoff) Kind(kind string) *Handoff { h.data.Kind = kind; return h }
 
-// NextAgent names the agent that is to take over.
+// NextAgent names the agent that should take over.
 func (h *Handoff) NextAgent(agent string) *Handoff { h.data.NextAgent = agent; return h }
 
-// AgentID names the agent that hands over; without it that is the run's agent.
+// AgentID names the agent that hands over; the default is the run's agent.
 func (h *Handoff) AgentID(id string) *Handoff { h.data.AgentID = id; return h }
 
-// CreatedAt sets when the hand-off was written; without it that is when it was begun.
+// CreatedAt sets the time at which the hand-off was written; the default is the time at which it was begun.
 func (h *Handoff) CreatedAt(at time.Time) *Handoff {
 	h.data.CreatedAt = schema.FormatTime(at)
 	return h
 }
 
-// Completed adds a finished or partly finished file. Each is listed once, where it was named first, with the latest word about it; see
-// [schema.PathKey] for how paths are compared.
+// Completed adds a finished or partly finished file. Each file is listed once, at its first position, with its latest
+// state; see [schema.PathKey] for the comparison of paths.
 func (h *Handoff) Completed(c schema.HandoffCompleted) *Handoff {
 	key := schema.PathKey(c.File)
 	at := slices.IndexFunc(h.data.Completed, func(o schema.HandoffCompleted) bool { return schema.PathKey(o.File) == key })
@@ -84,7 +84,7 @@ func (h *Handoff) Remaining(r schema.HandoffRemaining) *Handoff {
 	return h
 }
 
-// Decisions adds decisions that stand.
+// Decisions adds decisions that remain valid.
 func (h *Handoff) Decisions(list ...string) *Handoff {
 	h.data.Context.Decisions = append(h.data.Context.Decisions, list...)
 	return h
@@ -102,22 +102,23 @@ func (h *Handoff) Issues(list ...string) *Handoff {
 	return h
 }
 
-// FilesModified adds files that were changed. Each is listed once, where it was named first, however it is spelled: see [schema.PathKey].
+// FilesModified adds changed files. Each file is listed once, at its first position, in whatever spelling: see
+// [schema.PathKey].
 func (h *Handoff) FilesModified(list ...string) *Handoff {
 	h.data.Context.FilesModified = schema.DistinctPaths(append(h.data.Context.FilesModified, list...))
 	return h
 }
 
-// Check validates the hand-off as [Handoff.Offer] would publish it, and says how long it is; nothing is published. The error is a
+// Check validates the hand-off as [Handoff.Offer] would, and returns its length; it publishes nothing. The error is a
 // [*schema.DataError], which names the field.
 func (h *Handoff) Check() (schema.HandoffCheck, error) {
 	d := h.Data()
 	return schema.CheckHandoff(&d)
 }
 
-// Data returns what would be published, with what the run's log adds to it: the tools that were used, the usage, the
-// runs that this one continues, and the artifacts among the files. On a handle that keeps only the head there is less
-// of it. It changes as the run goes on.
+// Data returns the data that Offer would publish. It includes data from the run's log: the tools used, the usage, the
+// runs that this one continues, and the artifacts among the files. A handle that keeps only the head adds less. The
+// result changes as the run continues.
 func (h *Handoff) Data() schema.HandoffOfferedData {
 	d := h.data
 	files := slices.Clone(d.Context.FilesModified)
@@ -156,7 +157,7 @@ func (h *Handoff) Data() schema.HandoffOfferedData {
 	return d
 }
 
-// maxLineage bounds the runs named in a hand-off; the farthest are left out.
+// maxLineage bounds the runs named in a hand-off; the oldest are left out.
 const maxLineage = 64
 
 // toolsOf counts the calls of the run, by tool, in the order of first use.
@@ -179,8 +180,8 @@ func toolsOf(s *schema.State) []schema.HandoffTool {
 	return tools
 }
 
-// Offer publishes handoff.offered with [Handoff.Data] and waits until it is durable. Offered again under its id, a
-// hand-off replaces the one before, as long as nobody took that; else it returns [ErrHandoffTaken]. A hand-off beyond
+// Offer publishes handoff.offered with [Handoff.Data] and waits until it is durable. An offer under the same id
+// replaces the earlier one, unless that was accepted; then Offer returns [ErrHandoffTaken]. A hand-off longer than
 // [schema.HandoffSizeWarning] characters is offered, with a warning in the log.
 func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 	r := h.run
@@ -189,9 +190,9 @@ func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 	}
 	d := h.Data()
 	d.CreatedAt = r.ledger.offeredAt(d.HandoffID, d.CreatedAt)
-	if check, err := schema.CheckHandoff(&d); err == nil && check.Warning != "" { // a wrong one is refused with its field by publish
+	if check, err := schema.CheckHandoff(&d); err == nil && check.Warning != "" { // publish refuses an invalid one and names the field
 		r.fleet.cfg.Logger.Warn().Str("run", r.id).Str("handoff", d.HandoffID).Int64("size_chars", check.SizeChars).
-			Msg("hand-off is too long: its reader may lose more context by it than it saves")
+			Msg("hand-off is long: it may cost its reader more context than it saves")
 	}
 	verdicts, err := r.publish(ctx, draft{data: &d})
 	if err == nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// departPatience is how long Close waits for the server to have what it says last.
+// departPatience is how long Close waits until the server has the last heartbeat.
 const departPatience = time.Second
 
-// hand are the runs that this process drives: what notices are for, and what heartbeats count. A run is taken in hand
-// by Start, Resume and Claim, and let go when it ended, was interrupted, or its handle ended.
+// hand holds the active runs of this process: notices concern them, and heartbeats count them. Start, Resume and Claim
+// add a run. It is removed when it ended, was interrupted, or its handle ended.
 type hand struct {
 	mu   sync.Mutex
 	runs map[string][]*Run
@@ -32,10 +32,10 @@ func (h *hand) take(r *Run) {
 	h.runs[r.id] = append(h.runs[r.id], r)
 }
 
-func (h *hand) letGo(r *Run) {
+func (h *hand) remove(r *Run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// The slice may be held by of: it is replaced, not changed.
+	// A caller of of may hold the slice: replace it, do not change it.
 	var rest []*Run
 	for _, o := range h.runs[r.id] {
 		if o != r {
@@ -60,8 +60,9 @@ func (h *hand) size() int {
 	return len(h.runs)
 }
 
-// holder takes a handle's run in hand and lets it go. A run that the log goes on giving to this process after its handle
-// ended is given up: the process lives, and its heartbeats would keep the run from every other executor.
+// holder adds a handle's run to the active runs and removes it. If the log still assigns the run to this process after
+// its handle ended, the run is reported as abandoned: otherwise this living process's heartbeats would keep the run
+// from every other executor.
 func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 	return func(in, attended bool, epoch schema.Epoch) {
 		if in {
@@ -70,20 +71,20 @@ func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 			f.presence.found(schema.GivenUp{Run: r.id, Epoch: epoch})
 			return
 		}
-		f.hand.letGo(r)
+		f.hand.remove(r)
 		if attended && len(f.hand.of(r.id)) == 0 {
 			f.presence.abandon(schema.GivenUp{Run: r.id, Epoch: epoch})
 		}
 	}
 }
 
-// publishLast publishes a run's interruption and lets it go. The pipelined mode must have been left.
+// publishLast publishes a run's interruption and releases the run. The pipelined mode must have been left.
 func (r *Run) publishLast(ctx context.Context, last error, d draft) error {
 	_, err := r.publishAnd(ctx, last, d)
 	return err
 }
 
-// appear begins heartbeats, and listens for notices: from now on this process is an executor, and no mere reader.
+// appear starts heartbeats and listens for notices: from now on this process is an executor, not only a reader.
 func (f *Fleet) appear() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,7 +98,8 @@ func (f *Fleet) appear() error {
 	if err != nil {
 		return fmt.Errorf("listening for notices: %w: %w", ErrUnavailable, err)
 	}
-	// At most once: an executor that does not hear it reads the settings before it next begins a run, if its reading is not fresh.
+	// Delivered at most once: an executor that misses it reads the settings before it next starts a run, if its copy is
+	// old.
 	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), func(*nats.Msg) { f.changed() })
 	if err != nil {
 		return errors.Join(fmt.Errorf("listening for changes of the fleet: %w: %w", ErrUnavailable, err), sub.Unsubscribe())
@@ -113,7 +115,7 @@ func (f *Fleet) appear() error {
 	return nil
 }
 
-// pace is how often the executor sends a heartbeat.
+// pace is the interval of heartbeats.
 func (f *Fleet) pace() time.Duration {
 	if f.cfg.Heartbeat > 0 {
 		return f.cfg.Heartbeat
@@ -121,7 +123,7 @@ func (f *Fleet) pace() time.Duration {
 	return f.placing.Load().Heartbeat()
 }
 
-// changed reads the settings of the fleet again: heartbeats follow the silence that it asks for.
+// changed reads the fleet's settings again: the heartbeat interval follows the silence timeout.
 func (f *Fleet) changed() {
 	f.outdated()
 	f.mu.Lock()
@@ -132,7 +134,7 @@ func (f *Fleet) changed() {
 	f.background.Go(func() {
 		was := f.pace()
 		if _, err := f.placed(f.life); err != nil {
-			f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("changed settings of the fleet are not read")
+			f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("could not read the fleet's changed settings")
 			return
 		}
 		if f.pace() != was {
@@ -141,7 +143,7 @@ func (f *Fleet) changed() {
 	})
 }
 
-// depart says that the executor does nothing more for any run. Nothing was begun after stopped was set.
+// depart announces that the executor has stopped working. Nothing was begun after stopped was set.
 func (f *Fleet) depart() error {
 	f.background.Wait()
 	if !f.alive {
@@ -150,10 +152,10 @@ func (f *Fleet) depart() error {
 	if f.beaten != nil {
 		<-f.beaten
 		if f.presence.heartbeat(true) && f.closed == nil {
-			// The caller may close the connection next, with what is not written yet. Whoever does not hear it notices
-			// the silence.
+			// The caller may close the connection next, with the heartbeat still buffered. A daemon that misses it
+			// notices the silence.
 			if err := f.nc.FlushTimeout(departPatience); err != nil {
-				f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("last heartbeat is not confirmed")
+				f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("last heartbeat not confirmed")
 			}
 		}
 	}
@@ -163,29 +165,30 @@ func (f *Fleet) depart() error {
 	return nil
 }
 
-// presence says over core NATS that this executor lives, and which runs it has given up. It knows runs by their ids alone.
+// presence sends this executor's heartbeats over core NATS, and the runs that it abandoned. It knows runs only by their
+// ids.
 type presence struct {
 	cfg *Config
 	nc  *nats.Conn
-	// inHand counts the runs that heartbeats say, and pace is how often they are sent.
+	// inHand counts the active runs for heartbeats, and pace is the interval.
 	inHand func() int
 	pace   func() time.Duration
-	// overdue is what they say of work that takes too long.
+	// overdue lists work that takes too long, for heartbeats.
 	overdue func() (list []schema.Overdue, more int)
-	// key signs heartbeats; nil when the caller named the instance.
+	// key signs heartbeats; nil if the caller named the instance.
 	key ed25519.PrivateKey
 	// news makes the next heartbeat due at once.
 	news chan struct{}
 
 	mu    sync.Mutex
 	beats uint64
-	// capacity is the most runs that the executors of this handle take.
+	// capacity is the maximum number of runs of this handle's executors.
 	capacity int
-	// givenUp are the latest runs that could not be let go in their log.
+	// givenUp are the latest runs that could not be released in their log.
 	givenUp []schema.GivenUp
 }
 
-// beat publishes heartbeats until life ends, or its connection for good.
+// beat publishes heartbeats until life ends or the connection is closed for good.
 func (p *presence) beat(life context.Context) {
 	changed := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer p.nc.RemoveStatusListener(changed)
@@ -195,7 +198,7 @@ func (p *presence) beat(life context.Context) {
 		select {
 		case <-timer.C:
 		case <-changed:
-			// Connected again: everybody wants to know now.
+			// Reconnected: tell the daemon at once.
 		case <-p.news:
 		case <-life.Done():
 			return
@@ -204,20 +207,21 @@ func (p *presence) beat(life context.Context) {
 			return
 		}
 		p.heartbeat(false)
-		// The jitter keeps executors that were started together from speaking together.
+		// The jitter spreads the heartbeats of executors that were started together.
 		pace := p.pace()
 		timer.Reset(pace - rand.N(pace/8+1)) //nolint:gosec // jitter
 	}
 }
 
-// abandon says at once, and with every further heartbeat, that nothing more is done for a run in that epoch, so that it is orphaned.
+// abandon reports, at once and in each further heartbeat, that this process does nothing more for a run in that epoch,
+// so that the run is orphaned.
 func (p *presence) abandon(left schema.GivenUp) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.giveUp(left)
 }
 
-// abandonUnless is abandon of a run that is not in use. Who comes to use it says so by found, afterwards.
+// abandonUnless is abandon for a run that is not in use. A later user of the run calls found.
 func (p *presence) abandonUnless(left schema.GivenUp, used func() bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,7 +232,7 @@ func (p *presence) abandonUnless(left schema.GivenUp, used func() bool) bool {
 	return true
 }
 
-// found takes back that a run was given up: it is in hand.
+// found withdraws the report of an abandoned run: it is active again.
 func (p *presence) found(run schema.GivenUp) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,14 +264,14 @@ func (p *presence) giveUp(left schema.GivenUp) {
 	if more := len(p.givenUp) - schema.MaxGivenUp; more > 0 {
 		for _, dropped := range p.givenUp[:more] {
 			p.cfg.Logger.Warn().Str("executor", p.cfg.Executor).Str("run", dropped.Run).Uint64("epoch", uint64(dropped.Epoch)).
-				Str("hint", "unless it is orphaned already: waymark release "+dropped.Run+" --force").
-				Msg("heartbeats do not give this run up any more: too many")
+				Str("hint", "if the run is not orphaned, run: waymark release "+dropped.Run+" --force").
+				Msg("too many abandoned runs; heartbeats no longer report this one")
 		}
 		p.givenUp = slices.Delete(p.givenUp, 0, more)
 	}
 }
 
-// heartbeat publishes one. What is not sent, because there is no connection, is not sent later either.
+// heartbeat publishes one. Without a connection it is dropped, not sent later.
 func (p *presence) heartbeat(leaving bool) bool {
 	p.mu.Lock()
 	p.beats++
@@ -288,15 +292,15 @@ func (p *presence) heartbeat(leaving bool) bool {
 		err = p.nc.PublishMsg(m)
 	}
 	if err != nil {
-		p.cfg.Logger.Debug().Err(err).Str("executor", p.cfg.Executor).Msg("heartbeat is not sent")
+		p.cfg.Logger.Debug().Err(err).Str("executor", p.cfg.Executor).Msg("heartbeat not sent")
 	}
 	return err == nil
 }
 
-// Context returns a context that ends when work on the run should: with the cause [ErrCancelRequested] when somebody
-// asked for its end, with what ended the handle ([ErrFenced] and the others), with [ErrStopped] when the fleet is
-// closed, or as parent does. It ends as soon as the daemon's notice comes, without anything being published. To wind up
-// under a request to cancel, go on with [context.WithoutCancel]. Call cancel once the context is not needed any more.
+// Context returns a context that ends when work on the run should stop. Its cause is [ErrCancelRequested] after a
+// request to cancel the run, the error that ended the handle ([ErrFenced] and the others), [ErrStopped] when the fleet
+// is closed, or the cause of parent. It ends as soon as the daemon's notice arrives, without a publish. To finish up
+// after a request to cancel, use [context.WithoutCancel]. Call cancel when you no longer need the context.
 func (r *Run) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, with := context.WithCancelCause(parent)
 	stops := make([]func() bool, 0, 2)

@@ -102,7 +102,7 @@ func TestWhoOnlyReadsSaysNothingOfItself(t *testing.T) {
 	w.serve()
 	first := w.fleet(func(c *publisher.Config) { c.Heartbeat = -1 })
 	run := start(t, first, "r1")
-	require.Empty(t, run.Head().Instance, "nobody can look for signs of life of an executor that gives none")
+	require.Empty(t, run.Head().Instance, "an executor without heartbeats has no instance")
 	next := w.heartbeats()
 	reader := w.fleet(func(c *publisher.Config) { c.Executor = "reader" })
 	_, err := reader.Head(t.Context(), "r1")
@@ -173,7 +173,7 @@ func TestNoticesThatMeanNothingAreIgnored(t *testing.T) {
 	seen := make(chan string, 1)
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, _ schema.Data) { seen <- e.Name() }})
 	require.NoError(t, err)
-	for _, body := range []string{"", "hello", "{}", `{"run":"nobody"}`, `{"run":"r1","position":{"stream_sequence":1}}`, `{"run":7}`} {
+	for _, body := range []string{"", "hello", "{}", `{"run":"missing"}`, `{"run":"r1","position":{"stream_sequence":1}}`, `{"run":7}`} {
 		require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "exec-1"), []byte(body)))
 	}
 	require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "exec-1"), []byte(`{"run":"r1","position":{"stream_sequence":1000000}}`)))

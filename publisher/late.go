@@ -9,9 +9,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// late hands in the outcomes among drafts that a fenced handle could not record: what became of a call in doubt is
-// evidence, whoever says it, and spares a person the question or a tool its second run. It returns the error that
-// fenced the handle, whatever becomes of the evidence. Called past the turnstile.
+// late publishes the outcomes among drafts that a fenced handle could not record. The outcome of a call in doubt is
+// evidence, from any writer: it saves a question to a person, or a second run of the tool. late returns the error that
+// fenced the handle, whatever happens to the evidence. The caller holds the publish slot.
 func (a *appender) late(ctx context.Context, drafts []draft, fenced error) error {
 	for i := range drafts {
 		switch drafts[i].data.(type) {
@@ -24,8 +24,8 @@ func (a *appender) late(ctx context.Context, drafts []draft, fenced error) error
 	return fenced
 }
 
-// offerLate publishes one outcome behind the newest event of the run, if the fold takes it as evidence there. Not for a
-// call that was settled or run again meanwhile: that would be one dead letter more.
+// offerLate publishes one outcome after the newest event of the run, if the fold accepts it there as evidence. If the
+// call was settled or run again meanwhile, the outcome would only be one more dead letter, so it is not sent.
 func (a *appender) offerLate(ctx context.Context, d *draft) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.PublishTimeout)
 	defer cancel()
@@ -46,7 +46,7 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 			probe := head.Clone()
 			rec := it.record(0)
 			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
-				return nil // nobody asks any more, or an earlier try is in the log
+				return nil // the call is closed, or an earlier try is in the log
 			}
 			switch answer := a.sender.Append(ctx, it.message(a.subject), last); answer.Outcome {
 			case eventlog.Stored:
@@ -54,7 +54,7 @@ func (a *appender) offerLate(ctx context.Context, d *draft) error {
 			case eventlog.Full, eventlog.Oversized, eventlog.Refused, eventlog.Denied, eventlog.AnswerDenied:
 				return answer.Err
 			default:
-				err = answer.Err // the next reading tells
+				err = answer.Err // the next read decides
 			}
 		}
 		if a.nc.IsClosed() || !wait.Wait(ctx) {

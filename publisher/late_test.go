@@ -67,6 +67,6 @@ func TestAFencedHandleAddsNothingButEvidence(t *testing.T) {
 	require.ErrorIs(t, old.Mark(t.Context(), "mine"), publisher.ErrFenced)
 	s := w.fold("r1")
 	require.JSONEq(t, `"new"`, string(s.Calls[0].Result))
-	require.Zero(t, s.Head.Counts.LateResults, "the call was settled: nobody asks any more")
+	require.Zero(t, s.Head.Counts.LateResults, "the call was settled: its outcome is not needed any more")
 	require.Zero(t, s.Head.Counts.DeadLetters)
 }

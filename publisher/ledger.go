@@ -11,19 +11,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ledger is a handle's record of its run: the fold of the durable events, the run's position in the log, the events without an
-// answer, and the error that ended the handle. It does no I/O: the appender reports the log's events. All goroutines may ask it.
+// ledger is a handle's record of its run: the fold of the durable events, the run's position in the log, the events
+// without an answer, and the error that ended the handle. It does no I/O: the appender passes it the log's events. It
+// is safe for concurrent use.
 type ledger struct {
 	run   string
 	calls *callBook
 	// onControl is [RunSpec].OnControl.
 	onControl func(*schema.Event, schema.Data)
-	// policy says which calls may begin and have a result.
+	// policy decides which calls may begin and have a result.
 	policy callPolicy
-	// contract is what this process adds to the run's own; under mu.
+	// contract is this process's addition to the run's own; under mu.
 	contract Contract
-	// held is called, under mu, when this handle gets the run in hand and when it loses it. attended: by the log the run
-	// stays with this process.
+	// held is called, under mu, when the run becomes active on this handle and when it stops being active. attended:
+	// the log still assigns the run to this process.
 	held func(in, attended bool, epoch schema.Epoch)
 	// halt ends, with the reason as its cause, when work on the run should end.
 	halt     context.Context //nolint:containedctx // the life of the handle itself
@@ -31,28 +32,28 @@ type ledger struct {
 
 	mu   sync.Mutex
 	fold localFold
-	// writer is after the last durable event; last and lastID are the run's last message, of any writer.
+	// writer is the position after the last durable event; last and lastID are the run's last message, of any writer.
 	writer schema.Writer
 	last   schema.StreamSequence
 	lastID string
-	// stood is when the try was sent by which the server acknowledged the latest event as a new one: the epoch was this
-	// handle's then. Zero if it is not known of the latest event.
-	stood time.Time
+	// provenAt is when the try was sent that the server acknowledged as new for the latest event: at that time the epoch
+	// was this handle's. Zero if that is unknown for the latest event.
+	provenAt time.Time
 	// starting: run.started is not durable yet.
 	starting bool
-	// plan is the run behind the queued events in pipelined mode, nil in synchronous mode.
+	// plan is the run after the queued events in pipelined mode; nil in synchronous mode.
 	plan *plan
-	// pending are the events of a call that was cut short; unknown: one of them may be stored.
+	// pending are the events of an interrupted call; unknown: one of them may be stored.
 	pending []*item
 	unknown bool
-	// dead is the error that ended the handle; gone: its own executor ended it.
+	// dead is the error that ended the handle; gone: its own executor released the run.
 	dead error
 	gone bool
-	// untold: a request to cancel was folded, and no call has said so yet.
-	untold bool
-	// unheard: a signal was folded that the work has not looked for since.
-	unheard bool
-	// inHand is the last value given to held.
+	// cancelUnseen: a request to cancel was folded, and no call has returned it yet.
+	cancelUnseen bool
+	// signalUnseen: a signal was folded, and the work has not looked for signals since.
+	signalUnseen bool
+	// inHand is the last value passed to held.
 	inHand bool
 	// changed is closed when the run changes; nil without waiters.
 	changed chan struct{}
@@ -73,7 +74,8 @@ func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) *led
 	return l
 }
 
-// start sets the ledger to before the first event of a run; base is the state of the run that it is forked from, nil for none.
+// start sets the ledger to the state before the first event of a run. base is the state of the run that it is forked
+// from, or nil.
 func (l *ledger) start(base *schema.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +93,7 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	}
 	head := &state.Head
 	if head.Epoch != reply.Epoch || head.Sequence != reply.NextSequence-1 || head.Position.Stream != reply.LastStream {
-		return fmt.Errorf("resume of run %s: %w: it says epoch %d, next sequence %d, last stream sequence %d; the events say %d, %d, %d", l.run,
+		return fmt.Errorf("resume of run %s: %w: the answer has epoch %d, next sequence %d, last stream sequence %d; the events have %d, %d, %d", l.run,
 			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, head.Epoch, head.Sequence+1, head.Position.Stream)
 	}
 	l.mu.Lock()
@@ -104,12 +106,11 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	l.keep()
 	if head.CancelRequested {
 		l.haltWith(l.cancelError())
-		l.untold = true
+		l.cancelUnseen = true
 	}
 	return nil
 }
 
-// end is the run's last known message.
 func (l *ledger) end() (schema.StreamSequence, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +124,6 @@ func (l *ledger) standing() (schema.Head, schema.StreamSequence, schema.Writer) 
 	return l.fold.head.Clone(), l.last, l.writer
 }
 
-// keepHead drops the content, for a handle that keeps only the head.
 func (l *ledger) keepHead() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 	fold := localFold{run: l.run, state: state, head: &state.Head}
 	for _, o := range outcomes {
 		if openCall(fold.head, o.key) == nil {
-			continue // durable by now
+			continue // already durable
 		}
 		it := o.draft.seal(&writer, writer.Last+1)
 		if it.verdict = fold.applyItem(it, 0); it.verdict.Kind == schema.Rejected {
@@ -151,14 +151,12 @@ func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 	return state, nil
 }
 
-// headOnly reports whether the handle keeps only the head.
 func (l *ledger) headOnly() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fold.state == nil
 }
 
-// isStarting reports whether run.started is not durable yet.
 func (l *ledger) isStarting() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,33 +191,33 @@ func (l *ledger) unresolved() error {
 	return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, l.pending[0].event.ID, l.run)
 }
 
-// cancelError is the reason to stop that an operator gave.
+// cancelError is the error after an operator's request to cancel the run.
 func (l *ledger) cancelError() error { return fmt.Errorf("run %s: %w", l.run, ErrCancelRequested) }
 
-// checkLive returns the error that forbids work, and a request to cancel once.
+// checkLive returns the error that ended the handle, and once a request to cancel.
 func (l *ledger) checkLive() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.errLocked(); err != nil {
 		return err
 	}
-	if l.untold && l.fold.head.CancelRequested {
-		l.untold = false
+	if l.cancelUnseen && l.fold.head.CancelRequested {
+		l.cancelUnseen = false
 		return l.cancelError()
 	}
 	return nil
 }
 
-// proven reports whether the epoch was the run's own at most age ago. A duplicate acknowledgement, and an event that was found in
-// the log, prove that the event is stored, and not that no other executor has taken the run over since.
+// proven reports whether the epoch was this handle's own at most age ago. A duplicate acknowledgement, or an event
+// found in the log, only proves that the event is stored: another executor may have taken the run over since.
 func (l *ledger) proven(age time.Duration) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead != nil {
 		return false, l.dead
 	}
-	// Only the wall clock shows that the machine was asleep.
-	return !l.stood.IsZero() && time.Since(l.stood) < age && time.Now().Round(0).Sub(l.stood.Round(0)) < age, nil
+	// Only the wall clock shows that the machine was suspended.
+	return !l.provenAt.IsZero() && time.Since(l.provenAt) < age && time.Now().Round(0).Sub(l.provenAt.Round(0)) < age, nil
 }
 
 // ahead is the head after the queued events; in synchronous mode, the head. Under mu.
@@ -230,21 +228,20 @@ func (l *ledger) ahead() *schema.Head {
 	return l.fold.head
 }
 
-// planned is a copy of the head after the queued events.
 func (l *ledger) planned() schema.Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ahead().Clone()
 }
 
-// callRoom is the number of the calls that fit the turn.
+// callRoom is the number of calls that fit into the turn.
 func (l *ledger) callRoom(turn int32, calls []schema.RequestedCall) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fold.head.CallRoom(turn, calls)
 }
 
-// openTurn is the number of the turn that is open after the queued events, 0 outside turns.
+// openTurn is the number of the turn that is open after the queued events; 0 outside turns.
 func (l *ledger) openTurn() int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +251,7 @@ func (l *ledger) openTurn() int32 {
 	return 0
 }
 
-// resumeOrSeal returns the pending events if the drafts are the same, else newly sealed ones.
+// resumeOrSeal returns the pending events if the drafts are the same, otherwise newly sealed ones.
 func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -279,9 +276,9 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		return nil, err
 	}
 	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
-	if err == nil && l.untold && l.fold.head.CancelRequested && beginsWork(items) {
-		// The request was folded between two publishes. The executor must know of it before more work begins.
-		l.untold = false
+	if err == nil && l.cancelUnseen && l.fold.head.CancelRequested && beginsWork(items) {
+		// The request was folded between two publishes. The executor must learn of it before more work begins.
+		l.cancelUnseen = false
 		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 	}
 	if err == nil && l.guarded(items) {
@@ -290,7 +287,7 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	return items, err
 }
 
-// beginPlan begins the pipelined mode: from now on sealPlanned seals events behind the queued ones.
+// beginPlan begins the pipelined mode: from now on sealPlanned seals events after the queued ones.
 func (l *ledger) beginPlan() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -298,14 +295,12 @@ func (l *ledger) beginPlan() {
 	l.plan = &plan{head: l.fold.head.Clone(), writer: l.writer}
 }
 
-// endPlan ends the pipelined mode.
 func (l *ledger) endPlan() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.plan = nil
 }
 
-// sealPlanned seals drafts behind the queued events.
 func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -326,7 +321,7 @@ func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	}
 	p.head = *next
 	for _, it := range items {
-		it.next = nil // the plan goes on with it
+		it.next = nil // the plan keeps using it
 		if err := p.writer.Commit(it.event); err != nil {
 			return nil, fmt.Errorf("run %s: %w", l.run, err)
 		}
@@ -334,8 +329,8 @@ func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
 	return items, nil
 }
 
-// durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as new; it is zero
-// where an event is only found in the log, which does not prove the epoch.
+// durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as
+// new. It is zero for an event found in the log, which does not prove the epoch.
 func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,10 +338,10 @@ func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time)
 }
 
 func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time.Time) {
-	it.stream, l.stood = stream, sent
+	it.stream, l.provenAt = stream, sent
 	it.verdict = l.fold.take(it, stream)
 	if err := l.writer.Commit(it.event); err != nil {
-		// Items are sealed behind the writer and committed in order: this cannot happen.
+		// Items are sealed after the writer and committed in order: this cannot happen.
 		_ = l.dieLocked(fmt.Errorf("run %s: %w: %w", l.run, ErrForked, err))
 	}
 	l.last, l.lastID = max(l.last, stream), it.event.ID
@@ -356,8 +351,8 @@ func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time
 	l.wake()
 }
 
-// acknowledged is durable for a delivered event: it returns the error by which the event ended the handle. An error from before belongs
-// to a later event of the log, and the next call returns it.
+// acknowledged is durable for a delivered event. It returns the error if this event ended the handle. An error from
+// before belongs to a later event of the log, and the next call returns it.
 func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -369,8 +364,8 @@ func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.
 	return l.dead
 }
 
-// delivered records the outcome of a delivery, and returns its error. On an error that leaves the handle usable, the events stay
-// pending, so that the same call goes on where it broke off.
+// delivered records the result of a delivery, and returns its error. After an error that leaves the handle usable, the
+// events stay pending, so that a repeated call continues with them.
 func (l *ledger) delivered(items []*item, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -385,7 +380,7 @@ func (l *ledger) delivered(items []*item, err error) error {
 	case errors.Is(err, ErrUnresolved):
 	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated), errors.Is(err, ErrSignalled):
 		l.unknown = false
-		return err // certainly not stored, and not lawful as it is
+		return err // certainly not stored, and not valid unchanged
 	}
 	l.pending = items
 	if l.unknown && !errors.Is(err, ErrUnresolved) {
@@ -394,7 +389,7 @@ func (l *ledger) delivered(items []*item, err error) error {
 	return err
 }
 
-// unresolvedItems are the events of a call that had no answer, nil when there are none.
+// unresolvedItems are the events of a call without an answer; nil if there are none.
 func (l *ledger) unresolvedItems() ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -404,7 +399,8 @@ func (l *ledger) unresolvedItems() ([]*item, error) {
 	return l.pending, nil
 }
 
-// offeredAt is the stamp of an offer: that of an earlier try without an answer, so that the repeated call is the same event, else at.
+// offeredAt is the time stamp of an offer. It is the one of an earlier try without an answer, so that the repeated call
+// is the same event, otherwise at.
 func (l *ledger) offeredAt(handoff, at string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -419,13 +415,15 @@ func (l *ledger) offeredAt(handoff, at string) string {
 	return at
 }
 
-// resolved decides, after the log was read from before on, whether the first of items can be sent again: done when the log has it.
+// resolved decides, after a read of the log from before on, whether the first of items can be sent again. done: the log
+// has it.
 func (l *ledger) resolved(items []*item, before schema.StreamSequence, read error) (done bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case items[0].stream != 0:
-		// It is durable, whatever follows it in the log: the next call returns that it is fenced by now.
+		// The event is durable, whatever follows it in the log. If the handle is fenced by now, the next call returns
+		// that.
 		return true, nil
 	case read != nil:
 		return false, read
@@ -433,12 +431,13 @@ func (l *ledger) resolved(items []*item, before schema.StreamSequence, read erro
 		return false, l.dead
 	}
 	if l.last == before {
-		return false, errAgain // the server's answer was about a message that is gone again
+		return false, errAgain // the message that the server reported is gone again
 	}
 	return false, l.fold.recheck(items)
 }
 
-// meet folds one message behind the last known one, of any writer; items are the events that this handle is delivering.
+// meet folds the next message after the last known one, from any writer. items are the events that this handle is
+// delivering.
 func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) error {
 	control, err := l.meetLocked(keys, rec, items)
 	if control != nil && l.onControl != nil {
@@ -472,8 +471,8 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 		}
 		return nil, l.dieLocked(fmt.Errorf("run %s: %w: stop working on it", l.run, ErrRunErased))
 	}
-	// An equal start, by an executor of the same name at the same time, is another executor's unless this handle sent
-	// it before.
+	// An identical start, by an executor of the same name at the same time, is another process's unless this handle
+	// sent it before.
 	if l.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {
 		return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: resume it, or choose another id", l.run, ErrRunExists))
 	}
@@ -488,7 +487,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 		case e.Epoch > l.writer.Epoch && !l.fold.forged(keys, rec):
 			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d: stop working on the run", l.run, ErrFenced, holder(e), e.Epoch, l.writer.Epoch))
 		case e.Epoch == l.writer.Epoch && e.Sequence > l.writer.Last:
-			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", l.run, ErrForked, e.ID, rec.Stream))
+			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d is not from this handle", l.run, ErrForked, e.ID, rec.Stream))
 		}
 	}
 	v := l.fold.apply(keys, rec)
@@ -497,7 +496,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 		return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
 	}
 	if l.plan == nil && outdates(v, items) {
-		return nil, fmt.Errorf("run %s: %w: the late result of call %s of turn %d came first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
+		return nil, fmt.Errorf("run %s: %w: a late result of call %s of turn %d was recorded first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
 	}
 	if v.Kind != schema.Applied {
 		return nil, nil
@@ -508,20 +507,21 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	l.calls.note(v, true)
 	if l.plan != nil {
 		unplaced := *rec
-		unplaced.Stream = 0 // the plan has no places
+		unplaced.Stream = 0 // the plan has no stream sequences
 		l.plan.head.Apply(keys, &unplaced)
 	}
 	l.wake()
-	// Work must not begin behind a request to stop that the executor does not know. The next try may: then it knows.
+	// New work must not begin after a request to stop that the executor does not know of. Its next try may: then it
+	// knows.
 	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && l.fold.head.CancelRequested {
 		l.haltWith(l.cancelError())
-		if l.untold = l.plan == nil; l.untold && len(items) > 0 && beginsWork(items) {
-			l.untold = false
+		if l.cancelUnseen = l.plan == nil; l.cancelUnseen && len(items) > 0 && beginsWork(items) {
+			l.cancelUnseen = false
 			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 		}
 	}
 	if _, signal := v.Data.(*schema.SignalSentData); signal {
-		l.unheard = true
+		l.signalUnseen = true
 		if l.guarded(items) {
 			return &v, l.signalledError()
 		}
@@ -529,7 +529,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	return &v, nil
 }
 
-// keep calls held when the handle's own events give it the run or take it. Under mu.
+// keep calls held when the handle's own events make the run active or end that. Under mu.
 func (l *ledger) keep() {
 	attended := l.fold.attended()
 	if held := l.dead == nil && attended; held != l.inHand {
@@ -538,7 +538,7 @@ func (l *ledger) keep() {
 	}
 }
 
-// die ends the handle, unless it has ended, and returns why it did.
+// die ends the handle, unless it has ended, and returns the error that ended it.
 func (l *ledger) die(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -555,13 +555,13 @@ func (l *ledger) dieLocked(err error) error {
 	return l.dead
 }
 
-// letGo ends the handle because its own executor released the run, so that no event of this process follows its last one. A
-// tool's late result may still be recorded; see late.
-func (l *ledger) letGo(err error) {
+// release ends the handle because its own executor released the run, so that this process publishes no event after the
+// last one. A tool's late result may still be recorded; see late.
+func (l *ledger) release(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gone = l.gone || l.dead == nil
-	_ = l.dieLocked(err) // or ended before: what it is then, it stays
+	_ = l.dieLocked(err) // an earlier error stays
 }
 
 func (l *ledger) wentAway() bool {
@@ -570,7 +570,7 @@ func (l *ledger) wentAway() bool {
 	return l.gone
 }
 
-// wake wakes all goroutines that wait for the run. Under mu.
+// wake wakes all goroutines that wait for a change of the run. Under mu.
 func (l *ledger) wake() {
 	if l.changed != nil {
 		close(l.changed)
@@ -578,8 +578,8 @@ func (l *ledger) wake() {
 	}
 }
 
-// check asks done about the fold. If it is not done, changed is closed on the next change of the run; of a handle that has ended, check
-// returns the error.
+// check calls done with the fold. If it is not done, changed is closed on the next change of the run. For an ended
+// handle check returns the error.
 func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -592,7 +592,6 @@ func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-
 	return ok, l.changed, err
 }
 
-// call looks a call up.
 func (l *ledger) call(key schema.CallKey) callView {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,18 +15,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Compact publishes context.compacted: the model goes on with a summary of the turns through d.ThroughTurn.
+// Compact publishes context.compacted: the model continues with a summary of the turns through d.ThroughTurn.
 func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error {
 	_, err := r.publish(ctx, draft{data: &d})
 	return err
 }
 
-// Artifact publishes artifact.added. Content above the inline limit goes to the blob store. Of a text without a digest or a size these are
-// filled in, so that a reader can check what it fetches; not of an encrypted one, and not in a fleet with a [Redaction], which may change it.
-// A second artifact with the same id is another one: none replaces the one before.
+// Artifact publishes artifact.added. Content above the inline limit goes to the blob store. Artifact adds a missing
+// digest or size of a text, so that a reader can check what it fetches. It does not if the text is encrypted, or the
+// fleet has a [Redaction], which may change the text. A second artifact with the same id does not replace the first
+// one.
 func (r *Run) Artifact(ctx context.Context, d schema.ArtifactAddedData) error {
 	if d.Digest == "" && len(d.Refs) == 0 && r.fleet.cfg.Redaction == nil && d.Content.Kind() == '"' {
-		if text, err := jsontext.AppendUnquote(nil, d.Content); err == nil { // what is no JSON is refused by publish
+		if text, err := jsontext.AppendUnquote(nil, d.Content); err == nil { // publish refuses invalid JSON
 			d.Digest = fmt.Sprintf("sha256-%x", sha256.Sum256(text))
 			d.Size = cmp.Or(d.Size, int64(len(text)))
 		}
@@ -43,8 +44,7 @@ func (r *Run) Error(ctx context.Context, e schema.Error, scope string) error {
 }
 
 // Limit publishes limit.reached. limit is turns, tokens, time, context or budget; value and maximum are written as
-// JSON, nil leaves them out. The run is then expected to run one turn with purpose recovery, and to end with a
-// summary.
+// JSON, or omitted if nil. After it the run should do one turn with purpose recovery, and end with a summary.
 func (r *Run) Limit(ctx context.Context, limit string, value, maximum any) error {
 	d := &schema.LimitReachedData{Limit: limit}
 	for _, p := range []struct {
@@ -64,21 +64,21 @@ func (r *Run) Limit(ctx context.Context, limit string, value, maximum any) error
 	return err
 }
 
-// Mark publishes checkpoint.marked: this point of the run can be restored by its name.
+// Mark publishes checkpoint.marked: the run can be restored at this point by its name.
 func (r *Run) Mark(ctx context.Context, name string) error {
 	_, err := r.publish(ctx, draft{data: &schema.CheckpointMarkedData{Name: name}})
 	return err
 }
 
-// Wait publishes run.waiting: the run waits for somebody or something. The answer comes as a control event, see
+// Wait publishes run.waiting: the run waits for a person or an event. The answer arrives as a control event, see
 // [Run.Input].
 func (r *Run) Wait(ctx context.Context, d schema.RunWaitingData) error {
 	_, err := r.publish(ctx, draft{data: &d})
 	return err
 }
 
-// Input looks for the answer to what the run waits for. It reads the log first; ok is false as long as there is none.
-// An answer that cannot be read is an error: [ErrEncrypted] or [ErrNotDecrypted].
+// Input looks up the answer that the run waits for. It reads the log first; ok is false while there is no answer. If
+// the answer cannot be read, it returns [ErrEncrypted] or [ErrNotDecrypted].
 func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunInputData, ok bool, err error) {
 	if err := r.Sync(ctx); err != nil {
 		return input, false, err
@@ -104,15 +104,15 @@ func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunIn
 	return input, true, nil
 }
 
-// Interrupt publishes run.interrupted: this executor stops cleanly and leaves the run to another at once. reason is
-// shutdown, preempted or budget.
+// Interrupt publishes run.interrupted: this executor stops cleanly, and other executors may claim the run at once.
+// reason is shutdown, preempted or budget.
 func (r *Run) Interrupt(ctx context.Context, reason string) error {
 	return r.publishNow(ctx, draft{data: &schema.RunInterruptedData{Reason: reason}})
 }
 
-// RunEnd says how a run ended.
+// RunEnd describes how a run ended.
 type RunEnd struct {
-	// Status is completed, failed or cancelled; empty means completed, or failed when there is an Error.
+	// Status is completed, failed or cancelled; empty means completed, or failed if Error is set.
 	Status schema.Status
 	// Output as JSON; Summary in words.
 	Output  json.RawMessage
@@ -121,11 +121,12 @@ type RunEnd struct {
 	CompletedBy string
 	// Error that ended the run; nil means none.
 	Error *schema.Error
-	// NoSignals ends the run only if no signal is open: else [ErrSignalled] is returned and nothing is published. It ends the pipelined mode.
+	// NoSignals ends the run only if no signal is open. Otherwise End returns [ErrSignalled] and publishes nothing. It
+	// also ends the pipelined mode.
 	NoSignals bool
-	// Usage of the whole run; nil when nobody summed it up.
+	// Usage of the whole run; nil if it was not summed up.
 	Usage *schema.Usage
-	// Source keeps detail of the framework that the run comes from.
+	// Source holds details of the framework that the run comes from.
 	Source json.RawMessage
 	// Time of the end; zero means now.
 	Time time.Time

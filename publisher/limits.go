@@ -10,31 +10,31 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Limit is a budget of a run that ran out.
+// Limit is a limit that a run has reached.
 type Limit struct {
 	// Kind is turns, tokens, time, context or budget. Required.
 	Kind string
-	// Value and Maximum are written as JSON; nil leaves them out.
+	// Value and Maximum are written as JSON; nil omits them.
 	Value, Maximum any
 }
 
-// LimitReached ends a run that reached a limit, and leaves what it learned: it publishes limit.reached, then runs one turn
+// LimitReached ends a run that reached a limit, with a summary of its work. It publishes limit.reached, runs one turn
 // with purpose recovery, in which wrapUp lets the model sum up, and then ends the run with that summary.
 //
-// wrapUp is handed the turn and returns the summary. It may end the turn itself, to record its usage; else it is ended
-// here. Where it returns no summary, end.Summary counts, then the turn's last answer. A turn of work that is still open
-// is best ended before.
+// wrapUp gets the turn and returns the summary. It may end the turn itself, to record its usage; otherwise LimitReached
+// ends it. If wrapUp returns no summary, end.Summary is used, or else the turn's last answer. End an open turn of the
+// normal work before.
 //
-// Every step is recorded, and none is done twice: after a crash or an error, call it again with the same limit. A
-// recovery turn that was begun is handed to wrapUp as it is: go on where its recorded messages and calls end. Head.Limit
-// says that the run ended by a limit, Head.CompletedBy that it did not; see [Run.Complete].
+// Every step is recorded, and no step is done twice: after a crash or an error, call LimitReached again with the same
+// limit. wrapUp then gets the recovery turn that was begun: continue where its recorded messages and calls end.
+// Head.Limit says that a limit ended the run; Head.CompletedBy says that a call completed it, see [Run.Complete].
 func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx context.Context, turn *Turn) (summary string, err error), end RunEnd) error {
 	if err := r.settled(ctx); err != nil {
 		return err
 	}
 	if c := r.Contract(); c.Complete != "" && end.Error == nil && (end.Status == "" || end.Status == schema.StatusCompleted) {
 		return fmt.Errorf("limit of run %s: %w", r.id, configError("Status", cmp.Or(end.Status, schema.StatusCompleted),
-			"use StatusFailed: the run is completed by a call of "+c.Complete+" alone, which wrapUp may run, and end with Run.Complete"))
+			"use StatusFailed: only a call of "+c.Complete+" completes the run; wrapUp may run it and end the run with Run.Complete"))
 	}
 	head := r.Head()
 	recorded := head.Limit != "" && head.Limit == limit.Kind
@@ -81,7 +81,7 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 	return r.End(ctx, end)
 }
 
-// lastAnswer is the text that the model gave last in the latest turn; empty when it is not known.
+// lastAnswer is the text of the model's last answer in the latest turn; empty if it is unknown.
 func (r *Run) lastAnswer(ctx context.Context) (string, error) {
 	if r.ledger.headOnly() {
 		return "", nil
@@ -102,7 +102,7 @@ func (r *Run) lastAnswer(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// textOf is the text of a message, its parts on lines of their own.
+// textOf is the text of a message, with each part on lines of its own.
 func textOf(m *schema.Message) string {
 	var parts []string
 	for i := range m.Parts {
@@ -113,14 +113,14 @@ func textOf(m *schema.Message) string {
 	return strings.Join(parts, "\n")
 }
 
-// Complete ends the run as its completion contract says: by a tool call that the agent must make to be done, such as
-// submit. Head.CompletedBy names the call, and is empty for a run that ended otherwise. The call must have returned, and
-// not as an error. end.Output is the call's result where it is empty.
+// Complete ends a run according to its completion contract: by a tool call that the agent must make when it is done,
+// such as submit. Head.CompletedBy names the call; it is empty for a run that ended in another way. The call must have
+// returned without an error. If end.Output is empty, the call's result is used.
 //
-// It returns [ErrConflict] for a call that is open, failed or unknown: nothing is published then.
+// It returns [ErrConflict] for a call that is open, failed or unknown, and publishes nothing then.
 func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) error {
 	if end.Status != "" && end.Status != schema.StatusCompleted || end.Error != nil {
-		return fmt.Errorf("completion of run %s: %w", r.id, configError("Status", end.Status, "a run that keeps its contract is completed; end it otherwise with End"))
+		return fmt.Errorf("completion of run %s: %w", r.id, configError("Status", end.Status, "leave it empty: Complete always ends the run as completed; for another status use End"))
 	}
 	if err := r.settled(ctx); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	wrong := ""
 	switch {
 	case v.call == nil && r.ledger.headOnly():
-		return fmt.Errorf("completion of run %s: %w: the call's outcome is not known", r.id, ErrNoContent)
+		return fmt.Errorf("completion of run %s: %w: the call's outcome is unknown", r.id, ErrNoContent)
 	case v.call == nil:
 		wrong = "call " + call.ToolCallID + " was not recorded"
 	default:
@@ -148,13 +148,13 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	return r.End(ctx, end)
 }
 
-// Shares of the context window at which a [Budget] warns, and at which it says to hand the work off.
+// Shares of the context window at which a [Budget] warns, and at which it asks for a hand-off.
 const (
 	defaultBudgetWarn    = 0.8
 	defaultBudgetHandoff = 0.95
 )
 
-// Budget watches how full the model's context is.
+// Budget watches how full the model's context window is.
 type Budget struct {
 	// Window is the size of the model's context, in tokens. Required.
 	Window int64
@@ -162,28 +162,28 @@ type Budget struct {
 	Warn, Handoff float64
 }
 
-// BudgetLevel says how full the context is.
+// BudgetLevel is a level of use of the context window.
 type BudgetLevel string
 
 // Levels.
 const (
-	// BudgetOK: there is room.
+	// BudgetOK: there is enough space.
 	BudgetOK BudgetLevel = "ok"
-	// BudgetWarn: wind up, or compact.
+	// BudgetWarn: finish soon, or compact.
 	BudgetWarn BudgetLevel = "warn"
-	// BudgetHandoff: the next turn may not fit. Hand the work off, see [Run.Continue], or end with the limit context, see
-	// [Run.LimitReached].
+	// BudgetHandoff: the next turn may not fit. Hand the work off, see [Run.Continue], or end with the limit context,
+	// see [Run.LimitReached].
 	BudgetHandoff BudgetLevel = "handoff"
 )
 
-// Of returns the level of a context of so many tokens. It returns [ErrConfig] for a budget out of range.
+// Of returns the level for a context of so many tokens. It returns [ErrConfig] for a budget out of range.
 func (b Budget) Of(tokens int64) (BudgetLevel, error) {
 	b.Warn, b.Handoff = cmp.Or(b.Warn, defaultBudgetWarn), cmp.Or(b.Handoff, defaultBudgetHandoff)
 	switch {
 	case b.Window <= 0:
-		return "", configError("Window", b.Window, "give the size of the model's context in tokens")
+		return "", configError("Window", b.Window, "set the size of the model's context in tokens")
 	case !(b.Warn > 0 && b.Warn <= b.Handoff && b.Handoff <= 1):
-		return "", configError("Warn", fmt.Sprintf("%v, Handoff %v", b.Warn, b.Handoff), "use shares above 0, at most 1, in this order")
+		return "", configError("Warn", fmt.Sprintf("%v, Handoff %v", b.Warn, b.Handoff), "use shares above 0, at most 1, with Warn at most Handoff")
 	}
 	switch share := float64(tokens) / float64(b.Window); {
 	case share >= b.Handoff:
@@ -195,12 +195,12 @@ func (b Budget) Of(tokens int64) (BudgetLevel, error) {
 	}
 }
 
-// Check returns the level of the run's context, and its tokens: what the latest turn with a usage took and gave, or
-// what the compaction behind it left. A run without any is at 0. It returns [ErrNoContent] on a handle that keeps only the
-// head.
+// Check returns the level of the run's context, and its tokens: the input and output tokens of the latest turn with a
+// usage, or the tokens left by a later compaction. A run without a usage is at 0. It returns [ErrNoContent] on a handle
+// that keeps only the head.
 //
-// Input tokens count cached ones, as the OpenTelemetry conventions say. Where they are fewer than the cached ones they
-// cannot, and the cached ones are added.
+// Input tokens include cached ones, as in the OpenTelemetry conventions. If a provider reports fewer input tokens than
+// cached ones, its input tokens exclude them, and the cached ones are added.
 func (b Budget) Check(r *Run) (BudgetLevel, int64, error) {
 	if r.ledger.headOnly() {
 		return "", 0, fmt.Errorf("context budget of run %s: %w", r.id, ErrNoContent)

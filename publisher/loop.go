@@ -20,106 +20,114 @@ const (
 )
 
 const (
-	// maxShownProblem bounds what a model is told of wrong arguments, in bytes: the text may quote them.
+	// maxShownProblem bounds the error text about wrong arguments that a model gets, in bytes: the text may quote the
+	// arguments.
 	maxShownProblem = 1000
-	// maxArgumentDepth leaves room for the event around the arguments.
+	// maxArgumentDepth leaves nesting levels for the event around the arguments.
 	maxArgumentDepth = schema.MaxJSONDepth - 10
-	// mostReminders is how often a model that does not call the completion tool is told to, one time after the other.
+	// mostReminders is how often in a row a model is reminded to call the completion tool.
 	mostReminders = 3
-	// modelPause and toolPause are the first pauses between two tries; mostTryPause bounds all.
+	// modelPause and toolPause are the first pauses between two tries; mostTryPause is the longest.
 	modelPause, toolPause, mostTryPause = time.Second, 200 * time.Millisecond, 30 * time.Second
 )
 
-// Model asks a language model for its next answer. It translates the messages and tools of the request to the form of its provider, and
-// the answer back. Of a call of the answer it gives the name, the arguments as the model gave them, and the id if the provider has one;
-// the rest comes from the [Tool]. Tokens that are streamed go to the caller's own sink, which request.Run and request.Turn tell apart.
+// Model asks a language model for its next answer. It converts the messages and tools of the request to its provider's
+// format, and converts the answer back. For each call in the answer it sets the name, the arguments as the model wrote
+// them, and the id if the provider has one; the [Tool] supplies the rest. Send streamed tokens to your own sink;
+// request.Run and request.Turn identify their answer.
 //
-// After an error the model is asked again, unless the error is marked by [Permanent].
+// After an error the model is asked again, unless [Permanent] marks the error.
 type Model func(ctx context.Context, request ModelRequest) (Answer, error)
 
-// ModelRequest is what a model is asked.
+// ModelRequest is a request to a model.
 type ModelRequest struct {
 	// Run and Turn that the answer is for.
 	Run  string
 	Turn int32
-	// Messages is the conversation so far, as [Run.Conversation] makes it from the record.
+	// Messages is the conversation so far, built from the record by [Run.Conversation].
 	Messages []schema.Message
 	// Tools that the model may call.
 	Tools []Tool
-	// Limit is the limit that the run has reached, and empty before. The last message tells the model that it is asked for the last time.
+	// Limit is the limit that the run has reached; empty before. The last message then tells the model that this is its
+	// last turn.
 	Limit string
 }
 
-// Loop is an agent: it asks a model, runs the tools that the model calls, shows it their results, and ends the run when there is nothing
-// more to do. Put it into [ExecutorSpec.Loops], or use [Loop.Work] as the work of an executor.
+// Loop is an agent. It asks a model, runs the tools that the model calls, shows it their results, and ends the run when
+// the work is done. Put it into [ExecutorSpec.Loops], or use [Loop.Work] as the work of an executor.
 //
-// Everything that the loop acts on comes from the record of the run, so it goes on from wherever an earlier executor stopped:
+// The loop takes every step from the record of the run, so it continues wherever an earlier executor stopped:
 //
 //   - the first turn begins with System and the task of the run;
-//   - an answer is recorded before a tool of it runs, and the model is not asked again for an answer that is recorded;
+//   - an answer is recorded before any of its tools runs, and the model is not asked again for a recorded answer;
 //   - tools run in [Turn.Tool], which returns recorded results and treats calls in doubt by the tool's policy;
-//   - the model is shown results as they are recorded. Those of pure and idempotent tools may be on their way to the log meanwhile: the
-//     answer stands behind them, or is dropped. So an executor that dies loses one request at most; see AwaitResults;
-//   - a call that failed, was denied or was abandoned is shown to the model, as are a pure or idempotent call that timed out, and arguments
-//     that do not satisfy the schema of the tool. A held call makes the run wait for a person.
+//   - the model sees results as recorded. Results of pure and idempotent tools may still be on their way to the log
+//     meanwhile: the answer is recorded after them, or dropped. So an executor that dies loses at most one request; see
+//     AwaitResults;
+//   - the model sees that a call failed, was denied or was abandoned, that a pure or idempotent call timed out, and
+//     that arguments do not match the tool's schema. A held call makes the run wait for a person.
 //
-// The run ends when the model answers without a call, with the text of the answer as its summary; with Complete, when the completion
-// tool has returned. A message that came behind the answer, and a signal, is answered first. An answer that the provider cut off (its
-// finish reason is length, max_tokens, max_output_tokens or model_context_window_exceeded) ends nothing, and no call of it is made: the
-// model is told, and after three such answers in a row the run fails. It fails at once if the provider withheld the answer
-// (content_filter, refusal).
+// The run ends when the model answers without a call; the text of the answer is its summary. With Complete, it ends
+// when the completion tool has returned. A message after the answer, and a signal, is answered first. An answer that
+// the provider cut off (finish reason length, max_tokens, max_output_tokens or model_context_window_exceeded) does not
+// end the run, and none of its calls is made: the model is told so, and after three such answers in a row the run
+// fails. The run fails at once if the provider withheld the answer (content_filter, refusal).
 //
-// Signals of the run ([Fleet.Signal]) are shown to the model with the next turn, each once and in order, as messages of the role user
-// ([Signal.Message]). The last turn of a run at its limit takes none: those that are left are told of as not consumed.
+// Signals of the run ([Fleet.Signal]) reach the model with the next turn, each once and in order, as messages of the
+// role user ([Signal.Message]). The last turn of a run at its limit takes none; the rest are reported as not consumed.
 //
-// A run that reached a limit has one more turn, of the purpose recovery, in which the model sums up. Cancellation and
-// shutdown end the loop before the next event.
+// After a limit is reached, the run has one more turn, with purpose recovery, in which the model sums up. Cancellation
+// and shutdown end the loop before the next event.
 type Loop struct {
-	// Model that is asked. Required.
+	// Model to ask. Required.
 	Model Model
 	// Tools that the model may call.
 	Tools []Tool
-	// System is the first message of the conversation, of the role system. A run keeps the one that it began with.
+	// System is the first message of the conversation, with the role system. A run keeps the one that it started with.
 	System string
-	// Complete names the tool by which the model ends the run. Its result is the output of the run. A model that answers without a call
-	// is told to call it, three times in a row; then the run fails. Empty means that an answer without a call ends the run.
+	// Complete names the tool with which the model ends the run. Its result is the output of the run. A model that
+	// answers without a call is reminded to call it, at most three times in a row; then the run fails. Empty means that
+	// an answer without a call ends the run.
 	Complete string
 
-	// MaxTurns is the number of turns after which the run has reached its limit, or that of RunSpec if it is less; MaxTokens the number of
-	// input and output tokens of all turns together, MaxTime the time since the start of the run, waiting included. They are looked at
-	// before each turn. 0 means none.
+	// MaxTurns limits the turns; the lower one of it and RunSpec.MaxTurns applies. MaxTokens limits the input and
+	// output tokens of all turns together, MaxTime the time since the start of the run, waits included. They are
+	// checked before each turn. 0 means no limit.
 	MaxTurns  int32
 	MaxTokens int64
 	MaxTime   time.Duration
-	// Window is the size of the model's context in tokens; 0 means that the loop does not look at it. From 80 % on Compact is called
-	// before a turn. If the context is at 95 % or more after that, the run has reached the limit context.
+	// Window is the size of the model's context in tokens; 0 means that the loop does not watch it. From 80 % on,
+	// Compact is called before a turn. If the context is still at 95 % or more afterwards, the run has reached the
+	// limit context.
 	Window int64
-	// Compact returns a summary, which stands in place of the conversation so far; empty keeps the conversation. Where to ask a model for
-	// it is the caller's choice. nil means that nothing is compacted.
+	// Compact returns a summary that replaces the conversation so far; empty keeps the conversation. The caller chooses
+	// the model for it. nil means no compaction.
 	Compact func(ctx context.Context, run *Run, conversation []schema.Message) (summary string, err error)
 
-	// ModelTimeout bounds one try of Model, and ToolTimeout one of a tool that has no timeout of its own; 0 means no bound.
+	// ModelTimeout bounds one try of Model. ToolTimeout bounds one try of a tool without a timeout of its own. 0 means
+	// no bound.
 	ModelTimeout, ToolTimeout time.Duration
-	// ModelTries is how often Model is asked for one answer; 0 means 5. ToolTries is how often a tool of the policies pure and idempotent is
-	// run for one call while its errors are marked by [Retryable] or are timeouts; 0 means 3. The pauses between tries double, from 1 s and
-	// 0.2 s to 30 s at most.
+	// ModelTries is how often Model is asked for one answer; 0 means 5. ToolTries is how often a pure or idempotent
+	// tool is run for one call while its errors are timeouts or marked by [Retryable]; 0 means 3. The pauses between
+	// tries double, from 1 s (model) and 0.2 s (tool) up to 30 s.
 	ModelTries, ToolTries int
-	// Parallel is how many calls of one answer run at the same time, where they follow each other and their tools allow it; 0 means 8.
+	// Parallel is the maximum number of concurrent calls, among consecutive calls of one answer whose tools allow it; 0
+	// means 8.
 	Parallel int
-	// AwaitResults asks the model only once all results are durable. Set it for a model whose provider keeps the conversation or runs tools
-	// itself: there a request has an effect although its answer is dropped. Otherwise the model is asked while the results of pure and
-	// idempotent tools are on their way to the log, one request ahead. If one cannot be recorded, or the run was taken over, the request is
-	// cancelled and its answer dropped.
+	// AwaitResults asks the model only once all results are durable. Set it if the model's provider keeps the
+	// conversation or runs tools itself: then a request has an effect even if its answer is dropped. Otherwise the loop
+	// asks the model, one request ahead, while results of pure and idempotent tools are on their way to the log. If a
+	// result cannot be recorded, or the run was taken over, the loop cancels the request and drops its answer.
 	AwaitResults bool
 }
 
-// Validate returns [ErrConfig] for a loop that cannot work.
+// Validate returns [ErrConfig] for an invalid loop.
 func (l Loop) Validate() error { return l.prepare() }
 
-// prepare validates the loop, and makes of its tools a copy with all that is needed to check their arguments.
+// prepare validates the loop, and copies its tools together with what is needed to check their arguments.
 func (l *Loop) prepare() error {
 	if l.Model == nil {
-		return configError("Loop.Model", "nil", "give the function that asks the model")
+		return configError("Loop.Model", "nil", "set the function that asks the model")
 	}
 	seen := make(map[string]bool)
 	l.Tools = slices.Clone(l.Tools)
@@ -129,7 +137,7 @@ func (l *Loop) prepare() error {
 			return err
 		}
 		if seen[t.Name] {
-			return configError("Loop.Tools", t.Name+" twice", "give each tool a name of its own")
+			return configError("Loop.Tools", t.Name+" twice", "give each tool its own name")
 		}
 		seen[t.Name] = true
 	}
@@ -137,7 +145,7 @@ func (l *Loop) prepare() error {
 		return configError("Loop.Complete", l.Complete, "name one of Loop.Tools")
 	}
 	if l.Compact != nil && l.Window == 0 {
-		return configError("Loop.Window", 0, "give the size of the model's context, from which Compact is called")
+		return configError("Loop.Window", 0, "set the size of the model's context: it decides when Compact is called")
 	}
 	for field, value := range map[string]int64{
 		"MaxTurns": int64(l.MaxTurns), "MaxTokens": l.MaxTokens, "MaxTime": int64(l.MaxTime), "Window": l.Window,
@@ -151,8 +159,8 @@ func (l *Loop) prepare() error {
 	return nil
 }
 
-// Work does what is left to do of a run; it is a [Work]. In addition to the errors of the run's own methods it returns those of [Loop.Validate],
-// [ErrNoContent] on a handle that keeps only the head, and the model's last error.
+// Work does the rest of a run's work; it is a [Work]. In addition to the errors of the run's own methods it returns
+// those of [Loop.Validate], [ErrNoContent] on a handle that keeps only the head, and the model's last error.
 func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := l.prepare(); err != nil {
 		return err
@@ -171,7 +179,7 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := run.Synchronous(ctx); err != nil {
 		return err
 	}
-	if err := run.Sync(ctx); err != nil { // what a person settled, and answers, before anything is done
+	if err := run.Sync(ctx); err != nil { // read settlements and answers before any work
 		return err
 	}
 	loop := &looping{Loop: l, run: run, tools: make(map[string]*Tool, len(l.Tools)), recording: newRecording()}
@@ -186,32 +194,33 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	}
 }
 
-// completes refuses a run whose completion tool the loop has not.
+// completes refuses a run whose completion tool the loop does not have.
 func (l *Loop) completes(run *Run) error {
 	tool := run.Contract().Complete
 	if l.Complete != "" || tool == "" || slices.ContainsFunc(l.Tools, func(t Tool) bool { return t.Name == tool }) {
 		return nil
 	}
-	return fmt.Errorf("loop on run %s: %w", run.id, configError("Loop.Complete", "empty", "the run is completed by a call of "+tool+": give the loop that tool"))
+	return fmt.Errorf("loop on run %s: %w", run.id, configError("Loop.Complete", "empty", "only a call of "+tool+" completes the run: add this tool to the loop and name it in Complete"))
 }
 
-// looping is a loop at work on a run.
+// looping is a loop that works on a run.
 type looping struct {
 	Loop
 	run   *Run
 	tools map[string]*Tool
-	// recording is what is on its way to the log.
+	// recording are the outcomes on their way to the log.
 	recording *recording
-	// limit that the latest turn of this loop was started for; empty for none.
+	// limit for which this loop started the latest turn; empty for none.
 	limit string
-	// given are the arguments of the calls of the turn, as the model gave them: a redaction may have changed those of the record.
+	// given are the arguments of the turn's calls as the model wrote them: in the record, a redaction may have changed
+	// them.
 	given struct {
 		turn      int32
 		arguments [][]byte
 	}
 }
 
-// step does what comes next by the record: the calls of the latest answer, or the next question.
+// step does the next step according to the record: the calls of the latest answer, or the next request.
 func (l *looping) step(ctx context.Context) (done bool, err error) {
 	if err := cmp.Or(l.actEarlier(ctx), l.recorded()); err != nil {
 		return false, err
@@ -239,7 +248,7 @@ func (l *looping) step(ctx context.Context) (done bool, err error) {
 	return false, l.ask(ctx, l.limit)
 }
 
-// recordedLimit is the limit that is recorded without the turn that sums up: the executor before was killed between the two.
+// recordedLimit is a recorded limit without its recovery turn: the previous executor died between the two.
 func (l *looping) recordedLimit() (kind string) {
 	l.run.View(func(s *schema.State) {
 		if len(s.Limits) == 0 || slices.ContainsFunc(s.Turns, func(t schema.StateTurn) bool { return t.Purpose == schema.PurposeRecovery && t.Answer != nil }) {
@@ -272,20 +281,21 @@ func (l *looping) actEarlier(ctx context.Context) error {
 	return nil
 }
 
-// act runs the calls of an answer and ends the run if the answer or a call says so. If a message follows the answer, the run goes on.
+// act runs the calls of an answer, and ends the run if the answer or a call ends it. If a message follows the answer,
+// the run continues.
 func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	calls, err := turn.Calls(ctx)
 	if err != nil {
 		return false, err
 	}
 	if before := len(calls) - len(l.given.arguments); l.given.turn == turn.number && before >= 0 {
-		// What other code called before the turn was started again stands before the calls of the answer.
+		// Calls that other code made before the turn was started again precede the calls of the answer.
 		for i, arguments := range l.given.arguments {
 			calls[before+i].Arguments = arguments
 		}
 	}
 	results, err := l.runCalls(ctx, turn, calls)
-	if err != nil || l.spokenBehind() {
+	if err != nil || l.hasLaterMessage() {
 		return false, err
 	}
 	more, err := l.toAnswer(ctx)
@@ -293,7 +303,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		return false, err
 	}
 	late := l.signalled() // at a limit
-	// end ends the run with what the model said last, which is loaded for nothing else.
+	// end ends the run with the model's last text, which only this function loads.
 	end := func(with RunEnd, publish func(RunEnd) error) (bool, error) {
 		if err := l.recorded(); err != nil {
 			return false, err
@@ -304,7 +314,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		}
 		with.Summary, with.NoSignals = cmp.Or(said, with.Summary), !late
 		if err = publish(with); errors.Is(err, ErrSignalled) {
-			return false, nil // it came in this moment
+			return false, nil // a signal arrived at this moment
 		}
 		return true, err
 	}
@@ -316,7 +326,7 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 		}
 	}
 	if reason := l.cutOff(); reason != "" && l.run.Head().TurnPurpose != schema.PurposeRecovery {
-		return false, l.mayGoOnBehind(reason)
+		return false, l.checkCutOff(reason)
 	}
 	if l.run.Head().TurnPurpose == schema.PurposeRecovery {
 		limit, err := l.reached(ctx, false)
@@ -340,20 +350,20 @@ func (l *looping) act(ctx context.Context, turn *Turn) (done bool, err error) {
 	}
 }
 
-// spokenBehind reports whether a message came behind the latest answer.
-func (l *looping) spokenBehind() (spoken bool) {
+// hasLaterMessage reports whether a message follows the latest answer.
+func (l *looping) hasLaterMessage() (spoken bool) {
 	l.run.View(func(s *schema.State) {
 		spoken = len(s.Messages) > 0 && s.Messages[len(s.Messages)-1].Role != schema.RoleAssistant
 	})
 	return spoken
 }
 
-// reminder is what a model is told that answered without a call, where it is to call the completion tool.
+// reminder is the message to a model that answered without a call although it must call the completion tool.
 func (l *looping) reminder() string {
-	return "You answered without calling a tool. Go on with the work, or call " + l.Complete + " if it is done."
+	return "You answered without calling a tool. Continue the work, or call " + l.Complete + " if it is done."
 }
 
-// reminders counts the turns at the end of the run that began with the reminder and were answered without a call again.
+// reminders counts the latest turns that began with the reminder and were again answered without a call.
 func (l *looping) reminders() (n int) {
 	l.run.View(func(s *schema.State) {
 		called := int32(0)
@@ -373,8 +383,8 @@ func (l *looping) reminders() (n int) {
 	return n
 }
 
-// reached returns the limit that the run has reached; its Kind is empty if there is none. It compacts the conversation where it may and
-// must.
+// reached returns the limit that the run has reached; its Kind is empty if there is none. If allowed and necessary, it
+// compacts the conversation first.
 func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	head := l.run.Head()
 	if limit := l.run.Contract().reached(&head); limit.Kind != "" {
@@ -405,7 +415,7 @@ func (l *looping) reached(ctx context.Context, mayCompact bool) (Limit, error) {
 	return Limit{}, err
 }
 
-// compact puts a summary in place of the conversation through the latest turn that is over.
+// compact replaces the conversation through the latest finished turn by a summary.
 func (l *looping) compact(ctx context.Context, tokens int64) error {
 	if err := l.recorded(); err != nil {
 		return err
@@ -427,8 +437,8 @@ func (l *looping) compact(ctx context.Context, tokens int64) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		// It is tried again before the next turn, as long as there is room.
-		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Err(err).Msg("conversation is not compacted")
+		// The next turn tries again, while there is enough context left.
+		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Err(err).Msg("could not compact conversation")
 		return nil
 	case summary == "":
 		return nil

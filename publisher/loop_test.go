@@ -138,7 +138,7 @@ func TestLoop_CallsThatCannotBeMade_TheModelReadsWhy(t *testing.T) {
 		`tool a error {"error":{"type":"unknown_tool","message":"there is no tool \"fly\""}}`,
 	}, said[len(said)-6:len(said)-5])
 	for i, want := range []string{
-		"the arguments are not JSON", "the arguments do not satisfy the schema of look", "the arguments do not satisfy the schema of look", "it fell", "panic: oh",
+		"the arguments are not JSON", "the arguments do not match the schema of look", "the arguments do not match the schema of look", "it fell", "panic: oh",
 	} {
 		require.Contains(t, said[len(said)-5+i], want)
 	}
@@ -395,7 +395,7 @@ func TestLoop_CompletionTool_EndsTheRunOnceItHasReturned(t *testing.T) {
 	require.Equal(t, "b", s.Head.CompletedBy)
 	require.Equal(t, "Here it is.", s.Head.Summary)
 	require.Equal(t, `"42"`, string(s.Ended.Output))
-	require.Equal(t, "user: You answered without calling a tool. Go on with the work, or call submit if it is done.", m.sent()[1][2])
+	require.Equal(t, "user: You answered without calling a tool. Continue the work, or call submit if it is done.", m.sent()[1][2])
 	require.Len(t, m.asked, 3)
 }
 

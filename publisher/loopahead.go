@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// recording is the outcomes of pure and idempotent calls that are on their way to the log while the loop goes on.
+// recording are outcomes of pure and idempotent calls on their way to the log while the loop continues.
 type recording struct {
 	group *errgroup.Group
-	// failed ends when an outcome cannot be recorded, which is its cause.
+	// failed ends when an outcome cannot be recorded; its cause is the error.
 	failed context.Context //nolint:containedctx // the life of the group
 
 	mu       sync.Mutex
@@ -24,7 +24,7 @@ func newRecording() *recording {
 	return r
 }
 
-// add begins to record an outcome.
+// add starts to record an outcome.
 func (r *recording) add(ahead *outcomeAhead) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,8 @@ func (r *recording) ahead() []*outcomeAhead {
 	return slices.Clone(r.outcomes)
 }
 
-// context returns one that ends when an outcome cannot be recorded or the run is taken over, with the reason as its cause.
+// context returns a context that ends when an outcome cannot be recorded or the run is taken over, with the reason as
+// its cause.
 func (r *recording) context(parent context.Context, run *Run) (ctx context.Context, cancel context.CancelFunc) {
 	parent, leave := run.Context(parent)
 	ctx, fail := context.WithCancelCause(parent)
@@ -51,7 +52,7 @@ func (r *recording) context(parent context.Context, run *Run) (ctx context.Conte
 	}
 }
 
-// recorded waits until all outcomes are durable. Whatever the loop publishes stands behind it.
+// recorded waits until all outcomes are durable: the loop's later events come after them.
 func (l *looping) recorded() error {
 	err := l.recording.group.Wait()
 	l.recording = newRecording()

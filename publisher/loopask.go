@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ask asks the model in the next turn, or again in one that was left without an answer, and records what it answers.
+// ask asks the model in the next turn, or again in a turn without an answer, and records its answer.
 func (l *looping) ask(ctx context.Context, limit string) error {
 	heard := limit == "" && l.signalled()
 	if l.AwaitResults || limit != "" || heard {
@@ -26,7 +26,7 @@ func (l *looping) ask(ctx context.Context, limit string) error {
 			return err
 		}
 	}
-	turn, err := l.startTurn(ctx, limit, heard) // publishes nothing right behind calls, unless there is a limit or a signal
+	turn, err := l.startTurn(ctx, limit, heard) // publishes nothing directly after calls, unless there is a limit or a signal
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (l *looping) ask(ctx context.Context, limit string) error {
 		request.Tools = slices.DeleteFunc(request.Tools, func(t Tool) bool { return t.Name != l.Complete })
 	}
 	answer, err := l.askModel(ctx, request)
-	// An answer stands behind the results that its model was shown, or nowhere.
+	// An answer is recorded after the results that its model saw, or not at all.
 	switch failed := l.recorded(); {
 	case failed != nil:
 		return failed
@@ -59,12 +59,13 @@ func (l *looping) ask(ctx context.Context, limit string) error {
 	return err
 }
 
-// firstCalls is an answer with the first of its calls, for one that no event can carry. The last of them is closed, and tells the model.
+// firstCalls is an answer with only its first calls, for an answer too large for an event. The last of them is closed
+// with an error that tells the model.
 func firstCalls(answer Answer, keep, total int) Answer {
 	answer.Calls = slices.Clone(answer.Calls[:keep])
 	answer.Calls[keep-1].Error = &schema.Error{
 		Type:    tooManyCallsType,
-		Message: fmt.Sprintf("the answer had %d calls, which is too large to be recorded: this call and all behind it are not made, make fewer at a time", total),
+		Message: fmt.Sprintf("the answer had %d calls, which is too large to be recorded: this call and all later ones are not made; make fewer calls at a time", total),
 	}
 	named := make(map[string]int)
 	for i := range answer.Calls {
@@ -80,8 +81,8 @@ func firstCalls(answer Answer, keep, total int) Answer {
 	return answer
 }
 
-// startTurn starts the turn in which the model is asked next, or goes on with one that this epoch has started. What is new to the model
-// follows from the record. heard says that it tells the model of the run's signals.
+// startTurn starts the turn for the next request, or continues one that this epoch has started. The new messages for
+// the model follow from the record. heard: the turn passes on the run's signals.
 func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Turn, error) {
 	head := l.run.Head()
 	spec := TurnSpec{Number: head.Turn + 1}
@@ -94,7 +95,7 @@ func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Tur
 		case fits || limit == "" && !own:
 			spec.Number = head.Turn
 		default:
-			// The limit was reached before this turn had an answer, or is no longer.
+			// The limit was reached before this turn had an answer, or no longer applies.
 			if err := latest.End(ctx, TurnEnd{}); err != nil {
 				return nil, err
 			}
@@ -136,7 +137,7 @@ func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Tur
 		say(schema.RoleUser, text)
 	case l.leftOff():
 		if reason := l.cutOff(); reason != "" {
-			say(schema.RoleUser, "Your last answer was cut off ("+reason+"). Go on from there, in shorter answers.")
+			say(schema.RoleUser, "Your last answer was cut off ("+reason+"). Continue from there, in shorter answers.")
 		} else if l.Complete != "" && len(spec.Signals) == 0 {
 			say(schema.RoleUser, l.reminder())
 		}
@@ -144,7 +145,7 @@ func (l *looping) startTurn(ctx context.Context, limit string, heard bool) (*Tur
 	return l.run.StartTurn(ctx, spec)
 }
 
-// offer is what the run was handed, in words for the model; empty for a run that is no hand-off.
+// offer is the accepted offer as text for the model; empty for a run that carries out no hand-off.
 func (l *looping) offer(ctx context.Context) (string, error) {
 	var from *schema.HandoffSource
 	l.run.View(func(s *schema.State) {
@@ -164,9 +165,9 @@ func (l *looping) offer(ctx context.Context) (string, error) {
 			continue
 		}
 		text, err := json.Marshal(offers[i].Data, jsontext.Multiline(true), json.Deterministic(true))
-		return "You carry on work that another agent has handed over:\n" + string(text), err
+		return "You continue work that another agent has handed over:\n" + string(text), err
 	}
-	l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Str("parent", from.Run).Str("handoff", from.HandoffID).Msg("offer is closed, the model is not shown it")
+	l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Str("parent", from.Run).Str("handoff", from.HandoffID).Msg("offer is closed; not shown to the model")
 	return "", nil
 }
 
@@ -187,7 +188,7 @@ func (l *looping) leftOff() (left bool) {
 	return left
 }
 
-// askModel asks until there is an answer, no try is left, or the answer would be of no use.
+// askModel asks until there is an answer, no try is left, or an answer would be useless.
 func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, error) {
 	ctx, cancel := l.recording.context(ctx, l.run)
 	defer cancel()
@@ -202,7 +203,7 @@ func (l *looping) askModel(ctx context.Context, request ModelRequest) (Answer, e
 		case try >= l.ModelTries || isPermanent(err):
 			return Answer{}, err
 		}
-		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Int32("turn", request.Turn).Int("try", try).Err(err).Msg("model gave no answer, it is asked again")
+		l.run.fleet.cfg.Logger.Warn().Str("run", l.run.id).Int32("turn", request.Turn).Int("try", try).Err(err).Msg("no answer from model; asking again")
 		if !wait.Wait(ctx) {
 			return Answer{}, context.Cause(ctx)
 		}
@@ -220,8 +221,8 @@ func (l *looping) askOnce(ctx context.Context, request ModelRequest) (Answer, er
 	return answer, err
 }
 
-// complete adds to a model's answer what the loop knows: the role, ids, a part for each call, and of each call what its tool says. What an
-// event cannot carry is mended, so that the answer, which was paid for, is kept.
+// complete adds to a model's answer what the loop knows: the role, ids, a part for each call, and each call's data from
+// its tool. It repairs values that do not fit into an event, so that an answer that was paid for is kept.
 func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 	answer.Message.Role = schema.RoleAssistant
 	answer.Message.Parts = slices.Clone(answer.Message.Parts)
@@ -232,7 +233,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 	if !jsontext.Value(answer.Source).IsValid() {
 		answer.Source = nil
 	}
-	renamed := make(map[string][]string) // the ids that were made for calls of an id, in their order
+	renamed := make(map[string][]string) // generated ids for calls with the same id, in order
 	for i := range answer.Calls {
 		c := &answer.Calls[i]
 		if c.ID == "" || recordable(c.ID) != c.ID {
@@ -268,7 +269,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 			c.Error = cmp.Or(c.Error, &schema.Error{Type: invalidArgumentsType, Message: fmt.Sprintf("the arguments are nested deeper than %d", maxArgumentDepth)})
 		}
 		if reason := cutReason(answer.FinishReasons); reason != "" {
-			c.Error = cmp.Or(c.Error, &schema.Error{Type: cutOffType, Message: "the answer was cut off (" + reason + "), so this call is not made: its arguments may not be whole; make it again"})
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: cutOffType, Message: "the answer was cut off (" + reason + "), so this call is not made: its arguments may be incomplete; make it again"})
 		}
 		t := l.tools[c.Name]
 		switch {
@@ -277,7 +278,7 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 			c.Error = unknownTool(c.Error, fmt.Sprintf("there is no tool %.80q", c.Name))
 			continue
 		case last && c.Name != l.Complete:
-			c.Error = cmp.Or(c.Error, &schema.Error{Type: "not_offered", Message: "the run is at its limit: only " + cmp.Or(l.Complete, "an answer without a call") + " is left"})
+			c.Error = cmp.Or(c.Error, &schema.Error{Type: "not_offered", Message: "the run is at its limit: only " + cmp.Or(l.Complete, "an answer without a call") + " is allowed"})
 		}
 		c.Replay, c.VerifySubject = t.Replay, t.VerifySubject
 		c.SideEffect, c.Timeout = cmp.Or(c.SideEffect, t.SideEffect), cmp.Or(t.Timeout, l.ToolTimeout)
@@ -288,12 +289,12 @@ func (l *looping) complete(turn *Turn, answer Answer, last bool) Answer {
 	return answer
 }
 
-// tooDeep reports whether arguments are nested deeper than an event can carry.
+// tooDeep reports whether arguments are nested too deeply for an event.
 func tooDeep(arguments []byte) bool {
 	dec := jsontext.NewDecoder(bytes.NewReader(arguments))
 	for {
 		if _, err := dec.ReadToken(); err != nil {
-			return false // the end, or no JSON, which is told elsewhere
+			return false // the end, or invalid JSON, which is reported elsewhere
 		}
 		if dec.StackDepth() > maxArgumentDepth {
 			return true
@@ -301,7 +302,7 @@ func tooDeep(arguments []byte) bool {
 	}
 }
 
-// clipped is a text, cut where it is longer than so many bytes.
+// clipped is a text, cut off after so many bytes.
 func clipped(text string, most int) string {
 	if len(text) > most {
 		text = text[:most] + "…"
@@ -309,7 +310,7 @@ func clipped(text string, most int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// within calls a function of the user's that may take so long; 0 means as long as ctx lasts.
+// within calls a user's function that may take so long; 0 means as long as ctx lasts.
 func within[In, Out any](ctx context.Context, timeout time.Duration, f func(context.Context, In) (Out, error), in In) (Out, error) {
 	if timeout <= 0 {
 		return f(ctx, in)

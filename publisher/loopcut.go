@@ -7,20 +7,21 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// cutOffType is the error type of a call that is not made because its answer is not whole.
+// cutOffType is the error type of a call that is not made because its answer is incomplete.
 const cutOffType = "answer_cut_off"
 
 // mostCuts is how many answers in a row may be cut off.
 const mostCuts = 3
 
-// What the providers of models call an answer that is not whole: OpenAI's Chat Completions (length, content_filter), its Responses
-// (max_output_tokens, content_filter, incomplete), and Anthropic's Messages (max_tokens, model_context_window_exceeded, refusal).
+// Finish reasons of incomplete answers: OpenAI's Chat Completions (length, content_filter), its Responses
+// (max_output_tokens, content_filter, incomplete), and Anthropic's Messages (max_tokens, model_context_window_exceeded,
+// refusal).
 var (
 	cutReasons      = []string{"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "incomplete"}
 	withheldReasons = []string{"content_filter", "refusal"}
 )
 
-// cutReason is the finish reason of an answer that is not whole; empty for one that is.
+// cutReason is the finish reason of an incomplete answer; empty for a complete one.
 func cutReason(reasons []string) string {
 	for _, reason := range reasons {
 		if slices.Contains(cutReasons, reason) || slices.Contains(withheldReasons, reason) {
@@ -30,7 +31,7 @@ func cutReason(reasons []string) string {
 	return ""
 }
 
-// cutOff is why the latest answer is not whole; empty if it is.
+// cutOff is the reason why the latest answer is incomplete; empty if it is complete.
 func (l *looping) cutOff() (reason string) {
 	l.run.View(func(s *schema.State) {
 		for i := range slices.Backward(s.Turns) {
@@ -43,8 +44,8 @@ func (l *looping) cutOff() (reason string) {
 	return reason
 }
 
-// mayGoOnBehind is the error of a run whose latest answer is not whole and that cannot go on.
-func (l *looping) mayGoOnBehind(reason string) error {
+// checkCutOff returns an error if the run cannot continue after its incomplete latest answer.
+func (l *looping) checkCutOff(reason string) error {
 	if slices.Contains(withheldReasons, reason) {
 		return fmt.Errorf("run %s: the provider withheld the answer of the model (%s)", l.run.id, reason)
 	}
@@ -62,7 +63,7 @@ func (l *looping) mayGoOnBehind(reason string) error {
 		}
 	})
 	if cuts >= mostCuts {
-		return fmt.Errorf("run %s: %d answers of the model in a row were cut off (%s): let it write more tokens, or do less at a time", l.run.id, cuts, reason)
+		return fmt.Errorf("run %s: %d answers of the model in a row were cut off (%s): raise the model's token limit, or ask for less at a time", l.run.id, cuts, reason)
 	}
 	return nil
 }

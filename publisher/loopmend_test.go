@@ -356,7 +356,7 @@ func TestSubmit_Removed(t *testing.T) {
 		case got := <-s.outcomes:
 			t.Log(got.run, got.outcome, got.err)
 		case <-time.After(20 * time.Second):
-			t.Fatal("nobody claims it")
+			t.Fatal("no executor claims it")
 		}
 	}
 	result, err := f.Result(t.Context(), "r1")

@@ -40,7 +40,7 @@ func TestSubmit_FailsBetweenItsEvents_AgainLetsItGo(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
 	require.NoError(t, submitOnly(t.Context(), f, spec))
-	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status, "nobody can claim it for as long as this process lives")
+	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status, "no executor can claim it while this process lives")
 }
 
 // A hold tool whose result is no JSON had its effect all the same.
@@ -366,7 +366,7 @@ func TestLoop_RunAsksForACompletionToolItHasNot_GivesTheRunBack(t *testing.T) {
 	require.NoError(t, err)
 	got := s.outcome(t, "r1")
 	require.Equal(t, publisher.OutcomeInterrupted, got.outcome)
-	require.ErrorContains(t, got.err, "give the loop that tool")
+	require.ErrorContains(t, got.err, "add this tool to the loop")
 	require.Empty(t, m.sent(), "the model is not asked")
 	require.Equal(t, []string{"run.started", "error.raised", "run.interrupted"}, names(w.log("r1")))
 }

@@ -68,7 +68,7 @@ func TestNewTool_SchemaIsReplaced_TheNewOneIsChecked(t *testing.T) {
 	require.NoError(t, publisher.Loop{Model: m.model, Tools: []publisher.Tool{tool}}.Work(t.Context(), start(t, w.fleet(), "r1")))
 	said := m.sent()[1]
 	require.Equal(t, `assistant calls call-1-1 look{"at":10}`, said[len(said)-4], "each part names its own call")
-	require.Contains(t, said[len(said)-2], "do not satisfy the schema")
+	require.Contains(t, said[len(said)-2], "do not match the schema")
 	require.Equal(t, `tool call-1-2 "line 9"`, said[len(said)-1])
 }
 

@@ -6,13 +6,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxToldSignals bounds what one turn tells the model of signals, in bytes of text: what is behind it is told with the next turn.
+// maxToldSignals bounds the signals that one turn passes to the model, in bytes of text; the next turn passes on the
+// rest.
 const maxToldSignals = 128 << 10
 
 // signalled reports whether the run has signals that the model has not answered.
 func (l *looping) signalled() bool { return len(l.run.Head().Signals) > 0 }
 
-// told returns the signals that a turn tells the model of, in order: at least the first, and those behind it that fit.
+// told returns the signals for one turn, in order: at least the first, and the following ones that fit.
 func (l *looping) told(ctx context.Context, turn int32) (ids []string, messages []schema.Message, err error) {
 	signals, err := l.run.Signals(ctx)
 	if err != nil {
@@ -32,8 +33,8 @@ func (l *looping) told(ctx context.Context, turn int32) (ids []string, messages 
 	return ids, messages, nil
 }
 
-// toAnswer reports whether signals came that the model answers before the run may end. At a limit no turn is left for them, and they are
-// told of as not consumed.
+// toAnswer reports whether the model must answer signals before the run may end. At a limit no turn is left for them,
+// and they are reported as not consumed.
 func (l *looping) toAnswer(ctx context.Context) (bool, error) {
 	if !l.signalled() || l.run.Head().TurnPurpose == schema.PurposeRecovery || l.recordedLimit() != "" {
 		return false, nil

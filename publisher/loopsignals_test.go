@@ -146,7 +146,7 @@ func TestLoop_SignalBehindTheCompletionTool_AnsweredAndCompletedAgain(t *testing
 	require.NoError(t, loop.Work(t.Context(), run))
 	require.Equal(t, []string{"turn 2: s1: 1 messages"}, toldIn(w.log("r1")))
 	last := m.sent()[2]
-	require.Equal(t, "user: You answered without calling a tool. Go on with the work, or call submit if it is done.", last[len(last)-1], "turn 2 has no reminder, turn 3 has")
+	require.Equal(t, "user: You answered without calling a tool. Continue the work, or call submit if it is done.", last[len(last)-1], "turn 2 has no reminder, turn 3 has")
 	s := w.requireSameFold(run)
 	require.Equal(t, `"2"`, string(s.Ended.Output))
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// errRedacted is what a model reads of a call whose arguments the record does not have.
-var errRedacted = errors.New("the record has the arguments of this call only in redacted form: make the call again")
+// errRedacted is the error that a model gets for a call whose arguments are redacted in the record.
+var errRedacted = errors.New("the arguments of this call are redacted in the record: make the call again")
 
-// called is what became of a call: its result, or the error that the model is shown.
+// called is the end of a call: its result, or the error for the model.
 type called struct {
 	ToolResult
 	err error
 }
 
-// runCalls runs the calls of an answer in their order. Those that follow each other run concurrently if they may.
+// runCalls runs the calls of an answer in order; consecutive calls run concurrently if their tools allow it.
 func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([]called, error) {
 	results := make([]called, len(calls))
 	for from := 0; from < len(calls); {
@@ -38,7 +38,7 @@ func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([
 		var group errgroup.Group
 		group.SetLimit(l.Parallel)
 		for i := from; i < to; i++ {
-			results[i].err = errGoexit // as long as the call has not come back
+			results[i].err = errGoexit // until the call returns
 			group.Go(func() error {
 				results[i].ToolResult, results[i].err = protect(ctx, func(ctx context.Context, call ToolCall) (ToolResult, error) {
 					return l.call(ctx, turn, call)
@@ -46,9 +46,9 @@ func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([
 				return nil
 			})
 		}
-		_ = group.Wait() // each has its own error
+		_ = group.Wait() // each call has its own error
 		for i := from; i < to; i++ {
-			// The model reads that a call failed or was abandoned.
+			// The model gets told that a call failed or was abandoned.
 			if err := results[i].err; err != nil && !errors.Is(err, ErrToolFailed) && !errors.Is(err, ErrAbandoned) {
 				return nil, fmt.Errorf("call %s of %s: %w", calls[i].ID, turn, err)
 			}
@@ -73,13 +73,13 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	timeout := cmp.Or(t.Timeout, l.ToolTimeout)
 	run := t.Run
 	if l.run.fleet.redactor != nil && l.given.turn != turn.number && strings.Contains(string(call.Arguments), strings.TrimSuffix(redactedText, "]")) {
-		// An earlier executor had them whole; the record has not.
+		// An earlier executor had the unredacted arguments; the record does not have them.
 		run = func(context.Context, Invocation) (ToolResult, error) {
 			return ToolResult{}, &markedError{error: errRedacted, kind: "redacted_arguments"}
 		}
 	}
 	recorded := call.Replay
-	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter of it and the recorded policy counts
+	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter one of this policy and the recorded one applies
 	if schema.Stricter(recorded, t.Replay).Rerunnable() {
 		result, ahead, err := turn.tool(ctx, call, l.retried(run, timeout))
 		if ahead != nil {
@@ -90,7 +90,7 @@ func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResu
 	return l.once(ctx, turn, call, run, timeout)
 }
 
-// retried runs a tool that may run again, as long as its errors may pass by themselves.
+// retried runs a tool that may run again, and retries it after temporary errors.
 func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 	return func(ctx context.Context, inv Invocation) (ToolResult, error) {
 		wait := &pause.Backoff{Next: toolPause, Most: mostTryPause}
@@ -109,7 +109,8 @@ func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
 	}
 }
 
-// once runs a tool that must not run again. After a timeout its effect is unknown: the call is held for a person to settle.
+// once runs a tool that must not run again. After a timeout its effect is unknown: the call is held until a person
+// settles it.
 func (l *looping) once(ctx context.Context, turn *Turn, call ToolCall, run ToolFunc, timeout time.Duration) (ToolResult, error) {
 	if timeout <= 0 {
 		return turn.Tool(ctx, call, run)
@@ -117,7 +118,7 @@ func (l *looping) once(ctx context.Context, turn *Turn, call ToolCall, run ToolF
 	bounded, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	result, err := turn.Tool(bounded, call, func(ctx context.Context, inv Invocation) (ToolResult, error) {
-		// Not earlier: an approval may take days.
+		// Start the timer only now: an approval may take days.
 		timer := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
 		defer timer.Stop()
 		return run(ctx, inv)

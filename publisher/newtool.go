@@ -16,19 +16,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Policies of tools: what the next executor may do with a call in doubt. See docs/tools.md.
+// Replay policies of tools: what the next executor may do with a call in doubt. See docs/tools.md.
 const (
-	// Pure tools change nothing, and are run again.
+	// Pure tools have no effect and are run again.
 	Pure = schema.ReplayPure
 	// Idempotent tools have one effect for each idempotency key, and are run again with the same key.
 	Idempotent = schema.ReplayIdempotent
-	// Verify tools are asked, on a subject, what became of the call.
+	// Verify tools are asked, on a subject, whether the call had its effect.
 	Verify = schema.ReplayVerify
-	// Hold tools are left to a person.
+	// Hold leaves the call to a person.
 	Hold = schema.ReplayHold
 )
 
-// invalidArgumentsType is the error type of a call whose arguments do not satisfy the schema of its tool, in tool.failed and [ToolError].
+// invalidArgumentsType is the error type of a call whose arguments do not match the schema of its tool, in tool.failed
+// and [ToolError].
 const invalidArgumentsType = "invalid_arguments"
 
 // Tool is a tool of a [Loop].
@@ -37,43 +38,45 @@ type Tool struct {
 	Name string
 	// Description tells the model what the tool does and when to call it.
 	Description string
-	// Parameters is the JSON Schema of the arguments, an object, as the model is shown it. [NewTool] makes it; arguments that do not satisfy
-	// it are a failed call. Empty means that the arguments are not checked.
+	// Parameters is the JSON Schema of the arguments, an object, as the model sees it. [NewTool] generates it. A call
+	// whose arguments do not match it fails. Empty means that arguments are not checked.
 	Parameters json.RawMessage
-	// Replay is the policy of its calls; empty means hold.
+	// Replay is the replay policy of its calls; empty means hold.
 	Replay schema.Replay
-	// VerifySubject is asked about a call in doubt. Required for the policy verify, and only there.
+	// VerifySubject is the subject to ask about a call in doubt. Required for the policy verify, and not allowed
+	// otherwise.
 	VerifySubject string
-	// SideEffect says in words what a call changes, for the person who approves it.
+	// SideEffect describes the effect of a call, for the person who approves it.
 	SideEffect string
-	// Timeout bounds one run of the tool; 0 means Loop.ToolTimeout. A tool heeds it by its context. A call of the policies hold and
-	// verify that exceeds it is held: whether it had its effect is not known.
+	// Timeout bounds one run of the tool; 0 means Loop.ToolTimeout. It ends the tool's context. A hold or verify call
+	// that exceeds it is held, because its effect is unknown.
 	Timeout time.Duration
-	// Concurrent: calls of the tool may run concurrently with other calls of the same answer. Those of pure tools may always.
+	// Concurrent allows calls of the tool to run concurrently with other calls of the same answer. Pure tools always
+	// may.
 	Concurrent bool
 	// Run runs the tool. Required.
 	Run ToolFunc
 
-	// arguments checks arguments, if the tool has Parameters; decode reads them as Run does, if NewTool made it.
+	// arguments checks arguments if the tool has Parameters. decode decodes them as Run does, if NewTool made the tool.
 	arguments *jsonschema.Resolved
 	decode    func(arguments []byte) error
-	// err is why the tool could not be made.
+	// err is the reason why the tool could not be made.
 	err error
 }
 
-// NewTool makes a tool of a function. The JSON Schema of its arguments is made from In, a struct or a map with strings as keys: by the
-// names and options of its json tags, with the text of a jsonschema tag as the description of a field. A field without omitempty or
-// omitzero is required. The result is Out, written as JSON.
+// NewTool makes a tool from a function. The JSON Schema of its arguments is generated from In, a struct or a map with
+// string keys. It uses the names and options of the json tags, and the text of a jsonschema tag as the description of a
+// field. A field without omitempty or omitzero is required. The result is Out, encoded as JSON.
 //
-// In its context the function finds the call ([InvocationOf]). A type of which no schema can be made, and one whose zero value cannot be
-// written as JSON, is an error of [Loop.Validate].
+// The function gets its call from its context ([InvocationOf]). [Loop.Validate] returns an error for a type without a
+// schema, and for one whose zero value cannot be encoded as JSON.
 func NewTool[In, Out any](name, description string, replay schema.Replay, run func(ctx context.Context, in In) (Out, error)) Tool {
 	t := Tool{Name: name, Description: description, Replay: replay}
 	t.Parameters, t.err = parameters[In]()
 	if run == nil {
 		return t
 	}
-	// What satisfies the schema need not fit into the type: 1.0, or a number of more than 64 bits.
+	// Arguments can match the schema but not the type: 1.0, or a number of more than 64 bits.
 	t.decode = func(arguments []byte) error { return jsonv2.Unmarshal(plainArguments(arguments), new(In)) }
 	t.Run = func(ctx context.Context, inv Invocation) (ToolResult, error) {
 		var in In
@@ -86,8 +89,8 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 		}
 		result, err := Result(out)
 		if err != nil && !inv.replay.Rerunnable() {
-			// It has had its effect: a failure would invite the model to have it once more.
-			return Result("The tool was run, and its result cannot be shown: " + err.Error())
+			// The tool has had its effect: an error would make the model repeat it.
+			return Result("The tool ran, but its result cannot be encoded: " + err.Error())
 		}
 		return result, err
 	}
@@ -97,20 +100,20 @@ func NewTool[In, Out any](name, description string, replay schema.Replay, run fu
 	return t
 }
 
-// parameters makes the schema of a type.
+// parameters generates the schema of a type.
 func parameters[In any]() ([]byte, error) {
 	made, err := jsonschema.For[In](nil)
 	if err != nil {
 		return nil, err
 	}
 	if made.Type != "object" {
-		return nil, fmt.Errorf("arguments of type %T are no JSON object", *new(In))
+		return nil, fmt.Errorf("arguments of type %T are not a JSON object", *new(In))
 	}
 	resolved, err := made.Resolve(nil)
 	if err != nil {
 		return nil, err
 	}
-	// The schema is made by the rules of encoding/json, and the arguments are read by those of its second version.
+	// The schema follows the rules of encoding/json, but arguments are decoded by those of its second version.
 	var zero any
 	text, err := jsonv2.Marshal(*new(In))
 	if err == nil {
@@ -120,7 +123,7 @@ func parameters[In any]() ([]byte, error) {
 		err = resolved.Validate(zero)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("arguments of type %T are written otherwise than their schema says: %w", *new(In), err)
+		return nil, fmt.Errorf("arguments of type %T are not encoded as their schema says: %w", *new(In), err)
 	}
 	text, err = made.MarshalJSON()
 	return text, err
@@ -129,11 +132,11 @@ func parameters[In any]() ([]byte, error) {
 func (t *Tool) prepare() error {
 	switch {
 	case t.Name == "" || recordable(t.Name) != t.Name:
-		return configError("Loop.Tools", fmt.Sprintf("name %.80q", t.Name), "give each tool a name without control characters")
+		return configError("Loop.Tools", fmt.Sprintf("name %.80q", t.Name), "use names without control characters")
 	case t.err != nil:
 		return fmt.Errorf("%w: tool %s: %w", ErrConfig, t.Name, t.err)
 	case t.Run == nil:
-		return configError("Loop.Tools", t.Name+" without Run", "give the function that runs it")
+		return configError("Loop.Tools", t.Name+" without Run", "set the function that runs it")
 	case t.Timeout < 0:
 		return configError("Loop.Tools", fmt.Sprintf("%s with the timeout %s", t.Name, t.Timeout), "use 0 or more")
 	}
@@ -164,7 +167,7 @@ func (t *Tool) prepare() error {
 	return nil
 }
 
-// check returns why the arguments do not satisfy the tool's schema, in words for the model.
+// check returns an error, in words for the model, if arguments do not match the tool's schema.
 func (t *Tool) check(arguments []byte) error {
 	if t.arguments != nil {
 		var value any
@@ -172,7 +175,7 @@ func (t *Tool) check(arguments []byte) error {
 			return fmt.Errorf("the arguments are not JSON: %w", err)
 		}
 		if err := t.arguments.Validate(value); err != nil {
-			return fmt.Errorf("the arguments do not satisfy the schema of %s: %w", t.Name, err)
+			return fmt.Errorf("the arguments do not match the schema of %s: %w", t.Name, err)
 		}
 	}
 	if t.decode == nil {
@@ -181,7 +184,7 @@ func (t *Tool) check(arguments []byte) error {
 	return t.decode(arguments)
 }
 
-// plainArguments returns the arguments as JSON: some providers give them as a string that holds it, or none.
+// plainArguments returns the arguments as JSON: some providers send them as a string that holds JSON, or send none.
 func plainArguments(arguments []byte) []byte {
 	var text string
 	if jsontext.Value(arguments).Kind() == '"' && jsonv2.Unmarshal(arguments, &text) == nil {
@@ -199,13 +202,14 @@ func withInvocation(ctx context.Context, inv Invocation) context.Context {
 	return context.WithValue(ctx, invocationKey{}, inv)
 }
 
-// InvocationOf returns the call that a tool runs for, with the idempotency key to hand on. It is empty in a context that is not a tool's.
+// InvocationOf returns the call for which a tool runs, with the idempotency key to pass on. It is empty outside of a
+// tool's context.
 func InvocationOf(ctx context.Context) Invocation {
 	inv, _ := ctx.Value(invocationKey{}).(Invocation)
 	return inv
 }
 
-// markedError is an error of a tool or model that says what may be done about it.
+// markedError is an error of a tool or model, marked with how to handle it.
 type markedError struct {
 	error
 	kind                 string
@@ -214,14 +218,14 @@ type markedError struct {
 
 func (e *markedError) Unwrap() error { return e.error }
 
-// ToolFailure is what is recorded of the error.
+// ToolFailure returns the recorded form of the error.
 func (e *markedError) ToolFailure() schema.Error {
 	f := failureOf(e.error)
 	f.Type, f.Retryable = cmp.Or(e.kind, f.Type), e.retryable
 	return f
 }
 
-// Retryable marks an error of a tool that may pass by itself: a [Loop] runs a pure or idempotent tool again after it. nil stays nil.
+// Retryable marks a tool's error as temporary: a [Loop] retries a pure or idempotent tool after it. nil stays nil.
 func Retryable(err error) error {
 	if err == nil {
 		return nil
@@ -229,7 +233,8 @@ func Retryable(err error) error {
 	return &markedError{error: err, retryable: true}
 }
 
-// Permanent marks an error of a [Model] that stays, as for a key that the provider refuses: the model is not asked again. nil stays nil.
+// Permanent marks a [Model]'s error as permanent, such as a refused API key: the model is not asked again. nil stays
+// nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

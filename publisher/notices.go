@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// maxLooks bounds the runs that are read at once because of notices.
+	// maxLooks bounds the runs that are read concurrently because of notices.
 	maxLooks = 16
-	// lookPatience is how long one look waits for the place that a notice names, which an older replica may not show
-	// yet. The run cannot publish meanwhile.
+	// lookPatience is how long one look waits for the stream sequence that a notice names. An older replica may not
+	// have it yet. Meanwhile the run cannot publish.
 	lookPatience = 250 * time.Millisecond
-	// lookTries is how often a notice is followed up. What is not seen then is met when the run publishes, or by
-	// whoever waits for it.
+	// lookTries is how often a notice is followed up. An event that is not found then is found when the run next
+	// publishes, or by a waiting call.
 	lookTries = 4
 )
 
-// noticed follows a notice up. It is called by the connection, for one notice after another.
+// noticed handles a notice. The connection calls it, for one notice after another.
 func (f *Fleet) noticed(m *nats.Msg) {
 	var n schema.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil {
-		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("notice is not readable")
+		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("could not read notice")
 		return
 	}
 	if n.Name == schema.RunClaimable {
@@ -45,27 +45,27 @@ func (f *Fleet) noticed(m *nats.Msg) {
 	}
 }
 
-// met reports whether the handle has folded the run up to a place, and goes on.
+// met reports whether the usable handle has folded the run up to a stream sequence.
 func (l *ledger) met(at schema.StreamSequence) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dead == nil && at <= l.last
 }
 
-// follower looks at a run in the background, until everything up to where notices point was seen. Notices that come meanwhile are
-// followed up by the same look.
+// follower reads a run in the background, up to the sequences that notices name. The same read follows up notices that
+// arrive meanwhile.
 type follower struct {
-	// look folds what others wrote, up to a place; ended says that the handle has ended.
+	// look folds events of other writers, up to a sequence; ended reports that the handle has ended.
 	look  func(ctx context.Context, upTo schema.StreamSequence) error
 	ended func() bool
 
 	mu sync.Mutex
-	// looking: a notice is being followed up; again says that another came, noticed is the furthest place named.
+	// looking: a notice is being followed up. again: another one arrived. noticed is the highest sequence named.
 	looking, again bool
 	noticed        schema.StreamSequence
 }
 
-// notice notes a place. It reports whether the caller must begin to look.
+// notice records a sequence. It reports whether the caller must start to look.
 func (w *follower) notice(at schema.StreamSequence) (begin bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,7 +76,7 @@ func (w *follower) notice(at schema.StreamSequence) (begin bool) {
 	return begin
 }
 
-// next returns the place to look up to, and whether a notice came since it was asked last.
+// next returns the sequence to look up to, and whether a notice arrived since the last call.
 func (w *follower) next() (upTo schema.StreamSequence, again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,7 +85,7 @@ func (w *follower) next() (upTo schema.StreamSequence, again bool) {
 	return upTo, again
 }
 
-// rest ends the looking, unless another notice came.
+// rest stops looking, unless another notice arrived.
 func (w *follower) rest() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *follower) rest() bool {
 	return true
 }
 
-// lookUntil looks until what was noticed was seen, and returns why it was not.
+// lookUntil looks until the noticed sequence was folded, and returns the error if it was not.
 func (w *follower) lookUntil(ctx context.Context) error {
 	wait := &pause.Backoff{Next: lookPatience, Most: 4 * lookPatience}
 	for try := 0; ; {
@@ -115,7 +115,7 @@ func (w *follower) lookUntil(ctx context.Context) error {
 	}
 }
 
-// followUp looks at the run in the background, unless it was met by publishing.
+// followUp looks at the run in the background, unless publishing has already folded the sequence.
 func (f *Fleet) followUp(r *Run, at schema.StreamSequence) {
 	if r.ledger.ended() != nil || at != 0 && r.ledger.met(at) {
 		return
@@ -127,13 +127,13 @@ func (f *Fleet) followUp(r *Run, at schema.StreamSequence) {
 	}
 	f.background.Go(func() {
 		if err := r.follower.lookUntil(f.life); err != nil && f.life.Err() == nil {
-			f.cfg.Logger.Debug().Err(err).Str("run", r.id).Msg("what a notice names is not seen")
+			f.cfg.Logger.Debug().Err(err).Str("run", r.id).Msg("event of notice not found")
 		}
 	})
 }
 
-// look folds what others wrote, up to a place. A pipeline meets it as it sends; what comes behind all that it
-// has sent is looked for once it is idle, which holding the slot makes it.
+// look folds events of other writers, up to a sequence. A pipeline meets them as it sends. To read beyond its last
+// event the pipeline must be idle, which holding the slot ensures.
 func (r *Run) look(ctx context.Context, upTo schema.StreamSequence) error {
 	if err := r.slot.enter(ctx); err != nil {
 		return err

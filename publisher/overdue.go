@@ -8,10 +8,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// overdueGrace is what work may take to return once its context has ended, before it counts as overdue.
+// overdueGrace is how long work may take to return after its context ended, before it counts as overdue.
 const overdueGrace = time.Second
 
-// works are the requests to models and the calls of tools that are running and have a limit. Heartbeats name the overdue ones.
+// works are the running model requests and tool calls that have a limit. Heartbeats report the overdue ones.
 type works struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -23,11 +23,11 @@ type work struct {
 	of    *works
 	what  schema.Overdue
 	limit time.Duration
-	// since is when it began; under the lock of works.
+	// since is its start; under the lock of works.
 	since time.Time
 }
 
-// begin notes work of a run that begins now. Without a limit it notes nothing and returns nil, on which all methods do nothing.
+// begin notes that work of a run begins. Without a limit it returns nil, on which all methods do nothing.
 func (w *works) begin(what schema.Overdue, limit time.Duration) *work {
 	if limit <= 0 {
 		return nil
@@ -43,7 +43,7 @@ func (w *works) begin(what schema.Overdue, limit time.Duration) *work {
 	return k
 }
 
-// again begins a further try of the work, with the whole limit.
+// again begins another try of the work, with the full limit.
 func (k *work) again() {
 	if k == nil {
 		return
@@ -63,7 +63,7 @@ func (k *work) end() {
 	delete(k.of.all, k)
 }
 
-// overdue returns the overdue work, the oldest first, up to [schema.MaxOverdue], and counts the rest.
+// overdue returns overdue work, the oldest first, up to [schema.MaxOverdue], and the number of the rest.
 func (w *works) overdue() (list []schema.Overdue, more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

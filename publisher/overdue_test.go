@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A tool, and then a model, that do not heed the end of their context.
+// A tool, and then a model, that ignore the end of their context.
 func TestHeartbeat_WorkBeyondItsTimeout_IsNamedUntilItReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -8,14 +8,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// callPolicy is what the gate of the ledger knows of the Config's Policy. The gate is the one place that all events of a handle pass, whichever
-// method makes them: what it does not permit is not published.
+// callPolicy is the Config's Policy as the ledger's gate knows it. All events of a handle, from every method, pass the
+// gate: an event that it refuses is not published.
 type callPolicy struct {
-	// set: there is a policy; observes: its decisions are only recorded.
+	// set: there is a policy. observes: its decisions are recorded without effect.
 	set, observes bool
 }
 
-// counts reports whether a recorded decision is one that this process goes by: one that was only observed is, as long as the policy is.
+// counts reports whether a recorded decision applies in this process. An observed decision applies only while the
+// policy is observed.
 func (p callPolicy) counts(d *schema.StateDecision) bool { return d.Binds() || p.observes }
 
 // permits reports whether a decision lets the call run.
@@ -23,7 +24,7 @@ func (p callPolicy) permits(d *schema.StateDecision) bool {
 	return d != nil && p.counts(d) && (d.Decision == schema.DecisionAllow || !d.Binds())
 }
 
-// gate refuses drafts that pass by the policy or the contract. Under mu.
+// gate refuses drafts that bypass the policy or the contract. Under mu.
 func (l *ledger) gate(drafts []draft, head *schema.Head) error {
 	for i := range drafts {
 		if d, ok := drafts[i].data.(*schema.RunWaitingData); ok && !drafts[i].own {
@@ -38,7 +39,7 @@ func (l *ledger) gate(drafts []draft, head *schema.Head) error {
 	return l.keepContract(drafts, head)
 }
 
-// permit refuses drafts that would record as begun or done what the policy has not allowed. Under mu.
+// permit refuses drafts that record a call as begun or done without the policy's permission. Under mu.
 func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 	if !l.policy.set {
 		return nil
@@ -71,12 +72,12 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 			continue
 		}
 		if l.fold.state == nil {
-			return fmt.Errorf("run %s: call %s of turn %d: %w: the policy's decision is not known; start or resume the run with its content", l.run, id, d.turn, ErrNoContent)
+			return fmt.Errorf("run %s: call %s of turn %d: %w: the policy's decision is unknown; start or resume the run with its content", l.run, id, d.turn, ErrNoContent)
 		}
 		key := schema.CallKey{Turn: d.turn, ToolCallID: id, Occurrence: occurrence}
 		if at := head.FindOpen(d.turn, id, occurrence); at >= 0 {
 			key = head.OpenCalls[at].CallKey
-		} else if occurrence == 0 { // closed: its result would stand beside its outcome
+		} else if occurrence == 0 { // closed: its result would be added to its outcome
 			key.Occurrence = max(1, head.CallsOf(d.turn, id))
 		}
 		if v := l.calls.view(l.fold.head, l.fold.state, key); l.policy.permits(v.decision) {
@@ -87,7 +88,8 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 	return nil
 }
 
-// bringsResult refuses messages that bring the result of a call which the policy has not allowed, as tool.returned would.
+// bringsResult refuses messages that contain the result of a call without the policy's permission, as for
+// tool.returned.
 func (l *ledger) bringsResult(d *draft, head *schema.Head) error {
 	for _, m := range messagesOf(d) {
 		for j := range m.Parts {
@@ -96,11 +98,11 @@ func (l *ledger) bringsResult(d *draft, head *schema.Head) error {
 				continue
 			}
 			if l.fold.state == nil {
-				return fmt.Errorf("run %s: result of call %s: %w: the policy's decision is not known; start or resume the run with its content", l.run, p.ID, ErrNoContent)
+				return fmt.Errorf("run %s: result of call %s: %w: the policy's decision is unknown; start or resume the run with its content", l.run, p.ID, ErrNoContent)
 			}
 			for _, key := range callsOfPart(p, m.turn, head, l.fold.state) {
 				if v := l.calls.view(l.fold.head, l.fold.state, key); !l.policy.permits(v.decision) {
-					return fmt.Errorf("run %s: call %s of turn %d: %w: a message brings its result, and no policy has allowed it: leave out the response",
+					return fmt.Errorf("run %s: call %s of turn %d: %w: a message contains its result, but no policy has allowed the call: remove the response from the message",
 						l.run, key.ToolCallID, key.Turn, ErrNotAllowed)
 				}
 			}
@@ -109,7 +111,7 @@ func (l *ledger) bringsResult(d *draft, head *schema.Head) error {
 	return nil
 }
 
-// message is one of a draft, with the turn that it is of and its place in the data.
+// message is a message of a draft, with its turn and its path in the data.
 type message struct {
 	*schema.Message
 	turn int32
@@ -141,8 +143,9 @@ func hasRef(refs []schema.Ref, place string) bool {
 	return slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.Path == place || strings.HasPrefix(r.Path, place+"/") })
 }
 
-// callsOfPart are the recorded calls that a part of a message may name: those with its id in the turn that it says, else in the latest turn up
-// to the message's own. It is empty for a call that is not recorded, such as one that a provider ran itself.
+// callsOfPart are the recorded calls that a part of a message may name: those with its id in the turn that it names,
+// otherwise in the latest turn up to the message's own. It is empty for a call that is not recorded, such as one that a
+// provider ran itself.
 func callsOfPart(p *schema.Part, turn int32, head *schema.Head, state *schema.State) []schema.CallKey {
 	var keys []schema.CallKey
 	add := func(key schema.CallKey) {

@@ -20,9 +20,9 @@ type phaseSettings struct {
 	message string
 }
 
-// AfterApproval has a phase wait, before it starts, until a person allows it: the run waits, and waymark inbox shows the message. A person is
-// asked once, whichever executor runs the phase: the answer is recorded and counts for the run. [Run.Phase] returns a [*PhaseDeniedError] if the
-// phase is denied, and the errors of [Run.Ask].
+// AfterApproval makes a phase wait for a person's permission before it starts. The run waits, and waymark inbox shows
+// the message. The person is asked once, whichever executor runs the phase: the answer is recorded and applies to the
+// run. If the phase is denied, [Run.Phase] returns a [*PhaseDeniedError]. It also returns the errors of [Run.Ask].
 func AfterApproval(message string) PhaseOption {
 	return func(s *phaseSettings) { s.gated, s.message = true, message }
 }
@@ -30,7 +30,7 @@ func AfterApproval(message string) PhaseOption {
 // PhaseDeniedError says that a person did not allow a phase.
 type PhaseDeniedError struct {
 	Run, Phase string
-	// By is who answered, and Reason what they said; both may be empty.
+	// By is the person who answered, and Reason their reason; both may be empty.
 	By, Reason string
 }
 
@@ -46,7 +46,7 @@ func (e *PhaseDeniedError) Error() string {
 	return text
 }
 
-// Unwrap is [ErrPhaseDenied].
+// Unwrap returns [ErrPhaseDenied].
 func (e *PhaseDeniedError) Unwrap() error { return ErrPhaseDenied }
 
 // phaseAllowed asks whether a phase may start.
@@ -67,9 +67,10 @@ func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
 	return nil
 }
 
-// Phase runs work as a phase: phase.started, work, phase.completed with what work returned, written as JSON. A phase
-// that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
-// start. When work fails the phase stays open and the error is returned. With [AfterApproval] a person allows the phase before it starts.
+// Phase runs work as a phase: phase.started, work, then phase.completed with the returned output, encoded as JSON. A
+// completed phase is skipped, and its recorded output returned. An interrupted phase runs again from its start. If work
+// fails, the phase stays open and the error is returned. With [AfterApproval] a person must allow the phase before it
+// starts.
 func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error), options ...PhaseOption) (json.RawMessage, error) {
 	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
 		return r.phaseOutput(ctx, name)

@@ -10,24 +10,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Window bounds one batch of the pipelined mode.
+// Window bounds a batch in pipelined mode.
 type Window struct {
-	// Events in a batch; 0 means 64. At most 1,000.
+	// Events in a batch; 0 means 64. The maximum is 1,000.
 	Events int
-	// Bytes in a batch; 0 means 1 MiB. An event larger than that travels alone.
+	// Bytes in a batch; 0 means 1 MiB. A larger event is sent alone.
 	Bytes int
 }
 
 // queuedWindows bounds the queue, in windows.
 const queuedWindows = 4
 
-// pipeline is the queue of a run in pipelined mode, and the goroutine that sends the queued events. It knows sealed events, and not their
-// run.
+// pipeline is the queue of a run in pipelined mode, with the goroutine that sends the queued events. It handles sealed
+// events and does not know their run.
 type pipeline struct {
 	run string
 	// send makes a window of events durable.
 	send func(ctx context.Context, window []*item) error
-	// cancel ends the sender's waits at once; done is closed when it has ended.
+	// cancel ends the sender's waits at once. done is closed when the sender has ended.
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -37,7 +37,7 @@ type pipeline struct {
 	bytes  int
 	// busy: the sender has taken events that are not durable yet.
 	busy bool
-	// err is the first failure. It stays.
+	// err is the first failure; later ones do not replace it.
 	err error
 	// stopping: the sender ends once the queue is empty.
 	stopping bool
@@ -45,7 +45,7 @@ type pipeline struct {
 	changed chan struct{}
 }
 
-// startPipeline begins to send.
+// startPipeline starts the sender.
 func startPipeline(run string, window Window, send func(context.Context, []*item) error) *pipeline {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &pipeline{run: run, send: send, window: window, changed: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
@@ -58,7 +58,7 @@ func (p *pipeline) notify() {
 	p.changed = make(chan struct{})
 }
 
-// await waits for a change, giving up mu meanwhile.
+// await waits for a change, and releases mu meanwhile.
 func (p *pipeline) await(ctx context.Context) error {
 	changed := p.changed
 	p.mu.Unlock()
@@ -84,14 +84,14 @@ func (p *pipeline) failure() error {
 	return p.err
 }
 
-// idle: the sender waits for events.
+// idle reports that the sender waits for events.
 func (p *pipeline) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.queue) == 0 && !p.busy
 }
 
-// room waits until there is room for more events.
+// room waits until the queue has space for more events.
 func (p *pipeline) room(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *pipeline) room(ctx context.Context) error {
 	}
 }
 
-// add queues events. Events that are added while the sender ends are not sent.
+// add queues events. Events added while the sender ends are not sent.
 func (p *pipeline) add(items []*item) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *pipeline) add(items []*item) error {
 	return nil
 }
 
-// flush waits until everything queued is durable, or the pipeline has failed.
+// flush waits until all queued events are durable, or the pipeline has failed.
 func (p *pipeline) flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *pipeline) pump(ctx context.Context) {
 	}
 }
 
-// next waits for events and returns a window of them, nil when the sender is to end.
+// next waits for events and returns a window of them, or nil when the sender must end.
 func (p *pipeline) next(ctx context.Context) []*item {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +191,7 @@ func (p *pipeline) next(ctx context.Context) []*item {
 	return window
 }
 
-// stop ends the sender once the queue is empty, or at once when ctx ends. It returns why events were not sent.
+// stop ends the sender once the queue is empty, or at once when ctx ends. It returns the error if events were not sent.
 func (p *pipeline) stop(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopping = true
@@ -213,24 +213,24 @@ func (p *pipeline) stop(ctx context.Context) error {
 	return p.err
 }
 
-// refusedOf reports an event that was stored and that the fold refused after all, because a control event came between
-// its planning and its place in the log.
+// refusedOf reports a stored event that the fold refused after all, because a control event came between its planning
+// and its storage.
 func refusedOf(run string, items []*item) error {
 	for _, it := range items {
 		if it.verdict.Kind == schema.Rejected {
-			return fmt.Errorf("run %s: event %s was stored behind an event of another and does not count: %w", run, it.event.ID, rejectedError(it))
+			return fmt.Errorf("run %s: event %s was stored after another writer's event and has no effect: %w", run, it.event.ID, rejectedError(it))
 		}
 	}
 	return nil
 }
 
-// Pipelined switches the run to pipelined mode: events are queued and sent in the background, a window of them as
-// one atomic batch (fewer than 16 one after the other), one under way at a time. Nothing is
-// durable before [Run.Flush] returned nil. The first failure stays: later events are refused with it, and events queued behind
+// Pipelined switches the run to pipelined mode: events are queued and sent in the background, one window at a time,
+// each window as one atomic batch (fewer than 16 events one after the other). An event is durable only after
+// [Run.Flush] returned nil. The first failure is final: later events are refused with it, and the events queued after
 // it are not published.
 //
-// The mode is for imports and for work that is repeatable from its last flush. [Turn.Tool] flushes by itself. Call
-// [Run.Synchronous] to leave the mode; Close of the fleet does so, too.
+// Use the mode for imports, and for work that can be repeated from its last flush. [Turn.Tool] flushes by itself.
+// [Run.Synchronous] leaves the mode; Close of the fleet does so, too.
 func (r *Run) Pipelined(window Window) error {
 	window.Events = cmp.Or(window.Events, DefaultWindowEvents)
 	window.Bytes = cmp.Or(window.Bytes, DefaultWindowBytes)
@@ -265,7 +265,7 @@ func (r *Run) Pipelined(window Window) error {
 	return nil
 }
 
-// enqueue seals drafts behind the queued events. Its caller holds the slot.
+// enqueue seals drafts after the queued events. Its caller holds the slot.
 func (r *Run) enqueue(ctx context.Context, p *pipeline, drafts []draft) ([]schema.Verdict, error) {
 	if err := r.ledger.err(); err != nil {
 		return nil, err
@@ -277,12 +277,12 @@ func (r *Run) enqueue(ctx context.Context, p *pipeline, drafts []draft) ([]schem
 	if err != nil {
 		return nil, err
 	}
-	planned := verdicts(items[len(items)-len(drafts):]) // the items are the sender's, once they are queued
+	planned := verdicts(items[len(items)-len(drafts):]) // once queued, the items belong to the sender
 	return planned, p.add(items)
 }
 
-// Flush waits until everything queued is durable. It returns the error that stopped the pipeline, or of ctx: then
-// the events are still being sent. In synchronous mode there is nothing to wait for.
+// Flush waits until all queued events are durable. It returns the error that stopped the pipeline, or that of ctx: then
+// the events are still being sent. In synchronous mode it returns at once.
 func (r *Run) Flush(ctx context.Context) error {
 	if p := r.pipe.Load(); p != nil {
 		if err := p.flush(ctx); err != nil {
@@ -292,8 +292,8 @@ func (r *Run) Flush(ctx context.Context) error {
 	return r.ledger.err()
 }
 
-// Synchronous flushes and leaves the pipelined mode. On an error of the pipeline it is left, too, and the error
-// returned; the handle's last durable event is then what Head says.
+// Synchronous flushes and leaves the pipelined mode. It leaves the mode even if the pipeline failed, and returns that
+// error; Head then ends with the handle's last durable event.
 func (r *Run) Synchronous(ctx context.Context) error {
 	if err := r.slot.enter(ctx); err != nil {
 		return err
@@ -318,8 +318,8 @@ func (r *Run) stopPipeline(ctx context.Context) error {
 	return err
 }
 
-// settled is Flush for a call that goes on with the handle's state. In synchronous mode that may be unresolved: the same call
-// again resolves it.
+// settled is Flush for a call that continues from the handle's state. In synchronous mode that state may be unresolved:
+// repeating the same call resolves it.
 func (r *Run) settled(ctx context.Context) error {
 	if r.pipe.Load() != nil {
 		return r.Flush(ctx)

@@ -11,24 +11,25 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// placingFresh is for how long runs are begun by one reading of the fleet's settings: a new number of shards is taken up that soon.
+// placingFresh is how long a snapshot of the fleet's settings is used to start runs. A new number of shards takes
+// effect within this time.
 const placingFresh = 3 * time.Second
 
-// placing is one reading of the fleet's settings. It is never changed: another takes its place.
+// placing is a snapshot of the fleet's settings. It is never changed, only replaced.
 type placing struct {
 	schema.FleetSettings
-	// read is when the reading began; zero when it is known to be outdated.
+	// read is when the read began; zero when the snapshot is known to be outdated.
 	read time.Time
 }
 
-// shard is where a run begins, unless a mark says otherwise.
+// shard is the shard in which a run starts, unless a tombstone names another one.
 func (p *placing) shard(run string) int { return schema.ShardsOf(run, p.Generations)[0] }
 
-// home is the shard in which the first number of shards puts a run. That number never changes, so all executors know the same home. An
-// executor that begins the run in another shard first leaves a mark in the home.
+// home is the shard of a run under the first number of shards. That number never changes, so all executors agree on the
+// home. An executor that starts the run in another shard first leaves a tombstone in the home.
 func (p *placing) home(run string) int { return schema.ShardOf(run, p.Mapped()) }
 
-// placed returns a reading of the settings that is fresh enough to begin a run by. However many ask, one reads.
+// placed returns a snapshot that is recent enough to start a run. Concurrent callers share one read.
 func (f *Fleet) placed(ctx context.Context) (*placing, error) {
 	p := f.placing.Load()
 	if time.Since(p.read) < placingFresh {
@@ -48,8 +49,8 @@ func (f *Fleet) placed(ctx context.Context) (*placing, error) {
 	return f.insistOnPlacing(ctx)
 }
 
-// insistOnPlacing reads the settings, and reads them again while their leader is away, as long as ctx lasts: whoever begins a run
-// may do so while servers are restarted.
+// insistOnPlacing reads the settings, and retries until ctx ends while their leader is unavailable: runs may be started
+// while servers restart.
 func (f *Fleet) insistOnPlacing(ctx context.Context) (*placing, error) {
 	var p *placing
 	err := f.insist(ctx, f.cfg.TryTimeout, func(try context.Context) (err error) {
@@ -67,10 +68,10 @@ func (f *Fleet) outdated() {
 	p := f.placing.Load()
 	old := *p
 	old.read = time.Time{}
-	f.placing.CompareAndSwap(p, &old) // or another reading came just now
+	f.placing.CompareAndSwap(p, &old) // a newer snapshot stays
 }
 
-// look asks the leader of a run's home what the home has of it: a mark that names the run's shard, or an event of the run.
+// look asks the leader of a run's home what the home has of the run: a tombstone that names its shard, or an event.
 func (f *Fleet) look(ctx context.Context, home schema.Names, run string) (mark *schema.Placed, found bool, err error) {
 	rec, found, err := eventlog.Next(ctx, f.js, home, run, 1)
 	if err != nil {
@@ -82,8 +83,8 @@ func (f *Fleet) look(ctx context.Context, home schema.Names, run string) (mark *
 	return nil, found, nil
 }
 
-// reserve leaves a mark in a run's home that names the shard where the run begins, by compare-and-set on an empty subject. It returns
-// the shard of the first mark there, which may be another executor's, or [ErrRunExists].
+// reserve leaves a tombstone in a run's home that names the shard where the run starts, by compare-and-set on an empty
+// subject. It returns the shard of the first tombstone there, which may be another executor's, or [ErrRunExists].
 func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shard int) (int, error) {
 	e, err := schema.NewPlaced(f.cfg.Fleet, f.cfg.Executor, run, rand.Text(), schema.Placed{Shard: shard}, f.cfg.Now())
 	if err != nil {
@@ -126,15 +127,15 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 	}
 }
 
-// movedError says that a run begins in another shard than was tried: a mark names it.
+// movedError says that a run starts in another shard than the one tried: a tombstone names it.
 type movedError struct{ shard int }
 
 func (e *movedError) Error() string {
-	return fmt.Sprintf("a mark says that it begins in shard %d", e.shard)
+	return fmt.Sprintf("a tombstone says that it starts in shard %d", e.shard)
 }
 
-// begin starts a run in the shard that the settings name, or in the one that a mark in the run's home names. The first mark counts,
-// however old the settings are that its executor, or this one, knows.
+// begin starts a run in the shard that the settings name, or in the one that a tombstone in the run's home names. The
+// first tombstone wins, however old the settings of its executor or of this one are.
 func (f *Fleet) begin(ctx context.Context, spec RunSpec) (*Run, error) {
 	run := spec.ID
 	p, err := f.placed(ctx)
@@ -153,19 +154,19 @@ func (f *Fleet) begin(ctx context.Context, spec RunSpec) (*Run, error) {
 		return nil, err
 	}
 	if !p.Holds(run, shard) {
-		// The mark is of a newer number of shards.
+		// The tombstone uses a newer number of shards.
 		f.outdated()
 		if p, err = f.placed(ctx); err != nil {
 			return nil, fmt.Errorf("start of run %s: %w", run, err)
 		}
 		if !p.Holds(run, shard) {
-			return nil, fmt.Errorf("start of run %s: %w: a mark in shard %d names shard %d for it, where no number of shards puts it: choose another id",
+			return nil, fmt.Errorf("start of run %s: %w: the tombstone in shard %d names shard %d, which fits no number of shards of this fleet: choose another id",
 				run, ErrRunExists, home.Shard, shard)
 		}
 	}
 	r, err := f.startIn(ctx, schema.NamesOf(f.cfg.Fleet, shard), spec)
 	if moved, ok := errors.AsType[*movedError](err); ok {
-		return nil, fmt.Errorf("start of run %s: %w: two marks name its shard, and one shard %d: choose another id", run, ErrRunExists, moved.shard)
+		return nil, fmt.Errorf("start of run %s: %w: two tombstones contradict each other, the second names shard %d: choose another id", run, ErrRunExists, moved.shard)
 	}
 	return r, err
 }

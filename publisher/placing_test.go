@@ -204,7 +204,7 @@ func TestAForgedMarkStartsNoRun(t *testing.T) {
 	w.markAsPlaced(other, schema.ShardOf(other, 4), schema.Placed{Shard: 0})
 	_, err = f.Start(t.Context(), publisher.RunSpec{ID: other})
 	require.ErrorIs(t, err, publisher.ErrRunExists)
-	require.ErrorContains(t, err, "two marks")
+	require.ErrorContains(t, err, "two tombstones")
 	require.Empty(t, w.places(other, 4))
 }
 

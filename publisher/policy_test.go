@@ -96,7 +96,7 @@ func TestPolicy_EachWayAround_IsRefused(t *testing.T) {
 		"the pipelined mode": func(ctx context.Context, run *publisher.Run, turn *publisher.Turn) error {
 			return errors.Join(run.Pipelined(publisher.Window{}), turn.Return(ctx, key, gone), run.Synchronous(ctx))
 		},
-		"a question that nobody answers": func(ctx context.Context, run *publisher.Run, turn *publisher.Turn) error {
+		"a question without an answer": func(ctx context.Context, run *publisher.Run, turn *publisher.Turn) error {
 			return errors.Join(turn.Decide(ctx, schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAsk}), run.Publish(ctx, returned, 1))
 		},
 	}
@@ -112,7 +112,7 @@ func TestPolicy_EachWayAround_IsRefused(t *testing.T) {
 				t.Error("the tool ran")
 				return gone, nil
 			})
-			if name == "a question that nobody answers" {
+			if name == "a question without an answer" {
 				require.ErrorIs(t, err, publisher.ErrUnrecorded, "it is still asked")
 				return
 			}
@@ -162,7 +162,7 @@ func TestPolicy_Observed_EachDecisionIsRecordedAndEachCallRuns(t *testing.T) {
 		"look": "allow: ", "rm": "deny: Agents delete nothing here.", "mail": "ask: ", "odd": "allow: the policy returned an error: the policy's server is away",
 		"x": "deny: Agents delete nothing here.",
 	}, got)
-	require.Empty(t, s.Waits, "nobody is asked")
+	require.Empty(t, s.Waits, "no person is asked")
 }
 
 func TestPolicy_ObservedThenEnforced_DecidesAgain(t *testing.T) {
@@ -192,7 +192,7 @@ func TestPolicy_ObservedThenEnforced_DecidesAgain(t *testing.T) {
 
 func TestConfig_PolicyModeWithoutAPolicyOrUnknown_IsRefused(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, publisher.Config{Executor: "e", PolicyMode: publisher.PolicyObserve}.Validate(), "PolicyMode is observe without a Policy: set Policy, too")
+	require.ErrorContains(t, publisher.Config{Executor: "e", PolicyMode: publisher.PolicyObserve}.Validate(), "PolicyMode is observe without a Policy: set Policy, or remove PolicyMode")
 	require.ErrorContains(t, publisher.Config{Executor: "e", Policy: noDelete, PolicyMode: "watch"}.Validate(), `PolicyMode is "watch"`)
 	require.NoError(t, publisher.Config{Executor: "e", Policy: noDelete, PolicyMode: publisher.PolicyEnforce}.Validate())
 }

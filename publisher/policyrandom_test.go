@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Agents that use each method of the SDK in any order, heed its errors or not, and are taken over at any moment: no call is recorded as
+// Agents that use each method of the SDK in any order, handle or ignore its errors, and are taken over at any moment: no call is recorded as
 // returned unless the policy allowed it before, and no tool runs that the SDK was asked about and that was not allowed.
 func TestPolicy_RandomAgents_NoUnauthorizedCall(t *testing.T) {
 	t.Parallel()
@@ -120,7 +120,7 @@ func (a *sloppyAgent) live(ctx context.Context, f *publisher.Fleet, id string) e
 	return err
 }
 
-// turn does a few things in a new turn, or in the one that is open. Errors are counted, and not heeded.
+// turn does a few things in a new turn, or in the one that is open. Errors are counted, and ignored.
 func (a *sloppyAgent) turn(ctx context.Context, run *publisher.Run) {
 	// A person is asked about mail, who does not answer.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -145,7 +145,7 @@ func (a *sloppyAgent) turn(ctx context.Context, run *publisher.Run) {
 	key := schema.CallKey{Turn: turn.Number(), ToolCallID: call.ID, Occurrence: 1}
 	run1 := func() { a.ran[call.Name]++ }
 	if a.rnd.IntN(3) > 0 && !run.Head().TurnAnswered {
-		a.heed(func() error {
+		a.count(func() error {
 			_, err := turn.Answer(ctx, publisher.Answer{Message: assistant(schema.CallPart(call.ID, call.Name)), Calls: []publisher.ToolCall{call}})
 			return err
 		}())
@@ -157,46 +157,46 @@ func (a *sloppyAgent) turn(ctx context.Context, run *publisher.Run) {
 				run1()
 				return gone, nil
 			})
-			a.heed(err)
+			a.count(err)
 		case 1: // as it should be
 			_, err := turn.Call(ctx, call)
-			if a.heed(err); err == nil {
+			if a.count(err); err == nil {
 				run1()
-				a.heed(turn.Return(ctx, key, gone))
+				a.count(turn.Return(ctx, key, gone))
 			}
-		case 2: // errors are not heeded
+		case 2: // errors are ignored
 			_, err := turn.Call(ctx, call)
-			a.heed(err)
-			a.heed(turn.Return(ctx, key, gone))
+			a.count(err)
+			a.count(turn.Return(ctx, key, gone))
 		case 3:
 			if err := turn.Begin(ctx, key); err == nil {
 				run1()
-				a.heed(turn.Return(ctx, key, gone))
+				a.count(turn.Return(ctx, key, gone))
 			}
 		case 4:
-			a.heed(turn.Return(ctx, key, gone))
+			a.count(turn.Return(ctx, key, gone))
 		case 5:
-			a.heed(run.Publish(ctx, &schema.ToolCalledData{ToolCallID: call.ID, Name: call.Name, Replay: call.Replay, Requested: a.rnd.IntN(2) == 0}, key.Turn))
-			a.heed(run.Publish(ctx, &schema.ToolReturnedData{ToolCallID: call.ID, Result: []byte(gone.Result)}, key.Turn))
+			a.count(run.Publish(ctx, &schema.ToolCalledData{ToolCallID: call.ID, Name: call.Name, Replay: call.Replay, Requested: a.rnd.IntN(2) == 0}, key.Turn))
+			a.count(run.Publish(ctx, &schema.ToolReturnedData{ToolCallID: call.ID, Result: []byte(gone.Result)}, key.Turn))
 		case 6:
 			decision := []string{schema.DecisionAllow, schema.DecisionDeny, schema.DecisionAsk}[a.rnd.IntN(3)]
-			a.heed(turn.Decide(ctx, schema.ToolDecidedData{
+			a.count(turn.Decide(ctx, schema.ToolDecidedData{
 				ToolCallID: call.ID, Decision: decision, Policy: []string{"inside", schema.BeginPolicy, ""}[a.rnd.IntN(3)], Mode: []string{"", schema.ModeObserve}[a.rnd.IntN(2)],
 			}))
-			a.heed(turn.Return(ctx, key, gone))
+			a.count(turn.Return(ctx, key, gone))
 		case 7:
-			a.heed(run.Pipelined(publisher.Window{}))
-			a.heed(turn.Return(ctx, key, gone))
-			a.heed(run.Synchronous(ctx))
+			a.count(run.Pipelined(publisher.Window{}))
+			a.count(turn.Return(ctx, key, gone))
+			a.count(run.Synchronous(ctx))
 		case 8:
 			how := []schema.Settlement{schema.SettledVerified, schema.SettledAdopted, schema.SettledDecided, schema.SettledRerun}[a.rnd.IntN(4)]
-			a.heed(run.Publish(ctx, &schema.ToolSettledData{ToolCallID: call.ID, How: how, Result: []byte(gone.Result)}, key.Turn))
+			a.count(run.Publish(ctx, &schema.ToolSettledData{ToolCallID: call.ID, How: how, Result: []byte(gone.Result)}, key.Turn))
 		}
 	}
 }
 
-// heed counts a refusal.
-func (a *sloppyAgent) heed(err error) {
+// count counts a refusal.
+func (a *sloppyAgent) count(err error) {
 	if errors.Is(err, publisher.ErrNotAllowed) {
 		a.refused++
 	}

@@ -104,7 +104,7 @@ func TestUnlawfulEventsAreNotPublished(t *testing.T) {
 	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"})
 	require.ErrorAs(t, err, &rejected)
 	require.Equal(t, schema.ReasonCallOpen, rejected.Reason)
-	require.ErrorIs(t, turn.Return(t.Context(), schema.CallKey{Turn: 3, ToolCallID: "nobody"}, publisher.ToolResult{}), publisher.ErrRejected)
+	require.ErrorIs(t, turn.Return(t.Context(), schema.CallKey{Turn: 3, ToolCallID: "missing"}, publisher.ToolResult{}), publisher.ErrRejected)
 	var data *schema.DataError
 	require.ErrorAs(t, turn.Fail(t.Context(), schema.CallKey{Turn: 3, ToolCallID: "c1"}, schema.Error{}), &data)
 	require.Equal(t, "/error/type", data.Path)
@@ -550,7 +550,7 @@ func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
 	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "one"}, 0, at, 0)
 	require.NoError(t, err)
-	// Somebody else in the fleet guesses the id and uses it first.
+	// Another client of the fleet guesses the id and uses it first.
 	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("other"), Data: []byte("x")}, jetstream.WithMsgID(e.ID))
 	require.NoError(t, err)
 	publisher.SetPublishTimeout(f, 5*time.Second)

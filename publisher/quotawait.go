@@ -11,41 +11,41 @@ import (
 	"github.com/waymarkio/waymark/internal/pause"
 )
 
-// quotaEvery is how often the streams that runs wait for are looked at, for all of those runs together.
+// quotaEvery is how often a full stream is sampled, for all waiting runs together.
 const quotaEvery = 500 * time.Millisecond
 
-// quotas knows whether room is being made in the streams that are full. It has no goroutine: of those who wait, the one
-// who finds the last look old looks again.
+// quotas detects whether space is being freed in full streams. It has no goroutine: the first waiting caller that finds
+// the last sample too old takes the next one.
 type quotas struct {
 	cfg *Config
 	js  jetstream.JetStream
-	// life ends with the handle of the fleet, and every wait with it.
+	// life ends with the fleet handle, and ends every wait.
 	life    context.Context
 	mu      sync.Mutex
 	streams map[string]*quota
 }
 
-// quota is what the last look at a full stream has found.
+// quota is the last sample of a full stream.
 type quota struct {
-	// looked is when it was asked last, told when that was answered.
+	// looked is when the last sample was requested, told when it was answered.
 	looked, told time.Time
-	// removed counts the messages that were taken out of the stream since it was made: it grows with each purge, also when
-	// others fill at once what became free.
+	// removed counts the messages removed from the stream since it was created. It grows with each purge, even if other
+	// writers use the freed space at once.
 	removed uint64
-	// freed is when a look last found that something had been taken out.
+	// freed is when a sample last found removed messages.
 	freed       time.Time
 	quota, used int64
 }
 
-// quotaWait is the wait of one event for room.
+// quotaWait is the wait of one event for space.
 type quotaWait struct {
-	// began is when the event was refused first, progress when room was made last or the wait began.
+	// began is when the event was first refused; progress is when space was last freed, or when the wait began.
 	began, progress time.Time
 	relieved        bool
 	pause           *pause.Backoff
 }
 
-// look asks how full a stream is, unless that was asked a moment ago.
+// look samples how full a stream is, unless the last sample is recent.
 func (q *quotas) look(ctx context.Context, stream string, every time.Duration) quota {
 	q.mu.Lock()
 	if q.streams == nil {
@@ -61,7 +61,8 @@ func (q *quotas) look(ctx context.Context, stream string, every time.Duration) q
 		defer q.mu.Unlock()
 		return *r
 	}
-	// Who comes meanwhile goes by the look before. What happened before an old look, or before the first, is nobody's progress.
+	// Concurrent callers reuse the last sample. Messages removed before an old sample, or before the first one, do not
+	// count as progress.
 	old := now.Sub(r.told) > 4*max(every, q.cfg.MaxBackoff)+q.cfg.TryTimeout
 	r.looked = now
 	q.mu.Unlock()
@@ -84,8 +85,8 @@ func (q *quotas) look(ctx context.Context, stream string, every time.Duration) q
 	return *r
 }
 
-// await is called when the server refused an event because its stream is full. It returns nil when the event is to be
-// sent again, and an error when no room was made for Config.FullPatience, when the event has waited for
+// await is called after the server refused an event because its stream is full. It returns nil when the event should be
+// sent again. It returns an error when no space was freed for Config.FullPatience, when the event has waited for
 // Config.FullTimeout, or when the caller or the fleet has ended. The event is not stored then.
 func (q *quotas) await(ctx context.Context, w *quotaWait, stream string, cause error) error {
 	now := time.Now()
@@ -108,14 +109,14 @@ func (q *quotas) await(ctx context.Context, w *quotaWait, stream string, cause e
 	}
 	both, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(q.life, func() { cancel(context.Cause(q.life)) })() //nolint:contextcheck // the life of the fleet ends the wait, too
+	defer context.AfterFunc(q.life, func() { cancel(context.Cause(q.life)) })() //nolint:contextcheck // closing the fleet handle ends the wait, too
 	if !w.pause.Wait(both) {
 		return fmt.Errorf("%w: %w", full(), context.Cause(both))
 	}
 	return nil
 }
 
-// fullError asks for the quota of a stream that is never relieved, for the message; the error does not depend on the answer.
+// fullError reads the quota of a stream that is never purged, for the message; the error does not depend on the answer.
 func (q *quotas) fullError(ctx context.Context, stream string, cause error) error {
 	seen := q.look(ctx, stream, 0)
 	return &FullError{Fleet: q.cfg.Fleet, Stream: stream, Answer: cause.Error(), Quota: seen.quota, Used: seen.used}

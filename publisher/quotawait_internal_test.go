@@ -59,7 +59,7 @@ func TestPatienceWithAFullFleetIsCountedFromTheLastRoomMade(t *testing.T) {
 	w.progress, w.began = time.Now(), w.began.Add(-24*time.Hour)
 	require.ErrorAs(t, try(), &full)
 	require.GreaterOrEqual(t, full.Waited, 24*time.Hour)
-	require.ErrorContains(t, full, "room was made")
+	require.ErrorContains(t, full, "space was freed")
 }
 
 // A look that was not answered says nothing of what was taken out before the next one.
@@ -80,7 +80,7 @@ func TestRoomThatWasMadeBeforeTheFirstAnswerIsNobodysProgress(t *testing.T) {
 		_, err = js.Publish(t.Context(), "later", []byte("x"))
 		require.NoError(t, err)
 	}
-	require.Zero(t, f.quotas.look(t.Context(), "LATER", 0).freed, "taken out before anybody waited")
+	require.Zero(t, f.quotas.look(t.Context(), "LATER", 0).freed, "removed before the first wait")
 	_, err = js.Publish(t.Context(), "later", []byte("x"))
 	require.NoError(t, err)
 	require.NotZero(t, f.quotas.look(t.Context(), "LATER", 0).freed)

@@ -154,7 +154,7 @@ func TestPatienceWithAFullFleetEnds(t *testing.T) {
 	require.False(t, full.Relieved)
 	require.EqualValues(t, 1<<20, full.Quota)
 	require.Positive(t, full.Used)
-	require.ErrorContains(t, err, "no room was made")
+	require.ErrorContains(t, err, "no space was freed")
 	w.relieve("other")
 	require.NoError(t, run.AddMessage(t.Context(), user("z")))
 	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)

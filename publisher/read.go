@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Head reads a run's compact state without taking it over. It contains every event acknowledged before the call.
+// Head reads a run's compact state without taking it over. It includes every event acknowledged before the call.
 func (r *Reader) Head(ctx context.Context, run string) (schema.Head, error) {
 	if err := checkRun(run); err != nil {
 		return schema.Head{}, err
@@ -24,7 +24,7 @@ func (r *Reader) Head(ctx context.Context, run string) (schema.Head, error) {
 	return reply.Head, nil
 }
 
-// HeadAt is [Reader.Head] of a run as it was at a point of its history. Beside the errors of Head it returns
+// HeadAt is [Reader.Head] at a point of the run's history. In addition to the errors of Head it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) HeadAt(ctx context.Context, run string, point schema.Point) (schema.Head, error) {
 	if err := checkRun(run); err != nil {
@@ -44,21 +44,21 @@ func checkRun(run string) error {
 	return nil
 }
 
-// Get reads a run with its content without taking it over. It contains every event acknowledged before the call;
-// large fields are references, see [Reader.Hydrate]. For a run that misses events it returns the state as far as it
-// goes and an [*IncompleteError].
+// Get reads a run with its content without taking it over. It includes every event acknowledged before the call. Large
+// fields are references, see [Reader.Hydrate]. For a run with missing events it returns the known state and an
+// [*IncompleteError].
 func (r *Reader) Get(ctx context.Context, run string) (*schema.State, error) {
 	return r.GetAt(ctx, run, schema.Point{})
 }
 
-// GetAt is [Reader.Get] of a run as it was at a point of its history: all that its events up to there add up to, and nothing
-// of what came behind. Beside the errors of Get it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
+// GetAt is [Reader.Get] at a point of the run's history: it includes the events up to the point, and no later ones. In
+// addition to the errors of Get it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error) {
 	s, _, err := r.stateAt(ctx, run, atOf(point), 0)
 	return s, err
 }
 
-// atOf is a point as a request has it: empty for a run's end, which needs no search.
+// atOf is a point in the form of a request: empty for a run's end, which needs no search.
 func atOf(point schema.Point) string {
 	if point.Kind == schema.PointEnd {
 		return ""
@@ -66,7 +66,7 @@ func atOf(point schema.Point) string {
 	return point.String()
 }
 
-// stateAt reads a run at a point; forks counts the forks of it that were read already.
+// stateAt reads a run at a point. forks counts the forks of it that were already read.
 func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
 	var a *assembly
 	read := func(superseded []schema.Superseded) (*schema.GetReply, error) {
@@ -80,7 +80,7 @@ func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schem
 	}
 	reply, err := read(nil)
 	if err == nil && a.state.Stale {
-		reply, err = read(reply.Head.Superseded) // the head came behind the events
+		reply, err = read(reply.Head.Superseded) // the head arrived after the events
 	}
 	if err != nil {
 		return nil, nil, err
@@ -88,23 +88,23 @@ func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schem
 	return a.state, reply, cmp.Or(checkFold(run, &a.state.Head, &reply.Head, reply.Complete, reply.Gaps), a.unread)
 }
 
-// Events calls yield for each of a run's records in the order of the log, with every event acknowledged before the
-// call, and holds none of them: a run of any size streams through. An error of yield ends it and is returned as it
-// is. For a run that misses events an [*IncompleteError] comes after the last record.
+// Events calls yield for each record of a run in the order of the log, with every event acknowledged before the call.
+// It streams the records and holds none of them, so the run may have any size. An error of yield ends it and is
+// returned unchanged. For a run with missing events it returns an [*IncompleteError] after the last record.
 //
-// Records come as they arrive, before it is known that they are all: until Events has returned nil they are the
-// beginning of the run at best. Damage that is found meanwhile can make them another run's than the one that is left;
-// that is an [*IncompleteError], too.
+// Records are yielded as they arrive, before the answer is known to be complete: until Events has returned nil, treat
+// them as the beginning of the run at best. If damage is found meanwhile, the yielded records may not be part of the
+// repaired run; that is an [*IncompleteError], too.
 func (r *Reader) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
 	return r.EventsAt(ctx, run, schema.Point{}, yield)
 }
 
-// EventsAt is [Reader.Events] up to a point of the run's history. Beside the errors of Events it returns
+// EventsAt is [Reader.Events] up to a point of the run's history. In addition to the errors of Events it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
 	head := schema.NewHead(r.opts.Fleet, run)
 	var at place
-	// passed counts the records of this answer, shown those that yield saw; digest is what they folded to.
+	// passed counts the records of this answer, shown those that yield got; digest is the digest of their fold.
 	passed, shown, digest := 0, 0, ""
 	reply, err := r.events(ctx, run, atOf(point), func(rec schema.Record) error {
 		keys, err := r.keys.Keys(ctx)
@@ -119,7 +119,7 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 			return nil
 		case passed == shown:
 			if head.Digest != digest {
-				return &IncompleteError{Run: run, Detail: "the events that came first are not those that the run was found to have"}
+				return &IncompleteError{Run: run, Detail: "the events yielded first are not those of the complete answer"}
 			}
 			return nil
 		}
@@ -133,16 +133,16 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 		return err
 	}
 	if passed < shown {
-		return &IncompleteError{Run: run, Gaps: reply.Gaps, Detail: fmt.Sprintf("%d events came first, and the run was found to have %d", shown, passed)}
+		return &IncompleteError{Run: run, Gaps: reply.Gaps, Detail: fmt.Sprintf("%d events were yielded first, but the run has %d", shown, passed)}
 	}
 	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
 }
 
-// place follows the stream sequences of one answer. They rise, save where the log was damaged or made again after
-// older events had been sealed: then they begin again, with events that come behind everything before them.
+// place follows the stream sequences of one answer. They rise, unless the log was damaged or created again after older
+// events had been sealed. Then they start again, and the events that follow come after all earlier ones.
 type place struct{ last schema.StreamSequence }
 
-// follow makes the head take the record for what it is: behind what came before it.
+// follow makes the head accept the record as the next one.
 func (p *place) follow(head *schema.Head, rec *schema.Record) {
 	if rec.Stream <= p.last {
 		head.Position = schema.Position{}
@@ -150,12 +150,12 @@ func (p *place) follow(head *schema.Head, rec *schema.Record) {
 	p.last = rec.Stream
 }
 
-// checkFold compares the fold of what was received with what the daemon says of it.
+// checkFold compares the fold of the received records with the daemon's head.
 func checkFold(run string, got, want *schema.Head, complete bool, gaps []schema.Gap) error {
-	// A fold without a first event is at sequence 0 of nothing, on both sides.
+	// A fold without a first event has no position, on both sides.
 	if got.Digest != want.Digest || got.Position != want.Position || got.Epoch != want.Epoch || got.Sequence != want.Sequence {
 		return &IncompleteError{Run: run, Gaps: gaps, Detail: fmt.Sprintf(
-			"the events received add up to digest %.16s at stream sequence %d, the daemon says %.16s at %d",
+			"the events received have digest %.16s at stream sequence %d, but the daemon has %.16s at %d",
 			got.Digest, got.Position.Stream, want.Digest, want.Position.Stream)}
 	}
 	if !complete {
@@ -164,13 +164,13 @@ func checkFold(run string, got, want *schema.Head, complete bool, gaps []schema.
 	return nil
 }
 
-// yieldError carries a caller's error past the tries.
+// yieldError carries a caller's error past the retries.
 type yieldError struct{ err error }
 
 func (e *yieldError) Error() string { return e.err.Error() }
 
-// events streams a run's records. restart is called when they come again from the first: when an answer broke off and is
-// asked for again, or takes back what it had sent.
+// events streams a run's records. restart is called when they start again from the first one: after a retry of an
+// answer that broke off, or when the daemon takes back what it sent.
 func (r *Reader) events(ctx context.Context, run, at string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (r *Reader) events(ctx context.Context, run, at string, yield func(schema.R
 // readPiece calls yield for the records in a reply of the view events.
 func readPiece(kind string, frames []byte, yield func(schema.Record) error) error {
 	if kind != schema.KindFrames && kind != schema.KindSegment {
-		return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
+		return fmt.Errorf("%w: a reply of kind %.20q was not requested", ErrBadAnswer, kind)
 	}
 	reader := schema.NewFrameReader(frames)
 	for {
@@ -217,13 +217,13 @@ func readPiece(kind string, frames []byte, yield func(schema.Record) error) erro
 	}
 }
 
-// List returns a page of the fleet's runs by their checkpoints. It may be a moment behind the log. A daemon that is cut off from the
-// majority of its servers does not answer with what it had: the error is [ErrUnavailable] then.
+// List returns a page of the fleet's runs from their checkpoints. It may be a moment behind the log. A daemon that is
+// cut off from the majority of its servers does not answer with old data: the error is [ErrUnavailable] then.
 func (r *Reader) List(ctx context.Context, request schema.ListRequest) (*schema.ListReply, error) {
 	return askOne[schema.ListReply](ctx, r, schema.VerbList, "", &request)
 }
 
-// History returns the checkpoints kept of a run, newest first. Like [Reader.List] it may be a moment behind the log.
+// History returns the kept checkpoints of a run, newest first. Like [Reader.List] it may be a moment behind the log.
 func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
@@ -231,8 +231,8 @@ func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply,
 	return askOne[schema.HistoryReply](ctx, r, schema.VerbHistory, run, struct{}{})
 }
 
-// Settle settles a call in doubt by an operator's word. Tries within one call are one request. It returns [ErrNotInDoubt]
-// when there is nothing to settle.
+// Settle settles a call in doubt by an operator's decision. Retries within one call are one request. It returns
+// [ErrNotInDoubt] if the call is not in doubt.
 func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.SettleReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err

@@ -23,15 +23,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ReaderConfig says which fleet is read, and where it is. All of it is optional; [Config] has the same fields.
+// ReaderConfig names the fleet to read, and its server. All fields are optional; [Config] has the same fields.
 type ReaderConfig struct {
-	// URL of the NATS servers, separated by commas; empty means that the server is found as [Config] says.
+	// URL of the NATS servers, separated by commas; empty means that the server is found as [Config] describes.
 	URL string
 	// Options for dialling.
 	Options []nats.Option
 	// Conn is a connection to use instead of dialling. It is not closed by Close.
 	Conn *nats.Conn
-	// Fleet to read; empty means [schema.DefaultFleet], or the fleet that WAYMARK_FLEET names where the server is found by itself.
+	// Fleet to read; empty means [schema.DefaultFleet], or without URL and Conn the fleet of WAYMARK_FLEET.
 	Fleet string
 	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds.
 	RequestTimeout time.Duration
@@ -41,7 +41,7 @@ type ReaderConfig struct {
 	MaxBackoff time.Duration
 	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
 	MaxBlob int64
-	// Encryption has the keys of encrypted content; nil means that it stays encrypted.
+	// Encryption has the keys of encrypted content; nil leaves it encrypted.
 	Encryption *Encryption
 }
 
@@ -65,9 +65,9 @@ func (c ReaderConfig) Validate() error {
 	}
 	switch {
 	case c.URL != "" && c.Conn != nil:
-		return configError("URL", c.URL, "leave it empty when a Conn is given")
+		return configError("URL", c.URL, "leave it empty if Conn is set")
 	case c.Conn != nil && len(c.Options) > 0:
-		return configError("Options", len(c.Options), "they are for dialling; leave them out when a Conn is given")
+		return configError("Options", len(c.Options), "they are for dialling; remove them if Conn is set")
 	case c.RequestTimeout < 0:
 		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
 	case c.Backoff < 0:
@@ -80,30 +80,30 @@ func (c ReaderConfig) Validate() error {
 	return c.Encryption.validate(false)
 }
 
-// Reader reads the runs of one fleet. It is no executor: it has no name, sends no heartbeats and drives no run. It may be used from
-// several goroutines.
+// Reader reads the runs of one fleet. It is not an executor: it has no name, sends no heartbeats and drives no run. It
+// is safe for concurrent use.
 type Reader struct {
 	opts ReaderConfig
 	nc   *nats.Conn
 	js   jetstream.JetStream
-	// closed is closed once the connection is; nil when the connection is the caller's.
+	// closed is closed once the connection is closed; nil if the connection is the caller's.
 	closed chan struct{}
-	// keys are those that the fleet's control events are checked by.
+	// keys verify the fleet's control events.
 	keys *keyring.Ring
 	// secrets are the keys of encrypted content; nil for none.
 	secrets *encryption.Keys
-	// denied hears what the server does not permit.
+	// denied receives the server's permission errors.
 	denied *permissions.Watch
 
 	blobMu sync.Mutex
 	blobs  *blob.Store
 }
 
-// A server that is gone is looked for as long as it takes; the client by itself would end after sixty tries.
+// reconnectWait is the wait between reconnects. They go on for ever; the default client would stop after sixty.
 const reconnectWait = 250 * time.Millisecond
 
-// NewReader finds the server, or takes the connection given, and looks the fleet up. It returns [ErrConfig], [ErrNotProvisioned],
-// [ErrNotPermitted] or [ErrUnavailable]. Close the reader when you are done.
+// NewReader finds the server or uses the given connection, and looks up the fleet. It returns [ErrConfig],
+// [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the reader when you are done.
 func NewReader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func NewReader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	return r, err
 }
 
-// openReader returns the settings of the fleet, too. A connection that it makes has that name.
+// openReader also returns the fleet's settings. name is the name of a connection that it dials.
 func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, *placing, error) {
 	r := &Reader{opts: opts, nc: opts.Conn, secrets: opts.Encryption.keys()}
 	r.keys = keyring.New(opts.Fleet, r.readKeys, nil, nil)
@@ -124,7 +124,7 @@ func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, *
 		r.denied = permissions.Of(r.nc)
 	}
 	if prefix := r.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
-		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
+		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers only such inboxes")
 		return nil, nil, errors.Join(err, r.Close(ctx))
 	}
 	p, err := r.lookup(ctx)
@@ -134,7 +134,7 @@ func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, *
 	return r, p, nil
 }
 
-// dial finds the server and connects to it. ctx bounds this connection, not those that are made later, when it breaks.
+// dial finds the server and connects to it. ctx bounds only this connection, not later reconnects.
 func (r *Reader) dial(ctx context.Context, name string) error {
 	target, err := server(ctx, r.opts.URL)
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *Reader) dial(ctx context.Context, name string) error {
 	dialing, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	defer stop()
-	// The caller's options count for more than these.
+	// The caller's options override these.
 	opts := append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, r.opts.Options...)
 	opts = append(opts, nats.ReconnectBufSize(-1), func(o *nats.Options) error {
 		before := o.ClosedCB
@@ -169,7 +169,8 @@ func (r *Reader) dial(ctx context.Context, name string) error {
 	return nil
 }
 
-// permitted puts a refusal that ended ctx in place of what came of it; ctx is of permissions.Watch.Context.
+// permitted returns the permission error that ended ctx instead of its consequences. ctx comes from
+// permissions.Watch.Context.
 func permitted(ctx context.Context, err error) error {
 	cause := permissions.Cause(ctx, err)
 	if e, ok := errors.AsType[*permissions.Error](cause); ok {
@@ -178,7 +179,7 @@ func permitted(ctx context.Context, err error) error {
 	return err
 }
 
-// lookup reads the fleet's settings and checks that its event stream is there.
+// lookup reads the fleet's settings and checks that its event stream exists.
 func (r *Reader) lookup(ctx context.Context) (p *placing, err error) {
 	if r.js, err = jetstream.New(r.nc); err != nil {
 		return nil, fmt.Errorf("JetStream: %w", err)
@@ -192,7 +193,7 @@ func (r *Reader) lookup(ctx context.Context) (p *placing, err error) {
 }
 
 func (r *Reader) lookupPermitted(ctx context.Context) (*placing, error) {
-	// Another fleet's credentials reach settings that lack this fleet: the server then refuses the stream.
+	// Credentials of another fleet reach settings without this fleet: the server then refuses the stream.
 	p, missing := r.readPlacing(ctx)
 	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
 		return nil, missing
@@ -207,8 +208,8 @@ func (r *Reader) lookupPermitted(ctx context.Context) (*placing, error) {
 	return p, missing
 }
 
-// settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] for a fleet whose settings are not stored: how many
-// shards it has, and whether control events are signed, nothing else tells.
+// settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] if they are not stored: no
+// other source has the number of shards, and whether control events are signed.
 func (r *Reader) settings(ctx context.Context) (*schema.FleetSettings, error) {
 	m, err := jsapi.Get(ctx, r.js, "KV_"+schema.FleetBucket, jsapi.GetRequest{LastFor: "$KV." + schema.FleetBucket + "." + r.opts.Fleet})
 	switch {
@@ -240,7 +241,7 @@ func (r *Reader) readKeys(ctx context.Context) ([]schema.FleetKey, error) {
 	return s.Keys, nil
 }
 
-// readPlacing reads the settings from their leader, and the keys in them.
+// readPlacing reads the settings, with their keys, from their leader.
 func (r *Reader) readPlacing(ctx context.Context) (*placing, error) {
 	read := time.Now()
 	settings, err := r.settings(ctx)
@@ -253,15 +254,15 @@ func (r *Reader) readPlacing(ctx context.Context) (*placing, error) {
 	return &placing{FleetSettings: *settings, read: read}, nil
 }
 
-// notProvisioned names what the fleet lacks, the server and the next step.
+// notProvisioned names the missing part of the fleet, the server and the next step.
 func (r *Reader) notProvisioned(missing string) error {
 	return fmt.Errorf("%w: fleet %s has no %s on %s; start its daemon there (waymark serve --fleet %s), or restore its backup; "+
-		"for another fleet set Fleet in the configuration, or WAYMARK_FLEET where it names no server",
+		"for another fleet set Fleet in the configuration, or WAYMARK_FLEET if the configuration names no server",
 		ErrNotProvisioned, r.opts.Fleet, missing, r.nc.ConnectedUrlRedacted(), r.opts.Fleet)
 }
 
-// copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
-// is cut off answers with less than the others have.
+// copies is the number of replicas of a log. An operator may have raised it since this fleet was connected. A leader
+// that is cut off from the replicas answers with older data.
 func (r *Reader) copies(ctx context.Context, names schema.Names) (int, error) {
 	info, err := r.js.Stream(ctx, names.EventStream())
 	if err != nil {
@@ -278,14 +279,14 @@ func (r *Reader) service() *fleetclient.Client {
 	}
 }
 
-// Keys returns the keys that the fleet's control events are checked by, as they were read at most schema.KeysFresh ago: for who folds
-// records of [Reader.Events]. Ask for them once a record is there.
+// Keys returns the keys that verify the fleet's control events, read at most schema.KeysFresh ago. Use it to fold
+// records of [Reader.Events]: call it once a record is there.
 func (r *Reader) Keys(ctx context.Context) (*schema.Keys, error) { return r.keys.Keys(ctx) }
 
 // Name of the fleet.
 func (r *Reader) Name() string { return r.opts.Fleet }
 
-// Conn is the connection, for what this package does not wrap.
+// Conn returns the connection, for requests that this package does not wrap.
 func (r *Reader) Conn() *nats.Conn { return r.nc }
 
 // Close closes the connection, if NewReader dialled it.

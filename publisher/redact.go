@@ -12,33 +12,34 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Redaction says what must not leave the executor. It is applied to every event of the process before anything of it is
-// published, stored as a blob, hashed or folded, so that what was taken out is nowhere: not in the log, not in a checkpoint, not
-// in what a recovery returns. A tool still gets its real arguments, and its caller the real result; who recovers the run gets
-// what was recorded.
+// Redaction removes secrets before they leave the executor. It is applied to every event of the process before the
+// event is published, stored as a blob, hashed or folded. So the removed text is in no log, no checkpoint and no answer
+// of a recovery. A tool still gets its real arguments, and its caller the real result. An executor that takes the run
+// over gets the redacted record.
 type Redaction struct {
-	// Fields are names of JSON members, such as "password". Capitals, underscores and hyphens do not count: "apiKey" is
-	// also api_key and API-KEY. The value of such a member, of whatever type, becomes "[redacted]". They apply within
-	// what tools, models and applications put in: arguments, results, outputs, payloads, sources, labels; the names of
-	// Waymark's own members are not looked at.
+	// Fields are names of JSON members, such as "password". Case, underscores and hyphens are ignored: "apiKey" also
+	// matches api_key and API-KEY. The value of such a member, of any type, becomes "[redacted]". They apply within the
+	// content of tools, models and applications: arguments, results, outputs, payloads, sources, labels. Waymark's own
+	// members are not affected.
 	Fields []string
-	// Detectors find secrets within texts; each find becomes "[redacted:NAME]". See [SecretDetectors].
+	// Detectors find secrets within texts; each match becomes "[redacted:NAME]". See [SecretDetectors].
 	Detectors []Detector
 }
 
 // Detector finds one kind of secret in a text.
 type Detector struct {
-	// Name stands in the text in place of what was found: letters, digits, - and _.
+	// Name replaces the match in the text: letters, digits, - and _.
 	Name string
 	// Pattern of the secret. With a group named secret only that group is replaced.
 	Pattern *regexp.Regexp
 }
 
-// redactedText stands in place of the value of a field that was taken out.
+// redactedText replaces the value of a redacted field.
 const redactedText = "[redacted]"
 
-// SecretDetectors find what commonly leaks: private keys, tokens of well-known services, JSON web tokens, credentials in
-// addresses and in Authorization headers. They know secrets by their form, and do not find those that have none.
+// SecretDetectors find secrets that commonly leak: private keys, tokens of well-known services, JSON web tokens,
+// credentials in addresses and in Authorization headers. They recognise secrets by their format, and miss secrets
+// without one.
 func SecretDetectors() []Detector {
 	return []Detector{
 		{"private-key", regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`)},
@@ -55,16 +56,16 @@ func SecretDetectors() []Detector {
 	}
 }
 
-// validate names the detector that cannot be used.
+// validate returns an error that names an invalid detector or field.
 func (r *Redaction) validate() error {
 	for i, d := range r.Detectors {
 		switch {
 		case !schema.ValidName(d.Name):
 			return configError("Redaction.Detectors", fmt.Sprintf("%.40q at %d", d.Name, i), "use a name of letters, digits, - and _")
 		case d.Pattern == nil:
-			return configError("Redaction.Detectors", d.Name, "give it a pattern")
+			return configError("Redaction.Detectors", d.Name, "set its Pattern")
 		case d.Pattern.MatchString(""):
-			return configError("Redaction.Detectors", d.Name, "its pattern matches nothing at all, and so everything")
+			return configError("Redaction.Detectors", d.Name, "its pattern matches the empty text: use one that matches only a secret")
 		}
 	}
 	for _, f := range r.Fields {
@@ -75,7 +76,7 @@ func (r *Redaction) validate() error {
 	return nil
 }
 
-// fieldKey is a member's name without what does not count.
+// fieldKey is a member's name without case, underscores and hyphens.
 func fieldKey(name string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
 }
@@ -97,13 +98,13 @@ func newRedactor(r *Redaction) *redactor {
 	return made
 }
 
-// foreign are the members of events whose inside is not Waymark's.
+// foreign are the members of events whose content is not defined by Waymark.
 var foreign = map[string]bool{
 	"arguments": true, "result": true, "response": true, "response_schema": true, "output": true, "payload": true, "source": true, "labels": true,
 	"content": true, "value": true, "maximum": true, "details": true,
 }
 
-// ours are the members of events that name or number something: a detector must not change them.
+// ours are the members of events with ids, names or enumerations: a detector must not change them.
 func ours(member string) bool {
 	switch member {
 	case "id", "name", "type", "role", "status", "kind", "how", "replay", "agent", "executor", "instance", "run", "dataref", "digest", "path",
@@ -114,10 +115,10 @@ func ours(member string) bool {
 	return strings.HasSuffix(member, "_id")
 }
 
-// body redacts the data of an event. changed is false when nothing was found.
+// body redacts the data of an event. changed is false if nothing was found.
 func (r *redactor) body(in []byte) (out []byte, changed bool, err error) { return r.redact(in, false) }
 
-// redact takes out of an event what must not leave the executor.
+// redact removes secrets from an event.
 func (f *Fleet) redact(data schema.Data, body []byte) (schema.Data, []byte, error) {
 	out, changed, err := f.redactor.body(body)
 	if err == nil && changed {
@@ -130,7 +131,7 @@ func (f *Fleet) redact(data schema.Data, body []byte) (schema.Data, []byte, erro
 	return data, body, nil
 }
 
-// start redacts what a run is started with, as it is redacted in run.started.
+// start redacts a run's spec, in the same way as run.started.
 func (r *redactor) start(spec *RunSpec) error {
 	if r == nil {
 		return nil
@@ -151,7 +152,7 @@ func (r *redactor) start(spec *RunSpec) error {
 	return nil
 }
 
-// value redacts a value that is not Waymark's own, such as the arguments of a call.
+// value redacts a value that Waymark does not define, such as the arguments of a call.
 func (r *redactor) value(in []byte) ([]byte, error) {
 	if r == nil || len(in) == 0 {
 		return in, nil
@@ -184,7 +185,7 @@ type redacting struct {
 	changed bool
 }
 
-// copy copies the next value, that of the member. free: it is within something that is not Waymark's own.
+// copy copies the next value, that of the member. free: it is within content that Waymark does not define.
 func (w *redacting) copy(member string, free bool) error {
 	switch kind := w.from.PeekKind(); kind {
 	case jsontext.KindBeginObject:
@@ -247,7 +248,7 @@ func (w *redacting) token() error {
 	return w.to.WriteToken(t)
 }
 
-// replace puts redactedText in place of the next value.
+// replace writes redactedText in place of the next value.
 func (w *redacting) replace() error {
 	value, err := w.from.ReadValue()
 	if err != nil {
@@ -257,7 +258,7 @@ func (w *redacting) replace() error {
 	return w.to.WriteToken(jsontext.String(redactedText))
 }
 
-// text takes what the detectors find out of a text.
+// text replaces the detectors' matches in a text.
 func (w *redacting) text(s string) string {
 	for _, d := range w.detectors {
 		next := d.clean(s)
@@ -278,7 +279,7 @@ func (d *Detector) clean(s string) string {
 	for _, m := range found {
 		from, to := m[group], m[group+1]
 		if from < at {
-			continue // the group took no part
+			continue // the group did not match
 		}
 		b.WriteString(s[at:from])
 		b.WriteString("[redacted:" + d.Name + "]")

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// translate puts the error of this package in front of the daemon's.
+// translate wraps the daemon's error with the matching error of this package.
 func translate(e *schema.ServiceError) error {
 	if e.Code == schema.CodeInvalidAnswer {
 		return invalidAnswer(e)
@@ -64,14 +64,14 @@ func kindOf(code schema.Code) error {
 	}
 }
 
-// askOne asks the service for an answer of one reply.
+// askOne sends a request whose answer is one reply.
 func askOne[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
 	request, err := r.secrets.Request(ctx, run, request, func(ctx context.Context) ([]string, error) {
 		head, err := r.Head(ctx, run)
 		return head.KeyIDs, err
 	})
 	if errors.Is(err, ErrNoKey) {
-		return nil, fmt.Errorf("%s: %w: give it to Encryption.Key", verb, err)
+		return nil, fmt.Errorf("%s: %w: provide it by Encryption.Key", verb, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s of run %s: %w", verb, run, err)

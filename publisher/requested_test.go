@@ -67,7 +67,7 @@ func TestRequested_AnOccurrenceThatIsNotThereBeginsNoOther(t *testing.T) {
 	t.Log(err, names(w.log("r1")))
 	for _, c := range run.Head().OpenCalls {
 		if c.Occurrence < 3 {
-			require.True(t, c.Requested, "call %v was begun although nobody asked to run it", c.CallKey)
+			require.True(t, c.Requested, "call %v was begun without a request to run it", c.CallKey)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestRequested_HeadOnlyRepeatOfTheSecondBeginsNotTheFirst(t *testing.T) {
 	_, err = turn.Tool(t.Context(), second, counted(&n, "second"))
 	t.Log(err, names(w.log("r1")))
 	require.Equal(t, int64(1), n.Load())
-	require.True(t, run.Head().OpenCalls[0].Requested, "the first was begun although nobody asked to run it")
+	require.True(t, run.Head().OpenCalls[0].Requested, "the first was begun without a request to run it")
 }
 
 func TestRequested_RepeatedTakeoverWithAStricterPolicyRunsTwice(t *testing.T) {

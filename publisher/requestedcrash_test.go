@@ -146,7 +146,7 @@ func TestRequested_EndBesideTheLastOutcome(t *testing.T) {
 			lost++
 		}
 	}
-	require.Zero(t, lost, "messages of Turn.End, which returned nil, are in nobody's state")
+	require.Zero(t, lost, "messages of Turn.End, which returned nil, are in no state")
 }
 
 // Pipelined: answers with shared ids, tools in parallel, then a takeover.

@@ -88,7 +88,7 @@ func TestRequested_PolicyCrashPoints(t *testing.T) {
 	w.requireSameFold(two)
 }
 
-// The turn of an earlier executor has a call that its policy requested and nobody began; the next starts the turn again and answers it.
+// The turn of an earlier executor has a call that was requested because of its policy, and not begun; the next starts the turn again and answers it.
 func TestRequested_ARestartedTurnIsOverBehindItsAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -12,45 +12,45 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ResumeSpec says how a run is taken over.
+// ResumeSpec describes a takeover.
 type ResumeSpec struct {
-	// Reason is claim, request, restart, input or reopen; empty means request. Only reopen takes over a run that
-	// has ended, and At.
+	// Reason is claim, request, restart, input or reopen; empty means request. Only reopen, or At, takes over a run
+	// that has ended.
 	Reason string
-	// At, if it is not the zero point, is where the run goes on: behind the point, under its own id, also if it has ended. What
-	// came later stays in the record and is no part of the run any more. What it did outside is not undone: calls that the agent
-	// makes again have idempotency keys of their own. Leave Reason empty with it. To go on behind the outcome of the third tool
-	// call: schema.Point{Kind: schema.PointResult, Number: 3}.
+	// At, if it is not the zero point, is where the run continues: after that point, under its own id, even if it has
+	// ended. Later events stay in the record but are no longer part of the run. Their external effects are not undone:
+	// calls that the agent makes again have new idempotency keys. Leave Reason empty with it. To continue after the
+	// outcome of the third tool call: schema.Point{Kind: schema.PointResult, Number: 3}.
 	At schema.Point
-	// RequestID makes a repeat continue the epoch it opened instead of opening another; empty means a new one. Give
-	// one that outlives the process if the takeover must not be done twice.
+	// RequestID makes a repeated Resume continue the epoch that the first one opened, instead of opening another; empty
+	// means a new id. Use an id that outlives the process if the takeover must not be done twice.
 	RequestID string
-	// Agent the executor runs; empty means the Config's, and if that is empty, too, any.
+	// Agent that the executor runs; empty means the agent of Config, or any agent if Config names none.
 	Agent string
-	// AllowGaps takes over a run although events of it are known to be missing. Without it [ErrIncomplete] is
-	// returned; the takeover itself is done then, and can be repeated with AllowGaps.
+	// AllowGaps takes over a run although events of it are known to be missing. Without it Resume returns
+	// [ErrIncomplete]. The takeover itself is done then, and can be repeated with AllowGaps.
 	AllowGaps bool
 	// HeadOnly and OnControl as in [RunSpec].
 	HeadOnly  bool
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
-// Resume takes a run over: it opens a new epoch, which fences the older executor, and returns the handle with the
-// run's state, which contains every acknowledged event. Go on with [Run.OpenTurn], [Run.Phase] and [Turn.Tool].
+// Resume takes a run over. It opens a new epoch, which fences the previous executor, and returns the handle with the
+// run's state, which includes every acknowledged event. Continue with [Run.OpenTurn], [Run.Phase] and [Turn.Tool].
 //
-// It returns [ErrRunNotFound], [ErrRunEnded], [ErrPointNotFound], [ErrPointAmbiguous], [ErrWrongAgent], [ErrConflict], [ErrIncomplete], [ErrUnavailable],
-// [ErrNoService]; what the daemon said is a *schema.ServiceError within, with its hint.
+// It returns [ErrRunNotFound], [ErrRunEnded], [ErrPointNotFound], [ErrPointAmbiguous], [ErrWrongAgent], [ErrConflict],
+// [ErrIncomplete], [ErrUnavailable] and [ErrNoService]. They wrap the daemon's *schema.ServiceError, with its hint.
 func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
 	if spec.At != (schema.Point{}) {
 		if spec.Reason != "" {
-			return nil, configError("Reason", spec.Reason, "leave it empty to go on at a point")
+			return nil, configError("Reason", spec.Reason, "leave it empty if At is set")
 		}
 		spec.Reason = schema.TakeoverRewind
 	} else if spec.Reason == schema.TakeoverRewind {
-		return nil, configError("At", "the end of the run", "name the point that the run goes on behind, and leave Reason empty")
+		return nil, configError("At", "the end of the run", "name the point after which the run continues, and leave Reason empty")
 	}
 	if spec.Agent == "" {
 		spec.Agent = f.cfg.Agent
@@ -66,7 +66,7 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	return f.resume(ctx, run, spec)
 }
 
-// resume is Resume of a run of any agent, unless spec names one.
+// resume is Resume for a run of any agent, unless spec names one.
 func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
@@ -109,7 +109,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	err := ask(nil)
 	if err == nil && read.state.Stale {
 		request.Epoch = reply.Epoch
-		err = ask(reply.Head.Superseded) // the head came behind the events
+		err = ask(reply.Head.Superseded) // the head arrived after the events
 	}
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		if !spec.AllowGaps || reply.Complete {
 			return nil, fmt.Errorf("resume of run %s: %w", run, err)
 		}
-		// What is missing is missing in the content; where the run stands is the daemon's word.
+		// The missing events are missing in the content. The daemon's head has the run's position.
 		state.Head = reply.Head
 	}
 	if !spec.HeadOnly {
@@ -142,8 +142,8 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	return r, nil
 }
 
-// rebuild reads the run again from the daemon, because the log no longer shows the message that the handle knows: the
-// purger purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
+// rebuild reads the run again from the daemon, because the log no longer has the message that the handle knows: the
+// purger purges sealed events once later ones exist. It returns errAgain if the leader still has it.
 func (a *appender) rebuild(ctx context.Context, items []*item) error {
 	before, beforeID := a.ledger.end()
 	rec, found, err := eventlog.Next(ctx, a.js, a.names, a.run, before)
@@ -182,8 +182,8 @@ func (a *appender) rebuild(ctx context.Context, items []*item) error {
 			return err
 		}
 	}
-	return errAgain // now read on from there
+	return errAgain // now continue reading after them
 }
 
-// maxBehind bounds what is held of the messages that others wrote behind a handle.
+// maxBehind bounds the foreign messages held in memory.
 const maxBehind = 4096

@@ -73,12 +73,12 @@ func TestResumeIsRefusedWithAReason(t *testing.T) {
 		spec publisher.ResumeSpec
 		want error
 	}{
-		"a run that is not there":    {run: "nobody", want: publisher.ErrRunNotFound},
-		"a run that has ended":       {run: "ended", want: publisher.ErrRunEnded},
-		"a run of another agent":     {run: "r1", spec: publisher.ResumeSpec{Agent: "writer"}, want: publisher.ErrWrongAgent},
-		"a run nobody may claim":     {run: "r1", spec: publisher.ResumeSpec{Reason: "claim"}, want: publisher.ErrConflict},
-		"a name outside the rules":   {run: "a.b", want: publisher.ErrConfig},
-		"a run that ended, reopened": {run: "reopened", spec: publisher.ResumeSpec{Reason: "reopen"}},
+		"a run that is not there":     {run: "missing", want: publisher.ErrRunNotFound},
+		"a run that has ended":        {run: "ended", want: publisher.ErrRunEnded},
+		"a run of another agent":      {run: "r1", spec: publisher.ResumeSpec{Agent: "writer"}, want: publisher.ErrWrongAgent},
+		"a run that is not claimable": {run: "r1", spec: publisher.ResumeSpec{Reason: "claim"}, want: publisher.ErrConflict},
+		"a name outside the rules":    {run: "a.b", want: publisher.ErrConfig},
+		"a run that ended, reopened":  {run: "reopened", spec: publisher.ResumeSpec{Reason: "reopen"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestReadsShowEveryAcknowledgedEvent(t *testing.T) {
 	require.Equal(t, names(w.log("r1")), names(seen))
 	enough := errors.New("enough")
 	require.ErrorIs(t, f.Events(t.Context(), "r1", func(schema.Record) error { return enough }), enough)
-	_, err = f.Get(t.Context(), "nobody")
+	_, err = f.Get(t.Context(), "missing")
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
 	require.NoError(t, run.Mark(t.Context(), "reading takes nothing over"))
 }
@@ -242,7 +242,7 @@ func TestAnswersAreTakenWholeOrNotAtAll(t *testing.T) {
 		"an answer that is no JSON": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
 			send(1, schema.KindAnswer, []byte("hello"))
 		}},
-		"a kind nobody asked for": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
+		"a kind that was not requested": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
 			send(1, schema.KindAnswer, first)
 			send(2, "surprise", nil)
 		}},

@@ -11,7 +11,7 @@ import (
 // pause returns the waits between tries.
 func (c *Config) pause() *pause.Backoff { return &pause.Backoff{Next: c.Backoff, Most: c.MaxBackoff} }
 
-// insist does something again while what it needs is unavailable, as long as ctx lasts; most bounds each try.
+// insist retries do while the service that it needs is unavailable, until ctx ends; most bounds each try.
 func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
 	wait := f.cfg.pause()
 	for {

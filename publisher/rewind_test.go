@@ -178,5 +178,5 @@ func TestResume_AtAPoint_RefusesWhatItCannotDo(t *testing.T) {
 	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{At: at, Reason: schema.TakeoverReopen})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverRewind})
-	require.ErrorContains(t, err, "name the point that the run goes on behind")
+	require.ErrorContains(t, err, "name the point after which the run continues")
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Run is the handle of one run in one epoch. It may be used from several goroutines: events are published one
-// after another, in the order in which their calls came.
+// Run is the handle of one run in one epoch. It is safe for concurrent use: events are published one after another, in
+// the order of their calls.
 //
-// What it returned without error is durable (in pipelined mode after Flush).
+// When a method returns no error, its event is durable (in pipelined mode, after Flush).
 type Run struct {
 	fleet *Fleet
 	id    string
@@ -24,7 +24,7 @@ type Run struct {
 	// pipe is nil in synchronous mode.
 	pipe     atomic.Pointer[pipeline]
 	follower follower
-	// driver drives the run; nil when no executor does.
+	// driver drives the run; nil if no executor does.
 	driver atomic.Pointer[drive]
 }
 
@@ -61,30 +61,30 @@ func (r *Run) Head() schema.Head {
 	return r.ledger.fold.head.Clone()
 }
 
-// State returns a snapshot of the run after the last durable event; large fields are references, see
-// [Reader.Hydrate]. On a handle that keeps only the head the content is missing. The cost grows with the run: for a
-// look at one thing use [Run.View].
+// State returns a snapshot of the run after the last durable event. Large fields are references, see [Reader.Hydrate].
+// On a handle that keeps only the head the content is missing. The cost grows with the run: to look at one value use
+// [Run.View].
 func (r *Run) State() *schema.State {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
 	return snapshot(r.ledger.fold.content())
 }
 
-// View calls look with the run's state, which look must neither keep nor change; nor may it call the run. On a
-// handle that keeps only the head the content is missing.
+// View calls look with the run's state. look must not keep or change it, and must not call the run. On a handle that
+// keeps only the head the content is missing.
 func (r *Run) View(look func(*schema.State)) {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
 	look(r.ledger.fold.content())
 }
 
-// CancelRequested reports whether an operator's request to cancel the run was seen. It is seen when the daemon's
-// notice comes, and at the latest when the run publishes or calls [Run.Sync].
+// CancelRequested reports whether this handle has seen a request to cancel the run. It sees the request when the
+// daemon's notice arrives, and at the latest when the run publishes or calls [Run.Sync].
 func (r *Run) CancelRequested() bool {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
 	if r.ledger.fold.head.CancelRequested {
-		r.ledger.untold = false
+		r.ledger.cancelUnseen = false
 	}
 	return r.ledger.fold.head.CancelRequested
 }
@@ -102,8 +102,8 @@ func (r *Run) Err() error {
 
 type timeKey struct{}
 
-// WithTime returns a context under which events have the given time instead of now: for importers, and tests that
-// compare bytes. A time in a spec goes before it.
+// WithTime returns a context that gives events this time instead of the current one. It is for importers, and for tests
+// that compare bytes. A time in a spec has precedence.
 func WithTime(ctx context.Context, t time.Time) context.Context {
 	return context.WithValue(ctx, timeKey{}, t)
 }
@@ -118,19 +118,18 @@ func (f *Fleet) timeOf(ctx context.Context, at time.Time) time.Time {
 	return f.cfg.Now()
 }
 
-// Publish publishes any event of an executor, for what has no method of its own here; turn is 0 outside turns.
+// Publish publishes any event of an executor that has no method of its own; turn is 0 outside turns.
 func (r *Run) Publish(ctx context.Context, data schema.Data, turn int32) error {
 	_, err := r.publish(ctx, draft{data: data, turn: turn})
 	return err
 }
 
-// publish makes the drafts durable, in order, or in pipelined mode queues them. It returns what the fold makes of
-// each.
+// publish makes the drafts durable, in order, or queues them in pipelined mode. It returns the fold's verdict on each.
 func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, error) {
 	return r.publishAnd(ctx, nil, drafts...)
 }
 
-// publishAnd is publish that ends the handle with last, unless that is nil, before anything else can be published.
+// publishAnd is publish that then ends the handle with last, unless last is nil, before another event can be published.
 func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]schema.Verdict, error) {
 	if err := r.prepare(ctx, drafts); err != nil {
 		return nil, err
@@ -141,7 +140,7 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 	defer r.slot.leave()
 	switch p := r.pipe.Load(); {
 	case p != nil && last != nil:
-		return nil, fmt.Errorf("run %s: %w: its work has begun the pipelined mode again", r.id, errPipeline)
+		return nil, fmt.Errorf("run %s: %w: its work has started the pipelined mode again", r.id, errPipeline)
 	case p != nil:
 		return r.enqueue(ctx, p, drafts)
 	}
@@ -150,7 +149,7 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 		err = r.recorder.deliver(ctx, items)
 	}
 	if err == nil && last != nil {
-		r.ledger.letGo(last)
+		r.ledger.release(last)
 	}
 	if errors.Is(err, ErrFenced) || r.ledger.wentAway() {
 		err = r.recorder.late(ctx, drafts, err)
@@ -161,7 +160,7 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 	return verdicts(items[len(items)-len(drafts):]), nil
 }
 
-// prepare brings drafts into the form in which they are recorded, unless they are in it.
+// prepare redacts, encrypts and moves fields of drafts, unless that is already done.
 func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
 	for i := range drafts {
 		d := &drafts[i]
@@ -176,19 +175,21 @@ func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
 	return nil
 }
 
-// recorder makes the events of one handle durable. The ledger says where the run stands, and is told what is durable. One goroutine uses
-// it at a time: the one that has the publish slot, or the sender of a pipeline.
+// recorder makes the events of one handle durable. It gets the run's position from the ledger, and tells the ledger
+// which events are durable. One goroutine uses it at a time: the holder of the publish slot, or the sender of a
+// pipeline.
 type recorder interface {
-	// deliver makes sealed events durable in order. On an error that leaves the handle usable, the events are kept as pending, so that
-	// the same call goes on where it broke off.
+	// deliver makes sealed events durable in order. After an error that leaves the handle usable, the events stay
+	// pending, so that a repeated call continues with them.
 	deliver(ctx context.Context, items []*item) error
-	// catchUp folds what stands behind the last message known, until the one at upTo was seen.
+	// catchUp folds messages after the last known one, until it has folded the one at upTo.
 	catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error
-	// late offers the outcomes among the drafts of a handle that has ended to those who have the run now, and returns why it ended.
+	// late offers the outcomes among the drafts of an ended handle to the run's new executor, and returns the error
+	// that ended the handle.
 	late(ctx context.Context, drafts []draft, ended error) error
 }
 
-// publishSlot lets one publish of a run through at a time; those that wait go through in order.
+// publishSlot lets one publish of a run pass at a time; waiting ones pass in order.
 type publishSlot struct {
 	run  string
 	held chan struct{}
@@ -211,8 +212,8 @@ func (s *publishSlot) enter(ctx context.Context) error {
 
 func (s *publishSlot) leave() { <-s.held }
 
-// Resolve sends the events of a call that had no answer again, until they are durable or the deadline is over. It
-// returns nil at once when nothing is unresolved.
+// Resolve sends the events of a call without an answer again, until they are durable or the deadline is over. It
+// returns nil at once if nothing is unresolved.
 func (r *Run) Resolve(ctx context.Context) error {
 	if err := r.slot.enter(ctx); err != nil {
 		return err
@@ -225,8 +226,8 @@ func (r *Run) Resolve(ctx context.Context) error {
 	return r.recorder.deliver(ctx, items)
 }
 
-// Sync folds what others wrote into the run since the handle last published: inputs, cancellation, settlements. It
-// may return [ErrFenced]. Between servers it may be a moment late; publishing never is.
+// Sync folds events that others wrote into the run since the handle last published: inputs, cancellation, settlements.
+// It may return [ErrFenced]. Sync may miss the latest events if another server has them; publishing never does.
 func (r *Run) Sync(ctx context.Context) error {
 	if err := r.slot.enter(ctx); err != nil {
 		return err
@@ -236,7 +237,7 @@ func (r *Run) Sync(ctx context.Context) error {
 		return err
 	}
 	if p := r.pipe.Load(); p != nil && !p.idle() {
-		return nil // a pipeline meets them as it sends
+		return nil // a pipeline folds them as it sends
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.fleet.cfg.PublishTimeout)
 	defer cancel()

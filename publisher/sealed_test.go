@@ -55,7 +55,7 @@ func TestHandleKeepsNothingOfWhatItsCallersGave(t *testing.T) {
 	}
 }
 
-// Nobody takes a year of five digits for a time: an import that gives one is refused as the fold refuses it.
+// Readers do not parse a year of five digits: an import that gives one is refused as the fold refuses it.
 func TestEventOfAYearBeyondFourDigitsIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

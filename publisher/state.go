@@ -10,12 +10,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// SetState sets a value of the run's own state, such as a plan, a list of things to do or a scratchpad. The value is written as JSON,
-// null included, and is part of the run from then on: whoever goes on with it has the value, a fork and a run that carries out a
-// hand-off begin with it, and at a point of the past it is what it was there. A key has at most 256 bytes. Large values go to the blob
-// store.
+// SetState sets a value of the run's application state, such as a plan, a to-do list or a scratchpad. The value is
+// encoded as JSON (null is a value, too) and becomes part of the run: a later executor gets it, a fork and a hand-off
+// child start with it, and a point in the history has the value of that time. A key has at most 256 bytes. Large values
+// go to the blob store.
 //
-// Each call is one event of the run, in the order of the calls. Set what belongs together as one value. In a tool, [Invocation.Run] gives the run.
+// Each call is one event of the run, in the order of the calls. Set values that belong together as one value. In a
+// tool, [Invocation.Run] returns the run.
 func (r *Run) SetState(ctx context.Context, key string, value any) error {
 	body, err := stateJSON(key, value)
 	if err != nil {
@@ -25,15 +26,16 @@ func (r *Run) SetState(ctx context.Context, key string, value any) error {
 	return err
 }
 
-// DeleteState deletes a value of the run's own state. A key that has no value is no error.
+// DeleteState deletes a value of the run's application state. Deleting a key without a value is not an error.
 func (r *Run) DeleteState(ctx context.Context, key string) error {
 	_, err := r.publish(ctx, draft{data: &schema.StateDeletedData{Key: key}, turn: r.ledger.openTurn()})
 	return err
 }
 
-// GetState reads a value of the run's own state into what into points to, as json.Unmarshal does, numbers exactly as they are recorded
-// for a jsontext.Value or a json.RawMessage. found is false if the key has no value. It waits until what was published before is stored, as
-// [Run.Flush] does, and loads a large value from the blob store; it reads no log. All keys are in [Run.State].
+// GetState reads a value of the run's application state into the variable that into points to, as json.Unmarshal does.
+// A jsontext.Value or json.RawMessage keeps numbers exactly as recorded. found is false if the key has no value.
+// GetState waits until earlier events are durable, as [Run.Flush] does, and loads a large value from the blob store; it
+// does not read the log. [Run.State] has all keys.
 //
 // It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], [ErrEncrypted], and the errors of
 // [Run.Flush].
@@ -64,7 +66,7 @@ func (r *Run) GetState(ctx context.Context, key string, into any) (found bool, e
 	return true, nil
 }
 
-// stateJSON is a value of a run's own state as it is recorded.
+// stateJSON is a value of a run's application state in its recorded form.
 func stateJSON(key string, value any) (jsontext.Value, error) {
 	if key == "" {
 		return nil, configError("the key of a state", `""`, "name the value")

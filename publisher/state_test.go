@@ -162,5 +162,5 @@ func TestSubmit_OtherState_IsAnotherRun(t *testing.T) {
 	}
 	spec.State = map[string]any{"n": 2, "list": []int{1}}
 	_, err := f.Submit(t.Context(), spec)
-	require.ErrorContains(t, err, "run r1 is there with another state")
+	require.ErrorContains(t, err, "run r1 already exists with another state")
 }

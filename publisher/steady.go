@@ -9,12 +9,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// steady sees to it, once behind each lost connection, that the log still has the last message that this handle knows. A server that
-// was put back to an older copy of its store gives the same stream sequences to other messages. When the run's last one has by chance
-// the number that the handle expects, the server would acknowledge what follows, and the fold would refuse it. A server cannot be
-// exchanged without the connection being lost, so that nothing is asked otherwise.
+// steady checks, once after each lost connection, that the log still has the last message that this handle knows. A
+// server restored from an older copy of its store assigns the same stream sequences to other messages. If the run's
+// last message then happens to have the number that the handle expects, the server would acknowledge further events,
+// and the fold would refuse them. A server cannot be restored without breaking the connection, so no other check is
+// needed.
 //
-// It returns ErrLogRegressed, which ends the handle, and errAgain when nobody answered.
+// It returns ErrLogRegressed, which ends the handle, and errAgain if no server answered.
 func (a *appender) steady(ctx context.Context) error {
 	connections := a.nc.Stats().Reconnects
 	last, lastID := a.ledger.end()
@@ -25,7 +26,7 @@ func (a *appender) steady(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}
-	// When it is not there any more the server refuses what follows, and why is found out then.
+	// If the message is gone, the server refuses the next event, and the cause is found then.
 	if found && rec.Stream == last {
 		if got := schema.PositionOf(&rec).ID; got != lastID {
 			return a.ledger.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", a.run, ErrLogRegressed, last, lastID, got))

@@ -10,31 +10,30 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxStrays bounds the runs that are watched because they may be in nobody's hand.
+// maxStrays bounds the runs that are watched as possible strays.
 const maxStrays = 1024
 
-// strays are runs that the log gives to this process and that nobody in it may know of. A request that had no answer is
-// sent again, and its first copy may lie with a replica that was stopped, or on a line that was, until long after the
-// second was answered. Whoever reads it then gives this process a run that nobody waits for; and as the process lives,
-// nobody else would be given it.
+// strays are runs assigned to this process that no caller is tracking. A request without an answer is sent again. Its
+// first copy may lie on a stopped replica or a broken connection until long after the second one was answered. The
+// daemon that reads it then assigns a run for which no caller waits; and because this process is alive, no other
+// executor would get that run.
 //
-// A process that gave itself an instance of its own, as most do, gives such a run up with its heartbeats. Another handle may
-// have the runs of an instance that its caller named.
+// A process with a generated instance, which is the normal case, reports such a run as abandoned in its heartbeats. If
+// the caller named the instance, another handle may have its runs.
 type strays struct {
-	// after is how long such a run is left to whoever may be about to take it in hand; 0 when none is given up.
+	// after is how long a caller has to resume such a run; 0 means that none is abandoned.
 	after time.Duration
-	// look looks at a run whose time has come, and reports whether it must be looked at once more.
+	// look checks a run that is due, and reports whether it must be checked again.
 	look func(ctx context.Context, run string) (again bool)
 
 	mu sync.Mutex
-	// due is when a run is looked at.
+	// due is when a run is checked.
 	due map[string]time.Time
-	// watching: a goroutine looks at what comes due.
+	// watching: a goroutine checks runs as they become due.
 	watching bool
 }
 
-// strayAfter is how long a run may be in nobody's hand. given is the configuration as the caller gave it, and filled with its defaults
-// filled in.
+// strayAfter is how long a run may be untracked. given is the caller's configuration, filled the same with defaults.
 func strayAfter(given, filled *Config) time.Duration {
 	if given.Instance == "" && filled.Instance != "" {
 		return 2 * filled.RequestTimeout
@@ -42,8 +41,8 @@ func strayAfter(given, filled *Config) time.Duration {
 	return 0
 }
 
-// note notes that the log gives a run to this process, or perhaps to another of its name. It reports whether the caller must begin to
-// watch.
+// note notes that the log assigns a run to this process, or perhaps to another one of its name. It reports whether the
+// caller must start to watch.
 func (s *strays) note(run string) (watch bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,14 +55,14 @@ func (s *strays) note(run string) (watch bool) {
 	return watch
 }
 
-// found notes that a run is in hand.
+// found notes that a run is active.
 func (s *strays) found(run string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.due, run)
 }
 
-// next returns the run that comes due first, or ends the watching when there is none.
+// next returns the run that is due first, or stops watching if there is none.
 func (s *strays) next() (run string, due time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,7 @@ func (s *strays) next() (run string, due time.Time, ok bool) {
 	return run, due, ok
 }
 
-// watch looks at what comes due, one after the other, until there is nothing more or ctx ends.
+// watch checks runs as they become due, one after the other, until none is left or ctx ends.
 func (s *strays) watch(ctx context.Context) {
 	for {
 		run, due, ok := s.next()
@@ -84,12 +83,12 @@ func (s *strays) watch(ctx context.Context) {
 			return
 		}
 		if s.take(run, due) && s.look(ctx, run) && ctx.Err() == nil {
-			s.note(run) // this goroutine watches
+			s.note(run) // this goroutine keeps watching
 		}
 	}
 }
 
-// take takes a run out of those that are watched. It reports false when it was found meanwhile, or given once more.
+// take removes a run from the watched ones. It returns false if the run was found meanwhile, or noted again.
 func (s *strays) take(run string, due time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +99,7 @@ func (s *strays) take(run string, due time.Time) bool {
 	return true
 }
 
-// mayStray watches a run that the log gives to this process, or perhaps to another of its name.
+// mayStray watches a run that the log assigns to this process, or perhaps to another one of its name.
 func (f *Fleet) mayStray(run string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,8 +108,8 @@ func (f *Fleet) mayStray(run string) {
 	}
 }
 
-// stillAsked looks at a run whose time has come, and gives it up if it is this process's and nobody in it asks for it. It
-// reports true when the run must be looked at once more.
+// stillAsked checks a run that is due, and abandons it if it is assigned to this process and no caller asks for it. It
+// returns true if the run must be checked again.
 func (f *Fleet) stillAsked(ctx context.Context, run string) bool {
 	head, err := f.Head(ctx, run)
 	switch {
@@ -119,15 +118,15 @@ func (f *Fleet) stillAsked(ctx context.Context, run string) bool {
 	case err != nil:
 		return true
 	case head.Executor != f.cfg.Executor, head.Instance != f.cfg.Instance, head.Status.Terminal(), head.Status.Claimable(), head.Unattended != "":
-		return false // nobody's, or another's
+		return false // not assigned, or assigned to another process
 	}
 	given := f.presence.abandonUnless(schema.GivenUp{Run: run, Epoch: head.Epoch}, func() bool {
 		return f.takeovers.want(run, head.RequestID) || len(f.hand.of(run)) > 0
 	})
 	if !given {
-		return true // a handle of an earlier epoch learns that it is fenced, and goes
+		return true // a handle of an earlier epoch will find out that it is fenced
 	}
 	f.cfg.Logger.Warn().Str("run", run).Uint32("epoch", uint32(head.Epoch)).Str("executor", f.cfg.Executor).
-		Msg("run was given to this process by a request that nobody waits for, given up")
+		Msg("abandoned run that no caller is waiting for")
 	return false
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// request sends a request that nobody of the SDK waits for, and returns the first reply.
+// request sends a request for which no caller of the SDK waits, and returns the first reply.
 func request[T any](w *world, verb, run string, req any) *T {
 	w.tb.Helper()
 	body, err := json.Marshal(req)

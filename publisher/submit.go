@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// firstResultLook and mostResultLook are the pauses between looks whether a run has ended.
+	// firstResultLook and mostResultLook are the pauses between polls for a run's end.
 	firstResultLook = 50 * time.Millisecond
 	mostResultLook  = time.Second
 )
 
-// Submit starts a run for others to work on: an executor of its agent claims it, usually within a second. The caller's id makes it one
-// run: submitting it again, after [ErrUnresolved], [ErrUnavailable] or a crash, changes nothing and is no error, also when the run has
-// begun or ended since. fresh reports whether this call started the run.
+// Submit starts a run for other executors: an executor of its agent claims it, usually within a second. The caller's id
+// makes it one run: submitting it again, after [ErrUnresolved], [ErrUnavailable] or a crash, changes nothing and is not
+// an error, even if the run has begun or ended since. fresh reports whether this call started the run.
 //
-// It returns [ErrConflict] for an id whose run has another agent, task, thread, model, limit, parent, state or other labels, [ErrRunErased] for one
-// whose run was removed, and the errors of [Fleet.Start].
+// It returns [ErrConflict] if the id belongs to a run with another agent, task, thread, model, limit, parent, state or
+// other labels, [ErrRunErased] if that run was removed, and the errors of [Fleet.Start].
 func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error) {
 	if spec, err = f.named(spec); err != nil {
 		return false, err
@@ -39,42 +39,43 @@ func (f *Fleet) Submit(ctx context.Context, spec RunSpec) (fresh bool, err error
 	return true, run.handIn(ctx)
 }
 
-// handIn lets a run go for others to claim. Another call that does the same, and an executor that has the run already, are no error.
+// handIn releases a run so that others can claim it. It is not an error if another call did the same, or an executor
+// already has the run.
 func (r *Run) handIn(ctx context.Context) error {
 	err := r.Interrupt(ctx, schema.InterruptedPreempted)
 	if errors.Is(err, ErrFenced) || errors.Is(err, ErrForked) {
 		return nil
 	}
 	if err != nil {
-		r.ledger.letGo(letGoError(r, err)) // so that another call can hand it in
+		r.ledger.release(releasedError(r, err)) // so that another call can release it
 	}
 	return err
 }
 
-// submitted reports whether a run that is there is the one that is submitted again.
+// submitted checks that an existing run equals the submitted one.
 func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error {
 	state, reply, err := f.stateAt(ctx, spec.ID, "", 0)
 	switch {
 	case errors.Is(err, ErrRunNotFound):
 		return exists
 	case err != nil:
-		return fmt.Errorf("run %s is there: %w", spec.ID, err)
+		return fmt.Errorf("run %s already exists: %w", spec.ID, err)
 	}
 	if err := f.load(ctx, state); err != nil {
-		return fmt.Errorf("run %s is there: %w", spec.ID, err)
+		return fmt.Errorf("run %s already exists: %w", spec.ID, err)
 	}
 	if err := f.redactor.start(&spec); err != nil {
-		return fmt.Errorf("run %s is there: %w", spec.ID, err)
+		return fmt.Errorf("run %s already exists: %w", spec.ID, err)
 	}
 	if other := otherThan(state.Started, &spec); other != "" {
-		return fmt.Errorf("run %s is there with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
+		return fmt.Errorf("run %s already exists with another %s: %w; submit under another id", spec.ID, other, ErrConflict)
 	}
 	h := &state.Head
 	if !f.startedUnheard(h) {
-		return nil // it is in hand, or will be found orphaned
+		return nil // it is active, or will be orphaned
 	}
-	// The earlier call did not hand the run in, and no other executor can claim it while this process lives. Compare-and-set refuses this
-	// write if the run moved: nothing is taken over.
+	// The earlier call did not release the run, and no other executor can claim it while this process lives.
+	// Compare-and-set refuses this write if the run has changed: nothing is taken over.
 	run := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), spec.ID)
 	if err := run.ledger.takeUp(state, &schema.RecoverReply{Epoch: h.Epoch, NextSequence: h.Sequence + 1, LastStream: h.Position.Stream}); err != nil {
 		return err
@@ -82,13 +83,13 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	return run.handIn(ctx)
 }
 
-// startedUnheard reports whether a run was started by this process, which did not hear of it or gave the handle up: it has one event, and
-// is in no hand here.
+// startedUnheard reports whether this process started the run, but lost the answer or gave up the handle: the run has
+// one event and no handle here.
 func (f *Fleet) startedUnheard(h *schema.Head) bool {
 	return h.Counts.Events == 1 && h.Executor == f.cfg.Executor && h.Instance == f.cfg.Instance && len(f.hand.of(h.Run)) == 0
 }
 
-// otherThan names what a run was started with otherwise; empty if nothing.
+// otherThan names the first difference to a run's start; empty if there is none.
 func otherThan(s *schema.RunStartedData, spec *RunSpec) string {
 	switch {
 	case s == nil || s.Agent != spec.Agent:
@@ -112,14 +113,14 @@ func otherThan(s *schema.RunStartedData, spec *RunSpec) string {
 	}
 }
 
-// RunResult is what a run came to.
+// RunResult is the result of a run.
 type RunResult struct {
 	// Status is completed, failed or cancelled.
 	Status schema.Status `json:"status"`
 	// Output as JSON; Summary in words.
 	Output  json.RawMessage `json:"output,omitzero"`
 	Summary string          `json:"summary,omitempty"`
-	// CompletedBy is the call of the completion tool; empty if the run ended otherwise.
+	// CompletedBy is the call of the completion tool; empty if the run ended in another way.
 	CompletedBy string `json:"completed_by,omitempty"`
 	// Limit that the run had reached; empty if none.
 	Limit string `json:"limit,omitempty"`
@@ -129,16 +130,16 @@ type RunResult struct {
 	Unread []schema.OpenSignal `json:"unread,omitzero"`
 }
 
-// Result waits until a run has ended, and returns what it came to. A run that waits for a person or that is quarantined has not ended: ctx
-// bounds the waiting. It returns [ErrRunNotFound], [ErrRunErased], and [ErrIncomplete] for a run of which events are missing. While no
-// daemon answers it waits.
+// Result waits until a run has ended, and returns its result. A run that waits for a person or is quarantined has not
+// ended: bound the wait with ctx. While no daemon answers, Result keeps waiting. It returns [ErrRunNotFound],
+// [ErrRunErased], and [ErrIncomplete] for a run with missing events.
 func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
 	wait := &pause.Backoff{Next: firstResultLook, Most: mostResultLook}
 	for {
 		head, err := f.Head(ctx, run)
 		if err == nil && head.Status.Terminal() {
 			var result *RunResult
-			if result, err = f.result(ctx, run); err == nil && result.Status.Terminal() { // else it was reopened in between
+			if result, err = f.result(ctx, run); err == nil && result.Status.Terminal() { // otherwise it was reopened meanwhile
 				return result, nil
 			}
 		}

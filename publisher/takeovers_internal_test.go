@@ -79,5 +79,5 @@ func TestStrays_RunComesDue_IsLookedAtUntilItIsSettled(t *testing.T) {
 	s.found("r2")
 	s.watch(t.Context())
 	require.Equal(t, []string{"r1", "r1"}, looks)
-	require.True(t, s.note("r3"), "nobody watches any more")
+	require.True(t, s.note("r3"), "no goroutine watches any more")
 }

@@ -16,42 +16,42 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Invocation is what a tool is told about its call.
+// Invocation describes the call to its tool.
 type Invocation struct {
 	// Key of the call.
 	Key schema.CallKey
 	// Name of the tool.
 	Name string
-	// Arguments as they are recorded, large ones loaded: the same whenever the call is run again. They are the caller's on a handle that
-	// keeps only the head, and where [Redaction] changed them on their way to the record.
+	// Arguments as recorded, with large ones loaded: the same on each run of the call. On a handle that keeps only the
+	// head, and if [Redaction] changed them in the record, they are the caller's.
 	Arguments json.RawMessage
-	// IdempotencyKey is the same whenever the call is run again. Hand it to the system that the tool changes.
+	// IdempotencyKey is the same on each run of the call. Pass it to the system that the tool changes.
 	IdempotencyKey string
-	// Attempt counts the runs of the call, from 1, where the tries of a [Loop] for one call count on from there; above 1 an earlier one may have had its effect. A pure or idempotent call that an
-	// earlier executor ran without recording it as begun is at 1 again.
+	// Attempt counts the runs of the call from 1, including the tries of a [Loop]. Above 1, an earlier run may have had
+	// its effect. A pure or idempotent call that an earlier executor ran without recording its begin starts at 1 again.
 	Attempt int
-	// replay is the policy that counts.
+	// replay is the policy that applies.
 	replay schema.Replay
-	// work is told of each try, and latest is the attempt of the latest one.
+	// work is notified of each try; latest points to the attempt of the latest try.
 	work   *work
 	latest *int
-	// run that the call is of; nil outside of one.
+	// run of the call; nil outside of a run.
 	run *Run
-	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
+	// Epoch of the run under which the tool is called. A tool that answers on a verify subject must refuse epochs older
 	// than the question it answered; see [ServeVerify].
 	Epoch schema.Epoch
 }
 
-// Run that the call is of; nil outside of one. Use it for what a tool does beside its effect, such as [Run.Signals] and [Run.AwaitSignal]:
-// its calls and turns are its executor's.
+// Run returns the run of the call; nil outside of a run. Use it in a tool for methods such as [Run.Signals] and
+// [Run.AwaitSignal]. Leave the calls and turns to the executor.
 func (i Invocation) Run() *Run { return i.run }
 
-// ToolFunc runs a tool. An error is recorded as tool.failed, and the panic of a pure or idempotent tool, too; a result that the model
-// should see as an error is a ToolResult with IsError. The panic of a hold or verify tool leaves its effect unknown: the call is
-// held.
+// ToolFunc runs a tool. An error, and the panic of a pure or idempotent tool, is recorded as tool.failed. To show the
+// model a result that is an error, return a ToolResult with IsError. After the panic of a hold or verify tool its
+// effect is unknown: the call is held.
 type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
 
-// Result returns a tool's result of any value that can be written as JSON.
+// Result returns a tool's result from any value that can be encoded as JSON.
 func Result(v any) (ToolResult, error) {
 	b, err := jsonv2.Marshal(v, jsonv2.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
@@ -60,33 +60,33 @@ func Result(v any) (ToolResult, error) {
 	return ToolResult{Result: b}, nil
 }
 
-// Tool runs a tool exactly as far as its record allows:
+// Tool runs a tool as far as the record of its call allows:
 //
 //   - recorded result or failure: returned (failures as [*ToolError]), the tool does not run;
-//   - not recorded: tool.called is published, then the Config's [Policy] decides about it, then the tool runs, then
-//     tool.returned or tool.failed is published;
-//   - without a tool, as for a name that the model made up (run is nil): recorded as a failure of the type unknown_tool and returned
-//     as [*ToolError];
+//   - not recorded: tool.called is published, the Config's [Policy] decides, the tool runs, and tool.returned or
+//     tool.failed is published;
+//   - without a tool (run is nil), for a name that the model made up: recorded as a failure of the type unknown_tool
+//     and returned as [*ToolError];
 //   - denied, by a policy or a person: recorded as a failure of the type [DeniedType] and returned as [*ToolError];
-//   - in doubt (called, and the epoch changed before an outcome was recorded): a late result of the older
-//     executor is adopted; else a denied call fails, and a pure or idempotent one is settled as rerun and run
-//     again with the same idempotency key; else the tool of a verify call is asked on its
-//     subject: what it did is the result, what it did not do is settled as rerun; else [*HeldError] names the call and
-//     the command that settles it. Each settlement is recorded before it is acted on;
-//   - held no earlier than 2.5 seconds after the run was taken over: by then the executor of the epoch before can no longer begin the
-//     call, and a person who looks sees what stays;
-//   - settled as rerun by an operator, at any time: run, though a call of the policies hold and verify not before the executor of the
-//     epoch before can no longer begin it, 2.5 seconds after the run was taken over;
+//   - in doubt (called, but the epoch changed before an outcome was recorded): a late result of the previous executor
+//     is adopted. Otherwise a denied call fails; a pure or idempotent one is settled as rerun and runs again with the
+//     same idempotency key; the tool of a verify call is asked on its subject, and either its result is used or the
+//     call is settled as rerun. In all other cases a [*HeldError] names the call and the command that settles it. Each
+//     settlement is recorded before it takes effect;
+//   - held, at least 2.5 seconds after the takeover: then the previous executor can no longer begin the call, and a
+//     person sees a final state;
+//   - settled as rerun by an operator, at any time: it runs. A hold or verify call waits until the previous executor
+//     can no longer begin it, 2.5 seconds after the takeover;
 //   - recorded as another tool or with other arguments: [*DivergedError] with both.
 //
-// The tool of a hold or verify call runs only behind an acknowledgement that proves the handle's epoch: of a new event, sent at
-// most two seconds ago. Where the last one does not, one more event is published (tool.decided of the policy
-// waymark.begin). An executor that paused or was cut off meets there whatever happened meanwhile.
+// The tool of a hold or verify call runs only after an acknowledgement that proves the handle's epoch: that of a new
+// event, sent at most two seconds ago. If the last acknowledgement does not prove it, Tool publishes one more event
+// (tool.decided of the policy waymark.begin). So an executor that was paused or cut off learns of a takeover before its
+// tool runs.
 //
-// A tool whose context ends before it returned has no recorded outcome: the call stays open. A tool that ran, and whose
-// outcome could not be published, is not run again by this handle: its result is returned beside the error, and
-// repeating the call publishes it.
-// Parallel calls of one turn may be run from several goroutines.
+// If the context ends before the tool returned, no outcome is recorded and the call stays open. If a tool ran but its
+// outcome could not be published, this handle does not run it again: Tool returns its result with the error, and a
+// repeated call publishes it. Parallel calls of one turn may run in several goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
 	result, ahead, err := t.tool(ctx, call, run)
 	if ahead == nil {
@@ -98,18 +98,18 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 	return result, err
 }
 
-// errOvertaken: a call was closed by another before its outcome was published, which is not recorded.
+// errOvertaken: another writer closed the call before its outcome was published; the outcome is not recorded.
 var errOvertaken = errors.New("the call was closed before its outcome was recorded")
 
-// outcomeAhead is the outcome of a tool that ran, in the form in which it is going to be recorded.
+// outcomeAhead is the outcome of a tool that ran, in the form in which it will be recorded.
 type outcomeAhead struct {
 	key   schema.CallKey
 	draft draft
-	// record makes it durable. It must be called once.
+	// record makes the outcome durable. Call it exactly once.
 	record func() error
 }
 
-// tool is Tool up to the outcome of a tool that ran: ahead is not recorded yet, nil where nothing is to be recorded.
+// tool is Tool without the recording of a new outcome: ahead is that outcome, nil if there is none to record.
 func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result ToolResult, ahead *outcomeAhead, err error) {
 	r := t.run
 	if err := r.settled(ctx); err != nil {
@@ -135,7 +135,7 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 		}
 		return result, nil, err
 	}
-	// The tool has run: that is recorded even if the caller's context has ended.
+	// The tool has run: record the outcome even if the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
 	drafts := []draft{c.ran.draft}
 	failure := func(why error) error {
@@ -166,23 +166,23 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 	}}, err
 }
 
-// callRunner brings one call to its outcome, as far as its record allows. Each step publishes at most one thing; then the call is looked
-// up again, and what is recorded decides the next one.
+// callRunner brings one call to its outcome, as far as its record allows. Each step publishes at most one event. Then
+// the call is looked up again, and the record decides the next step.
 type callRunner struct {
 	run *Run
 	key schema.CallKey
-	// asked is the call as its caller has it, tool what runs it, nil for none.
+	// asked is the call as its caller requested it; tool runs it, nil if there is none.
 	asked ToolCall
 	tool  ToolFunc
-	// callView is what the last look found.
+	// callView is the result of the last look.
 	callView
-	// proofs counts the events that were published for a proof of the epoch.
+	// proofs counts the events published to prove the epoch.
 	proofs int
-	// ran is what became of the tool, once it ran.
+	// ran is the outcome of the tool, once it ran.
 	ran *outcome
 }
 
-// look looks the call up.
+// look looks up the call.
 func (c *callRunner) look() {
 	c.callView = c.run.ledger.call(c.key)
 	if c.decision != nil && !c.run.ledger.policy.counts(c.decision) {
@@ -190,7 +190,7 @@ func (c *callRunner) look() {
 	}
 }
 
-// drive takes step after step, in a turn that the first of them may open.
+// drive takes one step after the other. The first one may open the turn.
 func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) {
 	for {
 		c.look()
@@ -204,8 +204,8 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			return ToolResult{}, err
 		}
 		if c.open != nil {
-			// Of the recorded policy and the one that the tool has now the stricter one counts. By the recorded one an executor of an
-			// earlier epoch may have run the call without a begin.
+			// The stricter of the recorded policy and the tool's current policy applies. Under the recorded policy, an
+			// executor of an earlier epoch may have run the call without a begin.
 			may := c.open.MayHaveRun(c.run.Epoch())
 			if policy := schema.Stricter(c.open.Replay, c.asked.Replay); c.asked.Replay != "" && policy != c.open.Replay {
 				c.open.Replay, c.stricter = policy, &c.asked
@@ -222,13 +222,13 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 			if err := c.settleDoubt(ctx); err != nil {
 				return ToolResult{}, err
 			}
-			continue // decided again with what is recorded now
+			continue // decide again from the new record
 		case c.stage == running && !c.open.Replay.Rerunnable():
-			// This handle ran it and did not learn the outcome.
+			// This handle ran it but did not learn its outcome.
 			return ToolResult{}, c.run.held(c.open, "")
 		}
 		if c.tool == nil && c.open.Requested {
-			// Nothing is to be allowed. A call that was begun is decided about first: it may have run.
+			// There is no tool to allow. If the call was begun, decide about it first: it may have run.
 			return ToolResult{}, c.unknownTool(ctx)
 		}
 		may, err := c.decide(ctx)
@@ -251,7 +251,7 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 	}
 }
 
-// record publishes that the call was made.
+// record publishes the call.
 func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 	if c.asked.Replay == schema.ReplayVerify {
 		if err := checkVerifySubject(c.asked.VerifySubject); err != nil {
@@ -261,9 +261,9 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 	record := c.asked.draft(turn.number)
 	record.invented = c.tool == nil
 	if d, ok := record.data.(*schema.ToolCalledData); ok {
-		d.Requested = c.run.fleet.cfg.Policy != nil // it is decided about before it begins
+		d.Requested = c.run.fleet.cfg.Policy != nil // the policy decides before it begins
 		if c.key.Occurrence > 1 {
-			d.Occurrence = c.key.Occurrence // so that it begins no other
+			d.Occurrence = c.key.Occurrence // so that it begins no other call
 		}
 	}
 	if _, err := turn.publish(ctx, record); err != nil {
@@ -293,7 +293,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	inv.Attempt = r.ledger.calls.begin(key, earlier)
 	latest := inv.Attempt
 	inv.latest = &latest
-	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change them, and the record not
+	inv.replay, inv.Name, inv.Arguments = c.open.Replay, c.asked.Name, slices.Clone(c.arguments) // the tool may change its copy, not the record's
 	timeout := c.asked.Timeout
 	if c.call != nil && c.call.TimeoutMS > 0 {
 		timeout = cmp.Or(timeout, time.Duration(c.call.TimeoutMS)*time.Millisecond)
@@ -306,11 +306,11 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	inv.work.end()
 	took := r.fleet.cfg.Now().Sub(begun)
 	if err != nil && ctx.Err() != nil {
-		// Whether the tool had its effect is not known: an outcome must not be invented.
+		// The effect of the tool is unknown: record no outcome.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok && !c.open.Replay.Rerunnable() {
-		// Nor here: it may have had its effect before.
+		// The effect is unknown here, too: the tool may have had it before the panic.
 		r.fleet.cfg.Logger.Error().Str("run", r.id).Str("call", key.ToolCallID).Bytes("stack", panicked.stack).Err(panicked).Msg("tool panicked")
 		return result, fmt.Errorf("tool %s: %s: %w", c.asked.Name, panicked.Error(), r.held(c.open, ""))
 	}
@@ -337,7 +337,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 	return o.result, o.err
 }
 
-// tool is what runs a call: the tool itself, but where a test plays a recorded run.
+// tool returns what runs a call: the tool itself, or the recorded outcome in a test that replays a run.
 func (f *Fleet) tool(tool ToolFunc) ToolFunc {
 	if f.played == nil {
 		return tool
@@ -348,10 +348,10 @@ func (f *Fleet) tool(tool ToolFunc) ToolFunc {
 	}
 }
 
-// unknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
+// unknownToolType is the error type of a call whose tool the executor does not have, in tool.failed and [ToolError].
 const unknownToolType = schema.UnknownToolType
 
-// unknownTool closes a call for which there is no tool. The model sees that as the tool's failure.
+// unknownTool closes a call whose tool does not exist. The model sees this as the tool's failure.
 func (c *callRunner) unknownTool(ctx context.Context) error {
 	return c.fail(ctx, schema.Error{Type: unknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.asked.Name)})
 }
@@ -365,14 +365,14 @@ func (c *callRunner) fail(ctx context.Context, failure schema.Error) error {
 	return &ToolError{Key: c.key, Failure: failure}
 }
 
-// outcome is what became of a tool that ran, until it is durable and Tool has returned it.
+// outcome of a tool that ran, kept until it is durable and Tool has returned it.
 type outcome struct {
 	result ToolResult
 	err    error
 	draft  draft
 }
 
-// panicError is a panic of a function of the user's, a tool or what answers for one.
+// panicError is a panic in a user's function, such as a tool.
 type panicError struct {
 	value any
 	stack []byte
@@ -380,7 +380,7 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// protect calls a function of the user's. Its panic is a [*panicError].
+// protect calls a user's function. A panic becomes a [*panicError].
 func protect[In, Out any](ctx context.Context, run func(context.Context, In) (Out, error), in In) (out Out, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -390,10 +390,10 @@ func protect[In, Out any](ctx context.Context, run func(context.Context, In) (Ou
 	return run(ctx, in)
 }
 
-// Failure may be implemented by the errors of tools, to say what is recorded of them.
+// Failure may be implemented by errors of tools, to define the recorded failure.
 type Failure interface {
 	error
-	// ToolFailure is what is recorded; its Type is required.
+	// ToolFailure returns the recorded failure; its Type is required.
 	ToolFailure() schema.Error
 }
 
@@ -418,7 +418,7 @@ func failureOf(err error) schema.Error {
 func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
 	key, call := c.key, c.call
 	if call == nil {
-		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w; resume with the content", key.ToolCallID, key.Turn, c.run.id, ErrNoContent)
+		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w; resume the run with its content", key.ToolCallID, key.Turn, c.run.id, ErrNoContent)
 	}
 	switch call.Outcome {
 	case schema.OutcomeFailed:
@@ -439,10 +439,10 @@ func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
 	}
 }
 
-// compare checks that what is asked is what was recorded.
+// compare checks that the requested call equals the recorded one.
 func (c *callRunner) compare(ctx context.Context) error {
 	r, key := c.run, c.key
-	call := *readable(c.asked) // as an answer records it
+	call := *readable(c.asked) // in the form that an answer records
 	asked, err := r.fleet.redactor.value(call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
@@ -450,7 +450,7 @@ func (c *callRunner) compare(ctx context.Context) error {
 	c.arguments = call.Arguments
 	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(asked)}}
 	if c.call == nil {
-		// Only the head is kept: it has the name, shortened.
+		// Only the head is kept: it has the name, possibly shortened.
 		if c.open != nil && c.open.Name != call.Name && len(call.Name) <= len(c.open.Name) {
 			diverged.Recorded = CallContent{Name: c.open.Name}
 			return fmt.Errorf("run %s: %w", r.id, diverged)
@@ -462,7 +462,7 @@ func (c *callRunner) compare(ctx context.Context) error {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
 	if c.call.Name == call.Name && schema.SameJSON(recorded, asked) {
-		if schema.SameJSON(asked, call.Arguments) { // else the redaction took away what the tool needs
+		if schema.SameJSON(asked, call.Arguments) { // otherwise the redaction removed arguments that the tool needs
 			c.arguments = recorded
 		}
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Turn is one model call and the tool calls it asked for.
+// Turn is one model call and the tool calls that it requested.
 type Turn struct {
 	run    *Run
 	number int32
@@ -30,15 +30,16 @@ func (t *Turn) Number() int32 { return t.number }
 // Run the turn belongs to.
 func (t *Turn) Run() *Run { return t.run }
 
-// TurnSpec says what a turn is started with.
+// TurnSpec describes the start of a turn.
 type TurnSpec struct {
-	// Number of the turn; 0 means the next. The number of the turn that was open when the run was resumed starts it
-	// again: its messages are superseded, its closed calls stay.
+	// Number of the turn; 0 means the next. The number of the turn that was open when the run was resumed starts that
+	// turn again: its messages are superseded, its closed calls stay.
 	Number int32
 	// Messages that are new to the model.
 	Messages []schema.Message
-	// Signals are the ids of the run's signals that the messages tell of; see [Run.Signals]. The turn's answer consumes them. A turn that is
-	// started again names them again. One that is over without an answer leaves them open: a later turn names them.
+	// Signals are the ids of the run's signals that the messages pass on; see [Run.Signals]. The turn's answer consumes
+	// them. If the turn is started again, name them again. A turn that ends without an answer leaves them open for a
+	// later turn.
 	Signals []string
 	// Purpose is work or recovery; empty means work.
 	Purpose string
@@ -46,12 +47,13 @@ type TurnSpec struct {
 	Time time.Time
 }
 
-// StartTurn returns a handle of the next turn, or of the one with the number in spec. It publishes turn.started only where there is
-// something to say: messages, signals, the purpose recovery, a time, or that a turn which an earlier executor left open is started again. Otherwise
-// the turn's answer opens it, and any other first event has a turn.started before it. Until then OpenTurn returns nil, and a second
-// StartTurn returns the same number.
+// StartTurn returns a handle of the next turn, or of the turn with the number in spec. It publishes turn.started only
+// if needed: for messages, signals, the purpose recovery, a time, or to start a turn again that an earlier executor
+// left open. Otherwise the turn's answer opens it, and any other first event gets a turn.started before it. Until then
+// OpenTurn returns nil, and a second StartTurn returns the same number.
 //
-// A run that has reached a limit of its [Contract] starts no turn but the one that [Run.LimitReached] sums up in: the error is a [*LimitError].
+// For a run that has reached a limit of its [Contract] it returns a [*LimitError], except for the summary turn of
+// [Run.LimitReached].
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	last := r.ledger.planned().Turn
 	if spec.Number == 0 {
@@ -77,8 +79,8 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	return &Turn{run: r, number: spec.Number}, nil
 }
 
-// OpenTurn returns the turn that has not ended, as a resumed run may have one; nil if there is none. Go on with it
-// where its recorded messages and calls end, or start it again with StartTurn and its number.
+// OpenTurn returns the turn that has not ended, which a resumed run may have; nil if there is none. Continue it where
+// its recorded messages and calls end, or start it again with StartTurn and its number.
 func (r *Run) OpenTurn() *Turn {
 	head := r.ledger.planned()
 	if !head.TurnOpen {
@@ -87,7 +89,8 @@ func (r *Run) OpenTurn() *Turn {
 	return &Turn{run: r, number: head.Turn}
 }
 
-// Turn returns a handle of a turn by its number, also of one that is over: its calls can still be asked for, and give what is recorded.
+// Turn returns a handle of a turn by its number. It works for a finished turn, too: its calls return their recorded
+// outcomes.
 func (r *Run) Turn(number int32) *Turn { return &Turn{run: r, number: number} }
 
 // AddMessage publishes a message of the turn.
@@ -96,7 +99,7 @@ func (t *Turn) AddMessage(ctx context.Context, m schema.Message) error {
 	return err
 }
 
-// publish publishes events of a turn, behind its start if nothing has opened it.
+// publish publishes events of a turn, after its start if it is not open yet.
 func (t *Turn) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, error) {
 	drafts[0].opens = true
 	return t.run.publish(ctx, drafts...)
@@ -108,34 +111,35 @@ func (r *Run) AddMessage(ctx context.Context, m schema.Message) error {
 	return err
 }
 
-// ToolCall is a call that the model asked for.
+// ToolCall is a call that the model requested.
 type ToolCall struct {
-	// ID of the call, the model's own; models re-use them. Required.
+	// ID of the call, as given by the model; models reuse ids. Required.
 	ID string
 	// Name of the tool. Required.
 	Name string
-	// Arguments as the model gave them: an object, or the provider's string to the letter.
+	// Arguments as the model gave them: an object, or the provider's string, unchanged.
 	Arguments json.RawMessage
-	// Replay policy; empty means hold, and of a call that is recorded that the recorded policy counts. [Turn.Tool] goes by the stricter of
-	// the two.
+	// Replay policy; empty means hold, or the recorded policy if the call is recorded. [Turn.Tool] applies the stricter
+	// of the two.
 	Replay schema.Replay
 	// IdempotencyKey is the tool's own; empty means <run>.<turn>.<id>.<occurrence>.
 	IdempotencyKey string
-	// VerifySubject is asked about a call in doubt whose policy is verify.
+	// VerifySubject is the subject to ask about a call in doubt whose policy is verify.
 	VerifySubject string
-	// SideEffect says in words what the call changes.
+	// SideEffect describes the effect of the call.
 	SideEffect string
-	// Timeout is recorded for observers: how long the tool may take. The SDK does not stop the tool, but heartbeats say that the call is
-	// overdue; see [schema.Overdue]. 0 means no bound.
+	// Timeout is how long the tool may take. It is recorded for observers: the SDK does not stop the tool, but
+	// heartbeats report the call as overdue; see [schema.Overdue]. 0 means no bound.
 	Timeout time.Duration
-	// Error closes the call as failed: it cannot be made, as of a tool that is not there. Only [Turn.Answer] takes it.
+	// Error closes the call as failed: it cannot be made, for example because its tool does not exist. Only
+	// [Turn.Answer] accepts it.
 	Error *schema.Error
-	// Source keeps replay detail of the provider.
+	// Source holds the provider's details for replay.
 	Source json.RawMessage
-	// Occurrence chooses among the calls of the turn that share the id, for Tool; 0 means the first that this handle
-	// has not brought to an end. The others count by themselves.
+	// Occurrence selects one of the turn's calls with the same id, for Tool; 0 means the first one that this handle has
+	// not closed. Other methods count occurrences themselves.
 	Occurrence int
-	// Time of the call; zero means now. Those of an answer have the answer's.
+	// Time of the call; zero means now. Calls of an answer have the answer's time.
 	Time time.Time
 }
 
@@ -151,32 +155,33 @@ func (c *ToolCall) draft(turn int32) draft {
 	return draft{data: call.Called(), turn: turn, at: c.Time}
 }
 
-// Answer is what the model answered.
+// Answer is a model's answer.
 type Answer struct {
-	// Message of the model; its role is assistant. Its parts name calls, and leave their arguments to Calls.
+	// Message of the model; its role is assistant. Its parts name the calls; the arguments are in Calls.
 	Message schema.Message
-	// Calls that the model asks for, in its order.
+	// Calls that the model requests, in its order.
 	Calls []ToolCall
 	// FinishReasons as the provider gave them; never invented.
 	FinishReasons []string
 	// ResponseID and Model of the provider.
 	ResponseID, Model string
-	// Usage of the model's call; nil when the provider did not say.
+	// Usage of the model call; nil if the provider did not report it.
 	Usage *schema.Usage
 	// Duration of the model's call; zero means unknown.
 	Duration time.Duration
-	// Source keeps replay detail of the provider.
+	// Source holds the provider's details for replay.
 	Source json.RawMessage
 	// Time of the answer; zero means now.
 	Time time.Time
 }
 
-// Answer publishes what the model answered and the calls it asks for, in one event and before anything is acted on. A crash can neither
-// separate the message from its calls nor cause a second model call. Run the calls with [Turn.Tool] afterwards. The
-// turn is over with the last of their outcomes, without a call at once; [Turn.End] need not be called. A turn is answered once.
+// Answer publishes the model's answer together with its calls, in one event, before any of them runs. So a crash can
+// neither separate the message from its calls nor cause a second model call. Run the calls with [Turn.Tool] afterwards.
+// The turn ends with the last of their outcomes, or at once if there is no call; [Turn.End] is not needed. A turn is
+// answered once.
 //
-// It returns the keys of the calls, in their order. A call with an Error is recorded as failed, and so are those for which the run has
-// no room (type too_many_calls).
+// It returns the keys of the calls, in order. A call with an Error is recorded as failed, and so are calls that exceed
+// the run's limits (type too_many_calls).
 func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, error) {
 	data := &schema.TurnAnsweredData{
 		Turn: t.number, Message: answer.Message, FinishReasons: answer.FinishReasons, ResponseID: answer.ResponseID, Model: answer.Model,
@@ -188,7 +193,7 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	room := t.run.ledger.callRoom(t.number, data.Calls)
 	for i := room; i < len(data.Calls); i++ {
 		if c := &data.Calls[i]; c.Error == nil {
-			c.Error = &schema.Error{Type: tooManyCallsType, Message: "the run has no room for more calls of this answer"}
+			c.Error = &schema.Error{Type: tooManyCallsType, Message: "the run cannot take more calls of this answer"}
 		}
 	}
 	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
@@ -198,18 +203,18 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	return verdicts[0].Calls, nil
 }
 
-// tooManyCallsType is the error type of calls of an answer that would pass 1,024 calls of the turn or open at once, or 128 KiB of their
-// ids and names.
+// tooManyCallsType is the error type of an answer's calls beyond the limits: 1,024 calls in the turn or open at once,
+// or 128 KiB of their ids and names.
 const tooManyCallsType = "too_many_calls"
 
-// readable makes a call that no event can carry one that cannot be made: its arguments are no JSON and are kept to the letter, or its
-// name has to be changed.
+// readable turns a call that no event can carry into a failed call: its arguments are not JSON and are kept as text, or
+// its name must be changed.
 func readable(c ToolCall) *ToolCall {
 	if name := recordable(c.Name); name != c.Name {
 		c.Name, c.Error = name, unknownTool(c.Error, "the model gave a tool name that cannot be recorded")
 	}
 	if len(c.Arguments) == 0 {
-		c.Arguments = nil // empty text is no JSON
+		c.Arguments = nil // empty text is not JSON
 	}
 	if c.Arguments == nil || jsontext.Value(c.Arguments).IsValid() {
 		return &c
@@ -223,7 +228,8 @@ func readable(c ToolCall) *ToolCall {
 	return &c
 }
 
-// unknownTool is the error of a call for which there is no tool. Its type says that the name is the model's own, whatever else is wrong with the call.
+// unknownTool is the error of a call without a tool. Its type says that the model made up the name, whatever else is
+// wrong with the call.
 func unknownTool(was *schema.Error, why string) *schema.Error {
 	if was == nil {
 		return &schema.Error{Type: unknownToolType, Message: why}
@@ -235,7 +241,7 @@ func unknownTool(was *schema.Error, why string) *schema.Error {
 	return &out
 }
 
-// recordable returns the name of a tool as an event can carry it.
+// recordable returns a tool's name in a form that an event can carry.
 func recordable(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == utf8.RuneError {
@@ -249,14 +255,17 @@ func recordable(name string) string {
 	return cmp.Or(name, "?")
 }
 
-// Call records calls without an answer (hooks, proxies, workflows) before their tools run, and returns their keys. It is for tools that
-// are not run by [Turn.Tool]: publish their outcome with Return or Fail. An ended turn takes no new call.
+// Call records calls without an answer (hooks, proxies, workflows) before their tools run, and returns their keys. Use
+// it for tools that you run by other means than [Turn.Tool], and publish their outcome with Return or Fail. An ended
+// turn accepts no new call.
 //
-// Call [Turn.Begin] right before a tool of the policies hold and verify if anything comes between, or if the run is pipelined. Where Call
-// returns keys beside an error, the calls are recorded, and their tools must not run before Begin has returned nil.
+// Call [Turn.Begin] right before a hold or verify tool if other work comes between, or if the run is pipelined. If Call
+// returns keys together with an error, the calls are recorded, but their tools must not run before Begin has returned
+// nil.
 //
-// With a [Policy] the calls are recorded as requested, and begun as [Turn.Begin] says, one after the other: what was denied is closed, and its
-// [*ToolError] is among the errors that Call joins. The other calls have begun where all errors are such.
+// With a [Policy] the calls are recorded as requested, and begun like [Turn.Begin] does, one after the other. A denied
+// call is closed, and its [*ToolError] is among the joined errors. If there are only errors of this kind, the other
+// calls have begun.
 func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, error) {
 	if len(calls) == 0 {
 		return nil, nil
@@ -268,7 +277,7 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 		}
 		drafts[i] = c.draft(t.number)
 		if d, ok := drafts[i].data.(*schema.ToolCalledData); ok {
-			d.Requested = t.run.fleet.cfg.Policy != nil // it is decided about before it begins
+			d.Requested = t.run.fleet.cfg.Policy != nil // the policy decides before it begins
 		}
 	}
 	verdicts, err := t.publish(ctx, drafts...)
@@ -286,7 +295,7 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 	return keys, t.Begin(ctx, keys[guarded])
 }
 
-// beginAll begins calls one after the other, the ones behind a denied call, too.
+// beginAll begins calls one after the other, and continues after a denied one.
 func (t *Turn) beginAll(ctx context.Context, keys []schema.CallKey) error {
 	var denied []error
 	for _, key := range keys {
@@ -308,30 +317,30 @@ func keysOf(verdicts []schema.Verdict) []schema.CallKey {
 	return keys
 }
 
-// ToolResult is what a tool returned.
+// ToolResult is the result of a tool.
 type ToolResult struct {
-	// Result as JSON; empty when the tool returned nothing.
+	// Result as JSON; empty if the tool returned nothing.
 	Result json.RawMessage
-	// IsError is the tool's own word that the result is an error; nil when it said nothing.
+	// IsError reports whether the tool declares the result an error; nil if it declares nothing.
 	IsError *bool
-	// Duration of the run of the tool; zero means unknown. Tool measures it when it is zero.
+	// Duration of the tool's run; zero means unknown, and Tool then measures it.
 	Duration time.Duration
-	// Source keeps replay detail of the provider.
+	// Source holds the provider's details for replay.
 	Source json.RawMessage
 	// Time of the result; zero means now.
 	Time time.Time
-	// Recorded: the result comes from the record; the tool did not run now.
+	// Recorded reports that the result comes from the record; the tool did not run now.
 	Recorded bool
 }
 
-// Return publishes the result of a call. With a [Policy] it returns [ErrNotAllowed] for one that was not allowed: call [Turn.Begin] before the
-// tool runs.
+// Return publishes the result of a call. With a [Policy] it returns [ErrNotAllowed] for a call that was not allowed:
+// call [Turn.Begin] before the tool runs.
 func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult) error {
 	_, err := t.run.publish(ctx, returnedDraft(key, result))
 	return err
 }
 
-// milliseconds is a duration as an event has it: rounded up, because 0 means that it is not known.
+// milliseconds is a duration in the form of an event: rounded up, because 0 means unknown.
 func milliseconds(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
 
 func returnedDraft(key schema.CallKey, result ToolResult) draft {
@@ -344,7 +353,7 @@ func returnedDraft(key schema.CallKey, result ToolResult) draft {
 	}
 }
 
-// Fail publishes that a call gave no result; failure.Type is required.
+// Fail publishes that a call failed; failure.Type is required.
 func (t *Turn) Fail(ctx context.Context, key schema.CallKey, failure schema.Error) error {
 	_, err := t.run.publish(ctx, draft{
 		data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure}, turn: key.Turn,
@@ -352,18 +361,18 @@ func (t *Turn) Fail(ctx context.Context, key schema.CallKey, failure schema.Erro
 	return err
 }
 
-// Decide publishes a policy's or person's decision about a call. With a [Policy] only that one allows a call: a permission from here is refused
-// with [ErrNotAllowed].
+// Decide publishes a policy's or a person's decision about a call. With a [Policy] only that policy allows calls:
+// Decide refuses an allow with [ErrNotAllowed].
 func (t *Turn) Decide(ctx context.Context, decision schema.ToolDecidedData) error {
 	_, err := t.publish(ctx, draft{data: &decision, turn: t.number})
 	return err
 }
 
-// TurnEnd says how a turn ended.
+// TurnEnd describes how a turn ended.
 type TurnEnd struct {
-	// Messages of the turn that were not published yet.
+	// Messages of the turn that are not published yet.
 	Messages []schema.Message
-	// Usage of a turn without an answer; nil when the provider did not say.
+	// Usage of a turn without an answer; nil if the provider did not report it.
 	Usage *schema.Usage
 	// Error that ended the turn; nil means none.
 	Error *schema.Error
@@ -371,8 +380,8 @@ type TurnEnd struct {
 	Time time.Time
 }
 
-// End ends the turn early: requested calls that have not begun are abandoned. An answered turn ends with the last outcome of its calls,
-// and need not be ended. Its usage belongs to the answer, and is refused here.
+// End ends the turn early: requested calls that have not begun are abandoned. An answered turn ends with the last
+// outcome of its calls and needs no End. Its usage belongs to the answer, and End refuses it.
 func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 	if head := t.run.ledger.planned(); head.Turn == t.number && head.TurnAnswered {
 		if end.Usage != nil {

@@ -8,17 +8,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Unrecorded begins a run that is recorded nowhere, for tests and scripts: work on runs, [Loop] and tools run on it as they are, without
-// a server and a daemon. cfg and spec are those of [Connect] and [Fleet.Start]; cfg's connection and its time-outs are not used.
+// Unrecorded starts a run without a record, for tests and scripts: work on runs, [Loop] and tools run on it unchanged,
+// without a server and a daemon. cfg and spec are those of [Connect] and [Fleet.Start]; the connection and the timeouts
+// in cfg are not used.
 //
-// The events of the run are checked and folded in memory only, so all that reads the handle, such as [Run.Conversation] and
-// [Run.State], returns what it would return of a recorded run. Policy, Redaction and the clock of cfg apply. Large fields stay in their events.
+// The events of the run are validated and folded in memory only, so methods that read the handle, such as
+// [Run.Conversation] and [Run.State], return the same as for a recorded run. Policy, Redaction and the clock of cfg
+// apply. Large fields stay in their events.
 //
-// Nothing can go on with the run: it is lost with the process, and no one else can see, answer, cancel or take it over. A wait
-// for an answer or a settlement returns [ErrUnrecorded], and so does what needs another run: [Run.Continue], and a spec with a Handoff. What a
-// [Work] returns has no consequence; its caller decides.
+// No executor can continue the run: it is lost with the process, and no other process can see, answer, cancel or take
+// it over. A wait for an answer or a settlement returns [ErrUnrecorded], and so do methods that need another run:
+// [Run.Continue], and a spec with a Handoff. The return of a [Work] has no effect; its caller decides.
 //
-// It returns [ErrConfig], [ErrUnrecorded] and [*RejectedError]. It and each call that publishes return [ErrUnavailable] when ctx has ended.
+// It returns [ErrConfig], [ErrUnrecorded] and [*RejectedError]. It and each publishing method return [ErrUnavailable]
+// once ctx has ended.
 func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -30,7 +33,7 @@ func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 		return nil, err
 	}
 	if spec.Handoff != nil {
-		return nil, fmt.Errorf("start of run %s: %w: it cannot carry out a hand-off, which is an event of another run", spec.ID, ErrUnrecorded)
+		return nil, fmt.Errorf("start of run %s: %w: it cannot carry out a hand-off of another run; use a recorded run", spec.ID, ErrUnrecorded)
 	}
 	return f.startIn(ctx, schema.Names{}, spec)
 }
@@ -38,7 +41,7 @@ func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 // unrecorded reports whether the fleet handle has no server.
 func (f *Fleet) unrecorded() bool { return f.nc == nil }
 
-// memory is the recorder of a run that is recorded nowhere: it acknowledges events at once, for the fold in memory.
+// memory is the recorder of an unrecorded run: it acknowledges events at once, for the fold in memory.
 type memory struct{ ledger *ledger }
 
 func (m memory) deliver(ctx context.Context, items []*item) error {
@@ -64,5 +67,5 @@ func (m memory) keep(ctx context.Context, items []*item) error {
 // catchUp finds nothing: no other process can write into the run.
 func (memory) catchUp(context.Context, schema.StreamSequence, []*item) error { return nil }
 
-// late keeps no outcome: no other process can ask for it.
+// late keeps no outcome: no other process can use it.
 func (memory) late(_ context.Context, _ []draft, ended error) error { return ended }

@@ -18,18 +18,19 @@ import (
 const (
 	// maxVerifyReply bounds the answer of a verify subject, in bytes.
 	maxVerifyReply = 1 << 20
-	// verifyWorkers is how many questions ServeVerify answers at once, and verifyRoom how many wait for a worker.
+	// verifyWorkers is how many questions ServeVerify answers concurrently, and verifyRoom how many may wait for a
+	// worker.
 	verifyWorkers = 8
 	verifyRoom    = 1024
-	// serveFlush is how long ServeVerify waits for the server to know of the subscription.
+	// serveFlush is how long ServeVerify waits until the server has the subscription.
 	serveFlush = 10 * time.Second
 )
 
-// checkVerifySubject allows literal subjects only: a question about one call must not be answered by whoever listens
-// to something else, nor reach the server's or Waymark's own subjects.
+// checkVerifySubject allows only literal subjects: a question about one call must not be answered by a subscriber of
+// another subject, and must not reach subjects of the server or of Waymark.
 func checkVerifySubject(subject string) error {
 	if subject == "" {
-		return fmt.Errorf("%w: VerifySubject is empty: name the subject that is asked about a call in doubt", ErrConfig)
+		return fmt.Errorf("%w: VerifySubject is empty: name the subject to ask about a call in doubt", ErrConfig)
 	}
 	tokens := strings.Split(subject, ".")
 	for _, token := range tokens {
@@ -43,16 +44,17 @@ func checkVerifySubject(subject string) error {
 	return nil
 }
 
-// unverified says why a call could not be verified.
+// unverified is the reason why a call could not be verified.
 type unverified struct{ why string }
 
 func (e *unverified) Error() string { return e.why }
 
-// verify asks the tool what became of a call. The error is an [*unverified] when the tool could not tell.
+// verify asks the tool for the outcome of a call. The error is an [*unverified] if the tool could not tell.
 func verify(ctx context.Context, nc *nats.Conn, timeout time.Duration, subject string, request *schema.VerifyRequest) (*schema.VerifyReply, error) {
-	// A tool of today knows nothing of a call that was made outside of the fleet, under another key or none: its "not done" would be wrong.
+	// A tool of today does not know a call that was made outside of the fleet, under another key or none: its "not
+	// done" would be wrong.
 	if subject == schema.VerifyTranscript {
-		return nil, &unverified{"it is of a transcript that has no result of it; once the transcript has one, import it again"}
+		return nil, &unverified{"it comes from a transcript without its result; once the transcript has the result, import it again"}
 	}
 	if err := checkVerifySubject(subject); err != nil {
 		return nil, &unverified{err.Error()}
@@ -63,7 +65,8 @@ func verify(ctx context.Context, nc *nats.Conn, timeout time.Duration, subject s
 	}
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// A tool that is just starting gets a few chances, the last of them well before the end: a try that is cut short says nothing.
+	// Retry for a tool that is just starting, with the last try well before the end: a try that is cut short proves
+	// nothing.
 	wait := &pause.Backoff{Next: timeout / 50, Most: timeout / 8}
 	lastTry := time.Now().Add(timeout - timeout/4)
 	for {
@@ -82,7 +85,7 @@ func verify(ctx context.Context, nc *nats.Conn, timeout time.Duration, subject s
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, &unverified{fmt.Sprintf("nobody listens on %s", subject)}
+			return nil, &unverified{fmt.Sprintf("no tool listens on %s", subject)}
 		case asked.Err() != nil:
 			return nil, &unverified{fmt.Sprintf("no answer on %s within %s", subject, timeout)}
 		default:
@@ -91,13 +94,13 @@ func verify(ctx context.Context, nc *nats.Conn, timeout time.Duration, subject s
 	}
 }
 
-// readVerify reads a tool's answer, of which nothing is believed that is not plain.
+// readVerify reads a tool's answer, and accepts only an unambiguous one.
 func readVerify(m *nats.Msg) (*schema.VerifyReply, error) {
 	if code := m.Header.Get(schema.HeaderErrorCode); code != "" {
 		return nil, &unverified{fmt.Sprintf("the tool answered with error %.40s: %.200s", code, m.Header.Get(schema.HeaderError))}
 	}
 	if len(m.Data) > maxVerifyReply {
-		return nil, &unverified{fmt.Sprintf("the tool's answer has %d bytes, at most %d are read", len(m.Data), maxVerifyReply)}
+		return nil, &unverified{fmt.Sprintf("the tool's answer has %d bytes, the limit is %d", len(m.Data), maxVerifyReply)}
 	}
 	reply := new(schema.VerifyReply)
 	if err := json.Unmarshal(m.Data, reply); err != nil {
@@ -116,31 +119,31 @@ func readVerify(m *nats.Msg) (*schema.VerifyReply, error) {
 	}
 }
 
-// VerifyFunc tells what became of a call. An error, and a panic, is answered as unknown.
+// VerifyFunc returns the outcome of a call. An error, and a panic, is answered as unknown.
 type VerifyFunc func(ctx context.Context, request schema.VerifyRequest) (schema.VerifyReply, error)
 
-// ServeVerify answers questions about a tool's calls: run it beside the tool, under the subject that its calls name
-// as [ToolCall].VerifySubject. Instances with one queue name share the questions; an empty queue answers all of them.
+// ServeVerify answers questions about a tool's calls. Run it beside the tool, on the subject that its calls name as
+// [ToolCall].VerifySubject. Instances with the same queue name share the questions; with an empty queue each instance
+// answers all of them.
 //
-// Answer by the idempotency key, from where the effect itself is recorded:
+// Look up the idempotency key in the system where the effect itself is recorded, and answer:
 //
-//   - done, with the result, when the call had its effect. It is recorded as the call's result, and the tool
-//     does not run.
-//   - not_done when it had none. The call is then run, so the answer must hold for ever: the older executor may be
-//     paused and not dead, and call the tool after the question was answered. A tool that answers not_done must from
-//     then on refuse that call for any epoch below request.Epoch. Record that in the same transaction in which you
-//     looked for the effect, and check it in the one that has the effect; [Invocation].Epoch tells the tool whose
-//     call it is.
-//   - unknown when neither can be said. A person is asked.
+//   - done, with the result, if the call had its effect. The result is recorded as the call's result, and the tool does
+//     not run.
+//   - not_done, if it had none. The call then runs, so the answer must stay true for ever: the previous executor may
+//     only be paused, and may call the tool after this answer. After not_done the tool must refuse the call for any
+//     epoch below request.Epoch. Record that in the same transaction in which you looked for the effect, and check it
+//     in the transaction that has the effect; [Invocation].Epoch is the epoch of a call.
+//   - unknown, if you can tell neither. A person is asked.
 //
-// The connection must stay open until stop was called. stop takes no more questions, ends the context of those in
-// hand, and returns when they are answered.
+// The connection must stay open until stop was called. stop accepts no more questions, ends the context of those in
+// progress, and returns when they are answered.
 func ServeVerify(nc *nats.Conn, subject, queue string, answer VerifyFunc) (stop func() error, err error) {
 	if err := checkVerifySubject(subject); err != nil {
 		return nil, err
 	}
 	if answer == nil {
-		return nil, configError("answer", "nil", "give the function that tells what became of a call")
+		return nil, configError("answer", "nil", "set the function that returns the outcome of a call")
 	}
 	questions := make(chan *nats.Msg, verifyRoom)
 	var sub *nats.Subscription
@@ -201,10 +204,10 @@ func (b *errorBox) first() error {
 	return b.err
 }
 
-// answerVerify answers one question. Whoever asked waits for an answer whatever happens.
+// answerVerify answers one question. It always sends an answer, because the SDK waits for one.
 func answerVerify(ctx context.Context, nc *nats.Conn, m *nats.Msg, answer VerifyFunc) error {
 	if m.Reply == "" {
-		return nil // nobody waits for the answer
+		return nil // the question has no reply subject
 	}
 	if err := schema.CheckReply(m.Reply); err != nil {
 		return fmt.Errorf("question on %s not answered: %w", m.Subject, err)

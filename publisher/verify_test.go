@@ -54,7 +54,7 @@ func TestWhatNobodyVouchesForIsHeld(t *testing.T) {
 		answer nats.MsgHandler
 		why    string
 	}{
-		"nobody listens":     {why: "nobody listens on " + verifySubject},
+		"no listener":        {why: "no tool listens on " + verifySubject},
 		"no answer":          {answer: func(*nats.Msg) {}, why: "no answer on " + verifySubject + " within 300ms"},
 		"no JSON":            {answer: respond("yes"), why: "cannot be read"},
 		"nothing":            {answer: respond(""), why: "cannot be read"},
@@ -102,7 +102,7 @@ func TestAToolThatIsJustStartingIsAskedAgain(t *testing.T) {
 	f := w.fleet(func(c *publisher.Config) { c.VerifyTimeout = time.Minute })
 	crashed(t, w, f, verifyCall())
 	run := resume(t, f, "r1")
-	// The first question finds nobody: the server says so on the asker's inbox.
+	// The first question has no listener: the server reports that on the asker's inbox.
 	done := make(chan error, 1)
 	go func() {
 		_, err := run.Turn(1).Tool(t.Context(), verifyCall(), nil)
@@ -158,7 +158,7 @@ func TestAForeignSubjectIsNeverAsked(t *testing.T) {
 	turn := openTurn(t, start(t, f, "r1"))
 	call := verifyCall()
 	call.VerifySubject = "waymark.cancel.default.r1"
-	_, err := turn.Call(t.Context(), call) // recorded by somebody who does not check
+	_, err := turn.Call(t.Context(), call) // recorded by a writer that does not check
 	require.NoError(t, err)
 	w.serve()
 	run := resume(t, f, "r1")

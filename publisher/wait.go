@@ -17,36 +17,36 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// waitPoll is how often whoever waits for a run looks by itself: notices may be lost.
+// waitPoll is how often a waiting call polls its run: notices may be lost.
 const waitPoll = 5 * time.Second
 
-// Input answers something that a run waits for.
+// Input is the answer to a wait of a run.
 type Input struct {
-	// InterruptID as the run gave it. Required.
+	// InterruptID as given by the run. Required.
 	InterruptID string
-	// EventID is the id of the run.waiting that is answered, Position.ID of the head's interrupt: [ErrConflict] if the run asks another thing
-	// under the interrupt id by now. Empty answers whatever it asks.
+	// EventID is the id of the run.waiting to answer, Position.ID of the head's interrupt. Input returns [ErrConflict]
+	// if the run asks another question under this interrupt id by now. Empty answers the current question.
 	EventID string
 	// Status is resolved, cancelled or expired; empty means resolved.
 	Status string
-	// Payload is the answer, as JSON and as the run's response_schema asks for; most answers need one.
+	// Payload is the answer, as JSON in the form of the run's response_schema; most answers need one.
 	Payload json.RawMessage
-	// By whom; empty means this executor.
+	// By is the person or program that answers; empty means this executor.
 	By string
-	// RequestID makes a repeat of the request find its first try; empty means a new one. Tries within one call are
-	// one request in any case.
+	// RequestID makes a repeated request the same request; empty means a new id. Retries within one call are always one
+	// request.
 	RequestID string
 }
 
-// Input answers what a run waits for, whoever drives it. It returns [ErrUnknownInterrupt] for what the run does not
-// wait for, or no longer, [*InvalidAnswerError] for a payload that the run did not ask for, [ErrRunNotFound],
-// [ErrUnavailable] and [ErrNoService].
+// Input answers a wait of a run, whichever executor drives it. It returns [ErrUnknownInterrupt] if the run does not
+// wait for this, or no longer does; [*InvalidAnswerError] for a payload that does not match the question;
+// [ErrRunNotFound]; [ErrUnavailable]; and [ErrNoService].
 func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	if err := checkRun(run); err != nil {
 		return err
 	}
 	if in.InterruptID == "" {
-		return configError("InterruptID", `""`, "say what is answered")
+		return configError("InterruptID", `""`, "name the interrupt to answer")
 	}
 	request := &schema.InputRequest{InterruptID: in.InterruptID, EventID: in.EventID, Status: in.Status, Payload: []byte(in.Payload), By: in.By, RequestID: in.RequestID}
 	if request.By == "" {
@@ -62,9 +62,9 @@ func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	return err
 }
 
-// Cancel asks the executor of a run to stop, in the name of by; empty means this executor. The run has not ended when it
-// returns: its executor, or the next one, ends it. It returns [ErrRunEnded], [ErrRunNotFound], [ErrUnavailable] and
-// [ErrNoService].
+// Cancel asks the executor of a run to stop, in the name of by; empty means this executor. The run has not ended when
+// Cancel returns: its executor, or the next one, ends it. It returns [ErrRunEnded], [ErrRunNotFound], [ErrUnavailable]
+// and [ErrNoService].
 func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 	if err := checkRun(run); err != nil {
 		return err
@@ -76,9 +76,9 @@ func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 	return err
 }
 
-// Mark pins the point where a run stands under a name, on behalf of a person or a program that is not the run's executor;
-// by names them and may be empty for this fleet handle's executor. move takes the name from the point that has it,
-// otherwise that is [ErrConflict]. An executor marks its own run with [Run.Mark].
+// Mark names the current point of a run, for a person or a program that is not the run's executor. by is that person or
+// program; empty means this executor. If another point has the name, move transfers it; without move that is
+// [ErrConflict]. An executor marks its own run with [Run.Mark].
 func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*schema.ControlReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
@@ -89,18 +89,18 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 	return askOne[schema.ControlReply](ctx, f.Reader, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: cryptorand.Text()})
 }
 
-// Ask publishes run.waiting and waits for the answer. The question is asked once: when it is open already, as on a run
-// that was resumed, it is only waited for, and when its answer was recorded, that is returned at once. So the interrupt
-// id, which is required, must be the same on every run of the same work.
+// Ask publishes run.waiting and waits for the answer. The question is asked once: if it is already open, as on a
+// resumed run, Ask only waits; if its answer is recorded, Ask returns it at once. So the required interrupt id must be
+// the same each time the work runs.
 //
-// It returns [ErrInputCancelled] and [ErrInputExpired] beside the answer that says so, [ErrCancelRequested] when the
-// run's end is asked for meanwhile, what ended the handle, and the errors of publishing. Under an [Executor] with
-// WaitDetached it does not wait: it returns [ErrWaiting], for the work to return.
+// It returns [ErrInputCancelled] and [ErrInputExpired] together with the answer that says so, [ErrCancelRequested]
+// after a request to cancel the run, the error that ended the handle, and the errors of publishing. Under an [Executor]
+// with WaitDetached it does not wait but returns [ErrWaiting], which the work should return.
 //
-// A ResponseSchema by which no answer can be checked is [ErrConfig]: the question could only be cancelled.
+// A ResponseSchema that no answer can be checked against is [ErrConfig]: the question could only be cancelled.
 //
-// Interrupt ids that begin with "approval." are the SDK's own, for calls and phases: Ask, [Run.Wait] and [Run.Publish] return [ErrConfig] for
-// one, so that no answer to another question allows a call or a phase.
+// Interrupt ids with the prefix "approval." belong to the SDK, for calls and phases. [Run.Ask], [Run.Wait] and
+// [Run.Publish] return [ErrConfig] for such an id, so that no answer to another question can allow a call or a phase.
 func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
 	if err := checkInterruptID(r.id, d.InterruptID); err != nil {
 		return schema.RunInputData{}, err
@@ -108,7 +108,7 @@ func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInput
 	return r.ask(ctx, d, false)
 }
 
-// approvalPrefix begins the ids of the SDK's own questions.
+// approvalPrefix is the prefix of the SDK's own questions.
 const approvalPrefix = "approval."
 
 // checkInterruptID refuses the ids of the SDK's own questions.
@@ -117,10 +117,10 @@ func checkInterruptID(run, id string) error {
 		return nil
 	}
 	return fmt.Errorf("run %s: %w", run, configError("InterruptID", fmt.Sprintf("%.80q", id),
-		"begin it otherwise: "+approvalPrefix+" begins the ids of questions about calls and phases"))
+		"use another prefix: "+approvalPrefix+" is reserved for questions about calls and phases"))
 }
 
-// checkResponseSchema refuses a schema that lets no answer through.
+// checkResponseSchema refuses a schema that no answer can pass.
 func checkResponseSchema(asked []byte) error {
 	if len(asked) == 0 {
 		return nil
@@ -131,11 +131,11 @@ func checkResponseSchema(asked []byte) error {
 	return nil
 }
 
-// ask is Ask; own asks a question of the SDK.
+// ask is Ask. own: the question is the SDK's.
 func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schema.RunInputData, error) {
 	if d.InterruptID == "" {
 		return schema.RunInputData{}, fmt.Errorf("run %s: %w", r.id,
-			configError("InterruptID", `""`, "give the question an id that is the same whenever the work asks it"))
+			configError("InterruptID", `""`, "use an id that is the same each time the work asks this question"))
 	}
 	if err := checkResponseSchema(d.ResponseSchema); err != nil {
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, err)
@@ -159,8 +159,8 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 	return r.awaitInput(ctx, d.InterruptID)
 }
 
-// AwaitInput waits for the answer to what the run waits for; see [Run.Ask]. It returns [ErrUnknownInterrupt] when the
-// run neither waits for it nor has its answer.
+// AwaitInput waits for the answer to an open question; see [Run.Ask]. It returns [ErrUnknownInterrupt] if the run
+// neither waits for it nor has its answer.
 func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInputData, error) {
 	if err := r.Sync(ctx); err != nil && !transient(err) {
 		return schema.RunInputData{}, err
@@ -189,7 +189,8 @@ func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, e
 	return r.answer(ctx, input)
 }
 
-// answer loads what of an answer is in the blob store, and says as an error when it is none.
+// answer loads an answer's content from the blob store, and returns an error if the question was cancelled or has
+// expired.
 func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.RunInputData, error) {
 	payload, err := r.fleet.field(ctx, input.Refs, "/payload", input.Payload)
 	if err != nil {
@@ -211,9 +212,9 @@ func digestOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// AwaitSettled waits until a call is no longer in doubt: after a [HeldError], repeat the call behind it. That the run
-// waits for it is published once, so that everybody sees it. Its errors are those of [Run.Ask]; for a call that is not
-// in doubt it returns nil at once.
+// AwaitSettled waits until a call is no longer in doubt. After a [HeldError], call it and then repeat the call. It
+// publishes once that the run waits for the settlement, so that observers see it. Its errors are those of [Run.Ask];
+// for a call that is not in doubt it returns nil at once.
 func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	if err := r.Sync(ctx); err != nil && !transient(err) {
 		return err
@@ -232,8 +233,8 @@ func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	})
 }
 
-// publishHeld says once that the run waits for the settlement of a call. It returns [ErrNotInDoubt] when there is
-// nothing to wait for.
+// publishHeld publishes once that the run waits for the settlement of a call. It returns [ErrNotInDoubt] if the call is
+// not in doubt.
 func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) error {
 	head := r.Head()
 	waits := slices.ContainsFunc(head.Interrupts, func(o schema.OpenInterrupt) bool {
@@ -248,20 +249,20 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	}
 	data := &schema.RunWaitingData{
 		InterruptID: heldInterrupt(key), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
-		Message: fmt.Sprintf("What became of call %.80s of tool %.80s in turn %d?", key.ToolCallID, open.Name, key.Turn),
+		Message: fmt.Sprintf("What was the outcome of call %.80s of tool %.80s in turn %d?", key.ToolCallID, open.Name, key.Turn),
 	}
 	if why != "" {
 		data.Message += " " + strings.ToValidUTF8(why, "\uFFFD")
 	}
 	err := r.publishNow(ctx, draft{data: data, turn: key.Turn})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
-		// It was settled, and perhaps closed by it, in this moment.
+		// The call was settled at this moment, and perhaps closed.
 		return fmt.Errorf("%w: %w", ErrNotInDoubt, err)
 	}
 	return err
 }
 
-// heldInterrupt is the id of the wait for a call: the same in every process, so that nobody waits twice.
+// heldInterrupt is the id of the wait for a call. It is the same in every process, so that only one wait is published.
 func heldInterrupt(key schema.CallKey) string {
 	id := fmt.Sprintf("in-doubt.%d.%d.%s", key.Turn, key.Occurrence, key.ToolCallID)
 	if len(id) > schema.MaxIdentifier {
@@ -270,14 +271,14 @@ func heldInterrupt(key schema.CallKey) string {
 	return id
 }
 
-// awaitThat waits until done, which is called under the ledger's lock whenever the run changed, says so or fails. Under an executor with
-// WaitDetached it returns [ErrWaiting] instead of waiting.
+// awaitThat waits until done returns true or an error. done is called under the ledger's lock whenever the run has
+// changed. Under an executor with WaitDetached it returns [ErrWaiting] instead of waiting.
 func (r *Run) awaitThat(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
 	driver := r.driver.Load()
 	return r.await(ctx, what, driver != nil && driver.executor.spec.WaitDetached, done)
 }
 
-// await is awaitThat; detached says that it does not wait.
+// await is awaitThat. detached: it does not wait.
 func (r *Run) await(ctx context.Context, what string, detached bool, done func(*localFold) (bool, error)) error {
 	pause := func() time.Duration {
 		most := r.fleet.waitPoll
@@ -295,7 +296,7 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 		case ok || err != nil:
 			return err
 		case r.fleet.unrecorded():
-			return fmt.Errorf("run %s: waiting for %s: %w: nobody can give it", r.id, what, ErrUnrecorded)
+			return fmt.Errorf("run %s: waiting for %s: %w: an unrecorded run has no other process that could provide it", r.id, what, ErrUnrecorded)
 		case detached:
 			return fmt.Errorf("%s: %w", what, ErrWaiting)
 		}
@@ -314,7 +315,7 @@ func (r *Run) await(ctx context.Context, what string, detached bool, done func(*
 	}
 }
 
-// transient errors of a look at the run do not end a wait: the next look, or a notice, may bring what is waited for.
+// transient errors of a read do not end a wait: the next read, or a notice, may bring the awaited event.
 func transient(err error) bool {
 	return errors.Is(err, errAgain) || errors.Is(err, ErrUnavailable)
 }

@@ -204,7 +204,7 @@ func requireSettledByAPerson(t *testing.T, w *world, f *publisher.Fleet, turn *p
 	require.Len(t, o.keys(), before)
 }
 
-// A call that an operator settled as rerun while the run had no executor is run by whoever takes the run over, once.
+// A call that an operator settled as rerun while the run had no executor is run once, by the next executor.
 func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*publisher.Config){
@@ -245,7 +245,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 			require.ErrorIs(t, err, context.Canceled)
 			require.Len(t, o.keys(), 1)
 
-			// It starts again and continues the same epoch: nobody can know what it did, so it is not done again.
+			// It starts again and continues the same epoch: its effect is unknown, so it is not done again.
 			again, err := f.Resume(t.Context(), "r1", taken)
 			require.NoError(t, err)
 			require.Equal(t, next.Epoch(), again.Epoch())

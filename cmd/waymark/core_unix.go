@@ -4,8 +4,8 @@ package main
 
 import "syscall"
 
-// withoutCore sees to it that a crash leaves no core file: it would have the seeds of keys, and the content of runs, beside the working directory or
-// wherever the machine collects them. Child processes inherit it.
+// withoutCore prevents core files after a crash: they would contain the seeds of keys and the content of runs. Child
+// processes inherit the limit.
 func withoutCore() {
 	_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}) // lowering a limit is never refused
 }

@@ -1,4 +1,4 @@
 package main
 
-// withoutCore has nothing to do: Windows writes dumps only where an administrator has asked for them.
+// withoutCore does nothing: Windows writes dumps only if an administrator has configured it.
 func withoutCore() {}

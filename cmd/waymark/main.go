@@ -13,7 +13,7 @@ import (
 
 func main() {
 	withoutCore()
-	// With SIGPIPE ignored a reader that went away is an error of the write, on standard output too.
+	// With SIGPIPE ignored, a closed reader is an error of the write, on standard output too.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once

@@ -8,15 +8,15 @@ import (
 
 // snippet: encryption
 
-// Sealed is the configuration of an executor whose content only holders of the keys can read. The vault returns a key of 32
-// bytes by its id, and publisher.ErrNoKey for one that is not there.
+// Sealed is the configuration of an executor whose content only holders of the keys can read. The vault returns a key
+// of 32 bytes for an id, and publisher.ErrNoKey if there is none.
 func Sealed(executor string, vault func(ctx context.Context, id string) ([]byte, error)) publisher.Config {
 	return publisher.Config{
 		Executor: executor, Agent: "clerk",
 		Encryption: &publisher.Encryption{
-			Current:        "2026-11",        // new values; those of earlier keys are read by the id that each value has
-			Key:            vault,            // publisher.KeyFile reads keys from a file instead
-			ReadableLabels: []string{"team"}, // runs can be listed by it
+			Current:        "2026-11",        // for new values; older values name their key
+			Key:            vault,            // or use publisher.KeyFile to read keys from a file
+			ReadableLabels: []string{"team"}, // runs can be listed by this label
 		},
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 // snippet: handoff
 
-// HandOver offers what is left to another agent. Files, tools, usage and lineage come from the log. A second try with
-// the same id does not make a second offer.
+// HandOver offers the remaining work to another agent. Files, tools, usage and lineage come from the log. A second try
+// with the same id does not make a second offer.
 func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRemaining) (publisher.Offer, error) {
 	h := run.Handoff("threshold_critical").ID("to-review").Kind(schema.HandoffTransfer).NextAgent("reviewer").
 		Decisions("The parser stays recursive.")
@@ -21,11 +21,11 @@ func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRem
 	return h.Offer(ctx)
 }
 
-// ErrNoOffer is returned by TakeOffer when the run offers nothing that nobody took.
-var ErrNoOffer = errors.New("nothing is offered")
+// ErrNoOffer is returned by TakeOffer when the run has no open offer.
+var ErrNoOffer = errors.New("run has no open offer")
 
-// TakeOffer carries out the oldest offer of a run that nobody took, or whose taker died before it started the child, in a
-// run of its own, which cites the offer.
+// TakeOffer carries out the oldest open offer of a run, or one whose executor died before it started the child. The
+// child run cites the offer.
 func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*publisher.Run, error) {
 	offers, err := fleet.Offers(ctx, parent)
 	if err != nil {
@@ -34,14 +34,14 @@ func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*pub
 	for _, offer := range offers {
 		if offer.Status == schema.HandoffStatusAccepted {
 			if _, err := fleet.Head(ctx, offer.ChildRun); !errors.Is(err, publisher.ErrRunNotFound) {
-				continue // its taker carries it out
+				continue // the executor that accepted it carries it out
 			}
 		}
 		child, err := fleet.AcceptHandoff(ctx, offer, publisher.RunSpec{})
 		if errors.Is(err, publisher.ErrHandoffTaken) {
-			continue // another was faster
+			continue // another executor was faster
 		}
-		return child, err // an error here: take the same offer again, it goes on where it was
+		return child, err // after an error, accept the same offer again: it continues where it stopped
 	}
 	return nil, ErrNoOffer
 }
@@ -50,12 +50,12 @@ func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*pub
 
 // snippet: document
 
-// HandOverDocument offers what another tool wrote: a JSON document in the form of handoff.offered, names in camelCase included.
-// One that is too long for its reader comes back with the warning, and is not offered.
+// HandOverDocument offers a document of another tool: JSON in the form of handoff.offered, also with names in
+// camelCase. If it is too long for its reader, the warning is returned and no offer is made.
 func HandOverDocument(ctx context.Context, run *publisher.Run, document []byte) (offer publisher.Offer, warning string, err error) {
 	data, err := schema.ParseHandoff(document)
 	if err != nil {
-		return offer, "", err // names the field
+		return offer, "", err // the error names the field
 	}
 	h := run.HandoffOf(*data).ID("from-the-tool")
 	check, err := h.Check()

@@ -10,12 +10,13 @@ import (
 
 // snippet: limits
 
-// Bounded is work that may take so many turns. What the model learned is not lost when they run out: one more turn sums up.
+// Bounded is work that may take so many turns. At the limit, one more turn sums up, so that the model's findings are
+// not lost.
 func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, err error), sumUp func(ctx context.Context, conversation []schema.Message) (publisher.Answer, error)) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
 		for {
 			if head := run.Head(); head.Limit != "" || head.Turn >= most && !head.TurnOpen {
-				// After a crash in the middle of this, the next executor comes here again, and it goes on where it was.
+				// After a crash during this call, the next executor reaches it again and continues where it stopped.
 				return run.LimitReached(ctx, publisher.Limit{Kind: "turns", Value: head.Turn, Maximum: most},
 					func(ctx context.Context, turn *publisher.Turn) (string, error) {
 						conversation, err := run.Conversation(ctx)
@@ -41,14 +42,14 @@ func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, 
 
 // snippet: contract
 
-// Submitted is work without a Loop on runs that end through submit alone, in a bounded number of turns and tokens. The contract is in
-// ExecutorSpec.Contracts, or of the run itself (RunSpec); the SDK refuses what breaks it.
+// Submitted is work without a Loop on runs that only a call of submit completes, in a bounded number of turns and
+// tokens. The contract is in ExecutorSpec.Contracts, or in the run's RunSpec; the SDK refuses events that break it.
 func Submitted(turn func(context.Context, *publisher.Turn) (submitted schema.CallKey, err error), sumUp func(context.Context, *publisher.Turn) (string, error)) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
 		for {
 			next, err := run.StartTurn(ctx, publisher.TurnSpec{})
 			if limit, ok := errors.AsType[*publisher.LimitError](err); ok {
-				// The one turn that is left. sumUp may end the run with Run.Complete; otherwise it has failed.
+				// The last turn. sumUp may end the run with Run.Complete; otherwise it has failed.
 				return run.LimitReached(ctx, limit.Limit, sumUp, publisher.RunEnd{Status: schema.StatusFailed})
 			}
 			if err != nil {
@@ -68,7 +69,7 @@ func Submitted(turn func(context.Context, *publisher.Turn) (submitted schema.Cal
 
 // snippet: budget
 
-// TooFull says when the context is so full that the work should go on in a child: offer a continuation then.
+// TooFull reports that the context is so full that a child run should continue the work: offer a continuation then.
 func TooFull(run *publisher.Run) (bool, error) {
 	level, _, err := publisher.Budget{Window: 200_000}.Check(run) // warns at 80 %
 	return level == publisher.BudgetHandoff, err                  // at 95 %

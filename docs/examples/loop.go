@@ -11,20 +11,20 @@ import (
 
 // snippet: loop
 
-// Change is what a review is about: files to read, and a place for comments.
+// Change is the subject of a review: files to read, and a place for comments.
 type Change interface {
 	Read(ctx context.Context, path string) (string, error)
 	// Comment writes once for each key.
 	Comment(ctx context.Context, key, text string) (string, error)
 }
 
-// Verdict is what a review comes to.
+// Verdict is the result of a review.
 type Verdict struct {
 	Approved bool   `json:"approved"`
 	Reason   string `json:"reason" jsonschema:"one sentence"`
 }
 
-// Reviewer is an agent: a model, its tools, and what ends the work.
+// Reviewer is an agent: a model, its tools, and the tool that ends the work.
 func Reviewer(model publisher.Model, change Change) publisher.Loop {
 	read := publisher.NewTool("read_file", "Reads a file of the change.", publisher.Pure,
 		func(ctx context.Context, in struct {

@@ -12,7 +12,7 @@ import (
 
 // snippet: approvals
 
-// Careful is a Config.Policy: what leaves the house is asked about, what deletes is refused.
+// Careful is a Config.Policy: a person is asked about mail and charges, and deletions are refused.
 func Careful(_ context.Context, _ *publisher.Run, call publisher.ToolCall) (publisher.Decision, error) {
 	switch call.Name {
 	case "mail", "charge":
@@ -30,11 +30,12 @@ func Careful(_ context.Context, _ *publisher.Run, call publisher.ToolCall) (publ
 
 // snippet: hook
 
-// Hook runs a tool that another framework calls, by the policy of the process: record and ask, then run, then record the result.
+// Hook runs a tool that another framework calls, under the policy of the process: record and ask, run, record the
+// result.
 func Hook(ctx context.Context, turn *publisher.Turn, call publisher.ToolCall, run func() (publisher.ToolResult, error)) error {
 	keys, err := turn.Call(ctx, call) // asks the policy, and begins the call if it is allowed
 	if errors.Is(err, publisher.ErrToolFailed) {
-		return nil // denied, and recorded so: the model is shown why
+		return nil // denied and recorded: the model sees the reason
 	}
 	if err != nil {
 		return err // the tool must not run
@@ -50,10 +51,10 @@ func Hook(ctx context.Context, turn *publisher.Turn, call publisher.ToolCall, ru
 
 // snippet: ask
 
-// Colour asks a person, once, and returns the answer on whatever executor it finds.
+// Colour asks a person, once, and returns the answer on any executor.
 func Colour(ctx context.Context, run *publisher.Run) (string, error) {
 	input, err := run.Ask(ctx, schema.RunWaitingData{
-		InterruptID:    "colour", // the same each time that the work comes here
+		InterruptID:    "colour", // the same each time that the work reaches this question
 		Reason:         schema.WaitHumanInput,
 		Message:        "Which colour shall the door have?",
 		ResponseSchema: []byte(`{"type":"string","enum":["red","blue"]}`),
@@ -61,7 +62,7 @@ func Colour(ctx context.Context, run *publisher.Run) (string, error) {
 	})
 	switch {
 	case errors.Is(err, publisher.ErrInputExpired), errors.Is(err, publisher.ErrInputCancelled):
-		return "blue", nil // nobody minds
+		return "blue", nil // the default
 	case err != nil:
 		return "", err // under an executor with WaitDetached this is ErrWaiting: return it
 	}
@@ -73,7 +74,7 @@ func Colour(ctx context.Context, run *publisher.Run) (string, error) {
 
 // snippet: phases
 
-// Release does three things, and none of them twice. A phase that was interrupted begins again at its own start.
+// Release does three things, and none of them twice. An interrupted phase runs again from its own start.
 func Release(ctx context.Context, run *publisher.Run, build, test, publish func(context.Context) (any, error)) error {
 	for _, phase := range []struct {
 		name string
@@ -90,12 +91,12 @@ func Release(ctx context.Context, run *publisher.Run, build, test, publish func(
 
 // snippet: cancel
 
-// WindUp gives the work a chance to tidy up when somebody asked for the run's end.
+// WindUp lets the work clean up after a request to cancel the run.
 func WindUp(work publisher.Work, tidy func(ctx context.Context) error) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
 		err := work(ctx, run)
 		if errors.Is(context.Cause(ctx), publisher.ErrCancelRequested) {
-			// ctx has ended. What is left to do must not end with it.
+			// ctx has ended, but the cleanup must still run.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
 			err = errors.Join(err, tidy(ctx))

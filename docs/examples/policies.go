@@ -14,7 +14,7 @@ import (
 
 // snippet: pure
 
-// ReadFile changes nothing, so it may simply be read again.
+// ReadFile has no effect, so it may run again.
 func ReadFile(ctx context.Context, turn *publisher.Turn, id, path string, read func(string) (string, error)) (publisher.ToolResult, error) {
 	arguments, err := json.Marshal(map[string]string{"path": path})
 	if err != nil {
@@ -34,12 +34,12 @@ func ReadFile(ctx context.Context, turn *publisher.Turn, id, path string, read f
 
 // snippet: idempotent
 
-// Payments stands for a service that takes an idempotency key, as most payment services do.
+// Payments is a service that accepts an idempotency key, as most payment services do.
 type Payments interface {
 	Charge(ctx context.Context, key string, cents int64) (receipt string, err error)
 }
 
-// Charge may be asked for again: the key is the same each time, so the money moves once.
+// Charge may run again: the key is the same each time, so the money moves once.
 func Charge(ctx context.Context, turn *publisher.Turn, id string, cents int64, payments Payments) (publisher.ToolResult, error) {
 	arguments, err := json.Marshal(map[string]int64{"cents": cents})
 	if err != nil {
@@ -59,8 +59,8 @@ func Charge(ctx context.Context, turn *publisher.Turn, id string, cents int64, p
 
 // snippet: verify-tool
 
-// Bookings books seats and can tell what became of a call. It stands for a table in a database: what is done under mu
-// here is one transaction there.
+// Bookings books seats and can verify its calls. It stands for a database table: a section under mu here is a
+// transaction there.
 type Bookings struct {
 	mu   sync.Mutex
 	rows map[string]row // by idempotency key
@@ -68,14 +68,14 @@ type Bookings struct {
 
 type row struct {
 	seat string // empty: not booked
-	// least is the oldest epoch that may still book: somebody was told that nothing had been booked.
+	// least is the oldest epoch that may still book: an executor was told that nothing had been booked.
 	least schema.Epoch
 }
 
-// ErrTooLate is returned to a caller who was taken for dead.
-var ErrTooLate = errors.New("the booking was asked about since, and must not be made any more")
+// ErrTooLate is returned to an executor that counted as dead.
+var ErrTooLate = errors.New("the booking was reported as not done, and must not be made any more")
 
-// Book has the effect, once for each key.
+// Book has its effect once for each key.
 func (b *Bookings) Book(inv publisher.Invocation, seat string) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +93,8 @@ func (b *Bookings) Book(inv publisher.Invocation, seat string) (string, error) {
 	return r.seat, nil
 }
 
-// Verify answers what became of a call. "Not done" is a promise: the call of an older executor is refused from now on.
+// Verify answers whether a call had its effect. "Not done" is a promise: from now on, the call of an older executor is
+// refused.
 func (b *Bookings) Verify(_ context.Context, request schema.VerifyRequest) (schema.VerifyReply, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +111,7 @@ func (b *Bookings) Verify(_ context.Context, request schema.VerifyRequest) (sche
 	return schema.VerifyReply{Outcome: schema.VerifyNotDone}, nil
 }
 
-// ServeBookings answers questions about bookings, beside the tool and for as long as it lives.
+// ServeBookings answers questions about bookings. Run it beside the tool, as long as the tool runs.
 func ServeBookings(nc *nats.Conn, b *Bookings) (stop func() error, err error) {
 	return publisher.ServeVerify(nc, "bookings.verify", "bookings", b.Verify)
 }
@@ -119,7 +120,7 @@ func ServeBookings(nc *nats.Conn, b *Bookings) (stop func() error, err error) {
 
 // snippet: verify
 
-// Book calls a tool that can be asked.
+// Book calls a tool that can be verified.
 func Book(ctx context.Context, turn *publisher.Turn, id, seat string, bookings *Bookings) (publisher.ToolResult, error) {
 	arguments, err := json.Marshal(map[string]string{"seat": seat})
 	if err != nil {
@@ -141,7 +142,7 @@ func Book(ctx context.Context, turn *publisher.Turn, id, seat string, bookings *
 
 // snippet: hold
 
-// Mail cannot be asked and must not be repeated: when it is in doubt, a person decides.
+// Mail can neither be verified nor repeated: if it is in doubt, a person decides.
 func Mail(ctx context.Context, turn *publisher.Turn, id, to string, send func(to string) error) (publisher.ToolResult, error) {
 	arguments, err := json.Marshal(map[string]string{"to": to})
 	if err != nil {

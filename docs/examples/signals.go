@@ -14,7 +14,7 @@ import (
 
 // snippet: signal-parent
 
-// Lead is an agent that hands pieces of its work to helpers, each a run of its own, and waits for what they send.
+// Lead is an agent that delegates tasks to helpers, each in a run of its own, and waits for their messages.
 func Lead(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 	delegate := publisher.NewTool("delegate", "Hands a task to a helper. Its result comes as a message.", publisher.Idempotent,
 		func(ctx context.Context, in struct {
@@ -22,7 +22,7 @@ func Lead(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 		},
 		) (string, error) {
 			call := publisher.InvocationOf(ctx)
-			// The same call makes the same run, wherever it is run again.
+			// A repeated call creates the same run, on any executor.
 			child := fmt.Sprintf("helper-%.16x", sha256.Sum256([]byte(call.IdempotencyKey)))
 			_, err := fleet.Submit(ctx, publisher.RunSpec{
 				ID: child, Agent: "helper", Task: in.Task,
@@ -35,7 +35,7 @@ func Lead(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 			_, err := publisher.InvocationOf(ctx).Run().AwaitSignal(ctx)
 			return "A message has come.", err
 		})
-	wait.Timeout = time.Hour // a helper that fails sends nothing: then the model is told that the tool took too long
+	wait.Timeout = time.Hour // a failed helper sends nothing: then the model sees that the tool timed out
 	return publisher.Loop{System: "Delegate, then wait for the results.", Model: model, Tools: []publisher.Tool{delegate, wait}}
 }
 
@@ -43,13 +43,13 @@ func Lead(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 
 // snippet: signal-child
 
-// Report is what a helper comes to.
+// Report is a helper's result.
 type Report struct {
 	Text string `json:"text"`
 }
 
-// Helper is an agent that sends its result to the run that asked for it. The message is in that run's log before this run
-// has ended, and is one message however often the call is run.
+// Helper is an agent that sends its result to the run that requested it. The message is in that run's log before this
+// run ends, and is one message however often the call runs.
 func Helper(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 	report := publisher.NewTool("report", "Ends the work with its result.", publisher.Idempotent,
 		func(ctx context.Context, report Report) (Report, error) {
@@ -61,7 +61,7 @@ func Helper(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 			}
 			err = fleet.Signal(ctx, parent.Run, publisher.SignalSpec{ID: call.IdempotencyKey, Name: "result", Payload: payload})
 			if errors.Is(err, publisher.ErrRunEnded) {
-				err = nil // nobody waits for it any more
+				err = nil // it no longer needs the message
 			}
 			return report, err
 		})
@@ -72,7 +72,7 @@ func Helper(model publisher.Model, fleet *publisher.Fleet) publisher.Loop {
 
 // snippet: signal-plain
 
-// Steer works in steps that messages change: each is acted on, once, between two steps.
+// Steer works in steps that messages can change: each message is handled once, between two steps.
 func Steer(step func(context.Context, *publisher.Run) (done bool, err error), change func(context.Context, publisher.Signal) error) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
 		for {
@@ -81,7 +81,7 @@ func Steer(step func(context.Context, *publisher.Run) (done bool, err error), ch
 				return err
 			}
 			for _, s := range signals {
-				// Killed here the next executor finds the signal again: what change does for an id, it does once.
+				// If the executor is killed here, the next one gets the signal again: change must have its effect once for each id.
 				if err := errors.Join(change(ctx, s), run.ConsumeSignals(ctx, s.ID)); err != nil {
 					return err
 				}
@@ -93,7 +93,7 @@ func Steer(step func(context.Context, *publisher.Run) (done bool, err error), ch
 				continue
 			}
 			if err := run.End(ctx, publisher.RunEnd{NoSignals: true}); !errors.Is(err, publisher.ErrSignalled) {
-				return err // nil, or what went wrong
+				return err // nil, or the error
 			}
 		}
 	}

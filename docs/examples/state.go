@@ -9,13 +9,13 @@ import (
 
 // snippet: state
 
-// Todo is what the agent still has to do. It keeps its list in the state of the run.
+// Todo is the agent's remaining work. The agent keeps its list in the state of the run.
 type Todo struct {
 	Text string `json:"text"`
 	Done bool   `json:"done,omitzero"`
 }
 
-// Plan is the tool by which the model writes its list down. Setting it once more does no harm, so the tool is pure.
+// Plan is the tool with which the model writes its list. Setting it again does no harm, so the tool is pure.
 var Plan = publisher.NewTool("plan", "Replaces the list of things to do.", schema.ReplayPure, setPlan)
 
 type planned struct {
@@ -26,7 +26,7 @@ func setPlan(ctx context.Context, in planned) (string, error) {
 	return "noted", publisher.InvocationOf(ctx).Run().SetState(ctx, "todo", in.List)
 }
 
-// Left is how much of the list is not done, on whatever executor the run is.
+// Left counts the open entries of the list, on any executor.
 func Left(ctx context.Context, run *publisher.Run) (n int, err error) {
 	var list []Todo
 	if _, err := run.GetState(ctx, "todo", &list); err != nil {
@@ -44,8 +44,8 @@ func Left(ctx context.Context, run *publisher.Run) (n int, err error) {
 
 // snippet: resume
 
-// TryAgain lets a run go on behind the outcome of one of its tool calls, with a word to the model, and leaves it to the fleet's
-// executors.
+// TryAgain continues a run after the outcome of one of its tool calls, with a message to the model, and releases it to
+// the fleet's executors.
 func TryAgain(ctx context.Context, fleet *publisher.Fleet, run string, call uint64, word string) error {
 	resumed, err := fleet.Resume(ctx, run, publisher.ResumeSpec{At: schema.Point{Kind: schema.PointResult, Number: call}})
 	if err != nil {

@@ -44,9 +44,9 @@ func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
 		"AnswerUsedBeforeItIsRecorded": `effect "post draft 2" happened once, and never without a crash`,
 		"OutcomeMadeOfTheClock":        "two runs without a crash differ",
 		"KeyIsNotHandedOver":           `effect "payment of 5 cents" happened 2 times, and once without a crash: tool pay is idempotent`,
-		"ModelAlwaysFails":             "it ends as failed, not as completed: error: no route to the model; if the agent must end so, set Crash.Status",
-		"EffectIsNotTold":              "Outside is told of no effect: call Outside.Effect",
-		"AnotherModelIsPlayed":         "the model of the record was not asked, but another one: give Recorded.Model to the agent",
+		"ModelAlwaysFails":             "it ends as failed, not as completed: error: no route to the model; if this is correct, set Crash.Status",
+		"EffectIsNotTold":              "no effect is reported to Outside: call Outside.Effect",
+		"AnotherModelIsPlayed":         "the agent asked another model: pass Recorded.Model to it",
 	} {
 		out, err := run("test", "-count=1", "-run", "TestPlanted_"+name+"$", "./...")
 		require.Error(t, err, name)
@@ -59,7 +59,7 @@ func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
 	require.Len(t, samples, 2)
 	for i, planted := range []struct{ was, is, says string }{
 		{"publisher.Hold", "publisher.Pure", `effect "mail to bob: Thank you." happened 2 times, and once without a crash: tool send_mail is pure`},
-		{"You answer mail.", "You answer mail politely.", "in turn 1 the model is shown another message 1"},
+		{"You answer mail.", "You answer mail politely.", "in turn 1 message 1 to the model differs"},
 	} {
 		require.Contains(t, agent, planted.was)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "agent.go"), []byte(strings.Replace(agent, planted.was, planted.is, 1)), 0o600))

@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	// maxDigits and maxExponent bound numbers: the library computes with all digits of them.
+	// maxDigits and maxExponent bound numbers, because the library computes with all digits of them.
 	maxDigits   = 400
 	maxExponent = 400
-	// maxValues bounds the values of a schema, the names of members among them: compiling takes the square of it.
+	// maxValues bounds the values of a schema, including the names of members: compiling takes quadratic time.
 	maxValues = 10_000
-	// maxPattern is the largest pattern, as its text and with its repetitions written out.
+	// maxPattern is the maximum size of a pattern, as text and with its repetitions expanded.
 	maxPattern = 2000
 )
 
 // errWork says that a check takes too long.
 var errWork = fmt.Errorf("the check was given up after %d steps; its references or lists multiply", MaxWork)
 
-// bounded reads through a text and names the first place that passes a bound: most is the number of values, 0 for any.
+// bounded reads through a text and reports the first position beyond a bound. most is the maximum number of values, 0
+// for any.
 func bounded(text []byte, most int) *Problem {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
 	for depth, values := 0, 0; ; {
@@ -64,7 +65,7 @@ func bounded(text []byte, most int) *Problem {
 	}
 }
 
-// plain reports whether a number is of a size that can be computed with.
+// plain reports whether a number is small enough to compute with.
 func plain(number string) bool {
 	if len(number) > maxDigits {
 		return false
@@ -77,8 +78,8 @@ func plain(number string) bool {
 	return err == nil && exponent >= -maxExponent && exponent <= maxExponent
 }
 
-// pattern compiles a regular expression whose size, written out, is bounded. Go's expressions take time linear in text
-// and size, so that is all there is to bound.
+// pattern compiles a regular expression of bounded expanded size. Go's expressions take time linear in text and size,
+// so no other bound is needed.
 func pattern(s string) (jsonschema.Regexp, error) {
 	if len(s) > maxPattern {
 		return nil, fmt.Errorf("pattern has %d bytes, use at most %d", len(s), maxPattern)
@@ -93,7 +94,7 @@ func pattern(s string) (jsonschema.Regexp, error) {
 	return regexp.Compile(s)
 }
 
-// size is the number of parts of an expression with its repetitions written out, or more than maxPattern.
+// size is the number of parts of an expression with its repetitions expanded, or more than maxPattern.
 func size(re *syntax.Regexp) int {
 	n := 1 + len(re.Rune)
 	for _, sub := range re.Sub {
@@ -105,8 +106,8 @@ func size(re *syntax.Regexp) int {
 	return n
 }
 
-// meter counts the work of one check. It stands where the library looks for a value's format, which is the first thing
-// that it does with a value whose type is right, so each place is paid for before what lies below is looked at.
+// meter counts the work of one check. It replaces the format check, which the library does first for a value of the
+// right type, so each position is counted before the values below it are checked.
 type meter struct {
 	done int
 	seen map[*jsonschema.Schema]bool
@@ -114,8 +115,8 @@ type meter struct {
 
 var schemaType = reflect.TypeFor[*jsonschema.Schema]()
 
-// attach puts the meter into a schema and all that it can reach. Which schema a dynamic reference leads to is decided
-// during the check and could be one that is not metered, so there may be none.
+// attach adds the meter to a schema and all schemas that it can reach. The target of a dynamic reference is decided
+// during the check and might have no meter, so dynamic references are refused.
 func (m *meter) attach(s *jsonschema.Schema) error {
 	if m.seen == nil {
 		m.seen = make(map[*jsonschema.Schema]bool)
@@ -127,7 +128,7 @@ func (m *meter) attach(s *jsonschema.Schema) error {
 	if s.DynamicRef != nil || s.RecursiveRef != nil {
 		return fmt.Errorf("%w: at %q: dynamic references are not supported", ErrSchema, clip(s.Location))
 	}
-	// Every field that holds schemas, in whatever form: those of a later version of the library, too.
+	// Every field that holds schemas, in any form, including fields of a later version of the library.
 	for field, value := range reflect.ValueOf(s).Elem().Fields() {
 		if field.IsExported() {
 			if err := m.within(value); err != nil {
@@ -139,7 +140,7 @@ func (m *meter) attach(s *jsonschema.Schema) error {
 	return nil
 }
 
-// within attaches the meter to the schemas that a field holds.
+// within attaches the meter to the schemas in a field.
 func (m *meter) within(v reflect.Value) error {
 	switch {
 	case v.Type() == schemaType:
@@ -163,8 +164,8 @@ func (m *meter) within(v reflect.Value) error {
 	return nil
 }
 
-// meter counts each use of one schema: the step itself, and what is looked at of the schemas directly below before the
-// meter in them is asked.
+// meter counts each use of one schema: the step itself, and the checks of the schemas directly below before their own
+// meters are called.
 func (m *meter) meter(s *jsonschema.Schema) {
 	check, name := func(any) error { return nil }, ""
 	if s.Format != nil {
@@ -204,8 +205,8 @@ func (m *meter) meter(s *jsonschema.Schema) {
 	}}
 }
 
-// cost is what holding a value against schemas takes before their meters are asked: their types, constants and lists of
-// values.
+// cost is the work of comparing a value with schemas before their meters are called: their types, constants and lists
+// of values.
 func cost(schemas ...*jsonschema.Schema) int {
 	n := 0
 	for _, s := range schemas {

@@ -18,22 +18,22 @@ const (
 	MaxSchema = 64 << 10
 	// MaxDepth is the deepest nesting of schema and payload.
 	MaxDepth = 128
-	// MaxWork is the number of steps after which a check is given up: one for each place of the payload that is held
-	// against each place of the schema, more for lists, members, texts and patterns. A form with a few dozen fields takes
-	// a few hundred, a list of 10,000 small objects about 200,000. The most is some tenths of a second.
+	// MaxWork is the number of steps after which a check is given up: one for each pair of a payload position and a
+	// schema position, more for lists, members, texts and patterns. A form with a few dozen fields takes a few hundred,
+	// a list of 10,000 small objects about 200,000. The maximum takes some tenths of a second.
 	MaxWork = 500_000
-	// MaxProblems is the number of problems told.
+	// MaxProblems is the maximum number of reported problems.
 	MaxProblems = 20
 	// maxProblem is the longest text of a problem, in bytes.
 	maxProblem = 300
-	// maxLeaves bounds the problems that are looked at to choose those told.
+	// maxLeaves bounds the problems from which the reported ones are chosen.
 	maxLeaves = 1000
 )
 
-// ErrSchema is returned for a schema that cannot be used to check anything. The error says what is wrong with it.
+// ErrSchema is returned for a schema that cannot be used. The error says why.
 var ErrSchema = errors.New("the schema cannot be used")
 
-// Problem is one thing that the schema does not allow.
+// Problem is one violation of the schema.
 type Problem struct {
 	// Path is the JSON Pointer of the place in the payload; empty for the payload itself.
 	Path string `json:"path"`
@@ -41,11 +41,11 @@ type Problem struct {
 	Problem string `json:"problem"`
 }
 
-// schemaURL names the schema while it is compiled; a relative reference of it leads nowhere else.
+// schemaURL is the name of the schema during compilation; relative references stay within it.
 const schemaURL = "urn:waymark:response-schema"
 
-// Check holds a payload against a schema. It returns what is wrong with the payload, nil for nothing, in the order of
-// the places. The error matches [ErrSchema].
+// Check validates a payload against a schema. It returns the problems of the payload, ordered by position, or nil. The
+// error matches [ErrSchema].
 func Check(schema, payload []byte) ([]Problem, error) {
 	doc, err := document(schema)
 	if err != nil {
@@ -107,12 +107,11 @@ func compile(doc any) (*jsonschema.Schema, error) {
 	return compiled, nil
 }
 
-// validate runs the check. The library has no way to be stopped but a panic from within; the meter's is the only one
-// that is taken.
+// validate runs the check. The library can only be stopped by a panic from within; only the meter's panic is recovered.
 func validate(compiled *jsonschema.Schema, value any) (problems []Problem, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			if r != errWork { //nolint:errorlint // the very value that the meter throws
+			if r != errWork { //nolint:errorlint // the exact value that the meter panics with
 				panic(r)
 			}
 			problems, err = nil, fmt.Errorf("%w: %w", ErrSchema, errWork)
@@ -126,7 +125,7 @@ func validate(compiled *jsonschema.Schema, value any) (problems []Problem, err e
 	}
 }
 
-// nothing is the loader of a schema that may refer to nothing but itself.
+// nothing is the loader of a schema that may only refer to itself.
 type nothing struct{}
 
 // Load refuses.
@@ -134,7 +133,7 @@ func (nothing) Load(string) (any, error) {
 	return nil, errors.New("nothing is loaded; a schema may refer only to places within itself")
 }
 
-// reason is what is wrong with a schema, without the library's own prefix where it has a better text within.
+// reason is the problem of a schema, without the library's prefix if a better text is inside.
 func reason(err error) string {
 	if load, ok := errors.AsType[*jsonschema.LoadURLError](err); ok {
 		return fmt.Sprintf("it refers to %q: %s", load.URL, load.Err)
@@ -142,14 +141,14 @@ func reason(err error) string {
 	if invalid, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
 		if cause, ok := errors.AsType[*jsonschema.ValidationError](invalid.Err); ok {
 			if list := told(cause); len(list) > 0 {
-				return fmt.Sprintf("it is no JSON Schema: at %q: %s", list[0].Path, list[0].Problem)
+				return fmt.Sprintf("it is not a JSON Schema: at %q: %s", list[0].Path, list[0].Problem)
 			}
 		}
 	}
 	return err.Error()
 }
 
-// told flattens an error of the library to the places that are wrong.
+// told flattens a library error to the invalid positions.
 func told(root *jsonschema.ValidationError) []Problem {
 	var leaves []Problem
 	seen := make(map[Problem]bool)
@@ -180,7 +179,7 @@ func told(root *jsonschema.ValidationError) []Problem {
 	return leaves
 }
 
-// words says what is wrong. The library repeats the value that it found; a large one says nothing.
+// words describes a problem. It omits large values, which the library repeats.
 func words(k jsonschema.ErrorKind) string {
 	switch k := k.(type) {
 	case *kind.Pattern:
@@ -204,7 +203,7 @@ func pointer(tokens []string) string {
 	return b.String()
 }
 
-// clip cuts a text for who reads it.
+// clip shortens a text for its reader.
 func clip(s string) string {
 	if len(s) > maxProblem {
 		s = s[:maxProblem] + "…"
@@ -212,7 +211,7 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// read parses a text within the bounds of depth and numbers, which the library itself does not have.
+// read parses a text within the bounds of depth and numbers, which the library does not have.
 func read(text []byte, most int) (any, *Problem) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, &Problem{Problem: "is required"}

@@ -1,19 +1,19 @@
-// Package answerschema checks what somebody answers a waiting run with against the JSON Schema that the run asked it by.
+// Package answerschema validates answers to waiting runs against the JSON Schema of the question.
 //
 // # What it owns
 //
-// [Check]: the schema and the payload as they came, and what is wrong with the payload, by its places.
+// [Check]: schema and payload in, problems of the payload with their positions out.
 //
 // # What it promises
 //
-// Both texts come from others, so neither may cost more than it is worth. Nothing is ever loaded: a reference that leads
-// out of the schema is refused, whatever its scheme; only the JSON Schema organisation's own metaschemas are known, and they are
-// compiled in. Sizes, depth, numbers and patterns are bounded before they are used. The work of a check is counted as it
-// is done and given up at [MaxWork] steps, because a few lines of schema can ask for more than a computer does in a
-// year. All bounds are numbers of steps or bytes and none is a clock: what is refused once is refused always.
+// Both texts come from outside, so their cost is bounded. No schema is ever loaded: a reference to another document is
+// refused, whatever its scheme; only the JSON Schema organisation's metaschemas are known, and they are compiled in.
+// Sizes, depth, numbers and patterns are bounded before use. The work of a check is counted and given up at [MaxWork]
+// steps, because a few lines of schema can require more work than a computer does in a year. All bounds are numbers of
+// steps or bytes, not times: a refused payload is always refused.
 //
 // # On failure
 //
-// A schema that cannot be used is an error that matches [ErrSchema] and says why; so is a check that was given up. A
-// payload that does not fit is no error: it comes back as a list of [Problem].
+// An unusable schema is an error that matches [ErrSchema] and says why; so is a check that was given up. An invalid
+// payload is not an error: it is returned as a list of [Problem].
 package answerschema

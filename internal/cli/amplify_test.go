@@ -21,7 +21,7 @@ import (
 const heapMost = 512 << 20
 
 // A thousand who ask for a run's whole content and then take nothing of it, and two hundred takeovers (a thousand took 30 s and 12 MiB), cost bounded memory, and
-// nobody else the service.
+// no other client the service.
 func TestAThousandRequestsAtOnceAreAnsweredOrRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a thousand requests at once")
@@ -81,7 +81,7 @@ func TestAThousandRequestsAtOnceAreAnsweredOrRefused(t *testing.T) {
 				require.Fail(t, "refused for another reason", "%s: %s", code, m.Data)
 			}
 		}
-		// Nobody took anything of it yet, and others are served.
+		// The client has read none of it yet, and others are served.
 		var out lockedBuffer
 		code := Run(t.Context(), []string{"runs", "get", "r1"}, getenv, strings.NewReader(""), &out, &out)
 		require.Zero(t, code, "%s", out.String())

@@ -146,7 +146,7 @@ func TestArtifacts_Fetch_WritesCheckedContent(t *testing.T) {
 	require.Equal(t, "mine", string(kept), "no file is overwritten")
 	code, _, complaints = w.ask("", "", "artifacts", "r1", "--fetch", filepath.Join(dir, "log.txt"))
 	require.Equal(t, 1, code)
-	require.Contains(t, complaints, "name a directory that can be written")
+	require.Contains(t, complaints, "name a writable directory")
 }
 
 func TestArtifacts_FetchHostileOnes_WritesOnlyInTheDirectory(t *testing.T) {

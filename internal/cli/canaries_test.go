@@ -312,7 +312,7 @@ func work(t *testing.T, h *haystack, fleet *publisher.Fleet, plain, plainLarge, 
 	require.NoError(t, run.Wait(ctx, schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", Message: "is " + pattern + " right?"}))
 	answer, err := fleet.Start(ctx, publisher.RunSpec{ID: "r2", Task: "poison"})
 	require.NoError(t, err)
-	// A dead letter keeps what was refused: here an event of nobody, without secrets.
+	// A dead letter keeps what was refused: here an event without a run, and without secrets.
 	_, err = fleet.Conn().Request(schema.NamesOf(schema.DefaultFleet, 0).EventSubject(answer.ID()), []byte(`{"no":"event"}`), time.Minute)
 	require.NoError(t, err)
 }

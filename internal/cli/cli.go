@@ -14,52 +14,52 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/ui"
 )
 
-// cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
-// ask no server: their help leaves out the flags that name one.
+// cli is the grammar of all commands. A flag that is not given is read from the variable in its tag environ. Commands
+// with the tag serverless use no server: their help omits the flags that name one.
 type cli struct {
-	Help helpFlag    `short:"h" help:"Show help, of a command when one is given."`
-	Show versionFlag `name:"version" help:"Show versions, as the command version does."`
+	Help helpFlag    `short:"h" help:"Show help; after a command, the help of that command."`
+	Show versionFlag `name:"version" help:"Show versions, like the command version."`
 
 	base.Flags
 
-	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with an embedded NATS server unless a server is named."`
 	Import   transfer.ImportCmd `cmd:"" help:"Replay transcripts as runs."`
-	Export   transfer.ExportCmd `cmd:"" help:"Write a run as a transcript, or its events."`
-	Start    runs.StartCmd      `cmd:"" help:"Hand in a run, for an executor of its agent to work on."`
+	Export   transfer.ExportCmd `cmd:"" help:"Write a run as a transcript, or export its events."`
+	Start    runs.StartCmd      `cmd:"" help:"Submit a run for an executor of its agent."`
 	Runs     runs.Cmd           `cmd:"" help:"List, show and watch runs."`
-	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List what a run made, and fetch what is stored of it."`
-	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
-	Settle   runs.SettleCmd     `cmd:"" help:"Decide what became of a tool call in doubt."`
-	Plan     runs.PlanCmd       `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
-	Verify   storage.VerifyCmd  `cmd:"" help:"Compare all that is stored of a run with its events, and name what is damaged."`
-	Cleanup  storage.CleanupCmd `cmd:"" help:"Remove the runs that ended long ago, or show which those are."`
+	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List a run's artifacts, and fetch stored ones."`
+	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to continue."`
+	Settle   runs.SettleCmd     `cmd:"" help:"Settle a tool call in doubt."`
+	Plan     runs.PlanCmd       `cmd:"" help:"Show what the next executor of a run would do. It writes nothing."`
+	Verify   storage.VerifyCmd  `cmd:"" help:"Compare all stored data of a run with its events, and report damage."`
+	Cleanup  storage.CleanupCmd `cmd:"" help:"Remove runs that ended long ago, or list them."`
 	Erase    storage.EraseCmd   `cmd:"" help:"Remove a run for good, with a receipt; or check a receipt."`
-	Resume   runs.ResumeCmd     `cmd:"" help:"Let a run go on behind one of its steps, or another point of it."`
-	Fork     runs.ForkCmd       `cmd:"" help:"Begin a new run that goes on from a point of another one."`
+	Resume   runs.ResumeCmd     `cmd:"" help:"Continue a run from one of its steps, or from another point of its history."`
+	Fork     runs.ForkCmd       `cmd:"" help:"Start a new run that continues from a point of another one."`
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
-	Bisect   runs.BisectCmd     `cmd:"" help:"Find the first event of a run after which something holds."`
-	Replay   runs.ReplayCmd     `cmd:"" help:"Read a run again and check that its tool calls come out the same."`
-	Inbox    runs.InboxCmd      `cmd:"" help:"Show what needs a person, oldest first, and take the answers."`
-	Input    runs.InputCmd      `cmd:"" help:"Answer a run that waits, or show what it asks."`
-	Mark     runs.MarkCmd       `cmd:"" help:"Pin the point where a run stands under a name."`
-	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Set values of a run's own state by hand, and pin the point behind them."`
-	Signal   runs.SignalCmd     `cmd:"" help:"Send a message into a run that has not ended."`
-	Cancel   runs.CancelCmd     `cmd:"" help:"Ask for a run's end: its executor winds it up."`
-	Release  runs.ReleaseCmd    `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
-	Retry    runs.RetryCmd      `cmd:"" help:"Fold a parked run again, without waiting for the daemon's next try."`
+	Bisect   runs.BisectCmd     `cmd:"" help:"Find the first event of a run after which a condition holds."`
+	Replay   runs.ReplayCmd     `cmd:"" help:"Replay a run's tool calls and check that their results are the same."`
+	Inbox    runs.InboxCmd      `cmd:"" help:"List runs that need a person, oldest first, and answer them."`
+	Input    runs.InputCmd      `cmd:"" help:"Answer a waiting run, or show its question."`
+	Mark     runs.MarkCmd       `cmd:"" help:"Name the current point of a run."`
+	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Set values of a run's application state by hand, and name the point after them."`
+	Signal   runs.SignalCmd     `cmd:"" help:"Send a message to a run that has not ended."`
+	Cancel   runs.CancelCmd     `cmd:"" help:"Ask a run's executor to end it."`
+	Release  runs.ReleaseCmd    `cmd:"" help:"Make a quarantined or stuck run claimable again."`
+	Retry    runs.RetryCmd      `cmd:"" help:"Fold a parked run again now, without waiting for the daemon's next try."`
 	Handoff  runs.HandoffCmd    `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
-	Tree     runs.TreeCmd       `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
-	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard; or add a fleet."`
+	Tree     runs.TreeCmd       `cmd:"" help:"Show a run's relations: parents, children, continuations, hand-offs."`
+	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show the fleet's state by shard: waiting runs, stored data, fold workers; or add a fleet."`
 	Shards   fleet.ShardsCmd    `cmd:"" help:"Show the fleet's shards, or change their number."`
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
-	Restore  storage.RestoreCmd `cmd:"" help:"Bring a backup into a server that does not have the fleet."`
-	Cut      storage.CutCmd     `cmd:"" help:"Show where every run of the fleet stood at one moment."`
-	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check server, streams, limits, clocks and daemons of the fleet, and say what to do."`
+	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
+	Cut      storage.CutCmd     `cmd:"" help:"Show the state of every run of the fleet at one moment."`
+	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's server, streams, limits, clocks and daemons, and say what to do."`
 	Events   events.Cmd         `cmd:"" aliases:"tail" help:"Follow the events of a run or of all runs."`
-	Conform  events.ConformCmd  `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
+	Conform  events.ConformCmd  `cmd:"" help:"Check the events of an executor, in any language, live or from a recording."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
-	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, what needs a person, what a takeover would do."`
-	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
+	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
+	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`
 	Version  versionCmd         `cmd:"" serverless:"" help:"Show versions."`
 	Script   completionCmd      `cmd:"" serverless:"" name:"completion" help:"Print the completion script of a shell."`
 	HelpCmd  helpCmd            `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
@@ -70,10 +70,10 @@ type cli struct {
 	DemoProgram  demo.ProgramCmd  `cmd:"" hidden:""`
 }
 
-// helpFlag prints the help of what was given so far and ends the parse.
+// helpFlag prints help for the words so far and ends the parse.
 type helpFlag bool
 
-// BeforeReset is called by kong before flags are checked, so that help needs no valid command line.
+// BeforeReset is called by kong before flags are checked, so that help works on an invalid command line.
 func (helpFlag) BeforeReset(ctx *kong.Context) error {
 	if err := ctx.PrintUsage(false); err != nil {
 		return err

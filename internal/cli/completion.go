@@ -22,8 +22,8 @@ type completionCmd struct {
 
 // Help is the text below the flags.
 func (completionCmd) Help() string {
-	return `The script completes commands, flags, their values, and the ids of runs that the server of the command line has, if it answers within ` +
-		`a second. It asks this program, so that it need not be written again after an update.
+	return `The script completes commands, flags, their values, and run ids from the command line's server, if it answers within ` +
+		`a second. It calls this program, so it need not be generated again after an update.
 
 Examples:
   waymark completion bash > ~/.local/share/bash-completion/completions/waymark
@@ -31,8 +31,8 @@ Examples:
   waymark completion fish > ~/.config/fish/completions/waymark.fish`
 }
 
-// scripts hand the words up to the cursor to this program. A line of its answer is a word, behind a tab with what it means; filesWord alone
-// asks the shell for the names of files.
+// scripts pass the words up to the cursor to this program. Each line of the answer is a word, a tab and its help; the
+// line filesWord makes the shell complete file names.
 var scripts = map[string]string{
 	"bash": `# completion of waymark for bash
 _waymark() {
@@ -84,7 +84,7 @@ complete -c waymark -f -a "(__waymark_complete)"
 `,
 }
 
-// filesWord stands for the names of files.
+// filesWord stands for file names.
 const filesWord = ":files"
 
 // Run prints the script.
@@ -98,10 +98,10 @@ func (c completionCmd) Run(a *base.App) error {
 
 // completeCmd answers the scripts.
 type completeCmd struct {
-	Words []string `arg:"" optional:"" passthrough:"" help:"The words behind waymark, up to the one that is completed."`
+	Words []string `arg:"" optional:"" passthrough:"" help:"The words after waymark, up to the one to complete."`
 }
 
-// Run prints what may stand in place of the last word.
+// Run prints the completions of the last word.
 func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 	parser, err := newParser(new(cli), a.Getenv, io.Discard, io.Discard)
 	if err != nil {
@@ -130,7 +130,8 @@ func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// unsplit joins what bash has split at colons, so that the address of a server is one word: the half of one is another server.
+// unsplit joins words that bash has split at colons, so that a server address is one word: half of an address is
+// another server.
 func unsplit(words []string) (joined []string) {
 	behind := false
 	for _, w := range words {
@@ -145,23 +146,23 @@ func unsplit(words []string) (joined []string) {
 	return joined
 }
 
-// completed is a command line up to the word that is completed.
+// completed is a command line up to the word to complete.
 type completed struct {
 	node *kong.Node
-	// positional counts the arguments that the command has been given.
+	// positional counts the arguments so far.
 	positional int
 	// value is the flag whose value comes next; nil for none.
 	value *kong.Flag
-	// server are the flags that name a server, as they were given.
+	// server are the flags that name a server, as given.
 	server []string
 }
 
-// read goes over the words.
+// read reads the words.
 func (l *completed) read(words []string) {
 	for _, word := range words {
 		if l.value != nil {
 			if word == "=" {
-				continue // bash makes a word of it
+				continue // bash makes it a word
 			}
 			l.gave(word)
 			continue
@@ -186,7 +187,7 @@ func (l *completed) read(words []string) {
 	}
 }
 
-// gave notes the value of a flag.
+// gave records the value of a flag.
 func (l *completed) gave(value string) {
 	if l.value.Group != nil && l.value.Group.Key == "server" {
 		l.server = append(l.server, "--"+l.value.Name, value)
@@ -194,7 +195,7 @@ func (l *completed) gave(value string) {
 	l.value = nil
 }
 
-// flags of the command and of those above it.
+// flags of the command and of its parents.
 func (l *completed) flags() []*kong.Flag {
 	var list []*kong.Flag
 	for n := l.node; n != nil; n = n.Parent {
@@ -216,10 +217,10 @@ func (l *completed) flag(word string) *kong.Flag {
 	return nil
 }
 
-// choice is a word that may come next.
+// choice is a possible next word.
 type choice struct{ word, help string }
 
-// words may stand in place of one that begins so.
+// words returns the words that may follow and have the prefix begun.
 func (l *completed) words(begun string, runs func() []string) []choice {
 	var all []choice
 	prefix := ""
@@ -243,7 +244,7 @@ func (l *completed) words(begun string, runs func() []string) []choice {
 			}
 		}
 		if args := l.node.Positional; len(args) > 0 {
-			// The last one may take several.
+			// The last argument may take several values.
 			all = append(all, valuesOf(args[min(l.positional, len(args)-1)], runs)...)
 		}
 	}
@@ -257,7 +258,7 @@ func (l *completed) words(begun string, runs func() []string) []choice {
 	return all
 }
 
-// valuesOf are the values of a flag or an argument, as far as they are known.
+// valuesOf returns the known values of a flag or an argument.
 func valuesOf(v *kong.Value, runs func() []string) []choice {
 	place := v.Name
 	if v.Flag != nil {
@@ -282,10 +283,10 @@ func valuesOf(v *kong.Value, runs func() []string) []choice {
 	return list
 }
 
-// mostRuns bounds the runs that are completed: the newest.
+// mostRuns bounds the completed runs: the newest.
 const mostRuns = "200"
 
-// runIDs are the newest runs of the server of a command line. None if it does not answer soon: a shell waits.
+// runIDs returns the newest runs of a command line's server, or none if it does not answer soon: a shell waits for it.
 func runIDs(ctx context.Context, a *base.App, server []string) []string {
 	var out bytes.Buffer
 	inner := &base.App{Getenv: a.Getenv, Stdout: &out, Stderr: io.Discard, Now: a.Now, Refuse: a.Refuse}

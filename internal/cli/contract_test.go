@@ -74,7 +74,7 @@ func TestStart_CompletionTool_IsTheOnlyWayToComplete(t *testing.T) {
 	require.Zero(t, code, complaints)
 	code, _, complaints = w.ask("", "", "start", "answerer", "--id", "bound", "--completion-tool", "submit", "--wait")
 	require.Equal(t, 1, code)
-	require.Contains(t, complaints, "its work returned without a call of submit that ended it")
+	require.Contains(t, complaints, "its work returned before a call of submit completed it")
 	require.Equal(t, "submit", w.State("bound").Head.CompletionTool)
 	code, _, complaints = w.ask("", "", "start", "answerer", "--id", "bound", "--completion-tool", "finish")
 	require.Equal(t, 5, code, "the same id is the same run: %s", complaints)

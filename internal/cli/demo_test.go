@@ -26,7 +26,7 @@ func startDemo(t *testing.T, temp string) (*exec.Cmd, *bufio.Reader, *bytes.Buff
 	t.Helper()
 	// TestMain puts the program into the path.
 	cmd := exec.CommandContext(context.Background(), "waymark", "demo")
-	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "TMP="+temp, "TEMP="+temp, "GORACE=atexit_sleep_ms=0", "NATS_URL=nats://nobody.invalid")
+	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "TMP="+temp, "TEMP="+temp, "GORACE=atexit_sleep_ms=0", "NATS_URL=nats://missing.invalid")
 	stderr := new(bytes.Buffer)
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()
@@ -95,7 +95,7 @@ func TestTheDemonstrationLeavesNothingWhenItIsEnded(t *testing.T) {
 			_ = cmd.Wait()
 			require.Equal(t, test.code, cmd.ProcessState.ExitCode(), stderr)
 			if test.signal == os.Kill {
-				temp = "" // nobody was left to remove it
+				temp = "" // no process was left to remove it
 			}
 			requireGone(t, seen.String(), temp)
 		})

@@ -215,7 +215,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	h.waymarkAs(t, "exported with the key", with, 0, "export", "r1", "--format", "openai-chat")
 	code, text = runWith(t, none, "export", "r1", "--format", "openai-chat")
 	require.NotZero(t, code)
-	requireHas(t, text, "give the key with --key-file FILE")
+	requireHas(t, text, "provide the key with --key-file FILE")
 	h.add("export without the key", []byte(text))
 
 	// What is written without the key is said.
@@ -233,7 +233,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	h.waymark(t, none, 0, "start", "clerk", "--id", "plain")
 	code, text = runWith(t, foreign, "signal", "plain", "note", "--payload", `"seen"`)
 	require.Zero(t, code, text)
-	requireHas(t, text, "the message was stored readable: run plain is not encrypted")
+	requireHas(t, text, "the message was stored in plain text: run plain is not encrypted")
 	code, text = runWith(t, none, "runs", "get", "plain", "--json")
 	require.Zero(t, code, text)
 	require.NotContains(t, text, "key_ids")

@@ -11,8 +11,8 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
-// checkFiles has the grammar refuse a named pipe wherever a command takes a file: its opening waits for a writer, and Ctrl-C does not
-// end that.
+// checkFiles makes the grammar refuse a named pipe as a file argument: opening one waits for a writer, and Ctrl-C does
+// not end that wait.
 func checkFiles(k *kong.Kong) error {
 	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
 		switch v := node.(type) {
@@ -29,7 +29,7 @@ func checkFiles(k *kong.Kong) error {
 	})
 }
 
-// filePath checks what another mapper reads: the path of a file, or a list of them.
+// filePath checks the value of another mapper: the path of a file, or a list of paths.
 type filePath struct{ kong.Mapper }
 
 // Decode is called by kong.
@@ -48,11 +48,11 @@ func (m filePath) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// notPipe refuses a named pipe. One below /dev, such as that of a shell's <(command), has its writer.
+// notPipe refuses a named pipe. One below /dev, such as a shell's <(command), has a writer.
 func notPipe(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 || strings.HasPrefix(path, "/dev/") {
-		return nil //nolint:nilerr // the command says why it cannot open the file
+		return nil //nolint:nilerr // the command reports why it cannot open the file
 	}
 	return failure.NotRegular(path)
 }

@@ -46,7 +46,7 @@ func TestFileFlag_NamedPipe_EveryCommandRefusesIt(t *testing.T) {
 			select {
 			case got := <-code:
 				require.Equal(t, int(failure.Usage), got, "%q: %s", line, &out)
-				require.Contains(t, out.String(), "pipe is no regular file\nhint: copy what it gives into a file", "%q", line)
+				require.Contains(t, out.String(), "pipe is not a regular file\nhint: copy its content to a file", "%q", line)
 			case <-time.After(startLimit):
 				require.Fail(t, "it waits for the pipe", "%q", line)
 			}

@@ -79,7 +79,7 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	require.NoError(t, result(t, done))
 	require.Equal(t, 1, ran)
 	done, _ = gated(t, run, "release", &ran)
-	require.NoError(t, result(t, done), "a completed phase is skipped, and nobody is asked")
+	require.NoError(t, result(t, done), "a completed phase is skipped, and no person is asked")
 	require.Equal(t, 1, ran)
 
 	done, _ = gated(t, run, "announce", &ran)

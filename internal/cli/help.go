@@ -16,8 +16,8 @@ type helpCmd struct {
 	Command []string `arg:"" optional:"" help:"Command to explain."`
 }
 
-// Run prints the help of a command, or the overview with the exit codes and the order in which a server is
-// looked for.
+// Run prints the help of a command; without a command the overview, the exit codes, and the order in which servers are
+// looked up.
 func (c helpCmd) Run(a *base.App, parsed *kong.Context) error {
 	if len(c.Command) > 0 {
 		_, err := parsed.Parse(append(c.Command, "--help"))
@@ -34,7 +34,7 @@ func (c helpCmd) Run(a *base.App, parsed *kong.Context) error {
 	}
 	var b strings.Builder
 	b.WriteString(`
-Which server: the first of these that names one
+Which server: the first of these that is set
   --nats, --context              command line
   NATS_URL, NATS_CONTEXT         environment (WAYMARK_NATS_URL … come first)
   the server of "waymark serve"  state directory of this user, or --state-dir
@@ -49,7 +49,7 @@ Exit codes:
 	return err
 }
 
-// printHelp is kong's help, without the flags that name a server where the command asks none.
+// printHelp is kong's help without the server flags for commands that use no server.
 func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	for n := ctx.Selected(); n != nil; n = n.Parent {
 		if n.Tag == nil || !n.Tag.Has("serverless") {

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/access"
 )
 
-// hostileCommand is a command that prints what others chose: something of the run hostile, or of a file that somebody else wrote. In its
+// hostileCommand is a command that prints what others chose: something of the run hostile, or of a file from outside. In its
 // words TEXT is the hostile text, ODD a conversation of it, and DIR, ARCHIVE and BACKUP are places.
 type hostileCommand struct {
 	role access.Role

@@ -83,7 +83,7 @@ func TestImport_ExitCodes(t *testing.T) {
 	t.Run("2: nothing, a pipe, an unknown format", func(t *testing.T) {
 		requireHas(t, w.run(failure.Usage, "import"), "nothing to import")
 		requireHas(t, w.run(failure.Usage, "import", w.file("notes.txt", "hello")), "--format")
-		requireHas(t, w.run(failure.Usage, "import", os.DevNull), "no regular file")
+		requireHas(t, w.run(failure.Usage, "import", os.DevNull), "not a regular file")
 		requireHas(t, w.run(failure.Usage, "import", "--archive", file, "--dry-run"), "--dry-run")
 	})
 	t.Run("4: no such file, no transcript in a directory", func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestImport_ExitCodes(t *testing.T) {
 		requireHas(t, out, "a-task")
 		requireHas(t, out, "b-task")
 		requireHas(t, out, "2 imported")
-		requireHas(t, out, "1 other file was left out")
+		requireHas(t, out, "1 other file was omitted")
 		requireHas(t, out, "settings.json")
 		requireHas(t, w.run(failure.OK, "import", filepath.Join(w.dir, "tasks")), "2 already there")
 	})
@@ -236,7 +236,7 @@ func TestImport_Output_PluralsAndJSON(t *testing.T) {
 	session := w.file("one.jsonl", `{"type":"summary","leafUuid":"x","summary":"s"}`+"\n"+
 		`{"type":"user","sessionId":"s","uuid":"u1","message":{"role":"user","content":"hello"}}`+"\n")
 	out := w.run(failure.OK, "import", session)
-	requireHas(t, out, "1 line is no message")
+	requireHas(t, out, "1 line is not a message")
 	require.NotRegexp(t, `\b1 (turns|lines|calls|runs|files|places)\b`, out)
 	var done struct {
 		Fate   string        `json:"fate"`
@@ -313,8 +313,8 @@ func TestImport_FolderOfASession_NamesTheSession(t *testing.T) {
 	w.file("s/subagents/agent-a1.jsonl", strings.Replace(line, `"sessionId"`, `"isSidechain":true,"agentId":"a1","sessionId"`, 1))
 	folder := filepath.Join(w.dir, "s")
 	out := w.run(failure.NotFound, "import", folder)
-	requireHas(t, out, "1 sub-agent of a session is in "+folder+", and the session is not")
-	args := pasted(t, out, "which brings them:")
+	requireHas(t, out, "1 sub-agent of a session is in "+folder+", but the session is not")
+	args := pasted(t, out, "which includes them:")
 	require.Equal(t, []string{"import", session}, args[len(args)-2:])
 	w.file("s/talk.json", talk("talk", 1, "question"))
 	requireHas(t, w.run(failure.OK, "import", folder), "1 sub-agent of a session is in "+folder)

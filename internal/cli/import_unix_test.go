@@ -19,7 +19,7 @@ func TestImport_Pipe_IsNotWaitedFor(t *testing.T) {
 	w.file("p/talk.json", talk("talk", 1, "question"))
 	pipe := filepath.Join(w.dir, "p", "pipe.jsonl")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	requireHas(t, w.run(failure.Usage, "import", pipe), "no regular file")
+	requireHas(t, w.run(failure.Usage, "import", pipe), "not a regular file")
 	out := w.run(failure.OK, "import", filepath.Join(w.dir, "p"))
 	requireHas(t, out, "1 imported")
 	requireHas(t, out, "1 other file was")

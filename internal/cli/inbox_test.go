@@ -139,7 +139,7 @@ func TestInbox_AnotherAttemptIsHeldByNow_ItIsShownAndNotSettled(t *testing.T) {
 	require.EqualValues(t, 2, paid.Load())
 
 	ann.types("s")
-	require.Contains(t, ann.leaves(), "answered: 0; left: 1")
+	require.Contains(t, ann.leaves(), "answered: 0; open: 1")
 	code, out, complaints := w.ask("", "", "settle", "r", "1", "a", "--how", "abandoned", "-q")
 	require.Zero(t, code)
 	require.Empty(t, out+complaints)
@@ -181,7 +181,7 @@ func TestInbox_RunAsksAnotherThingByNow_ItIsShownAndNotAnswered(t *testing.T) {
 	}
 	ann.types("t")
 	ann.types("no")
-	require.Contains(t, ann.leaves(), "answered: 1; left: 0")
+	require.Contains(t, ann.leaves(), "answered: 1; open: 0")
 	require.JSONEq(t, `"no"`, string(w.State("asks").Waits[1].Input.Payload))
 }
 
@@ -194,7 +194,7 @@ func TestInbox_AnswerIsRefused_TheSameQuestionIsAskedAgain(t *testing.T) {
 	require.Contains(t, out, "not answered: ")
 	require.JSONEq(t, `"red"`, string(w.State("door-a").Waits[0].Input.Payload))
 	require.Nil(t, w.State("door-b").Waits[0].Input)
-	require.Contains(t, complaints, "answered: 1; left: 1")
+	require.Contains(t, complaints, "answered: 1; open: 1")
 	require.Equal(t, 1, strings.Count(out, "Which colour for door-a?\nan"), "it is shown once: %s", out)
 	require.Contains(t, out, "as text: red\nanswered", "what was typed ends its line where no terminal shows it")
 }
@@ -214,7 +214,7 @@ func TestInbox_AnsweredByAnotherMeanwhile_SaysByWhomAndCountsItNot(t *testing.T)
 	ann.sees("the run has ended meanwhile: completed", 1)
 	ann.sees("[t]ext", 2)
 	ann.types("q")
-	require.Contains(t, ann.leaves(), "answered: 0; needed no more: 2; left: 2")
+	require.Contains(t, ann.leaves(), "answered: 0; no longer needed: 2; open: 2")
 }
 
 // A schema that is gone stands in the way of its own question only.
@@ -245,7 +245,7 @@ func TestInbox_SchemaIsGone_TheOthersAreReached(t *testing.T) {
 	require.Zero(t, code, complaints)
 	require.Contains(t, out, "Which size?")
 	require.Contains(t, out, "the schema of the answer cannot be read: ")
-	require.Contains(t, complaints, "answered: 2; left: 0")
+	require.Contains(t, complaints, "answered: 2; open: 0")
 	require.Equal(t, schema.InputCancelled, w.State("large").Waits[0].Input.Status)
 	require.JSONEq(t, `"red"`, string(w.State("small").Waits[0].Input.Payload))
 }
@@ -274,7 +274,7 @@ func TestInbox_RunCannotBeRead_TheOthersAreListed(t *testing.T) {
 	}
 	code, _, complaints := w.ask("", "t\nred\n", "inbox", "--answer")
 	require.Equal(t, 6, code)
-	require.Contains(t, complaints, "answered: 1; left: 0")
+	require.Contains(t, complaints, "answered: 1; open: 0")
 }
 
 // A fleet may have thousands of runs that wait for an executor.
@@ -312,7 +312,7 @@ func TestInbox_LongArguments_NoLineOfTheJSONIsBroken(t *testing.T) {
 	for _, columns := range []string{"", "80"} {
 		for _, args := range [][]string{{"inbox", "--answer"}, {"input", "asks"}} {
 			_, out, _ := w.ask(columns, "", args...)
-			_, shown, _ := strings.Cut(out, "an answer must satisfy:\n")
+			_, shown, _ := strings.Cut(out, "an answer must match:\n")
 			got := new(jsontext.Value)
 			require.NoError(t, json.NewDecoder(strings.NewReader(shown)).Decode(got), out)
 			require.JSONEq(t, string(long), string(*got))

@@ -36,7 +36,7 @@ func TestEvents_RunIsNotThere_SaysThatItWaits(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })
 	code := interrupted(t, func(complaints string) bool {
-		return strings.Contains(complaints, "fleet default has no run unknown: waiting for events of it")
+		return strings.Contains(complaints, "fleet default has no run unknown: waiting for its events")
 	}, append([]string{"events", "unknown"}, where...)...)
 	require.Zero(t, code)
 }
@@ -51,7 +51,7 @@ func TestEvents_RunHasEnded_SaysThatItWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
 	require.Zero(t, interrupted(t, func(complaints string) bool {
-		return strings.Contains(complaints, "run run-1 has ended as completed: waiting for events of it all the same") &&
+		return strings.Contains(complaints, "run run-1 has ended as completed: waiting for new events anyway") &&
 			strings.Contains(complaints, "events run-1 --all --no-follow")
 	}, append([]string{"events", "run-1"}, where...)...))
 }

@@ -59,7 +59,7 @@ func TestSecretSeed_InPlaceOfAnotherArgument_IsNotPrinted(t *testing.T) {
 			require.NotZero(t, code, "%v", args[:2])
 			require.NotContains(t, text, given[:16], "%v", args[:2])
 			requireHas(t, text, "secret seed")
-			requireHas(t, text, "make a new one if others could see it")
+			requireHas(t, text, "create a new seed if others could see it")
 		}
 	}
 }
@@ -136,7 +136,7 @@ func TestRestore_FleetWithKeys_IsServedByALocalServerWithItsKey(t *testing.T) {
 	requireHas(t, text, "list the fleet's keys: waymark")
 	require.NotContains(t, text, "invalid fleet settings")
 
-	// The daemon's own key signs, on a server that nobody reads a configuration to.
+	// The daemon's own key signs, on a server without a configuration file.
 	daemonKey := filepath.Join(k.fleets, keyedFleet+"-daemon.nk")
 	_, stop, err = startDaemonTo(log, append(append([]string{}, lone...), "--http", "off", "--nkey", daemonKey), k.getenv)
 	require.NoError(t, err)

@@ -103,7 +103,7 @@ func TestADefaultStartIsForItsUserOnThisMachine(t *testing.T) {
 		require.ElementsMatch(t, want, new, "neither a monitor nor a profiler")
 	})
 
-	t.Run("nobody connects without the credentials", func(t *testing.T) {
+	t.Run("a connection without the credentials is refused", func(t *testing.T) {
 		for _, opt := range []nats.Option{nats.Name("anonymous"), nats.UserInfo("waymark", "waymark"), nats.Token("waymark")} {
 			_, err := nats.Connect(url, opt)
 			require.ErrorIs(t, err, nats.ErrAuthorization)
@@ -200,8 +200,8 @@ func TestADefaultStartIsForItsUserOnThisMachine(t *testing.T) {
 			{"fleet", "--json"},
 			{"shards", "--json"},
 			{"runs", "ls", "--json"},
-			{"runs", "get", "nobody"},
-			{"--nats", strings.Replace(url, "nats://", "nats://waymark:"+context.Password+"@", 1), "runs", "get", "nobody"},
+			{"runs", "get", "missing"},
+			{"--nats", strings.Replace(url, "nats://", "nats://waymark:"+context.Password+"@", 1), "runs", "get", "missing"},
 			{"--nats", url, "--user", "waymark", "--password", context.Password + "x", "runs", "ls"},
 			{"--nats", "nats://waymark:" + context.Password + "@127.0.0.1:1", "runs", "ls"},
 			{"version", "--json"},

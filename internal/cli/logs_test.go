@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever changes a message that alerts go by mends the page that names it.
+// A changed log message that alerts use must be changed in the page that names it, too.
 func TestMessagesThatThePageOnObservabilityNamesAreLogged(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "observability.md"))

@@ -84,8 +84,8 @@ var missionRowsFrom19 = []missionRow{
 	{
 		25, "Replay", "The calls of `fix-login` are saved and compared: a check for continuous integration. The executor of `invoice` was killed within a payment: no executor pays again before a person says what became of it.",
 		[]shown{
-			{command: `waymark replay fix-login --save calls.json`, first: 9, want: []string{`^replay +comes out as it is recorded$`}},
-			{command: `waymark replay fix-login --expect calls.json`, first: 9, want: []string{`^replay +comes out as it is recorded$`, `^file +calls\.json: the same in 5 of 5 steps$`}},
+			{command: `waymark replay fix-login --save calls.json`, first: 9, want: []string{`^replay +matches its record$`}},
+			{command: `waymark replay fix-login --expect calls.json`, first: 9, want: []string{`^replay +matches its record$`, `^file +calls\.json: the same in 5 of 5 steps$`}},
 			{command: `waymark plan invoice`, want: []string{`^ +2 +b +1 +pay +hold +hold$`, `waymark settle invoice 2 b .*--how decided --result JSON$`, `waymark settle invoice 2 b .*--how rerun$`, `^reused +1 call, by recorded outcome$`}},
 		},
 	},

@@ -107,7 +107,7 @@ var missionRowsTo18 = []missionRow{
 		9, "No loss", "`fix-login` was taken over in the middle of its third call. The sequence of its tool calls is whole, and is read back as it was recorded. The " +
 			"package of events and fold knows no server.",
 		[]shown{
-			{command: `waymark replay fix-login --at end`, first: 9, want: []string{`^replay +comes out as it is recorded$`, `^steps +5$`}},
+			{command: `waymark replay fix-login --at end`, first: 9, want: []string{`^replay +matches its record$`, `^steps +5$`}},
 			{command: `waymark runs show fix-login`, want: []string{`^.* edit +█.*\n.* orphaned +ex-2 fell silent\n.* taken over +by ex-3 \(claim\)\n(.*\n)?.* model .*\n.* run_tests `, `^.* completed +It does\.$`}},
 			{command: `go list -f '{{join .Imports "\n"}}' ./schema`, first: 3, want: []string{`^github\.com/cloudevents/sdk-go/v2/event$`}, not: []string{`nats`, `^net$`, `^os$`, `waymark`}},
 		},
@@ -142,7 +142,7 @@ var missionRowsTo18 = []missionRow{
 	{
 		12, "Cleanup", "Alone, the command shows the failed runs older than seven days, and removes nothing. The age, a dry run and a report are flags.",
 		[]shown{
-			{command: `waymark cleanup`, first: 9, want: []string{`^dry run +nothing was removed; .*failed runs older`, `^to remove them +waymark cleanup --max-age 7d --status failed$`, `^policy .*failed 7 days`, `^to be removed +0 runs`}},
+			{command: `waymark cleanup`, first: 9, want: []string{`^dry run +no run was removed; .*failed runs older`, `^to remove them +waymark cleanup --max-age 7d --status failed$`, `^policy .*failed 7 days`, `^to be removed +0 runs`}},
 			{
 				command: `waymark cleanup --max-age 1s --grace 1s --status failed --dry-run --report cleanup.md`, first: 12, want: []string{`^to be removed +2 runs`},
 				before: func(m *mission) {

@@ -84,17 +84,17 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 		{[]string{"doctor"}, failure.NotFound},        // reads the settings
 	} {
 		for _, by := range []struct{ variable, flag, says string }{
-			{"", "", "hint: fleet default is asked where none is named, "},
-			{"other", "", "hint: fleet other is named by WAYMARK_FLEET, "},
-			{"", "other", "hint: fleet other is named by --fleet, "},
-			{"payments", "default", "hint: fleet default is named by --fleet, "},
+			{"", "", "hint: fleet default is the default, "},
+			{"other", "", "hint: fleet other comes from WAYMARK_FLEET, "},
+			{"", "other", "hint: fleet other comes from --fleet, "},
+			{"payments", "default", "hint: fleet default comes from --fleet, "},
 		} {
 			args := command.args
 			if by.flag != "" {
 				args = append([]string{"--fleet", by.flag}, args...)
 			}
 			said := ask(by.variable, command.code, args...)
-			requireHas(t, said, by.says+"the daemons there serve payments: name one of them with --fleet, or start its daemon there: waymark ")
+			requireHas(t, said, by.says+"but the daemons there serve payments: name one of them with --fleet, or start its daemon there: waymark ")
 		}
 		require.NotContains(t, ask("payments", failure.OK, "runs", "ls"), "hint: ")
 	}
@@ -108,7 +108,7 @@ func TestNoDaemon_LocalServerJustStarted_HintIsToTryAgain(t *testing.T) {
 	for command, code := range map[string]failure.Code{"runs ls": failure.Unavailable, "plan r": failure.NotFound, "shards": failure.NotFound} {
 		var out bytes.Buffer
 		require.Equal(t, int(code), Run(t.Context(), strings.Fields(command), local, strings.NewReader(""), &out, &out), &out)
-		requireHas(t, out.String(), "hint: the daemon of that server is starting: try again in some seconds\n")
+		requireHas(t, out.String(), "hint: the daemon of that server is starting: try again in a few seconds\n")
 	}
 }
 
@@ -140,8 +140,8 @@ func TestDoctor_ObserverAndNoDaemon_SaysWhoseCredentialsToUse(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	said := k.as(t, keyedFleet, access.Observer, int(failure.General), "doctor")
-	require.Regexp(t, `(?m)^FAILED +daemon +none answers`, said)
-	require.Regexp(t, `of role observer\): waymark serve --fleet `+keyedFleet+` --context /\S+/`+keyedFleet+`-daemon\.json`, said)
+	require.Regexp(t, `(?m)^FAILED +daemon +no daemon answers`, said)
+	require.Regexp(t, `have the role observer\): waymark serve --fleet `+keyedFleet+` --context /\S+/`+keyedFleet+`-daemon\.json`, said)
 	require.NotContains(t, said, keyedFleet+"-observer.json")
 	require.Equal(t, 1, strings.Count(said, "FAILED"), "what an observer may not see is no failure")
 }
@@ -260,7 +260,7 @@ func TestServe_SeveralStreamsWrong_HasALineForEach(t *testing.T) {
 		if i > 0 {
 			begin = "  "
 		}
-		require.Regexp(t, "^"+begin+"stream "+name+" is not configured as it must be: max_msg_size is 1000, want ", lines[i])
+		require.Regexp(t, "^"+begin+"stream "+name+" has the wrong configuration: max_msg_size is 1000, want ", lines[i])
 	}
 	require.Regexp(t, `^hint: mend them with: nats .*`+wrong[0]+`.* && nats .*`+wrong[1]+`.* && nats .*`+wrong[2], lines[3])
 }

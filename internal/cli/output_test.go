@@ -27,7 +27,7 @@ func TestHelpKeepsToItsWidth(t *testing.T) {
 		require.Zero(t, Run(t.Context(), args, func(string) string { return "" }, nil, &stdout, &stderr), stderr.String())
 		for l := range strings.Lines(stdout.String()) {
 			if strings.HasPrefix(strings.TrimSpace(l), "waymark ") {
-				continue // an example, which is pasted as it stands
+				continue // an example, which is pasted unchanged
 			}
 			require.LessOrEqual(t, len([]rune(l)), output.PipeWidth+1, "%v: %s", args, l)
 		}

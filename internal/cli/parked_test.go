@@ -71,7 +71,7 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 	_, out, _ = ask("doctor")
 	require.Contains(t, out, "run parked-0 has no new checkpoint since ")
 	require.Contains(t, out, "runs get parked-0")
-	require.Regexp(t, `the daemon tries again by itself; to retry it now: .*retry parked-0`, out)
+	require.Regexp(t, `the daemon retries by itself; to retry it now: .*retry parked-0`, out)
 	require.Contains(t, out, fmt.Sprintf("%d runs more", parked-8))
 	code, out, complaints = ask("runs", "get", "parked-0", "--json")
 	require.Zero(t, code, "what it is told to look at works: %s", complaints)

@@ -59,7 +59,7 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 	}
 }
 
-// A daemon whose key was not added names the command that adds it. Pasted as it stands, that command adds it.
+// A daemon whose key was not added names the command that adds it. Pasted unchanged, that command adds it.
 func TestServe_KeyNotAdded_HintAddsIt(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)

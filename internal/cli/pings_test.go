@@ -21,8 +21,8 @@ func TestDoctor_Pings_SlowServerIsWarnedOf(t *testing.T) {
 		every time.Duration
 		want  string
 	}{
-		{0, "a client that is gone without a word is found after 6m0s"},
-		{5 * time.Second, "a connection that is gone without a word is found within 15s"},
+		{0, "a dead client is detected after 6m0s"},
+		{5 * time.Second, "a dead connection is detected within 15s"},
 	} {
 		t.Run(test.every.String(), func(t *testing.T) {
 			t.Parallel()

@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// errHelp says that help was printed and there is nothing left to do.
+// errHelp says that help was printed and the command is done.
 var errHelp = errors.New("help was shown")
 
 // Run parses args, runs the command and prints its failure. It returns the exit code.
@@ -31,7 +31,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	a := &base.App{Getenv: getenv, Stdin: stdin, Stdout: stdout, Stderr: stderr, Now: time.Now, Refuse: refuse}
 	err := dispatch(ctx, a, args)
 	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && !errors.As(err, new(*permissions.Error)) {
-		err = refused // whatever came of it
+		err = refused // whatever its result
 	}
 	if a.JSON || asksJSON(args) {
 		return failure.ReportJSON(ctx, err, a.Prompt, stderr)
@@ -39,7 +39,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	return failure.Report(ctx, err, a.Prompt, stderr)
 }
 
-// asksJSON reports whether --json is given on a command line that may not have been read to its end.
+// asksJSON reports whether a command line has --json, even if parsing stopped before it.
 func asksJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -47,7 +47,7 @@ func asksJSON(args []string) bool {
 	return slices.Contains(args, "--json")
 }
 
-// dispatch runs the command that a command line names.
+// dispatch runs the command of a command line.
 func dispatch(ctx context.Context, a *base.App, args []string) error {
 	grammar := new(cli)
 	a.Flags = &grammar.Flags
@@ -91,7 +91,7 @@ func runOf(parsed *kong.Context) string {
 	return ""
 }
 
-// newParser builds the grammar. It reads nothing but what it is given, so that tests can have several.
+// newParser builds the grammar. It depends only on its arguments, so tests can have several.
 func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("waymark"),
@@ -114,7 +114,7 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 	)
 }
 
-// environment resolves flags from the variable named in their tag environ.
+// environment reads flags from the variable in their tag environ.
 func environment(getenv func(string) string) kong.Resolver {
 	return kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		name := flag.Tag.Get("environ")
@@ -129,8 +129,8 @@ func environment(getenv func(string) string) kong.Resolver {
 	})
 }
 
-// checkRunIDs has the grammar refuse text that is no run id, wherever a command takes one: an argument named run, or a flag
-// whose value is shown as RUN. An empty id, such as an unset variable of a script, must not mean all runs.
+// checkRunIDs makes the grammar refuse invalid run ids wherever a command takes one: in an argument named run, or a
+// flag with the placeholder RUN. An empty id, such as from an unset variable of a script, must not mean all runs.
 func checkRunIDs(k *kong.Kong) error {
 	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
 		switch v := node.(type) {
@@ -147,7 +147,7 @@ func checkRunIDs(k *kong.Kong) error {
 	})
 }
 
-// runID checks what another mapper reads: one run id, or a list of them.
+// runID checks the value of another mapper: a run id, or a list of them.
 type runID struct{ kong.Mapper }
 
 // Decode is called by kong.
@@ -166,8 +166,8 @@ func (m runID) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// emptyFlag refuses a flag that was given an empty value on the command line: without the check the flag would count as not
-// given, and the command would ask another server, or list everything.
+// emptyFlag refuses a flag with an empty value on the command line. Otherwise the flag would count as not given, and
+// the command would use another server, or list everything.
 func emptyFlag(parsed *kong.Context) error {
 	for _, p := range parsed.Path {
 		if p.Flag == nil || p.Resolved {
@@ -177,7 +177,7 @@ func emptyFlag(parsed *kong.Context) error {
 		switch value.Kind() {
 		case reflect.String, reflect.Slice, reflect.Map:
 			if value.Len() == 0 {
-				return failure.New(failure.Usage, "give it one, or leave the flag out", "--%s has an empty value", p.Flag.Name)
+				return failure.New(failure.Usage, "give it a value, or omit the flag", "--%s has an empty value", p.Flag.Name)
 			}
 		default:
 		}
@@ -185,10 +185,10 @@ func emptyFlag(parsed *kong.Context) error {
 	return nil
 }
 
-// unexpected finds the word that no command has.
+// unexpected finds the word that is not a command.
 var unexpected = regexp.MustCompile(`^unexpected argument ([^\s,]+)`)
 
-// synonyms are commands of other tools, and the ones here that do the same.
+// synonyms maps commands of other tools to the equivalent ones here.
 var synonyms = map[string][]string{
 	"status": {"runs get RUN", "fleet", "doctor"},
 	"show":   {"runs show RUN", "runs get RUN"},
@@ -200,8 +200,8 @@ var synonyms = map[string][]string{
 	"answer": {"input RUN"},
 }
 
-// otherCommand names the commands that a first word means which is none: the last word of a longer command, or what another tool
-// calls it.
+// otherCommand suggests commands for an unknown first word: a longer command that ends with it, or the equivalent of
+// another tool's command.
 func otherCommand(parse *kong.ParseError) *failure.Error {
 	found := unexpected.FindStringSubmatch(parse.Error())
 	if found == nil || parse.Context.Selected() != nil {
@@ -230,7 +230,7 @@ func otherCommand(parse *kong.ParseError) *failure.Error {
 	}
 }
 
-// commandPath is a command as it is typed, without the program's name.
+// commandPath is a command as typed, without the program's name.
 func commandPath(n *kong.Node) string {
 	name := n.Name
 	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
@@ -239,10 +239,10 @@ func commandPath(n *kong.Node) string {
 	return name
 }
 
-// usageError words kong's errors as ours, with the help that fits.
+// usageError rewords kong's errors, with the matching help.
 func usageError(err error) error {
 	if errors.As(err, new(*schema.NameError)) {
-		return err // it is explained as it stands
+		return err // already explained
 	}
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return &failure.Error{Code: f.Code, What: strings.TrimSpace(err.Error()), Hint: f.Hint, Err: err}

@@ -23,7 +23,7 @@ import (
 // streamIsFull is the server's error code of a message that a stream's limit of bytes has no room for.
 const streamIsFull jetstream.ErrorCode = 10077
 
-// A fleet that writes as fast as the servers take it fills its own quota and nobody else's: it is told so, and another fleet's
+// A fleet that writes as fast as the servers accept it fills only its own quota: it gets an error, and another fleet's
 // boundaries are all acknowledged and read back meanwhile. What the flood costs the other in time is logged, and no test.
 func TestAFleetThatFloodsFillsItsOwnQuotaOnly(t *testing.T) {
 	if testing.Short() {

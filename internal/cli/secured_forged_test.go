@@ -171,7 +171,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 	require.Equal(t, schema.StatusWaiting, head("asks").Status)
 	require.Empty(t, head("asks").Marks)
 	require.False(t, head("asks").CancelRequested)
-	require.True(t, head("doubts").OpenCalls[0].InDoubt, "nobody settled it")
+	require.True(t, head("doubts").OpenCalls[0].InDoubt, "it is not settled")
 	require.EqualValues(t, 2, head("doubts").Epoch)
 
 	// Every reader comes to the same: those that fold by themselves compare with the daemon.

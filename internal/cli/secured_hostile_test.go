@@ -373,7 +373,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 		defer func() {
 			require.NoError(t, listener.Close())
 			<-ended
-			require.Empty(t, asked, "somebody followed the reference")
+			require.Empty(t, asked, "the reference was followed")
 		}()
 		for i, ref := range []string{
 			"http://" + listener.Addr().String() + "/blob", "https://" + listener.Addr().String() + "/", "file:///etc/passwd", "http://169.254.169.254/latest/meta-data/",

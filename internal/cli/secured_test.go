@@ -164,7 +164,7 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	requireHas(t, s.as(t, fleet, access.Operator, 0, "export", "r1", "--archive", file), "completed")
 	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file), "already there")
 
-	// The daemon's key backs the fleet up, and nobody else's.
+	// Only the daemon's key can back up the fleet.
 	saved := filepath.Join(t.TempDir(), "saved")
 	s.as(t, fleet, access.Operator, int(failure.Refused), "backup", saved)
 	require.NoDirExists(t, saved)

@@ -357,7 +357,7 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 		require.Zero(t, Run(t.Context(), args, getenv, strings.NewReader(""), &out, &out), "%v: %s", args, &out)
 		return out.String()
 	}
-	requireHas(t, ask("fleet"), "claimed by requests")
+	requireHas(t, ask("fleet"), "claimed by senders")
 	end, err := statedir.Discover(t.Context(), dir)
 	require.NoError(t, err)
 	require.NoError(t, publishRun(t.Context(), end, "r1", true))
@@ -487,7 +487,7 @@ func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
 	require.FileExists(t, file("payments-operator-operator.carol.json"))
 	require.NoError(t, os.Remove(file("payments-operator-operator.carol.nk")))
 	requireHas(t, s.waymark(t, 0, "fleet", "add", keyedFleet+"-operator", "--dir", s.fleets, "--offline"),
-		file("payments-operator-operator.carol.json")+", its key file is gone")
+		file("payments-operator-operator.carol.json")+", because its key file was removed")
 
 	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--operator", "../ann")
 	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--operator", "ann")

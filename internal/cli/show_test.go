@@ -210,7 +210,7 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 	require.Contains(t, complaints, "waymark runs history RUN")
 	code, _, complaints = w.ask("80", "", "runs", "get", "r1", "--full", "--view", "events")
 	require.Equal(t, 2, code)
-	require.Contains(t, complaints, "--full is of --view state")
+	require.Contains(t, complaints, "--full needs --view state")
 
 	code, _, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool.retuned")
 	require.Zero(t, code)

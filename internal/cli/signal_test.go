@@ -43,7 +43,7 @@ func TestCtrlCEndsADaemonAndItsFollowersWell(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "state")
 	serve, serveLog := startProcess(t, dir, "waymark is ready", "serve", "--json=false")
-	cmd := exec.CommandContext(t.Context(), "waymark", "runs", "get", "nobody")
+	cmd := exec.CommandContext(t.Context(), "waymark", "runs", "get", "missing")
 	cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+dir)
 	require.Error(t, cmd.Run())
 	require.Equal(t, int(failure.NotFound), cmd.ProcessState.ExitCode())

@@ -259,7 +259,7 @@ func TestWithoutAFolderReadsAndTakeoversStillWork(t *testing.T) {
 	kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, schema.ShardOf("roof", kvstore.LoneShards)).CheckpointBucket())
 	require.NoError(t, err)
 	_, err = kv.Get(t.Context(), "roof")
-	require.ErrorIs(t, err, jetstream.ErrKeyNotFound, "nobody folds")
+	require.ErrorIs(t, err, jetstream.ErrKeyNotFound, "no worker folds")
 
 	state, err := fleet.Get(t.Context(), "roof")
 	require.NoError(t, err)

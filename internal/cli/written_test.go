@@ -127,7 +127,7 @@ func TestConform_ExportOfDataWithSpacesAndLineBreaks_FindsNoBreach(t *testing.T)
 		require.NoError(t, os.WriteFile(file, []byte(lines), 0o600))
 		code, stdout, stderr := w.ask("", "conform", file, "--strict")
 		require.Zero(t, code, "%s: %s%s", words, stdout, stderr)
-		require.Contains(t, stdout, "4 events of 1 run judged")
+		require.Contains(t, stdout, "4 events of 1 run checked")
 		code, stdout, stderr = w.ask("", "otel", "--file", file, "--endpoint", collector.URL, "--json")
 		require.Zero(t, code, "the exporter of spans reads it, too: %s%s", stdout, stderr)
 	}
@@ -181,7 +181,7 @@ func TestReplay_RewoundRun_LeftBehindEventsAreNotCompared(t *testing.T) {
 	w := newWrittenFleet(t)
 	w.rewound("r1")
 	said := w.told("replay", "r1")
-	require.Regexp(t, `(?m)^replay +comes out as it is recorded$`, said)
+	require.Regexp(t, `(?m)^replay +matches its record$`, said)
 	require.Regexp(t, `(?m)^steps +2$`, said)
 	w.told("replay", "r1", "--at", "record:6")
 }
@@ -306,7 +306,7 @@ func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
 		require.NotContains(t, said, "c2VjcmV0", words)
 		require.Equal(t, times, strings.Count(said, text), "%s:\n%s", words, said)
 	}
-	require.Contains(t, w.told("input", "r1"), "The executor checks the answer, the daemon cannot")
+	require.Contains(t, w.told("input", "r1"), "The daemon stores the answer in plain text and cannot check it")
 	asked := w.told("input", "r1", "--json")
 	require.Regexp(t, `"response_schema": "k1"`, asked, "a program is told the key")
 	require.Contains(t, w.told("input", "r1", "--text", "go on"), "answered")

@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// accepted judges what the fold took.
+// accepted checks an event that the fold accepted.
 func (r *run) accepted(a *moment) {
 	if a.name == schema.RunResumed {
 		r.missing = 0
@@ -60,11 +60,11 @@ func (r *run) accepted(a *moment) {
 		clear(r.phases)
 	}
 	if len(r.returned) > maxTurnThings && a.turn != r.head.Turn {
-		clear(r.returned) // the completion tool's call is of the latest turn
+		clear(r.returned) // the completion tool's call is in the latest turn
 	}
 }
 
-// place judges where an executor's event stands.
+// place checks the position of an executor's event.
 func (r *run) place(a *moment) {
 	e := a.e
 	if a.events == 0 && a.name != schema.RunStarted {
@@ -125,9 +125,9 @@ func (r *run) ended(a *moment, d *schema.RunEndedData) {
 	if r.limit && d.Status != string(schema.StatusCancelled) {
 		switch {
 		case !r.summed:
-			r.found(ruleLimit, a, "", "a turn with purpose recovery behind limit.reached", "run.ended without one")
+			r.found(ruleLimit, a, "", "a turn with purpose recovery after limit.reached", "run.ended without one")
 		case d.Summary == "" && !slices.ContainsFunc(d.Refs, func(ref schema.Ref) bool { return ref.Path == "/summary" }):
-			r.found(ruleLimit, a, "/summary", "what the recovery turn summed up", "no summary")
+			r.found(ruleLimit, a, "/summary", "the summary of the recovery turn", "no summary")
 		}
 	}
 	r.limit = false

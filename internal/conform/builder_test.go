@@ -84,7 +84,7 @@ func (r *tape) put(e *schema.Event) schema.Verdict {
 	return v
 }
 
-// write records the executor's next event, which is lawful.
+// write records the executor's next event, which is valid.
 func (r *tape) write(data schema.Data, turn int32, changes ...change) {
 	r.t.Helper()
 	v := r.put(r.make(data, turn, changes...))

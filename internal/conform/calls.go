@@ -6,7 +6,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// callEvent judges what is about a call.
+// callEvent checks an event about a call.
 func (r *run) callEvent(a *moment) {
 	id, _, ok := schema.CallOf(a.data)
 	if !ok {
@@ -23,7 +23,7 @@ func (r *run) callEvent(a *moment) {
 			return // decided before it is recorded, or long closed
 		}
 		if d.Decision == schema.DecisionAsk && !a.open.Requested && !a.open.Replay.Rerunnable() {
-			r.found(ruleAsked, a, "/decision", "a call that is requested, and not begun", "it was begun, and is in doubt behind a takeover")
+			r.found(ruleAsked, a, "/decision", "a call that is requested, and not begun", "it was begun, and is in doubt after a takeover")
 		}
 	case *schema.ToolSettledData:
 		r.settled(a, d)
@@ -44,7 +44,7 @@ func (r *run) called(a *moment, d *schema.ToolCalledData) {
 
 func (r *run) policy(a *moment, field string, said schema.Replay) {
 	if said == "" {
-		r.found(rulePolicy, a, field, "pure, idempotent, verify or hold", "none, which is taken as hold")
+		r.found(rulePolicy, a, field, "pure, idempotent, verify or hold", "none, which counts as hold")
 	}
 }
 
@@ -57,7 +57,7 @@ func (r *run) settled(a *moment, d *schema.ToolSettledData) {
 	}
 }
 
-// ran reports whether a failure says that the tool ran: it has an attempt or took time.
+// ran reports whether a failure shows that the tool ran: it has an attempt or took time.
 func ran(data schema.Data) bool {
 	d, ok := data.(*schema.ToolFailedData)
 	return ok && (d.Attempt > 0 || d.DurationMS > 0)

@@ -11,15 +11,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Message is a message of a fleet's log, or one that was seen while it was published.
+// Message is a message of a fleet's log, or one that was received while it was published.
 type Message struct {
 	// Subject on NATS; empty in a recording of events.
 	Subject string
-	// Home is the subject in the run's shard, if Subject is in a shard that the run does not belong to; else empty.
+	// Home is the subject in the run's shard, if Subject is in another shard; otherwise empty.
 	Home string
-	// Record as the log has it. Its stream sequence must rise within a run.
+	// Record as in the log. Its stream sequence must rise within a run.
 	Record schema.Record
-	// At is when it arrived; zero when that is not known.
+	// At is when it arrived; zero if unknown.
 	At time.Time
 	// File and Line of a recording.
 	File string
@@ -28,20 +28,20 @@ type Message struct {
 
 // Config of a checker.
 type Config struct {
-	// Fleet that is judged; empty means the one that each run's first event names.
+	// Fleet to check; empty means the one that each run's first event names.
 	Fleet string
 	// Expect are ids of scenarios that must be seen; see [Scenarios].
 	Expect []string
 }
 
-// Checker judges the messages of a fleet. It is not safe for concurrent use.
+// Checker checks the messages of a fleet. It is not safe for concurrent use.
 type Checker struct {
 	cfg       Config
 	scenarios []Scenario
 	runs      map[string]*run
-	// order of first sight, for letting runs go.
+	// order in which runs were first seen, to drop the oldest.
 	order []string
-	// gone are the hashes of the names of runs that were let go: what they write later is not judged.
+	// gone are the hashes of the ids of dropped runs: their later events are not checked.
 	gone      map[uint64]bool
 	executors map[string]*beats
 	report    Report
@@ -54,7 +54,7 @@ type Checker struct {
 	recorded schema.StreamSequence
 }
 
-// ErrScenario is returned for a scenario that there is not. See [Scenarios] for those that there are.
+// ErrScenario is returned for an unknown scenario. [Scenarios] lists the known ones.
 var ErrScenario = errors.New("no such scenario")
 
 // New returns a checker that has seen nothing.
@@ -73,7 +73,7 @@ func New(cfg Config) (*Checker, error) {
 	return c, nil
 }
 
-// Knows reports whether messages of the run were judged already: who joins late brings what was before first.
+// Knows reports whether messages of the run were checked already: otherwise pass its earlier messages first.
 func (c *Checker) Knows(run string) bool { return c.runs[run] != nil || c.gone[hashOf(run)] }
 
 func hashOf(run string) uint64 {
@@ -82,7 +82,7 @@ func hashOf(run string) uint64 {
 	return h.Sum64()
 }
 
-// Run returns the run of a message: the last token of its subject, else what its event says; "" for none.
+// Run returns the run of a message: the last token of its subject, otherwise the run in its event; "" for none.
 func (m *Message) Run() string {
 	if m.Subject != "" {
 		return m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
@@ -94,7 +94,7 @@ func (m *Message) Run() string {
 	return e.Subject
 }
 
-// Add judges the next message of the log, by the fleet's keys.
+// Add checks the next message of the log, with the fleet's keys.
 func (c *Checker) Add(keys *schema.Keys, m Message) {
 	name := m.Run()
 	if name == schema.BarrierRun {
@@ -102,11 +102,11 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 	}
 	r := c.runs[name]
 	if r == nil && c.gone[hashOf(name)] {
-		return // what it has written since it was let go is not known
+		return // its events since it was dropped are unknown
 	}
 	p := schema.Prepare(keys, &m.Record)
 	if _, mark := schema.PlacedOf(p.Event); mark || schema.ErasedMark(p.Event) {
-		return // the daemon's own, and no event of the run
+		return // the daemon's own message, not an event of the run
 	}
 	c.report.Events++
 	if m.Home == "" && r != nil && m.Subject != "" && m.Subject != r.subject {
@@ -118,7 +118,7 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 		}
 		f := at(&m, name, p.Event)
 		c.found(reasonRules[schema.ReasonWrongShard], &f, "", "the subject "+m.Home, m.Subject)
-		return // the fold of that shard refuses it, and no reader of the run looks there
+		return // the fold of that shard refuses it, and no reader of the run reads that shard
 	}
 	if r == nil {
 		r = newRun(c, name)
@@ -131,8 +131,8 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 	r.add(&m, &p)
 }
 
-// forget lets runs go when there are too many: those that have ended first. Many go at once, so that not all are looked through for each
-// new one.
+// forget drops runs when there are too many, ended ones first. It drops many at once, so that not every new run causes
+// a search.
 func (c *Checker) forget() {
 	if len(c.order) <= maxRuns {
 		return
@@ -156,7 +156,7 @@ func (c *Checker) forget() {
 	let(false)
 }
 
-// found notes a breach.
+// found records a breach.
 func (c *Checker) found(rule string, f *Finding, field, expected, found string) {
 	r, ok := RuleOf(rule)
 	if !ok {
@@ -182,10 +182,10 @@ func (c *Checker) found(rule string, f *Finding, field, expected, found string) 
 	}
 }
 
-// Findings made so far, for who shows them as they come.
+// Findings returns the findings so far.
 func (c *Checker) Findings() []Finding { return c.report.Findings }
 
-// Done reports whether scenarios were expected and all of them have been seen.
+// Done reports whether scenarios were expected and all of them were seen.
 func (c *Checker) Done() bool {
 	if len(c.scenarios) == 0 {
 		return false
@@ -198,7 +198,7 @@ func (c *Checker) Done() bool {
 	return true
 }
 
-// Report returns what was found so far.
+// Report returns the report so far.
 func (c *Checker) Report() *Report {
 	r := c.report
 	r.Findings = slices.Clone(c.report.Findings)
@@ -211,9 +211,9 @@ func (c *Checker) Report() *Report {
 		why := ""
 		switch {
 		case rule.Source == Wire && !c.wire:
-			why = "the headers of NATS were not seen: a message has them while it is published, the log does not"
+			why = "NATS headers were not seen: they are only in published messages, not in the log"
 		case rule.Source == Beats && !c.heard:
-			why = "no heartbeat was seen: the log has none, they are heard while they are published"
+			why = "no heartbeat was seen: heartbeats are published but not stored"
 		case rule.Source == Log && r.Events == 0:
 			why = "no event was seen"
 		default:

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// envelope judges what an executor's event says of itself, accepted or not.
+// envelope checks the attributes of an executor's event, accepted or not.
 func (r *run) envelope(a *moment) {
 	e := a.e
 	if e.Subject == "" {
@@ -28,10 +28,10 @@ func (r *run) envelope(a *moment) {
 	case !ok:
 		r.found(ruleSource, a, "ce-source", "/waymark/<fleet>/<executor>", e.Source)
 	case a.verdict.Kind == schema.Applied && has != "" && executor != has:
-		r.found(ruleSource, a, "ce-source", "executor "+has+", to which the run was given", e.Source)
+		r.found(ruleSource, a, "ce-source", "executor "+has+", which has the run", e.Source)
 	}
 	if e.LonePercents > 0 {
-		r.found(rulePercent, a, "ce- headers", "%25 for a percent sign", fmt.Sprintf("%d percent signs that begin no escape", e.LonePercents))
+		r.found(rulePercent, a, "ce- headers", "%25 for a percent sign", fmt.Sprintf("%d percent signs that are not part of an escape", e.LonePercents))
 	}
 	switch at, err := time.Parse(time.RFC3339Nano, e.Time); {
 	case e.Time == "":
@@ -51,7 +51,7 @@ func (r *run) envelope(a *moment) {
 	case a.name == "" && strings.HasPrefix(e.Type, schema.TypePrefix), a.name != "" && schema.NewData(a.name) == nil:
 		r.found(ruleType, a, "ce-type", "a type of the vocabulary", e.Type)
 	case a.name == "":
-		return // somebody else's type
+		return // a foreign type
 	case e.DataContentType == "":
 		r.found(ruleContentType, a, "ce-datacontenttype", schema.ContentTypeJSON, "no content type")
 	}
@@ -62,7 +62,7 @@ func (r *run) envelope(a *moment) {
 	}
 }
 
-// meant is the type of the vocabulary that somebody else's type says in another way, "" for none.
+// meant is the type of the vocabulary that a foreign type resembles, "" for none.
 func meant(text string) string {
 	name := strings.TrimPrefix(strings.TrimSuffix(text, schema.TypeSuffix), schema.TypePrefix)
 	if schema.NewData(name) == nil {
@@ -73,7 +73,7 @@ func meant(text string) string {
 
 var rawValue = reflect.TypeFor[jsontext.Value]()
 
-// unknown lists the JSON pointers of members that the vocabulary does not have, as the data's types keep them in Extra.
+// unknown lists the JSON pointers of members outside the vocabulary, which the data types keep in Extra.
 func unknown(path string, v reflect.Value, out []string) []string {
 	if len(out) > 8 {
 		return out

@@ -19,13 +19,13 @@ type Finding struct {
 	Next    string `json:"next"`
 
 	Run string `json:"run,omitzero"`
-	// Event is its name, ID its id, Epoch and Sequence its place; what it does not have is left out.
+	// Event is its name, ID its id, Epoch and Sequence its position; absent values are omitted.
 	Event    string          `json:"event,omitzero"`
 	ID       string          `json:"id,omitzero"`
 	Epoch    schema.Epoch    `json:"epoch,omitzero"`
 	Sequence schema.Sequence `json:"sequence,omitzero"`
 	Turn     int32           `json:"turn,omitzero"`
-	// Stream is its place in the log, Line that in a recording.
+	// Stream is its position in the log, Line that in a recording.
 	Stream schema.StreamSequence `json:"stream_sequence,omitzero"`
 	File   string                `json:"file,omitzero"`
 	Line   int                   `json:"line,omitzero"`
@@ -37,7 +37,7 @@ type Finding struct {
 	More int `json:"more,omitzero"`
 }
 
-// Place says where it was found, in one line.
+// Place returns the position of the finding, in one line.
 func (f *Finding) Place() string {
 	var b strings.Builder
 	if f.File != "" {
@@ -64,37 +64,37 @@ func (f *Finding) Place() string {
 	return strings.TrimSpace(b.String())
 }
 
-// Report is what a checker found.
+// Report is the result of a checker.
 type Report struct {
 	// Passed: no rule of level must was broken, and every expected scenario was seen.
 	Passed bool `json:"passed"`
-	// Runs and Events that were judged. Control events are among them.
+	// Runs and Events that were checked, including control events.
 	Runs   int   `json:"runs"`
 	Events int64 `json:"events"`
 	Must   int   `json:"must"`
 	Should int   `json:"should"`
-	// Findings in the order in which they were made.
+	// Findings in the order in which they were found.
 	Findings []Finding `json:"findings"`
-	// Judged counts the rules that what was seen could tell of; NotJudged are the others, with what was missing.
+	// Judged counts the rules that the seen messages could test; NotJudged are the others, with the missing input.
 	Judged    int         `json:"judged"`
 	NotJudged []NotJudged `json:"not_judged,omitzero"`
-	// Scenarios that were asked about.
+	// Scenarios that were requested.
 	Scenarios []Outcome `json:"scenarios,omitzero"`
-	// Forgotten counts runs that were let go to bound memory; those of them that go on are not judged any more.
+	// Forgotten counts runs that were dropped to bound memory; their later events are not checked.
 	Forgotten int `json:"forgotten,omitzero"`
 }
 
-// NotJudged is a rule of which what was seen tells nothing.
+// NotJudged is a rule that the seen messages could not test.
 type NotJudged struct {
 	Rule string `json:"rule"`
 	Why  string `json:"why"`
 }
 
-// at begins a finding of an event.
+// at starts a finding about an event.
 func at(m *Message, run string, e *schema.Event) Finding {
 	f := Finding{Run: run, Stream: m.Record.Stream, File: m.File, Line: m.Line}
 	if m.File != "" {
-		f.Stream = 0 // it is made up
+		f.Stream = 0 // it is generated
 	}
 	if e != nil {
 		f.ID, f.Epoch, f.Sequence, f.Turn = e.ID, e.Epoch, e.Sequence, e.Turn
@@ -105,7 +105,7 @@ func at(m *Message, run string, e *schema.Event) Finding {
 	return f
 }
 
-// short cuts text from outside.
+// short shortens a text from outside.
 func short(s string) string {
 	if len(s) <= maxText {
 		return s

@@ -9,17 +9,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// beats is what was heard of one executor.
+// beats are the heartbeats of one executor.
 type beats struct {
-	// instances that it named; empty is one, too.
+	// instances in its heartbeats; empty counts as one, too.
 	instances map[string]bool
 	told      map[string]bool
 }
 
-// maxInstances bounds what is remembered of one executor.
+// maxInstances bounds the instances remembered of one executor.
 const maxInstances = 256
 
-// Heartbeat judges a message on a heartbeat subject.
+// Heartbeat checks a message on a heartbeat subject.
 func (c *Checker) Heartbeat(m Message) {
 	c.heard = true
 	executor := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
@@ -53,8 +53,8 @@ func (c *Checker) Heartbeat(m Message) {
 	}
 }
 
-// beatsOf judges an event by what was heard of its executor: one that names an instance in its run, and other ones alone in
-// its heartbeats, is going to be taken for dead.
+// beatsOf compares an event with its executor's heartbeats: if its run names an instance and the heartbeats only name
+// others, the executor will count as dead.
 func (c *Checker) beatsOf(r *run, a *moment) {
 	b := c.executors[r.head.Executor]
 	if b == nil || a.name == schema.RunStarted || r.head.Instance == "" || b.instances[r.head.Instance] || b.told[r.head.Instance] {
@@ -74,7 +74,7 @@ func (c *Checker) beatsOf(r *run, a *moment) {
 	r.found(ruleBeatInstance, a, "instance", r.head.Instance+" in a heartbeat of "+r.head.Executor, "heartbeats of "+strings.Join(others[:min(len(others), 3)], ", "))
 }
 
-// Wire judges the headers that a message was published with. What the log keeps of it comes with Add.
+// Wire checks the headers with which a message was published. Add checks the part that the log keeps.
 func (c *Checker) Wire(m Message) {
 	e, err := schema.Decode(m.Record.Header, m.Record.Body)
 	if err != nil || e.IsControl() || e.Subject == schema.BarrierRun {

@@ -16,23 +16,23 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrRecording is returned for a file that is no recording: its lines are neither CloudEvents in JSON, as waymark export
-// --format cloudevents writes them, nor messages, as waymark conform --record does. Record again.
+// ErrRecording is returned for a file that is not a recording: its lines are neither CloudEvents in JSON (waymark
+// export --format cloudevents) nor messages (waymark conform --record). Record again.
 var ErrRecording = errors.New("not a recording")
 
 // maxLine bounds a line of a recording.
 const maxLine = 16 << 20
 
-// recorded is a message as a line of a recording.
+// recorded is a message in the form of a line of a recording.
 type recorded struct {
 	Subject string              `json:"subject"`
 	At      string              `json:"at,omitzero"`
 	Stream  uint64              `json:"stream_sequence,omitzero"`
 	Headers map[string][]string `json:"headers,omitzero"`
-	// Body, or BodyBase64 of one that is no text.
+	// Body, or BodyBase64 if it is not text.
 	Body       string `json:"body,omitzero"`
 	BodyBase64 []byte `json:"body_base64,omitzero"`
-	// Published: it was seen when it was published, and is not the log's.
+	// Published: it was seen when it was published, and is not from the log.
 	Published bool `json:"published,omitzero"`
 }
 
@@ -45,7 +45,7 @@ func NewRecorder(w io.Writer) *Recorder { return &Recorder{w: w} }
 // Log records a message of the log.
 func (r *Recorder) Log(m *Message) error { return r.write(m, false) }
 
-// Published records a message that was seen while it was published: an event with its headers, or a heartbeat.
+// Published records a message seen while it was published: an event with its headers, or a heartbeat.
 func (r *Recorder) Published(m *Message) error { return r.write(m, true) }
 
 func (r *Recorder) write(m *Message, published bool) error {
@@ -66,7 +66,7 @@ func (r *Recorder) write(m *Message, published bool) error {
 	return err
 }
 
-// ReadRecording judges the lines of a recording, in their order. file names it in findings.
+// ReadRecording checks the lines of a recording, in order. file is its name in findings.
 func (c *Checker) ReadRecording(file string, in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -103,7 +103,7 @@ func (c *Checker) line(file string, number int, text []byte) error {
 	// A CloudEvent has no headers and no body.
 	if message := json.Unmarshal(text, &l) == nil && (l.Headers != nil || l.Body != "" || l.BodyBase64 != nil); !message {
 		m.Record = schema.NewRecord(c.next(), nil, text)
-		c.Add(schema.NoKeys, m) // a recording does not say when the server stored it
+		c.Add(schema.NoKeys, m) // a recording does not have the server's time of storage
 		return nil
 	}
 	body := l.BodyBase64
@@ -123,12 +123,12 @@ func (c *Checker) line(file string, number int, text []byte) error {
 		c.Wire(m)
 	default:
 		m.Record = schema.NewRecord(c.next(), l.Headers, body)
-		c.Add(schema.NoKeys, m) // a recording does not say when the server stored it
+		c.Add(schema.NoKeys, m) // a recording does not have the server's time of storage
 	}
 	return nil
 }
 
-// next is the place in the log of a recorded message: recordings may leave it out, and be several.
+// next is the log position of a recorded message, because recordings may omit it, and there may be several.
 func (c *Checker) next() schema.StreamSequence {
 	c.recorded++
 	return c.recorded

@@ -2,27 +2,27 @@ package conform
 
 import "github.com/waymarkio/waymark/schema"
 
-// Level says what comes of breaking a rule.
+// Level is the severity of a rule.
 type Level string
 
 // Levels.
 const (
 	// Must: an event is refused, or a promise about the run does not hold.
 	Must Level = "must"
-	// Should: the run is recoverable, and less than it could be.
+	// Should: the run is recoverable, but with less information.
 	Should Level = "should"
 )
 
-// Source is what a rule is judged by.
+// Source is the input by which a rule is checked.
 type Source string
 
 // Sources.
 const (
-	// Log: the events themselves. A recording has them.
+	// Log: the events themselves. A recording contains them.
 	Log Source = "log"
-	// Wire: the headers that NATS takes out of a message, seen while it is published.
+	// Wire: the NATS headers of a message, seen while it is published.
 	Wire Source = "wire"
-	// Beats: heartbeats, which no stream keeps.
+	// Beats: heartbeats, which no stream stores.
 	Beats Source = "heartbeats"
 )
 
@@ -35,16 +35,16 @@ type Rule struct {
 	Text string `json:"text"`
 	// Section of docs/events.md that explains it.
 	Section string `json:"section"`
-	// Next says what an author does about a breach.
+	// Next is what an author does about a breach.
 	Next string `json:"next"`
-	// Source is what it is judged by.
+	// Source is the input by which the rule is checked.
 	Source Source `json:"source"`
 }
 
 // Page is the document that explains the rules.
 const Page = "docs/events.md"
 
-// Ids of rules, by what they ask.
+// Ids of rules, named after their requirement.
 const (
 	ruleCloudEvent   = "WM-E-001"
 	ruleAttributes   = "WM-E-002"
@@ -114,7 +114,7 @@ const (
 	ruleExpectLast   = "WM-E-111"
 )
 
-// Sections of [Page], as their links are.
+// Sections of [Page], in the form of their links.
 const (
 	sectionWire       = "the-wire"
 	sectionID         = "ids-and-hashes"
@@ -131,7 +131,7 @@ const (
 	sectionPublishing = "publishing"
 )
 
-// Limits of what is judged and kept.
+// Limits of the checks and of the kept data.
 const (
 	maxInline      = 512 << 10
 	findingsOfRule = 5
@@ -141,7 +141,7 @@ const (
 	maxText        = 160
 )
 
-// Headers that an executor publishes with.
+// Headers of an executor's published messages.
 const (
 	headerMsgID        = "Nats-Msg-Id"
 	headerExpectedLast = "Nats-Expected-Last-Subject-Sequence"
@@ -156,12 +156,12 @@ var rules = []Rule{
 		"send ce-specversion: 1.0 and the other ce- headers, or JSON with Content-Type application/cloudevents+json", Log,
 	},
 	{
-		ruleAttributes, Must, "Attributes are well formed: id, source and type are there, times are RFC 3339, epoch and turn are integers, sequence is a counter from 1.", sectionWire,
+		ruleAttributes, Must, "Attributes are well formed: id, source and type are present, times are RFC 3339, epoch and turn are integers, sequence is a counter from 1.", sectionWire,
 		"write the attribute as the table of attributes says", Log,
 	},
 	{
 		ruleSubject, Must, "The subject attribute is the run's id, which is the last token of the NATS subject, and the shard before it is the run's.", sectionWire,
-		"set ce-subject to the run id that the message is published for; publish without the shard, or with the one that recover answers", Log,
+		"set ce-subject to the run id of the message; publish without the shard, or with the shard from the answer of recover", Log,
 	},
 	{
 		ruleFleet, Must, "The source names the fleet that the event is published to.", sectionWire,
@@ -169,31 +169,31 @@ var rules = []Rule{
 	},
 	{
 		ruleSource, Should, "The source is /waymark/<fleet>/<executor>, and the executor is the one that has the run.", sectionWire,
-		"write the source in that form: liveness and notices go by the executor in it", Log,
+		"write the source in that form: liveness and notices use the executor in it", Log,
 	},
 	{
 		rulePercent, Should, "Header values are percent-encoded: space, quotation mark, percent sign and all outside U+0021 to U+007E.", sectionWire,
-		"encode % as %25, once; leave the data as it is", Log,
+		"encode % as %25, once; leave the data unchanged", Log,
 	},
 	{
-		ruleTime, Should, "Events say when they happened, in UTC.", sectionWire,
+		ruleTime, Should, "Events have their time, in UTC.", sectionWire,
 		"set ce-time to an RFC 3339 time that ends with Z", Log,
 	},
 	{
-		ruleData, Must, "The data is JSON as the event's type has it.", sectionWire,
+		ruleData, Must, "The data is JSON in the form of the event's type.", sectionWire,
 		"compare the data with the type's schema in schema/asyncapi.json", Log,
 	},
 	{
-		ruleType, Should, "A type of the vocabulary is written in full, io.waymark.<name>.v1, and no other one begins so.", sectionWire,
-		"check the spelling: an event whose type is not known is stored and has no effect; give events of your own a prefix of your own", Log,
+		ruleType, Should, "A type of the vocabulary is written in full, io.waymark.<name>.v1, and no other type has this prefix.", sectionWire,
+		"check the spelling: an event of an unknown type is stored but has no effect; give your own events their own prefix", Log,
 	},
 	{
-		ruleContentType, Should, "Events say that their data is application/json.", sectionWire,
+		ruleContentType, Should, "The content type of the data is application/json.", sectionWire,
 		"set ce-datacontenttype: application/json", Log,
 	},
 	{
-		ruleMembers, Should, "The data has no members but those of its type.", sectionWire,
-		"check the spelling: what is not known is kept and has no effect; put detail of your own into source", Log,
+		ruleMembers, Should, "The data has only the members of its type.", sectionWire,
+		"check the spelling: unknown members are kept but have no effect; put your own details into source", Log,
 	},
 	{
 		ruleSize, Should, "An event is at most 512 KiB; fields above 256 KiB go to the blob store.", sectionWire,
@@ -201,7 +201,7 @@ var rules = []Rule{
 	},
 	{
 		ruleIDOnce, Must, "An id names one event.", sectionID,
-		"make a new id for each event; only a retry of the same event has the same id", Log,
+		"create a new id for each event; only a retry of the same event has the same id", Log,
 	},
 	{
 		ruleIDHash, Must, "An id that begins with the run's id, of an event with a sequence, ends with the first 8 hex digits of the content's hash.", sectionID,
@@ -209,110 +209,110 @@ var rules = []Rule{
 	},
 	{
 		ruleIDForm, Should, "The id of an event with a sequence is <run>.<epoch>.<sequence>.<first 8 hex digits of the content's hash>.", sectionID,
-		"use that form: a retry is then recognised, and a fork is not taken for one", Log,
+		"use that form: then a retry is recognised, and a fork is not mistaken for one", Log,
 	},
 
 	{
 		ruleStartFirst, Should, "The first event of a run is run.started.", sectionLife,
-		"publish run.started before anything else: without it the run has no agent and cannot be claimed", Log,
+		"publish run.started first: without it the run has no agent and cannot be claimed", Log,
 	},
 	{
 		ruleStartOnce, Must, "A run is started once.", sectionLife,
-		"choose a new run id for a new run; to go on with one, recover it", Log,
+		"choose a new run id for a new run; to continue a run, recover it", Log,
 	},
 	{
-		ruleDense, Must, "Sequences count from 1 in each epoch, and none is left out.", sectionOrder,
-		"count only what was acknowledged: an event that was refused is published again with the same sequence", Log,
+		ruleDense, Must, "Sequences count from 1 in each epoch, without gaps.", sectionOrder,
+		"count only acknowledged events: publish a refused event again with the same sequence", Log,
 	},
 	{
-		ruleFork, Must, "There is one event of an epoch and sequence.", sectionOrder,
-		"after an unclear publish send the same bytes again, or recover the run; never another event with its number", Log,
+		ruleFork, Must, "There is only one event with an epoch and sequence.", sectionOrder,
+		"after an unclear publish send the same bytes again, or recover the run; never publish another event with its number", Log,
 	},
 	{
 		ruleEpoch, Should, "Events carry the epoch that their executor holds.", sectionOrder,
-		"set ce-epoch to that of the recovery, 1 for a new run: after a takeover events without one are refused", Log,
+		"set ce-epoch to the epoch of the recovery, 1 for a new run: after a takeover events without one are refused", Log,
 	},
 	{
-		ruleFenced, Must, "After a takeover the older executor publishes nothing but the result of a call that was open.", sectionOrder,
-		"publish with " + headerExpectedLast + ", and stop at the first refusal: the run is another executor's", Log,
+		ruleFenced, Must, "After a takeover the previous executor publishes only the result of an open call.", sectionOrder,
+		"publish with " + headerExpectedLast + ", and stop at the first refusal: another executor has the run", Log,
 	},
 	{
-		ruleEpochAhead, Must, "An epoch is opened by a takeover that the service made.", sectionOrder,
-		"ask waymark.recover.FLEET.RUN and write with the epoch of its answer", Log,
+		ruleEpochAhead, Must, "Only a takeover of the service opens an epoch.", sectionOrder,
+		"ask waymark.recover.FLEET.RUN and publish with the epoch of its answer", Log,
 	},
 	{
 		ruleAllNumbered, Should, "An executor numbers all of its events of an epoch, or none.", sectionOrder,
-		"give each event a sequence, or leave it out everywhere", Log,
+		"give each event a sequence, or omit it everywhere", Log,
 	},
 	{
-		ruleControl, Must, "Executors write an executor's events, and the service those of others.", sectionControl,
-		"ask the service (input, cancel, handoff, recover) instead of publishing the event, and give own events no id of the form RUN.EPOCH.c.NONCE", Log,
+		ruleControl, Must, "Executors publish only executors' events; the service publishes control events.", sectionControl,
+		"ask the service (input, cancel, handoff, recover) instead of publishing the event, and do not use ids of the form RUN.EPOCH.c.NONCE", Log,
 	},
 	{
-		ruleTakeover, Must, "A takeover goes on from exactly where the run stands.", sectionControl,
+		ruleTakeover, Must, "A takeover continues from exactly the run's current state.", sectionControl,
 		"do not write run.resumed: ask the service to recover the run", Log,
 	},
 
 	{
-		ruleEnded, Must, "After run.ended nothing comes but hand-offs, marks and settlements of a person.", sectionLife,
-		"publish run.ended last; to go on, recover the run with reason reopen", Log,
+		ruleEnded, Must, "After run.ended only hand-offs, marks and settlements by a person follow.", sectionLife,
+		"publish run.ended last; to continue, recover the run with reason reopen", Log,
 	},
 	{
-		ruleEndCalls, Should, "A run that is completed has no open call.", sectionLife,
+		ruleEndCalls, Should, "A completed run has no open call.", sectionLife,
 		"publish the outcome of every call before run.ended", Log,
 	},
 	{
-		ruleEndTurn, Should, "A run that is completed has no open turn.", sectionLife,
+		ruleEndTurn, Should, "A completed run has no open turn.", sectionLife,
 		"give every call of the answer an outcome, or publish turn.ended, before run.ended", Log,
 	},
 	{
 		ruleLimit, Should, "A run that hit a limit sums up in one turn with the purpose recovery, and ends with a summary.", sectionLife,
-		"after limit.reached run one turn with purpose recovery, and put what it says into summary of run.ended", Log,
+		"after limit.reached run one turn with purpose recovery, and put its text into summary of run.ended", Log,
 	},
 	{
-		rulePhaseBegun, Should, "A phase that is completed was begun.", sectionPhases,
+		rulePhaseBegun, Should, "A completed phase was begun.", sectionPhases,
 		"publish phase.started before the phase's work", Log,
 	},
 	{
 		rulePhaseOnce, Must, "A completed phase is not begun again.", sectionPhases,
-		"look at completed_phases of what recovery answered, and use the recorded output", Log,
+		"check completed_phases in the answer of the recovery, and use the recorded output", Log,
 	},
 	{
-		ruleContract, Must, "A run that names a completion tool is completed by a call of it that returned, or its work is handed on.", sectionLife,
+		ruleContract, Must, "A run with a completion tool is completed by a call of that tool that returned, or by handing its work on.", sectionLife,
 		"name the call in completed_by of run.ended, or end the run as failed", Log,
 	},
 	{
-		ruleContractEnds, Must, "Behind the limits of turns and tokens that a run was started with only a turn with the purpose recovery begins.", sectionLife,
+		ruleContractEnds, Must, "After a run has reached its limit of turns or tokens, only a turn with the purpose recovery begins.", sectionLife,
 		"publish limit.reached, run one turn with the purpose recovery, and end the run", Log,
 	},
 
 	{
-		ruleTurnOrder, Must, "Turns count up; a turn that was ended is over.", sectionTurns,
+		ruleTurnOrder, Must, "Turn numbers rise; an ended turn takes no more events.", sectionTurns,
 		"number turns from 1; only an open turn may be started again, by a new epoch", Log,
 	},
 	{
 		ruleTurnStarted, Should, "A turn begins with turn.started or turn.answered.", sectionTurns,
-		"publish turn.started before what is in the turn", Log,
+		"publish turn.started before the turn's other events", Log,
 	},
 	{
 		ruleTurnSame, Must, "The turn attribute is the turn of the data.", sectionTurns,
-		"write one number into both", Log,
+		"write the same number into both", Log,
 	},
 	{
 		ruleTurnGiven, Should, "Tool events of a run with turns carry the turn attribute.", sectionTurns,
-		"set ce-turn: tool call ids come again in later turns", Log,
+		"set ce-turn: tool call ids are reused in later turns", Log,
 	},
 	{
-		ruleTurnClean, Should, "A turn ends when all calls that it began have an outcome.", sectionTurns,
+		ruleTurnClean, Should, "A turn ends after all of its begun calls have an outcome.", sectionTurns,
 		"publish tool.returned or tool.failed for each call that was begun before the turn ends; a call that was not begun is abandoned", Log,
 	},
 	{
-		ruleAnswerWhole, Should, "An answer that asks for calls is one turn.answered, with its message and the calls.", sectionTurns,
-		"publish turn.answered in place of message.added and tool.called; record calls that no answer asks for without a message", Log,
+		ruleAnswerWhole, Should, "An answer with calls is one turn.answered, with its message and the calls.", sectionTurns,
+		"publish turn.answered instead of message.added and tool.called; record calls without an answer without a message", Log,
 	},
 	{
 		ruleStoredOnce, Should, "Arguments are in the answer's calls or in tool.called, results in tool.returned, and nowhere else.", sectionTurns,
-		"leave arguments and response out of the message's part: its id refers to the call", Log,
+		"omit arguments and response in the message's part: its id refers to the call", Log,
 	},
 	{
 		rulePartsKnown, Should, "The parts of an answer name its calls.", sectionTurns,
@@ -320,31 +320,31 @@ var rules = []Rule{
 	},
 
 	{
-		ruleKnownCall, Must, "An outcome or settlement is of a call that is open.", sectionTools,
+		ruleKnownCall, Must, "An outcome or settlement belongs to an open call.", sectionTools,
 		"request the call in turn.answered, or publish tool.called before the tool runs, with the same turn and id", Log,
 	},
 	{
 		ruleCallOpen, Must, "A call is not recorded again while it is open.", sectionTools,
-		"after a takeover settle the open call instead of calling it again; give each call of a turn an id of its own", Log,
+		"after a takeover settle the open call instead of calling it again; give each call of a turn its own id", Log,
 	},
 	{
 		ruleOneOutcome, Should, "A call has one outcome.", sectionTools,
-		"look at what is recorded before running a tool; the second outcome is kept and has no effect", Log,
+		"check the record before you run a tool; a second outcome is kept but has no effect", Log,
 	},
 	{
-		rulePolicy, Should, "turn.answered or tool.called says what may be done with a call after a crash.", sectionTools,
+		rulePolicy, Should, "turn.answered or tool.called has the replay policy of each call.", sectionTools,
 		"set replay to pure, idempotent, verify or hold: without it a person is asked", Log,
 	},
 	{
 		ruleSettleFirst, Must, "A call in doubt is settled before it gets an outcome.", sectionTools,
-		"publish tool.settled by the call's policy, wait for its acknowledgement, then run the tool or take the result", Log,
+		"publish tool.settled by the call's policy, wait for its acknowledgement, then run the tool or use the result", Log,
 	},
 	{
 		ruleInDoubt, Must, "Only a call in doubt is settled.", sectionTools,
-		"settle what in_doubt of the recovery names, once", Log,
+		"settle the calls in in_doubt of the recovery, once", Log,
 	},
 	{
-		ruleHold, Must, "What becomes of a held call is a person's word.", sectionTools,
+		ruleHold, Must, "A held call is settled by a person.", sectionTools,
 		"publish run.waiting with the reason tool_in_doubt, and wait for the settlement", Log,
 	},
 	{
@@ -352,12 +352,12 @@ var rules = []Rule{
 		"publish tool.failed with the error type denied", Log,
 	},
 	{
-		ruleAsked, Must, "A call that a person is asked about is not begun before it was allowed.", sectionTools,
+		ruleAsked, Must, "A call with an approval question is not begun before it is allowed.", sectionTools,
 		"record the call as requested, wait for run.input, publish tool.decided with allow or deny, then begin it", Log,
 	},
 	{
-		ruleCaps, Must, "The caps of a checkpoint are kept: open calls, calls of a turn, marks, interrupts, phases.", sectionTools,
-		"close what is open before opening more; the caps are in docs/limits.md", Log,
+		ruleCaps, Must, "The limits of a checkpoint are kept: open calls, calls of a turn, marks, interrupts, phases.", sectionTools,
+		"close open items before opening more; docs/limits.md has the limits", Log,
 	},
 	{
 		ruleBegun, Must, "A call of the policies hold and verify that is requested, by an answer or a person's rerun, is begun before its tool runs.", sectionTools,
@@ -365,41 +365,41 @@ var rules = []Rule{
 	},
 
 	{
-		ruleAnswer, Must, "An answer is of something that the run waits for.", sectionWaiting,
-		"ask waymark.input.FLEET.RUN, which knows what the run waits for", Log,
+		ruleAnswer, Must, "An answer belongs to an open question of the run.", sectionWaiting,
+		"ask waymark.input.FLEET.RUN, which knows the run's open questions", Log,
 	},
 	{
 		ruleWaitDoubt, Must, "A wait for a settlement names a call that is in doubt.", sectionWaiting,
 		"take turn, tool_call_id and occurrence from in_doubt of the recovery", Log,
 	},
 	{
-		ruleExpires, Should, "What is waited for expires after it was asked.", sectionWaiting,
+		ruleExpires, Should, "A wait expires after it was begun.", sectionWaiting,
 		"set expires_at to a time in the future", Log,
 	},
 
 	{
-		ruleSignal, Must, "A signal that is consumed is open, and is consumed once.", sectionSignals,
-		"name only signals of the run's head that no other turn has", Log,
+		ruleSignal, Must, "A consumed signal was open, and is consumed once.", sectionSignals,
+		"name only signals in the run's head that no other turn names", Log,
 	},
 	{
-		ruleSignalOnce, Must, "A signal that is sent has an id that no open signal of the run has.", sectionSignals,
-		"make a new signal_id for each signal; the one that is open has arrived and need not be sent again", Log,
+		ruleSignalOnce, Must, "A sent signal has another id than the run's open signals.", sectionSignals,
+		"create a new signal_id for each signal; an open signal has arrived and need not be sent again", Log,
 	},
 
 	{
-		ruleOfferOpen, Must, "A hand-off that is answered is open.", sectionHandoff,
-		"ask waymark.handoff.FLEET.RUN, which knows what is offered", Log,
+		ruleOfferOpen, Must, "An answered hand-off is open.", sectionHandoff,
+		"ask waymark.handoff.FLEET.RUN, which knows the open offers", Log,
 	},
 	{
 		ruleOfferTaken, Must, "An accepted hand-off is neither offered nor accepted again.", sectionHandoff,
-		"make a new offer under a new handoff_id", Log,
+		"create a new offer with a new handoff_id", Log,
 	},
 	{
 		ruleOfferSize, Should, "A hand-off is at most 4,000 characters.", sectionHandoff,
-		"say what the next agent must know, and leave the rest in the run", Log,
+		"describe what the next agent must know, and leave the rest in the run", Log,
 	},
 	{
-		ruleOfferID, Should, "A hand-off has an id of its own.", sectionHandoff,
+		ruleOfferID, Should, "A hand-off has its own id.", sectionHandoff,
 		"set handoff_id, so that a second try is not a second offer", Log,
 	},
 
@@ -408,21 +408,21 @@ var rules = []Rule{
 		`publish {"executor":…,"instance":…,"interval_ms":3000} on waymark.heartbeats.FLEET.EXECUTOR`, Beats,
 	},
 	{
-		ruleBeatInstance, Must, "An executor's heartbeats name the instance that its runs name.", sectionHeartbeats,
+		ruleBeatInstance, Must, "An executor's heartbeats name the same instance as its runs.", sectionHeartbeats,
 		"use one instance for run.started, recover and the heartbeats of a process, and a new one after each start", Beats,
 	},
 	{
-		ruleBeatPace, Should, "An executor that lives is not taken for dead.", sectionHeartbeats,
-		"send a heartbeat every three seconds from a timer of its own, also while a tool or model is waited for", Log,
+		ruleBeatPace, Should, "A living executor does not count as dead.", sectionHeartbeats,
+		"send a heartbeat every three seconds from a timer of its own, also during a wait for a tool or a model", Log,
 	},
 
 	{
 		ruleMsgID, Should, "The header " + headerMsgID + " is the event's id.", sectionPublishing,
-		"set it: the server then drops a retry that had arrived", Wire,
+		"set it: the server then drops duplicates of retries", Wire,
 	},
 	{
 		ruleExpectLast, Must, "Events with a sequence are published with " + headerExpectedLast + ".", sectionPublishing,
-		"set it to the stream sequence of the run's last message (0 for the first): the server then refuses what a takeover has overtaken, and a second writer of the epoch", Wire,
+		"set it to the stream sequence of the run's last message (0 for the first): the server then refuses events after a takeover, and a second writer of the epoch", Wire,
 	},
 }
 
@@ -439,7 +439,7 @@ func RuleOf(id string) (Rule, bool) {
 	return Rule{}, false
 }
 
-// reasonRules are the rules whose breach the fold refuses. Those that need a closer look are told apart in refused.
+// reasonRules maps the fold's reasons of refusal to rules. refused distinguishes reasons with several rules.
 var reasonRules = map[schema.Reason]string{
 	schema.ReasonNotCloudEvent:    ruleCloudEvent,
 	schema.ReasonInvalidAttribute: ruleAttributes,
@@ -450,7 +450,7 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonForked:           ruleFork,
 	schema.ReasonStale:            ruleDense,
 	schema.ReasonRunEnded:         ruleEnded,
-	schema.ReasonErased:           ruleEnded, // a run that was removed is over, too
+	schema.ReasonErased:           ruleEnded, // a removed run has ended, too
 	schema.ReasonAlreadyStarted:   ruleStartOnce,
 	schema.ReasonNotControl:       ruleControl,
 	schema.ReasonWrongShard:       ruleSubject, // found by the checker: the fold of a run does not know the shards

@@ -9,30 +9,30 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// run is what is known of one run.
+// run is the known state of one run.
 type run struct {
 	c    *Checker
 	name string
 	head schema.Head
-	// subject that its events are stored under, which names its shard; empty as long as it is not known.
+	// subject under which its events are stored, which names its shard; empty while unknown.
 	subject string
 	// ids are the content hashes of the latest events without sequence, by source and id, as the fold knows them; recent is
 	// their order.
 	ids    map[string]schema.Hash
 	recent []string
-	// numbered: 0 as long as the executor has written nothing in this epoch, 1 with and 2 without sequences.
+	// numbered: 0 while the executor has published nothing in this epoch, 1 with and 2 without sequences.
 	numbered int
 	mixed    bool
 	// phases that were begun.
 	phases map[string]bool
-	// summed: a turn of purpose recovery came behind the latest limit.
+	// summed: a turn with purpose recovery followed the latest limit.
 	limit, summed bool
-	// returned are the tools of the calls that returned a result, by their ids; handed: another run carries on.
+	// returned are the tools of the calls that returned a result, by their ids; handed: another run continues the work.
 	returned map[string]string
 	handed   bool
 	// orphaned in this epoch, and not taken over since.
 	orphaned bool
-	// missing is the sequence without which none behind it is taken, once that was said.
+	// missing is the sequence without which later ones are refused, once it was reported.
 	missing schema.Sequence
 	// steps of each expected scenario that were seen.
 	steps []int
@@ -46,13 +46,13 @@ func newRun(c *Checker, name string) *run {
 	}
 }
 
-// moment is an event and what stood before it.
+// moment is an event and the state before it.
 type moment struct {
 	*schema.Prepared
 	m    *Message
 	e    *schema.Event
 	name string
-	// data is nil for what is not known or not valid.
+	// data is nil for unknown or invalid data.
 	data    schema.Data
 	control bool
 	verdict schema.Verdict
@@ -62,16 +62,16 @@ type moment struct {
 	status   schema.Status
 	turn     int32
 	turnOpen bool
-	// limit is what the run had reached of its contract; empty for nothing.
+	// limit is the reached limit of the run's contract; empty for none.
 	limit  string
 	events int64
-	// open is the call that the event is about, as it was before; nil for none.
+	// open is the event's call, as it was before; nil for none.
 	open *schema.OpenCall
 	// taken are the policies of the calls that are open at a takeover.
 	taken []schema.Replay
 }
 
-// add judges one message.
+// add checks one message.
 func (r *run) add(m *Message, p *schema.Prepared) {
 	at := moment{
 		Prepared: p, m: m, e: p.Event, epoch: r.head.Epoch, sequence: r.head.Sequence, status: r.head.Status,
@@ -120,26 +120,26 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 	}
 }
 
-// keepSubject keeps where the run's first event is stored, unless the recording has no subjects.
+// keepSubject keeps the subject of the run's first event, unless the recording has no subjects.
 func (r *run) keepSubject(subject string) {
 	if r.subject == "" && strings.Count(subject, ".") == strings.Count(schema.NamesOf("", 0).EventSubject(""), ".") {
 		r.subject = subject
 	}
 }
 
-// found notes a breach by an event.
+// found records a breach by an event.
 func (r *run) found(rule string, a *moment, field, expected, found string) {
 	f := at(a.m, r.name, a.e)
 	r.c.found(rule, &f, field, expected, found)
 }
 
-// refused finds the rule of a refusal, with what was expected.
+// refused finds the rule of a refusal, with the expected value.
 func (r *run) refused(a *moment) {
 	v, e := &a.verdict, a.e
 	rule := reasonRules[v.Reason]
 	if next := a.sequence + 1; e != nil && e.Sequence >= next && r.head.Sequence == a.sequence && r.head.Epoch == a.epoch {
 		if r.missing == next && v.Reason == schema.ReasonGap {
-			return // it follows from what was said
+			return // it follows from an earlier finding
 		}
 		r.missing = next
 	}
@@ -157,7 +157,7 @@ func (r *run) refused(a *moment) {
 				field, found = "/", "the data "+bad.Problem
 			}
 		}
-		r.found(rule, a, field, "data as "+a.name+" has it", found)
+		r.found(rule, a, field, "data in the form of "+a.name, found)
 	case schema.ReasonFenced:
 		r.found(rule, a, "ce-epoch", fmt.Sprintf("nothing: the run is at epoch %d", a.epoch), epochText(e))
 	case schema.ReasonEpochAhead:
@@ -204,7 +204,7 @@ func epochText(e *schema.Event) string {
 	return fmt.Sprintf("epoch %d", e.Epoch)
 }
 
-// attribute tells apart what the fold calls an invalid attribute.
+// attribute distinguishes the fold's invalid attributes.
 func (r *run) attribute(a *moment) {
 	e := a.e
 	if e == nil {
@@ -227,14 +227,14 @@ func (r *run) attribute(a *moment) {
 	}
 }
 
-// duplicate tells a retry from an id that is used again.
+// duplicate distinguishes a retry from a reused id.
 func (r *run) duplicate(a *moment) {
 	if a.e.Sequence != 0 {
 		return
 	}
 	key := a.e.Source + "\n" + a.e.ID
 	if was, ok := r.ids[key]; ok && was != a.e.ContentHash() {
-		r.found(ruleIDOnce, a, "ce-id", "an id that no other event has", a.e.ID+", which an earlier event with another content has: this one was dropped")
+		r.found(ruleIDOnce, a, "ce-id", "an id that no other event has", a.e.ID+", which belongs to an earlier event with other content: this one was dropped")
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Scenario is something that an author plays with an executor, to show that it can.
+// Scenario is a test that an author runs with an executor.
 type Scenario struct {
 	ID string `json:"id"`
-	// Text says how to play it.
+	// Text says how to run it.
 	Text  string `json:"text"`
 	steps []step
 }
@@ -21,13 +21,13 @@ type step struct {
 	seen func(a *moment) bool
 }
 
-// Outcome says whether a scenario was seen.
+// Outcome reports whether a scenario was seen.
 type Outcome struct {
 	Scenario string `json:"scenario"`
 	Passed   bool   `json:"passed"`
-	// Run that showed it, or that came furthest.
+	// Run that showed it, or that got furthest.
 	Run string `json:"run,omitzero"`
-	// Missing is the first step that was not seen, or what else was wrong.
+	// Missing is the first step that was not seen, or another problem.
 	Missing string `json:"missing,omitzero"`
 }
 
@@ -40,7 +40,7 @@ func (s *Scenario) Steps() []string {
 	return out
 }
 
-// Scenarios returns those that there are.
+// Scenarios returns the known scenarios.
 func Scenarios() []Scenario { return slices.Clone(scenarios) }
 
 func event(name string) step {
@@ -90,7 +90,7 @@ func tool(replay schema.Replay, text string) Scenario {
 	return Scenario{"tool-" + string(replay), text, []step{called(replay), closed(replay)}}
 }
 
-// rerun is of a call that runs again without anybody's word.
+// rerun is the scenario of a call that runs again without a person's decision.
 func rerun(replay schema.Replay, text string) Scenario {
 	return Scenario{"resume-" + string(replay), text, []step{called(replay), takenOver(replay), closed(replay), completed}}
 }
@@ -100,26 +100,26 @@ var scenarios = []Scenario{
 	{"turns", "Let a run have two turns, each with a message of the model.", []step{
 		message(1), message(2), completed,
 	}},
-	tool(schema.ReplayPure, "Call a tool that changes nothing."),
+	tool(schema.ReplayPure, "Call a tool without effects."),
 	tool(schema.ReplayIdempotent, "Call a tool that takes an idempotency key."),
-	tool(schema.ReplayVerify, "Call a tool that can be asked what became of a call."),
+	tool(schema.ReplayVerify, "Call a tool that can verify its calls."),
 	tool(schema.ReplayHold, "Call a tool that must not be repeated."),
-	rerun(schema.ReplayPure, "Kill the executor (kill -9) in a pure tool, and let another take the run over."),
-	rerun(schema.ReplayIdempotent, "Kill the executor in an idempotent tool, and let another take the run over."),
-	{"resume-verify", "Kill the executor in a tool with replay verify, and let another take the run over.", []step{
+	rerun(schema.ReplayPure, "Kill the executor (kill -9) in a pure tool, and let another executor take the run over."),
+	rerun(schema.ReplayIdempotent, "Kill the executor in an idempotent tool, and let another executor take the run over."),
+	{"resume-verify", "Kill the executor in a tool with replay verify, and let another executor take the run over.", []step{
 		called(schema.ReplayVerify), takenOver(schema.ReplayVerify), settledAs(schema.ReplayVerify, false, "tool.settled by the executor"), completed,
 	}},
-	{"resume-hold", "Kill the executor in a tool with replay hold, let another take the run over, and settle the call with waymark settle.", []step{
+	{"resume-hold", "Kill the executor in a tool with replay hold, let another executor take the run over, and settle the call with waymark settle.", []step{
 		called(schema.ReplayHold), takenOver(schema.ReplayHold),
 		when("run.waiting with the reason tool_in_doubt", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitToolInDoubt }),
 		settledAs(schema.ReplayHold, true, "tool.settled by an operator"), completed,
 	}},
-	{"resume-turn", "Kill the executor while the model answers, and let another take the run over.", []step{
+	{"resume-turn", "Kill the executor while the model answers, and let another executor take the run over.", []step{
 		event(schema.TurnStarted), event(schema.RunResumed),
 		{"turn.started of the same turn", func(a *moment) bool { return a.verdict.Superseded }},
 		completed,
 	}},
-	{"shutdown", "Stop the executor (kill -TERM) while it works, and let another go on.", []step{
+	{"shutdown", "Stop the executor (kill -TERM) while it works, and let another executor continue.", []step{
 		when("run.interrupted (shutdown)", func(_ *moment, d *schema.RunInterruptedData) bool { return d.Reason == schema.InterruptedShutdown }),
 		event(schema.RunResumed), completed,
 	}},
@@ -127,17 +127,17 @@ var scenarios = []Scenario{
 		when("run.waiting with the reason human_input", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitHumanInput }),
 		event(schema.RunInput), completed,
 	}},
-	{"approval", "Let a person be asked about a call, and allow it with waymark input.", []step{
+	{"approval", "Let the executor ask a person about a call, and allow it with waymark input.", []step{
 		decided(schema.DecisionAsk),
 		when("run.waiting with the reason tool_approval", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitToolApproval }),
 		event(schema.RunInput), decided(schema.DecisionAllow), event(schema.ToolReturned), completed,
 	}},
 	{"denial", "Let a call be denied.", []step{decided(schema.DecisionDeny), event(schema.ToolFailed)}},
-	{"cancel", "Ask for a run's end with waymark cancel.", []step{
+	{"cancel", "Cancel a run with waymark cancel.", []step{
 		event(schema.RunCancelRequested),
 		when("run.ended (cancelled)", func(_ *moment, d *schema.RunEndedData) bool { return d.Status == string(schema.StatusCancelled) }),
 	}},
-	{"phases", "Kill the executor in the second phase of a run, and let another take the run over.", []step{
+	{"phases", "Kill the executor in the second phase of a run, and let another executor take the run over.", []step{
 		event(schema.PhaseStarted), event(schema.PhaseCompleted), event(schema.PhaseStarted), event(schema.RunResumed), event(schema.PhaseStarted),
 		event(schema.PhaseCompleted), completed,
 	}},
@@ -149,7 +149,7 @@ var scenarios = []Scenario{
 	{"hand-off", "Offer a run's work, and accept it with waymark handoff accept.", []step{
 		event(schema.HandoffOffered), event(schema.HandoffAccepted),
 	}},
-	{"hand-off-child", "Carry an accepted hand-off out in a run of its own.", []step{
+	{"hand-off-child", "Carry out an accepted hand-off in a new run.", []step{
 		when("run.started that names the hand-off", func(_ *moment, d *schema.RunStartedData) bool { return d.Handoff != nil }), completed,
 	}},
 }
@@ -175,7 +175,7 @@ func decided(decision string) step {
 	return when("tool.decided ("+decision+")", func(_ *moment, d *schema.ToolDecidedData) bool { return d.Decision == decision })
 }
 
-// outcomes says how far the expected scenarios came.
+// outcomes reports how far the expected scenarios got.
 func (c *Checker) outcomes() []Outcome {
 	out := make([]Outcome, 0, len(c.scenarios))
 	for i := range c.scenarios {

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// turnEvent judges turn.started, turn.answered, turn.ended and message.added.
+// turnEvent checks turn.started, turn.answered, turn.ended and message.added.
 func (r *run) turnEvent(a *moment) {
 	var number int32
 	switch d := a.data.(type) {
@@ -41,7 +41,7 @@ func (r *run) turnEvent(a *moment) {
 	}
 }
 
-// heard judges messages of the turn.
+// heard checks messages of the turn.
 func (r *run) heard(a *moment, path string, messages []schema.Message) {
 	for i := range messages {
 		m := &messages[i]
@@ -53,7 +53,8 @@ func (r *run) heard(a *moment, path string, messages []schema.Message) {
 	}
 }
 
-// parts judges what a message says of calls. The messages that a turn is started with may show calls that the run does not have.
+// parts checks the calls in a message. The messages at the start of a turn may contain calls that the run does not
+// have.
 func (r *run) parts(a *moment, path string, m *schema.Message) {
 	for i := range m.Parts {
 		p, at := &m.Parts[i], fmt.Sprintf("%s/parts/%d", path, i)
@@ -73,7 +74,7 @@ func (r *run) parts(a *moment, path string, m *schema.Message) {
 	}
 }
 
-// answered judges an answer's calls, and the parts of its message that name them.
+// answered checks an answer's calls, and the parts of its message that name them.
 func (r *run) answered(a *moment, d *schema.TurnAnsweredData) {
 	for i := range a.verdict.Calls {
 		if d.Calls[i].Error == nil { // a call that cannot be made never runs
@@ -88,7 +89,7 @@ func (r *run) answered(a *moment, d *schema.TurnAnsweredData) {
 	}
 }
 
-// turnEnded judges a turn that is over.
+// turnEnded checks an ended turn.
 func (r *run) turnEnded(a *moment, d *schema.TurnEndedData) {
 	for i := range r.head.OpenCalls {
 		if c := &r.head.OpenCalls[i]; c.Turn == d.Turn {

@@ -6,7 +6,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Anthropic reads a message of the Messages API. of is its role where it names none; a role that is neither user nor assistant is noted.
+// Anthropic reads a message of the Messages API. of is its role if it names none; a role that is neither user nor
+// assistant is noted.
 func (c *Decoder) Anthropic(o *Object, of string) (*Message, error) {
 	m := new(Message)
 	if role, ok := o.TakeStr("role"); ok {
@@ -29,7 +30,7 @@ func (c *Decoder) Anthropic(o *Object, of string) (*Message, error) {
 	return m, nil
 }
 
-// naturalShape is the shape of a content that needs no note: a person's words are a string.
+// naturalShape is the shape of a content that needs no note: a person's text is a string.
 func naturalShape(role string, content []schema.Part) string {
 	if role == schema.RoleUser && len(content) == 1 && content[0].Type == schema.PartText && len(content[0].Source) == 0 {
 		return ShapeString
@@ -37,7 +38,7 @@ func naturalShape(role string, content []schema.Part) string {
 	return ShapeList
 }
 
-// anthropicBlock turns one block of a content list into a part, a call or a response.
+// anthropicBlock converts one block of a content list to a part, a call or a response.
 func (c *Decoder) anthropicBlock(m *Message, v jsontext.Value) {
 	foreign := func() { m.Parts = append(m.Parts, foreignPart(v, c.Key)) }
 	o, ok := ParseObject(v)
@@ -136,7 +137,7 @@ func (c *Decoder) anthropicBlock(m *Message, v jsontext.Value) {
 	m.Parts = append(m.Parts, part)
 }
 
-// takeContent moves a string member into the part's content; absent stays nil. false: another value.
+// takeContent moves a string member into the part's content; an absent one stays nil. false: the value is not a string.
 func takeContent(o *Object, part *schema.Part, name string) bool {
 	if _, has := o.Get(name); !has {
 		return true
@@ -225,7 +226,7 @@ func (e *Encoder) AnthropicBlock(p *schema.Part) jsontext.Value {
 	return o.Value()
 }
 
-// inputOf is an object; the text of another form's arguments is read as one where it is one.
+// inputOf is an object; the argument text of another form is parsed if it is an object.
 func inputOf(args jsontext.Value, d *Detail) jsontext.Value {
 	if args.Kind() == '{' || d.Content != "" {
 		return orNull(args)
@@ -242,7 +243,7 @@ func inputOf(args jsontext.Value, d *Detail) jsontext.Value {
 	return o.Value()
 }
 
-// anthropicResultBlocks are the blocks that a result may be made of, and a member of each that only they have.
+// anthropicResultBlocks are the blocks that a result may contain, with a member that only each has.
 var anthropicResultBlocks = map[string]string{"text": "text", "image": "source", "document": "source", "search_result": "source", "tool_reference": "tool_name"}
 
 func (e *Encoder) result(o *Writer, p *schema.Part, d *Detail) {

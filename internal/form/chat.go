@@ -8,9 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Members of a chat message that become parts of their own.
+// Members of a chat message that become their own parts.
 const (
-	// FieldReasoning and FieldAction are those of other programs than OpenAI's: the reasoning of a model, and the call of SWE-agent.
+	// FieldReasoning and FieldAction come from programs other than OpenAI's: a model's reasoning, and SWE-agent's call.
 	FieldReasoning    = "reasoning_content"
 	FieldAction       = "action"
 	fieldRefusal      = "refusal"
@@ -32,7 +32,7 @@ func (c *Decoder) Chat(o *Object) (*Message, error) {
 	case "function":
 		m.Role, m.Detail.Role = schema.RoleTool, role
 	default:
-		// A role nobody knows speaks to the model, so it is a user's.
+		// An unknown role speaks to the model, so it counts as a user.
 		m.Role, m.Detail.Role = schema.RoleUser, role
 	}
 	if name, ok := o.Str("name"); ok && name != "" {
@@ -97,7 +97,7 @@ func (c *Decoder) field(m *Message, part schema.Part, field string) {
 	m.Parts = append(m.Parts, part)
 }
 
-// chatContent turns the member content into parts and notes its shape where the parts do not tell it.
+// chatContent converts the member content to parts, and notes its shape if the parts do not imply it.
 func (c *Decoder) chatContent(m *Message, o *Object) {
 	shape := m.content(o, c.Key, func(v jsontext.Value) { m.Parts = append(m.Parts, c.chatBlock(v)) })
 	if shape != naturalChatShape(m.Role, m.Parts) {
@@ -117,7 +117,7 @@ func naturalChatShape(role string, content []schema.Part) string {
 	}
 }
 
-// chatBlock turns one element of a content list into a part.
+// chatBlock converts one element of a content list to a part.
 func (c *Decoder) chatBlock(v jsontext.Value) schema.Part {
 	foreign := foreignPart(v, c.Key)
 	o, ok := ParseObject(v)
@@ -177,7 +177,7 @@ func (c *Decoder) chatBlock(v jsontext.Value) schema.Part {
 	return part
 }
 
-// splitDataURL splits a base64 data URL that can be put together again to the letter.
+// splitDataURL splits a base64 data URL that can be put together again unchanged.
 func splitDataURL(url string) (mime, data string, ok bool) {
 	rest, ok := strings.CutPrefix(url, "data:")
 	if !ok {
@@ -187,8 +187,8 @@ func splitDataURL(url string) (mime, data string, ok bool) {
 	return mime, data, ok && mime != "" && !strings.ContainsAny(mime, ";,")
 }
 
-// calls turns tool_calls and the older function_call into parts and pending calls. A member of another
-// shape stays as it was, and so does one with more calls than an answer takes.
+// calls converts tool_calls and the older function_call to parts and pending calls. A member of another shape stays
+// unchanged, and so does one with more calls than an answer may have.
 func (c *Decoder) calls(m *Message, o *Object) {
 	if v, ok := o.Get("tool_calls"); ok {
 		if calls, ok := c.toolCalls(m, v); ok {
@@ -282,7 +282,7 @@ func (e *Encoder) ChatMessages(m *schema.Message, own bool, write func(*schema.M
 	if own || responses == 0 {
 		return []jsontext.Value{write(m)}
 	}
-	// Foreign: each response becomes a message of its own, what remains another one.
+	// Foreign: each response becomes its own message, the rest another one.
 	var out []jsontext.Value
 	rest := *m
 	rest.Parts = nil
@@ -301,7 +301,8 @@ func (e *Encoder) ChatMessages(m *schema.Message, own bool, write func(*schema.M
 	return out
 }
 
-// Chat writes one message. more writes members before those of the detail; content are the parts that the member content is made of.
+// Chat writes one message. more writes members before those of the detail; content are the parts for the member
+// content.
 func (e *Encoder) Chat(m *schema.Message, d *Detail, more func(o *Writer, content []schema.Part)) jsontext.Value {
 	var o Writer
 	role := m.Role
@@ -451,7 +452,7 @@ func (e *Encoder) function(o *Writer, p *schema.Part, d *Detail, arguments strin
 	}
 }
 
-// chatResultBlocks are the blocks that a result may be made of, and the member of each.
+// chatResultBlocks are the blocks that a result may contain, with the member of each.
 var chatResultBlocks = map[string]string{"text": "text"}
 
 // chatResult writes the response of a call as the message's content.

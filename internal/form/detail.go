@@ -10,45 +10,45 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Shapes of a content that parts alone do not tell.
+// Shapes of a content that parts alone do not imply.
 const (
 	ShapeString = "string"
 	ShapeList   = "list"
 	ShapeNull   = "null"
 	ShapeAbsent = "absent"
-	// ShapeValue: content is another JSON value; it stands as text in the one part of type json.
+	// ShapeValue: content is another JSON value, stored as text in the one part of type json.
 	ShapeValue = "value"
 )
 
 // partJSON is the type of a part that keeps a foreign JSON value as text, when it has no type of its own.
 const partJSON = "json"
 
-// Detail is what a provider's message or part has beyond text, calls and results. It is stored in source{}
-// under a key of the form; all of it may be deleted without losing text, calls or results.
+// Detail is the rest of a provider's message or part besides text, calls and results. It is stored in source{} under a
+// key of the form; all of it may be deleted without losing text, calls or results.
 type Detail struct {
-	// Role of the provider, when it is none of ours (developer, function).
+	// Role of the provider, if it is not one of ours (developer, function).
 	Role string `json:"role,omitzero"`
-	// Content is the shape of the content where it is not the natural one.
+	// Content is the shape of the content if it is not the natural one.
 	Content string `json:"content,omitzero"`
-	// Field is the member of the message that the part stands for, when it is not content or tool_calls.
+	// Field is the message's member for the part, if it is not content or tool_calls.
 	Field string `json:"field,omitzero"`
-	// Type of the provider's part or call, where ours does not tell.
+	// Type of the provider's part or call, if ours does not imply it.
 	Type string `json:"type,omitzero"`
-	// ID as the provider wrote it, when it could not be ours.
+	// ID as written by the provider, if it could not be ours.
 	ID jsontext.Value `json:"id,omitzero"`
-	// Name as the provider wrote it, when it could not be ours.
+	// Name as written by the provider, if it could not be ours.
 	Name jsontext.Value `json:"name,omitzero"`
-	// IsError of a response that is stored in the message itself, or that is no boolean.
+	// IsError of a response that is stored in the message itself, or that is not a boolean.
 	IsError jsontext.Value `json:"is_error,omitzero"`
 	// JSON: the part's content is the JSON text of the provider's whole part.
 	JSON bool `json:"json,omitzero"`
-	// Absent members that are usually there.
+	// Absent members that are usually present.
 	Absent []string `json:"absent,omitzero"`
-	// Members of the message, part or call that this package does not know, as they were.
+	// Members of the message, part or call that this package does not know, unchanged.
 	Members map[string]jsontext.Value `json:"members,omitzero"`
 	// Inner members of the object inside the part or call (function, image_url, source).
 	Inner map[string]jsontext.Value `json:"inner,omitzero"`
-	// From says where a result is that is not the call's outcome.
+	// From is the source of a result that is not the call's outcome.
 	From string `json:"from,omitzero"`
 }
 
@@ -58,13 +58,13 @@ func (d *Detail) IsZero() bool {
 		d.IsError == nil && !d.JSON && len(d.Absent) == 0 && d.Members == nil && len(d.Inner) == 0 && d.From == ""
 }
 
-// Lacking notes that a member is not there.
+// Lacking notes that a member is absent.
 func (d *Detail) Lacking(name string) { d.Absent = append(d.Absent, name) }
 
-// Lacks reports whether a member was not there.
+// Lacks reports whether a member was absent.
 func (d *Detail) Lacks(name string) bool { return slices.Contains(d.Absent, name) }
 
-// Source returns the stored form; nil when there is nothing to keep.
+// Source returns the stored form; nil if there is nothing to keep.
 func (d *Detail) Source(key string) jsontext.Value {
 	if d.IsZero() {
 		return nil
@@ -72,13 +72,13 @@ func (d *Detail) Source(key string) jsontext.Value {
 	return Marshal(map[string]*Detail{key: d})
 }
 
-// DetailOf reads what source{} keeps under the first of the keys that it has; found is false when it keeps nothing.
+// DetailOf reads the detail in source{} under the first present key; found is false if there is none.
 func DetailOf(source jsontext.Value, keys ...string) (d Detail, found bool) {
 	found = Stored(source, &d, keys...)
 	return d, found
 }
 
-// Stored reads what source{} keeps under the first of the keys that it has into a value, which is left zero if there is nothing.
+// Stored decodes source{} under the first present key into a value, which stays zero if there is none.
 func Stored[T any](source jsontext.Value, into *T, keys ...string) bool {
 	if len(source) == 0 {
 		return false
@@ -149,9 +149,9 @@ func Array(values []jsontext.Value) jsontext.Value {
 	return append(b, ']')
 }
 
-// Call is a call of a message whose id is still to be given.
+// Call is a call of a message whose id is not assigned yet.
 type Call struct {
-	// Part of the message that stands for it.
+	// Part of the message for it.
 	Part int
 	// ID, Name and Arguments as they were; nil when absent.
 	ID, Name, Arguments jsontext.Value
@@ -160,9 +160,9 @@ type Call struct {
 	Detail Detail
 }
 
-// Response is a result whose call is still to be found.
+// Response is a result whose call is not found yet.
 type Response struct {
-	// Part of the message that stands for it.
+	// Part of the message for it.
 	Part int
 	// ID and Content as they were; nil when absent.
 	ID, Content jsontext.Value
@@ -185,17 +185,18 @@ func (p *Response) SetContent(v jsontext.Value) {
 	}
 }
 
-// Message is a provider's message in our form, before ids are given: the parts of calls and responses are still empty.
+// Message is a provider's message in our form, before ids are assigned: the parts of calls and responses are still
+// empty.
 type Message struct {
 	schema.Message
 	Detail    Detail
 	Calls     []Call
 	Responses []Response
-	// Unrecorded counts the calls, or the parts, of a list that is too long and was kept as it was.
+	// Unrecorded counts the calls or parts of a list that is too long and was kept unchanged.
 	Unrecorded int
 }
 
-// members keeps what is left of a provider's message, of any size: the SDK moves a large source to the blob store.
+// members keeps the rest of a provider's message, of any size: the SDK moves a large source to the blob store.
 func (m *Message) members(o *Object) {
 	m.Detail.Members = o.Rest()
 	for name, v := range m.Detail.Members {
@@ -215,7 +216,7 @@ func foreignPart(v jsontext.Value, key string) schema.Part {
 	return schema.Part{Type: typ, Content: &text, Source: (&Detail{JSON: true}).Source(key)}
 }
 
-// foreignType reports whether a provider's type may stand as ours without being taken for one of ours.
+// foreignType reports whether a provider's type can be used unchanged without being mistaken for one of ours.
 func foreignType(t string) bool {
 	switch t {
 	case "", schema.PartText, schema.PartReasoning, schema.PartToolCall, schema.PartToolCallResponse,
@@ -225,14 +226,14 @@ func foreignType(t string) bool {
 	return len(t) <= 64
 }
 
-// MaxMember is the largest detail of a part, in bytes. A part with more is kept as the JSON text that it was.
+// MaxMember is the maximum detail of a part, in bytes. A larger part is kept as its JSON text.
 const MaxMember = 16 << 10
 
 // maxParts bounds the parts of one message.
 const maxParts = 512
 
-// content turns the member content into parts and returns its shape. block takes one element of a list. A list with more elements than a
-// message takes is one part, as it was.
+// content converts the member content to parts and returns its shape. block converts one element of a list. A list with
+// too many elements becomes one unchanged part.
 func (m *Message) content(o *Object, key string, block func(jsontext.Value)) string {
 	v, has := o.Take("content")
 	if !has {
@@ -262,7 +263,7 @@ func (m *Message) content(o *Object, key string, block func(jsontext.Value)) str
 	}
 }
 
-// content writes the member content in the shape it had, or in its natural shape when none was noted.
+// content writes the member content in its noted shape, otherwise in its natural shape.
 func (w *Writer) content(shape, natural string, parts []schema.Part, block func(*schema.Part) jsontext.Value) {
 	if shape == "" {
 		shape = natural
@@ -284,7 +285,7 @@ func (w *Writer) content(shape, natural string, parts []schema.Part, block func(
 	}
 }
 
-// SortedKeys makes the order of maps the same everywhere.
+// SortedKeys gives maps the same order everywhere.
 func SortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func orNull(v jsontext.Value) jsontext.Value {

@@ -1,13 +1,14 @@
-// Package form reads and writes messages in the forms in which providers of models have them: Anthropic's Messages, OpenAI's Chat
-// Completions and OpenAI's Responses. The importers of transcripts and publisher/wire have it in common.
+// Package form reads and writes messages in the formats of model providers: Anthropic's Messages, OpenAI's Chat
+// Completions and OpenAI's Responses. The importers of transcripts and publisher/wire share it.
 //
 // It owns
 //
 //   - the codec of each form between JSON and [schema.Message] ([Decoder], [Encoder]);
-//   - [Detail]: what a message or part of a provider has beyond text, calls and results, in source{} of the message or part;
-//   - the JSON that is taken apart member by member ([Object], [Writer]).
+//   - [Detail]: the rest of a provider's message or part besides text, calls and results, in source{} of the message or
+//     part;
+//   - JSON that is decoded member by member ([Object], [Writer]).
 //
-// Promises: what a decoder read, the encoder of the same form writes JSON-equal, strings and numbers to the letter. Members and parts
-// that it does not know are kept as they were. A strict encoder ([Encoder.Strict]) writes what the provider's API takes, or names what
-// it cannot write.
+// Promises: the encoder of a form writes decoded data JSON-equal, with unchanged strings and numbers. Members and parts
+// that it does not know are kept unchanged. A strict encoder ([Encoder.Strict]) writes the format of the provider's
+// API, or names the part that it cannot write.
 package form

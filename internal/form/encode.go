@@ -11,25 +11,27 @@ import (
 
 // Encoder writes messages.
 type Encoder struct {
-	// Keys in source{} under which details of the form may be; the first that is there counts.
+	// Keys in source{} under which details of the form may be; the first present one counts.
 	Keys []string
-	// Outcome returns what became of the call that a part answers, and nil for an isError that is not said. nil takes it from the part.
+	// Outcome returns the outcome of a part's call, and nil for an unknown isError. nil takes the outcome from the
+	// part.
 	Outcome func(p *schema.Part, d *Detail) (response jsontext.Value, isError *bool)
 	// Reasoning is the member of a chat message for the reasoning of another form.
 	Reasoning string
-	// Observations: the ids of responses stand in a list, as in SWE-agent's history.
+	// Observations: the ids of responses are in a list, as in SWE-agent's history.
 	Observations bool
-	// Strict writes what the provider's API takes. What it has no place for is an error ([Encoder.Err]), a list is the content of a result
-	// only where it is made of the form's blocks, and reasoning that is not the provider's own is left out: no provider takes another's.
+	// Strict writes the format of the provider's API. A part without a place in it is an error ([Encoder.Err]). A list
+	// is the content of a result only if it consists of the form's blocks. Reasoning of another provider is omitted,
+	// because no provider accepts it.
 	Strict bool
 
 	err error
 }
 
-// Err is why a strict encoder could not write a part; nil if it could.
+// Err is the error of a strict encoder that could not write a part; nil if it could.
 func (e *Encoder) Err() error { return e.err }
 
-// place notes a part that the form has no place for.
+// place notes a part without a place in the form.
 func (e *Encoder) place(p *schema.Part, fits bool) {
 	if e.Strict && !fits && e.err == nil {
 		e.err = fmt.Errorf("no place for a part of type %.60q (modality %.60q)", p.Type, p.Modality)
@@ -46,8 +48,8 @@ func (e *Encoder) outcome(p *schema.Part, d *Detail) (response jsontext.Value, i
 	return p.Response, isError
 }
 
-// takesList reports whether a result that is a list is written as one: of a strict encoder one of blocks, each of which has the member that
-// blocks names for its type.
+// takesList reports whether a list result is written as a list. A strict encoder requires a list of blocks, each with
+// the member that blocks names for its type.
 func (e *Encoder) takesList(v jsontext.Value, blocks map[string]string) bool {
 	if !e.Strict {
 		return true
@@ -66,7 +68,7 @@ func (e *Encoder) takesList(v jsontext.Value, blocks map[string]string) bool {
 	return len(values) > 0
 }
 
-// callID is an id as a strict provider takes it.
+// callID is an id in the format of a strict provider.
 func (e *Encoder) callID(id string) string {
 	if !e.Strict {
 		return id

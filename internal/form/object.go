@@ -16,14 +16,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxDepth leaves room for the levels that an event adds around a value.
+// maxDepth leaves space for the nesting levels that an event adds around a value.
 const maxDepth = schema.MaxJSONDepth - 16
 
-// ErrTooDeep refuses values that no event could carry.
-var ErrTooDeep = errors.New("is nested too deep")
+// ErrTooDeep is returned for values nested too deeply for an event.
+var ErrTooDeep = errors.New("is nested too deeply")
 
-// CheckJSON reports what makes b anything but one JSON value that an event can carry: syntax, duplicate
-// names, invalid UTF-8, lone surrogates, too deep nesting.
+// CheckJSON returns an error unless b is one JSON value that fits into an event. It checks syntax, duplicate names,
+// invalid UTF-8, lone surrogates and nesting.
 func CheckJSON(b []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(b))
 	for {
@@ -42,13 +42,13 @@ func CheckJSON(b []byte) error {
 		}
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return errors.New("not valid JSON: something follows the value")
+		return errors.New("not valid JSON: data follows the value")
 	}
 	return nil
 }
 
-// ReplaceInvalid returns a copy of b in which each lone surrogate escape and each byte that is no UTF-8 is U+FFFD, and
-// how many those are.
+// ReplaceInvalid returns a copy of b with U+FFFD in place of lone surrogate escapes and invalid UTF-8 bytes, and their
+// number.
 func ReplaceInvalid(b []byte) (out []byte, n int) {
 	out = make([]byte, 0, len(b))
 	for i := 0; i < len(b); {
@@ -78,7 +78,7 @@ func ReplaceInvalid(b []byte) (out []byte, n int) {
 	return out, n
 }
 
-// escaped is the code unit that b begins with as \uXXXX; -1 when it does not.
+// escaped is the code unit of a \uXXXX escape at the start of b; -1 if there is none.
 func escaped(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -90,16 +90,16 @@ func escaped(b []byte) rune {
 	return rune(v)
 }
 
-// Object is a JSON object whose members are taken out one by one; what is left is what nobody knew.
+// Object is a JSON object whose members are taken out one by one; the rest are unknown members.
 type Object struct {
 	Names  []string
 	Values []jsontext.Value
 }
 
-// ParseObject splits an object that was checked before. ok is false for any other value.
+// ParseObject splits a checked object. ok is false for any other value.
 func ParseObject(v jsontext.Value) (o *Object, ok bool) { return ParseObjectWith(v) }
 
-// ParseObjectWith is [ParseObject] for a value that was not checked before.
+// ParseObjectWith is [ParseObject] for an unchecked value.
 func ParseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *Object, ok bool) {
 	if v.Kind() != '{' {
 		return nil, false
@@ -125,7 +125,7 @@ func ParseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *Object, ok 
 	return o, true
 }
 
-// ParseArray splits an array that was checked before.
+// ParseArray splits a checked array.
 func ParseArray(v jsontext.Value) (values []jsontext.Value, ok bool) {
 	if v.Kind() != '[' {
 		return nil, false
@@ -183,13 +183,13 @@ func (o *Object) TakeStr(name string) (string, bool) {
 	return s, ok
 }
 
-// Put adds a member behind the others.
+// Put adds a member after the others.
 func (o *Object) Put(name string, v jsontext.Value) {
 	o.Names = append(o.Names, name)
 	o.Values = append(o.Values, v)
 }
 
-// TakeObject removes a member that is an object; the result is empty, not nil, when there is none.
+// TakeObject removes a member that is an object; the result is empty, not nil, if there is none.
 func TakeObject(o *Object, name string) (*Object, bool) {
 	v, _ := o.Get(name)
 	inner, ok := ParseObject(v)
@@ -200,7 +200,7 @@ func TakeObject(o *Object, name string) (*Object, bool) {
 	return inner, true
 }
 
-// Rest returns what is left as raw members, or nil.
+// Rest returns the remaining members unchanged, or nil.
 func (o *Object) Rest() map[string]jsontext.Value {
 	if len(o.Names) == 0 {
 		return nil
@@ -231,7 +231,7 @@ func Quote(s string) jsontext.Value {
 	return b
 }
 
-// Compact returns a copy of v without white space outside strings; strings and numbers stay to the letter.
+// Compact returns a copy of v without white space outside strings; strings and numbers stay unchanged.
 func Compact(v jsontext.Value) jsontext.Value {
 	if v == nil {
 		return nil
@@ -243,7 +243,7 @@ func Compact(v jsontext.Value) jsontext.Value {
 	return c
 }
 
-// Integer reads a JSON number without fraction.
+// Integer reads a JSON number without a fraction.
 func Integer(v jsontext.Value) (int64, bool) {
 	if v.Kind() != '0' {
 		return 0, false
@@ -258,7 +258,7 @@ func Boolean(v jsontext.Value) (b, ok bool) {
 	return k == 't', k == 't' || k == 'f'
 }
 
-// TimeOf reads an RFC 3339 text, or a count of seconds since 1970. Anything else is no time.
+// TimeOf reads an RFC 3339 text, or a count of seconds since 1970. Other values give the zero time.
 func TimeOf(v jsontext.Value) time.Time {
 	if s, ok := Unquote(v); ok {
 		if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
@@ -275,7 +275,7 @@ func TimeOf(v jsontext.Value) time.Time {
 	return time.Time{}
 }
 
-// Marshal returns the JSON of v, which is made of strings, numbers and checked raw values.
+// Marshal returns the JSON of v, which consists of strings, numbers and checked raw values.
 func Marshal(v any) jsontext.Value {
 	b, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {

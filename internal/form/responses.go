@@ -6,13 +6,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Types of [Detail] for the texts of an answer in the form of Responses: the first of an output message, and the others of the same.
+// Types of [Detail] for the texts of an answer in the form of Responses: the first text of an output message, and the
+// others.
 const (
 	typeMessage = "message"
 	typeMore    = "more"
 )
 
-// Responses reads the items that a response of the Responses API has as its output: one answer.
+// Responses reads the output items of a response of the Responses API: one answer.
 func (c *Decoder) Responses(items []jsontext.Value) *Message {
 	m := &Message{Message: schema.Message{Role: schema.RoleAssistant}}
 	for _, v := range items {
@@ -38,7 +39,7 @@ func (c *Decoder) Responses(items []jsontext.Value) *Message {
 	return m
 }
 
-// outputMessage reads an item of texts and refusals; false means that it has something else.
+// outputMessage reads an item of texts and refusals; false means that it has other content.
 func (c *Decoder) outputMessage(m *Message, o *Object) bool {
 	role, _ := o.TakeStr("role")
 	content, _ := o.Take("content")
@@ -74,7 +75,7 @@ func (c *Decoder) outputMessage(m *Message, o *Object) bool {
 	return true
 }
 
-// reasoningItem keeps the item as it was, beside the text of its summary: the provider takes back nothing else.
+// reasoningItem keeps the item unchanged, with the text of its summary: the provider accepts nothing else back.
 func (c *Decoder) reasoningItem(m *Message, o *Object) bool {
 	part := schema.Part{Type: schema.PartReasoning}
 	summary, _ := o.Get("summary")
@@ -109,7 +110,7 @@ func (c *Decoder) callItem(m *Message, o *Object, typ string) {
 	m.Parts = append(m.Parts, schema.Part{})
 }
 
-// Responses writes a conversation as the items that a request of the Responses API has as its input. It is for a strict encoder.
+// Responses writes a conversation as input items for a request of the Responses API. It needs a strict encoder.
 func (e *Encoder) Responses(messages []schema.Message) []jsontext.Value {
 	w := &itemWriter{e: e, custom: make(map[string]bool)}
 	for i := range messages {
@@ -122,14 +123,14 @@ func (e *Encoder) Responses(messages []schema.Message) []jsontext.Value {
 	return w.items
 }
 
-// itemWriter collects parts that are one item.
+// itemWriter collects the parts of one item.
 type itemWriter struct {
 	e     *Encoder
 	items []jsontext.Value
-	// custom are the ids of calls whose results are those of custom tools.
+	// custom are the ids of calls of custom tools.
 	custom map[string]bool
 
-	// role and members of the message that is being written, and its content; no content means that there is none.
+	// role and members of the current message, and its content; without content there is no message.
 	role    string
 	members map[string]jsontext.Value
 	content []jsontext.Value
@@ -206,7 +207,7 @@ func (w *itemWriter) part(m *schema.Message, p *schema.Part) {
 	}
 }
 
-// inputBlock writes one element of what is said to the model.
+// inputBlock writes one element of the input to the model.
 func (e *Encoder) inputBlock(p *schema.Part) jsontext.Value {
 	var o Writer
 	image := p.Modality == "image"
@@ -243,7 +244,7 @@ func (e *Encoder) inputBlock(p *schema.Part) jsontext.Value {
 	return o.Value()
 }
 
-// responsesResultBlocks are the blocks that a result may be made of, and the member of each.
+// responsesResultBlocks are the blocks that a result may contain, with the member of each.
 var responsesResultBlocks = map[string]string{"input_text": "text", "input_image": "detail"}
 
 func (w *itemWriter) output(p *schema.Part, d *Detail) jsontext.Value {
@@ -272,7 +273,7 @@ func textIn(p *schema.Part) string {
 	return *p.Content
 }
 
-// resultParts reads a result that is a list of content as tools of MCP return it, of texts and images; nil for any other value.
+// resultParts reads a result that is a content list of an MCP tool, with texts and images; nil for any other value.
 func resultParts(v jsontext.Value) []schema.Part {
 	values, _ := ParseArray(v)
 	var parts []schema.Part

@@ -6,7 +6,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Usage reads the token counts of a model call, by the names of any of the forms. nil: the value is no object.
+// Usage reads the token counts of a model call, with the names of any form. It returns nil if the value is not an
+// object.
 func Usage(v jsontext.Value) *schema.Usage {
 	o, ok := ParseObject(v)
 	if !ok {

@@ -1,16 +1,16 @@
-// Package httpguard tells requests of this machine's own programs and pages from those that a page of another origin makes through a
-// browser.
+// Package httpguard distinguishes requests of this machine's own programs and pages from requests that a page of
+// another origin makes through a browser.
 //
 // # What it owns
 //
-// [Refusal]: one rule for all addresses that Waymark listens on with HTTP.
+// [Refusal]: one rule for all of Waymark's HTTP addresses.
 //
 // # What it promises
 //
-// On a loopback address a name that a name server decides is refused, so that DNS rebinding reaches nothing. A browser's request from
-// another origin is refused, but for following a link.
+// On a loopback address, a host name that a name server resolves is refused, which prevents DNS rebinding. A browser's
+// request from another origin is refused, except for following a link.
 //
 // # On failure
 //
-// [Refusal] says why in words for people. It has no errors.
+// [Refusal] returns the reason as text for people. The package has no errors.
 package httpguard

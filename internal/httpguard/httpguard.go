@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Refusal says why a request is refused; empty for one that is not. local: the address that was asked is a loopback one.
+// Refusal returns why a request is refused; empty if it is not. local: the requested address is a loopback address.
 func Refusal(r *http.Request, local bool) string {
 	switch {
 	case local && !localName(r.Host):
-		return "this address is for this machine: ask for 127.0.0.1 or localhost"
+		return "this address is for this machine only: use 127.0.0.1 or localhost"
 	case otherOrigin(r):
-		return "pages of another origin may not ask"
+		return "requests from pages of another origin are refused"
 	}
 	return ""
 }
 
-// localName reports whether a Host header names this machine in a way that no name server decides. Programs that send none are
-// no browsers.
+// localName reports whether a Host header names this machine without a name server. Programs that send no Host header
+// are not browsers.
 func localName(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -29,7 +29,8 @@ func localName(host string) bool {
 	return err == nil || host == "" || strings.EqualFold(host, "localhost")
 }
 
-// otherOrigin reports whether a browser says that a page of another origin asks. To follow a link is no such request.
+// otherOrigin reports whether a browser marks the request as coming from a page of another origin. Following a link
+// does not count.
 func otherOrigin(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host && origin != "https://"+r.Host {
 		return true

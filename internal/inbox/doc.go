@@ -1,14 +1,14 @@
-// Package inbox finds what needs a person, and what a person must know to decide about it.
+// Package inbox finds runs that need a person, and the data that the person needs to decide.
 //
 // # What it owns
 //
-// [Gather], which reads the runs that stand still, with the reasons of internal/standstill; [Asked], which shows a question whole; the
-// commands that answer each; and [HowEnded], which tells the second of two persons who was first. The commands inbox, input, settle and
-// runs ls --stuck and the inspector say the same because they say it from here.
+// [Gather], which reads the stuck runs, with the reasons of internal/standstill; [Asked], which shows a question in
+// full; the commands that answer each; and [HowEnded], which tells a person that another one answered first. The
+// commands inbox, input, settle and runs ls --stuck, and the inspector, share this package, so that they agree.
 //
 // # What it promises
 //
-// Nothing is changed. A run that cannot be read hides no other one: it is named in [Found].
+// Nothing is changed. An unreadable run does not hide the others: it is named in [Found].
 //
 // # On failure
 //

@@ -18,28 +18,28 @@ type Asker interface {
 	Ask(ctx context.Context, verb, run string, request, reply any) error
 }
 
-// stuckReaders is the number of runs that are read at the same time, to see why they stand still.
+// stuckReaders is the number of runs that are read concurrently, to see why they are stuck.
 const stuckReaders = 8
 
-// Found are reasons, oldest first, and what is not in the list.
+// Found are reasons, oldest first, and what the list lacks.
 type Found struct {
 	Reasons []standstill.Reason `json:"stuck"`
 	// Incomplete: the daemon is still indexing the runs.
 	Incomplete bool `json:"incomplete,omitzero"`
-	// More counts the reasons that the limit left out.
+	// More counts the reasons beyond the limit.
 	More int `json:"more,omitzero"`
-	// Unread are runs that cannot be read, so that why they stand still is not known.
+	// Unread are runs that cannot be read, so that their state is unknown.
 	Unread []Unread `json:"unread,omitzero"`
 }
 
-// Unread is a run that the daemon cannot read, and what it says of that.
+// Unread is a run that the daemon cannot read, with the daemon's error.
 type Unread struct {
 	Run string `json:"run"`
 	Why string `json:"why"`
 	Err error  `json:"-"`
 }
 
-// Cut keeps the oldest.
+// Cut keeps the oldest reasons.
 func (s *Found) Cut(limit int) {
 	if more := len(s.Reasons) - limit; more > 0 {
 		s.Reasons, s.More = s.Reasons[:limit], more
@@ -49,8 +49,9 @@ func (s *Found) Cut(limit int) {
 // live are the statuses of runs that have not ended.
 var live = []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned}
 
-// Gather reads the runs that stand still, as a list of them and their heads say. want says by a run's entry in the list whether its head is
-// read. With ended, calls of ended runs that a person must settle are found, too; without it, hand-offs of them that wait for a taker.
+// Gather reads the stuck runs, from a list of runs and their heads. want selects the runs whose head is read, by their
+// list entry. With ended it also finds calls of ended runs that a person must settle; without it, hand-offs of ended
+// runs that wait for an executor.
 func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequest, want func(*schema.RunSummary) bool, ended bool) (found Found, err error) {
 	var suspects []schema.RunSummary
 	listed, seen := make(map[string]bool), make(map[string]bool)
@@ -98,7 +99,7 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 		group.Go(func() (err error) {
 			details[i], err = ReasonsOf(ctx, cl, suspects[i].Run)
 			if failed[i] = Broken(err); failed[i] != nil {
-				err = nil // it does not hide the others
+				err = nil // an unreadable run does not hide the others
 			}
 			return err
 		})
@@ -123,12 +124,12 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 	return found, nil
 }
 
-// Suspicious reports whether a run may stand still.
+// Suspicious reports whether a run may be stuck.
 func Suspicious(r *schema.RunSummary) bool {
 	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Handoffs > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
 }
 
-// Broken is the error of a run that the daemon cannot read; nil for none, and for an error that is not of one run.
+// Broken is the error of a run that the daemon cannot read; nil if there is none or the error is not about one run.
 func Broken(err error) *schema.ServiceError {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || service.Code != schema.CodeDamaged && service.Code != schema.CodeInternal {
@@ -137,12 +138,12 @@ func Broken(err error) *schema.ServiceError {
 	return service
 }
 
-// MayNeedPerson reports whether a run may need a person: what only waits for an executor, and work that is overdue, do not.
+// MayNeedPerson reports whether a run may need a person. Runs that only wait for an executor, and overdue work, do not.
 func MayNeedPerson(r *schema.RunSummary) bool {
 	return r.Status == schema.StatusWaiting || r.Waits > 0 || r.Held > 0 || r.Quarantined || r.Gapped
 }
 
-// ReasonsOf looks at a run. One that went on meanwhile has none, and one that is gone neither.
+// ReasonsOf reads a run. It has no reasons if it continued meanwhile or no longer exists.
 func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, error) {
 	reply := new(schema.GetReply)
 	err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply)
@@ -170,7 +171,7 @@ func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, 
 	return reasons, nil
 }
 
-// Find is the same thing among the reasons of its run as it is now; nil when the run does not need it any more.
+// Find returns the same reason among the run's current ones; nil if the run no longer has it.
 func Find(t *standstill.Reason, now []standstill.Reason) *standstill.Reason {
 	i := slices.IndexFunc(now, func(r standstill.Reason) bool {
 		return r.Kind == t.Kind && r.InterruptID == t.InterruptID && r.Key() == t.Key()

@@ -18,10 +18,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Question is what a run waits for, with the words and the schema of the one who asks.
+// Question is a wait of a run, with its text and its schema.
 type Question struct {
 	schema.OpenInterrupt
-	// Tool and Arguments of the call that it is about, what it changes, and the key under which to look for that.
+	// Tool and Arguments of the call in question, its side effect, and its idempotency key.
 	Tool           string         `json:"tool,omitzero"`
 	Arguments      jsontext.Value `json:"arguments,omitzero"`
 	SideEffect     string         `json:"side_effect,omitzero"`
@@ -29,9 +29,9 @@ type Question struct {
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
 	// Encrypted has the key of each of these fields that is encrypted, by its name.
 	Encrypted map[string]string `json:"encrypted,omitzero"`
-	// SchemaErr says why the schema cannot be read.
+	// SchemaErr is the error of an unreadable schema.
 	SchemaErr error `json:"-"`
-	// ArgumentsErr says why the arguments cannot be read.
+	// ArgumentsErr is the error of unreadable arguments.
 	ArgumentsErr error `json:"-"`
 }
 
@@ -56,14 +56,14 @@ type Fields interface {
 	Field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error)
 }
 
-// Asked completes what a run waits for from its content.
+// Asked completes a wait of a run from the run's content.
 func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInterrupt) Question {
 	q := Question{OpenInterrupt: *w}
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
 			q.Message = d.Message
 			if encrypted.KeyOf(d.Refs, "/message") != "" {
-				_, _ = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", []byte("null")) // a text is opened with its event, or not
+				_, _ = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", []byte("null")) // a text is decrypted with its event, if at all
 			}
 			q.ResponseSchema, q.SchemaErr = q.take(ctx, fleet, FieldSchema, d.Refs, "/response_schema", d.ResponseSchema)
 			break
@@ -92,7 +92,7 @@ const (
 	FieldSchema    = "response_schema"
 )
 
-// Problems are the places of an answer that its schema does not allow.
+// Problems lists the positions of an answer that its schema does not allow.
 func Problems(e *schema.ServiceError) string {
 	var problems []publisher.InvalidPlace
 	if json.Unmarshal(e.Details, &problems) != nil {
@@ -108,7 +108,7 @@ func Problems(e *schema.ServiceError) string {
 	return strings.Join(list, "; ")
 }
 
-// Decision answers an approval as the SDK's schema of approvals asks.
+// Decision answers an approval in the form of the SDK's approval schema.
 func Decision(allow bool, reason string) (jsontext.Value, error) {
 	d := struct {
 		Decision string `json:"decision"`
@@ -120,9 +120,9 @@ func Decision(allow bool, reason string) (jsontext.Value, error) {
 	return json.Marshal(d)
 }
 
-// HowEnded says why a thing needs nobody any more: who answered or settled it, as far as the record tells.
+// HowEnded says why an entry is no longer needed: who answered or settled it, as far as the record shows.
 func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (string, error) {
-	what := "it is needed no more"
+	what := "it is no longer needed"
 	keys, err := from.Keys(ctx)
 	if err != nil {
 		return what, err
@@ -131,7 +131,7 @@ func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (str
 	err = from.Events(ctx, t.Run, func(rec schema.Record) error {
 		if v := head.Apply(keys, &rec); v.Kind == schema.Applied {
 			if v.Data != nil {
-				_ = from.Decrypt(ctx, v.Event, v.Data) // what stays encrypted is shown as that
+				_ = from.Decrypt(ctx, v.Event, v.Data) // encrypted content is shown as such
 			}
 			what = endedBy(t, &v, what)
 		}
@@ -140,7 +140,7 @@ func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (str
 	return what, err
 }
 
-// endedBy is how an event ended what a thing is about; was is how an earlier one did.
+// endedBy describes how an event ended an entry; was is the earlier description.
 func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
 	switch d := v.Data.(type) {
 	case *schema.RunInputData:
@@ -169,7 +169,7 @@ func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
 	return was
 }
 
-// Commands are what a person runs about it.
+// Commands are the commands that a person can run about a reason.
 func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 	switch r.Kind {
 	case standstill.Waiting:
@@ -193,8 +193,8 @@ func Commands(p prompt.Prompt, r *standstill.Reason) []string {
 	return []string{p.Command("verify " + r.Run), p.Command("runs show " + r.Run)}
 }
 
-// AnswerCommand is the command that answers what a run waits for, but for the answer. It names the question that is shown beside it: pasted
-// later, it answers no other one.
+// AnswerCommand is the command that answers a wait, without the answer. It names the question shown with it, so that
+// pasting it later answers no other question.
 func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string {
 	command := "input " + run + " " + schema.ShellWord(w.InterruptID)
 	if w.Position.ID != "" {
@@ -203,7 +203,8 @@ func AnswerCommand(p prompt.Prompt, run string, w *schema.OpenInterrupt) string 
 	return p.Command(command)
 }
 
-// SettleCommand is the command that settles a call, but for how. It says up to where the run was read, so that it settles no later attempt.
+// SettleCommand is the command that settles a call, without the method. It names the position up to which the run was
+// read, so that it settles no later attempt.
 func SettleCommand(p prompt.Prompt, h *schema.Head, key schema.CallKey) string {
 	command := strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark ")
 	if h.Position.ID != "" {

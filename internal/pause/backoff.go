@@ -8,7 +8,7 @@ import (
 
 // Backoff waits between tries, with jitter, longer each time.
 type Backoff struct {
-	// Next is the next wait, of which half is jitter; Most bounds those that follow.
+	// Next is the next wait, half of it jitter; Most bounds later waits.
 	Next, Most time.Duration
 }
 

@@ -12,32 +12,32 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Tool runs one call of a run and returns what the tool says.
+// Tool runs one call of a run and returns the tool's result.
 type Tool func(ctx context.Context, run *transcript.Run, call *transcript.Call) (publisher.ToolResult, error)
 
-// Witness writes entries down outside. A [journal.Writer] is one.
+// Witness stores entries outside of the run. A [journal.Writer] is one.
 type Witness interface {
 	Write(e journal.Entry) error
 }
 
-// Player plays runs, one after the other or several at once.
+// Player runs transcripts, one after the other or several at once.
 type Player struct {
 	// Fleet to publish to. Required.
 	Fleet *publisher.Fleet
-	// Journal outside. Required.
+	// Journal outside of the run. Required.
 	Journal Witness
 	// Tool runs the calls. Required; see [Recorded].
 	Tool Tool
-	// Replay is the policy of a call; nil means that all are pure.
+	// Replay returns the policy of a call; nil means that all are pure.
 	Replay func(call *transcript.Call) schema.Replay
-	// AwaitPerson is how often to look whether a person has settled a call that is held; 0 means that such a call
-	// ends the walk with [publisher.ErrHeld].
+	// AwaitPerson is how often to check whether a person has settled a held call; 0 means that such a call ends the
+	// walk with [publisher.ErrHeld].
 	AwaitPerson time.Duration
 	// Now is the clock of the journal. Required.
 	Now func() time.Time
 }
 
-// Recorded is a Tool that returns what the transcript has.
+// Recorded is a Tool that returns the transcript's result.
 func Recorded(_ context.Context, _ *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
 	return publisher.ToolResult{Result: []byte(call.Result), IsError: call.IsError, Source: []byte(call.ResultSource)}, nil
 }
@@ -56,16 +56,16 @@ func (p *Player) Play(ctx context.Context, script *transcript.Run) error {
 	return w.play(ctx)
 }
 
-// Resume takes the run over and plays it to its end, from wherever it stands.
+// Resume takes the run over and plays it to its end, from its current state.
 func (p *Player) Resume(ctx context.Context, script *transcript.Run) error {
 	begun := p.Now()
 	run, err := p.Fleet.Resume(ctx, script.ID, publisher.ResumeSpec{})
 	if errors.Is(err, publisher.ErrRunNotFound) {
-		// The executor was killed before run.started was acknowledged: there is nothing to go on from.
+		// The executor was killed before run.started was acknowledged: there is nothing to continue.
 		return p.Play(ctx, script)
 	}
 	if errors.Is(err, publisher.ErrRunEnded) {
-		// It was killed after the end was acknowledged.
+		// The executor was killed after the end was acknowledged.
 		return p.Journal.Write(journal.Entry{Op: journal.Done, Run: script.ID})
 	}
 	if err != nil {
@@ -78,23 +78,23 @@ func (p *Player) Resume(ctx context.Context, script *transcript.Run) error {
 	return w.play(ctx)
 }
 
-// walk is the way through one script. What is recorded already is counted down before anything is published.
+// walk is the progress through one script. Recorded events are counted down before any event is published.
 type walk struct {
 	player *Player
 	run    *publisher.Run
 	script *transcript.Run
-	// begun is when the step under way began.
+	// begun is when the current step began.
 	begun time.Time
-	// noted is the last sequence of the epoch that the journal has.
+	// noted is the last sequence of the epoch in the journal.
 	noted schema.Sequence
 
-	// outside, compactions are what is recorded of them and was not passed yet.
+	// outside and compactions count recorded ones that were not passed yet.
 	outside, compactions int
-	// inside counts what is recorded of the messages of each turn.
+	// inside counts the recorded messages of each turn.
 	inside map[int32]int
 }
 
-// takenOver writes the takeover down and finds the place.
+// takenOver writes the takeover to the journal and finds the position.
 func (w *walk) takenOver() error {
 	var from schema.From
 	w.run.View(func(s *schema.State) {
@@ -117,13 +117,13 @@ func (w *walk) takenOver() error {
 	})
 }
 
-// boundary is what the journal says about an acknowledged event.
+// boundary is the journal's entry about an acknowledged event.
 type boundary struct {
 	kind string
 	call schema.CallKey
 }
 
-// note writes down what was acknowledged since the last time: the given events, and nothing else.
+// note writes the events acknowledged since the last call: exactly the given ones.
 func (w *walk) note(events ...boundary) error {
 	var sequence schema.Sequence
 	w.run.View(func(s *schema.State) { sequence = s.Head.Sequence })
@@ -148,7 +148,7 @@ func callOf(k schema.CallKey) journal.Call {
 	return journal.Call{Turn: int(k.Turn), ID: k.ToolCallID, Occurrence: k.Occurrence}
 }
 
-// play walks from the place found to the end.
+// play walks from the position found to the end.
 func (w *walk) play(ctx context.Context) error {
 	if w.run.Epoch() == 1 {
 		if err := w.note(boundary{kind: schema.RunStarted}); err != nil {

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { natstest.Main(m) }
 
-// newFleet returns a fleet on a server of the test's own, with a service that answers and nobody who folds.
+// newFleet returns a fleet on a server of the test's own, with a service that answers but no fold worker.
 func newFleet(t *testing.T) *publisher.Fleet {
 	t.Helper()
 	server := natstest.Start(t)

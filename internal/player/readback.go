@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ReadBack reads a run's events for [journal.Check]: what executors wrote, in the order of the log, without asking
-// the fold what it thinks of them. Control events have no place in a writer's sequence and are left out.
+// ReadBack reads a run's events for [journal.Check]: the executors' events in log order, without the fold's verdict.
+// Control events are not part of a writer's sequence and are omitted.
 func ReadBack(ctx context.Context, fleet *publisher.Fleet, run string) ([]journal.Event, error) {
 	var events []journal.Event
 	type id struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// turn plays one turn, or what is missing of it.
+// turn plays one turn, or its missing part.
 func (w *walk) turn(ctx context.Context, t *transcript.Turn) error {
 	turn, recorded := w.run.Turn(t.Number), w.inside[t.Number]
 	// A turn's start has all of its messages.
@@ -51,7 +51,7 @@ func (w *walk) turn(ctx context.Context, t *transcript.Turn) error {
 	return nil
 }
 
-// answer publishes what the model says and the calls that it asks for.
+// answer publishes the model's answer with its calls.
 func (w *walk) answer(ctx context.Context, turn *publisher.Turn, a *transcript.Answer) error {
 	calls := make([]publisher.ToolCall, len(a.Calls))
 	for i, c := range a.Calls {
@@ -66,7 +66,7 @@ func (w *walk) answer(ctx context.Context, turn *publisher.Turn, a *transcript.A
 	return w.note(boundary{kind: schema.TurnAnswered})
 }
 
-// witness returns what writes entries about a call.
+// witness returns a function that writes entries about a call.
 func (w *walk) witness(c *transcript.Call) func(op, note string) error {
 	return func(op, note string) error {
 		return w.player.Journal.Write(journal.Entry{
@@ -75,8 +75,7 @@ func (w *walk) witness(c *transcript.Call) func(op, note string) error {
 	}
 }
 
-// result asks for the result of a call, which runs the tool unless it is recorded. A call that is held waits for a
-// person.
+// result requests the result of a call, which runs the tool unless it is recorded. A held call waits for a person.
 func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
 	err := w.ask(ctx, turn, c)
 	var held *publisher.HeldError
@@ -102,12 +101,12 @@ func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.C
 	return err
 }
 
-// ask asks for a result once.
+// ask requests a result once.
 func (w *walk) ask(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
 	write := w.witness(c)
 	before, decided, requested := w.settlements(c), w.decisions(c), w.requested(c)
 	ran := false
-	// What the witness cannot take is no failure of the tool: with its context ended, the call stays open.
+	// A failed journal write is not a failure of the tool: with its context ended, the call stays open.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	result, err := turn.Tool(ctx, w.toolCall(c), func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
@@ -116,7 +115,7 @@ func (w *walk) ask(ctx context.Context, turn *publisher.Turn, c *transcript.Call
 			err = w.note(boundary{journal.KindCalled, c.Key})
 		}
 		if err == nil && w.decisions(c) > decided {
-			// The last acknowledgement was too old to begin by.
+			// The last acknowledgement was too old as proof of the epoch.
 			err = w.note(boundary{schema.ToolDecided, c.Key})
 		}
 		if err == nil {
@@ -172,14 +171,14 @@ func (w *walk) decisions(c *transcript.Call) int {
 	return n
 }
 
-// requested reports whether nobody has begun the call that is recorded.
+// requested reports whether the recorded call is not begun yet.
 func (w *walk) requested(c *transcript.Call) bool {
 	head := w.run.Head()
 	i := head.FindOpen(c.Key.Turn, c.Key.ToolCallID, c.Key.Occurrence)
 	return i >= 0 && head.OpenCalls[i].Requested
 }
 
-// settled writes down that the call was settled by the SDK, if it was.
+// settled writes down that the SDK settled the call, if it did.
 func (w *walk) settled(c *transcript.Call, before int, write func(op, note string) error) error {
 	how := schema.Settlement("")
 	w.run.View(func(s *schema.State) {

@@ -22,14 +22,14 @@ const (
 	attrToolName      = "gen_ai.tool.name"
 	attrToolCallID    = "gen_ai.tool.call.id"
 	attrError         = "error.type"
-	// Content, when it is asked for.
+	// Content attributes, set on request only.
 	attrInput     = "gen_ai.input.messages"
 	attrOutput    = "gen_ai.output.messages"
 	attrArguments = "gen_ai.tool.call.arguments"
 	attrResult    = "gen_ai.tool.call.result"
 )
 
-// Attributes of Waymark's own.
+// Waymark's own attributes.
 const (
 	attrRun        = "waymark.run.id"
 	attrEpoch      = "waymark.epoch"
@@ -44,17 +44,17 @@ const (
 	attrOccurrence = "waymark.tool.occurrence"
 	attrLink       = "waymark.link"
 	attrLabel      = "waymark.label."
-	// attrCut names the attributes that were left out because they were too long.
+	// attrCut names the attributes that were omitted because they were too long.
 	attrCut = "waymark.content.left_out"
 )
 
 // Outcomes that no event names.
 const (
-	// outcomeInDoubt: the epoch changed before the call had an outcome, or before the turn was over.
+	// outcomeInDoubt: the epoch changed before the call had an outcome, or before the turn ended.
 	outcomeInDoubt = "in_doubt"
-	// outcomeOpen: the run ended before it.
+	// outcomeOpen: the run ended before the call did.
 	outcomeOpen = "open"
-	// outcomeRepeated: it was begun once more.
+	// outcomeRepeated: the call was begun again.
 	outcomeRepeated = "repeated"
 )
 
@@ -74,7 +74,7 @@ func texts(key string, values []string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_ArrayValue{ArrayValue: &commonpb.ArrayValue{Values: list}}}}
 }
 
-// attrs collects attributes and leaves out what is empty.
+// attrs collects attributes and omits empty ones.
 type attrs []*commonpb.KeyValue
 
 func (a *attrs) text(key, value string) {
@@ -89,7 +89,7 @@ func (a *attrs) number(key string, value int64) {
 	}
 }
 
-// content adds what people or models wrote. What is too long for an attribute is left out and said to be.
+// content adds text of people or models. Text too long for an attribute is omitted and counted.
 func (a *attrs) content(key, value string) {
 	if len(value) > maxContent {
 		*a = append(*a, text(attrCut, key))

@@ -9,10 +9,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// called begins the span of a tool's call.
+// called begins the span of a tool call.
 func (t *Tracker) called(key schema.CallKey, d *schema.ToolCalledData) {
 	if t.turn != nil && t.turn.answered.IsZero() {
-		t.turn.answered = t.now // the model asked for it
+		t.turn.answered = t.now // the model requested it
 	}
 	c := t.beginCall(key, d.Name, callSpan(t.fleet, t.run, key))
 	a := attrs{}
@@ -24,7 +24,7 @@ func (t *Tracker) called(key schema.CallKey, d *schema.ToolCalledData) {
 }
 
 func (t *Tracker) beginCall(key schema.CallKey, name string, id []byte) *open {
-	if c := t.calls[key]; c != nil { // cannot be: the fold gives every call a key of its own
+	if c := t.calls[key]; c != nil { // impossible: the fold gives every call its own key
 		t.end(c, t.now)
 	}
 	a := attrs{text(attrOperation, "execute_tool"), text(attrToolName, cut(name)), text(attrToolCallID, cut(key.ToolCallID))}
@@ -37,7 +37,8 @@ func (t *Tracker) beginCall(key schema.CallKey, name string, id []byte) *open {
 	return c
 }
 
-// unbegun begins the span of a call that needs no begin, once its outcome is there: as long before it as the tool took.
+// unbegun creates the span of a call that has no begin event, once its outcome is known. The span starts one tool
+// duration before the outcome.
 func (t *Tracker) unbegun(v *schema.Verdict, was []schema.OpenCall, took int64) {
 	i := slices.IndexFunc(was, func(c schema.OpenCall) bool { return c.CallKey == v.Call && c.Requested })
 	if i < 0 || v.Kind != schema.Applied || t.calls[v.Call] != nil {
@@ -50,7 +51,7 @@ func (t *Tracker) unbegun(v *schema.Verdict, was []schema.OpenCall, took int64) 
 	c.add(a...)
 }
 
-// endCall takes the call's open span out, or returns nil: a call that an earlier epoch made has none.
+// endCall removes and returns the call's open span, or nil: a call of an earlier epoch has none.
 func (t *Tracker) endCall(key schema.CallKey) *open {
 	c := t.calls[key]
 	delete(t.calls, key)
@@ -86,7 +87,7 @@ func (t *Tracker) failed(v *schema.Verdict, d *schema.ToolFailedData) {
 	t.end(c, t.now)
 }
 
-// settled begins the call again when it is to be run again, and else says what became of it.
+// settled begins the span again if the call will run again; otherwise it ends with the settlement.
 func (t *Tracker) settled(v *schema.Verdict, d *schema.ToolSettledData, doubted []schema.OpenCall) {
 	t.note(v.Event, func(a *attrs) {
 		a.call(v.Call)
@@ -114,7 +115,7 @@ func (t *Tracker) settled(v *schema.Verdict, d *schema.ToolSettledData, doubted 
 	switch {
 	case was != nil:
 		t.link(c, "rerun", t.trace, was.SpanId)
-	case t.head.Base != nil: // of the run that was forked
+	case t.head.Base != nil: // a call of the base run
 		t.link(c, "rerun", TraceID(t.fleet, t.head.Base.Run), callSpan(t.fleet, t.head.Base.Run, v.Call))
 	}
 }

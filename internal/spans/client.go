@@ -22,21 +22,21 @@ import (
 )
 
 const (
-	// defaultCollector is where OTLP exporters look for a collector that nothing names.
+	// defaultCollector is the default collector address of OTLP exporters.
 	defaultCollector = "http://localhost:4318"
 	tracesPath       = "/v1/traces"
-	// tracesOnly and allSignals begin the names of variables.
+	// tracesOnly and allSignals are prefixes of variable names.
 	tracesOnly   = "OTEL_EXPORTER_OTLP_TRACES_"
 	allSignals   = "OTEL_EXPORTER_OTLP_"
 	protobufType = "application/x-protobuf"
-	// uploadTimeout bounds one request, unless a variable says otherwise.
+	// uploadTimeout bounds one request, unless a variable sets another value.
 	uploadTimeout = 10 * time.Second
-	// maxAnswer bounds what is read of a collector's answer, and maxReason what an error shows of it.
+	// maxAnswer bounds how much of a collector's answer is read, and maxReason how much of it an error shows.
 	maxAnswer = 1 << 20
 	maxReason = 1 << 10
 )
 
-// HTTPClient sends spans by OTLP over HTTP, as protobuf. It tries once and may be used from several goroutines.
+// HTTPClient sends spans by OTLP over HTTP, as protobuf. It tries once and is safe for concurrent use.
 type HTTPClient struct {
 	address string
 	header  http.Header
@@ -44,20 +44,21 @@ type HTTPClient struct {
 	client  http.Client
 }
 
-// NewHTTPClient returns a client of the collector at endpoint. An empty endpoint is that of the variables which OTLP exporters share:
-// OTEL_EXPORTER_OTLP_ENDPOINT, and so are headers, certificates, compression and timeout (OTEL_EXPORTER_OTLP_HEADERS and so on). A name
-// with TRACES_ (OTEL_EXPORTER_OTLP_TRACES_HEADERS) goes before the one without. A value that cannot be used is an error that names it.
+// NewHTTPClient returns a client of the collector at endpoint. An empty endpoint means the one from
+// OTEL_EXPORTER_OTLP_ENDPOINT. Headers, certificates, compression and timeout come from the standard variables of OTLP
+// exporters (OTEL_EXPORTER_OTLP_HEADERS and so on). A variable with TRACES_ (OTEL_EXPORTER_OTLP_TRACES_HEADERS) has
+// precedence. An invalid value is an error that names the variable.
 func NewHTTPClient(endpoint string, getenv func(string) string) (*HTTPClient, error) {
 	env := otlpEnv(getenv)
 	if name, protocol := env.get("PROTOCOL"); protocol != "" && protocol != "http/protobuf" {
-		return nil, fmt.Errorf("%s is %.40q, and spans travel over HTTP as protobuf: set it to http/protobuf, and name the collector's HTTP receiver (port 4318)", name, protocol)
+		return nil, fmt.Errorf("%s is %.40q, but spans are sent over HTTP as protobuf: set it to http/protobuf, and name the collector's HTTP receiver (port 4318)", name, protocol)
 	}
 	address, err := env.address(endpoint)
 	if err != nil {
 		return nil, err
 	}
 	c := &HTTPClient{header: http.Header{}}
-	if user := address.User; user != nil { // errors print addresses
+	if user := address.User; user != nil { // errors contain addresses
 		password, _ := user.Password()
 		r := http.Request{Header: c.header}
 		r.SetBasicAuth(user.Username(), password)
@@ -92,12 +93,12 @@ func NewHTTPClient(endpoint string, getenv func(string) string) (*HTTPClient, er
 	return c, nil
 }
 
-// Close closes connections that are kept for the next request.
+// Close closes idle connections.
 func (c *HTTPClient) Close() { c.client.CloseIdleConnections() }
 
 // UploadTraces implements [Client].
 func (c *HTTPClient) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
-	// An ExportTraceServiceRequest has the form of TracesData; its own package brings gRPC along.
+	// An ExportTraceServiceRequest is encoded like TracesData; its own package would import gRPC.
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
 	if err != nil {
 		return fmt.Errorf("encode spans: %w", err)
@@ -137,7 +138,7 @@ func (c *HTTPClient) UploadTraces(ctx context.Context, spans []*tracepb.Resource
 	return nil
 }
 
-// statusError is an answer of the collector that says that it did not take the spans.
+// statusError is a collector's answer that refuses the spans.
 type statusError struct {
 	address string
 	status  int
@@ -148,7 +149,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("%s answers %d %s: %.1024q", e.address, e.status, http.StatusText(e.status), e.reason)
 }
 
-// partialError is a collector's word on spans that it took in part; it wants them no second time.
+// partialError is a collector's report about spans that it accepted in part. They must not be sent again.
 type partialError struct {
 	rejected int64
 	message  string
@@ -158,8 +159,9 @@ func (e *partialError) Error() string {
 	return fmt.Sprintf("the collector rejected %d spans: %.1024q", e.rejected, e.message)
 }
 
-// partial reads the partial success of an ExportTraceServiceResponse: field 1, with rejected_spans (1) and error_message (2). It returns
-// nil for none, and for bytes that are no such message: the status says that the spans were taken.
+// partial reads the partial success of an ExportTraceServiceResponse: field 1, with rejected_spans (1) and
+// error_message (2). It returns nil if there is none, and for invalid messages: the status already says that the spans
+// were accepted.
 func partial(answer []byte) *partialError {
 	var said partialError
 	fields(answer, func(number protowire.Number, _ uint64, bytes []byte) {
@@ -182,7 +184,7 @@ func partial(answer []byte) *partialError {
 	return &said
 }
 
-// fields calls yield with each field of a protobuf message that is a number or bytes, up to one that cannot be read.
+// fields calls yield with each field of a protobuf message that is a number or bytes, up to an unreadable one.
 func fields(message []byte, yield func(number protowire.Number, value uint64, bytes []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -206,10 +208,10 @@ func fields(message []byte, yield func(number protowire.Number, value uint64, by
 	}
 }
 
-// otlpEnv reads the variables that OTLP exporters share.
+// otlpEnv reads the standard variables of OTLP exporters.
 type otlpEnv func(string) string
 
-// get returns the value of a variable for traces, else of the one for all signals, and the variable's name.
+// get returns the value of a variable for traces, or else of the one for all signals, and the variable's name.
 func (e otlpEnv) get(option string) (name, value string) {
 	for _, prefix := range []string{tracesOnly, allSignals} {
 		if value := strings.TrimSpace(e(prefix + option)); value != "" {
@@ -219,7 +221,8 @@ func (e otlpEnv) get(option string) (name, value string) {
 	return "", ""
 }
 
-// address returns where spans go: an address with a path as it is, and below the one that a variable names for all signals.
+// address returns the address for spans: an endpoint with a path unchanged, and a path below the endpoint of a variable
+// for all signals.
 func (e otlpEnv) address(endpoint string) (*url.URL, error) {
 	name := "--endpoint"
 	if endpoint == "" {
@@ -230,7 +233,7 @@ func (e otlpEnv) address(endpoint string) (*url.URL, error) {
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("%s is no address: write it as http://localhost:4318 or https://collector.example.com", name)
+		return nil, fmt.Errorf("%s is not a valid address: write it as http://localhost:4318 or https://collector.example.com", name)
 	}
 	if name == allSignals+"ENDPOINT" || strings.Trim(u.Path, "/") == "" && name != tracesOnly+"ENDPOINT" {
 		u = u.JoinPath(tracesPath)
@@ -238,8 +241,8 @@ func (e otlpEnv) address(endpoint string) (*url.URL, error) {
 	return u, nil
 }
 
-// headers adds the headers that a variable names, as key=value pairs between commas with their values percent-encoded. Errors do not show
-// values: they may be secret.
+// headers adds the headers of a variable: key=value pairs separated by commas, with percent-encoded values. Errors do
+// not show values, because they may be secret.
 func (e otlpEnv) headers(header http.Header) error {
 	name, list := e.get("HEADERS")
 	for i, pair := range strings.Split(list, ",") {
@@ -257,7 +260,7 @@ func (e otlpEnv) headers(header http.Header) error {
 	return nil
 }
 
-// tls returns the certificates that variables name; nil for those of the system.
+// tls returns the certificates named by variables; nil for the system's.
 func (e otlpEnv) tls() (*tls.Config, error) {
 	rootsName, roots := e.get("CERTIFICATE")
 	certName, cert := e.get("CLIENT_CERTIFICATE")
@@ -273,7 +276,7 @@ func (e otlpEnv) tls() (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s: %s has no certificate in PEM form", rootsName, roots)
+			return nil, fmt.Errorf("%s: %s contains no PEM certificate", rootsName, roots)
 		}
 	}
 	switch {

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// firstPause and longestPause are between two tries of one export.
+	// firstPause and longestPause bound the pauses between tries of one export.
 	firstPause   = 500 * time.Millisecond
 	longestPause = 30 * time.Second
-	// complainEvery is how often it is said that the collector is still away.
+	// complainEvery is how often an unavailable collector is logged.
 	complainEvery = time.Minute
 )
 
@@ -30,24 +30,24 @@ type Client interface {
 	UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error
 }
 
-// ExporterConfig says where spans come from and how long to try.
+// ExporterConfig describes the source of the spans, and how long to try.
 type ExporterConfig struct {
 	// Service is the resource's service.name, and Version its service.version.
 	Service, Version string
 	// Fleet is the resource's service.namespace.
 	Fleet string
-	// Patience bounds the tries of one export; 0 is for ever.
+	// Patience bounds the tries of one export; 0 means no bound.
 	Patience time.Duration
-	// Hint is said with the first failure.
+	// Hint is logged with the first failure.
 	Hint string
 }
 
-// Exporter sends spans until the collector has taken them. It may be used from several goroutines.
+// Exporter sends spans until the collector has accepted them. It is safe for concurrent use.
 type Exporter struct {
 	client Client
 	config ExporterConfig
 	log    zerolog.Logger
-	// Sent, Dropped and Failures count spans that were taken, spans that the collector refused as invalid, and tries that failed.
+	// Sent, Dropped and Failures count accepted spans, spans that the collector refused as invalid, and failed tries.
 	Sent, Dropped, Failures atomic.Int64
 }
 
@@ -56,8 +56,8 @@ func NewExporter(client Client, config ExporterConfig, log zerolog.Logger) *Expo
 	return &Exporter{client: client, config: config, log: log}
 }
 
-// Export returns when the collector has taken the spans, or said that they are invalid: those are dropped and counted. It returns
-// an error that wraps [ErrCollector] when patience is over, and ctx's when that ends.
+// Export returns when the collector has accepted the spans, or has called them invalid: then they are dropped and
+// counted. It returns an error that wraps [ErrCollector] when patience is over, and that of ctx when ctx ends.
 func (e *Exporter) Export(ctx context.Context, spans []*tracepb.Span) error {
 	if len(spans) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (e *Exporter) Export(ctx context.Context, spans []*tracepb.Span) error {
 			e.Sent.Add(int64(len(spans)))
 			return nil
 		case verdict == invalid && len(spans) == 1:
-			e.log.Error().Err(err).Str("span", spans[0].GetName()).Hex("trace_id", spans[0].GetTraceId()).Msg("a span was refused and is left out")
+			e.log.Error().Err(err).Str("span", spans[0].GetName()).Hex("trace_id", spans[0].GetTraceId()).Msg("collector refused span; dropped")
 			e.Dropped.Add(1)
 			return nil
 		case verdict == invalid:
@@ -92,7 +92,7 @@ func (e *Exporter) Export(ctx context.Context, spans []*tracepb.Span) error {
 		}
 		if time.Since(complained) >= complainEvery {
 			complained = time.Now()
-			e.log.Error().Err(err).Str("hint", e.config.Hint).Int("spans", len(spans)).Msg("the collector does not take spans: trying again")
+			e.log.Error().Err(err).Str("hint", e.config.Hint).Int("spans", len(spans)).Msg("collector does not accept spans; retrying")
 		}
 		if err := pause.For(ctx, wait/2+rand.N(wait)); err != nil { //nolint:gosec // no secret
 			return err
@@ -116,15 +116,15 @@ func (e *Exporter) request(spans []*tracepb.Span) []*tracepb.ResourceSpans {
 	}}
 }
 
-// verdicts on a failed try.
+// verdict is the meaning of a failed try.
 type verdict int
 
 const (
-	// again: it may go better later.
+	// again: a later try may succeed.
 	again verdict = iota
-	// taken: the collector has taken what it wanted, and would do the same once more.
+	// taken: the collector has accepted the valid spans; sending again would not help.
 	taken
-	// invalid: the same bytes would be refused once more.
+	// invalid: the collector would refuse the same bytes again.
 	invalid
 )
 

@@ -17,39 +17,40 @@ import (
 )
 
 const (
-	// batchSpans and batchBytes bound what is sent at once, and historySpans what one run's history may hold in memory.
+	// batchSpans and batchBytes bound one request, and historySpans the spans of one run's history in memory.
 	batchSpans   = 512
 	batchBytes   = 1 << 20
 	historySpans = 4 * batchSpans
-	// lingers is how long a span that has ended waits for others.
+	// lingers is how long an ended span waits for others.
 	lingers = time.Second
-	// lookEvery is how often the end of the log is looked at, and retryEvery how long a failed reading waits.
+	// lookEvery is the poll interval at the end of the log, and retryEvery the wait after a failed read.
 	lookEvery  = 500 * time.Millisecond
 	retryEvery = time.Second
 )
 
-// FeedConfig is what a feed needs.
+// FeedConfig configures a feed.
 type FeedConfig struct {
 	Names schema.Names
-	// JetStream reads the log by direct gets: an observer's rights are enough.
+	// JetStream reads the log by direct gets: an observer's permissions are enough.
 	JetStream jetstream.JetStream
-	// History calls yield for all records of a run, those in segments included; see publisher.Reader.Events. Its error wraps
-	// [ErrNoRun] for a run that is not there, and [ErrIncomplete] when some of its events are lost.
+	// History calls yield for all records of a run, including those in segments; see publisher.Reader.Events. Its error
+	// wraps [ErrNoRun] for a run that does not exist, and [ErrIncomplete] if events are lost.
 	History func(ctx context.Context, run string, yield func(schema.Record) error) error
-	// Keys returns those that the fleet's control events are checked by, once an event is there. Required.
+	// Keys returns the keys that verify the fleet's control events. Required.
 	Keys func(ctx context.Context) (*schema.Keys, error)
-	// Export returns when the spans are safe.
+	// Export returns when the spans are accepted.
 	Export func(ctx context.Context, spans []*tracepb.Span) error
-	// Positions stores how far it is.
+	// Positions stores the progress.
 	Positions *Positions
-	// All begins with the log's first event instead of its end, when there is no position yet.
+	// All begins with the log's first event instead of its end, if there is no position yet.
 	All bool
 	// NoFollow ends the feed at the end of the log.
 	NoFollow bool
 	Options  Options
-	// Removed, if not nil, is told of each run that is not there any more: spans of it that were not exported are left out.
+	// Removed, if not nil, is called for each run that no longer exists: its unexported spans are omitted.
 	Removed func(run string)
-	// MaxRuns bounds the runs that are followed at once; 0 means [DefaultMaxRuns]. One above them is read again when it goes on.
+	// MaxRuns bounds the runs that are followed at once; 0 means [DefaultMaxRuns]. Other runs are read again when they
+	// continue.
 	MaxRuns int
 }
 
@@ -62,11 +63,11 @@ type Feed struct {
 	log  zerolog.Logger
 	at   Position
 	runs *runs
-	// batch are spans that have ended and were not sent, of so many bytes; since is when the first came.
+	// batch are ended, unsent spans of so many bytes; since is the time of the first one.
 	batch []*tracepb.Span
 	bytes int
 	since time.Time
-	// stored is the position as it was stored last.
+	// stored is the last stored position.
 	stored Position
 }
 
@@ -78,7 +79,7 @@ func NewFeed(config FeedConfig, log zerolog.Logger) *Feed {
 	return &Feed{FeedConfig: config, log: log.With().Int("shard", config.Names.Shard).Logger(), runs: newRuns(config.MaxRuns)}
 }
 
-// Run follows the log until ctx ends, or to its end with NoFollow. It returns an error only when going on makes no sense.
+// Run follows the log until ctx ends, or to its end with NoFollow. It returns an error only if it cannot continue.
 func (f *Feed) Run(ctx context.Context) error {
 	begun := false
 	for {
@@ -97,17 +98,17 @@ func (f *Feed) Run(ctx context.Context) error {
 		case !begun && f.NoFollow:
 			return err
 		}
-		f.log.Warn().Err(err).Msg("reading the log broke off: trying again")
+		f.log.Warn().Err(err).Msg("reading the log failed; retrying")
 		if err := pause.For(ctx, retryEvery); err != nil {
 			return err
 		}
 	}
 }
 
-// begin finds where to go on.
+// begin finds where to continue.
 func (f *Feed) begin(ctx context.Context) error {
 	if f.at != (Position{}) {
-		return nil // the reading broke off
+		return nil // the read failed
 	}
 	at, ok := f.Positions.Get(f.Names.Shard)
 	stream, err := f.JetStream.Stream(ctx, f.Names.EventStream())
@@ -117,7 +118,7 @@ func (f *Feed) begin(ctx context.Context) error {
 	last := schema.StreamSequence(stream.CachedInfo().State.LastSeq)
 	switch {
 	case ok && at.Cursor > last:
-		return fmt.Errorf("%w: stream %s ends at %d and %d was exported: it was damaged, restored or made again", ErrPosition, f.Names.EventStream(), last, at.Cursor)
+		return fmt.Errorf("%w: stream %s ends at %d, but %d was exported: it was damaged, restored or recreated", ErrPosition, f.Names.EventStream(), last, at.Cursor)
 	case !ok && !f.All:
 		at = Position{Cursor: last, Floor: last}
 	}
@@ -149,7 +150,8 @@ func (f *Feed) follow(ctx context.Context) error {
 			}
 			continue
 		}
-		// Every run's last event stays in the log: what left it unread was read from elsewhere when that came.
+		// Every run's last event stays in the log. When it arrived, events that had left the log unread were read from
+		// the daemon.
 		f.at.Floor = f.at.Cursor
 		if f.NoFollow || len(f.batch) == 0 || time.Since(f.since) >= lingers {
 			if err := f.flush(ctx); err != nil {
@@ -165,7 +167,7 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
-// take makes spans of one message.
+// take converts one message to spans.
 func (f *Feed) take(ctx context.Context, a *eventlog.Arrived) error {
 	run := f.Names.RunOfSubject(a.Subject)
 	if run == "" || run == schema.BarrierRun {
@@ -196,7 +198,7 @@ func (f *Feed) take(ctx context.Context, a *eventlog.Arrived) error {
 	return f.readAnew(ctx, keys, run, known, a)
 }
 
-// readAnew folds a run from its first event, and adds the spans that ended behind what was exported of it.
+// readAnew folds a run from its first event, and adds the spans that ended after the exported ones.
 func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, known *followed, a *eventlog.Arrived) error {
 	done := known.last
 	if done == 0 {
@@ -225,7 +227,7 @@ func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, know
 		switch {
 		case err == nil, errors.Is(err, errEnough):
 		case errors.Is(err, ErrNoRun):
-			f.log.Warn().Str("run", run).Msg("run was removed, and what was not exported of it is left out")
+			f.log.Warn().Str("run", run).Msg("run was removed; its unexported spans are omitted")
 			if f.Removed != nil {
 				f.Removed(run)
 			}
@@ -236,13 +238,13 @@ func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, know
 		case errors.Is(err, ErrCollector):
 			return err
 		default:
-			f.log.Warn().Str("run", run).Err(err).Msg("the run cannot be read: trying again")
+			f.log.Warn().Str("run", run).Err(err).Msg("could not read run; retrying")
 			if err := pause.For(ctx, retryEvery); err != nil {
 				return err
 			}
 			continue
 		}
-		if tracker.Last() < a.Record.Stream { // erased meanwhile, or it was never known
+		if tracker.Last() < a.Record.Stream { // erased meanwhile, or never known
 			spans, _ := tracker.Apply(keys, &a.Record)
 			ended = append(ended, spans...)
 		}
@@ -253,7 +255,7 @@ func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, know
 	}
 }
 
-// isFirst reports whether an event says that it is its run's first.
+// isFirst reports whether an event is its run's first.
 func isFirst(rec *schema.Record) bool {
 	e, err := schema.Decode(rec.Header, rec.Body)
 	return err == nil && e.Name() == schema.RunStarted && e.Epoch <= 1 && e.Sequence <= 1
@@ -269,7 +271,7 @@ func (f *Feed) add(ended []*tracepb.Span) {
 	f.batch = append(f.batch, ended...)
 }
 
-// flush exports what has ended, and then stores how far it is.
+// flush exports the ended spans, and then stores the position.
 func (f *Feed) flush(ctx context.Context) error {
 	for len(f.batch) > 0 {
 		n := min(len(f.batch), batchSpans)

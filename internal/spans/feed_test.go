@@ -166,7 +166,7 @@ func TestEventsThatLeftTheLogUnreadAreReadFromTheirRun(t *testing.T) {
 	got := new(collector)
 	f.publish(l, 1, 4)
 	require.NoError(t, f.follow(got.into()))
-	// While nobody reads, one run goes on, another one comes and ends, and both are moved to segments.
+	// While no feed reads, one run continues, another one starts and ends, and both are moved to segments.
 	f.publish(l, 5, 12)
 	f.publish(other, 1, len(other.records))
 	f.purge(l.run)

@@ -7,19 +7,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TraceID is the trace of a run: the same whoever computes it, so that other runs can link to it.
+// TraceID is the trace of a run. It is the same on every machine, so that other runs can link to it.
 func TraceID(fleet, run string) []byte {
 	sum := hash("waymark.trace", fleet, run)
 	return sum[:16]
 }
 
-// spanID is derived from what the span is of.
+// spanID is derived from the identity of the span's subject.
 func spanID(fleet, run string, of ...string) []byte {
 	sum := hash(append([]string{"waymark.span", fleet, run}, of...)...)
 	return sum[:8]
 }
 
-// hash is over the parts with their lengths, so that no two lists of parts are one text.
+// hash covers the parts with their lengths, so that different lists of parts never collide.
 func hash(parts ...string) [sha256.Size]byte {
 	var b []byte
 	for _, part := range parts {
@@ -28,7 +28,7 @@ func hash(parts ...string) [sha256.Size]byte {
 		b = append(b, part...)
 	}
 	sum := sha256.Sum256(b)
-	sum[0] |= 1 // an id of zeros only is none
+	sum[0] |= 1 // an id of zeros is invalid
 	return sum
 }
 
@@ -37,7 +37,7 @@ func epochSpan(fleet, run string, epoch schema.Epoch) []byte {
 	return spanID(fleet, run, "epoch", strconv.FormatUint(uint64(epoch), 10))
 }
 
-// callSpan is the id of the span of a call as it was first made. Another run that the call started knows the key.
+// callSpan is the id of a call's first span. Another run that the call started knows the key.
 func callSpan(fleet, run string, key schema.CallKey) []byte {
 	return spanID(fleet, run, "call", strconv.Itoa(int(key.Turn)), key.ToolCallID, strconv.Itoa(max(key.Occurrence, 1)))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// note puts an event on the turn's span, or the epoch's when it belongs to no turn that is open.
+// note adds an event to the turn's span, or to the epoch's if no turn of it is open.
 func (t *Tracker) note(e *schema.Event, fill func(*attrs)) {
 	name := e.Name()
 	if name == "" {
@@ -34,7 +34,7 @@ func (t *Tracker) noteAs(name string, e *schema.Event, fill func(*attrs)) {
 	span.Events = append(span.Events, &tracepb.Span_Event{Name: name, TimeUnixNano: nanos(t.now), Attributes: a})
 }
 
-// noteData notes the events that begin and end no span. Data is nil for types that this version does not know.
+// noteData notes the events that begin and end no span. Data is nil for unknown types.
 func (t *Tracker) noteData(e *schema.Event, data schema.Data) {
 	content := func(a *attrs, key, value string) {
 		if t.opts.Content {

@@ -18,16 +18,16 @@ import (
 // positionsFormat is the format version of the file.
 const positionsFormat = 1
 
-// Position says what of a shard's log was exported.
+// Position is the exported part of a shard's log.
 type Position struct {
-	// Cursor is the stream sequence up to which the log was read, and all spans that ended there were taken.
+	// Cursor is the stream sequence up to which the log was read and all ended spans were accepted.
 	Cursor schema.StreamSequence `json:"cursor"`
-	// Floor is the cursor when the log's end was last reached: up to there nothing can have left the log unread.
+	// Floor is the cursor when the end of the log was last reached: no event up to it can have left the log unread.
 	Floor schema.StreamSequence `json:"floor"`
 }
 
-// Positions keeps the positions of a fleet's shards in a file that is replaced as a whole, synced. One process at a time
-// may have it open.
+// Positions keeps the positions of a fleet's shards in a synced file that is replaced as a whole. Only one process at a
+// time may open it.
 type Positions struct {
 	path string
 	lock *flock.Flock
@@ -42,7 +42,7 @@ type positionsFile struct {
 	Shards map[string]Position `json:"shards"`
 }
 
-// OpenPositions opens the file, which is made with the first position. Errors wrap [ErrPosition] where the file is at fault.
+// OpenPositions opens the file, which the first Put creates. Errors about the file wrap [ErrPosition].
 func OpenPositions(path, fleet string) (*Positions, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("positions: %w", err)
@@ -77,7 +77,7 @@ func (p *Positions) read(fleet string) error {
 	case file.Format != positionsFormat:
 		return fmt.Errorf("%w: %s has format %d, this binary knows %d", ErrPosition, p.path, file.Format, positionsFormat)
 	case file.Fleet != fleet:
-		return fmt.Errorf("%w: %s is of fleet %.64s", ErrPosition, p.path, file.Fleet)
+		return fmt.Errorf("%w: %s belongs to fleet %.64s", ErrPosition, p.path, file.Fleet)
 	}
 	if file.Shards == nil {
 		file.Shards = make(map[string]Position)
@@ -86,7 +86,7 @@ func (p *Positions) read(fleet string) error {
 	return nil
 }
 
-// Get returns a shard's position; false when it has none.
+// Get returns a shard's position; false if it has none.
 func (p *Positions) Get(shard int) (Position, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Positions) Get(shard int) (Position, bool) {
 	return at, ok
 }
 
-// Put stores a shard's position. When it returns, a crash does not take it back.
+// Put stores a shard's position. After it returns, the position survives a crash.
 func (p *Positions) Put(shard int, at Position) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,10 +109,10 @@ func (p *Positions) Put(shard int, at Position) error {
 	return nil
 }
 
-// Close lets another process have the file.
+// Close releases the file for another process.
 func (p *Positions) Close() error { return p.lock.Close() }
 
-// replace writes a file as a whole: it is the old one or the new one, whatever happens.
+// replace writes a file atomically: a crash leaves the old or the new content.
 func replace(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// rememberedRuns is how many times more runs are remembered by their position alone.
+// rememberedRuns is how many times more runs are remembered only by their position.
 const rememberedRuns = 16
 
-// runs are those that a feed has met, the one met last in front. Of the first few the tracker is kept, of the others only up
-// to where spans were made; what is forgotten altogether is read, and exported, from the feed's floor on.
+// runs are the runs that a feed has seen, the latest first. It keeps the tracker of the first few, and of the others
+// only the position up to which spans were made. A forgotten run is read and exported again from the feed's floor on.
 type runs struct {
 	max     int
 	order   *list.List
@@ -18,13 +18,13 @@ type runs struct {
 	tracked int
 }
 
-// followed is what is known of a run.
+// followed is the known state of a run.
 type followed struct {
 	run string
-	// last is the stream sequence up to which its spans were made; 0 when nothing is known.
+	// last is the stream sequence up to which its spans were made; 0 if unknown.
 	last    schema.StreamSequence
 	tracker *Tracker
-	// counted: the tracker is counted as one of those kept.
+	// counted: the tracker counts towards the kept ones.
 	counted bool
 }
 
@@ -32,7 +32,7 @@ func newRuns(most int) *runs {
 	return &runs{max: most, order: list.New(), byName: make(map[string]*list.Element)}
 }
 
-// get returns what is known of a run, which may be nothing.
+// get returns the known state of a run, which may be empty.
 func (r *runs) get(run string) *followed {
 	if e, ok := r.byName[run]; ok {
 		return e.Value.(*followed) //nolint:errcheck // nothing else is in the list
@@ -40,11 +40,11 @@ func (r *runs) get(run string) *followed {
 	return &followed{run: run}
 }
 
-// seen notes that the run's spans were made up to a place.
+// seen notes that the run's spans were made up to a sequence.
 func (r *runs) seen(run string, f *followed, at schema.StreamSequence) {
 	f.last = at
 	if f.tracker.Ended() {
-		f.tracker = nil // little comes behind an end, and what comes has the run read again
+		f.tracker = nil // few events follow an end; if one does, the run is read again
 	}
 	if e, ok := r.byName[run]; ok {
 		r.order.MoveToFront(e)

@@ -25,7 +25,7 @@ type Single struct {
 	batch    []*tracepb.Span
 }
 
-// NewSingle returns a single export. keys returns those that the control events are checked by, once an event is there.
+// NewSingle returns a single export. keys returns the keys that verify control events.
 func NewSingle(fleet string, opts Options, keys func(context.Context) (*schema.Keys, error), export func(context.Context, []*tracepb.Span) error) *Single {
 	return &Single{fleet: fleet, opts: opts, keys: keys, export: export, trackers: make(map[string]*Tracker)}
 }
@@ -49,7 +49,7 @@ func (s *Single) Take(ctx context.Context, run string, rec *schema.Record) error
 	return s.Finish(ctx)
 }
 
-// Finish exports what has ended.
+// Finish exports the ended spans.
 func (s *Single) Finish(ctx context.Context) error {
 	for len(s.batch) > 0 {
 		n := min(len(s.batch), batchSpans)
@@ -61,10 +61,10 @@ func (s *Single) Finish(ctx context.Context) error {
 	return nil
 }
 
-// Runs is the number of runs that were seen.
+// Runs returns the number of runs seen.
 func (s *Single) Runs() int { return len(s.trackers) }
 
-// Open is the number of spans that have begun and not ended.
+// Open returns the number of spans that have begun but not ended.
 func (s *Single) Open() int {
 	n := 0
 	for _, t := range s.trackers {
@@ -73,7 +73,7 @@ func (s *Single) Open() int {
 	return n
 }
 
-// ReadFile calls yield for each event of a file with one structured CloudEvent a line, in its order.
+// ReadFile calls yield for each event of a file with one structured CloudEvent per line, in order.
 func ReadFile(path string, yield func(run string, rec *schema.Record) error) error {
 	f, err := os.Open(path)
 	if err != nil {

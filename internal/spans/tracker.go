@@ -19,22 +19,22 @@ const (
 	maxEvents = 128
 	// maxContent bounds an attribute with content, in bytes.
 	maxContent = 64 << 10
-	// maxName bounds what an event brings into a span's name or attribute, in bytes.
+	// maxName bounds an event's text in a span's name or attribute, in bytes.
 	maxName = 256
 	// maxPhases bounds the phases open at once.
 	maxPhases = 64
 )
 
-// Options say what spans hold beside what they always do.
+// Options select optional data of spans.
 type Options struct {
-	// Content adds what people or models wrote: tasks, messages, arguments, results, error messages, names of people. The zero
-	// value leaves it out.
+	// Content adds content of people and models: tasks, messages, arguments, results, error messages, names of people.
+	// The zero value omits it.
 	Content bool
-	// Labels are the keys of the run's labels that are shown; none by default.
+	// Labels are the keys of the run's labels to include; none by default.
 	Labels []string
 }
 
-// Tracker makes the spans of one run. It is fed the records of the run's log in order, from the first.
+// Tracker makes the spans of one run. It gets the records of the run's log in order, from the first.
 type Tracker struct {
 	fleet, run string
 	opts       Options
@@ -48,11 +48,11 @@ type Tracker struct {
 	turn   *openTurn
 	calls  map[schema.CallKey]*open
 	phases map[string]*open
-	// doubt are calls that were open when an epoch ended, as their spans are called.
+	// doubt are the spans of calls that were open when an epoch ended.
 	doubt map[schema.CallKey]*tracepb.Span
-	// was is the turn that was open when the last epoch ended, until it is gone on with or begun again; nil for none.
+	// was is the turn that was open when the last epoch ended, until it is continued or begun again; nil for none.
 	was *openTurn
-	// idle is since when nobody has worked on the run; zero while somebody does.
+	// idle is the time since when no executor works on the run; zero while one does.
 	idle time.Time
 	// usage is of the epoch's turns.
 	usage schema.Usage
@@ -86,10 +86,10 @@ func NewTracker(fleet, run string, opts Options) *Tracker {
 // Last is the stream sequence of the latest record.
 func (t *Tracker) Last() schema.StreamSequence { return t.last }
 
-// Ended reports whether the run has ended and nothing is open.
+// Ended reports whether the run has ended and no span is open.
 func (t *Tracker) Ended() bool { return t.epoch == nil && t.head.Status.Terminal() }
 
-// Open is the number of spans that have begun and not ended.
+// Open returns the number of spans that have begun but not ended.
 func (t *Tracker) Open() int {
 	n := len(t.calls) + len(t.phases)
 	if t.epoch != nil {
@@ -104,11 +104,11 @@ func (t *Tracker) Open() int {
 	return n
 }
 
-// Apply takes the next record of the run's log, by the fleet's keys, and returns the spans that ended with it. missing says that records before it
-// were not seen, as the fold finds: then nothing was changed, and the run is to be read again.
+// Apply takes the next record of the run's log, verified by the fleet's keys, and returns the spans that ended with it.
+// missing means that the fold found earlier records missing: then nothing was changed, and the run must be read again.
 func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb.Span, missing bool) {
 	if rec.Stream != 0 && rec.Stream <= t.last {
-		// Sequences that damage freed were used again; what comes is behind what came.
+		// Sequences freed by damage were used again; the record still follows the earlier ones.
 		t.head.Position = schema.Position{}
 	}
 	p := schema.Prepare(keys, rec)
@@ -133,12 +133,12 @@ func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb
 	return t.out, false
 }
 
-// event makes what the event says of spans.
+// event applies an event to the spans.
 func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 	e := v.Event
 	if t.epoch == nil && e.Name() != schema.RunResumed {
 		if t.head.Status.Terminal() {
-			return // a hand-off or a mark behind the run's end
+			return // a hand-off or a mark after the run's end
 		}
 		t.openEpoch(max(t.head.Epoch, 1), t.head.Executor)
 	}
@@ -206,7 +206,7 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 	}
 }
 
-// begin makes a span that has not ended.
+// begin creates a span that has not ended.
 func (t *Tracker) begin(name string, kind tracepb.Span_SpanKind, id, parent []byte, own attrs) *open {
 	a := attrs{text(attrRun, t.run), integer(attrEpoch, int64(max(t.head.Epoch, 1)))}
 	if t.started != nil {
@@ -222,7 +222,7 @@ func (t *Tracker) begin(name string, kind tracepb.Span_SpanKind, id, parent []by
 // sampled is the trace flag of W3C.
 const sampled = 1
 
-// end ends a span and hands it over. Clocks of executors differ: no span ends before it began.
+// end ends a span and adds it to the result. Clocks of executors differ: no span ends before it began.
 func (t *Tracker) end(o *open, at time.Time) {
 	o.span.EndTimeUnixNano = max(nanos(at), o.span.StartTimeUnixNano)
 	t.out = append(t.out, o.span)
@@ -230,7 +230,7 @@ func (t *Tracker) end(o *open, at time.Time) {
 
 func (o *open) add(a ...*commonpb.KeyValue) { o.span.Attributes = append(o.span.Attributes, a...) }
 
-// fail gives a span the status of an error. The message is content.
+// fail gives a span the status of an error. The message counts as content.
 func (t *Tracker) fail(o *open, kind, message string) {
 	if kind == "" {
 		kind = "_OTHER"
@@ -271,7 +271,7 @@ func (t *Tracker) openEpoch(epoch schema.Epoch, executor string) {
 	}
 }
 
-// runStarted gives the root what the run says of itself, and links it to where the run comes from.
+// runStarted adds the run's data to the root, and links the root to the run's origin.
 func (t *Tracker) runStarted(e *schema.Event, d *schema.RunStartedData) {
 	t.started = d
 	s := t.epoch
@@ -307,7 +307,7 @@ func (t *Tracker) runStarted(e *schema.Event, d *schema.RunStartedData) {
 	}
 }
 
-// takeover ends the epoch and all that was open in it, and begins the next.
+// takeover ends the epoch and all its open spans, and begins the next epoch.
 func (t *Tracker) takeover(d *schema.RunResumedData) {
 	at := t.now
 	if !t.idle.IsZero() {
@@ -377,7 +377,7 @@ func (t *Tracker) runEnded(d *schema.RunEndedData) {
 	t.endEpoch(t.now)
 }
 
-// phaseStarted begins a phase, once more if it is open.
+// phaseStarted begins a phase, again if it is open.
 func (t *Tracker) phaseStarted(e *schema.Event, d *schema.PhaseStartedData) {
 	if p := t.phases[d.Phase]; p != nil {
 		p.add(text(attrOutcome, outcomeRepeated))
@@ -391,7 +391,7 @@ func (t *Tracker) phaseStarted(e *schema.Event, d *schema.PhaseStartedData) {
 		spanID(t.fleet, t.run, "phase", e.ID), t.epoch.span.SpanId, attrs{text(attrPhase, cut(d.Phase))})
 }
 
-// parent is the span below which calls are.
+// parent is the parent span of calls.
 func (t *Tracker) parent(turn int32) []byte {
 	if t.turn != nil && (turn == 0 || t.turn.number == turn) {
 		return t.turn.span.SpanId
@@ -399,7 +399,7 @@ func (t *Tracker) parent(turn int32) []byte {
 	return t.epoch.span.SpanId
 }
 
-// encode is for content.
+// encode encodes content as JSON.
 func encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -415,7 +415,7 @@ func nanos(at time.Time) uint64 {
 	return 0
 }
 
-// cut bounds what events bring into names and attributes.
+// cut bounds an event's text in names and attributes.
 func cut(s string) string {
 	if len(s) <= maxName {
 		return s
@@ -423,7 +423,7 @@ func cut(s string) string {
 	return valid(s[:maxName]) + "…"
 }
 
-// valid is what protobuf takes as text.
+// valid makes text valid for protobuf.
 func valid(s string) string { return strings.ToValidUTF8(s, "") }
 
 func (a *attrs) usage(u *schema.Usage) {
@@ -472,7 +472,7 @@ func parseTraceParent(s string) (trace, span []byte, ok bool) {
 	return trace, span, trace != nil && span != nil
 }
 
-// unhex is nil for what is no hex, or zeros only.
+// unhex returns nil for invalid hex, or zeros only.
 func unhex(s string) []byte {
 	b := make([]byte, len(s)/2)
 	zero := true

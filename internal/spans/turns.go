@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// openTurn begins a turn and its model's call. One that an earlier epoch left open, and that is begun again, is linked to that.
+// openTurn begins a turn and its model call. A turn that an earlier epoch left open is linked if it is begun again.
 func (t *Tracker) openTurn(e *schema.Event, d *schema.TurnStartedData) {
 	t.endTurn(t.now, outcomeRepeated)
 	turn := t.beginTurn(e, d.Turn, d.Purpose)
@@ -37,13 +37,13 @@ func (t *Tracker) beginTurn(e *schema.Event, number int32, purpose string) *open
 	return turn
 }
 
-// goOn begins the span of a turn that the epoch's executor goes on with where the last one left it: the model has answered.
+// goOn begins the span of a turn that the executor continues after a takeover: the model has answered.
 func (t *Tracker) goOn(e *schema.Event) {
 	number := t.was.number
 	t.turn = &openTurn{open: *t.beginTurn(e, number, ""), number: number}
 }
 
-// endTurn ends the turn that is open, if one is.
+// endTurn ends the open turn, if there is one.
 func (t *Tracker) endTurn(at time.Time, outcome string) {
 	if t.turn == nil {
 		return
@@ -59,7 +59,7 @@ func (t *Tracker) endTurn(at time.Time, outcome string) {
 	t.turn = nil
 }
 
-// endChat ends the model's call when its answer was seen, or at the time given.
+// endChat ends the model call when its answer was seen, or at the given time.
 func (t *Tracker) endChat(at time.Time) {
 	if !t.turn.answered.IsZero() {
 		at = t.turn.answered
@@ -73,7 +73,7 @@ func (t *Tracker) endChat(at time.Time) {
 	t.turn.chat = nil
 }
 
-// response gives a span what the provider said of the model's call.
+// response adds the provider's data about the model call to a span.
 func (t *Tracker) response(chat *open, model, id string, finish []string, usage *schema.Usage) {
 	a := attrs{}
 	a.text(attrResponseModel, cut(model))
@@ -88,14 +88,14 @@ func (t *Tracker) response(chat *open, model, id string, finish []string, usage 
 	chat.add(a...)
 }
 
-// turnAnswered ends the model's call.
+// turnAnswered ends the model call.
 func (t *Tracker) turnAnswered(d *schema.TurnAnsweredData, opened bool) {
 	if t.turn == nil {
 		return
 	}
 	t.message(&d.Message)
 	if opened && d.DurationMS > 0 {
-		// Nothing said when the model was asked.
+		// The time of the request is unknown.
 		t.turn.span.StartTimeUnixNano = nanos(t.now.Add(-time.Duration(d.DurationMS) * time.Millisecond))
 		if t.turn.chat != nil {
 			t.turn.chat.span.StartTimeUnixNano = t.turn.span.StartTimeUnixNano
@@ -107,7 +107,7 @@ func (t *Tracker) turnAnswered(d *schema.TurnAnsweredData, opened bool) {
 	}
 }
 
-// chat is the span of the model's call, or the turn's where the model was asked under an earlier epoch.
+// chat is the span of the model call, or the turn's if the model was asked in an earlier epoch.
 func (t *Tracker) chat() *open {
 	if t.turn.chat != nil {
 		return t.turn.chat
@@ -138,7 +138,7 @@ func (t *Tracker) turnEnded(d *schema.TurnEndedData) {
 	t.turn = nil
 }
 
-// message sees the model's answer.
+// message handles the model's answer.
 func (t *Tracker) message(m *schema.Message) {
 	if t.turn == nil || m.Role != schema.RoleAssistant {
 		return

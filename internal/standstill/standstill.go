@@ -26,7 +26,7 @@ const (
 	Handoff     = "handoff"
 )
 
-// Reason is one reason for which a run stands still.
+// Reason is a reason why a run is stuck.
 type Reason struct {
 	Run      string        `json:"run"`
 	Agent    string        `json:"agent,omitzero"`
@@ -38,27 +38,27 @@ type Reason struct {
 	Why string `json:"why"`
 	// Since when, RFC 3339.
 	Since string `json:"since,omitzero"`
-	// InterruptID of the wait, and the call that the reason is about.
+	// InterruptID of the wait, and the call in question.
 	InterruptID string `json:"interrupt_id,omitzero"`
 	Turn        int32  `json:"turn,omitzero"`
 	ToolCallID  string `json:"tool_call_id,omitzero"`
 	Occurrence  int    `json:"occurrence,omitzero"`
 	Tool        string `json:"tool,omitzero"`
-	// HandoffID of the hand-off that the reason is about.
+	// HandoffID of the hand-off in question.
 	HandoffID string `json:"handoff_id,omitzero"`
-	// Wait of the run, and Head of the run. Both belong to the caller.
+	// Wait and Head of the run. Both belong to the caller.
 	Wait *schema.OpenInterrupt `json:"-"`
 	Head *schema.Head          `json:"-"`
-	// ID is unique in the fleet: a hash of the reason with the event that caused it, or with the run's epoch.
+	// ID is unique in the fleet: a hash of the reason and the event that caused it, or the run's epoch.
 	ID string `json:"id"`
 }
 
-// Key of the call that the reason is about.
+// Key of the call in question.
 func (r *Reason) Key() schema.CallKey {
 	return schema.CallKey{Turn: r.Turn, ToolCallID: r.ToolCallID, Occurrence: r.Occurrence}
 }
 
-// Of are the reasons for which a run stands still; none if it goes on.
+// Of returns the reasons why a run is stuck; none if it makes progress.
 func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	var list []Reason
 	add := func(kind, why, since string) *Reason {
@@ -130,25 +130,26 @@ func Of(h *schema.Head, quarantined bool, overdue []schema.Overdue) []Reason {
 	return list
 }
 
-// OfNotBegun is the reason for which a run stands still of which an accepted hand-off is carried out by no run: the child that its taker
-// named has no event.
+// OfNotBegun is the reason of a run whose accepted hand-off no run carries out: the child named in the acceptance has
+// no event.
 func OfNotBegun(h *schema.Head, o *schema.OpenHandoff) Reason {
 	r := Reason{
 		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Kind: Handoff, Since: o.Since, Head: h, HandoffID: o.HandoffID,
-		Why: fmt.Sprintf("accepted: run %s, which is to carry hand-off %s on, has not begun", o.ChildRun, o.HandoffID),
+		Why: fmt.Sprintf("accepted: run %s, which carries out hand-off %s, has not started", o.ChildRun, o.HandoffID),
 	}
 	r.ID = idOf(h.Fleet, &r)
 	return r
 }
 
-// OfParked is the reason for which a parked run stands still. What else its checkpoint says may be over.
+// OfParked is the reason of a parked run. Other reasons in its checkpoint may be outdated.
 func OfParked(fleet string, p *schema.ParkedRun) Reason {
 	r := Reason{Run: p.Run, Kind: Parked, Why: "parked: " + p.Why, Since: p.Since}
 	r.ID = idOf(fleet, &r)
 	return r
 }
 
-// idOf is the same for as long as the reason lasts, in every process. It hashes the ids of calls and questions: they are text from outside.
+// idOf is stable while the reason lasts, in every process. It hashes the ids of calls and questions, because they are
+// text from outside.
 func idOf(fleet string, r *Reason) string {
 	what := []string{fleet, r.Run, r.Kind, r.InterruptID, strconv.Itoa(int(r.Turn)), r.ToolCallID, strconv.Itoa(r.Occurrence)}
 	switch r.Kind {
@@ -171,7 +172,8 @@ func idOf(fleet string, r *Reason) string {
 	return r.Run + "." + r.Kind + "." + hex.EncodeToString(sum[:8])
 }
 
-// attempt tells the attempts at a call apart: behind a settlement as rerun the call has a later epoch, or is asked about by another event.
+// attempt distinguishes the attempts at a call: after a settlement as rerun the call has a later epoch, or another
+// event asks about it.
 func attempt(h *schema.Head, key schema.CallKey) string {
 	at := ""
 	for i := range h.OpenCalls {
@@ -221,12 +223,13 @@ func (r *Reason) NeedsPerson() bool {
 	return false
 }
 
-// NeverBegun reports whether a run was submitted and no executor has claimed it yet: it was started and let go, and nothing else.
+// NeverBegun reports whether a run was submitted but not claimed yet: it was started and released, and has no other
+// event.
 func NeverBegun(h *schema.Head) bool {
 	return h.Status == schema.StatusInterrupted && h.Epoch == 1 && h.Counts.Events == 2
 }
 
-// Limit is how long work may take.
+// Limit is the maximum duration of the work.
 func Limit(o *schema.Overdue) time.Duration {
 	return time.Duration(min(o.LimitMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }

@@ -39,7 +39,7 @@ func TestOf_EachReason_HasItsKindAndAnIDOfItsOwn(t *testing.T) {
 	require.Equal(t, []string{standstill.Waiting, standstill.Waiting, standstill.Held, standstill.Overdue, standstill.Incomplete}, kinds)
 	require.Len(t, ids, len(reasons))
 	require.Equal(t, 3, needs, "the question, the call, and what is missing")
-	require.Equal(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "whoever looks")
+	require.Equal(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "for every reader")
 	h.Interrupts[0].Position.ID = "e4"
 	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "asked again under its id")
 	require.Equal(t, standstill.Quarantined, standstill.Of(&schema.Head{Run: "r", Status: schema.StatusOrphaned}, true, nil)[0].Kind)

@@ -6,34 +6,35 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sourceItem is what the source has of a turn at one place: exactly one field is set.
+// sourceItem is one item of a source's turn: exactly one field is set.
 type sourceItem struct {
 	said    *said
 	message *Message
 	result  *Call
 }
 
-// said is one message of the assistant. A session of Claude Code has an answer as several of them, a line for each block.
+// said is one message of the assistant. A Claude Code session has an answer as several messages, one line for each
+// block.
 type said struct {
 	*Message
 	calls []*Call
-	// told is what the source tells of the model call up to here.
+	// told is the source's data about the model call up to here.
 	told answer
 }
 
-// Bounds of one answer, below those of an event and of a turn: calls that stay open from before have room, too.
+// Limits of one answer, below those of an event and of a turn: calls that were already open need space, too.
 const (
 	maxAnswerCalls = schema.MaxOpenCalls - maxUnanswered
 	// maxAnswerBytes bounds an answer whose large fields are in the blob store.
 	maxAnswerBytes = 400 << 10
 	// maxAnswerNames bounds the ids and names of an answer's calls.
 	maxAnswerNames = schema.MaxCallBytes / 2
-	// partBytes and callBytes are what a part and a call take without their fields, and refBytes what the place of a field in the blob store
-	// takes. The SDK moves none that is smaller than leastBlob.
+	// partBytes and callBytes are the sizes of a part and a call without their fields, and refBytes the size of a
+	// reference to a field in the blob store. The SDK moves no field smaller than leastBlob.
 	partBytes, callBytes, refBytes, leastBlob = 80, 130, 200, 512
 )
 
-// load is what takes room in an answer.
+// load is the size of an answer.
 type load struct{ calls, bytes, names int }
 
 func (l *load) field(size int) {
@@ -72,20 +73,21 @@ func (l *load) full() bool {
 	return l.calls > maxAnswerCalls || l.bytes > maxAnswerBytes || l.names > maxAnswerNames
 }
 
-// cutter makes the turns of a run: one answer each.
+// cutter splits a run into turns with one answer each.
 type cutter struct {
 	run *Run
-	// has are the numbers of source messages of the answers that are recorded already.
+	// has are the source message numbers of the recorded answers.
 	has    []int
 	number int32
-	// keys, calls and turns lead from the source's numbers to those of the turns. They are empty as long as both are the same.
+	// keys, calls and turns map the source's numbers to those of the turns. They are empty while both are the same.
 	keys  map[schema.CallKey]schema.CallKey
 	calls map[*Call]*Call
 	turns map[int32]int32
 }
 
-// cut returns the run with turns of one answer each. Mostly a turn of the source is one. It is several where an earlier import ended in the
-// middle of it, which has says, and where it is too large for one event: an answered turn takes no more, so the rest is a turn of its own.
+// cut returns the run with turns of one answer each. Usually a turn of the source is one turn. It is several if an
+// earlier import ended in the middle of it (see has), or if it is too large for one event: an answered turn accepts no
+// second answer, so the rest is a turn of its own.
 func (r *Run) cut(has []int) *Run {
 	if r.source == nil {
 		return r
@@ -109,7 +111,7 @@ func (r *Run) cut(has []int) *Run {
 	return &out
 }
 
-// turn cuts a turn of the source.
+// turn splits a turn of the source.
 func (c *cutter) turn(t *Turn) []*Turn {
 	var list []*said
 	var at []int
@@ -143,7 +145,7 @@ func (c *cutter) turn(t *Turn) []*Turn {
 				piece.Items = append(piece.Items, Item{Message: it.message})
 			}
 			if it.result != nil {
-				// Behind its own answer, also where the source has it behind a later one: a turn that is over takes no result.
+				// After its own answer, even if the source has it after a later one: a finished turn accepts no result.
 				of := owner[it.result]
 				of.Items = append(of.Items, Item{Result: it.result})
 			}
@@ -153,7 +155,7 @@ func (c *cutter) turn(t *Turn) []*Turn {
 	return turns
 }
 
-// take says how many of the messages go into the next answer.
+// take returns how many messages go into the next answer.
 func (c *cutter) take(list []*said) int {
 	if len(c.has) > 0 {
 		n := c.has[0]
@@ -169,7 +171,8 @@ func (c *cutter) take(list []*said) int {
 	return len(list)
 }
 
-// answer makes one answer of the assistant's messages among items. before is the message of the model call that an earlier answer ends with.
+// answer makes one answer from the assistant's messages among items. before is the message of the model call with which
+// an earlier answer ends.
 func (c *cutter) answer(items []sourceItem, before *said) Answer {
 	var a Answer
 	var details []saidDetail
@@ -189,7 +192,7 @@ func (c *cutter) answer(items []sourceItem, before *said) Answer {
 			} else {
 				a.Message.Parts = append(slices.Clip(a.Message.Parts), last.Parts...)
 			}
-			if !answered { // no call is later than its result
+			if !answered { // a call is never later than its result
 				a.At = later(a.At, last.At)
 			}
 		}
@@ -204,7 +207,7 @@ func (c *cutter) answer(items []sourceItem, before *said) Answer {
 	return a
 }
 
-// beyond is what of a model call's tokens was not counted before.
+// beyond returns a model call's tokens that were not counted before.
 func beyond(u, counted *schema.Usage) *schema.Usage {
 	if u == nil || counted == nil {
 		return u
@@ -221,7 +224,7 @@ func beyond(u, counted *schema.Usage) *schema.Usage {
 	return rest
 }
 
-// renumber gives calls, and what names them, the numbers of their turns. was are the numbers that the source's turns have.
+// renumber gives calls and their references the numbers of their turns. was are the numbers of the source's turns.
 func (c *cutter) renumber(out *Run, was []int32) {
 	c.keys, c.calls, c.turns = make(map[schema.CallKey]schema.CallKey), make(map[*Call]*Call), make(map[int32]int32)
 	for i := range out.Steps {
@@ -267,7 +270,7 @@ func (c *cutter) renumber(out *Run, was []int32) {
 	}
 }
 
-// renamed is a message of the source's turn was, and now of the turn now, with the keys of the calls that it names.
+// renamed moves a message from the source's turn was to the turn now, with the keys of its calls.
 func (c *cutter) renamed(m schema.Message, was, now int32) schema.Message {
 	m.Parts = slices.Clone(m.Parts)
 	for i := range m.Parts {

@@ -92,7 +92,7 @@ func TestOpenRefusesByName(t *testing.T) {
 		{"an empty file", "", transcript.Options{}, transcript.ErrUnknownFormat, "empty"},
 		{"a text that is no JSON", "hello\nworld\n", transcript.Options{}, transcript.ErrUnknownFormat, "unknown transcript format"},
 		{"JSON of something else", `{"a":1}`, transcript.Options{}, transcript.ErrUnknownFormat, "unknown transcript format"},
-		{"a format nobody knows", two, transcript.Options{Format: "yaml"}, transcript.ErrUnknownFormat, "yaml"},
+		{"an unknown format", two, transcript.Options{Format: "yaml"}, transcript.ErrUnknownFormat, "yaml"},
 		{"a run id outside the grammar", two, transcript.Options{RunID: "a/b"}, nil, `run id "a/b"`},
 		{"a run id for several runs", two, transcript.Options{RunID: "one"}, transcript.ErrSeveralRuns, "several"},
 		{"an agent outside the grammar", two, transcript.Options{Agent: "a b"}, nil, `agent "a b"`},
@@ -265,7 +265,7 @@ func TestExportNamesWhatIsInTheBlobStore(t *testing.T) {
 	require.ErrorContains(t, transcript.Export(&bytes.Buffer{}, s, transcript.SWEAgent), "is encrypted with key k2")
 }
 
-// Nobody named the files beside a session: a link among them leads to what somebody else wrote, or to a pipe that never ends.
+// The user did not name the files beside a session: a link among them may lead to foreign data, or to a pipe without an end.
 func TestOpen_SubAgentsThatAreLinks_AreNotRead(t *testing.T) {
 	t.Parallel()
 	secret := []byte(`{"type":"user","uuid":"u9","message":{"role":"user","content":"a secret"}}` + "\n")

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// builder cuts a sequence of messages into turns, gives missing call ids and finds the calls of results.
+// builder splits a sequence of messages into turns, generates missing call ids and matches results to calls.
 type builder struct {
 	run    *Run
 	format Format
@@ -26,7 +26,7 @@ type builder struct {
 	// occurrences counts the current turn's calls by id.
 	occurrences map[string]int
 	last        time.Time
-	// odd: an id of a call that is no text was noted.
+	// odd: an id of a call that is not a string was noted.
 	odd bool
 }
 
@@ -34,14 +34,14 @@ func newBuilder(run *Run, format Format, rep *Report) *builder {
 	return &builder{run: run, format: format, rep: rep}
 }
 
-// long notes a message that is too long to be taken apart.
+// long notes a message that is too long to be decoded.
 func (b *builder) long(m *decoded) {
 	if m.unrecorded > 0 {
-		b.rep.note("run %s has a message with %d calls or parts, more than one event takes: they are kept as they are, and no call of it is recorded", b.run.ID, m.unrecorded)
+		b.rep.note("run %s has a message with %d calls or parts, more than fit into one event: they are kept unchanged, and none of its calls is recorded", b.run.ID, m.unrecorded)
 	}
 }
 
-// answer is what a source tells about a model call.
+// answer is a source's data about a model call.
 type answer struct {
 	finishReasons []string
 	responseID    string
@@ -49,8 +49,8 @@ type answer struct {
 	usage         *schema.Usage
 }
 
-// assistant adds a message of the assistant. Messages with the same key belong to one turn; an empty key
-// begins a new one.
+// assistant adds a message of the assistant. Messages with the same key belong to one turn; an empty key begins a new
+// one.
 func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
 	b.see(m.At)
 	b.long(m)
@@ -78,7 +78,7 @@ func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
 	return b.cur
 }
 
-// call gives a call its key: the source's id where it can be used, else step-<turn>.
+// call gives a call its key: the source's id if it is usable, otherwise step-<turn>.
 func (b *builder) call(m *decoded, p *form.Call) *Call {
 	c := &Call{Arguments: p.Arguments, At: m.At, legacy: p.Legacy}
 	id, isString := form.Unquote(p.ID)
@@ -87,7 +87,7 @@ func (b *builder) call(m *decoded, p *form.Call) *Call {
 	}
 	if p.ID != nil && !isString && !b.odd {
 		b.odd = true
-		b.rep.note("run %s has ids of tool calls that are no text, the first is %s: its call is named by its turn", b.run.ID, clip(string(p.ID)))
+		b.rep.note("run %s has tool call ids that are not strings, the first is %s: its call is named after its turn", b.run.ID, clip(string(p.ID)))
 	}
 	if !isString || !validIdentifier(id) || b.isOpen(id) {
 		switch {
@@ -122,7 +122,7 @@ func (b *builder) call(m *decoded, p *form.Call) *Call {
 	return c
 }
 
-// isOpen reports whether the turn has an open call with the id: a second one could not be told from it.
+// isOpen reports whether the turn has an open call with the id: a second one would be indistinguishable.
 func (b *builder) isOpen(id string) bool {
 	return slices.ContainsFunc(b.open, func(c *Call) bool { return c.Key.Turn == b.number && c.Key.ToolCallID == id })
 }
@@ -135,8 +135,8 @@ func (b *builder) stepID() string {
 	return id
 }
 
-// other adds a message that is not the assistant's. Results that answer calls of the turn keep the message
-// in the turn; other messages wait for what follows.
+// other adds a message that is not the assistant's. Results of the turn's calls keep the message in the turn; other
+// messages wait for the next item.
 func (b *builder) other(m *decoded, belongs bool) {
 	b.see(m.At)
 	b.long(m)
@@ -147,7 +147,7 @@ func (b *builder) other(m *decoded, belongs bool) {
 			b.flushInto()
 			b.cur.source = append(b.cur.source, sourceItem{result: c})
 		} else if c != nil {
-			// The result of an earlier turn: it is recorded there, behind the call.
+			// The result of an earlier turn is recorded there, after the call.
 			b.recordLate(c)
 		}
 	}
@@ -160,7 +160,7 @@ func (b *builder) other(m *decoded, belongs bool) {
 	b.cur.source = append(b.cur.source, sourceItem{message: &m.Message})
 }
 
-// response finds the call that a result answers and closes it. Without one the result stays in its part.
+// response finds the call of a result and closes it. Without a call the result stays in its part.
 func (b *builder) response(m *decoded, p *form.Response) *Call {
 	part := &m.Parts[p.Part]
 	part.Type = schema.PartToolCallResponse
@@ -206,7 +206,7 @@ func (b *builder) response(m *decoded, p *form.Response) *Call {
 	return c
 }
 
-// idText is the text of an id that is a text or a number.
+// idText returns an id that is a string or a number as text.
 func idText(raw jsontext.Value) (string, bool) {
 	if raw.Kind() == '0' {
 		return string(form.Compact(raw)), true
@@ -214,8 +214,8 @@ func idText(raw jsontext.Value) (string, bool) {
 	return form.Unquote(raw)
 }
 
-// find returns the index of the open call that a result answers: of the current turn first, in order; then
-// the latest earlier one. A result without an id answers the turn's first open call.
+// find returns the index of the open call of a result: first in the current turn, in order, then the latest earlier
+// one. A result without an id belongs to the turn's first open call.
 func (b *builder) find(p *form.Response, raw string, isString bool) int {
 	matches := func(c *Call) bool {
 		switch {
@@ -242,7 +242,7 @@ func (b *builder) find(p *form.Response, raw string, isString bool) int {
 	return -1
 }
 
-// recordLate puts a result into the turn of its call, behind the answer that asks for it.
+// recordLate adds a result to the turn of its call, after the answer with the call.
 func (b *builder) recordLate(c *Call) {
 	for _, s := range slices.Backward(b.run.Steps) {
 		if s.Turn == nil || s.Turn.Number != c.Key.Turn {
@@ -254,7 +254,7 @@ func (b *builder) recordLate(c *Call) {
 	}
 }
 
-// flushInto moves waiting messages into the current turn: something of the turn came after them.
+// flushInto moves waiting messages into the current turn, because a later item of the turn followed.
 func (b *builder) flushInto() {
 	for i := range b.pending {
 		b.cur.source = append(b.cur.source, sourceItem{message: &b.pending[i]})
@@ -262,10 +262,10 @@ func (b *builder) flushInto() {
 	b.pending = nil
 }
 
-// endTurn closes the current turn; waiting messages are the next one's.
+// endTurn closes the current turn; waiting messages belong to the next one.
 func (b *builder) endTurn() { b.cur, b.key = nil, "" }
 
-// compaction ends the turn and puts what waits before it.
+// compaction ends the turn and puts waiting messages before it.
 func (b *builder) compaction(c *Compaction) {
 	b.see(c.At)
 	b.endTurn()

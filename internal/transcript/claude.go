@@ -15,10 +15,10 @@ import (
 var errNoMessage = errors.New("the line has no message object")
 
 // commonLineFields are the members that most lines of a session share. The run keeps those of its first line; each
-// message keeps what its own line has beyond them or otherwise.
+// message keeps only its differences.
 var commonLineFields = []string{"sessionId", "agentId", "isSidechain", "userType", "cwd", "version", "gitBranch", "slug"}
 
-// around keeps the members of the line, without the given ones.
+// around keeps the members of the line, except the given ones.
 func (d *detail) around(line *form.Object, common map[string]jsontext.Value, without ...string) {
 	d.Line = make(map[string]jsontext.Value)
 	for i, name := range line.Names {
@@ -54,7 +54,7 @@ func claudeMessage(line *form.Object, typ string) (*decoded, *form.Object, error
 	return m, whole, nil
 }
 
-// claudeAnswer reads the model's part of an assistant line.
+// claudeAnswer reads the model call's data of an assistant line.
 func claudeAnswer(message *form.Object) (key string, a answer) {
 	key, _ = message.Str("id")
 	if len(key) <= schema.MaxIdentifier {
@@ -70,8 +70,8 @@ func claudeAnswer(message *form.Object) (key string, a answer) {
 	return key, a
 }
 
-// claudeCompaction reads a compact_boundary. Its summary is the text of the user message that follows; until
-// one comes, it is what the boundary itself says.
+// claudeCompaction reads a compact_boundary. Its summary is the text of the following user message; until then, the
+// boundary's own text.
 func claudeCompaction(line *form.Object, common map[string]jsontext.Value, rep *Report) *Compaction {
 	c := new(Compaction)
 	c.Summary, _ = line.Str("content")

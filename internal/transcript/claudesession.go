@@ -14,24 +14,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// thread cuts the lines of one thread (main or sub-agent) into a run.
+// thread collects the lines of one thread (main or sub-agent) into a run.
 type thread struct {
 	*builder
 	s *session
 	// compaction waits for its summary.
 	compacted *Compaction
-	// common are the members of the first line that others share; nil before it.
+	// common are the members of the first line that other lines share; nil before it.
 	common map[string]jsontext.Value
 	// lines counts the messages.
 	lines int
 }
 
-// session reads a file of JSON lines and what belongs to it.
+// session reads a file of JSON lines and its sub-agents' files.
 type session struct {
 	rep  *Report
 	opts Options
 	path string
-	// main is the main thread; nil when the file is a sub-agent's own.
+	// main is the main thread; nil if the file is a sub-agent's own.
 	main *thread
 	// children are threads inside the file (sidechain lines and agent_progress copies), by agent id.
 	children map[string]*thread
@@ -41,9 +41,9 @@ type session struct {
 	callOf map[string]string
 	// roots finds the sidechain of lines without agent id, by uuid.
 	roots map[string]string
-	// owned are the agents that have a file of their own.
+	// owned are the agents with a file of their own.
 	owned map[string]string
-	// turns and kinds are the main thread's calls: their turn, and the kind of agent they ask for.
+	// turns and kinds are the main thread's calls: their turn, and the kind of agent that they request.
 	turns map[string]int32
 	kinds map[string]string
 }
@@ -83,7 +83,7 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		case t == nil:
 			t = copied
 		case copied != nil:
-			rep.skipped("progress/agent_progress (the sub-agent's lines are there)", copied.lines)
+			rep.skipped("progress/agent_progress (the sub-agent's lines are in the file)", copied.lines)
 		}
 		if !s.yieldChild(id, agent, t, yield) {
 			return nil
@@ -114,7 +114,7 @@ func keysOf[V any](m map[string]V) func(func(string) bool) {
 	}
 }
 
-// agentUnknown is the agent of a sub-agent's run as long as the session does not tell its kind.
+// agentUnknown is the agent of a sub-agent's run while its kind is unknown.
 const agentUnknown = "subagent"
 
 // yieldChild completes a sub-agent's run: id, agent, parent.
@@ -138,7 +138,7 @@ func (s *session) yieldChild(parent, agent string, t *thread, yield func(*Run) b
 	return yield(run)
 }
 
-// loneAgent reads a sub-agent's file that was named itself.
+// loneAgent reads a sub-agent's file that was named directly.
 func (s *session) loneAgent(agent, parent string, yield func(*Run) bool) error {
 	t := s.newThread(&Run{Format: ClaudeCode, File: s.path})
 	if err := s.read(s.path, t.line); err != nil {
@@ -165,7 +165,7 @@ func (s *session) newThread(run *Run) *thread {
 	return &thread{builder: newBuilder(run, ClaudeCode, s.rep), s: s}
 }
 
-// read hands each line that is a JSON object to f.
+// read passes each line that is a JSON object to f.
 func (s *session) read(path string, f func(line *form.Object, typ string, n int) error) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *session) read(path string, f func(line *form.Object, typ string, n int)
 		}
 		o, ok := form.ParseObject(b)
 		if !ok {
-			s.rep.problemIn(path, n, "", errors.New("the line is no JSON object"))
+			s.rep.problemIn(path, n, "", errors.New("the line is not a JSON object"))
 			continue
 		}
 		typ, _ := o.Str("type")
@@ -215,7 +215,7 @@ func pathOf(err error) string {
 	return ""
 }
 
-// mainLine sorts a line of the session's file to its thread.
+// mainLine assigns a line of the session's file to its thread.
 func (s *session) mainLine(o *form.Object, typ string, n int) error {
 	switch {
 	case isMessage(typ) && isTrue(o, "isSidechain"):
@@ -249,10 +249,10 @@ func (s *session) child(threads map[string]*thread, agent string) *thread {
 	return t
 }
 
-// copiedLineFields are members that a copy of a sub-agent's line has from the line that it is in.
+// copiedLineFields are members that a copied sub-agent line takes from its enclosing line.
 var copiedLineFields = []string{"sessionId", "cwd", "version", "gitBranch"}
 
-// progress takes the copy of a sub-agent's message, unless the sub-agent has a file of its own.
+// progress takes the copy of a sub-agent's message, unless the sub-agent has its own file.
 func (s *session) progress(o *form.Object, n int) error {
 	raw, _ := o.Get("data")
 	data, ok := form.ParseObject(raw)
@@ -269,7 +269,7 @@ func (s *session) progress(o *form.Object, n int) error {
 		s.callOf[agent] = call
 	}
 	if s.owned[agent] != "" {
-		s.rep.skip("progress/agent_progress (the sub-agent's file is there)")
+		s.rep.skip("progress/agent_progress (the sub-agent's file exists)")
 		return nil
 	}
 	inner, _ := data.Get("message")
@@ -333,8 +333,8 @@ func (s *session) linkAgent(o *form.Object) {
 	}
 }
 
-// sidechain names the agent of a sidechain line. Older files have no agent id: a chain is then named after
-// its first line.
+// sidechain names the agent of a sidechain line. Older files have no agent id: then a chain is named after its first
+// line.
 func (s *session) sidechain(o *form.Object) string {
 	uuid, _ := o.Str("uuid")
 	parent, _ := o.Str("parentUuid")
@@ -413,7 +413,7 @@ func (t *thread) settle() {
 	t.compaction(c)
 }
 
-// start keeps what the first line tells about the whole session.
+// start keeps the first line's data about the whole session.
 func (t *thread) start(o *form.Object, n int) {
 	if t.common != nil {
 		return
@@ -445,7 +445,7 @@ func joinType(typ, sub string) string {
 	return typ + "/" + sub
 }
 
-// agentKind reads which kind of agent a call asks for.
+// agentKind reads the kind of agent that a call requests.
 func agentKind(c *Call) string {
 	o, ok := form.ParseObject(c.Arguments)
 	if !ok {
@@ -456,10 +456,10 @@ func agentKind(c *Call) string {
 }
 
 // errNotItsOwn is the problem of a sub-agent's file that is a link, a pipe or a device.
-var errNotItsOwn = errors.New("it is no file of its own, and was not read: import it by its name if it belongs to the session")
+var errNotItsOwn = errors.New("not a regular file, so it was not read: import it by its name if it belongs to the session")
 
-// subagentFiles finds the files of a session's sub-agents, by agent id. Nobody has named these files: a link among them could lead to those of
-// another session or another person, which the one who made the directory would have imported.
+// subagentFiles finds the files of a session's sub-agents, by agent id. It does not follow links: the user has not
+// named these files, so a link in a foreign directory could import another session or another person's files.
 func subagentFiles(path string, rep *Report) map[string]string {
 	of := strings.TrimSuffix(path, filepath.Ext(path))
 	folder := filepath.Join(of, "subagents")
@@ -508,7 +508,7 @@ func sidechainFile(path string) (agent, session string, ok bool) {
 		return "", "", false
 	}
 	if full, err := filepath.Abs(path); err == nil {
-		path = full // a path from within the session's folder does not name it
+		path = full // a path relative to the session's folder does not contain its name
 	}
 	folder := filepath.Dir(path)
 	if filepath.Base(folder) == "subagents" {

@@ -7,38 +7,38 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Places of a result other than a call's outcome.
+// Sources of a result other than a call's outcome.
 const (
 	fromMessage    = "message"
 	fromTrajectory = "trajectory"
 	fromFirst      = "first"
 )
 
-// saidDetail is one message of the assistant in an answer that is made of several.
+// saidDetail is one of several assistant messages in an answer.
 type saidDetail struct {
 	// Parts counts its parts.
 	Parts int `json:"parts"`
-	// After counts the other messages that stand between the first of the answer and this one.
+	// After counts the other messages between the answer's first message and this one.
 	After  int            `json:"after,omitzero"`
 	Source jsontext.Value `json:"source,omitzero"`
 }
 
-// detail is what a transcript has beyond text, calls and results: that of its message, and what is around it. It is stored in source{}
-// under the name of the format; all of it may be deleted without losing text, calls or results.
+// detail is the rest of a transcript besides text, calls and results: of a message and of its enclosing line. It is
+// stored in source{} under the name of the format. All of it may be deleted without losing text, calls or results.
 type detail struct {
 	form.Detail
-	// Line keeps the members of the line around a claude-code message that differ from those of the run's
-	// first line, whose common members are the run's own Line. Not nil on every message that was imported.
+	// Line keeps the members of the line around a claude-code message that differ from those of the run's first line,
+	// which are the run's own Line. It is not nil on every imported message.
 	Line map[string]jsontext.Value `json:"line,omitzero"`
-	// LineAbsent are the common members that this line does not have.
+	// LineAbsent are the common members that this line lacks.
 	LineAbsent []string `json:"line_absent,omitzero"`
-	// Said are the source's messages of the assistant that an answer is made of, if they are several.
+	// Said are the source's assistant messages in an answer, if there are several.
 	Said []saidDetail `json:"said,omitzero"`
 	// Steps of a swe-agent trajectory that belong to this message, in order.
 	Steps []sweStep `json:"steps,omitzero"`
 	// Copy: the member named by Field is the same text as the content.
 	Copy map[string]string `json:"copy,omitzero"`
-	// Run, of a run's end: the members of the document, where they changed since the run was started.
+	// Run, of a run's end: the document's members that changed since the run was started.
 	Run map[string]jsontext.Value `json:"run,omitzero"`
 }
 
@@ -46,7 +46,7 @@ func (d *detail) isZero() bool {
 	return d.IsZero() && d.Line == nil && len(d.LineAbsent) == 0 && len(d.Said) == 0 && len(d.Steps) == 0 && len(d.Copy) == 0 && d.Run == nil
 }
 
-// source returns the stored form; nil when there is nothing to keep.
+// source returns the stored form; nil if there is nothing to keep.
 func (d *detail) source(f Format) jsontext.Value {
 	if d.isZero() {
 		return nil
@@ -54,13 +54,13 @@ func (d *detail) source(f Format) jsontext.Value {
 	return form.Marshal(map[Format]*detail{f: d})
 }
 
-// detailOf reads what source{} keeps for a format; found is false when it keeps nothing for it.
+// detailOf reads a format's details from source{}; found is false if there are none.
 func detailOf(source jsontext.Value, f Format) (d detail, found bool) {
 	found = form.Stored(source, &d, string(f))
 	return d, found
 }
 
-// keysOfForm are the keys in source{} of messages and parts that have details of a format, those of the model's API among them.
+// keysOfForm are the keys in source{} for details of a format, including those of the model's API.
 func keysOfForm(f Format) []string {
 	if f == ClaudeCode {
 		return []string{string(f), form.KeyAnthropic}
@@ -68,13 +68,13 @@ func keysOfForm(f Format) []string {
 	return []string{string(f)}
 }
 
-// decoded is a message of a transcript, before ids are given.
+// decoded is a message of a transcript before ids are assigned.
 type decoded struct {
 	Message
 	d         detail
 	calls     []form.Call
 	responses []form.Response
-	// unrecorded counts the calls, or the parts, of a list that is too long and was kept as it was.
+	// unrecorded counts the calls or parts of a list that is too long and was kept unchanged.
 	unrecorded int
 }
 
@@ -100,7 +100,7 @@ func chatDecoder(f Format) *form.Decoder {
 	}}
 }
 
-// chatMessage reads one message, and its time where a collector gave it one.
+// chatMessage reads one message, and its time if a collector added one.
 func chatMessage(c *form.Decoder, o *form.Object) (*decoded, error) {
 	m, err := c.Chat(o)
 	if err != nil {
@@ -118,7 +118,7 @@ func chatMessage(c *form.Decoder, o *form.Object) (*decoded, error) {
 // maxMember is the largest common member of a session, in bytes.
 const maxMember = form.MaxMember
 
-// validIdentifier reports whether the schema takes s as an identifier.
+// validIdentifier reports whether the schema accepts s as an identifier.
 func validIdentifier(s string) bool {
 	if s == "" || len(s) > schema.MaxIdentifier {
 		return false

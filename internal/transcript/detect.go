@@ -13,11 +13,11 @@ import (
 	"github.com/waymarkio/waymark/internal/form"
 )
 
-// detectLines is how many lines are looked at; a broken first line must not hide the format.
+// detectLines is how many lines are checked; a broken first line must not hide the format.
 const detectLines = 64
 
-// Detect recognises a file's format. It fails with [ErrUnknownFormat] for a file that is no transcript, and with what opts.Stop
-// says.
+// Detect recognises a file's format. It returns [ErrUnknownFormat] for a file that is not a transcript, and the error
+// of opts.Stop.
 func Detect(path string, opts Options) (Format, error) {
 	format, _, err := detect(path, opts)
 	return format, err
@@ -41,7 +41,7 @@ func SessionOf(path string) string {
 	return filepath.Dir(filepath.Dir(path)) + ".jsonl"
 }
 
-// detect recognises a file's format and whether it has a value a line.
+// detect recognises a file's format, and whether it has one value per line.
 func detect(path string, opts Options) (Format, bool, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -100,7 +100,7 @@ func detect(path string, opts Options) (Format, bool, error) {
 	return f, false, err
 }
 
-// detectDocument looks at the members of a document's top level, or of its first element.
+// detectDocument checks the top-level members of a document, or those of its first element.
 func detectDocument(path string, opts Options) (Format, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -161,7 +161,7 @@ func unknown(err error) error {
 	return fmt.Errorf("%w (%w)", ErrUnknownFormat, clipped{err})
 }
 
-// formatOf tells the format of one complete value, "" when it is none.
+// formatOf returns the format of one complete value, "" if it has none.
 func formatOf(v jsontext.Value) Format {
 	if v.Kind() == '[' {
 		return ""

@@ -7,22 +7,22 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ErrUnknownFormat is returned by [Open] for a file that is none of the known formats. Name the format with
-// --format if you know better.
+// ErrUnknownFormat is returned by [Open] for a file in none of the known formats. To override the detection, name the
+// format with --format.
 var ErrUnknownFormat = errors.New("unknown transcript format: expected openai-chat (messages), claude-code (type, sessionId) or swe-agent (history)")
 
-// ErrSeveralRuns is returned by [Open] when a run id is given for a file that holds several runs.
-var ErrSeveralRuns = errors.New("a run id names one run, and the file holds several")
+// ErrSeveralRuns is returned by [Open] if a run id is given for a file with several runs.
+var ErrSeveralRuns = errors.New("a run id names one run, but the file has several")
 
-// ErrDiverged is returned by [Replay] when the run that is already there is no beginning of the transcript. Nothing was
-// published; import under another run id.
-var ErrDiverged = errors.New("the run that is already there differs from the transcript")
+// ErrDiverged is returned by [Replay] if the existing run is not a beginning of the transcript. Nothing was published;
+// import under another run id.
+var ErrDiverged = errors.New("the existing run differs from the transcript")
 
 // ErrInUse is returned by [Replay] for a run that another executor has. Nothing was published; wait until it has ended, or
 // import under another run id.
 var ErrInUse = errors.New("another executor has the run")
 
-// ErrCancelled is returned by [Replay] for a run that ended because a person asked for it, and that lacks something of the transcript.
+// ErrCancelled is returned by [Replay] for a run that a person cancelled and that lacks a part of the transcript.
 // Nothing was published.
 var ErrCancelled = errors.New("a person cancelled the run")
 
@@ -30,10 +30,10 @@ var ErrCancelled = errors.New("a person cancelled the run")
 // publisher's Hydrate first.
 var ErrUnresolvedBlob = errors.New("content is in the blob store")
 
-// ErrEncrypted is returned by [Export] for content that an executor encrypted. Read it with its key, or export the events as they are.
+// ErrEncrypted is returned by [Export] for encrypted content. Read it with its key, or export the events unchanged.
 var ErrEncrypted = errors.New("is encrypted")
 
-// Problem is something in a file that was not imported.
+// Problem is a part of a file that was not imported.
 type Problem struct {
 	// File as given.
 	File string
@@ -41,7 +41,7 @@ type Problem struct {
 	Line int
 	// Path is the JSON Pointer inside the line or document; empty for all of it.
 	Path string
-	// Err says what is wrong.
+	// Err is the problem.
 	Err error
 }
 
@@ -57,7 +57,7 @@ func (p *Problem) Error() string {
 	return s + ": " + p.Err.Error()
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns Err.
 func (p *Problem) Unwrap() error { return p.Err }
 
 // jsonProblem splits an error of the JSON reader into path and cause.

@@ -7,14 +7,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// EventOptions name what a transcript does not tell.
+// EventOptions supply data that a transcript lacks.
 type EventOptions struct {
 	// Fleet and Executor of the events. Required.
 	Fleet, Executor string
-	// At is the time of events whose source tells none; zero means 1970-01-01.
+	// At is the time of events without a time in the source; zero means 1970-01-01.
 	At time.Time
 	// After is the state of a run that was taken over, or that has the whole transcript: only the rest is made, in its
-	// epoch, and calls in doubt are settled by the results that the transcript has. nil means a new run.
+	// epoch, and calls in doubt are settled by the transcript's results. nil means a new run.
 	After *schema.State
 }
 

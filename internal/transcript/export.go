@@ -12,11 +12,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Export writes a run in a transcript format. It is derived from the state's messages, calls and results;
-// what came from the same format comes back JSON-equal. A run of another origin is written as that format
-// would have it. Content that is in the blob store must have been fetched before (the publisher's
-// Hydrate does it); [ErrUnresolvedBlob] says that it was not. [ErrEncrypted]
-// names the key of encrypted content.
+// Export writes a run in a transcript format. It is derived from the state's messages, calls and results. Data from the
+// same format comes back JSON-equal. A run of another origin is written in the usual form of the format. Content in the
+// blob store must have been loaded before (see the publisher's Hydrate), otherwise Export returns [ErrUnresolvedBlob].
+// [ErrEncrypted] names the key of encrypted content.
 func Export(w io.Writer, s *schema.State, f Format) error {
 	if err := resolved(s, f); err != nil {
 		return fmt.Errorf("export run %s: %w", s.Head.Run, err)
@@ -58,7 +57,7 @@ func (x *exporter) callOf(m *schema.StateMessage, p *schema.Part) *schema.Call {
 	return x.calls[k]
 }
 
-// encoder writes the messages of the format. What became of a call it takes from the call.
+// encoder writes the messages of the format. The outcome of a call comes from the call.
 func (x *exporter) encoder(m *schema.StateMessage) *form.Encoder {
 	e := &form.Encoder{Keys: keysOfForm(x.f), Reasoning: form.FieldReasoning, Observations: x.f == SWEAgent}
 	if x.f == SWEAgent {
@@ -87,7 +86,7 @@ func (x *exporter) encoder(m *schema.StateMessage) *form.Encoder {
 	return e
 }
 
-// chatMessages writes a message in chat form, with the members that a copy of its text stands in.
+// chatMessages writes a message in chat form, with the members that duplicate its text.
 func (x *exporter) chatMessages(m *schema.StateMessage) []jsontext.Value {
 	_, own := detailOf(m.Source, x.f)
 	e := x.encoder(m)
@@ -103,7 +102,7 @@ func (x *exporter) chatMessages(m *schema.StateMessage) []jsontext.Value {
 	})
 }
 
-// write hands a value and a line feed on.
+// write writes a value and a line feed.
 func write(w io.Writer, v jsontext.Value) error {
 	_, err := w.Write(append(v, '\n'))
 	return err
@@ -129,7 +128,7 @@ func (x *exporter) openAI(w io.Writer) error {
 	return write(w, o.Value())
 }
 
-// runDetail is what the run keeps of a document or session in the export's format; own is false for a run of another
+// runDetail is the run's data of a document or session in the export's format; own is false for a run of another
 // origin.
 func (x *exporter) runDetail() (d detail, own bool) {
 	if x.s.Started == nil {
@@ -191,7 +190,7 @@ func (x *exporter) sweAgent(w io.Writer) error {
 	return write(w, o.Value())
 }
 
-// sweStep is one step of the trajectory: what was said, done and seen. Its observation is the message's.
+// sweStep is one step of the trajectory: text, action and observation. Its observation comes from the message.
 func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Value {
 	var o form.Writer
 	action, observation := form.Quote(""), jsontext.Value("null")
@@ -229,7 +228,7 @@ func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Va
 	return o.Value()
 }
 
-// actionOf is the action that the source wrote beside the call.
+// actionOf is the action that the source has in addition to the call.
 func (x *exporter) actionOf(m *schema.StateMessage) jsontext.Value {
 	d, _ := detailOf(m.Source, SWEAgent)
 	return d.Members[form.FieldAction]
@@ -258,8 +257,8 @@ func (x *exporter) runFormat() Format {
 	return Format(x.s.Started.Labels["format"])
 }
 
-// ExportCloudEvents writes records as structured CloudEvents, one JSON object a line. Data stays as it was published, byte for byte, because
-// ids have its hash. Records that are no CloudEvents are counted and left out.
+// ExportCloudEvents writes records as structured CloudEvents, one JSON object per line. Data stays unchanged byte for
+// byte, because ids contain its hash. Records that are not CloudEvents are counted and omitted.
 func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (written, left int, err error) {
 	for rec, err := range records {
 		if err != nil {
@@ -282,7 +281,7 @@ func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (wr
 	return written, left, nil
 }
 
-// resolved reports content that is in the blob store, or encrypted.
+// resolved returns an error for content that is in the blob store or encrypted.
 func resolved(s *schema.State, f Format) error {
 	for i := range s.Messages {
 		if err := readable(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs); err != nil {
@@ -294,7 +293,7 @@ func resolved(s *schema.State, f Format) error {
 			return err
 		}
 	}
-	if s.Ended != nil && f == SWEAgent { // the others leave the output out
+	if s.Ended != nil && f == SWEAgent { // the other formats omit the output
 		return readable("the end of the run", s.Ended.Refs)
 	}
 	return nil

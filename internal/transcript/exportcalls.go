@@ -7,9 +7,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// messages are the run's messages, and those that its calls stand for where no message does. A result that no message carries has one of
-// its own: an executor may leave it at the result. So has a request: a result without its call is refused by providers, and an executor
-// that only runs tools records no answer that asks for them. A trajectory has its own place for those.
+// messages are the run's messages, plus generated ones for calls and results that are in no message. An executor may
+// record a result without a message, and one that only runs tools records no answer with the calls. Providers refuse a
+// result without its call. A trajectory has its own place for those.
 func (x *exporter) messages() []schema.StateMessage {
 	joined, named := x.s.JoinedCalls()
 	if x.f == SWEAgent && x.runFormat() == SWEAgent {
@@ -47,7 +47,7 @@ func (x *exporter) messages() []schema.StateMessage {
 		}
 		at, carried := carriedAt[c]
 		request, asked := askedAt[c]
-		ask := !asked && x.runFormat() != x.f // what came from the format stays as it came
+		ask := !asked && x.runFormat() != x.f // data from the same format stays unchanged
 		switch {
 		case carried && !ask:
 			continue
@@ -78,8 +78,8 @@ func (x *exporter) messages() []schema.StateMessage {
 	return out
 }
 
-// before is the index of the message that a call which no message asks for stands behind: the last one of an earlier turn, or that is
-// older than the call's outcome; -1 for none.
+// before is the index of the message after which a call in no message is placed: the last one of an earlier turn, or
+// the last one older than the call's outcome; -1 for none.
 func before(joined []schema.StateMessage, c *schema.Call) int {
 	at := -1
 	for i := range joined {
@@ -90,22 +90,22 @@ func before(joined []schema.StateMessage, c *schema.Call) int {
 		}
 	}
 	for at+1 < len(joined) && joined[at+1].Turn == c.Turn && joined[at+1].Role == schema.RoleTool {
-		at++ // nothing stands between a request and its results
+		at++ // no message comes between a request and its results
 	}
 	return at
 }
 
-// isLater reports whether one time is after another. Of a time that is missing it is not known.
+// isLater reports whether one time is after another; false if one is missing.
 func isLater(a, b string) bool {
 	at, err := time.Parse(time.RFC3339Nano, a)
 	bt, err2 := time.Parse(time.RFC3339Nano, b)
 	return err == nil && err2 == nil && at.After(bt)
 }
 
-// madeUp are the messages that calls stand for at one place: for each turn a message of the assistant that asks for the calls which no
-// message asks for, and then the results. They have no event.
+// madeUp are the generated messages at one position: for each turn an assistant message with the calls that are in no
+// message, then the results. They have no event.
 type madeUp struct {
-	// answers are the results of calls that the message before asks for.
+	// answers are the results of calls in the previous message.
 	answers []schema.StateMessage
 	turns   []*madeUpTurn
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// claude writes a line for each message, and one for each compaction at its place. An answer that was several lines is several lines again.
+// claude writes a line for each message and each compaction, in order. An answer that came from several lines becomes
+// several lines again.
 func (x *exporter) claude(w io.Writer) error {
 	run, _ := x.runDetail()
 	var waiting []saidMessage
-	// release writes what waits for no other message any more, or all of it.
+	// release writes the messages that no longer wait for other ones, or all of them.
 	release := func(all bool) error {
 		for len(waiting) > 0 && (all || waiting[0].after <= 0) {
 			if err := write(w, x.claudeLine(&waiting[0].StateMessage, &run)); err != nil {
@@ -60,13 +61,13 @@ func (x *exporter) claude(w io.Writer) error {
 	return nil
 }
 
-// saidMessage is a message of the source that an answer is made of, and how many other messages go before it.
+// saidMessage is a source message in an answer, and the number of other messages before it.
 type saidMessage struct {
 	schema.StateMessage
 	after int
 }
 
-// saidMessages are the messages of the source that a message is made of: mostly itself.
+// saidMessages are the source messages of a message: usually the message itself.
 func saidMessages(m *schema.StateMessage) []saidMessage {
 	d, _ := detailOf(m.Source, ClaudeCode)
 	parts := m.Parts
@@ -85,8 +86,8 @@ func saidMessages(m *schema.StateMessage) []saidMessage {
 	return list
 }
 
-// around writes the members of the line around a message. A line that was imported has its own again; any other has
-// what lines of a session have.
+// around writes the members of the line around a message. An imported line gets its own members again; others get the
+// usual members of session lines.
 func (x *exporter) around(o *form.Writer, d, run *detail, own bool) {
 	for _, name := range form.SortedKeys(run.Line) {
 		if _, has := d.Line[name]; !has && !slices.Contains(d.LineAbsent, name) {

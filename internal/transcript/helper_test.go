@@ -20,7 +20,7 @@ const sharedData = "../../../shared/data"
 // foreignEnv names a folder of further transcripts to prove the round trip on.
 const foreignEnv = "WAYMARK_TRANSCRIPTS"
 
-// fold folds events as they stand in a log.
+// fold folds events in the order of a log.
 func fold(tb testing.TB, run string, events []*schema.Event) *schema.State {
 	tb.Helper()
 	s := schema.NewState("default", run)

@@ -14,8 +14,8 @@ const DefaultMaxLine = 256 << 20
 
 var utf8BOM = []byte{0xEF, 0xBB, 0xBF}
 
-// lineReader reads lines of any length up to a bound, without a scanner's 64 KiB limit. Carriage returns
-// before the line feed and a byte order mark at the beginning are no part of a line.
+// lineReader reads lines of any length up to a bound, without a scanner's 64 KiB limit. It strips carriage returns
+// before the line feed, and a byte order mark at the beginning.
 type lineReader struct {
 	r    *bufio.Reader
 	max  int
@@ -30,7 +30,7 @@ func newLineReader(r io.Reader, limit int) *lineReader {
 // errLongLine says that a line is longer than the bound; it was skipped to its end.
 var errLongLine = errors.New("the line is too long")
 
-// next returns the next line, which is the caller's to keep, or io.EOF.
+// next returns the next line, which the caller may keep, or io.EOF.
 func (l *lineReader) next() ([]byte, error) {
 	var b []byte
 	long := false
@@ -75,7 +75,7 @@ func skipBOM(r *bufio.Reader) (int, error) {
 	return 0, nil
 }
 
-// lineAt returns the line (from 1) of a byte offset in a file, 0 when the file cannot be read.
+// lineAt returns the line (from 1) of a byte offset in a file, 0 if the file cannot be read.
 func lineAt(path string, offset int64) int {
 	f, err := os.Open(path)
 	if err != nil {
@@ -97,7 +97,7 @@ func lineAt(path string, offset int64) int {
 // isBlank reports whether a line holds nothing.
 func isBlank(b []byte) bool { return len(bytes.TrimSpace(b)) == 0 }
 
-// input is a transcript's file as the options have it read.
+// input is a transcript's file, read according to the options.
 type input struct {
 	r io.Reader
 	o *Options

@@ -19,8 +19,8 @@ type Format string
 const (
 	// Auto recognises the format by the file's content.
 	Auto Format = "auto"
-	// OpenAIChat is a chat-completions conversation: an object with messages, one a line, or one JSON
-	// document, or an array of them.
+	// OpenAIChat is a chat-completions conversation: an object with messages, one per line, or one JSON document, or an
+	// array of them.
 	OpenAIChat Format = "openai-chat"
 	// ClaudeCode is a session of JSON lines, with its folder of sub-agents.
 	ClaudeCode Format = "claude-code"
@@ -42,7 +42,7 @@ func ParseFormat(s string) (Format, error) {
 	return "", fmt.Errorf("format %.60q: %w", s, ErrUnknownFormat)
 }
 
-// Run is one agent run as a transcript tells it.
+// Run is one agent run as described by a transcript.
 type Run struct {
 	// ID is a valid run id, from --run-id, the conversation or the file.
 	ID string
@@ -51,12 +51,12 @@ type Run struct {
 	Format Format
 	// Parent of a sub-agent's run; nil for a main thread.
 	Parent *schema.Parent
-	// ThreadID is the source's id of the conversation, where it has one.
+	// ThreadID is the source's id of the conversation, if it has one.
 	ThreadID string
 	Model    string
-	// StartedAt is the first time the source tells; zero when it tells none.
+	// StartedAt is the first time in the source; zero if there is none.
 	StartedAt time.Time
-	// Source keeps what the source says about the run as a whole, as in [schema.RunStartedData].
+	// Source keeps the source's data about the run as a whole, as in [schema.RunStartedData].
 	Source jsontext.Value
 	Steps  []Step
 	End    End
@@ -64,11 +64,11 @@ type Run struct {
 	File string
 	Line int
 
-	// source are the steps as the source has them; Steps are made of them.
+	// source are the source's steps; Steps are made from them.
 	source []Step
 }
 
-// End says how the run ended.
+// End describes how the run ended.
 type End struct {
 	// Status is completed, failed or cancelled.
 	Status  schema.Status
@@ -93,36 +93,36 @@ type Message struct {
 	At time.Time
 }
 
-// Compaction is the point at which the model went on with a summary.
+// Compaction is the point at which the model continued with a summary.
 type Compaction struct {
 	schema.ContextCompactedData
 	At time.Time
 }
 
-// Turn is one model call and the tool calls it asked for.
+// Turn is one model call and the tool calls that it requested.
 type Turn struct {
 	Number int32
 	// New messages to the model, before its answer.
 	New    []Message
 	Answer Answer
-	// Items behind the answer, in the order of the file: results, and the messages that carry results.
+	// Items after the answer, in file order: results, and the messages that contain results.
 	Items []Item
-	// At is when the model was asked; zero when unknown.
+	// At is the time of the model request; zero if unknown.
 	At time.Time
 
-	// source is the turn as the source has it. Of a turn of [Run.source] it is all there is.
+	// source is the source's turn. In a turn of [Run.source] it is the only data.
 	source []sourceItem
 }
 
-// Answer is what the model answered: one message, and the calls it asks for in their order.
+// Answer is a model's answer: one message, and its calls in order.
 type Answer struct {
 	Message schema.Message
 	Calls   []*Call
-	// FinishReasons as the source gave them; nil when it gave none.
+	// FinishReasons from the source; nil if there are none.
 	FinishReasons []string
 	ResponseID    string
 	Model         string
-	// Usage of the model call; nil when the source does not tell.
+	// Usage of the model call; nil if the source has none.
 	Usage *schema.Usage
 	At    time.Time
 }
@@ -130,7 +130,7 @@ type Answer struct {
 // Item is a message or a result: exactly one field is set.
 type Item struct {
 	Message *Message
-	// Result is the call whose result this is.
+	// Result is the call with this result.
 	Result *Call
 }
 
@@ -138,17 +138,17 @@ type Item struct {
 type Call struct {
 	Key  schema.CallKey
 	Name string
-	// Arguments as the source has them: a string to the letter, or any other JSON value; nil when absent.
+	// Arguments from the source: a string unchanged, or any other JSON value; nil if absent.
 	Arguments jsontext.Value
 	Source    jsontext.Value
-	// Answered: the source has a result, which may be absent content (nil).
+	// Answered: the source has a result, whose content may be absent (nil).
 	Answered     bool
 	Result       jsontext.Value
 	IsError      *bool
 	ResultSource jsontext.Value
 	At, ResultAt time.Time
 
-	// rawID is the source's id, by which results find their call; nil when the source has none.
+	// rawID is the source's id, by which results find their call; nil if the source has none.
 	rawID *string
 	// legacy calls are found by name.
 	legacy bool
@@ -179,16 +179,16 @@ func (r *Run) Turns() int {
 	return n
 }
 
-// maxProblems bounds what a report keeps; further ones are counted.
+// maxProblems bounds the problems in a report; further ones are counted.
 const maxProblems = 1000
 
-// Report says what was read from a file and what was not. It is whole once all runs were read.
+// Report describes which parts of a file were read. It is complete once all runs were read.
 type Report struct {
 	File   string
 	Format Format
 	// Lines of the file and of its sub-agents' files; 0 for a document.
 	Lines int
-	// Runs read, children included.
+	// Runs read, including sub-agents.
 	Runs     int
 	Messages int
 	Turns    int
@@ -196,17 +196,17 @@ type Report struct {
 	// Unanswered counts calls without a result.
 	Unanswered  int
 	Compactions int
-	// Skipped counts the lines that are no messages, by type.
+	// Skipped counts the lines that are not messages, by type.
 	Skipped map[string]int
-	// Problems are what was refused, by name. At most 1,000 are kept.
+	// Problems are the refused parts, by name. At most 1,000 are kept.
 	Problems []*Problem
-	// MoreProblems counts those that were not kept.
+	// MoreProblems counts the problems that were not kept.
 	MoreProblems int
-	// Dropped counts the members that are not kept, by name.
+	// Dropped counts members that are not kept, by name.
 	Dropped map[string]int
-	// Replaced counts the characters that no text can carry, lone surrogates and invalid UTF-8: each became U+FFFD.
+	// Replaced counts invalid characters, lone surrogates and invalid UTF-8: each became U+FFFD.
 	Replaced int
-	// Notes say what was decided on the way: ids made safe, members dropped, characters replaced.
+	// Notes describe decisions: ids made safe, members dropped, characters replaced.
 	Notes []string
 
 	// refused lines of each file.
@@ -219,7 +219,7 @@ type Report struct {
 	replacedLine int
 }
 
-// stopped is the error that ends the reading.
+// stopped is the error that ends the read.
 func (r *Report) stopped() error {
 	if r.stop == nil {
 		return nil
@@ -227,16 +227,16 @@ func (r *Report) stopped() error {
 	return r.stop()
 }
 
-// refusal counts the lines of a file that were refused, and has the first.
+// refusal counts the refused lines of a file, and has the first one.
 type refusal struct {
 	lines int
 	first string
 }
 
-// maxNames bounds the names that a report counts by; what has a further one is counted as other.
+// maxNames bounds the distinct names in a report; further ones are counted as other.
 const maxNames = 1000
 
-// counted returns the name that something is counted by.
+// counted returns the name under which an item is counted.
 func counted(m map[string]int, name string) string {
 	if _, known := m[name]; !known && len(m) >= maxNames {
 		return "other"
@@ -253,8 +253,7 @@ func (r *Report) drop(name string, size int) {
 	r.droppedBytes += size
 }
 
-// within drops the members that make more than maxRunSource bytes together. It is for those events whose source
-// cannot go to the blob store.
+// within drops members beyond a total of maxRunSource bytes. It is for events whose source cannot go to the blob store.
 func (r *Report) within(members map[string]jsontext.Value, prefix string) {
 	total := 0
 	for _, name := range form.SortedKeys(members) {
@@ -268,7 +267,7 @@ func (r *Report) within(members map[string]jsontext.Value, prefix string) {
 	}
 }
 
-// text returns the JSON of a line or document, with U+FFFD in place of characters that no text can carry.
+// text returns the JSON of a line or document, with U+FFFD in place of invalid characters.
 func (r *Report) text(b []byte, line int) ([]byte, error) {
 	err := form.CheckJSON(b)
 	if err == nil {
@@ -347,7 +346,7 @@ func (r *Report) skipped(kind string, n int) {
 	r.Skipped[counted(r.Skipped, kind)] += n
 }
 
-// noMessage notes that a run is made of an empty list.
+// noMessage notes a run made from an empty list.
 func (r *Report) noMessage(run *Run) {
 	r.note("run %s has no message: its transcript is an empty list", run.ID)
 }

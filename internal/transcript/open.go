@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Options say how a file is read.
+// Options say how to read a file.
 type Options struct {
 	// Format of the file; zero means [Auto].
 	Format Format
@@ -28,16 +28,16 @@ type Options struct {
 	Agent string
 	// MaxLine bounds a line, in bytes; a longer one is a problem of the report. Zero means [DefaultMaxLine].
 	MaxLine int
-	// Name stands for the file's name in the ids of its runs, which come from the file where the conversation has none; zero
-	// is the file's own. It tells files of the same name apart.
+	// Name replaces the file's name in the ids of its runs, which are derived from the file if the conversation has no
+	// id; zero means the file's own name. It distinguishes files with the same name.
 	Name string
-	// Stop is asked before each read and each message, and ends the reading with its error; nil never does.
+	// Stop is called before each read and each message, and ends the read with its error; nil never does.
 	Stop func() error
-	// OnRead is told how many bytes were read, for a progress bar; nil is no one.
+	// OnRead is called with the number of bytes read, for a progress bar; nil means no callback.
 	OnRead func(n int)
 }
 
-// Validate names the field and value that is wrong.
+// Validate returns an error that names the wrong field and value.
 func (o Options) Validate() error {
 	if _, err := ParseFormat(string(o.Format)); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (o Options) agent(f Format) string {
 	return string(f)
 }
 
-// runID is the run's id: the one that was asked for, else a name made safe.
+// runID is the run's id: the requested one, otherwise a name made safe.
 func (o Options) runID(name string, rep *Report) string {
 	if o.RunID != "" {
 		return o.RunID
@@ -80,7 +80,7 @@ func (o Options) runID(name string, rep *Report) string {
 	return o.safe(name, rep)
 }
 
-// name is what a file is called in the ids of its runs.
+// name is the name of a file in the ids of its runs.
 func (o Options) name(path string) string {
 	if o.Name != "" {
 		return o.Name
@@ -92,7 +92,7 @@ func (o Options) name(path string) string {
 func (o Options) safe(name string, rep *Report) string {
 	id := SafeID(name)
 	if id != name {
-		rep.note("run id %q does not fit and became %s", clip(name), id)
+		rep.note("run id %q is not valid and became %s", clip(name), id)
 	}
 	return id
 }
@@ -106,8 +106,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// SafeID returns name if it is a valid run id. Otherwise it keeps what is valid of it and adds eight hex
-// digits of its hash, so that different names stay different.
+// SafeID returns name if it is a valid run id. Otherwise it keeps the valid characters and adds eight hex digits of the
+// hash, so that different names stay different.
 func SafeID(name string) string {
 	if schema.ValidName(name) {
 		return name
@@ -131,8 +131,8 @@ func SafeID(name string) string {
 	return base + "-" + hex.EncodeToString(sum[:4])
 }
 
-// fileBase is a file's name without its last extension. Either slash ends a folder, so that a path written
-// on another system gives the same name.
+// fileBase is a file's name without its last extension. Both kinds of slash separate directories, so that a path from
+// another system gives the same name.
 func fileBase(path string) string {
 	base := filepath.Base(path)
 	if i := strings.LastIndexAny(base, `/\`); i >= 0 {
@@ -150,8 +150,8 @@ type File struct {
 	err   error
 }
 
-// Open recognises the file's format and prepares to read it. It fails with [ErrUnknownFormat],
-// [ErrSeveralRuns], an error of opts or of the file.
+// Open recognises the file's format and prepares to read it. It returns [ErrUnknownFormat], [ErrSeveralRuns], or an
+// error of opts or of the file.
 func Open(path string, opts Options) (*File, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func Open(path string, opts Options) (*File, error) {
 	}
 	f.lines = lines
 	if opts.Format != "" && opts.Format != Auto && found != "" && found != opts.Format {
-		f.rep.note("%s looks like %s, and is read as %s, the format that is given", path, found, opts.Format)
+		f.rep.note("%s looks like %s, but is read as %s, the given format", path, found, opts.Format)
 	}
 	if f.rep.Format == "" || f.rep.Format == Auto {
 		f.rep.Format = found
@@ -180,15 +180,14 @@ func Open(path string, opts Options) (*File, error) {
 	return f, nil
 }
 
-// Report says what was read. It is whole once [File.Runs] is exhausted.
+// Report returns the report, which is complete once [File.Runs] is exhausted.
 func (f *File) Report() *Report { return f.rep }
 
-// Err returns what ended the reading early, such as a disk error; what is wrong with single lines is in
-// the report.
+// Err returns the error that ended the read early, such as a disk error; problems of single lines are in the report.
 func (f *File) Err() error { return f.err }
 
-// Runs yields the file's runs, one in memory at a time; a session's main thread comes before its
-// sub-agents. It is to be used once.
+// Runs yields the file's runs, with one in memory at a time; a session's main thread comes before its sub-agents. Use
+// it once.
 func (f *File) Runs() iter.Seq[*Run] {
 	return func(each func(*Run) bool) {
 		yield := func(run *Run) bool {
@@ -205,14 +204,14 @@ func (f *File) Runs() iter.Seq[*Run] {
 			err = f.documentRuns(yield)
 		}
 		if err == nil {
-			err = f.rep.stopped() // where it was stopped between two reads
+			err = f.rep.stopped() // stopped between two reads
 		}
 		f.rep.close()
 		switch {
 		case err != nil:
 			f.err = fmt.Errorf("read transcript %s: %w", f.path, err)
 		case f.rep.Runs > 0:
-		case f.rep.Format == ClaudeCode: // the session may have just begun
+		case f.rep.Format == ClaudeCode: // the session may have only started
 			f.rep.note("%s has no message yet: nothing to import", f.path)
 		case len(f.rep.Problems) == 0:
 			f.rep.problem(0, "", errEmpty)
@@ -223,9 +222,9 @@ func (f *File) Runs() iter.Seq[*Run] {
 // incompleteType is the type of the error of a run whose transcript has lines that could not be read.
 const incompleteType = "incomplete_transcript"
 
-// mend ends a run as failed when lines of its file could not be read: nothing says that it was completed. Only a session can be
-// read in part: a conversation or a trajectory is read as a whole or refused. The text names no file, so that it is the same
-// wherever the file is.
+// mend ends a run as failed if lines of its file could not be read, because its completion is unknown. Only a session
+// can be read in part: a conversation or a trajectory is read as a whole or refused. The text names no file, so that it
+// does not depend on the file's location.
 func (r *Report) mend(run *Run) {
 	if run.Format != ClaudeCode {
 		return
@@ -248,7 +247,7 @@ func (r *Report) mend(run *Run) {
 
 var errEmpty = errors.New("the file holds no run")
 
-// lineRuns reads a conversation a line.
+// lineRuns reads one conversation per line.
 func (f *File) lineRuns(yield func(*Run) bool) error {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -314,7 +313,7 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 	}
 	end := func() {
 		if _, err := d.ReadValue(); !errors.Is(err, io.EOF) {
-			f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), "", errors.New("something follows the document"))
+			f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), "", errors.New("data follows the document"))
 		}
 	}
 	list := d.PeekKind() == '[' && f.rep.Format == OpenAIChat && !f.messageList()
@@ -361,7 +360,7 @@ func (f *File) document(v jsontext.Value, offset int64, index int, ids map[strin
 	return f.one(v, line, index, ids, yield)
 }
 
-// errorOffset is where the JSON reader stopped; other errors are at the given place.
+// errorOffset is where the JSON reader stopped; for other errors the given offset.
 func errorOffset(err error, otherwise int64) int64 {
 	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return syntactic.ByteOffset
@@ -376,7 +375,7 @@ func indexed(index int, path string) string {
 	return fmt.Sprintf("/%d%s", index, path)
 }
 
-// one reads a checked value as a run and hands it on.
+// one reads a checked value as a run and yields it.
 func (f *File) one(v jsontext.Value, line, index int, ids map[string]int, yield func(*Run) bool) bool {
 	run := &Run{ID: f.idOf(v, line, index, ids), Agent: f.opts.agent(f.rep.Format), File: f.path, Line: line}
 	parse := openAIRun
@@ -399,7 +398,7 @@ func (f *File) one(v jsontext.Value, line, index int, ids map[string]int, yield 
 	return yield(run)
 }
 
-// idOf is the conversation's own id, else the file's name; further runs of a file add line or index.
+// idOf is the conversation's own id, otherwise the file's name; further runs of a file add line or index.
 func (f *File) idOf(v jsontext.Value, line, index int, ids map[string]int) string {
 	if f.opts.RunID != "" {
 		return f.opts.RunID

@@ -12,11 +12,11 @@ import (
 
 var errNoMessages = errors.New("no list of messages")
 
-// maxRunSource bounds the members that the source of a run, of its end or of a compaction keeps, in bytes: these events
-// cannot move it to the blob store. Further members are counted in the report.
+// maxRunSource bounds the source of a run, of its end or of a compaction, in bytes: these events cannot move it to the
+// blob store. Further members are counted in the report.
 const maxRunSource = 64 << 10
 
-// openAIRun reads one conversation. An error carries the JSON path.
+// openAIRun reads one conversation. An error contains the JSON path.
 func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	run.Format = OpenAIChat
 	var messages []jsontext.Value
@@ -46,7 +46,7 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		path := fmt.Sprintf("/messages/%d", i)
 		entry, ok := form.ParseObject(raw)
 		if !ok {
-			return nil, at(path, errors.New("the message is no object"))
+			return nil, at(path, errors.New("the message is not an object"))
 		}
 		m, err := chatMessage(c, entry)
 		if err != nil {
@@ -64,7 +64,7 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		}
 	}
 	if blocks > 0 {
-		rep.note("run %s has %s in the form of Anthropic's Messages API, which is no format of import: kept as they are, and not recorded as calls and results",
+		rep.note("run %s has %s in the form of Anthropic's Messages API, which import does not support: kept unchanged, and not recorded as calls and results",
 			run.ID, plural(blocks, "part"))
 	}
 	if o != nil {
@@ -89,8 +89,8 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	return b.finish(), nil
 }
 
-// runSource keeps a document's own members, as far as they are small. It is never nil: an export of the run then knows
-// that what is not in it was not in the document.
+// runSource keeps a document's own members if they are small. It is never nil: an export of the run then knows that
+// other members were not in the document.
 func runSource(o *form.Object, f Format, d detail, rep *Report) jsontext.Value {
 	if d.Members = o.Rest(); d.Members == nil {
 		d.Members = make(map[string]jsontext.Value)
@@ -110,7 +110,7 @@ func (e *pathError) Unwrap() error { return e.err }
 
 func at(path string, err error) error { return &pathError{path, err} }
 
-// chatAnswer reads what some collectors add to an assistant message.
+// chatAnswer reads the data that some collectors add to an assistant message.
 func chatAnswer(m *decoded) answer {
 	var a answer
 	if v, ok := m.d.Members["finish_reason"]; ok {
@@ -130,7 +130,7 @@ func chatAnswer(m *decoded) answer {
 	return a
 }
 
-// chatUsage reads token counts; nil where nothing was counted.
+// chatUsage reads token counts; nil if there are none.
 func chatUsage(v jsontext.Value) *schema.Usage {
 	u := form.Usage(v)
 	if u == nil || u.IsZero() {

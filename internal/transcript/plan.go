@@ -17,17 +17,17 @@ type step struct {
 	answer *Answer
 }
 
-// maxEventMessages bounds the messages of one event, in bytes: more of them go out in events of their own.
+// maxEventMessages bounds the messages of one event, in bytes: further ones are published in events of their own.
 const maxEventMessages = 128 << 10
 
-// maxUnanswered bounds the calls without a result that are begun, in a run. Further ones are abandoned when their turn is over.
+// maxUnanswered bounds a run's calls without a result that are begun. Further ones are abandoned when their turn ends.
 const maxUnanswered = 256
 
 // planner lists steps.
 type planner struct {
 	steps      []step
 	unanswered int
-	// open is the latest turn if one of its calls has no result, else 0.
+	// open is the latest turn if one of its calls has no result, otherwise 0.
 	open int32
 }
 
@@ -35,8 +35,7 @@ func (p *planner) add(data schema.Data, turn int32, at time.Time) {
 	p.steps = append(p.steps, step{data: data, turn: turn, at: at})
 }
 
-// plan lists what is published for a run, event by event and in order. It is the one description that
-// [Events] and [Replay] share.
+// plan lists the events to publish for a run, in order. [Events] and [Replay] share it.
 func plan(run *Run, executor string) []step {
 	p := new(planner)
 	p.add(startData(run, executor), 0, run.StartedAt)
@@ -52,7 +51,7 @@ func plan(run *Run, executor string) []step {
 		}
 	}
 	p.add(endData(run), 0, run.End.At)
-	// What the source gives no time happened when the last thing before it did.
+	// An item without a time in the source gets the time of the previous item.
 	for i := 1; i < len(p.steps); i++ {
 		if p.steps[i].at.IsZero() {
 			p.steps[i].at = p.steps[i-1].at
@@ -63,7 +62,7 @@ func plan(run *Run, executor string) []step {
 
 func (p *planner) message(m *Message, turn int32) {
 	if turn == 0 && p.open > 0 {
-		// What is outside of turns would be taken for the open one's.
+		// A message outside of turns would count as part of the open one.
 		p.add(&schema.TurnEndedData{Turn: p.open}, p.open, m.At)
 		p.open = 0
 	}
@@ -106,7 +105,7 @@ func (p *planner) call(data schema.Data, c *Call, at time.Time) {
 	p.steps[len(p.steps)-1].call = c
 }
 
-// occurrence is what an event about a call must say: 0 where no other call of the answer has its id.
+// occurrence is the occurrence that an event about a call must have: 0 if no other call of the answer has its id.
 func (t *Turn) occurrence(c *Call) int {
 	for _, other := range t.Answer.Calls {
 		if other != c && other.Key.ToolCallID == c.Key.ToolCallID {
@@ -116,7 +115,7 @@ func (t *Turn) occurrence(c *Call) int {
 	return 0
 }
 
-// split keeps the last messages that fit one event together and returns those before them apart.
+// split keeps the last messages that fit into one event, and returns the earlier ones separately.
 func split(ms []Message) (before, with []Message) {
 	total := 0
 	for i := len(ms) - 1; i >= 0; i-- {
@@ -128,7 +127,7 @@ func split(ms []Message) (before, with []Message) {
 	return nil, ms
 }
 
-// size is about the number of bytes of a message in an event.
+// size is the approximate size of a message in an event, in bytes.
 func size(m *schema.Message) int {
 	n := 64 + len(m.Source)
 	for i := range m.Parts {
@@ -175,9 +174,10 @@ func answeredData(t *Turn) *schema.TurnAnsweredData {
 	return d
 }
 
-// requested is a call as the answer asks for it. What the transcript has a result of may be done again freely: nothing is. Whether a call
-// without a result had its effect is not known. It is begun right behind the answer, so that it is in doubt for the executor that takes the run
-// over, and a later import, whose transcript has the result, settles it.
+// requested is a call in the form of the answer. A call with a result in the transcript counts as pure, because an
+// import runs no tool. For a call without a result it is unknown whether it had its effect. So it is begun right after
+// the answer: it is then in doubt for the executor that takes the run over, and a later import whose transcript has the
+// result settles it.
 func requested(c *Call) schema.RequestedCall {
 	r := schema.RequestedCall{ToolCallID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: schema.ReplayPure, Source: c.Source}
 	if !c.Answered {
@@ -205,7 +205,7 @@ func returnedData(c *Call, occurrence int) *schema.ToolReturnedData {
 	return d
 }
 
-// settlement of a call in doubt by what the transcript says: nothing else can tell.
+// settlement settles a call in doubt by the transcript's result, which is the only evidence.
 func settlement(d *schema.ToolReturnedData) *schema.ToolSettledData {
 	return &schema.ToolSettledData{
 		ToolCallID: d.ToolCallID, Occurrence: d.Occurrence, How: schema.SettledVerified, Result: d.Result, IsError: d.IsError, Source: d.Source,

@@ -9,15 +9,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// standing says how much of a transcript a run has already.
+// standing describes how much of a transcript a run already has.
 type standing struct {
-	// steps are those that the run has, then those that it lacks, as they are to be published.
+	// steps are those that the run has, followed by those to be published.
 	steps []step
 	// done counts the steps that the run has.
 	done int
-	// notes say what stays as it was imported first, because no event can change it.
+	// notes list data that stays as first imported, because no event can change it.
 	notes []string
-	// more says what the run has beyond the transcript, which is then an older copy of it; empty when it has nothing.
+	// more describes data of the run beyond the transcript, which is then an older copy; empty if there is none.
 	more string
 }
 
@@ -42,23 +42,24 @@ type cursor struct {
 	compactions int
 	turns       int
 	results     int
-	// uncompacted: a compaction of the transcript is not in the run, so that no later message may be.
+	// uncompacted: a compaction of the transcript is not in the run, so no later message may be.
 	uncompacted bool
 	byKey       map[schema.CallKey]*schema.Call
-	// own are calls whose result was recorded from another place of the source than the message that brings it.
+	// own are calls whose result was recorded from another part of the source than the message with it.
 	own map[schema.CallKey]*Call
-	// longer says where an answer has more than the transcript; empty if none has.
+	// longer names an answer that is longer than in the transcript; empty if none is.
 	longer string
-	// moreSteps: the trajectory has other steps than the messages of the run.
+	// moreSteps: the trajectory has other steps than the run's messages.
 	moreSteps bool
 	notes     []string
 }
 
-// compare finds what of the plan a run has. The run is a beginning of the transcript, or compare fails with [ErrDiverged] and says
-// where they differ. It makes an import safe to repeat: after a crash, and after the transcript grew.
+// compare finds the part of the plan that a run already has. If the run is not a beginning of the transcript, it
+// returns [ErrDiverged] with the difference. It makes an import safe to repeat: after a crash, and after the transcript
+// grew.
 //
-// A transcript grows anywhere behind its last message. Where that is in the middle of an answer, the run has a turn with the beginning of it,
-// and its rest is the next turn.
+// A transcript may grow anywhere after its last message. If that is in the middle of an answer, the run has a turn with
+// the beginning of the answer, and the rest is the next turn.
 func compare(s *schema.State, run *Run, executor string) (*standing, error) {
 	steps := plan(run.cut(answers(s, run.Format)), executor)
 	c := &cursor{s: s, run: run, byKey: make(map[schema.CallKey]*schema.Call, len(s.Calls)), own: make(map[schema.CallKey]*Call)}
@@ -87,16 +88,16 @@ func compare(s *schema.State, run *Run, executor string) (*standing, error) {
 		lacked = append(lacked, rest...)
 	}
 	if more := c.surplus(); more != "" {
-		if len(lacked) > 1 { // beside its end
+		if len(lacked) > 1 { // besides its end
 			return nil, fmt.Errorf("%w: %s", ErrDiverged, more)
 		}
-		// All of it is there, and how the run went on and ended is the run's.
+		// The run has the whole transcript, and its continuation and end are its own.
 		return &standing{steps: steps, done: len(steps), more: more}, nil
 	}
 	return &standing{steps: append(held, lacked...), done: len(held), notes: c.notes}, nil
 }
 
-// answers are the numbers of source messages of the answers that a run has, in order.
+// answers are the source message numbers of a run's answers, in order.
 func answers(s *schema.State, f Format) []int {
 	said := make(map[int32]int, len(s.Turns))
 	for i := range s.Messages {
@@ -114,7 +115,7 @@ func answers(s *schema.State, f Format) []int {
 	return list
 }
 
-// surplus says what the run has that the transcript lacks; empty when there is nothing.
+// surplus describes data that the run has but the transcript lacks; empty if there is none.
 func (c *cursor) surplus() string {
 	if c.longer != "" {
 		return c.longer
@@ -149,7 +150,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// take reports whether the state has what a step publishes, and returns the steps that publish what it lacks.
+// take reports whether the state already has a step, and returns the steps for missing parts.
 func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 	switch d := st.data.(type) {
 	case *schema.RunStartedData:
@@ -171,7 +172,7 @@ func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 	case *schema.ContextCompactedData:
 		has, err = c.compacted(d)
 	default:
-		return false, nil, fmt.Errorf("%s is no event of a transcript", st.data.EventName())
+		return false, nil, fmt.Errorf("%s is not an event of a transcript", st.data.EventName())
 	}
 	if has || err != nil {
 		return has, nil, err
@@ -179,7 +180,7 @@ func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 	return false, []step{*st}, nil
 }
 
-// started compares what the run was started with.
+// started compares the start of the run.
 func (c *cursor) started() error {
 	started := c.s.Started
 	if started == nil || started.Labels["format"] != string(c.run.Format) {
@@ -188,15 +189,15 @@ func (c *cursor) started() error {
 	switch agent := c.s.Head.Agent; {
 	case agent == c.run.Agent:
 	case agent == agentUnknown && c.run.Parent != nil:
-		// Which agent it is was not yet known.
-		c.notes = append(c.notes, fmt.Sprintf("run %s stays of agent %s: the transcript now says %s", c.run.ID, agent, c.run.Agent))
+		// The agent was unknown before.
+		c.notes = append(c.notes, fmt.Sprintf("run %s keeps agent %s, although the transcript now has %s", c.run.ID, agent, c.run.Agent))
 	default:
-		return fmt.Errorf("the run is of agent %s, the transcript of %s", agent, c.run.Agent)
+		return fmt.Errorf("the run has agent %s, the transcript %s", agent, c.run.Agent)
 	}
 	return nil
 }
 
-// turnStarted: a new turn may begin with messages that stood behind the last one when the transcript was imported before.
+// turnStarted: a new turn may begin with messages that came after the last one when the transcript was imported before.
 func (c *cursor) turnStarted(st *step, d *schema.TurnStartedData) (has bool, lacked []step, err error) {
 	rest, err := c.messagesOf(st, d.Messages)
 	switch {
@@ -211,7 +212,7 @@ func (c *cursor) turnStarted(st *step, d *schema.TurnStartedData) (has bool, lac
 	return false, []step{begin}, nil
 }
 
-// answered compares an answer and the calls that it asks for.
+// answered compares an answer and its calls.
 func (c *cursor) answered(st *step, d *schema.TurnAnsweredData) (bool, error) {
 	if c.turns >= len(c.s.Turns) {
 		return false, nil
@@ -219,7 +220,7 @@ func (c *cursor) answered(st *step, d *schema.TurnAnsweredData) (bool, error) {
 	t := &c.s.Turns[c.turns]
 	switch {
 	case t.Turn != d.Turn:
-		return false, fmt.Errorf("turn %d stands where turn %d belongs", t.Turn, d.Turn)
+		return false, fmt.Errorf("found turn %d instead of turn %d", t.Turn, d.Turn)
 	case t.Answer == nil && t.EndedAt != "":
 		return false, fmt.Errorf("turn %d ended without an answer", d.Turn)
 	}
@@ -238,8 +239,8 @@ func (c *cursor) answered(st *step, d *schema.TurnAnsweredData) (bool, error) {
 	}
 	if err == nil && c.longer == "" && !same(&schema.StateAnswer{
 		FinishReasons: t.Answer.FinishReasons, ResponseID: t.Answer.ResponseID, Model: t.Answer.Model, Usage: t.Answer.Usage,
-	}, &schema.StateAnswer{FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage}) { // how long it took depends on what was seen of it
-		err = fmt.Errorf("turn %d was answered otherwise: other token counts, model or finish reason", d.Turn)
+	}, &schema.StateAnswer{FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage}) { // the duration depends on the observed part
+		err = fmt.Errorf("turn %d has another answer: other token counts, model or finish reason", d.Turn)
 	}
 	return err == nil, err
 }
@@ -254,7 +255,7 @@ func (c *cursor) added(st *step, messages []schema.Message) []step {
 	return out
 }
 
-// messagesOf moves past the messages of a step and returns those that the state lacks.
+// messagesOf advances past the messages of a step and returns the missing ones.
 func (c *cursor) messagesOf(st *step, messages []schema.Message) (rest []schema.Message, err error) {
 	for i := range messages {
 		want := c.adapted(st.turn, messages[i])
@@ -279,7 +280,7 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 		return false, fmt.Errorf("a compaction is missing before message %d", c.messages+1)
 	case got.Turn != turn && got.Turn != 0 && turn != 0:
 		// A message that was the transcript's last was added outside any turn, and is so in an older copy.
-		return false, fmt.Errorf("message %d is of turn %d, in the transcript of turn %d", c.messages+1, got.Turn, turn)
+		return false, fmt.Errorf("message %d belongs to turn %d, in the transcript to turn %d", c.messages+1, got.Turn, turn)
 	case c.beginning(got, want):
 		c.longer = fmt.Sprintf("the answer of turn %d is longer", turn)
 	case len(got.Refs) == 0 && !c.sameMessage(&got.Message, want), got.Role != want.Role, len(got.Parts) != len(want.Parts):
@@ -293,7 +294,7 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 	return true, nil
 }
 
-// beginning reports whether the transcript has only the first of the messages that an answer of the run is made of.
+// beginning reports whether the transcript has only the first of the messages of the run's answer.
 func (c *cursor) beginning(got *schema.StateMessage, want *schema.Message) bool {
 	of := func(m *schema.Message) []saidDetail {
 		d, _ := detailOf(m.Source, c.run.Format)
@@ -307,7 +308,8 @@ func (c *cursor) beginning(got *schema.StateMessage, want *schema.Message) bool 
 		same(first, all[:len(first)]) && same(want.Parts, got.Parts[:len(want.Parts)])
 }
 
-// sameMessage compares two messages. Steps of a trajectory may come later than their message: the run's end has them then.
+// sameMessage compares two messages. Steps of a trajectory may come later than their message: then they are in the
+// run's end.
 func (c *cursor) sameMessage(got, want *schema.Message) bool {
 	if same(got, want) {
 		return true
@@ -333,7 +335,7 @@ func brief(m *schema.Message) string {
 	}
 }
 
-// adapted is a message that carries a result itself where the call has recorded another text of it: a trajectory tells an
+// adapted is a message with the recorded text of its result, if the call has another text: a trajectory has an
 // observation before the message with it is written.
 func (c *cursor) adapted(turn int32, m schema.Message) schema.Message {
 	copied := false
@@ -375,9 +377,9 @@ func (c *cursor) returned(want *Call) (bool, error) {
 	}
 	if got.Outcome != schema.OutcomeReturned {
 		if got.Outcome == schema.OutcomeAbandoned && len(got.Result) == 0 {
-			c.own[want.Key] = want // the message that brings the result has it itself
+			c.own[want.Key] = want // the message with the result has it, too
 		}
-		return true, nil // it was settled otherwise, and that stands
+		return true, nil // it was settled in another way, which is final
 	}
 	c.results++
 	if len(got.Refs) > 0 || schema.SameJSON(got.Result, want.Result) {
@@ -398,13 +400,13 @@ func (c *cursor) compacted(want *schema.ContextCompactedData) (bool, error) {
 	got := &c.s.Compactions[c.compactions]
 	// The summary is not compared: it is a message of its own, which may have been written later.
 	if got.ThroughTurn != want.ThroughTurn {
-		return false, fmt.Errorf("compaction %d is behind turn %d, in the transcript behind turn %d", c.compactions+1, got.ThroughTurn, want.ThroughTurn)
+		return false, fmt.Errorf("compaction %d is after turn %d, in the transcript after turn %d", c.compactions+1, got.ThroughTurn, want.ThroughTurn)
 	}
 	c.compactions++
 	return true, nil
 }
 
-// end is the data of run.ended. It brings what changed of the run as a whole since it was started.
+// end is the data of run.ended. It has the changes of the run as a whole since its start.
 func (c *cursor) end() *schema.RunEndedData {
 	d := endData(c.run)
 	before, _ := detailOf(c.s.Started.Source, c.run.Format)
@@ -416,7 +418,7 @@ func (c *cursor) end() *schema.RunEndedData {
 			end.Steps = append(now.Steps, c.run.trajectory()...)
 		}
 		if size := len(form.Marshal(end.Steps)); size > maxRunSource {
-			c.notes = append(c.notes, fmt.Sprintf("run %s: steps of the trajectory stay as they were imported first: the new ones have %d bytes", c.run.ID, size))
+			c.notes = append(c.notes, fmt.Sprintf("run %s: steps of the trajectory stay as first imported: the new ones have %d bytes", c.run.ID, size))
 			end.Steps = nil
 		}
 		d.Source = end.source(c.run.Format)
@@ -431,7 +433,7 @@ func sameEnd(got *schema.RunEndedData, want schema.Data) bool {
 	}
 	end := *got
 	if len(end.Refs) > 0 {
-		return true // what is in the blob store is not compared
+		return true // content in the blob store is not compared
 	}
 	return same(&end, want)
 }

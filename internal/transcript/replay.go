@@ -17,20 +17,20 @@ import (
 type ReplayOptions struct {
 	// Speed divides the source's pauses; 0 means as fast as possible.
 	Speed float64
-	// Execute is called before a result is published: to count, or to do the work again. It is called once more where an earlier replay
-	// ended before the result was durable. An error ends the replay. nil does nothing.
+	// Execute is called before a result is published: to count results, or to repeat the work. It is called again if an
+	// earlier replay ended before the result was durable. An error ends the replay. nil does nothing.
 	Execute func(ctx context.Context, call *Call) error
 	// OnBoundary is called after each durable event; nil does nothing.
 	OnBoundary func(b Boundary)
-	// Pipelined sends windows of events together, for imports: boundaries are told a few windows later, and a
-	// replay that dies is continued behind the last event that is in the log. Not for a replay with pauses.
+	// Pipelined sends windows of events together, for imports: boundaries are reported a few windows later, and a
+	// replay that died is continued after the last event in the log. Do not use it with pauses.
 	Pipelined bool
-	// TakeOver continues a run that another executor has, which is gone, and one that a person cancelled. Without it [ErrInUse] or
-	// [ErrCancelled] is returned.
+	// TakeOver continues a run of another executor that is gone, and a run that a person cancelled. Without it Replay
+	// returns [ErrInUse] or [ErrCancelled].
 	TakeOver bool
 }
 
-// Validate names the field and value that is wrong.
+// Validate returns an error that names the wrong field and value.
 func (o ReplayOptions) Validate() error {
 	if o.Speed < 0 || math.IsNaN(o.Speed) || math.IsInf(o.Speed, 0) {
 		return fmt.Errorf("speed %v: use 0 for as fast as possible, or a factor above 0", o.Speed)
@@ -44,7 +44,7 @@ func (o ReplayOptions) Validate() error {
 // Boundary is an event that became durable.
 type Boundary struct {
 	Run string
-	// Step counts the plan's events from 1 to Steps, those that were there before included.
+	// Step counts the plan's events from 1 to Steps, including those that already existed.
 	Step, Steps int
 	// Name of the event, such as tool.returned.
 	Name string
@@ -53,28 +53,29 @@ type Boundary struct {
 	Call schema.CallKey
 }
 
-// Outcome says what a replay did.
+// Outcome is the result of a replay.
 type Outcome struct {
-	// Steps of the plan; Done of them were there before. When all were, nothing was published.
+	// Steps of the plan; Done of them already existed. If all did, nothing was published.
 	Steps, Done int
-	// Resumed: the run was there and was taken over.
+	// Resumed: the run existed and was taken over.
 	Resumed bool
-	// Reopened: it had ended, and the transcript has more.
+	// Reopened: the run had ended, and the transcript has more.
 	Reopened bool
 	Epoch    schema.Epoch
-	// Notes say what stays as it was imported first, because no event can change it.
+	// Notes list data that stays as first imported, because no event can change it.
 	Notes []string
-	// More says what the run has beyond the transcript, which is then an older copy of it; empty when it has nothing.
+	// More describes data of the run beyond the transcript, which is then an older copy; empty if there is none.
 	More string
 }
 
-// Replay publishes a run as the executor that made the transcript would have: turn by turn, each answer before the results of its calls. A run that is there already is compared with the transcript, and only what it lacks is published, whether an
-// earlier replay was interrupted or the transcript grew: recorded results are not asked for again, messages are not doubled,
-// an open turn goes on, a run that has ended is reopened.
+// Replay publishes a run as the original executor would have: turn by turn, each answer before the results of its
+// calls. An existing run is compared with the transcript, and only missing events are published, whether an earlier
+// replay was interrupted or the transcript grew: recorded results are not requested again, messages are not duplicated,
+// an open turn continues, an ended run is reopened.
 //
-// It returns [ErrDiverged] for a run that is no beginning of this transcript, [ErrInUse] for one that another executor has,
-// [ErrCancelled] for one that a person cancelled (in these cases nothing was changed), and the publisher's errors. A run that
-// another executor reopened after it had the whole transcript lacks nothing.
+// It returns [ErrDiverged] for a run that is not a beginning of this transcript, [ErrInUse] for a run of another
+// executor, [ErrCancelled] for one that a person cancelled (in these cases nothing was changed), and the publisher's
+// errors. If another executor reopened a run after it had the whole transcript, nothing is missing.
 func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
 	if err := o.Validate(); err != nil {
 		return Outcome{}, err
@@ -110,7 +111,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	return out, drive(ctx, handle, run, left.steps, left.done, o)
 }
 
-// Compare says what [Replay] would do, and writes nothing. It fails as Replay does.
+// Compare reports what [Replay] would do, without writing. It returns the same errors.
 func Compare(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
 	switch _, err := fleet.Head(ctx, run.ID); {
 	case errors.Is(err, publisher.ErrRunNotFound):
@@ -122,7 +123,7 @@ func Compare(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOpti
 	return out, err
 }
 
-// look compares a run that is there before it is taken over: another agent's run must not be fenced because it has the same id.
+// look compares an existing run before it is taken over: a run of another agent with the same id must not be fenced.
 func look(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, *schema.State, *standing, error) {
 	var out Outcome
 	fail := func(err error) (Outcome, *schema.State, *standing, error) {
@@ -148,7 +149,7 @@ func look(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions
 			// The run has the whole transcript. Its executor ends it.
 			left.done, left.notes = len(left.steps), nil
 			out.Done, out.Notes = left.done, nil
-			out.More = fmt.Sprintf("executor %s goes on with it, in epoch %d", holder, there.Head.Epoch)
+			out.More = fmt.Sprintf("executor %s continues it, in epoch %d", holder, there.Head.Epoch)
 			return out, there, left, nil
 		}
 		return fail(fmt.Errorf("%w: %s, in epoch %d", ErrInUse, holder, there.Head.Epoch))
@@ -160,7 +161,7 @@ func look(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions
 	return out, there, left, nil
 }
 
-// reopened reports whether the run had ended and goes on.
+// reopened reports whether the run had ended and continues.
 func reopened(s *schema.State) bool {
 	return slices.ContainsFunc(s.Takeovers, func(t schema.RunResumedData) bool { return t.Reason == schema.TakeoverReopen })
 }
@@ -173,7 +174,7 @@ func holder(h *schema.Head) string {
 	return h.Executor
 }
 
-// stillLeft is what a run lacks once it is taken over: what it lacked before, unless it changed meanwhile.
+// stillLeft are the missing steps after the takeover: the same as before, unless the run changed meanwhile.
 func stillLeft(ctx context.Context, fleet *publisher.Fleet, handle *publisher.Run, run *Run, there *schema.State, left *standing) (*standing, error) {
 	changed := false
 	handle.View(func(s *schema.State) {
@@ -194,8 +195,8 @@ func stillLeft(ctx context.Context, fleet *publisher.Fleet, handle *publisher.Ru
 	return left, nil
 }
 
-// begin starts the run unless it exists. It asks first: an executor of the same name that starts the same run
-// again publishes the same event, which the server takes for a repeat of the first one.
+// begin starts the run unless it exists. It checks first: an executor of the same name that starts the same run again
+// publishes the same event, which the server treats as a duplicate of the first one.
 func begin(ctx context.Context, fleet *publisher.Fleet, run *Run) (*publisher.Run, error) {
 	switch _, err := fleet.Head(ctx, run.ID); {
 	case err == nil:
@@ -205,7 +206,7 @@ func begin(ctx context.Context, fleet *publisher.Fleet, run *Run) (*publisher.Ru
 	}
 	return fleet.Start(ctx, publisher.RunSpec{
 		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
-		Labels: labels(run), Source: []byte(run.Source), Time: run.StartedAt, HeadOnly: true, // the transcript is in memory already
+		Labels: labels(run), Source: []byte(run.Source), Time: run.StartedAt, HeadOnly: true, // the transcript is already in memory
 	})
 }
 
@@ -228,17 +229,17 @@ type driver struct {
 	steps  []step
 	o      ReplayOptions
 	last   time.Time
-	// told counts the steps whose boundary was told.
+	// told counts the steps whose boundary was reported.
 	told int
 }
 
-// Windows of a pipelined replay: large ones, for a batch costs the same whatever its size. After windowSteps
-// steps it waits for what it sent.
+// Windows of a pipelined replay are large, because the cost of a batch does not depend on its size. After windowSteps
+// steps the replay waits until they are durable.
 const (
 	windowEvents = 512
 	windowBytes  = 4 << 20
 	windowSteps  = 4 * windowEvents
-	// leaveWithin bounds how long what is queued is waited for when a replay breaks off.
+	// leaveWithin bounds the wait for queued events when a replay is interrupted.
 	leaveWithin = 10 * time.Second
 )
 
@@ -253,7 +254,8 @@ func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, f
 		return fmt.Errorf("replay run %s: %w", run.ID, err)
 	}
 	err := d.drive(ctx, from)
-	// The mode has a goroutine: it ends with the replay. What is queued still goes out when the caller has gone away.
+	// The mode has a goroutine, which ends with the replay. Queued events are still sent if the caller's context has
+	// ended.
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
 	if left := handle.Synchronous(leave); left != nil {
@@ -276,7 +278,8 @@ func (d *driver) drive(ctx context.Context, from int) error {
 			return fmt.Errorf("replay run %s: %w", run.ID, err)
 		}
 		if _, answered := steps[i].data.(*schema.TurnAnsweredData); answered && d.o.Pipelined && d.handle.CancelRequested() {
-			// Between two turns, so that the calls of an answer keep their results. Outside of the mode publishing itself says so.
+			// Check between two turns, so that the calls of an answer keep their results. Outside of the mode
+			// publishing checks by itself.
 			return fmt.Errorf("replay run %s, step %d of %d: %w", run.ID, i+1, len(steps), publisher.ErrCancelRequested)
 		}
 		if err := d.publish(ctx, &steps[i]); err != nil {
@@ -289,7 +292,7 @@ func (d *driver) drive(ctx context.Context, from int) error {
 	return nil
 }
 
-// tell tells the boundaries before step i, once they are durable.
+// tell reports the boundaries before step i, once they are durable.
 func (d *driver) tell(ctx context.Context, i int) error {
 	if d.o.Pipelined {
 		if i < len(d.steps) && i-d.told < windowSteps {
@@ -305,7 +308,7 @@ func (d *driver) tell(ctx context.Context, i int) error {
 	return nil
 }
 
-// wind ends a run whose end an operator asked for.
+// wind ends a run after an operator's request to cancel it.
 func (d *driver) wind(ctx context.Context, err error) error {
 	if !errors.Is(err, publisher.ErrCancelRequested) {
 		return err
@@ -313,7 +316,7 @@ func (d *driver) wind(ctx context.Context, err error) error {
 	return errors.Join(err, d.handle.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled, Summary: "cancelled on request"}))
 }
 
-// pause waits as long as the source did, divided by the speed.
+// pause waits for the source's pause, divided by the speed.
 func (d *driver) pause(ctx context.Context, at time.Time) error {
 	if at.IsZero() {
 		return ctx.Err()

@@ -156,7 +156,7 @@ func TestARunThatIsThereIsNotTouched(t *testing.T) {
 	require.ErrorIs(t, err, transcript.ErrDiverged)
 	require.Equal(t, before, w.recovered(f, runs[0].ID).Head.Digest)
 
-	// Somebody else's live run under the id: it is neither fenced nor written into.
+	// Another executor's live run under the id: it is neither fenced nor written to.
 	live, err := f.Start(t.Context(), publisher.RunSpec{ID: runs[1].ID, Agent: "coder"})
 	require.NoError(t, err)
 	_, err = transcript.Replay(t.Context(), w.fleet("other"), runs[1], transcript.ReplayOptions{})

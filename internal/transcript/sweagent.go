@@ -14,10 +14,10 @@ import (
 
 var (
 	errNoHistory  = errors.New("no list of history entries")
-	errNotAnEntry = errors.New("the history entry is no object")
+	errNotAnEntry = errors.New("the history entry is not an object")
 )
 
-// sweRun reads one trajectory: history is the source; trajectory has the observations that no message tells.
+// sweRun reads one trajectory: history is the source; trajectory has the observations that are in no message.
 func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	run.Format = SWEAgent
 	o, ok := form.ParseObject(v)
@@ -90,8 +90,7 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	return b.finish(), nil
 }
 
-// sweMessage decodes a history entry: a chat message with thought, action and the ids of the calls that an
-// observation answers.
+// sweMessage decodes a history entry: a chat message with thought, action and the ids of the calls of an observation.
 func sweMessage(o *form.Object, b *builder, demo bool) (*decoded, error) {
 	c := chatDecoder(SWEAgent)
 	thought, hasThought := o.TakeStr(fieldThought)
@@ -144,7 +143,7 @@ func sweMessage(o *form.Object, b *builder, demo bool) (*decoded, error) {
 	return m, nil
 }
 
-// sweObservation decodes the message that brings a result back.
+// sweObservation decodes the message with a result.
 func sweObservation(c *form.Decoder, o *form.Object, ids []string, hasIDs bool) (*decoded, error) {
 	content, hasContent := o.Take("content")
 	m, err := chatMessage(c, o)

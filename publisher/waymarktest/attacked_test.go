@@ -122,7 +122,7 @@ func TestReplay_LinesAreMissing_IsRefused(t *testing.T) {
 	for i := 1; i < len(lines)-1; i++ {
 		file := filepath.Join(t.TempDir(), "run.jsonl")
 		require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines[:i], "")+strings.Join(lines[i+1:], "")), 0o600))
-		require.Contains(t, replayed(t, file), "does not follow from those before it", "without line %d: %s", i+1, lines[i])
+		require.Contains(t, replayed(t, file), "is not valid after the events before it", "without line %d: %s", i+1, lines[i])
 	}
 }
 
@@ -164,7 +164,7 @@ func TestCrashEverywhere_RecordDiffers_IsFound(t *testing.T) {
 			}
 		})
 	})
-	require.Contains(t, said, "a question that is asked again needs the same InterruptID")
+	require.Contains(t, said, "a repeated question needs the same InterruptID")
 	said = found(t, func(tb testing.TB) {
 		tb.Helper()
 		waymarktest.CrashEverywhereWith(tb, waymarktest.Crash{NoEffects: true}, func(out *waymarktest.Outside) publisher.Work {

@@ -7,26 +7,27 @@ import (
 	"github.com/waymarkio/waymark/consumer/assign"
 )
 
-// clock is the daemon's: the machine's, and how far the test has moved it.
+// clock is the daemon's clock: the machine's time plus the test's advances.
 type clock struct{ ahead atomic.Int64 }
 
 func (c *clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
 func (c *clock) move(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// Now is the time by the clock of the daemon.
+// Now returns the time of the daemon's clock.
 func (w *World) Now() time.Time { return w.clock.Now() }
 
-// Advance moves the daemon's clock forward, at once: killed executors have been silent for so long, and waits that end within it expire. It
-// returns when the daemon has swept all runs by the new time, and the events that follow from it are in the log. Living executors heartbeat
-// before that, and keep their runs. With a stopped server or daemon only the clock moves.
+// Advance moves the daemon's clock forward at once: killed executors have been silent for this long, and waits that end
+// within it expire. It returns when the daemon has swept all runs at the new time, and the resulting events are in the
+// log. Living executors send a heartbeat before that, and keep their runs. If the server or the daemon is stopped, only
+// the clock moves.
 //
-// The clocks of executors stay as they are: their time-outs, pauses and retries take the time that they take, and so does the pace of
-// checkpoints. A test that needs them moved gives its agent a clock of its own.
+// The clocks of executors do not move: their timeouts, pauses and retries take real time, and so does the interval of
+// checkpoints. If a test must move them, give its agent a clock of its own.
 func (w *World) Advance(d time.Duration) {
 	w.tb.Helper()
 	if d < 0 {
-		w.tb.Fatalf("waymarktest: advance by %s: time does not go back", d)
+		w.tb.Fatalf("waymarktest: cannot advance by %s: use a positive duration", d)
 	}
 	if !w.Server.runs() || !w.Daemon.runs() {
 		w.clock.move(d)
@@ -48,19 +49,19 @@ func (w *World) Advance(d time.Duration) {
 			}
 		}
 		return true
-	}, "an executor that lives does not heartbeat")
+	}, "a living executor sends no heartbeat")
 	release()
 	w.Daemon.swept(2)
 }
 
-// silence of the fleet as it is now.
+// silence is the fleet's current silence timeout.
 func (w *World) silence() time.Duration {
 	s := w.Daemon.daemon.Settings().Current()
 	return s.Silence()
 }
 
-// mayBeat reports whether a heartbeat of an instance may still come. The world knows this of its own executors; any other one has three of
-// its intervals and a second.
+// mayBeat reports whether a heartbeat of an instance may still come. For its own executors the world knows; any other
+// instance has three of its intervals plus a second.
 func (w *World) mayBeat(seen assign.Seen, every time.Duration, moved time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// difference is how a trial differs from the run without a crash.
+// difference lists the differences between a trial and the run without a crash.
 type difference struct {
 	trial *trial
-	// other names what it is compared with.
+	// other names the other side of the comparison.
 	other string
 	lines []string
 }
@@ -36,7 +36,7 @@ func (d *difference) report() string {
 	return b.String()
 }
 
-// section writes lines under a head.
+// section writes lines under a heading.
 func section(b *strings.Builder, head string, lines []string) {
 	fmt.Fprintf(b, "%s:\n", head)
 	if more := len(lines) - mostHistory; more > 0 {
@@ -55,7 +55,7 @@ func (d *difference) addf(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// compare says how b differs from a, the run that nobody killed.
+// compare lists the differences of b from a, the run without a crash.
 func compare(a, b *trial, other string) *difference {
 	d := &difference{trial: b, other: other}
 	if b.failed != "" {
@@ -69,7 +69,7 @@ func compare(a, b *trial, other string) *difference {
 	d.calls(a.state, b.state)
 	d.questions(a.state, b.state, len(a.state.Waits))
 	if asked := questions(b.state); asked > questions(a.state) {
-		d.addf("people are asked %d questions, not %d: a question that is asked again needs the same InterruptID", asked, questions(a.state))
+		d.addf("people are asked %d questions, not %d: a repeated question needs the same InterruptID", asked, questions(a.state))
 	}
 	d.phases(a.state, b.state)
 	d.kept(a, b)
@@ -125,22 +125,22 @@ func times(n int) string {
 	}
 }
 
-// advice is what to do about an effect that happened again.
+// advice is the remedy for a repeated effect.
 func (t *trial) advice(name string, by map[string]effect) string {
 	e, ok := by[name]
 	if !ok {
 		return ""
 	}
 	if e.tool == "" {
-		return ": it was made outside of a tool; make it in one, or pass the context of the tool on"
+		return ": it was made outside of a tool; make it in a tool, or pass on the tool's context"
 	}
 	policy := t.policy(e.call)
 	if policy == schema.ReplayIdempotent {
-		return fmt.Sprintf(": tool %s is idempotent, so it is run again with the same key, and the outside did not know the key: hand over "+
-			"Invocation.IdempotencyKey, and tell it with Outside.Once", e.tool)
+		return fmt.Sprintf(": tool %s is idempotent, so it runs again with the same key, but the outside did not get the key: pass "+
+			"Invocation.IdempotencyKey to it, and report the effect with Outside.Once", e.tool)
 	}
 	if policy.Rerunnable() {
-		return fmt.Sprintf(": tool %s is %s, so it is run again; if it must not be, its policy is hold, verify, or idempotent with the key of its call", e.tool, policy)
+		return fmt.Sprintf(": tool %s is %s, so it runs again; if it must not, use the policy hold, verify, or idempotent with the call's key", e.tool, policy)
 	}
 	return fmt.Sprintf(": by tool %s (%s)", e.tool, policy)
 }
@@ -163,7 +163,7 @@ func (d *difference) end(a, b *schema.State) {
 	}
 }
 
-// limits compares the limits that the runs reached, and whether a completion tool ended them.
+// limits compares the limits that the runs reached, and the completion tools that ended them.
 func (d *difference) limits(a, b *schema.State) {
 	if a.Ended == nil || b.Ended == nil {
 		return
@@ -176,7 +176,7 @@ func (d *difference) limits(a, b *schema.State) {
 	}
 }
 
-// questions is how many were asked, but for those that a crash raised.
+// questions counts the questions, except those that a crash raised.
 func questions(s *schema.State) (n int) {
 	for i := range s.Waits {
 		if s.Waits[i].Reason != schema.WaitToolInDoubt {
@@ -186,7 +186,7 @@ func questions(s *schema.State) (n int) {
 	return n
 }
 
-// kept compares the artifacts, by their ids, and the values.
+// kept compares the artifacts, by their ids, and the values of the state.
 func (d *difference) kept(a, b *trial) {
 	of := func(t *trial) (all map[string]any) {
 		all = make(map[string]any)
@@ -206,7 +206,7 @@ func (d *difference) kept(a, b *trial) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(is)) {
 		if _, ok := was[name]; !ok {
-			d.addf("%s is there, and not %s", name, d.other)
+			d.addf("%s is there, but not %s", name, d.other)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func completionText(s *schema.State) string {
 	return "call " + s.Ended.CompletedBy
 }
 
-// calls compares the tool calls, in their order: an agent that keeps no conversation has nothing else.
+// calls compares the tool calls, in order: for an agent that keeps no conversation there is nothing else to compare.
 func (d *difference) calls(a, b *schema.State) {
 	for i := range max(len(a.Calls), len(b.Calls)) {
 		if callText(a, i, false) != callText(b, i, false) {
@@ -248,7 +248,7 @@ func (d *difference) calls(a, b *schema.State) {
 	}
 }
 
-// callText is a call in words, with its error or without: texts of errors may differ.
+// callText describes a call, with or without its error: error texts may differ.
 func callText(s *schema.State, i int, withError bool) string {
 	if i >= len(s.Calls) {
 		return "not made"
@@ -285,7 +285,7 @@ func (d *difference) conversation(a, b *trial) {
 	}
 }
 
-// messageOf is a message as values, without the id of its run.
+// messageOf is a message as plain values, without the id of its run.
 func messageOf(m *schema.Message, run string) any {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -294,7 +294,7 @@ func messageOf(m *schema.Message, run string) any {
 	return plain(b, run)
 }
 
-// plain is JSON as values, without the id of its run.
+// plain decodes JSON to plain values, without the id of its run.
 func plain(b []byte, run string) any {
 	if len(b) == 0 {
 		return nil
@@ -317,7 +317,7 @@ func messageText(m *schema.Message) string {
 	return short(b)
 }
 
-// short is a text that fits into a line.
+// short shortens a text to fit into a line.
 func short(b []byte) string {
 	const most = 300
 	if len(b) == 0 {
@@ -329,10 +329,10 @@ func short(b []byte) string {
 	return string(b)
 }
 
-// unknownTool is the error of a call that no tool of the executor has.
+// unknownTool is the error type of a call whose tool the executor does not have.
 const unknownTool = "unknown_tool"
 
-// history is what the log has of a run, an event a line.
+// history lists the run's events in the log, one per line.
 func (c *crashes) history(ctx context.Context, t *trial) []string {
 	c.w.tb.Helper()
 	var lines []string
@@ -384,7 +384,7 @@ func (c *crashes) history(ctx context.Context, t *trial) []string {
 		return nil
 	})
 	if err != nil {
-		lines = append(lines, "reading on failed: "+err.Error())
+		lines = append(lines, "reading further failed: "+err.Error())
 	}
 	return lines
 }

@@ -11,49 +11,53 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Agent makes the work of one life of an executor. It is called for each life, as a process makes its agent at each start: what the agent
-// keeps in memory is gone with the life. It records its side effects in out.
+// Agent makes the work for one life of an executor. It is called for each life, just as a process creates its agent at
+// each start: everything that the agent keeps in memory is lost with the life. It records its side effects in out.
 type Agent func(out *Outside) publisher.Work
 
-// Crash changes [CrashEverywhereWith]. The zero value of every field means its default.
+// Crash configures [CrashEverywhereWith]. The zero value of every field means its default.
 type Crash struct {
-	// Run that is submitted. Its ID is ignored: the test makes one. An empty Agent means "agent".
+	// Run to submit. Its ID is ignored: the test generates one. An empty Agent means "agent".
 	Run publisher.RunSpec
-	// Answer answers a wait of the run, as a person does; the test fills in the interrupt's id. Nil means that the test fails when the run
-	// waits. It is not called for held calls: the effects in [Outside] settle them.
+	// Answer answers a wait of the run in place of a person; the test fills in the interrupt's id. Nil means that the
+	// test fails if the run waits. It is not called for held calls: the effects in [Outside] settle them.
 	Answer func(schema.OpenInterrupt) publisher.Input
 	// Config changes the executor's configuration, such as its Policy. Nil changes nothing.
 	Config func(*publisher.Config)
 	// Status that the run must end with without a crash; empty means schema.StatusCompleted.
 	Status schema.Status
-	// NoEffects is for an agent that changes nothing outside, or has a tool that is not pure and changes nothing in this test. Otherwise the
-	// test fails when [Outside] is told of no effect of the agent, or of none of such a tool: what is not told is not compared.
+	// NoEffects is for an agent that has no effects outside, or has a tool that is not pure but has no effect in this
+	// test. Otherwise the test fails if no effect of the agent, or none of such a tool, is reported to [Outside]:
+	// unreported effects are not compared.
 	NoEffects bool
-	// Lives is the number of lives after which a run that has not ended fails the test; 0 means 20 more than it has events.
+	// Lives is the number of lives after which an unfinished run fails the test; 0 means 20 more than its number of
+	// events.
 	Lives int
 }
 
-// CrashEverywhere runs an agent without a crash, then once for each crash point: before each event is stored, which is also between a side
-// effect and its record; when each event is stored and the executor has no answer yet; and after each side effect ([Outside.Effect]). Then
-// another executor goes on. In one more run each executor dies, an event later than the one before. Points within a batch of events, as
-// [publisher.Run.Pipelined] makes them, are not reached: such a run goes on without a crash.
+// CrashEverywhere runs an agent once without a crash, then once for each crash point: before each event is stored
+// (which includes the moment between a side effect and its record); when each event is stored but the executor has no
+// answer yet; and after each side effect ([Outside.Effect]). Then another executor continues. In one more run every
+// executor dies, each one event later than the one before. Points within a batch of events, as of
+// [publisher.Run.Pipelined], are not tested.
 //
-// However often it is killed, the run must end as it did without a crash, with the same conversation, and each effect must have happened as
-// often ([Outside.Effect], [Outside.Once]). A call that is held is settled as a person would who can see what happened: it is run again if its effect is
-// not there, and closed with its result otherwise. The test fails with the differences at the crash with the shortest history, and that
-// history.
+// However often it is killed, the run must end as without a crash, with the same conversation, and each effect must
+// have happened equally often ([Outside.Effect], [Outside.Once]). A held call is settled as by a person who can see the
+// effects: it runs again if its effect is missing, and is closed with its result otherwise. On failure the test reports
+// the differences, and the history of the crash with the shortest history.
 //
-// The run without a crash has to test something: it completes, and its effects are told to [Outside]. [Crash.Status] and [Crash.NoEffects]
-// are for agents that must end otherwise, or that change nothing.
+// The run without a crash must test something: it must complete, and report its effects to [Outside]. [Crash.Status]
+// and [Crash.NoEffects] are for agents that end in another way, or that have no effects.
 //
-// The agent must be deterministic without a crash: a model that answers as the conversation asks, no clock, no dice. Two runs without a
-// crash are compared first. Agents that need no fleet are tested in a few milliseconds a crash.
+// The agent must be deterministic without a crash: its model answers from the conversation alone, and it uses neither
+// clock nor random numbers. Two runs without a crash are compared first. An agent that needs no fleet takes a few
+// milliseconds per crash.
 func CrashEverywhere(tb testing.TB, agent Agent) {
 	tb.Helper()
 	CrashEverywhereWith(tb, Crash{}, agent)
 }
 
-// CrashEverywhereWith is CrashEverywhere with another run, with answers, or with another configuration.
+// CrashEverywhereWith is CrashEverywhere with a run, answers or a configuration of the test's own.
 func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	tb.Helper()
 	c.Run.Agent = cmp.Or(c.Run.Agent, "agent")
@@ -71,8 +75,8 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	crashed.whole = whole
 	crashed.check(crashed.try(nil))
 	if len(crashed.found) > 0 {
-		tb.Error("waymarktest: two runs without a crash differ; an agent that is tested has to answer by its run alone, " +
-			"not by a clock, by chance or by what another run left\n" + crashed.found[0].report())
+		tb.Error("waymarktest: two runs without a crash differ; the tested agent must answer from its run alone, " +
+			"not from a clock, a random number or data of another run\n" + crashed.found[0].report())
 		return
 	}
 	killed := 0
@@ -88,10 +92,10 @@ func CrashEverywhereWith(tb testing.TB, c Crash, agent Agent) {
 	tb.Logf("waymarktest: %d events, %d effects, killed at %d points: always the same end", whole.events, len(whole.outside.all()), killed)
 }
 
-// untested says why the run that nobody killed is of no use to the test; empty if it is.
+// untested returns why the run without a crash tests nothing; empty if it tests something.
 func (c *Crash) untested(t *trial) string {
 	if ended, want := t.state.Head.Status, cmp.Or(c.Status, schema.StatusCompleted); ended != want {
-		return fmt.Sprintf("it ends as %s, not as %s%s; if the agent must end so, set Crash.Status to %q", ended, want, reason(t.state), ended)
+		return fmt.Sprintf("it ends as %s, not as %s%s; if this is correct, set Crash.Status to %q", ended, want, reason(t.state), ended)
 	}
 	if c.NoEffects {
 		return ""
@@ -100,9 +104,9 @@ func (c *Crash) untested(t *trial) string {
 	for _, e := range t.outside.all() {
 		told[e.tool] = true
 	}
-	const tell = "call Outside.Effect or Outside.Once with the context of the tool where it changes something, or make its requests with Outside.Transport"
+	const tell = "call Outside.Effect or Outside.Once with the tool's context where the tool has its effect, or send its requests through Outside.Transport"
 	if len(told) == 0 {
-		said := []string{"Outside is told of no effect: " + tell + "; if the agent changes nothing, set Crash.NoEffects"}
+		said := []string{"no effect is reported to Outside: " + tell + "; if the agent has no effects, set Crash.NoEffects"}
 		for i := range t.state.Calls {
 			if t.state.Calls[i].Outcome != schema.OutcomeReturned {
 				said = append(said, "  call "+callText(t.state, i, true))
@@ -113,14 +117,14 @@ func (c *Crash) untested(t *trial) string {
 	for i := range t.state.Calls {
 		call := &t.state.Calls[i]
 		if policy := cmp.Or(call.Replay, schema.ReplayHold); policy != schema.ReplayPure && call.Outcome == schema.OutcomeReturned && !told[call.Name] {
-			return fmt.Sprintf("Outside is told of no effect of tool %s (%s): %s; if it never changes anything, its policy is pure, "+
-				"and if it changes nothing in this test, set Crash.NoEffects", call.Name, policy, tell)
+			return fmt.Sprintf("no effect of tool %s (%s) is reported to Outside: %s; if it never has an effect, use the policy pure, "+
+				"or if it has none in this test, set Crash.NoEffects", call.Name, policy, tell)
 		}
 	}
 	return ""
 }
 
-// reason says why a run ended as it did; empty when the run does not say.
+// reason says why a run ended in this way; empty if the run does not say.
 func reason(s *schema.State) string {
 	switch {
 	case s.Ended != nil && s.Ended.Error != nil:
@@ -133,10 +137,10 @@ func reason(s *schema.State) string {
 	return ""
 }
 
-// point is where an executor is killed.
+// point is a point at which an executor is killed.
 type point struct {
 	kind pointKind
-	// number of the event, or of the effect, from 1, in the first life.
+	// number of the event or of the effect, from 1, in the first life.
 	number int
 }
 
@@ -146,7 +150,7 @@ const (
 	beforeEvent pointKind = iota
 	behindEvent
 	behindEffect
-	// behindEach kills each life, after one event more than the life before.
+	// behindEach kills each life, one event later than the life before.
 	behindEach
 )
 
@@ -160,9 +164,9 @@ func (p *point) String() string {
 	case behindEvent:
 		return fmt.Sprintf("killed when its event %d was stored, before it learned of it", p.number)
 	case behindEffect:
-		return fmt.Sprintf("killed behind its effect %d", p.number)
+		return fmt.Sprintf("killed after its effect %d", p.number)
 	case behindEach:
-		return "each executor killed, an event later than the one before"
+		return "each executor killed one event later than the one before"
 	}
 	return "not killed"
 }
@@ -185,9 +189,9 @@ type crashes struct {
 	spec  Crash
 	agent Agent
 	tries int
-	// tool answers calls in place of their tools; nil runs the tools.
+	// tool returns recorded results in place of tools; nil runs the tools.
 	tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
-	// run is the id of the run; empty means another one for each trial.
+	// run is the id of the run; empty means a new one for each trial.
 	run string
 	// person submits, answers and settles.
 	person *publisher.Fleet
@@ -203,11 +207,11 @@ func (c *crashes) check(t *trial) {
 	}
 }
 
-// report has the shortest history, and a line for each other difference.
+// report has the shortest history, and one line for each other difference.
 func (c *crashes) report() string {
 	slices.SortStableFunc(c.found, func(a, b *difference) int { return cmp.Compare(len(a.trial.history), len(b.trial.history)) })
 	var b strings.Builder
-	fmt.Fprintf(&b, "waymarktest: the run comes out differently at %d of %d points where it was killed; the shortest history:\n%s",
+	fmt.Fprintf(&b, "waymarktest: the run ends differently at %d of %d crash points; the shortest history:\n%s",
 		len(c.found), c.tries-2, c.found[0].report())
 	for i, d := range c.found[1:] {
 		if i == 0 {
@@ -222,5 +226,5 @@ func (c *crashes) report() string {
 	return b.String()
 }
 
-// mostOthers bounds the other crashes of a report.
+// mostOthers bounds the other crashes in a report.
 const mostOthers = 10

@@ -142,8 +142,8 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 				return mailer(keyed(out, func(publisher.Invocation) string { return "" }), out).Work
 			},
 			[]string{
-				`effect "mail to bob@example.com" happened 2 times, and once without a crash: tool send_mail is idempotent, so it is run again with the same key, ` +
-					`and the outside did not know the key: hand over Invocation.IdempotencyKey, and tell it with Outside.Once`,
+				`effect "mail to bob@example.com" happened 2 times, and once without a crash: tool send_mail is idempotent, so it runs again with the same key, ` +
+					`but the outside did not get the key: pass Invocation.IdempotencyKey to it, and report the effect with Outside.Once`,
 			},
 			false,
 		},
@@ -198,7 +198,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 					return run.End(ctx, publisher.RunEnd{Summary: time.Now().Format(time.RFC3339Nano)})
 				}
 			},
-			[]string{"two runs without a crash differ", "not by a clock"},
+			[]string{"two runs without a crash differ", "not from a clock"},
 			true,
 		},
 		"the state is in memory": {
@@ -247,7 +247,7 @@ func TestCrashEverywhere_PlantedMistakes_AreFound(t *testing.T) {
 	}
 }
 
-// A person is asked, and answers whoever lives then.
+// A person is asked, and answers the executor that lives then.
 func TestCrashEverywhere_PersonIsAsked_Answers(t *testing.T) {
 	t.Parallel()
 	waymarktest.CrashEverywhereWith(t, waymarktest.Crash{

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// leaseTTL is how long a killed daemon keeps its shards: the shortest that is allowed.
+// leaseTTL is how long a killed daemon keeps its shards: the shortest allowed time.
 const leaseTTL = time.Second
 
 // Daemon is the daemon of a world. Start, Stop and Kill are called from the test's goroutine.
@@ -24,12 +24,12 @@ type Daemon struct {
 	conns  []*nats.Conn
 	cancel context.CancelFunc
 	done   chan error
-	// killed: the daemon before left its lease; see [Daemon.Start].
+	// killed: the previous daemon left its lease; see [Daemon.Start].
 	killed bool
 }
 
-// Start starts the daemon again after Stop or Kill, and waits until it answers. After Kill the time of the daemon moves on by up to two
-// seconds, so that the lease of the killed daemon expires. A running daemon stays as it is.
+// Start starts the daemon again after Stop or Kill, and waits until it answers. After Kill it advances the daemon's
+// clock by up to two seconds, so that the lease of the killed daemon expires. If the daemon runs, Start does nothing.
 func (d *Daemon) Start() {
 	w := d.w
 	w.tb.Helper()
@@ -65,14 +65,14 @@ func (d *Daemon) Start() {
 	}
 }
 
-// Stop stops the daemon: it answers the requests that it has, and releases its shards. Executors go on publishing meanwhile.
+// Stop stops the daemon: it answers its pending requests, and releases its shards. Executors keep publishing meanwhile.
 func (d *Daemon) Stop() {
 	d.w.tb.Helper()
 	d.end(true)
 }
 
-// Kill ends the daemon as kill -9 would: its connections close in the middle of what it does, and its shards stay under its name until their
-// lease expires.
+// Kill ends the daemon like kill -9: its connections close in the middle of its work, and it keeps its shards until
+// their lease expires.
 func (d *Daemon) Kill() {
 	d.w.tb.Helper()
 	if d.daemon == nil {
@@ -82,12 +82,12 @@ func (d *Daemon) Kill() {
 		nc.Close()
 	}
 	d.cancel()
-	err := <-d.done // of the closed connections
+	err := <-d.done // from the closed connections
 	d.w.log.Debug().Err(err).Msg("daemon killed")
 	d.daemon, d.killed = nil, true
 }
 
-// end stops the daemon, if it runs. An error ends the test if fatal, and fails it otherwise.
+// end stops the daemon if it runs. An error ends the test if fatal, and fails it otherwise.
 func (d *Daemon) end(fatal bool) {
 	d.w.tb.Helper()
 	if d.daemon == nil {
@@ -126,7 +126,8 @@ func (d *Daemon) leads() {
 	d.w.until(d.leading, "the daemon folds no shard")
 }
 
-// caughtUp waits until the daemon knows every run in the log. A run that it learned of after the clock was moved would count as new then.
+// caughtUp waits until the daemon knows every run in the log. A run that it found only after the clock was moved would
+// count as new.
 func (d *Daemon) caughtUp() {
 	w := d.w
 	w.tb.Helper()
@@ -145,24 +146,24 @@ func (d *Daemon) caughtUp() {
 		for subject := range info.State.Subjects {
 			run := names.RunOfSubject(subject)
 			if slices.ContainsFunc(reply.Parked, func(p schema.ParkedRun) bool { return p.Run == run }) {
-				continue // the daemon leaves it where it stands
+				continue // the daemon does not fold it
 			}
 			w.until(func() bool {
 				h := w.head(run)
 				known, live := d.daemon.LiveRuns().Get(run)
 				want := schema.LiveOf(&h)
 				return live == h.InLiveIndex() && (!live || known.Same(&want))
-			}, "the daemon does not know how run %s stands", run)
+			}, "the daemon does not know the state of run %s", run)
 		}
 	}
 }
 
-// swept waits until the sweeper has passed over the live runs so many times from now on.
+// swept waits until the sweeper has checked the live runs so many more times.
 func (d *Daemon) swept(times int64) {
 	d.w.tb.Helper()
 	for _, f := range d.daemon.Workers() {
 		sweeps := &f.Stats().Sweep.Sweeps
 		until := sweeps.Load() + times
-		d.w.until(func() bool { return sweeps.Load() >= until }, "the daemon does not look at its live runs")
+		d.w.until(func() bool { return sweeps.Load() >= until }, "the daemon does not check its live runs")
 	}
 }

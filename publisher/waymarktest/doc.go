@@ -1,4 +1,4 @@
-// Package waymarktest tests agents in go test. Nothing else has to run.
+// Package waymarktest tests agents in go test. It needs no other process.
 //
 //	func TestAgent(t *testing.T) {
 //		waymarktest.CrashEverywhere(t, func(out *waymarktest.Outside) publisher.Work {
@@ -6,12 +6,13 @@
 //		})
 //	}
 //
-// [CrashEverywhere] runs an agent again and again and kills its executor at another event each time. It compares the outcome and the side
-// effects of each run with those of a run without a crash. [Replay] plays a recorded run against the code as it is now, and names the first
-// difference. [Start] gives a test a [World] of its own: an embedded NATS server, a daemon and a fleet, which the test kills, stops and
-// starts, and a clock that it moves.
+// [CrashEverywhere] runs an agent many times and kills its executor at another event each time. It compares the outcome
+// and the side effects of each run with those of a run without a crash. [Replay] replays a recorded run against the
+// current code, and reports the first difference. [Start] gives a test a [World] of its own: an embedded NATS server, a
+// daemon and a fleet, which the test can kill, stop and start, and a clock that it can advance.
 //
-// Everything runs in the process of the test, on loopback, in a directory of its own, and ends with the test. A killed executor loses its
-// connection and its memory at once. A goroutine cannot be ended from outside: the work of a killed executor sees its context end, and none
-// of its events reach the log any more. Killed processes and power cuts are tested in Waymark's own repository.
+// Everything runs in the test's process, on loopback, in a directory of its own, and ends with the test. A killed
+// executor loses its connection and its memory at once. A goroutine cannot be ended from outside: the context of a
+// killed executor's work ends, and none of its events reach the log any more. Waymark's own repository tests killed
+// processes and power cuts.
 package waymarktest

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/publisher/internal/send"
 )
 
-// Executor is an executor of a world that can be killed. Start, Stop and Kill are called from the test's goroutine.
+// Executor is an executor of a world that the test can kill. Start, Stop and Kill are called from the test's goroutine.
 type Executor struct {
 	w      *World
 	name   string
@@ -19,7 +19,7 @@ type Executor struct {
 
 	// live is nil while the executor does not run.
 	live *served
-	// instance that runs, and all instances that ever ran. Both under w.mu.
+	// instance is the running one, instances all that ever ran. Both under w.mu.
 	instance  string
 	instances map[string]bool
 }
@@ -35,7 +35,7 @@ func (w *World) Serve(name string, spec publisher.ExecutorSpec, change func(*pub
 	return e
 }
 
-// Start starts the executor again after Stop or Kill, as another instance of its name. A running executor stays as it is.
+// Start starts the executor again after Stop or Kill, as another instance of its name. If it runs, Start does nothing.
 func (e *Executor) Start() {
 	e.w.tb.Helper()
 	if e.live != nil {
@@ -49,7 +49,7 @@ func (e *Executor) Start() {
 	e.w.mu.Unlock()
 }
 
-// Stop ends the executor as SIGTERM should: work ends at its next boundary, and its runs are left for others to claim.
+// Stop ends the executor as SIGTERM should: work ends at its next boundary, and other executors may claim its runs.
 func (e *Executor) Stop() {
 	e.w.tb.Helper()
 	if e.live == nil {
@@ -62,9 +62,9 @@ func (e *Executor) Stop() {
 	e.w.must(err, "stop executor %s", e.name)
 }
 
-// Kill ends the executor as kill -9 would: its connection closes at once, and none of its events reach the log any more. Its runs are
-// orphaned when its silence has lasted long enough: see [World.Advance]. Kill returns when the work has ended, whose context ends, or after
-// the executor's grace.
+// Kill ends the executor like kill -9: its connection closes at once, and none of its events reach the log any more.
+// Its runs are orphaned after the silence timeout: see [World.Advance]. Kill returns when the work has ended, whose
+// context ends, or after the executor's grace.
 func (e *Executor) Kill() {
 	e.w.tb.Helper()
 	if e.live == nil {
@@ -83,7 +83,8 @@ func (e *Executor) ended() {
 	e.instance = ""
 }
 
-// Fleet is the handle of the running executor: it submits, answers and settles. It is nil while the executor does not run.
+// Fleet returns the handle of the running executor, to submit, answer and settle. It is nil while the executor does not
+// run.
 func (e *Executor) Fleet() *publisher.Fleet {
 	if e.live == nil {
 		return nil
@@ -91,7 +92,7 @@ func (e *Executor) Fleet() *publisher.Fleet {
 	return e.live.fleet
 }
 
-// close ends it with the test.
+// close ends the executor with the test.
 func (e *Executor) close() {
 	if e.live == nil {
 		return
@@ -99,7 +100,7 @@ func (e *Executor) close() {
 	ctx, cancel := e.w.context()
 	defer cancel()
 	if !e.w.Server.runs() {
-		e.live.kill(ctx) // it cannot release its runs
+		e.live.kill(ctx) // so that it cannot release its runs
 	} else if err := e.live.stop(ctx); err != nil {
 		e.w.tb.Errorf("waymarktest: stop executor %s: %v", e.name, err)
 	}
@@ -116,7 +117,7 @@ type served struct {
 	log      zerolog.Logger
 }
 
-// serve begins a life.
+// serve starts a life.
 func (w *World) serve(name string, spec publisher.ExecutorSpec, change func(*publisher.Config), hooks send.Hooks) *served {
 	w.tb.Helper()
 	s := &served{conn: w.connect(nats.Name(name)), done: make(chan error, 1), log: w.log}
@@ -141,7 +142,7 @@ func (s *served) stop(ctx context.Context) error {
 	return err
 }
 
-// kill closes the connection first, so that nothing reaches the server any more.
+// kill closes the connection first, so that no message reaches the server any more.
 func (s *served) kill(ctx context.Context) {
 	s.conn.Close()
 	_ = s.fleet.Close(ctx) // its connection is closed

@@ -27,15 +27,15 @@ type trial struct {
 	// killed are the numbers of the lives that were killed.
 	killed []int
 	state  *schema.State
-	// ran are the calls that have an outcome of a tool, in the order of the outcomes.
+	// ran are the calls with an outcome of a tool, in the order of the outcomes.
 	ran []schema.CallKey
-	// log is what the executors said.
+	// log has the executors' messages.
 	log trialLog
-	// worked is what the work of the last life returned.
+	// worked is the error that the work of the last life returned.
 	worked error
-	// history is what the log has, in lines; a life begins with a line of its own.
+	// history has the events in the log, one per line; each life starts with a line of its own.
 	history []string
-	// failed says why the run did not end; empty when it did.
+	// failed says why the run did not end; empty if it did.
 	failed string
 }
 
@@ -47,7 +47,7 @@ type life struct {
 	stop func()
 
 	mu sync.Mutex
-	// events it has published.
+	// events that it has published.
 	events int
 	over   bool
 	// killed is closed when it was.
@@ -64,7 +64,7 @@ func (l *life) dead() bool {
 // dies reports whether the life ends here.
 func (l *life) dies(kind pointKind, number int) bool { return l.diesWithin(kind, number-1, number) }
 
-// diesWithin reports it of a batch, which are those behind after, up to the last.
+// diesWithin is dies for a batch: the events after after, up to last.
 func (l *life) diesWithin(kind pointKind, after, last int) bool {
 	p := l.point
 	if p == nil {
@@ -90,7 +90,7 @@ func (l *life) end() {
 // errCut is the outcome of each event of a killed executor.
 var errCut = fmt.Errorf("%w: %w", ErrKilled, nats.ErrConnectionClosed)
 
-// append stands between the executor and the log.
+// append is called instead of an append to the log.
 func (l *life) append(ctx context.Context, msgs []*nats.Msg, store func() eventlog.Appended) eventlog.Appended {
 	l.mu.Lock()
 	if l.over {
@@ -115,7 +115,7 @@ func (l *life) append(ctx context.Context, msgs []*nats.Msg, store func() eventl
 
 func cut() eventlog.Appended { return eventlog.Appended{Outcome: eventlog.Unsent, Err: errCut} }
 
-// try is one trial, killed at a point; nil for none.
+// try runs one trial, killed at a point; nil for none.
 func (c *crashes) try(p *point) *trial {
 	w := c.w
 	w.tb.Helper()
@@ -174,7 +174,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	}
 	s := &served{conn: conn, done: make(chan error, 1), log: log}
 	s.fleet = w.open("crash", publisher.Config{Conn: conn}, change, send.Hooks{NoOutwait: true, Append: l.append, Tool: c.tool})
-	done := make(chan error, 1) // of this life: the work of one that was killed may end in a later one
+	done := make(chan error, 1) // of this life: the work of a killed life may end during a later one
 	agent := func(context.Context, *publisher.Run) (publisher.Work, error) {
 		return c.agent(&Outside{outside: t.outside, life: l}), nil
 	}
@@ -217,7 +217,7 @@ func (c *crashes) live(ctx context.Context, t *trial, number int) (ended bool, e
 	return c.between(ctx, t)
 }
 
-// attend answers the waits of the run until its executor is done with it, or was killed.
+// attend answers the waits of the run until its executor has finished with it, or was killed.
 func (c *crashes) attend(t *trial, l *life, done <-chan error) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -227,10 +227,10 @@ func (c *crashes) attend(t *trial, l *life, done <-chan error) error {
 		select {
 		case <-l.killed:
 			return nil
-		case t.worked = <-done: // how the run stands is read
+		case t.worked = <-done: // the run's state is read afterwards
 			return nil
 		case <-deadline.C:
-			return fmt.Errorf("its executor has worked for %s and is not done", patience)
+			return fmt.Errorf("its executor has not finished after %s", patience)
 		case <-tick.C:
 			h := c.w.head(t.run)
 			if err := c.answer(t, &h); err != nil {
@@ -241,7 +241,7 @@ func (c *crashes) attend(t *trial, l *life, done <-chan error) error {
 	}
 }
 
-// answer answers the waits of the run, as a person does.
+// answer answers the waits of the run in place of a person.
 func (c *crashes) answer(t *trial, h *schema.Head) error {
 	ctx, cancel := c.w.context()
 	defer cancel()
@@ -280,7 +280,7 @@ func (c *crashes) expire(o *schema.OpenInterrupt) error {
 	return nil
 }
 
-// between is what becomes of the run before its next executor: held calls are settled. It reports whether the run has ended.
+// between does the work between two executors: it settles held calls. It reports whether the run has ended.
 func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error) {
 	h := c.w.head(t.run)
 	if h.Status.Terminal() {
@@ -295,7 +295,7 @@ func (c *crashes) between(ctx context.Context, t *trial) (ended bool, err error)
 			request.How = schema.SettledDecided
 			if c.whole != nil {
 				if call := c.whole.state.Call(o.CallKey); call != nil && call.Outcome == schema.OutcomeReturned {
-					// The person sees what this run's call returned: its own names, and not those of the other run.
+					// The person sees the result of this run's call: with this run's names, not those of the other run.
 					request.Result, request.IsError = []byte(strings.ReplaceAll(string(call.Result), c.whole.run, t.run)), call.IsError
 				}
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// logger is the one given, or the log of the test for warnings and errors.
+// logger returns the given one, or the test's log for warnings and errors.
 func logger(tb testing.TB, given *zerolog.Logger) zerolog.Logger {
 	tb.Helper()
 	if given != nil {
@@ -20,7 +20,7 @@ func logger(tb testing.TB, given *zerolog.Logger) zerolog.Logger {
 	return zerolog.New(w).Level(zerolog.WarnLevel)
 }
 
-// testLog drops lines after the end of the test: the testing package would panic.
+// testLog drops lines after the end of the test, because the testing package would panic.
 type testLog struct {
 	mu    sync.Mutex
 	tb    testing.TB
@@ -42,7 +42,8 @@ func (l *testLog) end() {
 	l.ended = true
 }
 
-// trialLog keeps what the executors of a trial say: that they were killed is no news, but where the trial is reported.
+// trialLog keeps the log messages of a trial's executors, which appear only in a report: it is expected that they were
+// killed.
 type trialLog struct {
 	mu    sync.Mutex
 	lines []string
@@ -60,7 +61,7 @@ func (l *trialLog) logger() zerolog.Logger {
 	return zerolog.New(zerolog.ConsoleWriter{Out: l, NoColor: true, PartsExclude: []string{zerolog.TimestampFieldName}}).Level(zerolog.WarnLevel)
 }
 
-// said is what was said so far.
+// said returns the messages so far.
 func (l *trialLog) said() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ObservedSubject is what observers of the world's fleet subscribe to for the events of a name, such as tool.returned, of a run; "*.*" and "*"
-// stand for all of them.
+// ObservedSubject is the subject to which observers of the world's fleet subscribe for a run's events of a name, such
+// as tool.returned; "*.*" and "*" stand for all names and all runs.
 func (w *World) ObservedSubject(name, run string) string {
 	return schema.ObservedSubject(w.cfg.Fleet, name, run)
 }
@@ -27,8 +27,8 @@ type Observed struct {
 	sub     *nats.Subscription
 }
 
-// Observe subscribes as an observer does: to the events of a name and a run, "*.*" and "*" for all. It returns when the server has the
-// subscription: no later event is missed.
+// Observe subscribes as an observer: to the events of a name and a run, "*.*" and "*" for all. It returns when the
+// server has the subscription, so that no later event is missed.
 func (w *World) Observe(name, run string) *Observed {
 	w.tb.Helper()
 	o := &Observed{w: w, subject: w.ObservedSubject(name, run)}

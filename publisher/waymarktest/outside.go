@@ -14,11 +14,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrKilled is returned by [Outside.Effect] in a life that was killed: the effect did not happen. Return it.
+// ErrKilled is returned by [Outside.Effect] in a killed life: the effect did not happen. Return this error.
 var ErrKilled = errors.New("the executor was killed")
 
-// Outside is the world that an agent changes, which survives its executors. There is one for each run of a test, and all lives of the run
-// share it. It may be used from several goroutines.
+// Outside stands for the systems that an agent changes; it survives its executors. Each run of a test has one, shared
+// by all lives of the run. It is safe for concurrent use.
 type Outside struct {
 	*outside
 	life *life
@@ -30,25 +30,26 @@ type outside struct {
 	kept    map[string]any
 }
 
-// effect is one thing that happened outside.
+// effect is one effect outside.
 type effect struct {
 	name string
 	life int
-	// call that it was made in; the zero key outside of a tool.
+	// call in which it was made; the zero key outside of a tool.
 	call schema.CallKey
 	tool string
 	// key by which the outside knows it; empty for none.
 	key string
 }
 
-// Effect says that something happens outside, now: a mail is sent, a row is written. name says what, with its arguments, so that two that
-// differ are two. It is counted, and a run that was killed must have the same ones as often. Pass the context of the tool on, by which it is
-// known whose effect it is.
+// Effect records an effect that happens now: a mail is sent, a row is written. name describes it, with its arguments,
+// so that different effects have different names. Effects are counted, and a killed run must have the same ones equally
+// often. Pass on the tool's context, which identifies the call of the effect.
 func (o *Outside) Effect(ctx context.Context, name string) error { return o.Once(ctx, "", name) }
 
-// Once is Effect for an outside that keeps keys, as many APIs do: a second effect of a key and name does not happen, and is no error. Pass the
-// key that the outside is given by the tool, which is [publisher.Invocation.IdempotencyKey] if the tool is right: the test of an idempotent tool
-// that hands over no key, or another one each time, fails. An empty key is none.
+// Once is Effect for a system that keeps idempotency keys, as many APIs do: a second effect with the same key and name
+// does not happen, and is not an error. Pass the key that the tool sends to the system, which should be
+// [publisher.Invocation.IdempotencyKey]. The test of an idempotent tool fails if the tool sends no key, or another key
+// each time. An empty key means none.
 func (o *Outside) Once(ctx context.Context, key, name string) error {
 	inv := publisher.InvocationOf(ctx)
 	o.mu.Lock()
@@ -70,8 +71,8 @@ func (o *Outside) Once(ctx context.Context, key, name string) error {
 	return nil
 }
 
-// Keep returns a fake of the test's own, such as a mail server or a database. first makes it at the first call, and all lives of a run get
-// the same one. first must not use the Outside.
+// Keep returns a fake of the test's own, such as a mail server or a database. The first call creates it with first, and
+// all lives of a run get the same one. first must not use the Outside.
 func Keep[T any](o *Outside, name string, first func() *T) *T {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,13 +84,15 @@ func Keep[T any](o *Outside, name string, first func() *T) *T {
 	}
 	kept, ok := o.kept[name].(*T)
 	if !ok {
-		panic(fmt.Sprintf("waymarktest: Keep(%q) was a %T before", name, o.kept[name])) // a mistake of the test
+		panic(fmt.Sprintf("waymarktest: Keep(%q) was a %T before", name, o.kept[name])) // an error in the test
 	}
 	return kept
 }
 
-// Transport is base, nil for http.DefaultTransport, with an effect for each request that may change something: all methods but GET, HEAD and
-// OPTIONS. It is for the clients of tools, which make their requests with the context of the tool, and not for the client of a model. Those of one header Idempotency-Key count once, as by [Outside.Once]. A killed executor sends no request, and does not read the answer of the last one.
+// Transport wraps base (nil means http.DefaultTransport) and records an effect for each request that may change
+// something: all methods but GET, HEAD and OPTIONS. Use it for the clients of tools, which must send their requests
+// with the tool's context, not for a model's client. Requests with the same Idempotency-Key header count once, as in
+// [Outside.Once]. A killed executor sends no request, and does not read the answer to its last one.
 func (o *Outside) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -120,7 +123,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		sent.Body = io.NopCloser(bytes.NewReader(body))
 		name += " " + short(body)
 	}
-	// It is sent before the life may end behind it.
+	// Send it before the life may end after it.
 	response, err := t.base.RoundTrip(sent)
 	if err != nil {
 		return response, err //nolint:wrapcheck // an http.RoundTripper
@@ -131,7 +134,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// all are the effects so far.
+// all returns the effects so far.
 func (o *outside) all() []effect {
 	o.mu.Lock()
 	defer o.mu.Unlock()

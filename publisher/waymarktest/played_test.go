@@ -60,7 +60,7 @@ func TestReplay_QuestionsWereChanged_AreNamed(t *testing.T) {
 		"no approval": {
 			approved, nil, mails,
 			"no person is asked for the approval of call b of tool send_mail in turn 2 (May the tool send_mail be called? mail leaves the house); " +
-				"in the record the run waits for it: give the Policy of the recorded run to ReplayWith",
+				"in the record the run waits for it: pass the Policy of the recorded run to ReplayWith",
 		},
 		"an approval more": {
 			approved, func(c *publisher.Config) {
@@ -170,18 +170,18 @@ func TestReplay_RealTools_DoNotRun(t *testing.T) {
 	require.Contains(t, said, "tool pay ran for real: call p in turn 1")
 	require.Contains(t, said, `recorded.Tool(ctx, publisher.Invocation{Key: key, Name: "pay", Arguments: arguments})`)
 	said = saidOf(t, file, nil, func(r *waymarktest.Recorded) publisher.Work { return by(model, r.Tool) })
-	require.Contains(t, said, "the model of the record was not asked, but another one: give Recorded.Model to the agent")
+	require.Contains(t, said, "the agent asked another model: pass Recorded.Model to it")
 }
 
 func TestReplay_NothingToPlay_IsRefused(t *testing.T) {
 	t.Parallel()
 	nothing := recordWork(t, nil, func(context.Context, *publisher.Run) error { return nil }, "", 0)
-	require.Contains(t, replayed(t, nothing), "run fix-login has no answer of a model, no call, no question and no phase: there is nothing to play")
+	require.Contains(t, replayed(t, nothing), "run fix-login has no model answer, no call, no question and no phase: there is nothing to replay")
 	b, err := os.ReadFile(nothing)
 	require.NoError(t, err)
 	two := filepath.Join(t.TempDir(), "two.jsonl")
 	require.NoError(t, os.WriteFile(two, []byte(string(b)+strings.ReplaceAll(string(b), "fix-login", "fix-logout")), 0o600))
-	require.Contains(t, replayed(t, two), "an event of run fix-logout behind those of run fix-login: export one run")
+	require.Contains(t, replayed(t, two), "an event of run fix-logout after events of run fix-login: export only one run")
 }
 
 // A phase that is not run any more is missed.

@@ -19,14 +19,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Replay plays a recorded run against an agent as it is now, without its model and without its tools: [Recorded.Model] answers as the model
-// did, and what Turn.Tool runs, in a [publisher.Loop] too, returns what the tool did; the tool itself does not run. The test fails with the
-// first divergence: what the model would be shown, a call that is not recorded, a question to a person that is not asked or not recorded, a
-// phase that is not run, or another end. It fails, too, if the agent did not ask Recorded.Model, or ran a tool by itself.
+// Replay replays a recorded run against the current agent, without its model and its tools. [Recorded.Model] answers as
+// the recorded model did. Turn.Tool, also in a [publisher.Loop], returns the recorded result of a tool instead of
+// running it. The test fails at the first divergence: another message to the model, a call that is not recorded, a
+// question to a person that is missing or not recorded, a missing phase, or another end. It also fails if the agent did
+// not use Recorded.Model, or ran a tool by other means.
 //
-// file is what waymark export RUN --format cloudevents wrote. A recorded run that has not ended, or in which a call was abandoned, is played
-// up to there. Fields that lie in the blob store (above 256 KiB) are not in the file: a run that has them cannot be played. People answer as
-// recorded. Phases, and all else that is neither model nor tool, run for real.
+// file is the output of waymark export RUN --format cloudevents. If the recorded run has not ended, or a call in it was
+// abandoned, it is replayed up to there. A run with fields in the blob store (above 256 KiB) cannot be replayed,
+// because they are not in the file. People answer as recorded. Phases and all other code except model and tools run for
+// real.
 func Replay(tb testing.TB, file string, agent func(*Recorded) publisher.Work) {
 	tb.Helper()
 	ReplayWith(tb, file, nil, agent)
@@ -47,24 +49,24 @@ func ReplayWith(tb testing.TB, file string, config func(*publisher.Config), agen
 	}}
 	t := c.try(nil)
 	if said := cmp.Or(r.unplayed(t), r.divergence(t)); said != "" {
-		tb.Errorf("waymarktest: run %s, played from %s, diverges from its record:\n%s", r.state.Head.Run, file, said)
+		tb.Errorf("waymarktest: run %s, replayed from %s, diverges from its record:\n%s", r.state.Head.Run, file, said)
 		return
 	}
 	to := ""
 	if r.over != "" {
 		to = " up to " + r.over
 	}
-	tb.Logf("waymarktest: run %s was played%s: %d turns, %d calls, %d questions, no divergence",
+	tb.Logf("waymarktest: run %s was replayed%s: %d turns, %d calls, %d questions, no divergence",
 		r.state.Head.Run, to, len(t.state.Turns), len(t.state.Calls), len(t.state.Waits))
 }
 
-// Recorded is a recorded run that is played. Its methods may be called from several goroutines.
+// Recorded is a recorded run to be replayed. It is safe for concurrent use.
 type Recorded struct {
 	state *schema.State
-	// shown is the conversation that each answer answers.
+	// shown is the conversation before each answer.
 	shown map[int32][]schema.Message
 
-	// waited is how many questions are recorded before each answer.
+	// waited is the number of questions recorded before each answer.
 	waited map[int32]int
 
 	mu sync.Mutex
@@ -73,24 +75,24 @@ type Recorded struct {
 	saidIn int32
 	// over says where the record ended before the run did; empty if it did not.
 	over string
-	// asked is the latest turn in which the agent asked Model, 0 for none. played are the calls that were answered.
+	// asked is the latest turn in which the agent asked Model, 0 for none. played are the answered calls.
 	asked  int32
 	played map[schema.CallKey]bool
-	// given are the recorded questions, by where the same one stands now.
+	// given maps recorded questions to the positions of the same questions in the replay.
 	given map[schema.Position]int
 }
 
-// errDiverged ends a run that is played.
+// errDiverged ends a replayed run.
 var errDiverged = errors.New("the run diverges from its record")
 
 // errOver ends the run at the end of the record.
 var errOver = errors.New("the record ends here")
 
-// readRecorded reads a file of structured events, one a line.
+// readRecorded reads a file of structured events, one per line.
 func readRecorded(file string) (*Recorded, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%w: make it with waymark export RUN --format cloudevents -o FILE", err)
+		return nil, fmt.Errorf("%w: write it with: waymark export RUN --format cloudevents -o FILE", err)
 	}
 	r := &Recorded{shown: make(map[int32][]schema.Message), waited: make(map[int32]int), played: make(map[schema.CallKey]bool), given: make(map[schema.Position]int)}
 	n := 0
@@ -101,30 +103,30 @@ func readRecorded(file string) (*Recorded, error) {
 		}
 		var in ce.Event
 		if err := in.UnmarshalJSON(line); err != nil {
-			return nil, fmt.Errorf("%s:%d: no structured CloudEvent: %w", file, n, err)
+			return nil, fmt.Errorf("%s:%d: not a structured CloudEvent: %w", file, n, err)
 		}
 		e, err := schema.FromCloudEvent(in)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, n, err)
 		}
 		if r.state != nil && e.Subject != r.state.Head.Run {
-			return nil, fmt.Errorf("%s:%d: an event of run %s behind those of run %s: export one run", file, n, e.Subject, r.state.Head.Run)
+			return nil, fmt.Errorf("%s:%d: an event of run %s after events of run %s: export only one run", file, n, e.Subject, r.state.Head.Run)
 		}
 		if v := r.fold(e, schema.StreamSequence(n)); v.Kind == schema.Rejected && slices.Contains(damages, v.Reason) { //nolint:gosec // a number of lines
-			return nil, fmt.Errorf("%s:%d: event %s does not follow from those before it (%s): export the whole run, in its order", file, n, e.ID, v.Reason)
+			return nil, fmt.Errorf("%s:%d: event %s is not valid after the events before it (%s): export the whole run, in order", file, n, e.ID, v.Reason)
 		}
 	}
 	if r.state == nil || r.state.Started == nil {
-		return nil, fmt.Errorf("%s: it has no run.started: export the whole run", file)
+		return nil, fmt.Errorf("%s: no run.started: export the whole run", file)
 	}
 	if len(r.shown) == 0 && len(r.state.Calls) == 0 && len(r.state.Waits) == 0 && len(r.state.Phases) == 0 {
-		return nil, fmt.Errorf("%s: run %s has no answer of a model, no call, no question and no phase: there is nothing to play", file, r.state.Head.Run)
+		return nil, fmt.Errorf("%s: run %s has no model answer, no call, no question and no phase: there is nothing to replay", file, r.state.Head.Run)
 	}
 	switch {
 	case r.state.Started.Base != nil:
-		return nil, fmt.Errorf("%s: run %s is a fork of run %s, which is not in the file: such a run cannot be played", file, r.state.Head.Run, r.state.Started.ResumedFrom)
+		return nil, fmt.Errorf("%s: run %s is a fork of run %s, which is not in the file: such a run cannot be replayed", file, r.state.Head.Run, r.state.Started.ResumedFrom)
 	case r.state.Started.Handoff != nil:
-		return nil, fmt.Errorf("%s: run %s carries out a hand-off of run %s, which is not in the file: such a run cannot be played", file, r.state.Head.Run, r.state.Started.Handoff.Run)
+		return nil, fmt.Errorf("%s: run %s carries out a hand-off of run %s, which is not in the file: such a run cannot be replayed", file, r.state.Head.Run, r.state.Started.Handoff.Run)
 	}
 	for i := range r.state.Calls {
 		c := &r.state.Calls[i]
@@ -133,24 +135,24 @@ func readRecorded(file string) (*Recorded, error) {
 		}
 		for turn := range r.shown {
 			if turn > c.Turn {
-				return nil, fmt.Errorf("%s: call %s in turn %d was abandoned by a person, and the run went on: such a run cannot be played", file, c.ToolCallID, c.Turn)
+				return nil, fmt.Errorf("%s: call %s in turn %d was abandoned by a person, and the run continued: such a run cannot be replayed", file, c.ToolCallID, c.Turn)
 			}
 		}
 	}
 	if what := r.elsewhere(); what != "" {
-		return nil, fmt.Errorf("%s: the content of %s is in the blob store, or encrypted: such a run cannot be played", file, what)
+		return nil, fmt.Errorf("%s: the content of %s is in the blob store, or encrypted: such a run cannot be replayed", file, what)
 	}
 	return r, nil
 }
 
-// damages are the reasons for which a log never has an event, unless something is missing before it. What a log may have is also refused: events
-// of executors that were fenced, and answers that came too late.
+// damages are the reasons of rejected events that a log never has, unless earlier events are missing. A log may have
+// other rejected events: those of fenced executors, and late answers.
 var damages = []schema.Reason{
 	schema.ReasonInvalidAttribute, schema.ReasonInvalidData, schema.ReasonEpochAhead, schema.ReasonGap, schema.ReasonLost, schema.ReasonForked,
 	schema.ReasonAlreadyStarted, schema.ReasonTurnOrder, schema.ReasonUnknownCall,
 }
 
-// elsewhere names something of which the content is not in the file.
+// elsewhere names a value whose content is not in the file.
 func (r *Recorded) elsewhere() string {
 	for i := range r.state.Messages {
 		if len(r.state.Messages[i].Refs) > 0 {
@@ -206,7 +208,7 @@ func (r *Recorded) Model(_ context.Context, request publisher.ModelRequest) (pub
 		if was != nil && is != nil && reflect.DeepEqual(messageOf(was, r.state.Head.Run), messageOf(is, r.state.Head.Run)) {
 			continue
 		}
-		text := fmt.Sprintf("in turn %d the model is shown another message %d\n  recorded: %s\n  now:      %s", request.Turn, i+1, messageText(was), messageText(is))
+		text := fmt.Sprintf("in turn %d message %d to the model differs\n  recorded: %s\n  now:      %s", request.Turn, i+1, messageText(was), messageText(is))
 		if request.Limit == "" && r.limited(request.Turn) {
 			text = fmt.Sprintf("the recorded run reaches %s before turn %d; the run does not\n", limitText(r.state), request.Turn) + text
 		}
@@ -215,7 +217,7 @@ func (r *Recorded) Model(_ context.Context, request publisher.ModelRequest) (pub
 	return r.answerOf(request.Turn), nil
 }
 
-// limited reports whether a recorded turn is the last one of a run that reached a limit.
+// limited reports whether a recorded turn is the last one of a run at its limit.
 func (r *Recorded) limited(turn int32) bool {
 	return slices.ContainsFunc(r.state.Turns, func(t schema.StateTurn) bool { return t.Turn == turn && t.Purpose == schema.PurposeRecovery })
 }
@@ -241,8 +243,8 @@ func (r *Recorded) answerOf(turn int32) publisher.Answer {
 	return a
 }
 
-// Tool returns what the tool of the recorded run returned for a call. It is a [publisher.ToolFunc]. Turn.Tool, and so a [publisher.Loop], calls
-// it by itself: it is for agents that run a tool without, and record with Turn.Return what it returned.
+// Tool returns the recorded result of a call. It is a [publisher.ToolFunc]. Turn.Tool and [publisher.Loop] use it by
+// themselves: call it only in agents that run tools by other means and record their results with Turn.Return.
 func (r *Recorded) Tool(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
 	d, err := r.play(inv.Key, inv.Name, inv.Arguments)
 	return publisher.ToolResult{Result: []byte(d.Result), IsError: d.IsError, Source: []byte(d.Source)}, err
@@ -263,7 +265,7 @@ func (r *Recorded) play(key schema.CallKey, name string, arguments []byte) (sche
 		return none, r.divergef(key.Turn, "call %s of tool %s in turn %d is not recorded", key.ToolCallID, name, key.Turn)
 	}
 	if c.Name != name || !reflect.DeepEqual(plain(c.Arguments, r.state.Head.Run), plain(arguments, r.state.Head.Run)) {
-		return none, r.divergef(key.Turn, "call %s in turn %d is another one\n  recorded: %s %s\n  now:      %s %s",
+		return none, r.divergef(key.Turn, "call %s in turn %d differs\n  recorded: %s %s\n  now:      %s %s",
 			key.ToolCallID, key.Turn, c.Name, short(c.Arguments), name, short(arguments))
 	}
 	switch c.Outcome {
@@ -271,7 +273,7 @@ func (r *Recorded) play(key schema.CallKey, name string, arguments []byte) (sche
 		return schema.ToolReturnedData{Result: c.Result, IsError: c.IsError, Source: c.ResultSource}, nil
 	case schema.OutcomeFailed:
 		if c.Error != nil && c.Error.Type == schema.DeniedType {
-			return none, r.divergef(key.Turn, "call %s of tool %s in turn %d runs; it was denied: %s: give the Policy of the recorded run to ReplayWith",
+			return none, r.divergef(key.Turn, "call %s of tool %s in turn %d runs, but was denied in the record: %s: pass the Policy of the recorded run to ReplayWith",
 				key.ToolCallID, name, key.Turn, c.Error.Message)
 		}
 		return none, recordedFailure{c.Error}
@@ -279,7 +281,7 @@ func (r *Recorded) play(key schema.CallKey, name string, arguments []byte) (sche
 		return none, r.end(fmt.Sprintf("call %s in turn %d, which was abandoned", key.ToolCallID, key.Turn))
 	case schema.OutcomeOpen:
 	}
-	// Nothing is known of what it would have returned.
+	// Its result is unknown.
 	return none, r.end(fmt.Sprintf("call %s in turn %d, where its record ends", key.ToolCallID, key.Turn))
 }
 
@@ -293,7 +295,7 @@ func (f recordedFailure) Error() string {
 	return f.recorded.Message
 }
 
-// ToolFailure is what is recorded of it.
+// ToolFailure returns the recorded failure.
 func (f recordedFailure) ToolFailure() schema.Error {
 	if f.recorded == nil {
 		return schema.Error{Type: "failed"}
@@ -301,7 +303,7 @@ func (f recordedFailure) ToolFailure() schema.Error {
 	return *f.recorded
 }
 
-// answer is what a person answered.
+// answer is a person's recorded answer.
 func (r *Recorded) answer(o schema.OpenInterrupt) publisher.Input {
 	r.mu.Lock()
 	given, again := r.given[o.Position]
@@ -334,7 +336,7 @@ func (r *Recorded) answer(o schema.OpenInterrupt) publisher.Input {
 	return publisher.Input{Status: schema.InputCancelled}
 }
 
-// taken reports whether a recorded question was answered to another one.
+// taken reports whether a recorded question was already matched to another one.
 func (r *Recorded) taken(wait int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -346,7 +348,7 @@ func (r *Recorded) taken(wait int) bool {
 	return false
 }
 
-// questionOf tells a question from the others of its run. Two executors may ask about one call under ids of their own.
+// questionOf identifies a question within its run. Two executors may ask about one call under different ids.
 func questionOf(w *schema.StateWait) string {
 	if w.Reason == schema.WaitToolApproval {
 		return fmt.Sprintf("%s %+v", w.Reason, w.CallKey())
@@ -365,7 +367,8 @@ func questionText(s *schema.State, w *schema.StateWait) string {
 	return fmt.Sprintf("%s %s (%s)", w.Reason, w.InterruptID, w.Message)
 }
 
-// questions compares those that the runs asked people. Of the recorded ones so many count, those that the play came to.
+// questions compares the questions of the two runs to people. upTo is the number of recorded ones that the replay
+// reached.
 func (d *difference) questions(a, b *schema.State, upTo int) {
 	plainly := func(text string, s *schema.State) string { return strings.ReplaceAll(text, s.Head.Run, "RUN") }
 	asked := make(map[string][]*schema.StateWait)
@@ -376,7 +379,7 @@ func (d *difference) questions(a, b *schema.State, upTo int) {
 	for i := range a.Waits[:upTo] {
 		was := &a.Waits[i]
 		if was.Reason == schema.WaitToolInDoubt {
-			continue // of a crash, which is not played
+			continue // caused by a crash, which is not replayed
 		}
 		var is *schema.StateWait
 		if key := plainly(questionOf(was), a); len(asked[key]) > 0 {
@@ -384,7 +387,7 @@ func (d *difference) questions(a, b *schema.State, upTo int) {
 		}
 		switch {
 		case is == nil && was.Reason == schema.WaitToolApproval && d.other == inRecord:
-			d.addf("no person is asked for %s; %s the run waits for it: give the Policy of the recorded run to ReplayWith, or record a new run",
+			d.addf("no person is asked for %s; %s the run waits for it: pass the Policy of the recorded run to ReplayWith, or record a new run",
 				questionText(a, was), d.other)
 		case is == nil:
 			d.addf("no person is asked for %s; %s the run waits for it", questionText(a, was), d.other)
@@ -396,7 +399,7 @@ func (d *difference) questions(a, b *schema.State, upTo int) {
 	}
 }
 
-// phases compares the completed ones by their names: what they return is of the real world.
+// phases compares the completed phases by name: their outputs depend on the real world.
 func (d *difference) phases(a, b *schema.State) {
 	for _, phase := range a.Head.CompletedPhases {
 		if !slices.Contains(b.Head.CompletedPhases, phase) {
@@ -405,19 +408,20 @@ func (d *difference) phases(a, b *schema.State) {
 	}
 }
 
-// turn is the latest in which the model was asked.
+// turn is the latest turn in which the model was asked.
 func (r *Recorded) turn() int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.asked
 }
 
-// finished reports whether the agent ended the run: what a person cancelled is a record that ends.
+// finished reports whether the agent ended the run: if a person cancelled it, the record just ends.
 func (r *Recorded) finished() bool {
 	return r.state.Ended != nil && r.state.Head.Status != schema.StatusCancelled
 }
 
-// behind reports whether a turn may be behind the end of the record: the run did not end, and the model was not asked later.
+// behind reports whether a turn may lie after the end of the record: the run did not end, and the model was not asked
+// later.
 func (r *Recorded) behind(turn int32) bool {
 	if r.finished() {
 		return false
@@ -450,42 +454,42 @@ func (r *Recorded) end(at string) error {
 	return publisher.Permanent(errOver)
 }
 
-// unplayed says what of the agent was not played, but real; empty for nothing.
+// unplayed names a part of the agent that ran for real; empty if there is none.
 func (r *Recorded) unplayed(t *trial) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.asked == 0 && slices.ContainsFunc(t.state.Turns, func(turn schema.StateTurn) bool { return turn.Answer != nil }) {
-		return "the model of the record was not asked, but another one: give Recorded.Model to the agent, as its model"
+		return "the agent asked another model: pass Recorded.Model to it as its model"
 	}
 	for _, key := range t.ran {
 		if c := t.state.Call(key); c != nil && !r.played[key] {
-			return fmt.Sprintf("tool %s ran for real: call %s in turn %d has an outcome that neither Turn.Tool nor Recorded.Tool gave; "+
-				"let the agent of the test run it by\n  result, err := recorded.Tool(ctx, publisher.Invocation{Key: key, Name: %q, Arguments: arguments})",
+			return fmt.Sprintf("tool %s ran for real: call %s in turn %d has an outcome from neither Turn.Tool nor Recorded.Tool; "+
+				"in the test, let the agent run it by\n  result, err := recorded.Tool(ctx, publisher.Invocation{Key: key, Name: %q, Arguments: arguments})",
 				c.Name, key.ToolCallID, key.Turn, c.Name)
 		}
 	}
 	return ""
 }
 
-// inRecord names what a replay is compared with.
+// inRecord names the other side of a replay's comparison.
 const inRecord = "in the record"
 
-// divergence is the first one; empty for none.
+// divergence is the first divergence; empty for none.
 func (r *Recorded) divergence(t *trial) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := &difference{trial: t, other: inRecord}
 	switch {
 	case r.said != "":
-		// What was not asked before may be its cause.
+		// A question that is missing before it may be the cause.
 		before, ok := r.waited[r.saidIn]
 		if !ok && r.saidIn > 0 {
-			before = len(r.state.Waits) // in a turn behind the record
+			before = len(r.state.Waits) // in a turn after the record
 		}
 		d.questions(r.state, t.state, before)
 		d.lines = append(d.lines, r.said)
 	case r.over != "":
-		// Up to here nothing else was different.
+		// Up to here there was no other difference.
 		d.questions(r.state, t.state, len(r.state.Waits))
 	case t.failed != "":
 		return "it does not end: " + t.failed

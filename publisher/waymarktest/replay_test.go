@@ -107,11 +107,11 @@ func TestReplay_CodeWasChanged_FirstDivergenceIsNamed(t *testing.T) {
 	}{
 		"another system message": {
 			func(l *publisher.Loop) { l.System = "You write mail." },
-			"in turn 1 the model is shown another message 1\n  recorded: {\"role\":\"system\"",
+			"in turn 1 message 1 to the model differs\n  recorded: {\"role\":\"system\"",
 		},
 		"a tool is gone": {
 			func(l *publisher.Loop) { l.Tools = l.Tools[1:] },
-			"in turn 2 the model is shown another message",
+			"in turn 2 message 4 to the model differs",
 		},
 		"a limit": {
 			func(l *publisher.Loop) { l.MaxTurns = 2 },
@@ -160,8 +160,8 @@ func TestReplay_FileCannotBePlayed_SaysWhy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ content, says string }{
-		"none":    {"", "it has no run.started: export the whole run"},
-		"garbage": {"{}\n", "garbage.jsonl:1: no structured CloudEvent"},
+		"none":    {"", "no run.started: export the whole run"},
+		"garbage": {"{}\n", "garbage.jsonl:1: not a structured CloudEvent"},
 	} {
 		file := filepath.Join(dir, name+".jsonl")
 		require.NoError(t, os.WriteFile(file, []byte(c.content), 0o600))

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-// portPatience is how long a server that starts again waits for its port, which another process may hold for a moment.
+// portPatience is how long a restarted server waits for its port, which another process may hold for a moment.
 const portPatience = 5 * time.Second
 
 // Server is the NATS server of a world. Start, Stop and Kill are called from the test's goroutine.
@@ -31,8 +31,8 @@ type Server struct {
 	live *natsd.Server
 }
 
-// Start starts the server again after Stop or Kill, on its directory and port: clients come back by themselves. It does nothing to one that
-// runs.
+// Start starts the server again after Stop or Kill, on its directory and port: clients reconnect by themselves. If the
+// server runs, Start does nothing.
 func (s *Server) Start() {
 	s.w.tb.Helper()
 	if s.live != nil {
@@ -45,7 +45,7 @@ func (s *Server) Start() {
 		live, err := natsd.Start(ctx, natsd.Config{StateDir: s.dir, Port: s.port, Sync: natsd.SyncInterval}, s.w.log)
 		cancel()
 		if errors.Is(err, natsd.ErrPortInUse) && time.Now().Before(deadline) {
-			time.Sleep(lookEvery) //nolint:forbidigo // nothing tells that a port is free
+			time.Sleep(lookEvery) //nolint:forbidigo // there is no notice when a port becomes free
 			continue
 		}
 		s.w.must(err, "start the NATS server")
@@ -60,8 +60,8 @@ func (s *Server) Stop() {
 	s.end(true)
 }
 
-// Kill ends the server so that the next start is one after kill -9: it recovers the streams from their files. Unlike kill -9, the server
-// first writes the data that it holds in memory.
+// Kill ends the server so that its next start is the recovery after kill -9: it recovers the streams from their files.
+// Unlike kill -9, the server first writes the data that it holds in memory.
 func (s *Server) Kill() {
 	s.w.tb.Helper()
 	if s.live == nil {
@@ -71,7 +71,7 @@ func (s *Server) Kill() {
 	marker, err := os.ReadFile(layout.Running())
 	s.w.must(err, "kill the NATS server")
 	s.end(true)
-	// A server that was killed leaves its marker and no index of its messages.
+	// A killed server leaves its marker and no index of its messages.
 	s.w.must(os.WriteFile(layout.Running(), marker, 0o600), "kill the NATS server")
 	s.w.must(filepath.WalkDir(layout.Store(), func(path string, _ os.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, "index.db") {
@@ -81,7 +81,7 @@ func (s *Server) Kill() {
 	}), "kill the NATS server")
 }
 
-// end closes the server, if it runs. An error ends the test if fatal, and fails it otherwise.
+// end closes the server if it runs. An error ends the test if fatal, and fails it otherwise.
 func (s *Server) end(fatal bool) {
 	s.w.tb.Helper()
 	if s.live == nil {
@@ -98,10 +98,10 @@ func (s *Server) end(fatal bool) {
 
 func (s *Server) runs() bool { return s.live != nil }
 
-// unclean reports whether the server before this one was killed.
+// unclean reports whether the previous server was killed.
 func (s *Server) unclean() bool { return s.live != nil && s.live.UncleanStart() }
 
-// jetStream is a connection within the process, for the world itself.
+// jetStream is an in-process connection, for the world itself.
 func (s *Server) jetStream() jetstream.JetStream {
 	s.w.tb.Helper()
 	nc, err := nats.Connect(s.url, append(slices.Clone(s.options),
@@ -112,7 +112,7 @@ func (s *Server) jetStream() jetstream.JetStream {
 	return js
 }
 
-// closed closes a connection and waits until it has.
+// closed closes a connection and waits until it is closed.
 func closed(ctx context.Context, nc *nats.Conn) {
 	status := nc.StatusChanged(nats.CLOSED)
 	nc.Close()

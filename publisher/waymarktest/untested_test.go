@@ -55,17 +55,17 @@ func TestCrashEverywhere_NothingIsTested_Fails(t *testing.T) {
 		"the model always fails": {
 			waymarktest.Crash{},
 			broken,
-			tests + "it ends as failed, not as completed: error: no route to the model; if the agent must end so, set Crash.Status to \"failed\"",
+			tests + "it ends as failed, not as completed: error: no route to the model; if this is correct, set Crash.Status to \"failed\"",
 		},
 		"a failure is meant": {waymarktest.Crash{Status: schema.StatusFailed, NoEffects: true}, broken, ""},
 		"a failure is meant, and it completes": {
 			waymarktest.Crash{Status: schema.StatusFailed}, silent(publisher.Hold), tests + "it ends as completed, not as failed: Sent.",
 		},
 		"the arguments are wrong": {waymarktest.Crash{}, wrong, "call send_mail {\"to\":\"bob@example.com\"} in turn 2 (failed: invalid_arguments: "},
-		"no effect is told":       {waymarktest.Crash{}, silent(publisher.Pure), tests + "Outside is told of no effect: call Outside.Effect or Outside.Once"},
+		"no effect is told":       {waymarktest.Crash{}, silent(publisher.Pure), tests + "no effect is reported to Outside: call Outside.Effect or Outside.Once"},
 		"no effect is meant":      {waymarktest.Crash{NoEffects: true}, silent(publisher.Hold), ""},
 		"a tool tells of no effect": {
-			waymarktest.Crash{}, half, tests + "Outside is told of no effect of tool send_mail (hold): call Outside.Effect",
+			waymarktest.Crash{}, half, tests + "no effect of tool send_mail (hold) is reported to Outside: call Outside.Effect",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestCrashEverywhere_ExecutorsAreKilled_LogsAreQuiet(t *testing.T) {
 		}
 		require.Empty(t, logged)
 		require.Equal(t, 1, strings.Count(said, "log of its executors:\n"))
-		require.Equal(t, 1, strings.Count(said, "run is left as it stands"), said)
+		require.Equal(t, 1, strings.Count(said, "outcome not published"), said)
 	}
 }
 

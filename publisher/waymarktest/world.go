@@ -19,29 +19,30 @@ import (
 )
 
 const (
-	// patience bounds each wait of a world. It is long, as test machines are busy.
+	// patience bounds each wait of a world. It is long, because test machines are busy.
 	patience = time.Minute
-	// lookEvery is the pace of polls.
+	// lookEvery is the interval of polls.
 	lookEvery = 2 * time.Millisecond
-	// heartbeat of the executors of a world: short, as [World.Advance] waits for it.
+	// heartbeat is the heartbeat interval of a world's executors: short, because [World.Advance] waits for it.
 	heartbeat = 50 * time.Millisecond
-	// sweepEvery is the pace at which its daemon looks for silent executors.
+	// sweepEvery is the interval at which the daemon looks for silent executors.
 	sweepEvery = 20 * time.Millisecond
 )
 
-// Config changes a world. The zero value of every field means its default.
+// Config configures a world. The zero value of every field means its default.
 type Config struct {
-	// Fleet that is provisioned; empty means schema.DefaultFleet.
+	// Fleet to provision; empty means schema.DefaultFleet.
 	Fleet string
-	// Silence is how long an executor may be silent before its runs are orphaned, 2 seconds to 24 hours; 0 means 10 seconds. No test waits
-	// for it: see [World.Advance].
+	// Silence is the silence timeout of executors, after which their runs are orphaned, 2 seconds to 24 hours; 0 means
+	// 10 seconds. Tests need not wait for it: see [World.Advance].
 	Silence time.Duration
-	// Logger gets the logs of the server, the daemon and the executors. Nil means that warnings and errors go to the log of the test.
+	// Logger gets the logs of the server, the daemon and the executors. Nil means that warnings and errors go to the
+	// test's log.
 	Logger *zerolog.Logger
 }
 
-// World is a fleet of a test: a server, a daemon, and the executors that the test makes. Its methods end the test when they fail: call them
-// from the test's goroutine.
+// World is the fleet of a test: a server, a daemon, and the executors that the test creates. Its methods end the test
+// when they fail: call them from the test's goroutine.
 type World struct {
 	// Server is the embedded NATS server, and Daemon the daemon on it.
 	Server *Server
@@ -53,14 +54,14 @@ type World struct {
 	log   zerolog.Logger
 
 	mu sync.Mutex
-	// executors that the test made.
+	// executors that the test created.
 	executors []*Executor
 	// fleets of [World.Fleet].
 	fleets []*publisher.Fleet
 	reader *publisher.Reader
 }
 
-// Start starts a world of the fleet schema.DefaultFleet. It ends with the test.
+// Start starts a world with the fleet schema.DefaultFleet. It ends with the test.
 func Start(tb testing.TB) *World {
 	tb.Helper()
 	return StartWith(tb, Config{})
@@ -95,7 +96,7 @@ func (w *World) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for _, f := range fleets {
-		_ = f.Close(ctx) // its server may be away
+		_ = f.Close(ctx) // its server may be stopped
 	}
 	if reader != nil {
 		_ = reader.Close(ctx)
@@ -117,7 +118,7 @@ func (w *World) must(err error, format string, args ...any) {
 	}
 }
 
-// until waits until ok, and ends the test when that takes more than a minute.
+// until waits until ok returns true, and ends the test after a minute.
 func (w *World) until(ok func() bool, format string, args ...any) {
 	w.tb.Helper()
 	deadline := time.Now().Add(patience)
@@ -131,18 +132,18 @@ func (w *World) until(ok func() bool, format string, args ...any) {
 	}
 }
 
-// URL is the address of the server, for clients beside the SDK. [World.Options] has the credentials.
+// URL is the address of the server, for clients other than the SDK. [World.Options] has the credentials.
 func (w *World) URL() string { return w.Server.url }
 
 // StateDir is the state directory of the server, for commands: waymark --state-dir DIR.
 func (w *World) StateDir() string { return w.Server.dir }
 
-// Options connect to the server: its credentials, and an end of the connection only with the test.
+// Options connect to the server: they hold its credentials, and keep reconnecting until the test ends.
 func (w *World) Options() []nats.Option {
 	return append(slices.Clone(w.Server.options), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))
 }
 
-// Conn is a connection of the test's own. It is closed when the test ends.
+// Conn opens a connection for the test. It is closed when the test ends.
 func (w *World) Conn(opts ...nats.Option) *nats.Conn {
 	w.tb.Helper()
 	nc := w.connect(opts...)
@@ -157,8 +158,8 @@ func (w *World) connect(opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Fleet connects an executor that the test drives by itself. It is closed when the test ends, and cannot be killed: see [World.Serve]. change
-// may be nil.
+// Fleet connects an executor that the test drives itself. It is closed when the test ends, and cannot be killed: see
+// [World.Serve]. change may be nil.
 func (w *World) Fleet(executor string, change func(*publisher.Config)) *publisher.Fleet {
 	w.tb.Helper()
 	cfg := publisher.Config{URL: w.URL(), Options: w.Options()}
@@ -169,7 +170,7 @@ func (w *World) Fleet(executor string, change func(*publisher.Config)) *publishe
 	return f
 }
 
-// open makes a handle of the fleet.
+// open creates a handle of the fleet.
 func (w *World) open(executor string, cfg publisher.Config, change func(*publisher.Config), hooks send.Hooks) *publisher.Fleet {
 	w.tb.Helper()
 	cfg.Fleet, cfg.Executor, cfg.Heartbeat, cfg.Logger = w.cfg.Fleet, executor, heartbeat, &w.log
@@ -199,13 +200,13 @@ func (w *World) Reader() *publisher.Reader {
 	return w.reader
 }
 
-// Status is the status of a run; "" while there is none.
+// Status returns the status of a run; "" while it does not exist.
 func (w *World) Status(run string) schema.Status {
 	w.tb.Helper()
 	return w.head(run).Status
 }
 
-// head of a run; the zero head while there is none.
+// head returns the head of a run; the zero head while it does not exist.
 func (w *World) head(run string) schema.Head {
 	w.tb.Helper()
 	ctx, cancel := w.context()
@@ -218,7 +219,7 @@ func (w *World) head(run string) schema.Head {
 	return h
 }
 
-// State is the state of a run, folded from all of its events.
+// State returns the state of a run, folded from all of its events.
 func (w *World) State(run string) *schema.State {
 	w.tb.Helper()
 	ctx, cancel := w.context()

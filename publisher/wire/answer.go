@@ -11,7 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Answer reads the body of a response. What has no place of its own in an answer is in its Source, and in that of its parts.
+// Answer reads the body of a response. Members without a field of their own go to the Source of the answer or of its
+// parts.
 func (f Form) Answer(response []byte) (publisher.Answer, error) {
 	a, err := f.answer(response)
 	if err != nil {
@@ -26,7 +27,7 @@ func (f Form) answer(response []byte) (a publisher.Answer, err error) {
 	}
 	o, ok := form.ParseObject(response)
 	if !ok {
-		return a, errors.New("the body is no object")
+		return a, errors.New("the body is not an object")
 	}
 	var m *form.Message
 	switch f {
@@ -57,7 +58,7 @@ func (f Form) answer(response []byte) (a publisher.Answer, err error) {
 	return a, nil
 }
 
-// usageOf reads the counters of a response; those that [schema.Usage] has no name for are kept beside them.
+// usageOf reads the counters of a response. Those without a field in [schema.Usage] are kept, too.
 func usageOf(v jsontext.Value) *schema.Usage {
 	u := form.Usage(v)
 	o, _ := form.ParseObject(v)
@@ -82,11 +83,11 @@ func (f Form) calls(m *form.Message) ([]publisher.ToolCall, error) {
 		c := &m.Calls[i]
 		id, isText := form.Unquote(c.ID)
 		if c.ID != nil && !isText {
-			return nil, fmt.Errorf("call %d has the id %.80s, which is no text", i+1, c.ID)
+			return nil, fmt.Errorf("call %d has the id %.80s, which is not a string", i+1, c.ID)
 		}
 		name, isText := form.Unquote(c.Name)
 		if c.Name != nil && !isText {
-			return nil, fmt.Errorf("call %d has the name %.80s, which is no text", i+1, c.Name)
+			return nil, fmt.Errorf("call %d has the name %.80s, which is not a string", i+1, c.Name)
 		}
 		p := &m.Parts[c.Part]
 		*p = schema.CallPart(id, name)
@@ -111,13 +112,13 @@ func anthropicAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error)
 	case err != nil:
 		return nil, err
 	case m.Detail.Role != "" || m.Detail.Content != "":
-		return nil, errors.New("it is no message of the assistant that is a list of blocks")
+		return nil, errors.New("it is not an assistant message with a list of blocks")
 	}
 	switch reason, _ := o.TakeStr("stop_reason"); reason {
 	case "":
-		return nil, errors.New("it has no stop_reason, so it may not be whole")
+		return nil, errors.New("it has no stop_reason, so it may be incomplete")
 	case "pause_turn":
-		return nil, publisher.Permanent(errors.New("a tool of the provider paused the turn (pause_turn), which is not gone on with"))
+		return nil, publisher.Permanent(errors.New("a tool of the provider paused the turn (pause_turn), and such turns are not continued"))
 	default:
 		a.FinishReasons = []string{reason}
 	}
@@ -128,11 +129,11 @@ func chatAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
 	raw, _ := o.Take("choices")
 	choices, _ := form.ParseArray(raw)
 	if len(choices) != 1 {
-		return nil, fmt.Errorf("the response has %d choices, and an answer is one", len(choices))
+		return nil, fmt.Errorf("the response has %d choices, but an answer needs exactly one", len(choices))
 	}
 	choice, ok := form.ParseObject(choices[0])
 	if !ok {
-		return nil, errors.New("the choice is no object")
+		return nil, errors.New("the choice is not an object")
 	}
 	message, ok := form.TakeObject(choice, "message")
 	if !ok {
@@ -147,16 +148,16 @@ func chatAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
 	}
 	for _, c := range m.Calls {
 		if c.Legacy {
-			return nil, errors.New("the message has function_call, of the form before tools")
+			return nil, errors.New("the message has function_call, the older format without tools")
 		}
 	}
 	if v := m.Detail.Members["tool_calls"]; v != nil && v.Kind() != 'n' && string(v) != "[]" {
 		return nil, errors.New("the message has tool_calls that cannot be read")
 	}
 	if v, there := choice.Get("finish_reason"); there && v.Kind() == 'n' {
-		return nil, errors.New("its finish_reason is null, so it may not be whole")
+		return nil, errors.New("its finish_reason is null, so it may be incomplete")
 	}
-	if reason, ok := choice.TakeStr("finish_reason"); ok { // servers that only resemble OpenAI's leave it out
+	if reason, ok := choice.TakeStr("finish_reason"); ok { // servers that imitate OpenAI's API omit it
 		a.FinishReasons = []string{reason}
 	}
 	o.Put("choice", form.Marshal(choice.Rest()))

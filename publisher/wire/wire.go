@@ -15,34 +15,35 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Form is the form in which an API has conversations.
+// Form is the format of conversations in an API.
 type Form string
 
 // Forms.
 const (
 	// Anthropic is the Messages API of Anthropic.
 	Anthropic Form = form.KeyAnthropic
-	// OpenAIChat is the Chat Completions API of OpenAI, which others offer, too.
+	// OpenAIChat is the Chat Completions API of OpenAI, which other providers offer, too.
 	OpenAIChat Form = form.KeyChat
-	// OpenAIResponses is the Responses API of OpenAI. Each request has the whole conversation. For models that reason, ask for what lets
-	// them go on with their thoughts on any executor: store false, include reasoning.encrypted_content.
+	// OpenAIResponses is the Responses API of OpenAI. Each request has the whole conversation. For reasoning models,
+	// set store false and include reasoning.encrypted_content, so that they can continue their reasoning on any
+	// executor.
 	OpenAIResponses Form = form.KeyResponses
 )
 
 var (
 	// ErrRequest is returned for a conversation that a form cannot express, and for settings that contradict it.
-	ErrRequest = errors.New("no request of this form")
-	// ErrResponse is returned for a response that is no whole answer.
-	ErrResponse = errors.New("no whole answer")
+	ErrRequest = errors.New("cannot make a request in this form")
+	// ErrResponse is returned for an incomplete or invalid response.
+	ErrResponse = errors.New("not a complete answer")
 )
 
-// path of the API below the address that its client asks.
+// path of the API below its client's base address.
 func (f Form) path() string {
 	return map[Form]string{Anthropic: "v1/messages", OpenAIChat: "chat/completions", OpenAIResponses: "responses"}[f]
 }
 
-// Model asks a model through the Post method of a provider's official client. settings as for [Form.Request]. Errors that stay, such as
-// that of a key which the provider refuses, are marked by [publisher.Permanent].
+// Model asks a model through the Post method of a provider's official client. For settings see [Form.Request].
+// Permanent errors, such as that for a refused API key, are marked by [publisher.Permanent].
 func Model[Option any](f Form, settings any, post func(ctx context.Context, path string, body, response any, options ...Option) error) publisher.Model {
 	return func(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 		body, err := f.Request(request, settings)
@@ -60,7 +61,7 @@ func Model[Option any](f Form, settings any, post func(ctx context.Context, path
 	}
 }
 
-// refused reports whether a provider's error stays when it is asked again. The clients' errors have the body of the response.
+// refused reports whether a provider's error is permanent. The clients' errors contain the body of the response.
 func refused(err error) bool {
 	type withBody interface {
 		error
@@ -87,9 +88,9 @@ func refused(err error) bool {
 	}, typ)
 }
 
-// Request is the body of the request that asks for the next answer. settings are the other members of the body, such as the model and the
-// number of tokens: a map, or the parameters of the provider's client. Tools of theirs, which the provider runs, stand before those of
-// the request.
+// Request is the body of the request for the next answer. settings are the other members of the body, such as the model
+// and the token limit: a map, or the parameters of the provider's client. Tools in them, which the provider runs, come
+// before those of the request.
 func (f Form) Request(request publisher.ModelRequest, settings any) ([]byte, error) {
 	body, err := f.request(request, settings)
 	if err != nil {
@@ -109,7 +110,7 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 	}
 	conversation := map[Form]string{Anthropic: "messages", OpenAIChat: "messages", OpenAIResponses: "input"}[f]
 	if v, _ := o.Take(conversation); v != nil && v.Kind() != 'n' {
-		return nil, fmt.Errorf("the settings have %s, which the run's record gives", conversation)
+		return nil, fmt.Errorf("the settings have %s, but the run's record supplies it: remove it", conversation)
 	}
 	var w form.Writer
 	var system, messages jsontext.Value
@@ -130,7 +131,7 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 	}
 	for i, name := range o.Names {
 		if name == "system" && f == Anthropic && system != nil {
-			return nil, errors.New("the settings have system, and so has the run: use Loop.System")
+			return nil, errors.New("both the settings and the run have system: use only Loop.System")
 		}
 		w.Set(name, form.Compact(o.Values[i]))
 	}
@@ -144,7 +145,7 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 	return w.Value(), nil
 }
 
-// settingsOf takes the settings apart, as the client would write them.
+// settingsOf decodes the settings, as the client would encode them.
 func settingsOf(settings any) (*form.Object, error) {
 	if settings == nil {
 		return new(form.Object), nil
@@ -158,7 +159,7 @@ func settingsOf(settings any) (*form.Object, error) {
 	}
 	o, ok := form.ParseObject(text)
 	if !ok {
-		return nil, fmt.Errorf("settings are %T, which is no object", settings)
+		return nil, fmt.Errorf("settings are %T, which is not an object", settings)
 	}
 	return o, nil
 }
@@ -168,7 +169,7 @@ func (f Form) tools(o *form.Object, tools []publisher.Tool) (jsontext.Value, err
 	given, _ := o.Take("tools")
 	list, ok := form.ParseArray(given)
 	if !ok && given != nil && given.Kind() != 'n' {
-		return nil, errors.New("the settings have tools that are no list")
+		return nil, errors.New("the settings have tools that are not a list")
 	}
 	for i := range tools {
 		t := &tools[i]
@@ -194,7 +195,7 @@ func (f Form) tools(o *form.Object, tools []publisher.Tool) (jsontext.Value, err
 			w.Set("parameters", parameters)
 		}
 		if f == OpenAIResponses {
-			w.Set("strict", jsontext.Value("false")) // which is true where it is left out, and takes few schemas
+			w.Set("strict", jsontext.Value("false")) // the default true supports few schemas
 		}
 		if f == OpenAIChat {
 			tool.Set("function", inner.Value())
@@ -207,7 +208,8 @@ func (f Form) tools(o *form.Object, tools []publisher.Tool) (jsontext.Value, err
 	return form.Array(list), nil
 }
 
-// anthropicMessages are the texts of the role system, and the others in turns of user and assistant. Results stand first in theirs.
+// anthropicMessages returns the texts of the role system, and the others in turns of user and assistant. Results come
+// first in their turn.
 func anthropicMessages(conversation []schema.Message) (system, messages jsontext.Value, err error) {
 	e := &form.Encoder{Keys: []string{form.KeyAnthropic, "claude-code"}, Strict: true}
 	type turn struct {
@@ -255,7 +257,7 @@ func anthropicMessages(conversation []schema.Message) (system, messages jsontext
 
 func anthropicBlocks(e *form.Encoder, m *schema.Message) (blocks, results []jsontext.Value, err error) {
 	if d, _ := form.DetailOf(m.Source, e.Keys...); d.Content == form.ShapeValue && len(m.Parts) == 1 && m.Parts[0].Content != nil {
-		// A list with more blocks than a message has parts.
+		// A list with more blocks than a message may have parts.
 		list, ok := form.ParseArray(jsontext.Value(*m.Parts[0].Content))
 		if !ok {
 			return nil, nil, errors.New("its content is neither text nor a list")
@@ -277,7 +279,7 @@ func anthropicBlocks(e *form.Encoder, m *schema.Message) (blocks, results []json
 	return blocks, results, e.Err()
 }
 
-// notes are members that collectors of transcripts add to messages. No API takes them.
+// notes are members that transcript collectors add to messages. No API accepts them.
 var notes = []string{"timestamp", "created_at", "created", "finish_reason", "usage", "model", "response_id", "id", "index"}
 
 func chatMessages(conversation []schema.Message) (jsontext.Value, error) {
@@ -301,7 +303,7 @@ func chatMessages(conversation []schema.Message) (jsontext.Value, error) {
 	return form.Array(list), nil
 }
 
-// emptied returns the members without those of the names, and without those that have nothing in them; nil if none is left.
+// emptied returns the members without the given names and without empty ones; nil if none is left.
 func emptied(members map[string]jsontext.Value, names ...string) map[string]jsontext.Value {
 	maps.DeleteFunc(members, func(name string, v jsontext.Value) bool {
 		return slices.Contains(names, name) || v.Kind() == 'n' || string(v) == "[]"

@@ -58,7 +58,7 @@ func TestRequest_SettingsThatContradictTheRun_AreRefused(t *testing.T) {
 	said := publisher.ModelRequest{Messages: []schema.Message{{Role: schema.RoleSystem, Parts: []schema.Part{schema.Text("Be terse.")}}, user("Go.")}}
 	for name, settings := range map[string]any{
 		"messages": map[string]any{"messages": []any{}}, "input": map[string]any{"input": "x"}, "system": map[string]any{"system": "x"},
-		"no list": map[string]any{"tools": 5}, "no object": 5, "settings": func() {},
+		"not a list": map[string]any{"tools": 5}, "not an object": 5, "settings": func() {},
 	} {
 		f := wire.Anthropic
 		if name == "input" {
@@ -81,7 +81,7 @@ func TestAnswer_NoWholeAnswer_IsRefused(t *testing.T) {
 		response string
 	}{
 		"no JSON":                         {wire.Anthropic, `<html>`},
-		"no object":                       {wire.OpenAIChat, `[]`},
+		"not an object":                   {wire.OpenAIChat, `[]`},
 		"an error":                        {wire.Anthropic, `{"type":"error","error":{"type":"overloaded_error"}}`},
 		"half a character":                {wire.Anthropic, `{"type":"message","role":"assistant","content":[{"type":"thinking","thinking":"\ud83d","signature":"x"}]}`},
 		"another role":                    {wire.Anthropic, `{"type":"message","role":"user","content":[]}`},

@@ -4,6 +4,6 @@
 //	bench report FILE ...   make a page and plots of results
 //	bench store             fill a fleet of yours with generated runs
 //
-// "make bench-build" builds it into .bin/bench; docs/performance.md has the cases and the figures. It is a module of its own: nobody who
-// installs Waymark gets it. Exit codes: 0 done, 1 failure, 2 wrong flags, 6 wrong data or a damaged file, 130 interrupted.
+// "make bench-build" builds it into .bin/bench; docs/performance.md has the cases and the figures. It is a module of its own, which is not
+// installed with Waymark. Exit codes: 0 done, 1 failure, 2 wrong flags, 6 wrong data or a damaged file, 130 interrupted.
 package main

@@ -35,7 +35,7 @@ func TestTheComposeFileLoads(t *testing.T) {
 			require.Equal(t, "127.0.0.1", port.HostIP, "%s is for this machine", name)
 		}
 		for _, v := range service.Volumes {
-			// Secrets are made by whoever starts it.
+			// The user that starts it creates the secrets.
 			switch secret := strings.Contains(v.Source, "secrets"); {
 			case v.Type != types.VolumeTypeBind:
 			case secret:

@@ -265,7 +265,7 @@ func TestAnthropic_KilledAnywhere_ComesToTheSameConversation(t *testing.T) {
 
 const encrypted = `"encrypted_content":"gAAA+/=="`
 
-// TestOpenAI_KilledInTheTool_OrdersOnce kills the buyer while the shop has its order. Nobody knows whether it counts, so a person says so.
+// TestOpenAI_KilledInTheTool_OrdersOnce kills the buyer while the shop has its order. Its effect is unknown, so a person decides.
 func TestOpenAI_KilledInTheTool_OrdersOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, build(t, "./openai"), func(_ int, body string) string {

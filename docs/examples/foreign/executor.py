@@ -60,7 +60,7 @@ class Nats:
                         name, _, value = text.partition(":")
                         headers[name.strip().lower()] = value.strip()
                 if head and data[:head].startswith(b"NATS/1.0 503"):
-                    raise ConnectionError("nobody answers: is waymark serve running?")
+                    raise ConnectionError("no daemon answers: is waymark serve running?")
                 replied = words[3].decode() if len(words) == (6 if head else 5) else ""
                 return headers, data[head:], replied
 
@@ -192,14 +192,14 @@ def resume(nats, run, reason="request", request_id=None):
     for call in head.get("open_calls", []):
         turn, id, name = call["turn"], call["tool_call_id"], call["name"]
         if not call.get("in_doubt"):
-            pass  # it is requested, by the answer or as an operator settled it: nobody has begun it
+            pass  # requested by the answer, or by an operator's settlement, and not begun yet
         elif call.get("late_result"):
             r.write("tool.settled", {"tool_call_id": id, "how": "adopted"}, turn)
             return end(r)
         elif call["replay"] in ("pure", "idempotent"):
             r.write("tool.settled", {"tool_call_id": id, "how": "rerun"}, turn)
         else:
-            # Nobody knows whether it had its effect: a person decides, and the run needs no executor meanwhile.
+            # Its effect is unknown: a person decides, and the run needs no executor meanwhile.
             r.write("run.waiting", {"interrupt_id": "doubt." + id, "reason": "tool_in_doubt", "tool_call_id": id,
                                     "message": f"did {name} have its effect?"}, turn)
             r.write("run.interrupted", {"reason": "waiting"})

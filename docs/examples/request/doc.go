@@ -1,4 +1,4 @@
-// Package main reads a run with a NATS client and nothing else: its request is answered with the conversation.
+// Package main reads a run with only a NATS client: its request is answered with the conversation.
 //
-// It owns nothing but its connection; on failure it says why and exits with 1.
+// It owns only its connection; on failure it prints the error and exits with 1.
 package main

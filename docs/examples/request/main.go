@@ -13,7 +13,7 @@ import (
 
 // snippet: request
 
-// Reply is as much of the answer as this program needs.
+// Reply is the part of the answer that this program needs.
 type Reply struct {
 	Epoch    int  `json:"epoch"` // of a takeover
 	Complete bool `json:"complete"`
@@ -30,9 +30,9 @@ type Reply struct {
 	} `json:"state"`
 }
 
-// Message is one of the conversation. A json.RawMessage keeps numbers as they were recorded.
+// Message is a message of the conversation. A json.RawMessage keeps numbers exactly as recorded.
 type Message struct {
-	// Refs name the fields that are in the object store, or encrypted, and so are empty here.
+	// Refs name the fields that are in the object store or encrypted, and therefore empty here.
 	Refs []struct {
 		Path    string `json:"path"`    // such as /parts/0/response
 		DataRef string `json:"dataref"` // waymark-blob:NAME; nats object get WAYMARK_BLOBS_FLEET NAME
@@ -88,7 +88,7 @@ func main() {
 	}
 }
 
-// show prints the conversation that a request is answered with: request SUBJECT REQUEST.
+// show prints the conversation in the answer to a request: request SUBJECT REQUEST.
 func show(to io.Writer) error {
 	nc, err := nats.Connect(os.Getenv("NATS_URL"))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package main is the shortest executor: one agent with one tool. It claims runs of its agent until it is told to stop.
+// Package main is the shortest executor: one agent with one tool. It claims runs of its agent until it is stopped.
 //
-// It owns nothing but its handle; on failure it says why and exits with 1, and its runs go on elsewhere.
+// It owns only its handle; on failure it prints the error and exits with 1, and other executors continue its runs.
 package main

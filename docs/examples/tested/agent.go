@@ -8,7 +8,7 @@ import (
 
 // snippet: agent
 
-// Outbox sends mail. It keeps no keys: what is sent twice arrives twice.
+// Outbox sends mail. It has no idempotency keys: a mail sent twice arrives twice.
 type Outbox interface {
 	Send(ctx context.Context, to, text string) error
 }
@@ -29,7 +29,7 @@ func Clerk(model publisher.Model, outbox Outbox) publisher.Loop {
 
 // snippet: payer
 
-// Bank pays. A payment with the key of an earlier one is not made again.
+// Bank pays. A payment with the key of an earlier one is not repeated.
 type Bank interface {
 	Pay(ctx context.Context, key string, cents int) error
 }

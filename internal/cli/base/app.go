@@ -17,37 +17,37 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// App is what every command is given besides its own flags: the world outside, and the global flags.
+// App is the context of a command besides its own flags: streams, environment, clock, and the global flags.
 type App struct {
 	*Flags
 	Getenv func(string) string
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
-	// Now is the clock of everything that prints or compares times.
+	// Now is the clock for all printed and compared times.
 	Now func() time.Time
-	// Prompt writes the commands that are shown.
+	// Prompt formats the commands that are shown to the user.
 	Prompt prompt.Prompt
-	// Refuse ends the command because the server does not permit what it does.
+	// Refuse ends the command with a permission error of the server.
 	Refuse context.CancelCauseFunc
 	// Secrets are the keys of --key-file once the command has connected; nil for none.
 	Secrets *encryption.Keys
 }
 
-// Flags are the flags that every command has. A variable in the tag environ is read when the flag is not given.
+// Flags are the flags of every command. A flag that is not given is read from the variable in its tag environ.
 type Flags struct {
-	StateDir     string         `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
+	StateDir     string         `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: a directory of this user)."`
 	Conn         natsconn.Flags `embed:"" group:"server"`
 	Fleet        string         `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
-	StoreKeyFile string         `placeholder:"FILE" group:"server" environ:"WAYMARK_STORE_KEY_FILE" help:"File with the key of the local server's encrypted store, as of --key-file (WAYMARK_STORE_KEY_FILE)."`
-	KeyFile      string         `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"File with the keys of encrypted content, one a line: its id, and 32 bytes in base64. The first encrypts (WAYMARK_KEY_FILE)."`
+	StoreKeyFile string         `placeholder:"FILE" group:"server" environ:"WAYMARK_STORE_KEY_FILE" help:"File with the key of the local server's encrypted store, in the format of --key-file (WAYMARK_STORE_KEY_FILE)."`
+	KeyFile      string         `placeholder:"FILE" group:"server" environ:"WAYMARK_KEY_FILE" help:"File with the keys of encrypted content, one per line: its id, and 32 bytes in base64. The first key encrypts (WAYMARK_KEY_FILE)."`
 	Timeout      time.Duration  `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
 	JSON         bool           `name:"json" group:"output" help:"Print JSON, for programs."`
 	Quiet        bool           `short:"q" group:"output" help:"Print no progress and no summary."`
 }
 
-// LocalKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
-// option with which a connection proves itself by it; both are nil without one.
+// LocalKey is the key from --nkey or --creds for a server that this program starts itself: the public key in the form
+// of the server's configuration, and the option with which a connection authenticates. Both are nil without a key.
 func (a *App) LocalKey() ([]string, nats.Option, error) {
 	public, option, err := a.Conn.Settings().KeyOption()
 	if err != nil || option == nil {
@@ -66,14 +66,14 @@ func (a *App) StateDirectory() (string, error) {
 	})
 }
 
-// PromptOf is the prompt of a command with those flags. Passwords and tokens are not shown: the next command is refused
-// without them, and says where it takes them from.
+// PromptOf is the prompt of a command with these flags. It leaves out passwords and tokens: the next command is refused
+// without them, and says how to give them.
 func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
 	var b strings.Builder
 	flag := func(name, value string) {
 		b.WriteString(name)
 		if strings.HasPrefix(value, "-") {
-			b.WriteByte('=') // it is no flag
+			b.WriteByte('=') // it is not a flag
 		} else {
 			b.WriteByte(' ')
 		}
@@ -85,7 +85,7 @@ func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
 	for name, value := range c.Conn.Settings().Flags() {
 		flag(name, value)
 	}
-	// The fleet is shown wherever it is not the usual one: whoever reads the command should see whose run it is about.
+	// Show the fleet unless it is the usual one, so that the reader of a command sees which fleet it is about.
 	usual := getenv("WAYMARK_FLEET") == "" || getenv("WAYMARK_FLEET") == schema.DefaultFleet
 	if c.Fleet != "" && (c.Fleet != schema.DefaultFleet || !usual) {
 		flag("--fleet", c.Fleet)
@@ -96,7 +96,7 @@ func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
 	return prompt.Prompt{Flags: b.String()}
 }
 
-// Say writes a line for people, unless they want none.
+// Say writes a line for people, unless --quiet is set.
 func (a *App) Say(w io.Writer, format string, args ...any) error {
 	if a.Quiet {
 		return nil
@@ -105,7 +105,7 @@ func (a *App) Say(w io.Writer, format string, args ...any) error {
 	return err
 }
 
-// Progress shows a bar of so many units, bytes or things, if anybody looks.
+// Progress shows a bar of so many units, bytes or things, on a terminal.
 func (a *App) Progress(what string, limit int64, bytes bool) *output.Progress {
 	if a.Quiet {
 		return new(output.Progress)

@@ -28,7 +28,7 @@ func Sender(by string) (string, error) {
 	return by, schema.CheckName("--by", by)
 }
 
-// Get reads where a run stands.
+// Get reads the state of a run.
 func (c *Client) Get(ctx context.Context, run string) (*schema.GetReply, error) {
 	reply := new(schema.GetReply)
 	if err := c.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
@@ -37,7 +37,7 @@ func (c *Client) Get(ctx context.Context, run string) (*schema.GetReply, error) 
 	return reply, nil
 }
 
-// Settings reads those of the client's fleet.
+// Settings reads the settings of the client's fleet.
 func (c *Client) Settings(ctx context.Context) (jetstream.JetStream, schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Wait)
 	defer cancel()
@@ -52,16 +52,17 @@ func (c *Client) Settings(ctx context.Context) (jetstream.JetStream, schema.Flee
 	return js, settings, err
 }
 
-// notThere says that the server does not have the fleet.
+// notThere is the error for a fleet that the server does not have.
 func (c *Client) notThere(ctx context.Context, err error) error {
 	return &failure.Error{Code: failure.NotFound, Err: err, Hint: c.StartHint(ctx), What: fmt.Sprintf("fleet %s does not exist on %s", c.Fleet, c.Target.Address())}
 }
 
-// WithExecutor calls use with the SDK on the client's connection, for a command that publishes events as the executor of that name.
+// WithExecutor calls use with the SDK on the client's connection, for a command that publishes events under an
+// executor's name.
 func (c *Client) WithExecutor(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
 	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: executor, RequestTimeout: c.Wait, Encryption: c.keys}
 	if executor == Operator {
-		config.Heartbeat = -1 // a command keeps no run
+		config.Heartbeat = -1 // a command does not keep runs
 	}
 	fleet, err := publisher.Connect(ctx, config)
 	if err != nil {
@@ -90,8 +91,8 @@ func (c *Client) ConnectFailed(ctx context.Context, err error) error {
 	return err
 }
 
-// StateOf reads all that a run's events add up to. Of a run that misses events the state is what is there, and missing
-// says what is not.
+// StateOf reads the full state of a run. For a run with missing events it returns the known state, and missing
+// describes the gaps.
 func StateOf(ctx context.Context, fleet *publisher.Reader, run string) (state *schema.State, missing, err error) {
 	state, err = fleet.Get(ctx, run)
 	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
@@ -100,7 +101,7 @@ func StateOf(ctx context.Context, fleet *publisher.Reader, run string) (state *s
 	return state, missing, err
 }
 
-// CheckAnswer holds an answer against what an encrypted run asks for, where the keys are there: the daemon cannot.
+// CheckAnswer validates an answer to an encrypted run, if the keys are available: the daemon cannot.
 func (c *Client) CheckAnswer(ctx context.Context, h *schema.Head, in publisher.Input) error {
 	if c.secrets == nil || len(h.KeyIDs) == 0 {
 		return nil

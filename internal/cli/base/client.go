@@ -26,7 +26,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Operator is the executor's name under which commands publish and ask.
+// Operator is the executor name under which commands publish and send requests.
 const Operator = "waymark-cli"
 
 // Client is a connection for one command.
@@ -34,16 +34,16 @@ type Client struct {
 	NATS   *nats.Conn
 	Target natsconn.Target
 	Fleet  string
-	// fleetFrom is the flag or the variable that named the fleet; empty for the default.
+	// fleetFrom is the flag or variable that named the fleet; empty for the default.
 	fleetFrom string
 	Prompt    prompt.Prompt
 	// Wait bounds one answer.
 	Wait   time.Duration
 	closed chan struct{}
-	// keys of encrypted content; nil for none. secrets are the same.
+	// keys of encrypted content; nil for none. secrets are the same keys.
 	keys    *publisher.Encryption
 	secrets *encryption.Keys
-	// say writes a line for people beside the output.
+	// say writes a line for people, apart from the output.
 	say func(format string, args ...any) error
 }
 
@@ -76,7 +76,7 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if e, ok := permissions.From(err); ok {
-				a.Refuse(e) // nobody else is told of it
+				a.Refuse(e) // no other code receives this error
 			}
 		}),
 	}, opts...)
@@ -86,7 +86,7 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 	return c, nil
 }
 
-// fleetFrom is what named the fleet; empty when nothing did.
+// fleetFrom is the flag or variable that named the fleet; empty for the default.
 func (a *App) fleetFrom() string {
 	switch variable := a.Getenv("WAYMARK_FLEET"); {
 	case variable != "" && variable == a.Fleet:
@@ -97,10 +97,10 @@ func (a *App) fleetFrom() string {
 	return ""
 }
 
-// Keys are those of encrypted content; nil for none.
+// Keys returns the keys of encrypted content; nil for none.
 func (c *Client) Keys() *publisher.Encryption { return c.keys }
 
-// Close ends the connection and waits until it has.
+// Close ends the connection and waits until it is closed.
 func (c *Client) Close() {
 	c.NATS.Close()
 	<-c.closed
@@ -137,7 +137,7 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 		return &failure.Error{
 			Code: failure.Unavailable,
 			What: fmt.Sprintf("the daemon of fleet %s did not answer %s within %s", c.Fleet, verb, c.Wait),
-			Hint: "try again, or allow more time with --timeout; if it stays so, see what is wrong: waymark doctor",
+			Hint: "try again, or allow more time with --timeout; if it happens again, run: waymark doctor",
 			Own:  true,
 			Err:  err,
 		}
@@ -156,7 +156,7 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 	return nil
 }
 
-// StartHint is what to do when the fleet has no daemon. A role other than the daemon's cannot start one.
+// StartHint is the next step if the fleet has no daemon. Only the daemon's role can start one.
 func (c *Client) StartHint(ctx context.Context) string {
 	for _, role := range access.ClientRoles() {
 		if c.NATS.Opts.InboxPrefix == access.InboxPrefix(role) {
@@ -166,20 +166,21 @@ func (c *Client) StartHint(ctx context.Context) string {
 	start := "start its daemon there: " + c.Prompt.Command(c.serveWords())
 	served := c.servedFleets(ctx)
 	if len(served) == 0 && c.Target.Origin == natsconn.OriginLocal {
-		// The server belongs to a daemon, and answers before that does.
-		return "the daemon of that server is starting: try again in some seconds"
+		// The server belongs to a daemon, and answers before the daemon does.
+		return "the daemon of that server is starting: try again in a few seconds"
 	}
 	if len(served) == 0 || slices.Contains(served, c.Fleet) {
 		return start
 	}
-	named := "fleet " + c.Fleet + " is asked where none is named"
+	named := "fleet " + c.Fleet + " is the default"
 	if c.fleetFrom != "" {
-		named = "fleet " + c.Fleet + " is named by " + c.fleetFrom
+		named = "fleet " + c.Fleet + " comes from " + c.fleetFrom
 	}
-	return fmt.Sprintf("%s, the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
+	return fmt.Sprintf("%s, but the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
 }
 
-// startHintOf names the daemon's file where it lies beside the one in use, and otherwise what it is called.
+// startHintOf names the daemon's credentials file if it lies beside the one in use, otherwise the usual name of that
+// file.
 func (c *Client) startHintOf(role access.Role) string {
 	file, where := c.Fleet+"-daemon.json", ""
 	beside := filepath.Join(filepath.Dir(c.Target.Context), file)
@@ -188,24 +189,24 @@ func (c *Client) startHintOf(role access.Role) string {
 	} else {
 		file, where = "FILE", "; FILE is the "+file+" that waymark fleet add wrote"
 	}
-	return fmt.Sprintf("have the fleet's daemon started, with the daemon's credentials (those in use are of role %s): waymark serve --fleet %s --context %s%s",
+	return fmt.Sprintf("start the fleet's daemon with the daemon's credentials (those in use have the role %s): waymark serve --fleet %s --context %s%s",
 		role, c.Fleet, file, where)
 }
 
 const (
 	// servedWithin bounds the wait for the first daemon of any fleet, and for each that answers after it.
 	servedWithin = 250 * time.Millisecond
-	// servedMost bounds the fleets that are named.
+	// servedMost bounds the fleets that are listed.
 	servedMost = 8
 )
 
-// servedFleets asks the daemons on the server, of all fleets, for the names of their fleets. A connection of a role reaches its own fleet
-// only. No answer is no error.
+// servedFleets asks the daemons of all fleets on the server for the names of their fleets. A connection with a role
+// reaches only its own fleet. No answer is not an error.
 func (c *Client) servedFleets(ctx context.Context) []string {
 	if c.NATS.Opts.InboxPrefix != "" {
 		return nil
 	}
-	told := c.NATS.ErrorHandler() // it would report a refusal of this question instead of the reason that is known
+	told := c.NATS.ErrorHandler() // it would report a refusal of this request instead of the known cause
 	c.NATS.SetErrorHandler(nil)
 	defer c.NATS.SetErrorHandler(told)
 	inbox := c.NATS.NewInbox()
@@ -237,20 +238,20 @@ func (c *Client) servedFleets(ctx context.Context) []string {
 	return list
 }
 
-// serveWords are those of the command that starts a daemon on the server of this client.
+// serveWords are the words of the command that starts a daemon on the client's server.
 func (c *Client) serveWords() string {
 	switch c.Target.Origin {
 	case natsconn.OriginSelected:
-		return "serve --context " + schema.ShellWord(c.Target.Context) // serve does not look for a selected one
+		return "serve --context " + schema.ShellWord(c.Target.Context) // serve ignores the selected context
 	case natsconn.OriginLocal:
-		// Another daemon runs that server: it has the state directory and the default HTTP address.
+		// Another daemon runs that server: it uses the state directory and the default HTTP address.
 		return "serve --context " + schema.ShellWord(c.Target.Context) + " --http 127.0.0.1:0"
 	default:
 		return "serve"
 	}
 }
 
-// aboutRun gives a refusal the next step at a prompt, with the run in it, so that it can be pasted.
+// aboutRun adds the next step to a refusal, as a command with the run's id, ready to be pasted.
 func (c *Client) aboutRun(run string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || run == "" {
@@ -259,10 +260,10 @@ func (c *Client) aboutRun(run string, err error) error {
 	f := failure.ExplainService(err)
 	switch service.Code {
 	case schema.CodeRunEnded:
-		f.Hint = "see how it ended: " + c.Prompt.Command("runs get "+run) + "; to go on with it all the same: " +
+		f.Hint = "see how it ended: " + c.Prompt.Command("runs get "+run) + "; to continue it anyway: " +
 			c.Prompt.Command("recover "+run+" --executor NAME --reason reopen")
 	case schema.CodeQuarantined:
-		f.Hint = "look at what it stops at: " + c.Prompt.Command("runs get "+run+" --view events") + "; then let the fleet try again: " +
+		f.Hint = "find the event at which it stops: " + c.Prompt.Command("runs get "+run+" --view events") + "; then let the fleet try again: " +
 			c.Prompt.Command("release "+run)
 	case schema.CodeNotInDoubt:
 		f.Hint = "see the run's calls: " + c.Prompt.Command("runs get "+run+" --view state")

@@ -26,7 +26,7 @@ func (a *App) LocalServer(stateDir string) (natsd.Config, error) {
 	return config, err
 }
 
-// WithServer runs an embedded server while use is at work.
+// WithServer runs an embedded server during the call of use.
 func WithServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {
 	start, cancel := context.WithTimeout(ctx, StartTimeout)
 	defer cancel()
@@ -48,16 +48,16 @@ func WithServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) e
 	return use(nc)
 }
 
-// IsLoopback reports whether only this machine reaches an address, ADDRESS:PORT.
+// IsLoopback reports whether an address, ADDRESS:PORT, is reachable from this machine only.
 func IsLoopback(addr string) bool {
 	at, err := netip.ParseAddrPort(addr)
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// NotPublic refuses what was given in place of a public key, without a letter of it: it may be a seed.
+// NotPublic refuses a value that is not a public key. It prints no part of the value, because it may be a seed.
 func NotPublic(where, given, hint string) error {
 	if failure.SeedLike.MatchString(given) {
-		return failure.New(failure.Usage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
+		return failure.New(failure.Usage, "create a new seed if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
 	}
 	return failure.New(failure.Usage, hint, "%s is not a public key; it was not printed", where)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
-// NewLogger writes to w: text for a person at a terminal, JSON for everything else.
+// NewLogger writes to w: text to a terminal, JSON otherwise.
 func NewLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
 	l, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {
 		return zerolog.Nop(), failure.New(failure.Usage, "use debug, info, warn or error", "log level %q is not known", level)
 	}
-	// Values may be what somebody else chose: a reason, a name, a subject.
+	// Values may come from outside: a reason, a name, a subject.
 	if format == "console" || format == "auto" && output.IsTerminal(w) {
 		safe := func(v any) string { return output.Printable(fmt.Sprintf("%s", v)) }
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, FormatMessage: safe, FormatFieldValue: safe}

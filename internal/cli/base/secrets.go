@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// readKeys reads the keys of encrypted content, if a file of them is named.
+// readKeys reads the keys of encrypted content, if a key file is named.
 func (a *App) readKeys() (*publisher.Encryption, error) {
 	if a.KeyFile == "" {
 		return nil, nil
@@ -28,17 +28,17 @@ func (a *App) readKeys() (*publisher.Encryption, error) {
 	return keys, nil
 }
 
-// warnExposed says that every user of the machine can read a file with keys.
+// warnExposed warns that every user of the machine can read a key file.
 func (a *App) warnExposed(flag, path, and string) error {
 	mode, exposed := encryption.Exposed(path)
 	if !exposed {
 		return nil
 	}
-	return a.Say(a.Stderr, "every user of this machine can read the file of %s, of mode %s, and %s: let only yourself read it: chmod 600 %s", flag, mode, and, schema.ShellWord(path))
+	return a.Say(a.Stderr, "every user of this machine can read the file of %s (mode %s), and %s: restrict it with: chmod 600 %s", flag, mode, and, schema.ShellWord(path))
 }
 
-// Open decrypts the content of an event's data as far as there are keys. A value that its key does not open stays as it is, and is shown as
-// encrypted.
+// Open decrypts the content of an event's data, as far as keys are available. A value that its key does not open stays
+// encrypted and is shown as such.
 func (a *App) Open(ctx context.Context) func(*schema.Event, schema.Data) {
 	if a.Secrets == nil {
 		return nil
@@ -46,14 +46,14 @@ func (a *App) Open(ctx context.Context) func(*schema.Event, schema.Data) {
 	return func(e *schema.Event, data schema.Data) { _ = a.Secrets.Open(ctx, e, data) }
 }
 
-// OpenVerdict decrypts the content of the data of an event that was folded, as Open does.
+// OpenVerdict decrypts the data of a folded event, like Open.
 func (a *App) OpenVerdict(ctx context.Context, v *schema.Verdict) {
 	if open := a.Open(ctx); open != nil && v.Data != nil {
 		open(v.Event, v.Data)
 	}
 }
 
-// Opened returns an event with its content decrypted as far as there are keys, and the event itself without.
+// Opened returns an event with its content decrypted as far as keys are available; without keys, the event itself.
 func (a *App) Opened(ctx context.Context, e *schema.Event) *schema.Event {
 	if a.Secrets == nil {
 		return e
@@ -72,8 +72,8 @@ func (a *App) Opened(ctx context.Context, e *schema.Event) *schema.Event {
 	return &opened
 }
 
-// sealed returns a request as it leaves the process: encrypted where it has content, the run has keys and one of them is there. readable says what of
-// it is stored readable where that may surprise; empty for nothing.
+// sealed returns the request as it is sent: encrypted if it has content, the run has keys and one of them is available.
+// readable is a note about content that is unexpectedly stored in plain text; empty for none.
 func (c *Client) sealed(ctx context.Context, run string, request any) (out any, readable string, err error) {
 	has, err := encryption.HasContent(request)
 	if err != nil || !has {
@@ -82,7 +82,7 @@ func (c *Client) sealed(ctx context.Context, run string, request any) (out any, 
 	reply, err := c.Get(ctx, run)
 	switch {
 	case err != nil && c.secrets == nil:
-		return request, "", nil // the answer to the request says what is wrong
+		return request, "", nil // the request itself returns the error
 	case err != nil:
 		return nil, "", err
 	}
@@ -92,14 +92,14 @@ func (c *Client) sealed(ctx context.Context, run string, request any) (out any, 
 	case errors.Is(err, encryption.ErrNoKey):
 		return nil, "", &failure.Error{
 			Code: failure.Usage, What: fmt.Sprintf("run %s is encrypted with key %s, which the key file does not have", run, strings.Join(ids, ", ")), Err: err,
-			Hint: "give that key with --key-file; without a key file it is stored readable", Own: true,
+			Hint: "provide that key with --key-file; without a key file the content is stored in plain text", Own: true,
 		}
 	case err != nil:
-		return nil, "", fmt.Errorf("encrypting what is sent to run %s: %w", run, err)
+		return nil, "", fmt.Errorf("encrypting the request to run %s: %w", run, err)
 	case len(ids) == 0 && c.secrets != nil:
-		return out, contentOf(request) + " was stored readable: run " + run + " is not encrypted", nil
+		return out, contentOf(request) + " was stored in plain text: run " + run + " is not encrypted", nil
 	case len(ids) > 0 && c.secrets == nil:
-		return out, fmt.Sprintf("%s was stored readable, and run %s is encrypted with key %s: to encrypt it, give the key with --key-file",
+		return out, fmt.Sprintf("%s was stored in plain text, although run %s is encrypted with key %s: to encrypt it, provide the key with --key-file",
 			contentOf(request), run, strings.Join(ids, ", ")), nil
 	}
 	return out, "", nil

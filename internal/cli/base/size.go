@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ByteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default of whatever it bounds.
+// ByteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default.
 type ByteSize int64
 
 // units are the powers of 1024 (KiB, K) and of 1000 (KB).
@@ -39,14 +39,14 @@ var units = []struct {
 	{"", 1},
 }
 
-// Positive is a number of things that a flag may say. Left out it is 0, for the default; 0 itself is a mistake.
+// Positive is a count given by a flag. Without the flag it is 0, which means the default; an explicit 0 is an error.
 type Positive int
 
 // UnmarshalText reads the flag.
 func (n *Positive) UnmarshalText(text []byte) error {
 	v, err := strconv.Atoi(string(text))
 	if err != nil || v < 1 {
-		return fmt.Errorf("%q is no number from 1 on; leave the flag out for the default", text)
+		return fmt.Errorf("%q is not a number of at least 1; for the default, omit the flag", text)
 	}
 	*n = Positive(v)
 	return nil
@@ -68,7 +68,7 @@ func parseByteSize(s string) (ByteSize, error) {
 	return 0, fmt.Errorf("%q is not a size: write bytes or a unit, such as 512MiB or 10GiB", s)
 }
 
-// DecodeByteSize is kong's mapper of byteSize.
+// DecodeByteSize is kong's mapper for ByteSize.
 func DecodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
 	var s string
 	if err := ctx.Scan.PopValueInto("size", &s); err != nil {
@@ -82,10 +82,11 @@ func DecodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// QuotaSize is the byteSize of a shard's log. 0 means the default; a fleet has at least [kvstore.MinQuotaBytes].
+// QuotaSize is the size of a shard's log. 0 means the default; a fleet has at least [kvstore.MinQuotaBytes].
 type QuotaSize int64
 
-// DecodeQuotaSize is kong's mapper of quotaSize. It refuses what the store would refuse, in the unit of the flag.
+// DecodeQuotaSize is kong's mapper for QuotaSize. It refuses sizes that the store would refuse, and names them in the
+// flag's unit.
 func DecodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
 	if err := DecodeByteSize(ctx, target); err != nil {
 		return err
@@ -96,7 +97,7 @@ func DecodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// ParseDays reads a Go duration, or a whole number of days up to the longest retention.
+// ParseDays reads a Go duration or a whole number of days, up to the longest retention.
 func ParseDays(s string) (time.Duration, error) {
 	days, ok := strings.CutSuffix(s, "d")
 	if !ok {

@@ -12,11 +12,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// VersionInfo is what version prints.
+// VersionInfo is the output of version.
 type VersionInfo struct {
 	Waymark  string `json:"waymark"`
 	Revision string `json:"revision,omitzero"`
-	// CommitTime of the revision, RFC 3339. Modified: the build has changes that are in no commit.
+	// CommitTime of the revision, RFC 3339. Modified: the build has uncommitted changes.
 	CommitTime string `json:"commit_time,omitzero"`
 	Modified   bool   `json:"modified,omitzero"`
 	NATSServer string `json:"nats_server"`
@@ -25,7 +25,7 @@ type VersionInfo struct {
 	Platform   string `json:"platform"`
 }
 
-// Versions reads what the toolchain stamped into the binary.
+// Versions reads the version stamps of the Go toolchain from the binary.
 func Versions() VersionInfo {
 	v := VersionInfo{
 		Waymark: "devel", NATSServer: natsd.Version(), Checkpoint: schema.CheckpointFormat,
@@ -55,18 +55,18 @@ func Versions() VersionInfo {
 func (v VersionInfo) Write(w io.Writer) error {
 	commit := v.Revision
 	if commit == "" {
-		commit = "not known: this build did not record it"
+		commit = "unknown: this build did not record it"
 	}
 	if v.CommitTime != "" {
 		commit += ", of " + v.CommitTime
 	}
 	if v.Modified {
-		commit += ", with changes that are in no commit"
+		commit += ", with uncommitted changes"
 	}
 	return output.Fields(w, "waymark", v.Waymark, "commit", commit, "go", v.Go, "nats-server", v.NATSServer, "platform", v.Platform)
 }
 
-// ServiceVersion is the version as NATS micro wants it: semantic, without the v.
+// ServiceVersion is the version in the form of NATS micro: semantic, without the v.
 func ServiceVersion() string {
 	version := strings.TrimPrefix(Versions().Waymark, "v")
 	if !semantic.MatchString(version) {

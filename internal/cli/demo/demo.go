@@ -18,7 +18,7 @@ const longest = 3 * time.Minute
 
 // Cmd shows what Waymark is for, on a temporary directory of its own.
 type Cmd struct {
-	Keep bool `help:"Keep the temporary directory, with logs and the history written outside."`
+	Keep bool `help:"Keep the temporary directory, with the logs and the external history."`
 }
 
 // Run starts a server, a daemon and a small fleet of agents, kills them from outside and proves what was left.
@@ -77,7 +77,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 
 // explain adds where to look.
 func (c Cmd) explain(err error, dir string) error {
-	f := &failure.Error{Code: failure.General, What: err.Error(), Hint: "run it with --keep and look at the logs it leaves", Err: err}
+	f := &failure.Error{Code: failure.General, What: err.Error(), Hint: "run it with --keep and read its logs", Err: err}
 	if errors.Is(err, context.Canceled) {
 		f.Code, f.What, f.Hint = failure.Interrupted, "interrupted; every process of the demonstration was stopped", ""
 	} else if c.Keep {

@@ -192,7 +192,7 @@ func (p *proof) print(w io.Writer) error {
 		{"results of real tools", strconv.Itoa(p.results), "as expected, with the files that they left"},
 		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %s, %d in doubt run again as allowed", output.Plural(f.Calls, "call"), f.Reruns)},
 		{"tool calls RUN TWICE", strconv.Itoa(f.Twice), "although they must not"},
-		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to state in hand: p50 %s, max %s", clockTime(quantile(p.recoveries, 2)), clockTime(quantile(p.recoveries, 1)))},
+		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to loaded state: p50 %s, max %s", clockTime(quantile(p.recoveries, 2)), clockTime(quantile(p.recoveries, 1)))},
 		{"killed runs back at work", strconv.Itoa(len(p.returns)), fmt.Sprintf("kill to next boundary: p50 %s, max %s", clockTime(quantile(p.returns, 2)), clockTime(quantile(p.returns, 1)))},
 	}
 	var b strings.Builder
@@ -206,7 +206,7 @@ func (p *proof) print(w io.Writer) error {
 		for _, d := range p.doubts {
 			rows = append(rows, []string{d.run, d.call.String(), d.name, d.fate})
 		}
-		err := output.Table(output.PageLike(w, &b), []output.Column{{Title: "in doubt"}, {Title: "call"}, {Title: "tool"}, {Title: "what became of it", Shrinks: true, Wraps: true}}, rows)
+		err := output.Table(output.PageLike(w, &b), []output.Column{{Title: "in doubt"}, {Title: "call"}, {Title: "tool"}, {Title: "outcome", Shrinks: true, Wraps: true}}, rows)
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ type stage struct {
 	recoveries []time.Duration
 }
 
-// killing is one process that was killed, and the runs it had in hand.
+// killing is one killed process, and its active runs.
 type killing struct {
 	at   time.Time
 	what string
@@ -247,7 +247,7 @@ func (s *stage) acknowledged(lane string) int {
 	return n
 }
 
-// kill kills an executor and notes what it had in hand.
+// kill kills an executor and notes its active runs.
 func (s *stage) kill(lane string) error {
 	p := s.executors[lane]
 	if err := p.kill(); err != nil {
@@ -268,7 +268,7 @@ func (s *stage) kill(lane string) error {
 	return nil
 }
 
-// killInMidCall kills an executor that has several runs in hand.
+// killInMidCall kills an executor with several active runs.
 func (s *stage) killInMidCall(ctx context.Context) error {
 	if err := s.start("counter", false, 5, s.unfinished("counter")...); err != nil {
 		return err
@@ -402,7 +402,7 @@ func (s *stage) killServer(ctx context.Context) error {
 	if err := s.await(ctx, "the executors to go on", func() bool { return s.acknowledged("coder") > before+1 }); err != nil {
 		return err
 	}
-	s.say("coder", "goes on by itself, %s after the server was ready", clockTime(s.app.Now().Sub(begun)))
+	s.say("coder", "continues by itself, %s after the server was ready", clockTime(s.app.Now().Sub(begun)))
 	return nil
 }
 

@@ -27,33 +27,33 @@ import (
 
 // ConformCmd is waymark conform.
 type ConformCmd struct {
-	Files    []string      `arg:"" name:"file" optional:"" help:"Recordings to judge, - for standard input; without any the fleet is watched."`
-	Run_     string        `name:"run" placeholder:"RUN" help:"Judge one run, from its first event on."`
-	All      bool          `help:"Begin with the oldest events in the log instead of with what comes."`
+	Files    []string      `arg:"" name:"file" optional:"" help:"Recordings to check, - for standard input; without any, the fleet is watched."`
+	Run_     string        `name:"run" placeholder:"RUN" help:"Check one run, from its first event on."`
+	All      bool          `help:"Begin with the oldest events in the log instead of new ones."`
 	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
-	For      time.Duration `placeholder:"TIME" help:"Stop after so long, such as 2m; 0 is until Ctrl-C, or until all of --expect was seen."`
+	For      time.Duration `placeholder:"TIME" help:"Stop after this time, such as 2m; 0 means until Ctrl-C, or until all of --expect were seen."`
 	Expect   []string      `placeholder:"SCENARIO" help:"Scenarios that must be seen, separated by commas, or all."`
 	Strict   bool          `help:"Fail on rules of level should, too."`
-	Record   string        `placeholder:"FILE" help:"Write what is judged to a new file, a recording."`
-	Rules    bool          `help:"List the rules, and stop."`
-	Scenes   bool          `name:"scenarios" help:"List the scenarios, and stop."`
+	Record   string        `placeholder:"FILE" help:"Record the checked events in a new file."`
+	Rules    bool          `help:"List the rules and exit."`
+	Scenes   bool          `name:"scenarios" help:"List the scenarios and exit."`
 }
 
 // Help is the text below the flags.
 func (ConformCmd) Help() string {
-	return `An executor, in any language, is judged by what it writes: each rule that it breaks is named with the event, the field, what was ` +
-		`expected there, what was found, and what to do. docs/events.md explains the rules, docs/conformance.md how to write an executor. ` +
-		`A watched fleet is judged from the first event of each run on, as an observer; where the login may also hear what is published, heartbeats ` +
-		`and the headers that NATS takes are judged, too. The exit code is 9 when a rule of level must is broken, or an expected scenario was not seen.
+	return `Checks the events that an executor writes, in any language. Each broken rule is reported with the event, the field, the ` +
+		`expected value, the actual value, and what to do. docs/events.md explains the rules, docs/conformance.md how to write an executor. ` +
+		`A watched fleet is checked from the first event of each run on, as an observer. If the login may also subscribe to published messages, heartbeats ` +
+		`and NATS headers are checked, too. The exit code is 9 if a rule of level must is broken or an expected scenario was not seen.
 
 Examples:
-  waymark conform                                      what happens from now on, until Ctrl-C
-  waymark conform --expect start,resume-hold --for 5m  play two scenarios meanwhile
-  waymark conform --run fix-login --no-follow           one run as it is
+  waymark conform                                      new events, until Ctrl-C
+  waymark conform --expect start,resume-hold --for 5m  run two scenarios meanwhile
+  waymark conform --run fix-login --no-follow           one run up to now
   waymark export fix-login --format cloudevents -o run.jsonl; waymark conform run.jsonl --json`
 }
 
-// Run judges recordings, or watches the fleet.
+// Run checks recordings, or watches the fleet.
 func (c ConformCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Rules:
@@ -61,9 +61,9 @@ func (c ConformCmd) Run(ctx context.Context, a *base.App) error {
 	case c.Scenes:
 		return c.scenes(a)
 	case len(c.Files) > 0 && (c.Run_ != "" || c.All || c.NoFollow || c.For != 0 || c.Record != ""):
-		return failure.New(failure.Usage, "leave out the files to watch the fleet", "--run, --all, --no-follow, --for and --record are of a fleet that is watched")
+		return failure.New(failure.Usage, "to watch the fleet, omit the files", "--run, --all, --no-follow, --for and --record need a watched fleet, not files")
 	case c.NoFollow && !c.All && c.Run_ == "":
-		return failure.New(failure.Usage, "add --all, or name a run with --run", "--no-follow would judge nothing: it begins at the end")
+		return failure.New(failure.Usage, "add --all, or name a run with --run", "--no-follow would check nothing: it begins at the end of the log")
 	case c.For < 0:
 		return failure.New(failure.Usage, "use a time such as 2m", "--for %s is below 0", c.For)
 	}
@@ -92,7 +92,7 @@ func (c ConformCmd) Run(ctx context.Context, a *base.App) error {
 	return c.conclude(a, checker)
 }
 
-// read judges recordings.
+// read checks recordings.
 func (c ConformCmd) read(a *base.App, checker *conform.Checker) error {
 	for _, name := range c.Files {
 		if err := readRecording(a, checker, name); err != nil {
@@ -112,11 +112,11 @@ func readRecording(a *base.App, checker *conform.Checker, name string) error {
 	}
 	file, err := os.Open(filepath.Clean(name))
 	if errors.Is(err, os.ErrNotExist) {
-		hint := "name a file that " + a.Prompt.Command("conform --record FILE") + " or " + a.Prompt.Command("export RUN --format cloudevents") + " wrote"
+		hint := "name a file written by " + a.Prompt.Command("conform --record FILE") + " or " + a.Prompt.Command("export RUN --format cloudevents")
 		if schema.ValidName(name) {
-			hint += "; a run of the fleet is judged with: " + a.Prompt.Command("conform --run "+name+" --no-follow")
+			hint += "; to check a run of the fleet: " + a.Prompt.Command("conform --run "+name+" --no-follow")
 		}
-		return failure.New(failure.NotFound, hint, "there is no file %s", name)
+		return failure.New(failure.NotFound, hint, "file %s does not exist", name)
 	}
 	if err != nil {
 		return fmt.Errorf("reading a recording: %w", err)
@@ -124,7 +124,7 @@ func readRecording(a *base.App, checker *conform.Checker, name string) error {
 	return errors.Join(checker.ReadRecording(name, file), file.Close())
 }
 
-// conformWatch judges a fleet while it works.
+// conformWatch checks a fleet while it works.
 type conformWatch struct {
 	ConformCmd
 	a        *base.App
@@ -152,7 +152,7 @@ func (c ConformCmd) watch(ctx context.Context, a *base.App, checker *conform.Che
 	}
 	w.cl, err = a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			// An observer may not hear what executors publish: then it is judged by the log alone.
+			// An observer may not subscribe to published messages: then check the log alone.
 			if e, ok := permissions.From(err); ok && (e.Publish || !slices.Contains(w.subjects(), e.Subject)) {
 				a.Refuse(e)
 			}
@@ -188,7 +188,7 @@ func (c ConformCmd) watch(ctx context.Context, a *base.App, checker *conform.Che
 	return err
 }
 
-// rest forgives the end of the time: the report follows.
+// rest treats the end of the time as success: the report follows.
 func (*conformWatch) rest(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errSeen) {
 		return nil
@@ -196,10 +196,10 @@ func (*conformWatch) rest(err error) error {
 	return err
 }
 
-// errSeen ends the watch: all that was expected was seen.
-var errSeen = errors.New("all that was expected was seen")
+// errSeen ends the watch: all expected scenarios were seen.
+var errSeen = errors.New("all expected scenarios were seen")
 
-// subjects are what is merely heard in addition.
+// subjects are the subjects of published messages, watched in addition to the log.
 func (w *conformWatch) subjects() []string {
 	run := "*"
 	if w.Run_ != "" {
@@ -208,18 +208,18 @@ func (w *conformWatch) subjects() []string {
 	return []string{schema.HeartbeatSubject(w.a.Fleet, "*"), "waymark.events." + w.a.Fleet + ".*." + run}
 }
 
-// follow judges events as they come.
+// follow checks events as they arrive.
 func (w *conformWatch) follow(ctx context.Context) error {
 	published := make(chan *nats.Msg, eventsPending)
 	for _, subject := range w.subjects() {
 		sub, err := w.cl.NATS.ChanSubscribe(subject, published)
 		if err != nil {
-			return fmt.Errorf("listening to %s: %w", subject, err)
+			return fmt.Errorf("subscribing to %s: %w", subject, err)
 		}
 		defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
 	}
 	if err := w.cl.NATS.Flush(); err != nil {
-		return fmt.Errorf("listening to what is published: %w", err)
+		return fmt.Errorf("subscribing to published messages: %w", err)
 	}
 	if !w.NoFollow { // true from here on: the server knows the subscriptions
 		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.Fleet)
@@ -233,7 +233,7 @@ func (w *conformWatch) follow(ctx context.Context) error {
 	}, func() error { return w.hear(published) })
 }
 
-// hear judges what was heard of what is published.
+// hear checks received published messages.
 func (w *conformWatch) hear(published <-chan *nats.Msg) error {
 	for {
 		select {
@@ -265,7 +265,7 @@ func (w *conformWatch) progress() error {
 	return nil
 }
 
-// judge judges a message of the log, and before the first one of a run what it had written before.
+// judge checks a message of the log; before the first one of a run, its earlier events.
 func (w *conformWatch) judge(ctx context.Context, m eventlog.Arrived) error {
 	run := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	home, err := w.home(ctx, run, m.Subject)
@@ -280,11 +280,11 @@ func (w *conformWatch) judge(ctx context.Context, m eventlog.Arrived) error {
 	return w.take(ctx, m, home)
 }
 
-// home returns the subject in the run's shard if the subject is in another shard. The number of shards may have changed: before it says so
-// it reads the settings again.
+// home returns the subject in the run's shard if the message's subject is in another shard. The number of shards may
+// have changed, so it reads the settings again first.
 func (w *conformWatch) home(ctx context.Context, run, subject string) (home string, err error) {
 	if !schema.ValidName(run) {
-		return "", nil // a run that cannot be has no shard
+		return "", nil // an invalid run id has no shard
 	}
 	right := func() bool {
 		return slices.ContainsFunc(schema.ShardsOf(run, w.settings.Generations), func(shard int) bool { return schema.NamesOf(w.cl.Fleet, shard).EventSubject(run) == subject })
@@ -298,7 +298,7 @@ func (w *conformWatch) home(ctx context.Context, run, subject string) (home stri
 	return schema.NamesOf(w.cl.Fleet, schema.ShardsOf(run, w.settings.Generations)[0]).EventSubject(run), nil
 }
 
-// take judges a message. home is empty, or the subject in the run's shard if the message is in another.
+// take checks a message. home is empty, or the subject in the run's shard if the message is in another one.
 func (w *conformWatch) take(ctx context.Context, m eventlog.Arrived, home string) error {
 	seen := conform.Message{Subject: m.Subject, Home: home, Record: m.Record}
 	keys, err := w.keys.Keys(ctx)
@@ -314,7 +314,7 @@ func (w *conformWatch) take(ctx context.Context, m eventlog.Arrived, home string
 	return w.progress()
 }
 
-// history judges what a run has written before a message of it.
+// history checks a run's events before a message.
 func (w *conformWatch) history(ctx context.Context, run string, before eventlog.Arrived) error {
 	reader := Cmd{Run_: run, All: true, NoFollow: true}
 	errReached := errors.New("reached")
@@ -332,7 +332,7 @@ func (w *conformWatch) history(ctx context.Context, run string, before eventlog.
 
 func (w *conformWatch) say(format string, args ...any) {
 	if !w.a.Quiet && !w.a.JSON {
-		// There is nowhere to report that standard error is gone.
+		// There is nowhere to report that standard error is closed.
 		_, _ = fmt.Fprintf(w.a.Stderr, format, args...)
 	}
 }
@@ -362,20 +362,20 @@ func (ConformCmd) show(a *base.App, checker *conform.Checker, shown *int) error 
 	return nil
 }
 
-// conclude prints the report, and fails when it must.
+// conclude prints the report, and returns the command's failure.
 func (c ConformCmd) conclude(a *base.App, checker *conform.Checker) error {
 	report := checker.Report()
 	if c.Strict && report.Should > 0 {
 		report.Passed = false
 	}
-	if report.Events == 0 && report.Must+report.Should == 0 { // a report would list the rules that were not judged: all of them
+	if report.Events == 0 && report.Must+report.Should == 0 { // a report would list all rules as not checked
 		switch {
 		case c.Run_ != "":
 			return failure.New(failure.NotFound, "list the runs with: "+a.Prompt.Command("runs ls"), "fleet %s has no event of run %s", a.Fleet, c.Run_)
 		case len(c.Files) > 0:
 			return failure.New(failure.NotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
 		}
-		return failure.New(failure.NotFound, "let the executor work meanwhile, or add --all", "no event was seen")
+		return failure.New(failure.NotFound, "run the executor meanwhile, or add --all", "no event was seen")
 	}
 	if a.JSON {
 		if err := output.Document(a.Stdout, report); err != nil {
@@ -410,13 +410,13 @@ func (ConformCmd) summary(w io.Writer, r *conform.Report) error {
 			return err
 		}
 	}
-	lines := []string{fmt.Sprintf("%s of %s judged by %d of %d rules: %s of rules that must be kept, %d of those that should",
+	lines := []string{fmt.Sprintf("%s of %s checked by %d of %d rules: %s of level must, %d of level should",
 		output.Plural(r.Events, "event"), output.Plural(r.Runs, "run"), r.Judged, len(conform.Rules()), output.Plural(r.Must, "breach", "breaches"), r.Should)}
 	if r.Forgotten > 0 {
-		lines = append(lines, fmt.Sprintf("not judged: later events of %s: there were too many at once, name one with --run", output.Plural(r.Forgotten, "run")))
+		lines = append(lines, fmt.Sprintf("not checked: later events of %s: too many runs at once, select one with --run", output.Plural(r.Forgotten, "run")))
 	}
 	for _, n := range r.NotJudged {
-		lines = append(lines, fmt.Sprintf("not judged: %s, %s", n.Rule, n.Why))
+		lines = append(lines, fmt.Sprintf("not checked: %s, %s", n.Rule, n.Why))
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(w, output.Hanging(w, "", l)); err != nil {

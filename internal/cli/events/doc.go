@@ -1,8 +1,8 @@
-// Package events is the commands that read what a fleet's log and segments have: events, conform and otel.
+// Package events has the commands that read a fleet's log and segments: events, conform and otel.
 //
 // # What it owns
 //
-// Following the shards of a fleet, those added meanwhile included; a line for each event, in words that people read and as JSON; and what
-// an event's keys and the fold say against it. [Cmd] and [ConformCmd] share the reading. It asks a daemon nothing that it prints, and knows
-// no other command.
+// Following the shards of a fleet, including added ones; one line for each event, for people or as JSON; and whether
+// keys and fold accept an event. [Cmd] and [ConformCmd] share the reading. It prints data from the log and the
+// segments, not from the daemon, and knows no other command.
 package events

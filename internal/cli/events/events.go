@@ -25,37 +25,37 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// eventsPending bounds the events that were read and not printed yet, per shard.
+// eventsPending bounds the events that are read but not yet printed, per shard.
 const eventsPending = 512
 
 // Cmd is waymark events.
 type Cmd struct {
-	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
-	All      bool          `xor:"from" help:"Begin with the run's first event, or of all runs with the oldest in the log, which those that were moved to segments have left."`
-	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
+	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; omit it for all runs of the fleet."`
+	All      bool          `xor:"from" help:"Begin with the run's first event; for all runs, with the oldest event in the log. Events moved to segments are no longer in the log."`
+	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin this long ago, such as 10m."`
 	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
-	Accepted bool          `help:"Only events that the fold has accepted, live. One may be missed, or come again with the same id."`
-	Type     []string      `sep:"," placeholder:"NAME" help:"Only events of these names: tool.returned, or tool for all about tools."`
-	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
+	Accepted bool          `help:"Only events accepted by the fold, live. An event may be missed, or be repeated with the same id."`
+	Type     []string      `sep:"," placeholder:"NAME" help:"Only events with these names: tool.returned, or tool for all tool events."`
+	Raw      bool          `help:"With --json: the CloudEvent in structured form, for other tools."`
 
-	// everyShard reads a run in the shards that it does not belong to, too.
+	// everyShard reads a run in all shards, not only its own.
 	everyShard bool
 }
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The columns are the time, the position in the log, the run unless one is named, the event's epoch and sequence, the event, and ` +
-		`what it says. A c in place of the sequence is a control event, of the daemon or a person; a - is an executor's event without a ` +
-		`sequence. In a fleet with keys a control event that none of them signed is shown as refused. An executor's event that names a ` +
-		`person or settles a call is shown as not signed: the fold may take it or not. Of a run that is shown from its beginning, events that waymark resume left ` +
-		`behind are marked. Events that the fold refuses for other reasons look like all others: --accepted leaves them out, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
-		`says what is wrong with them.
+	return `The columns are the time, the position in the log, the run (unless one is named), the event's epoch and sequence, the event, and ` +
+		`a summary. A c instead of the sequence marks a control event, from the daemon or a person; a - marks an executor's event without a ` +
+		`sequence. In a fleet with keys, a control event without a valid signature is shown as refused. An executor's event that names a ` +
+		`person or settles a call is shown as not signed: the fold may accept or refuse it. In a run shown from its beginning, events that waymark resume left ` +
+		`behind are marked. Events that the fold refuses for other reasons are not marked: --accepted omits them, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
+		`explains them.
 
 Examples:
-  waymark events                                  what happens from now on, in all runs
+  waymark events                                  new events of all runs
   waymark events fix-login --all --no-follow      a run from its beginning
   waymark events --since 10m --json
-  waymark tail --type run,tool.failed             what happens to runs, and what fails`
+  waymark tail --type run,tool.failed             events about runs, and failed tool calls`
 }
 
 // Line is an event as JSON.
@@ -71,16 +71,18 @@ type Line struct {
 	Turn     int32                 `json:"turn,omitzero"`
 	DataRef  string                `json:"dataref,omitzero"`
 	Data     jsontext.Value        `json:"data,omitzero"`
-	// Bytes is data that is not JSON, or too deep.
+	// Bytes is data that is not JSON, or nested too deeply.
 	Bytes []byte `json:"data_base64,omitzero"`
-	// Problem says why a message is no event.
+	// Problem says why a message is not a valid event.
 	Problem string `json:"problem,omitzero"`
-	// Refused says why the fold refuses the event. Of the log alone that is known of control events that no key of the fleet signed.
+	// Refused is the reason why the fold refuses the event. From the log alone, this is known only of control events
+	// without a valid signature.
 	Refused string `json:"refused,omitzero"`
-	// Duplicate: the event is in the log once more, and counts once. LeftBehind: a rewind of the run left the event behind.
+	// Duplicate: the event is in the log more than once, and counts once. LeftBehind: a rewind of the run left the
+	// event behind.
 	Duplicate  bool `json:"duplicate,omitzero"`
 	LeftBehind bool `json:"left_behind,omitzero"`
-	// Unsigned says that an executor wrote what a person may have to decide: whether it counts only the fold knows.
+	// Unsigned marks an executor's event that may need a person's decision: only the fold knows whether it counts.
 	Unsigned bool `json:"unsigned,omitzero"`
 }
 
@@ -88,15 +90,15 @@ type Line struct {
 func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
-		return failure.New(failure.Usage, "leave out --accepted to read the log", "--accepted is live only")
+		return failure.New(failure.Usage, "to read the log, omit --accepted", "--accepted is live only")
 	case c.Raw && !a.JSON:
 		return failure.New(failure.Usage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
 	case c.Since < 0:
 		return failure.New(failure.Usage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
 	case slices.ContainsFunc(c.Type, func(name string) bool { return !typeName.MatchString(name) }):
-		return failure.New(failure.Usage, "use names such as tool.returned, or tool", "--type %s is no name of events", strings.Join(c.Type, ","))
+		return failure.New(failure.Usage, "use names such as tool.returned, or tool", "--type %s is not an event name", strings.Join(c.Type, ","))
 	case c.NoFollow && !c.All && c.Since == 0:
-		return failure.New(failure.Usage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
+		return failure.New(failure.Usage, "add --all or --since", "--no-follow would show nothing: it begins at the end of the log")
 	}
 	if err := c.sayUnknown(a); err != nil {
 		return err
@@ -106,7 +108,8 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	// A follower must not miss what is published while the daemon is asked. Who reads what is there is told first.
+	// A follower must not miss events published during the request to the daemon. For a reader of existing events, the
+	// message comes first.
 	group, work := errgroup.WithContext(ctx)
 	if c.NoFollow {
 		group.SetLimit(1)
@@ -125,10 +128,10 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	return err
 }
 
-// sayUnknown says which names of --type no event of the vocabulary has: executors may write events of their own.
+// sayUnknown names the --type values that are not in the vocabulary: executors may write events of their own.
 func (c Cmd) sayUnknown(a *base.App) error {
 	if c.Accepted {
-		return nil // the daemon tells of more than is in the log
+		return nil // the daemon announces more events than the log has
 	}
 	known := schema.EventNames()
 	for _, name := range c.Type {
@@ -140,17 +143,17 @@ func (c Cmd) sayUnknown(a *base.App) error {
 		if len(about) == 0 {
 			about = known
 		}
-		if err := a.Say(a.Stderr, "--type %s is no event of the vocabulary, and shows only what executors call so; there are: %s", name, strings.Join(about, ", ")); err != nil {
+		if err := a.Say(a.Stderr, "--type %s is not in the vocabulary and shows only executors' own events of this name; known names: %s", name, strings.Join(about, ", ")); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookPatience bounds the look whether a run is there, which a daemon tells: the events are read without one.
+// lookPatience bounds the request whether a run exists: the events are read without a daemon.
 const lookPatience = 2 * time.Second
 
-// sayMissing says that a run which is waited for is not there, or has ended.
+// sayMissing says that the awaited run does not exist or has ended.
 func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error {
 	if c.Run_ == "" || c.NoFollow && c.All || a.Quiet {
 		return nil
@@ -159,7 +162,7 @@ func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error
 	defer cancel()
 	reply, err := cl.Get(looking, c.Run_)
 	if err == nil && reply.Head.Status.Terminal() && !c.NoFollow {
-		_, err = fmt.Fprintf(a.Stderr, "run %s has ended as %s: waiting for events of it all the same; what it has is shown by: %s\n",
+		_, err = fmt.Fprintf(a.Stderr, "run %s has ended as %s: waiting for new events anyway; to see its existing events: %s\n",
 			c.Run_, reply.Head.Status, cl.Prompt.Command("events "+c.Run_+" --all --no-follow"))
 		return err
 	}
@@ -168,14 +171,14 @@ func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error
 		return nil // the run exists, or no daemon can tell
 	}
 	if !c.NoFollow {
-		_, err = fmt.Fprintf(a.Stderr, "%s: waiting for events of it\n", output.Printable(told.Message))
+		_, err = fmt.Fprintf(a.Stderr, "%s: waiting for its events\n", output.Printable(told.Message))
 		return err
 	}
 	_, err = fmt.Fprintln(a.Stderr, output.Printable(told.Message))
 	return err
 }
 
-// log prints what the log has, and says of what is forged that it is.
+// log prints the events in the log, and marks forged ones.
 func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
@@ -208,7 +211,7 @@ func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 	return err
 }
 
-// observe prints what the folder announces.
+// observe prints the events that the fold worker announces.
 func (c Cmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
 	run := "*"
 	if c.Run_ != "" {
@@ -232,11 +235,11 @@ func (c Cmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
 	}
 }
 
-// idleEvery is how often a reader that waits for events is asked what else there is to do.
+// idleEvery is how often idle is called while a reader waits for events.
 const idleEvery = 250 * time.Millisecond
 
-// follow reads the event streams of the shards in question. idle is called now and then while nothing comes; nil is nothing.
-// Both are called by one goroutine.
+// follow reads the event streams of the selected shards. idle, if not nil, is called at intervals while no event
+// arrives. Both are called by one goroutine.
 func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error, idle func() error) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
@@ -267,7 +270,7 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 		})
 	}
 	if !c.NoFollow {
-		// Shards that are added are read from their beginning: it is all news.
+		// Added shards are read from their beginning: all their events are new.
 		readers.Go(func() error {
 			return c.followSettings(ctx, js, cl.Fleet, func(settings schema.FleetSettings) {
 				for _, shard := range c.shards(settings) {
@@ -287,7 +290,7 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 	return group.Wait()
 }
 
-// consume hands records over until there are no more.
+// consume passes records on until there are no more.
 func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error, idle func() error) error {
 	var pulse <-chan time.Time
 	if idle != nil {
@@ -312,10 +315,10 @@ func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error,
 	}
 }
 
-// settingsEvery is how often a command that goes on for ever looks for shards that were added.
+// settingsEvery is how often a command without an end looks for added shards.
 const settingsEvery = 2 * time.Second
 
-// followSettings hands the fleet's settings over every few seconds until ctx ends.
+// followSettings passes on the fleet's settings every few seconds until ctx ends.
 func (Cmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(schema.FleetSettings)) error {
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
@@ -325,14 +328,14 @@ func (Cmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet str
 			return nil
 		case <-tick.C:
 		}
-		// A server that is away is waited for, as the readers do.
+		// Keep waiting while the server is unavailable, as the readers do.
 		if settings, _, err := kvstore.NewFleets(js).Get(ctx, fleet); err == nil {
 			take(settings)
 		}
 	}
 }
 
-// shards are those that can hold the events asked for.
+// shards are the shards that may hold the requested events.
 func (c Cmd) shards(settings schema.FleetSettings) []int {
 	if c.Run_ != "" && !c.everyShard {
 		return schema.ShardsOf(c.Run_, settings.Generations)
@@ -344,7 +347,7 @@ func (c Cmd) shards(settings schema.FleetSettings) []int {
 	return all
 }
 
-// from is where the reading of a shard begins.
+// from is where the reading of a shard starts.
 func (c Cmd) from() eventlog.FollowFrom {
 	from := eventlog.FollowFrom{Run: c.Run_, New: !c.All}
 	if c.Since > 0 && !c.All {
@@ -353,7 +356,7 @@ func (c Cmd) from() eventlog.FollowFrom {
 	return from
 }
 
-// sealed hands over the events of the run that were moved to segments, and returns where they end.
+// sealed passes on the run's events that were moved to segments, and returns where they end.
 func (c Cmd) sealed(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
 	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
 	if err != nil {
@@ -390,7 +393,7 @@ func (c Cmd) sealed(ctx context.Context, js jetstream.JetStream, settings schema
 	}
 }
 
-// read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
+// read passes on the events of one shard in order. After an interruption it continues after the last shown event.
 func (c Cmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from eventlog.FollowFrom, out chan<- eventlog.Arrived) error {
 	for {
 		done, err := c.readOn(ctx, js, names, &from, out)
@@ -403,10 +406,10 @@ func (c Cmd) read(ctx context.Context, js jetstream.JetStream, names schema.Name
 	}
 }
 
-// readAgainAfter is the pause before a reading that broke off goes on.
+// readAgainAfter is the pause before an interrupted read continues.
 const readAgainAfter = 250 * time.Millisecond
 
-// readOn reads until something breaks. done says that nothing more is to come. It makes no consumer: an observer may not.
+// readOn reads until an error. done: no more events will come. It creates no consumer, because an observer must not.
 func (c Cmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *eventlog.FollowFrom, out chan<- eventlog.Arrived) (done bool, err error) {
 	scanner, err := eventlog.Scan(ctx, js, names, *from)
 	if err != nil {
@@ -436,13 +439,13 @@ func (c Cmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Na
 	}
 }
 
-// Judged says what counts of an event; the zero value is an accepted one.
+// Judged says whether an event counts; the zero value is an accepted one.
 type Judged struct {
 	refused                         string
 	duplicate, unsigned, leftBehind bool
 }
 
-// judgedByKeys is what an event and the fleet's keys say, without the fold.
+// judgedByKeys judges an event by the fleet's keys, without the fold.
 func judgedByKeys(r *schema.Record, keys *schema.Keys) Judged {
 	e, err := decodeRecord(r)
 	if err != nil || !keys.Any() {
@@ -451,7 +454,7 @@ func judgedByKeys(r *schema.Record, keys *schema.Keys) Judged {
 	return Judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
 }
 
-// JudgedByFold is what the fold made of an event.
+// JudgedByFold judges an event by the fold's verdict.
 func JudgedByFold(v schema.Verdict, leftBehind bool) Judged {
 	j := Judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
 	if v.Kind == schema.Rejected {
@@ -460,7 +463,7 @@ func JudgedByFold(v schema.Verdict, leftBehind bool) Judged {
 	return j
 }
 
-// doubt stands in front of what the event says, or in place of it.
+// doubt is the marker before the event's summary, or in place of it.
 func (j *Judged) doubt(e *schema.Event) string {
 	switch {
 	case j.refused != "":
@@ -475,7 +478,7 @@ func (j *Judged) doubt(e *schema.Event) string {
 	return ""
 }
 
-// Show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
+// Show writes one event. Barriers of the daemon and tombstones are not shown as events of a run.
 func (c Cmd) Show(ctx context.Context, a *base.App, r schema.Record, subject string, j Judged) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
@@ -505,10 +508,10 @@ func (c Cmd) Show(ctx context.Context, a *base.App, r schema.Record, subject str
 	return c.Print(a, r.Stream, e, j.doubt(e))
 }
 
-// typeName is the name of an event, or of the entity that several are about.
+// typeName is the name of an event, or the common prefix of several.
 var typeName = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)?$`)
 
-// wanted reports whether an event is one of those asked for.
+// wanted reports whether an event was requested.
 func (c Cmd) wanted(e *schema.Event) bool {
 	if len(c.Type) == 0 {
 		return true
@@ -534,7 +537,7 @@ func colour(name string) text.Colors {
 	return nil
 }
 
-// LineOf is an event as one line of JSON has it.
+// LineOf is an event in the form of a JSON line.
 func LineOf(stream schema.StreamSequence, e *schema.Event) Line {
 	l := Line{
 		Stream: stream, ID: e.ID, Type: e.Type, Source: e.Source, Run: e.Subject, Time: e.Time, Epoch: e.Epoch,
@@ -548,10 +551,10 @@ func LineOf(stream schema.StreamSequence, e *schema.Event) Line {
 	return l
 }
 
-// decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
+// decisionRoom is the width kept for a decision after its sender's name, in columns.
 const decisionRoom = 24
 
-// placeText is the event's epoch with its sequence, or with what stands in its place.
+// placeText is the event's epoch with its sequence, or with the marker in place of it.
 func placeText(e *schema.Event) string {
 	switch {
 	case e.Sequence != 0:
@@ -564,7 +567,7 @@ func placeText(e *schema.Event) string {
 	return "-"
 }
 
-// Print writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
+// Print writes an event as a line of a table. A doubt about it replaces its summary, and is not cut.
 func (c Cmd) Print(a *base.App, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
 	if name == "" {
@@ -587,7 +590,7 @@ func (c Cmd) Print(a *base.App, stream schema.StreamSequence, e *schema.Event, d
 	}
 	said, room := output.Printable(story.Gist(e)), output.MostOf(a.Stdout)-width
 	if by := output.Printable(story.Sender(e)); by != "" {
-		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
+		// The decider's name is shown whole, even beyond the page width, and the decision keeps some space.
 		said, room = output.Words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)
 	}
 	_, err := fmt.Fprintln(a.Stdout, head+text.Snip(said, max(room, output.MinColumn), "…"))

@@ -8,15 +8,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// counting folds the head of a run that is read from its first event, to know which records a rewind left behind. nil counts nothing.
+// counting folds the head of a run from its first event, to find the records that a rewind left behind. nil counts
+// nothing.
 type counting struct {
 	head   schema.Head
 	last   *schema.Head
 	before schema.StreamSequence
 }
 
-// counting begins one, for a run that is read from its first event. Which ranges were left behind is asked before the events are read: an
-// event does not say what comes behind it.
+// counting starts one for a run that is read from its first event. The ranges left behind are requested before the
+// events are read, because an event does not name later ones.
 func (c Cmd) counting(ctx context.Context, cl *base.Client) *counting {
 	if c.Run_ == "" || !c.All {
 		return nil
@@ -41,12 +42,12 @@ func (n *counting) leftBehind(rec *schema.Record, keys *schema.Keys) bool {
 		return false
 	}
 	if rec.Stream <= n.before {
-		n.head.Position = schema.Position{} // sequences that damage freed were used again
+		n.head.Position = schema.Position{} // sequences freed by damage were used again
 	}
 	n.before = rec.Stream
 	v := n.head.Apply(keys, rec)
 	return n.last != nil && v.Kind != schema.Skipped && n.last.LeftBehind(n.head.Records)
 }
 
-// unknown reports whether records were shown as if they counted, because no daemon says which were left behind.
+// unknown reports whether records were shown as counting although no daemon said which ones were left behind.
 func (n *counting) unknown() bool { return n != nil && n.last == nil && len(n.head.Superseded) > 0 }

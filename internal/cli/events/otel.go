@@ -24,32 +24,32 @@ import (
 
 // OtelCmd is waymark otel.
 type OtelCmd struct {
-	Run_      string   `arg:"" name:"run" optional:"" help:"Run id: export what has ended of it, and stop. Without it all runs are followed."`
-	File      string   `placeholder:"FILE" help:"Export the events of a file, as waymark export --format cloudevents writes it, and stop. No server is asked."`
-	All       bool     `help:"Begin with the oldest event that is kept, when there is no position yet, instead of with what comes now."`
+	Run_      string   `arg:"" name:"run" optional:"" help:"Run id: export its ended spans and exit. Without it, all runs are followed."`
+	File      string   `placeholder:"FILE" help:"Export the events of a file from waymark export --format cloudevents and exit. Uses no server."`
+	All       bool     `help:"If there is no position yet, begin with the oldest kept event instead of new ones."`
 	NoFollow  bool     `help:"Stop at the end of the log instead of waiting for more."`
-	Endpoint  string   `placeholder:"URL" help:"Address of the collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OTLP exporters count too)."`
-	Content   bool     `help:"Add what people and models wrote: tasks, messages, arguments, results, error messages. Without it, spans hold none of that."`
-	Label     []string `placeholder:"KEY" help:"Show this label of runs; may be repeated."`
+	Endpoint  string   `placeholder:"URL" help:"Address of the collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OTLP exporters apply, too)."`
+	Content   bool     `help:"Include content: tasks, messages, arguments, results, error messages. Without it, spans contain no content."`
+	Label     []string `placeholder:"KEY" help:"Include this label of runs; may be repeated."`
 	Service   string   `default:"waymark" placeholder:"NAME" environ:"OTEL_SERVICE_NAME" help:"The resource's service.name (OTEL_SERVICE_NAME; default: waymark)."`
-	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"Where it is kept how far the log was exported (WAYMARK_OTEL_POSITION; default: otel-FLEET.json in the state directory)."`
+	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"File with the exported position in the log (WAYMARK_OTEL_POSITION; default: otel-FLEET.json in the state directory)."`
 	LogLevel  string   `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat string   `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
 
 // Help is the text below the flags.
 func (OtelCmd) Help() string {
-	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, named as the GenAI conventions say, and sent when they ` +
-		`have ended. Trace and span ids follow from run and events: what is exported twice has the same ids. A position is kept only after ` +
-		`the collector took everything before it, so that it can be stopped at any time. A collector that is away is waited for. The rights of an observer are enough.
+	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, named by the GenAI conventions, and sent when they ` +
+		`have ended. Trace and span ids are derived from run and events: a span exported twice has the same ids. The position is saved only after ` +
+		`the collector has accepted everything before it, so the export can be stopped at any time. It waits while the collector is unavailable. An observer's permissions are enough.
 
 Examples:
   waymark otel --endpoint http://localhost:4318            all runs, from now on
-  waymark otel --all --endpoint http://localhost:4318      all that is kept, then what comes
-  waymark otel fix-login --endpoint http://localhost:4318  one run, with what has ended of it`
+  waymark otel --all --endpoint http://localhost:4318      all kept events, then new ones
+  waymark otel fix-login --endpoint http://localhost:4318  the ended spans of one run`
 }
 
-// exported is what a single export says.
+// exported is the report of a single export.
 type exported struct {
 	Run     string `json:"run,omitzero"`
 	Trace   string `json:"trace_id,omitzero"`
@@ -59,19 +59,19 @@ type exported struct {
 	Dropped int64  `json:"dropped,omitzero"`
 }
 
-// hintCollector is the next step when the collector does not answer.
-const hintCollector = "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)"
+// hintCollector is the next step if the collector does not answer.
+const hintCollector = "check that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)"
 
-// singlePatience is how long one export of a command that ends waits for the collector.
+// singlePatience is how long a one-time export waits for the collector.
 const singlePatience = 20 * time.Second
 
-// Run exports until Ctrl-C, or what was named.
+// Run exports until Ctrl-C, or exports the named run or file.
 func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Run_ != "" && c.File != "":
 		return failure.New(failure.Usage, "name one of them", "a run and --file are two sources")
 	case (c.Run_ != "" || c.File != "") && (c.All || c.NoFollow || c.Position != ""):
-		return failure.New(failure.Usage, "leave them out", "--all, --no-follow and --position are of all runs")
+		return failure.New(failure.Usage, "omit them", "--all, --no-follow and --position apply only to the export of all runs")
 	}
 	log, err := base.NewLogger(a.Stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
@@ -99,9 +99,9 @@ func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 		case ctx.Err() == nil:
 			return err
 		case c.NoFollow:
-			return errors.Join(err, context.Cause(ctx)) // it was to send all that there is
+			return errors.Join(err, context.Cause(ctx)) // it should have sent everything
 		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(ctx)):
-			log.Warn().Err(err).Msg("ended while spans were on their way: the next export sends them")
+			log.Warn().Err(err).Msg("stopped with unsent spans; the next export sends them")
 		}
 		return nil
 	})
@@ -120,14 +120,14 @@ func (c OtelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) 
 
 func (c OtelCmd) options() spans.Options { return spans.Options{Content: c.Content, Labels: c.Label} }
 
-// collectorError gives an export that failed its next step.
+// collectorError adds the next step to a failed export.
 func collectorError(err error) error {
 	if !errors.Is(err, spans.ErrCollector) {
 		return err
 	}
 	return &failure.Error{
 		Code: failure.Unavailable, What: err.Error(), Own: true, Err: err,
-		Hint: hintCollector + "; what was sent before keeps its ids",
+		Hint: hintCollector + "; spans sent again keep their ids",
 	}
 }
 
@@ -141,7 +141,7 @@ func (c OtelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Reade
 	return errors.Join(c.finish(ctx, a, one, exporter), err)
 }
 
-// finish sends the rest and says what was done.
+// finish sends the rest and prints a summary.
 func (c OtelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exporter *spans.Exporter) error {
 	if err := one.Finish(ctx); err != nil {
 		return collectorError(err)
@@ -186,12 +186,12 @@ func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet
 	}
 	defer func() {
 		if err := positions.Close(); err != nil {
-			log.Warn().Err(err).Msg("the position's lock was not given back")
+			log.Warn().Err(err).Msg("could not release the position's lock")
 		}
 	}()
 	if _, ok := positions.Get(0); !ok && c.NoFollow && !c.All {
-		return failure.New(failure.Usage, "add --all for what is kept, or leave out --no-follow to export what comes from now on",
-			"--no-follow would export nothing: there is no position yet, and without one the export begins at the end of the log")
+		return failure.New(failure.Usage, "add --all to export kept events, or omit --no-follow to export new ones",
+			"--no-follow would export nothing: there is no saved position, so the export begins at the end of the log")
 	}
 	var removed atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
@@ -217,14 +217,14 @@ func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet
 	if c.NoFollow && err == nil && !a.Quiet {
 		what := "exported " + output.Plural(exporter.Sent.Load(), "span")
 		if n := removed.Load(); n > 0 {
-			what += "; " + output.Plural(n, "removed run") + " left out"
+			what += "; " + output.Plural(n, "removed run") + " omitted"
 		}
 		_, err = fmt.Fprintln(a.Stdout, what)
 	}
 	return positionError(collectorError(err))
 }
 
-// grow follows shards that are added, from their beginning: it is all news.
+// grow follows added shards from their beginning: all their events are new.
 func (c OtelCmd) grow(ctx context.Context, js jetstream.JetStream, fleet string, shards int, feed func(int, bool)) error {
 	return Cmd{}.followSettings(ctx, js, fleet, func(settings schema.FleetSettings) {
 		for ; shards < settings.Shards(); shards++ {
@@ -239,11 +239,11 @@ func positionError(err error) error {
 	}
 	return &failure.Error{
 		Code: failure.Conflict, What: err.Error(), Own: true, Err: err,
-		Hint: "stop the other process, or name another file with --position; to begin again, move the file away and start with --all (what was exported keeps its ids) or without",
+		Hint: "stop the other process, or name another file with --position; to start over, move the file away and start with --all (spans exported again keep their ids) or without it",
 	}
 }
 
-// historyOf reads a run by way of the daemon.
+// historyOf reads a run from the daemon.
 func historyOf(fleet *publisher.Reader) func(context.Context, string, func(schema.Record) error) error {
 	return func(ctx context.Context, run string, yield func(schema.Record) error) error {
 		err := fleet.Events(ctx, run, yield)
@@ -257,9 +257,9 @@ func historyOf(fleet *publisher.Reader) func(context.Context, string, func(schem
 	}
 }
 
-// file exports what a file holds.
+// file exports the events of a file.
 func (c OtelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter) error {
-	// The file does not say when the server stored its events, so that their signatures cannot be judged.
+	// The file does not have the server's times of storage, so signatures cannot be verified.
 	unchecked := func(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }
 	one := spans.NewSingle(a.Fleet, c.options(), unchecked, exporter.Export)
 	err := spans.ReadFile(c.File, func(run string, rec *schema.Record) error { return one.Take(ctx, run, rec) })
@@ -267,10 +267,10 @@ func (c OtelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter
 		if errors.Is(err, spans.ErrCollector) {
 			return collectorError(err)
 		}
-		return failure.New(failure.Usage, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
+		return failure.New(failure.Usage, "create such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
 	}
 	if one.Runs() == 0 {
-		return failure.New(failure.NotFound, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
+		return failure.New(failure.NotFound, "create such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
 	}
 	return c.finish(ctx, a, one, exporter)
 }

@@ -13,14 +13,15 @@ import (
 // decodeRecord reads a record as an event.
 func decodeRecord(r *schema.Record) (*schema.Event, error) { return schema.Decode(r.Header, r.Body) }
 
-// printStructured prints an event as a structured CloudEvent on one line. Its data stays as it is, because the event's id has its hash.
+// printStructured prints an event as a structured CloudEvent on one line. Its data stays unchanged, because the event's
+// id contains its hash.
 func printStructured(a *base.App, e *schema.Event) error {
 	b, err := e.EncodeStructured()
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
 	v := jsontext.Value(b)
-	if output.IsTerminal(a.Stdout) { // a program reads the bytes as they are
+	if output.IsTerminal(a.Stdout) { // for a program the bytes stay unchanged
 		v = output.Escaped(v)
 	}
 	_, err = a.Stdout.Write(append(v, '\n'))

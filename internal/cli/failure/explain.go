@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// sentinel is what a user is told for an error. Its hint is text of this program alone: see [prompt.Prompt.Fill].
+// sentinel is the message for an error. Its hint contains no text from outside: see [prompt.Prompt.Fill].
 type sentinel struct {
 	err  error
 	code Code
@@ -32,50 +32,50 @@ func find(err error, list []sentinel) *Error {
 }
 
 var publisherErrors = []sentinel{
-	{publisher.ErrFenced, Conflict, "see who holds the run: waymark runs get RUN"},
+	{publisher.ErrFenced, Conflict, "see which executor has the run: waymark runs get RUN"},
 	{publisher.ErrForked, Conflict, "find the other process that writes this run, then take it over: waymark recover RUN"},
 	{publisher.ErrLogRegressed, Damaged, "see what is left: waymark runs get RUN"},
 	{publisher.ErrFleetFull, Full, hintFleetFull},
 	{publisher.ErrPayloadTooLarge, Usage, ""},
 	{publisher.ErrRunExists, Conflict, "show it with: waymark runs get RUN; or choose another id with --run-id"},
 	{publisher.ErrRunNotFound, NotFound, "list the runs with: waymark runs ls"},
-	{publisher.ErrRunErased, NotFound, "nothing of it is left, and its id is never used again"},
+	{publisher.ErrRunErased, NotFound, "its data is gone and its id is never used again: choose another id"},
 	{publisher.ErrRunEnded, Conflict, "see how it ended: waymark runs get RUN"},
-	{publisher.ErrWrongAgent, Conflict, "see whose it is: waymark runs get RUN"},
-	{publisher.ErrUnknownInterrupt, NotFound, "see what it waits for: waymark input RUN"},
-	{publisher.ErrInvalidAnswer, Usage, "see what is asked: waymark input RUN"},
+	{publisher.ErrWrongAgent, Conflict, "see its agent: waymark runs get RUN"},
+	{publisher.ErrUnknownInterrupt, NotFound, "see its open questions: waymark input RUN"},
+	{publisher.ErrInvalidAnswer, Usage, "see the question and its schema: waymark input RUN"},
 	{publisher.ErrUnknownHandoff, NotFound, "list the hand-offs: waymark handoff ls RUN"},
-	{publisher.ErrHandoffTaken, Conflict, "see who has it: waymark handoff ls RUN"},
-	{publisher.ErrQuarantined, Conflict, "let the fleet try again with: waymark release RUN"},
+	{publisher.ErrHandoffTaken, Conflict, "see which executor has it: waymark handoff ls RUN"},
+	{publisher.ErrQuarantined, Conflict, "make it claimable again: waymark release RUN"},
 	{publisher.ErrNotInDoubt, Conflict, "list the calls in doubt: waymark runs get RUN"},
-	{publisher.ErrPointNotFound, NotFound, "list the points there are: waymark runs history RUN"},
+	{publisher.ErrPointNotFound, NotFound, "list its points: waymark runs history RUN"},
 	{publisher.ErrPointAmbiguous, Conflict, "name its epoch: seq:EPOCH.N"},
-	{publisher.ErrPointPurged, NotFound, "list the points there are: waymark runs history RUN"},
+	{publisher.ErrPointPurged, NotFound, "list its points: waymark runs history RUN"},
 	{publisher.ErrHeld, Conflict, "settle the call: waymark settle RUN TURN CALL --how abandoned"},
 	{publisher.ErrConflict, Conflict, "look at the run and try again: waymark runs get RUN"},
-	{publisher.ErrCancelRequested, Conflict, "see who asked and why: waymark events RUN --all --no-follow"},
-	{publisher.ErrRejected, Conflict, "see where the run stands: waymark runs get RUN"},
-	{publisher.ErrIncomplete, Damaged, "what is there: waymark runs get RUN"},
+	{publisher.ErrCancelRequested, Conflict, "see who requested it and why: waymark events RUN --all --no-follow"},
+	{publisher.ErrRejected, Conflict, "see the run's state: waymark runs get RUN"},
+	{publisher.ErrIncomplete, Damaged, "see the existing part: waymark runs get RUN"},
 	{publisher.ErrBlob, Damaged, ""},
 	{publisher.ErrBadAnswer, General, "use the same version here and for the daemon: waymark version"},
 	{publisher.ErrNotProvisioned, NotFound, "start a daemon for the fleet: waymark serve"},
-	{publisher.ErrNoService, Unavailable, "start the daemon on that server: waymark serve, with --context if nats context select chose it"},
-	{publisher.ErrUnresolved, Unavailable, "try again: what was stored is not stored twice"},
+	{publisher.ErrNoService, Unavailable, "start the daemon on that server: waymark serve; add --context if nats context select chose the server"},
+	{publisher.ErrUnresolved, Unavailable, "try again: an event is never stored twice"},
 	{publisher.ErrNotPermitted, Refused, ""},
 	{publisher.ErrUnavailable, Unavailable, "try again"},
-	{publisher.ErrEncrypted, Usage, "give the key with --key-file FILE, or in WAYMARK_KEY_FILE"},
-	{publisher.ErrNotDecrypted, Damaged, "give the file with the key that the run was written with; if it is that key, do not trust the run"},
+	{publisher.ErrEncrypted, Usage, "provide the key with --key-file FILE, or in WAYMARK_KEY_FILE"},
+	{publisher.ErrNotDecrypted, Damaged, "provide the key that the run was written with; if this is that key, do not trust the run"},
 	{publisher.ErrConfig, Usage, ""},
 }
 
-// explainPublisher words the errors of the executor's SDK.
+// explainPublisher explains errors of the executor SDK.
 func explainPublisher(err error) *Error {
 	if full, ok := errors.AsType[*publisher.FullError](err); ok {
 		f := &Error{Code: Full, Hint: hintFleetFull, Own: true, What: fmt.Sprintf("fleet %s is full", full.Fleet)}
 		if full.Quota > 0 {
 			f.What += fmt.Sprintf(": %s of %s used", output.Bytes(full.Used), output.Bytes(full.Quota))
 		}
-		f.What += "; the event was not stored, nothing else was lost"
+		f.What += "; the event was not stored, no other data was lost"
 		if full.Relieved {
 			f.Hint = hintFleetRelieved
 		}
@@ -85,17 +85,17 @@ func explainPublisher(err error) *Error {
 }
 
 var storageErrors = []sentinel{
-	{kvstore.ErrStreamMissing, Damaged, "restore the stream from a backup; it is never made again in silence"},
+	{kvstore.ErrStreamMissing, Damaged, "restore the stream from a backup; it is never recreated silently"},
 	{kvstore.ErrSettings, Usage, "see: waymark serve --help"},
 	{kvstore.ErrGenerations, Usage, "use a number of shards that the fleet has had: waymark shards"},
-	{kvstore.ErrFull, Full, "use a smaller quota (waymark serve --quota SIZE), or make room on the disk"},
-	{kvstore.ErrUnavailable, Unavailable, "check that JetStream is enabled on the servers, that more than half of them run and that their disks have room (restart one whose disk was full), and try again"},
-	{kvstore.ErrHeld, Conflict, "another daemon does this work; wait for it or stop it"},
+	{kvstore.ErrFull, Full, "use a smaller quota (waymark serve --quota SIZE), or free space on the disk"},
+	{kvstore.ErrUnavailable, Unavailable, "check that JetStream is enabled on the servers, that more than half of them run and that their disks have free space (restart a server whose disk was full), then try again"},
+	{kvstore.ErrHeld, Conflict, "another daemon does this work: wait for it, or stop it"},
 	{kvstore.ErrNotFound, NotFound, ""},
 	{kvstore.ErrConflict, Conflict, "try again"},
 }
 
-// ExplainStorage words the errors of provisioning and of stored data.
+// ExplainStorage explains errors of provisioning and of stored data.
 func ExplainStorage(err error) *Error {
 	if all := configErrors(err); len(all) > 0 {
 		return explainConfig(all)
@@ -103,7 +103,7 @@ func ExplainStorage(err error) *Error {
 	return find(err, storageErrors)
 }
 
-// configErrors are all that err wraps: provisioning finds those of several streams at once.
+// configErrors are all configuration errors that err wraps: provisioning reports several streams at once.
 func configErrors(err error) (list []*kvstore.ConfigError) {
 	switch e := err.(type) { //nolint:errorlint // the tree is walked here
 	case *kvstore.ConfigError:
@@ -118,7 +118,7 @@ func configErrors(err error) (list []*kvstore.ConfigError) {
 	return list
 }
 
-// explainConfig has a line for each stream, and what mends them all.
+// explainConfig has one line for each stream, and the commands that fix them.
 func explainConfig(all []*kvstore.ConfigError) *Error {
 	var whats, commands, hints []string
 	for _, config := range all {
@@ -126,7 +126,7 @@ func explainConfig(all []*kvstore.ConfigError) *Error {
 		for i, d := range config.Differences {
 			differences[i] = fmt.Sprintf("%s is %s, want %s", d.Flag, d.Have, d.Want)
 		}
-		whats = append(whats, fmt.Sprintf("stream %s is not configured as it must be: %s", config.Stream, strings.Join(differences, ", ")))
+		whats = append(whats, fmt.Sprintf("stream %s has the wrong configuration: %s", config.Stream, strings.Join(differences, ", ")))
 		if config.Command != "" {
 			commands = append(commands, config.Command)
 		} else if !slices.Contains(hints, config.Hint) {
@@ -134,35 +134,36 @@ func explainConfig(all []*kvstore.ConfigError) *Error {
 		}
 	}
 	if len(commands) > 0 {
-		hints = append([]string{"mend " + output.InNumber(len(commands), "it", "them") + " with: " + strings.Join(commands, " && ")}, hints...)
+		hints = append([]string{"fix " + output.InNumber(len(commands), "it", "them") + " with: " + strings.Join(commands, " && ")}, hints...)
 	}
 	return &Error{Code: Conflict, What: strings.Join(whats, "\n"), Hint: strings.Join(hints, "; ")}
 }
 
 var backupErrors = []sentinel{
-	{backup.ErrExists, Conflict, "name a directory that does not exist; nothing is written over"},
+	{backup.ErrExists, Conflict, "name a directory that does not exist; existing files are never overwritten"},
 	{backup.ErrFleetExists, Conflict, "restore into a server or account without the fleet; nothing was changed"},
 	{backup.ErrNotABackup, NotFound, "name the directory of a backup: it has a manifest.json"},
-	{backup.ErrSignature, Damaged, "do not use this backup; nothing was written. Use one that this key has signed"},
+	{backup.ErrSignature, Damaged, "do not use this backup; nothing was written. Use one signed by this key"},
 	{backup.ErrLone, Usage, "nothing was restored; repeat the restore with --replicas 1"},
-	{backup.ErrTooLarge, Damaged, "nothing was written; allow more with --max-size if you know what it is"},
+	{backup.ErrTooLarge, Damaged, "nothing was written; if you trust the backup, allow more with --max-size"},
 	{backup.ErrDamaged, Damaged, "use another backup"},
-	{backup.ErrFormat, Damaged, "use the version of waymark that made it, or a later one"},
+	{backup.ErrFormat, Damaged, "use the waymark version that wrote it, or a later one"},
 	{backup.ErrStale, Unavailable, "try again: nothing was kept"},
 	{backup.ErrChanged, Conflict, "try again: nothing was kept"},
-	{backup.ErrFuture, Usage, "name a time or a place that is past"},
+	{backup.ErrFuture, Usage, "name a time or a position in the past"},
 	{backup.ErrMoving, Unavailable, "try again"},
 	{backup.ErrConfig, Usage, ""},
 }
 
-// explainBackup words the errors of backups and cuts. What the server did not deliver or take may have any cause, which comes first.
+// explainBackup explains errors of backups and cuts. If the server did not deliver or accept data, the underlying cause
+// comes first.
 func explainBackup(err error) *Error {
 	if f := find(err, backupErrors); f != nil {
 		return f
 	}
 	broke := find(err, []sentinel{
 		{backup.ErrSnapshot, Unavailable, "try again: nothing was kept"},
-		{backup.ErrRestore, Unavailable, "repeat the restore: it goes on where it was"},
+		{backup.ErrRestore, Unavailable, "repeat the restore: it continues where it stopped"},
 	})
 	if broke == nil {
 		return nil
@@ -178,12 +179,12 @@ const hintNotWritten = "nothing was written to it"
 
 var transcriptErrors = []sentinel{
 	{transcript.ErrUnknownFormat, Usage, "name the format, openai-chat, claude-code or swe-agent: waymark import --format openai-chat FILE"},
-	{transcript.ErrSeveralRuns, Usage, "leave out --run-id: each run is named by its conversation"},
+	{transcript.ErrSeveralRuns, Usage, "omit --run-id: each run is named after its conversation"},
 	{transcript.ErrDiverged, Conflict, hintNotWritten},
-	{transcript.ErrInUse, Conflict, hintNotWritten + "; wait until that executor has ended it or, if it is gone for good, add --take-over"},
-	{transcript.ErrCancelled, Conflict, hintNotWritten + "; to complete it all the same, add --take-over"},
+	{transcript.ErrInUse, Conflict, hintNotWritten + "; wait until that executor has ended it; if the executor will not come back, add --take-over"},
+	{transcript.ErrCancelled, Conflict, hintNotWritten + "; to complete it anyway, add --take-over"},
 	{transcript.ErrUnresolvedBlob, Damaged, ""},
-	{transcript.ErrEncrypted, Usage, "give the key with --key-file FILE; or export the events as they are: waymark export RUN --format cloudevents"},
+	{transcript.ErrEncrypted, Usage, "provide the key with --key-file FILE, or export the encrypted events: waymark export RUN --format cloudevents"},
 }
 
 var archiveErrors = []sentinel{
@@ -195,12 +196,12 @@ var archiveErrors = []sentinel{
 	{archive.ErrOtherKeys, Conflict, "nothing was written; import it into a fleet that has the keys that signed its control events"},
 	{archive.ErrRunExists, Conflict, "nothing was written; import the archive into another server, in a fleet of the same name"},
 	{archive.ErrPartly, Conflict, "nothing was written; add --continue if an import was interrupted"},
-	{archive.ErrNotEnded, Conflict, "add --live to import it all the same: the fleet's executors will go on with it"},
+	{archive.ErrNotEnded, Conflict, "add --live to import it anyway: the fleet's executors will continue it"},
 	{archive.ErrBase, NotFound, "export it with --with-bases, or import the base first"},
-	{archive.ErrIncomplete, Damaged, "see what is missing: waymark verify RUN; export what is there with --format cloudevents"},
+	{archive.ErrIncomplete, Damaged, "see what is missing: waymark verify RUN; export the existing events with --format cloudevents"},
 }
 
-// explainArchive words the errors of archives. What is wrong with one brings its own next step.
+// explainArchive explains errors of archives. An error in an archive has its own next step.
 func explainArchive(err error) *Error {
 	f := find(err, archiveErrors)
 	if said, ok := errors.AsType[*archive.EntryError](err); ok && f != nil {
@@ -209,17 +210,17 @@ func explainArchive(err error) *Error {
 	return f
 }
 
-// explainTranscript words the errors of import and export.
+// explainTranscript explains errors of import and export.
 func explainTranscript(err error) *Error { return find(err, transcriptErrors) }
 
-// LeastRoom is what must be free before a server that ran out of room is started again: on a small disk a twentieth of it.
-// With less it would only be full again.
+// LeastRoom is the free space required before a server that ran out of space starts again: on a small disk a twentieth
+// of it. With less, the disk would be full again at once.
 func LeastRoom(total int64) int64 { return min(64<<20, total/20) }
 
-// MakeRoom says what to do about a full disk of a size, 0 where the system does not tell it.
+// MakeRoom is the next step for a full disk of a size; 0 if the size is unknown.
 func MakeRoom(dir string, total int64) string {
 	if total == 0 {
-		return fmt.Sprintf("make room on the disk of %s; what was acknowledged is kept", dir)
+		return fmt.Sprintf("free space on the disk of %s; acknowledged data is kept", dir)
 	}
-	return fmt.Sprintf("make room on the disk of %s, %s at least; what was acknowledged is kept", dir, output.Bytes(LeastRoom(total)))
+	return fmt.Sprintf("free at least %s on the disk of %s; acknowledged data is kept", output.Bytes(LeastRoom(total)), dir)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Code is what the process ends with.
+// Code is the exit code of the process.
 type Code int
 
 // Exit codes; Codes explains them.
@@ -41,22 +41,22 @@ const (
 	Interrupted Code = 130
 )
 
-// Codes is the one table of exit codes: help, documentation and tests read it.
+// Codes is the table of exit codes, for help, documentation and tests.
 var Codes = []struct {
 	Code    Code
 	Name    string
 	Meaning string
 }{
-	{OK, "ok", "done; also when a follower was ended with Ctrl-C or its reader went away"},
-	{General, "failure", "any failure that no other code names"},
+	{OK, "ok", "done; also after Ctrl-C ended a follower, or its reader exited"},
+	{General, "failure", "any failure without a code of its own"},
 	{Usage, "usage", "wrong flags, names, values or answers; nothing was done"},
 	{Unavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
-	{NotFound, "not found", "the run, question, hand-off, file or fleet is not there, or no longer"},
-	{Conflict, "conflict", "it exists, has ended, is quarantined, taken or another's; call is not in doubt"},
-	{Damaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
+	{NotFound, "not found", "the run, question, hand-off, file or fleet does not exist, or no longer exists"},
+	{Conflict, "conflict", "it exists, has ended, is quarantined or taken by another; call not in doubt"},
+	{Damaged, "damaged", "input or stored data is broken or incomplete; the possible part was done"},
 	{Refused, "refused", "wrong credentials, or no permission"},
-	{Full, "full", "the fleet's quota or the disk is full; nothing was lost"},
-	{Differs, "differs", "two runs differ, a replay came out otherwise, or an executor breaks a rule"},
+	{Full, "full", "the fleet's quota or the disk is full; no data was lost"},
+	{Differs, "differs", "two runs differ, a replay has other results, or an executor breaks a rule"},
 	{Interrupted, "interrupted", "ended by Ctrl-C before it was done"},
 }
 
@@ -65,12 +65,12 @@ type Error struct {
 	Code Code
 	What string
 	Hint string
-	// Own: the hint is this program's own text from end to end, and its commands lack the flags that name the server.
+	// Own: the hint contains no text from outside, and its commands lack the flags that name the server.
 	Own bool
 	Err error
 }
 
-// Error is what went wrong, without the hint.
+// Error returns what went wrong, without the hint.
 func (f *Error) Error() string { return f.What }
 
 // Unwrap returns the cause.
@@ -90,7 +90,7 @@ type failureReport struct {
 	Name string `json:"name"`
 }
 
-// reported is what a user gets of an error; nil when there is nothing to report.
+// reported is the user's report of an error; nil if there is nothing to report.
 func reported(ctx context.Context, err error, p prompt.Prompt) *failureReport {
 	if err == nil || closedPipe(err) {
 		return nil
@@ -98,7 +98,7 @@ func reported(ctx context.Context, err error, p prompt.Prompt) *failureReport {
 	f := Explain(ctx, err)
 	hint := f.Advice(p)
 	if SeedLike.MatchString(f.What) {
-		hint = strings.TrimPrefix(hint+"; ", "; ") + "where a secret seed was given, name the file that holds it; make a new one if others could see it"
+		hint = strings.TrimPrefix(hint+"; ", "; ") + "instead of a secret seed, name the file that holds it; create a new seed if others could see it"
 	}
 	r := &failureReport{Error: WithoutSeeds(f.What), Hint: WithoutSeeds(hint), Code: f.Code}
 	for _, e := range Codes {
@@ -109,14 +109,14 @@ func reported(ctx context.Context, err error, p prompt.Prompt) *failureReport {
 	return r
 }
 
-// Report prints err and its hint, and returns the exit code. Of several errors in one each has a line: those behind the first are
-// indented, so that no text from outside begins a line.
+// Report prints err and its hint, and returns the exit code. Joined errors have one line each. Lines after the first
+// are indented, so that no text from outside starts a line.
 func Report(ctx context.Context, err error, p prompt.Prompt, stderr io.Writer) int {
 	r := reported(ctx, err, p)
 	if r == nil {
 		return int(OK)
 	}
-	// There is nowhere to report that standard error is gone.
+	// There is nowhere to report that standard error is closed.
 	for i, l := range strings.Split(r.Error, "\n") {
 		begin := "waymark: "
 		if i > 0 {
@@ -136,19 +136,20 @@ func ReportJSON(ctx context.Context, err error, p prompt.Prompt, stderr io.Write
 	if r == nil {
 		return int(OK)
 	}
-	_ = output.Line(stderr, r) // there is nowhere to report that standard error is gone
+	_ = output.Line(stderr, r) // there is nowhere to report that standard error is closed
 	return int(r.Code)
 }
 
 // SeedLike finds the seeds of NKeys, also mistyped or cut off. No public key begins with an S.
 var SeedLike = regexp.MustCompile(`\bS[A-Z2-7]{24,}`)
 
-// WithoutSeeds takes seeds out of a message: one given in place of a public key, a path or an argument would be quoted in it.
+// WithoutSeeds removes seeds from a message: a seed given instead of a public key, a path or an argument would be
+// quoted in it.
 func WithoutSeeds(text string) string {
 	return SeedLike.ReplaceAllString(text, "(a secret seed, not printed)")
 }
 
-// Advice is the hint, its commands as they are typed.
+// Advice is the hint, with its commands as they are typed.
 func (f *Error) Advice(p prompt.Prompt) string {
 	if f.Own {
 		return p.Fill(f.Hint)
@@ -156,7 +157,7 @@ func (f *Error) Advice(p prompt.Prompt) string {
 	return f.Hint
 }
 
-// Explain finds exit code and hint of an error. What a command knows better it has put into a failure.
+// Explain returns the exit code and hint of an error. A command with more context has already returned an [Error].
 func Explain(ctx context.Context, err error) *Error {
 	if f, ok := errors.AsType[*Error](err); ok {
 		return f
@@ -181,26 +182,26 @@ func Explain(ctx context.Context, err error) *Error {
 	return &Error{Code: General, What: err.Error(), Err: err}
 }
 
-// explainFile words files that a command could not read or write, and did not explain itself.
+// explainFile explains errors of files that a command did not explain itself.
 func explainFile(err error) *Error {
 	var path *fs.PathError
 	switch {
 	case !errors.As(err, &path):
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return &Error{Code: NotFound, Hint: "check the path: the file, or its directory, is not there"}
+		return &Error{Code: NotFound, Hint: "check the path: the file or its directory does not exist"}
 	case errors.Is(err, fs.ErrPermission):
-		return &Error{Code: General, Hint: "check the rights of this user on the file and its directory"}
+		return &Error{Code: General, Hint: "check this user's permissions on the file and its directory"}
 	default:
-		return &Error{Code: General, Hint: "check the path, what it names and the room on its disk"}
+		return &Error{Code: General, Hint: "check the path, the type of the file, and the free space on its disk"}
 	}
 }
 
 const (
 	hintServe         = "start one with: waymark serve"
 	hintStateDir      = "set another directory with --state-dir or WAYMARK_STATE_DIR"
-	hintCredentials   = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: leave out its address"
-	hintFleetRelieved = "room is being made and others take it: try again later, or start the daemon with a larger waymark serve --quota SIZE"
+	hintCredentials   = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: omit its address"
+	hintFleetRelieved = "space is being freed, but other executors use it: try again later, or start the daemon with a larger waymark serve --quota SIZE"
 	hintFleetFull     = "raise the quota: start the daemon with waymark serve --quota SIZE"
 )
 
@@ -250,19 +251,19 @@ func explainConnection(err error) *Error {
 	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
 		return &Error{Code: Refused, Hint: hintCredentials}
 	case errors.Is(err, nats.ErrConnectionClosed):
-		return &Error{Code: Unavailable, Hint: "the server ended the connection for good, as it does when the key was taken out of its configuration: " +
+		return &Error{Code: Unavailable, Hint: "the server closed the connection for good, for example because the key was removed from its configuration: " +
 			"start the daemon again, with a key that the server and the fleet know: waymark fleet keys", Own: true}
 	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return &Error{Code: Unavailable, Hint: "name the file with the CA certificates that the server's certificate is signed by: --tls-ca FILE, or NATS_CA in the environment"}
+		return &Error{Code: Unavailable, Hint: "name the file with the CA certificates that signed the server's certificate: --tls-ca FILE, or NATS_CA in the environment"}
 	case errors.As(err, new(x509.HostnameError)):
-		return &Error{Code: Unavailable, Hint: "use a name or an address that the server's certificate has, with --nats"}
+		return &Error{Code: Unavailable, Hint: "with --nats, use a name or an address from the server's certificate"}
 	case errors.Is(err, natsconn.ErrUnreachable):
 		return &Error{Code: Unavailable, Hint: "check the address and that the server runs; a local one: waymark serve"}
 	}
 	return nil
 }
 
-// deniedHint names the roles that may do what the server does not permit.
+// deniedHint names the roles that have the missing permission.
 func deniedHint(e *permissions.Error) string {
 	var roles []string
 	if e.Publish {
@@ -273,11 +274,11 @@ func deniedHint(e *permissions.Error) string {
 	if len(roles) == 0 {
 		return e.Hint()
 	}
-	return "use the credentials of the fleet and of a role that may: " + strings.Join(roles, ", ") +
-		" (waymark fleet add wrote a NATS context for each); docs/security.md says which role may what"
+	return "use credentials of this fleet for one of these roles: " + strings.Join(roles, ", ") +
+		" (waymark fleet add wrote a NATS context for each); docs/security.md has the permissions of each role"
 }
 
-// ExplainService words what the daemon answered.
+// ExplainService explains the daemon's errors.
 func ExplainService(err error) *Error {
 	var service *schema.ServiceError
 	if !errors.As(err, &service) {
@@ -307,17 +308,17 @@ func ExplainService(err error) *Error {
 	// The daemon's hints speak of requests; at a prompt the next step is a command.
 	switch service.Code {
 	case schema.CodeUnavailable:
-		f.Hint, f.Own = "try again; if it stays so, see what is wrong: waymark doctor", true
+		f.Hint, f.Own = "try again; if it happens again, run: waymark doctor", true
 	case schema.CodeNotFound:
 		f.Hint, f.Own = "list the runs with: waymark runs ls", true
 	case schema.CodeRunEnded:
-		f.Hint, f.Own = "see how it ended: waymark runs get RUN; to go on with it all the same: waymark recover RUN --executor NAME --reason reopen", true
+		f.Hint, f.Own = "see how it ended: waymark runs get RUN; to continue it anyway: waymark recover RUN --executor NAME --reason reopen", true
 	default:
 	}
 	return f
 }
 
-// explainInput words names outside the grammar and broken stored data.
+// explainInput explains invalid names and broken stored data.
 func explainInput(err error) *Error {
 	var name *schema.NameError
 	switch {
@@ -329,7 +330,7 @@ func explainInput(err error) *Error {
 	return nil
 }
 
-// NotRegular refuses a pipe or a device, which has no end, or none that comes, and which cannot be read twice.
+// NotRegular refuses a pipe or a device, which may have no end and cannot be read twice.
 func NotRegular(file string) error {
-	return New(Usage, "copy what it gives into a file, and import that", "%s is no regular file", file)
+	return New(Usage, "copy its content to a file, and import that file", "%s is not a regular file", file)
 }

@@ -59,7 +59,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{fmt.Errorf("x: %w", transcript.ErrInUse), Conflict, "--take-over"},
 		{fmt.Errorf("x: %w", transcript.ErrCancelled), Conflict, "--take-over"},
 		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), Damaged, "backup"},
-		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrNotExist}), NotFound, "its directory, is not there"},
+		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrNotExist}), NotFound, "the file or its directory does not exist"},
 		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrPermission}), General, "rights"},
 		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrInvalid}), General, "check the path"},
 		{&kvstore.ConfigError{Stream: "S", Command: "nats stream edit S"}, Conflict, "nats stream edit S"},
@@ -123,7 +123,7 @@ func TestOnlyTheProgramsOwnTextIsLookedThroughForCommands(t *testing.T) {
 func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
 	t.Parallel()
 	for verb, want := range map[string]string{
-		schema.VerbGet: "observer, executor, operator", schema.VerbRecover: "executor, operator", schema.VerbSettle: "may: operator",
+		schema.VerbGet: "observer, executor, operator", schema.VerbRecover: "executor, operator", schema.VerbSettle: "one of these roles: operator",
 	} {
 		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
 	}

@@ -24,26 +24,26 @@ import (
 
 type addCmd struct {
 	Name        string         `arg:"" help:"Name of the fleet."`
-	Dir         string         `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it only streams and buckets are made, on a server without accounts."`
-	Offline     bool           `help:"Write the files and connect to nothing."`
-	Include     string         `placeholder:"FILE" help:"The fleets.conf of the servers, where it is on this machine: the fleet's part of the configuration is copied beside it, and included in it once."`
+	Dir         string         `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it, only streams and buckets are created, on a server without accounts."`
+	Offline     bool           `help:"Write the files without connecting to a server."`
+	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf, if it is on this machine: the fleet's part of the configuration is copied next to it, and included once."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
-	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Disk that the fleet may use in all, copies counted (default: four times its logs and 1GiB for each copy). More is refused by the server."`
+	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Total disk space of the fleet, replicas included (default: four times its logs plus 1GiB, for each replica). The server refuses more."`
 	Shards      base.Positive  `placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
-	Replicas    base.Positive  `placeholder:"N" help:"Copies of every stream; 3 on a cluster of three (default: 1)."`
+	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream; 3 on a cluster of three (default: 1)."`
 	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
-	Connections int64          `default:"0" placeholder:"N" help:"Connections that its executors may have, and its observers, and its operators (default: no limit)."`
-	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators that get a key of their own; the log names the key of each decision."`
-	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators approve, and cannot start runs or publish events. joint: operators have the rights of executors, too (default: joint)."`
+	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections for each of the roles executor, observer and operator (default: no limit)."`
+	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with a key of their own; the log names the key of each decision."`
+	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve; they cannot start runs or publish events. joint: operators also have the permissions of executors (default: joint)."`
 	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects on which executors ask tools about calls in doubt, such as tools.>."`
 }
 
 // Help is the text below the flags.
 func (addCmd) Help() string {
-	return `With --dir it writes, unless they are there: a key for each role (NAME-daemon.nk and so on, readable by you alone), a NATS ` +
-		`context for each (NAME-daemon.json), with --operator a key for each person in place of one for all operators (NAME-operator.PERSON.nk), and fleet-NAME.conf, which the server's configuration includes. It prints what to do next. ` +
-		`Then it connects as the fleet's daemon and makes streams and buckets, so it is run a second time when the servers know the fleet. ` +
-		`Run it again to change something; what is not named stays. To revoke a key remove its file, run it again, and reload the servers; the context of a removed operator key is removed, too.
+	return `With --dir it writes the missing ones of these files: a key for each role (NAME-daemon.nk and so on, readable by you only), a NATS ` +
+		`context for each (NAME-daemon.json), with --operator a key for each person instead of one for all operators (NAME-operator.PERSON.nk), and fleet-NAME.conf, which the server's configuration includes. It prints what to do next. ` +
+		`Then it connects as the fleet's daemon and creates streams and buckets. So run it a second time once the servers know the fleet. ` +
+		`To change settings, run it again; settings without a flag stay. To revoke a key, remove its file, run the command again, and reload the servers; the context of a removed operator key is removed, too.
 
 Examples:
   waymark fleet add payments --dir fleets --offline --replicas 3 --nats tls://nats-1:4222,tls://nats-2:4222 --tls-ca ca.pem
@@ -53,10 +53,10 @@ Examples:
   waymark fleet add payments                       on the local server, which has no accounts`
 }
 
-// Added is the outcome as JSON.
+// Added is the JSON output of fleet add.
 type Added struct {
 	Fleet string `json:"fleet"`
-	// Config is the part of the server's configuration; Written says that it was changed now.
+	// Config is the fleet's part of the server's configuration; Written reports that it was changed now.
 	Config  string `json:"config,omitzero"`
 	Written bool   `json:"written,omitzero"`
 	// Included is the servers' file that includes it.
@@ -65,14 +65,14 @@ type Added struct {
 	Contexts map[access.Role]string `json:"contexts,omitzero"`
 	// Duties are joint or separate.
 	Duties string `json:"duties,omitzero"`
-	// Operators with a key of their own, in the order of their names.
+	// Operators with a key of their own, sorted by name.
 	Operators []Person `json:"operators,omitzero"`
-	// Removed are contexts of operators whose key file is gone.
+	// Removed are the contexts of operators whose key file was removed.
 	Removed     []string `json:"removed,omitzero"`
 	Provisioned bool     `json:"provisioned"`
 	Shards      int      `json:"shards"`
 	QuotaBytes  int64    `json:"quota_bytes,omitzero"`
-	// KeyMissing is the daemon's public key when it is none of those that sign the fleet's control events.
+	// KeyMissing is the daemon's public key if it is not among the keys that sign the fleet's control events.
 	KeyMissing string `json:"key_missing,omitzero"`
 }
 
@@ -90,7 +90,7 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	case c.Offline && c.Dir == "":
 		return failure.New(failure.Usage, "name the directory with --dir", "--offline writes files only")
 	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
-		return failure.New(failure.Usage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include are of the server's configuration")
+		return failure.New(failure.Usage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include change the server's configuration")
 	}
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	return c.print(a, &done)
 }
 
-// provision makes the fleet's streams and buckets.
+// provision creates the fleet's streams and buckets.
 func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *fleetFiles) error {
 	cl, err := a.Connect(ctx)
 	if files != nil && errors.Is(err, natsconn.ErrRefused) {
@@ -156,7 +156,7 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && files != nil {
 		return &failure.Error{
 			Code: failure.Refused, Err: refused,
-			What: "the servers have other permissions for fleet " + c.Name + " than its files: " + refused.What(),
+			What: "the servers' permissions for fleet " + c.Name + " differ from its files: " + refused.What(),
 			Hint: strings.Join(c.afterwards(done), "; "),
 		}
 	}
@@ -178,7 +178,7 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 	return nil
 }
 
-// change puts what flags name into a fleet's configuration.
+// change applies the flags to a fleet's configuration.
 func (c addCmd) change(config *kvstore.FleetConfig) {
 	for to, from := range map[*int]int{&config.Shards: int(c.Shards), &config.Replicas: int(c.Replicas), &config.CheckpointsPerRun: int(c.Checkpoints)} {
 		if from != 0 {
@@ -190,14 +190,14 @@ func (c addCmd) change(config *kvstore.FleetConfig) {
 	}
 }
 
-// afterwards says what makes the server know the fleet.
+// afterwards lists the steps after which the server knows the fleet.
 func (c addCmd) afterwards(done *Added) []string {
 	again := fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir))
 	if done.Included != "" {
 		return []string{"start or reload the servers: nats-server --signal reload", again}
 	}
 	return []string{
-		fmt.Sprintf("copy %s to each server, beside its nats.conf", done.Config),
+		fmt.Sprintf("copy %s to each server, next to its nats.conf", done.Config),
 		fmt.Sprintf("add the line include %q to its fleets.conf, once", filepath.Base(done.Config)),
 		"reload it: nats-server --signal reload",
 		again,
@@ -211,7 +211,7 @@ func (c addCmd) print(a *base.App, done *Added) error {
 		if done.QuotaBytes > 0 {
 			quota = output.Bytes(done.QuotaBytes) + " a shard"
 		}
-		fields = append(fields, "shards", fmt.Sprint(done.Shards), "log", quota, "streams and buckets", "there")
+		fields = append(fields, "shards", fmt.Sprint(done.Shards), "log", quota, "streams and buckets", "exist")
 	}
 	if done.Config != "" {
 		fields = append(fields, "accounts", done.Config)
@@ -228,7 +228,7 @@ func (c addCmd) print(a *base.App, done *Added) error {
 			fields = append(fields, "operator "+p.Name, p.Context+", key "+p.Key)
 		}
 		for _, file := range done.Removed {
-			fields = append(fields, "removed", file+", its key file is gone")
+			fields = append(fields, "removed", file+", because its key file was removed")
 		}
 	}
 	if err := output.Fields(a.Stdout, fields...); err != nil || a.Quiet {
@@ -239,7 +239,7 @@ func (c addCmd) print(a *base.App, done *Added) error {
 		next = []string{fmt.Sprintf("start its daemon: waymark serve --fleet %s --context %s --synced", c.Name, schema.ShellWord(done.Contexts[access.Daemon]))}
 	}
 	if done.KeyMissing != "" {
-		next = append([]string{fmt.Sprintf("let its key sign control events: waymark --context %s --fleet %s fleet keys add %s",
+		next = append([]string{fmt.Sprintf("add its key as a signing key: waymark --context %s --fleet %s fleet keys add %s",
 			schema.ShellWord(done.Contexts[access.Daemon]), c.Name, done.KeyMissing)}, next...)
 	}
 	if !done.Provisioned {

@@ -22,13 +22,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// What the doctor holds a fleet against.
+// Thresholds of the doctor.
 const (
-	// leastServer is the first server whose flags are all known.
+	// leastServer is the first server version that supports all used flags.
 	leastServer = "2.15.2"
-	// consumersMost is how many consumers a server allows a stream by default.
+	// consumersMost is the default maximum number of consumers of a stream.
 	consumersMost = 1000
-	// fullWarn and fullFail are the parts of a limit, in percent, from which on it is spoken of.
+	// fullWarn and fullFail are percentages of a limit.
 	fullWarn, fullFail = 80, 97
 	// clockWarn and clockFail are differences of clocks.
 	clockWarn, clockFail = 2 * time.Second, 30 * time.Second
@@ -38,14 +38,14 @@ const (
 
 // DoctorCmd is waymark doctor.
 type DoctorCmd struct {
-	Monitor string `placeholder:"URL" help:"Monitoring address of the NATS server, such as http://127.0.0.1:8222: without it the sync interval of a server that is not Waymark's own cannot be seen."`
+	Monitor string `placeholder:"URL" help:"Monitoring address of the NATS server, such as http://127.0.0.1:8222: without it, the sync interval of an external server is unknown."`
 }
 
 // Help is the text below the flags.
 func (DoctorCmd) Help() string {
-	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
-		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, whether each log takes writes, who folds each shard, how far behind the fold ` +
-		`is, whether posts of the webhook fail, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
+	return `Checks the server's version and limits, whether acknowledged messages are on disk, the flags of every stream and bucket, free space ` +
+		`in quotas and on the disk, consumers, clocks, credentials, replicas, the age of the last backup, whether each log accepts writes, which daemon folds each shard, the lag of the fold, ` +
+		`failing webhook posts, and rejected events. Each problem comes with the next step. Nothing is changed. The exit code is 1 if a check fails, and 0 if there are only warnings.
 
 Examples:
   waymark doctor
@@ -60,16 +60,16 @@ const (
 	checkUnknown = "unknown"
 )
 
-// checkup is one thing that was looked at.
+// checkup is the result of one check.
 type checkup struct {
 	Name   string `json:"check"`
 	Result string `json:"result"`
 	Detail string `json:"detail"`
-	// Do is what to run or set; empty when nothing is to be done.
+	// Do is the command to run or the setting to change; empty if there is nothing to do.
 	Do string `json:"do,omitzero"`
 }
 
-// diagnosis is what doctor prints as JSON.
+// diagnosis is the JSON output of doctor.
 type diagnosis struct {
 	Fleet    string    `json:"fleet"`
 	Server   string    `json:"server"`
@@ -78,7 +78,7 @@ type diagnosis struct {
 	Checks   []checkup `json:"checks"`
 }
 
-// doctor is one look.
+// doctor is one run of the checks.
 type doctor struct {
 	cl     *base.Client
 	js     jetstream.JetStream
@@ -90,7 +90,7 @@ func (d *doctor) add(name, result, do, format string, args ...any) {
 	d.checks = append(d.checks, checkup{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
 }
 
-// Run looks at everything.
+// Run runs all checks.
 func (c DoctorCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func printDiagnosis(a *base.App, d *diagnosis) error {
 	if err := output.Table(a.Stdout, []output.Column{{Title: "result"}, {Title: "check"}, {Title: "detail", Shrinks: true, Wraps: true}}, rows); err != nil {
 		return err
 	}
-	// What is to be run is not cut to a line's width.
+	// Commands are not cut to the width of a line.
 	for _, k := range d.Checks {
 		if k.Do == "" {
 			continue
@@ -152,7 +152,7 @@ func printDiagnosis(a *base.App, d *diagnosis) error {
 	return nil
 }
 
-// server checks version and the size of messages.
+// server checks the version and the maximum message size.
 func (d *doctor) server() {
 	have := d.cl.NATS.ConnectedServerVersion()
 	if older(have, leastServer) {
@@ -168,7 +168,7 @@ func (d *doctor) server() {
 	}
 }
 
-// older compares versions such as 2.15.2; what cannot be read counts as older.
+// older compares versions such as 2.15.2; an unreadable one counts as older.
 func older(have, want string) bool {
 	numbers := func(s string) (n [3]int) {
 		s, _, _ = strings.Cut(s, "-")
@@ -190,16 +190,16 @@ func older(have, want string) bool {
 	return false
 }
 
-// credentials checks that not just anybody may do what this command does.
+// credentials checks that the server does not accept clients without credentials.
 func (d *doctor) credentials() {
 	local := base.IsLoopback(d.cl.NATS.ConnectedAddr())
 	switch {
 	case !d.cl.NATS.AuthRequired() && !local:
-		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.Target.Address())
+		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s accepts any client that can reach it, without credentials", d.cl.Target.Address())
 	case !d.cl.NATS.AuthRequired():
-		d.add("credentials", checkWarning, "configure accounts with credentials on the server", "the server lets in anybody on this machine")
+		d.add("credentials", checkWarning, "configure accounts with credentials on the server", "the server accepts any client on this machine, without credentials")
 	default:
-		d.add("credentials", checkOK, "", "the server asks for them")
+		d.add("credentials", checkOK, "", "the server requires them")
 	}
 	if _, err := d.cl.NATS.TLSConnectionState(); err != nil && !local {
 		d.add("encryption", checkWarning, "configure TLS on the server, and use --tls-ca", "the connection to %s is not encrypted", d.cl.Target.Address())
@@ -208,7 +208,7 @@ func (d *doctor) credentials() {
 	}
 }
 
-// keys checks that forged control events are refused, and that the daemon which answers can sign.
+// keys checks that forged control events are refused, and that the answering daemon can sign.
 func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 	const name = "keys"
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
@@ -217,10 +217,10 @@ func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 		d.add(name, checkFailed, "restore the fleet's settings from a backup", "%s", err)
 		return
 	case !keys.Any() && !d.cl.NATS.AuthRequired(), !keys.Any() && d.cl.Target.Origin == natsconn.OriginLocal:
-		d.add(name, checkOK, "", "none: control events are not signed, and whoever may publish events can forge them")
+		d.add(name, checkOK, "", "none: control events are not signed, so any client that may publish events can forge them")
 		return
 	case !keys.Any():
-		d.add(name, checkWarning, "as the fleet's daemon: "+d.p.Command("fleet keys add"), "none: control events are not signed, and whoever may publish events can forge them")
+		d.add(name, checkWarning, "as the fleet's daemon: "+d.p.Command("fleet keys add"), "none: control events are not signed, so any client that may publish events can forge them")
 		return
 	}
 	signing := 0
@@ -231,7 +231,7 @@ func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 	}
 	var reply schema.FleetReply
 	if err := d.cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
-		d.add(name, checkUnknown, "", "%d sign; the daemon that answers cannot be asked for its own: %s", signing, err)
+		d.add(name, checkUnknown, "", "%d sign; the answering daemon did not report its own key: %s", signing, err)
 		return
 	}
 	var signer *keyring.Signer
@@ -240,17 +240,17 @@ func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 	}
 	now, err := kvstore.NewFleets(d.js).ServerTime(ctx)
 	if err != nil {
-		d.add(name, checkUnknown, "", "%d sign; whether that of daemon %s does: %s", signing, reply.Replica, err)
+		d.add(name, checkUnknown, "", "%d sign; the key of daemon %s is unknown: %s", signing, reply.Replica, err)
 		return
 	}
 	if err := signer.May(keys, now); err != nil {
 		d.add(name, checkFailed, "start it with a key of the fleet; "+d.p.Command("fleet keys")+" lists them", "the daemon %s: %s", reply.Replica, err)
 		return
 	}
-	d.add(name, checkOK, "", "%d sign, that of daemon %s (%s) among them", signing, reply.Replica, reply.Signer)
+	d.add(name, checkOK, "", "%d sign, including that of daemon %s (%s)", signing, reply.Replica, reply.Signer)
 }
 
-// streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream, which it returns.
+// streams checks flags, limits, consumers, replicas and the clock, and returns the server's report of each stream.
 func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []kvstore.Inspected {
 	list := kvstore.Inspect(ctx, d.js, settings)
 	flags, room, consumers, replicas := 0, 0, 0, 0
@@ -264,10 +264,10 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 			d.add("stream flags", checkFailed, f.Hint, "%s", f.What)
 		case errors.Is(s.Err, kvstore.ErrStreamMissing) && s.Truth:
 			flags++
-			d.add("stream flags", checkFailed, "restore it from a backup; it is never made again in silence", "stream %s is gone, which holds what cannot be derived", s.Stream)
+			d.add("stream flags", checkFailed, "restore it from a backup; it is never recreated silently", "stream %s is gone; its data cannot be derived from other data", s.Stream)
 		case errors.Is(s.Err, kvstore.ErrStreamMissing):
 			flags++
-			d.add("stream flags", checkWarning, "restart the daemon: it is derived, and made again", "stream %s is gone", s.Stream)
+			d.add("stream flags", checkWarning, "restart the daemon: it recreates this derived stream", "stream %s is gone", s.Stream)
 		case s.Err != nil:
 			flags++
 			d.add("stream flags", checkUnknown, "", "%s: %s", s.Stream, s.Err)
@@ -278,7 +278,7 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 		room += d.room(s)
 		if n := s.Info.State.Consumers; n >= consumersMost*fullWarn/100 {
 			consumers++
-			d.add("consumers", checkWarning, "list them with: nats consumer ls "+s.Stream+"; delete those that nobody uses", "stream %s has %d consumers of at most %d", s.Stream, n, consumersMost)
+			d.add("consumers", checkWarning, "list them with: nats consumer ls "+s.Stream+"; delete unused ones", "stream %s has %d consumers of at most %d", s.Stream, n, consumersMost)
 		}
 		replicas += d.replicas(s)
 		if i == 0 {
@@ -296,7 +296,7 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 	return list
 }
 
-// room checks a stream's byte limit. One that makes room by itself is never full.
+// room checks a stream's byte limit. A stream that discards old messages is never full.
 func (d *doctor) room(s *kvstore.Inspected) int {
 	limit := s.Info.Config.MaxBytes
 	if limit <= 0 || s.Info.Config.Discard == jetstream.DiscardOld {
@@ -310,12 +310,12 @@ func (d *doctor) room(s *kvstore.Inspected) int {
 	case percent < fullWarn:
 		return 0
 	}
-	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.Command("serve")+" --quota SIZE, or let sealed events be purged earlier (--purge-after)",
+	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.Command("serve")+" --quota SIZE, or purge sealed events earlier (--purge-after)",
 		"stream %s is at %d %% of %s", s.Stream, percent, output.Bytes(limit))
 	return 1
 }
 
-// replicas checks that a stream has a leader, and that its replicas are there.
+// replicas checks that a stream has a leader and all of its replicas.
 func (d *doctor) replicas(s *kvstore.Inspected) int {
 	bad := 0
 	cluster := s.Info.Cluster
@@ -324,7 +324,7 @@ func (d *doctor) replicas(s *kvstore.Inspected) int {
 	}
 	if cluster.Leader == "" {
 		bad++
-		d.add("replicas", checkFailed, "start the missing servers; see: nats server report jetstream", "stream %s has no leader: nothing can be written", s.Stream)
+		d.add("replicas", checkFailed, "start the missing servers; see: nats server report jetstream", "stream %s has no leader, so writes fail", s.Stream)
 	}
 	for _, r := range cluster.Replicas {
 		if r.Current && !r.Offline {
@@ -343,7 +343,7 @@ func (d *doctor) replicas(s *kvstore.Inspected) int {
 // clock compares this machine's clock with the server's.
 func (d *doctor) clock(info *jetstream.StreamInfo) {
 	if info.TimeStamp.IsZero() {
-		d.add("clock", checkUnknown, "", "the server does not say its time")
+		d.add("clock", checkUnknown, "", "the server does not report its time")
 		return
 	}
 	off := time.Since(info.TimeStamp).Abs().Round(time.Millisecond)
@@ -373,17 +373,17 @@ func (d *doctor) account(ctx context.Context) {
 	}
 	percent := int64(max(info.Store, info.ReservedStore)) * 100 / limit //nolint:gosec // sizes on disk
 	if percent >= fullWarn {
-		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or promised", percent, output.Bytes(limit))
+		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or reserved", percent, output.Bytes(limit))
 		return
 	}
-	d.add(name, checkOK, "", "%d %% of %s are used or promised", percent, output.Bytes(limit))
+	d.add(name, checkOK, "", "%d %% of %s are used or reserved", percent, output.Bytes(limit))
 }
 
-// disk checks the room where the local server writes.
+// disk checks the free space of the local server's disk.
 func (d *doctor) disk(a *base.App) {
 	const name = "disk"
 	if d.cl.Target.Origin != natsconn.OriginLocal {
-		d.add(name, checkUnknown, "", "the server is not of this state directory: look on its machine")
+		d.add(name, checkUnknown, "", "the server does not use this state directory: check the disk on its machine")
 		return
 	}
 	dir, err := a.StateDirectory()
@@ -396,19 +396,19 @@ func (d *doctor) disk(a *base.App) {
 	case err != nil:
 		d.add(name, checkUnknown, "", "%s", err)
 	case free < total/100*(100-fullFail):
-		d.add(name, checkFailed, "make room: the server stores nothing before; the daemon then goes on by itself", "%s of %s are free", output.Bytes(free), output.Bytes(total))
+		d.add(name, checkFailed, "free space: the server stores no message before; the daemon then continues by itself", "%s of %s are free", output.Bytes(free), output.Bytes(total))
 	case free < total/100*(100-fullWarn)/2:
-		d.add(name, checkWarning, "make room, or lower the quota", "%s of %s are free", output.Bytes(free), output.Bytes(total))
+		d.add(name, checkWarning, "free space, or lower the quota", "%s of %s are free", output.Bytes(free), output.Bytes(total))
 	default:
 		d.add(name, checkOK, "", "%s of %s are free", output.Bytes(free), output.Bytes(total))
 	}
 }
 
-// fleet checks the daemons: whether one answers, who folds each shard, and how far behind.
+// fleet checks the daemons: whether one answers, which one folds each shard, and the lag.
 func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	var reply schema.FleetReply
 	if err := d.cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
-		d.add("daemon", checkFailed, d.cl.StartHint(ctx), "none answers: %s", err)
+		d.add("daemon", checkFailed, d.cl.StartHint(ctx), "no daemon answers: %s", err)
 		return
 	}
 	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
@@ -419,45 +419,45 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 		s := &reply.Shards[i]
 		switch {
 		case s.Worker == "" && !takes[i]:
-			continue // a lease is written, too: what was said of the writes is the reason
+			continue // leases are written, too: the failed writes are the cause
 		case s.Error != "":
 			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
 			continue
 		case s.Worker == "":
-			d.add("lock", checkFailed, d.cl.StartHint(ctx), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
+			d.add("lock", checkFailed, d.cl.StartHint(ctx), "no daemon holds the lease of shard %d: no checkpoints are written and dead executors are not detected", s.Shard)
 			continue
 		}
 		folded++
 		if lag := time.Duration(s.WaitingMS) * time.Millisecond; lag > lagWarn {
 			behind++
-			d.add("fold", checkWarning, "see: "+d.p.Command("fleet"), "%s of shard %d accepted and not checkpointed, the oldest for %s", output.Plural(s.Waiting, "event"), s.Shard, lag)
+			d.add("fold", checkWarning, "see: "+d.p.Command("fleet"), "%s of shard %d accepted but not checkpointed, the oldest for %s", output.Plural(s.Waiting, "event"), s.Shard, lag)
 		}
 	}
 	if folded == len(reply.Shards) {
 		d.add("lock", checkOK, "", "each shard is folded by one daemon, %s in all", output.Plural(folded, "shard"))
 	}
 	if behind == 0 {
-		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
+		d.add("fold", checkOK, "", "no event waits longer than %s", lagWarn)
 	}
 	d.parked(reply.Shards)
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.Command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", output.Plural(reply.Runs.Quarantined, "run"))
 	}
 	if n := reply.Runs.Overdue; n > 0 {
-		d.add("overdue", checkWarning, "see which: "+d.p.Command("runs ls")+"; stop the processes of their executors if the work does not return",
-			"%s with a request to a model or a call of a tool that takes longer than it may", output.Plural(n, "run"))
+		d.add("overdue", checkWarning, "list them: "+d.p.Command("runs ls")+"; stop the processes of their executors if the work does not return",
+			"%s with an overdue model request or tool call", output.Plural(n, "run"))
 	}
 	d.webhook(&reply)
 	d.letters(ctx)
 }
 
-// webhook checks the posts of the daemon that answers.
+// webhook checks the posts of the answering daemon.
 func (d *doctor) webhook(reply *schema.FleetReply) {
 	const name = "webhook"
 	switch w := reply.Webhook; {
 	case w == nil:
 	case w.FailingSince != "":
-		d.add(name, checkWarning, "see that its receiver runs, and answers 2xx within 10s; the daemon posts again by itself",
+		d.add(name, checkWarning, "check that its receiver runs and answers 2xx within 10s; the daemon retries by itself",
 			"%s of the inbox %s not taken from daemon %s, and posts fail since %s: %s", output.Plural(w.Pending, "entry", "entries"),
 			output.InNumber(w.Pending, "is", "are"), reply.Replica, w.FailingSince, w.Why)
 	default:
@@ -465,10 +465,10 @@ func (d *doctor) webhook(reply *schema.FleetReply) {
 	}
 }
 
-// parkedNamed bounds the parked runs that are named.
+// parkedNamed bounds the parked runs that are listed.
 const parkedNamed = 8
 
-// parked names the runs that the fold leaves where they stand.
+// parked lists the runs that the fold has parked.
 func (d *doctor) parked(shards []schema.ShardState) {
 	named, more := 0, 0
 	for i := range shards {
@@ -476,7 +476,7 @@ func (d *doctor) parked(shards []schema.ShardState) {
 		for _, p := range shards[i].Parked[:min(parkedNamed-named, len(shards[i].Parked))] {
 			named++
 			more--
-			d.add("parked", checkWarning, "look at it with: "+d.p.Command("runs get "+p.Run)+"; the daemon tries again by itself; to retry it now: "+
+			d.add("parked", checkWarning, "see: "+d.p.Command("runs get "+p.Run)+"; the daemon retries by itself; to retry it now: "+
 				d.p.Command("retry "+p.Run),
 				"run %s has no new checkpoint since %s (%s): %s", p.Run, p.Since, output.Plural(p.Tries, "try", "tries"), p.Why)
 		}
@@ -485,21 +485,21 @@ func (d *doctor) parked(shards []schema.ShardState) {
 	case more > 0:
 		d.add("parked", checkWarning, "", "%s more", output.Plural(more, "run"))
 	case named == 0:
-		d.add("parked", checkOK, "", "no run is left out of the fold")
+		d.add("parked", checkOK, "", "no run is parked")
 	}
 }
 
-// fullDo is what to do about a shard whose log takes no writes.
-const fullDo = "see that each NATS server's disk has room and that more than half of the stream's replicas run (nats stream report); " +
-	"restart a NATS server whose disk was full: it stores nothing before. A daemon with a server of its own does so by itself"
+// fullDo is the next step for a shard whose log accepts no writes.
+const fullDo = "check that each NATS server's disk has free space and that more than half of the stream's replicas run (nats stream report); " +
+	"restart a NATS server whose disk was full: it stores no message before. A daemon with an embedded server does so by itself"
 
-// writes checks that each shard's log takes writes: a daemon answers no read without one.
+// writes checks that each shard's log accepts writes: without that a daemon answers no read.
 func (d *doctor) writes(ctx context.Context, shards int) []bool {
 	takes, all := make([]bool, shards), true
 	for shard := range takes {
 		run := ""
 		for n := 0; run == "" || schema.ShardOf(run, shards) != shard; n++ {
-			run = fmt.Sprintf("waymark-doctor-%d", n) // nobody's
+			run = fmt.Sprintf("waymark-doctor-%d", n) // no run has this id
 		}
 		err := d.cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
 		service, answered := errors.AsType[*schema.ServiceError](err)
@@ -508,20 +508,20 @@ func (d *doctor) writes(ctx context.Context, shards int) []bool {
 			takes[shard] = true
 			continue
 		case answered && service.Code == schema.CodeUnavailable, errors.Is(err, context.DeadlineExceeded):
-			d.add("writes", checkFailed, fullDo, "the log of shard %d acknowledges nothing: %s", shard, failure.Explain(ctx, err).What)
+			d.add("writes", checkFailed, fullDo, "the log of shard %d acknowledges no write: %s", shard, failure.Explain(ctx, err).What)
 		default:
-			takes[shard] = true // it is not known otherwise
+			takes[shard] = true // unknown: assume that it does
 			d.add("writes", checkUnknown, "", "shard %d: %s", shard, err)
 		}
 		all = false
 	}
 	if all {
-		d.add("writes", checkOK, "", "the log of each shard takes writes, %s in all", output.Plural(shards, "shard"))
+		d.add("writes", checkOK, "", "the log of each shard accepts writes, %s in all", output.Plural(shards, "shard"))
 	}
 	return takes
 }
 
-// letters checks what was rejected.
+// letters checks for rejected events.
 func (d *doctor) letters(ctx context.Context) {
 	const name = "dead letters"
 	ctx, cancel := context.WithTimeout(ctx, d.cl.Wait)

@@ -9,10 +9,10 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-// backupWarn is how old the last backup of a fleet may be, and how old a fleet may become without one.
+// backupWarn is the maximum age of a fleet's last backup, and of a fleet without a backup.
 const backupWarn = 7 * 24 * time.Hour
 
-// backup checks when the fleet was backed up last.
+// backup checks the age of the fleet's last backup.
 func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Inspected, now time.Time) {
 	const name = "backup"
 	do := d.p.Command("backup DIR")
@@ -25,10 +25,10 @@ func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Ins
 			}
 		}
 		if now.Sub(made) > backupWarn {
-			d.add(name, checkWarning, do, "none was recorded, and the fleet is %d days old", int(now.Sub(made)/(24*time.Hour)))
+			d.add(name, checkWarning, do, "no backup was recorded, and the fleet is %d days old", int(now.Sub(made)/(24*time.Hour)))
 			return
 		}
-		d.add(name, checkOK, "", "none was recorded yet; the fleet is younger than a week")
+		d.add(name, checkOK, "", "no backup was recorded yet; the fleet is younger than a week")
 		return
 	}
 	if err != nil {
@@ -45,5 +45,5 @@ func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Ins
 		d.add(name, checkWarning, do, "the last one, %s, is %d days old", last.ID, int(age/(24*time.Hour)))
 		return
 	}
-	d.add(name, checkOK, "", "the last one, %s of %s, was begun %s", last.ID, output.Bytes(last.Bytes), output.Ago(last.Began, now))
+	d.add(name, checkOK, "", "the last one, %s of %s, was started %s", last.ID, output.Bytes(last.Bytes), output.Ago(last.Began, now))
 }

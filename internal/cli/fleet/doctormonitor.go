@@ -16,17 +16,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// durability checks that what is acknowledged is on disk. Only the monitoring address tells how a server that is not
-// Waymark's own writes.
+// durability checks that acknowledged messages are on disk. For an external server only the monitoring address has the
+// sync interval.
 func (d *doctor) durability(ctx context.Context, monitor string, settings *schema.FleetSettings) {
 	const name = "durability"
 	const do = "set sync_interval: always in the jetstream block of the server's configuration"
 	switch {
 	case monitor == "" && d.cl.Target.Origin == natsconn.OriginLocal:
-		d.add(name, checkOK, "", "the local server writes every acknowledged message through")
+		d.add(name, checkOK, "", "the local server syncs every message before it acknowledges it")
 		return
 	case monitor == "":
-		d.add(name, checkUnknown, "ask again with --monitor http://HOST:8222", "how the server writes to disk is told on its monitoring address only")
+		d.add(name, checkUnknown, "ask again with --monitor http://HOST:8222", "only the server's monitoring address reports its sync interval")
 		return
 	}
 	always, interval, err := syncOf(ctx, monitor)
@@ -36,17 +36,17 @@ func (d *doctor) durability(ctx context.Context, monitor string, settings *schem
 	case always:
 		d.add(name, checkOK, "", "sync_interval is always")
 	case settings.Replicas > 1:
-		d.add(name, checkWarning, do, "files are written through every %s: a power cut of all nodes takes back what was acknowledged since", interval)
+		d.add(name, checkWarning, do, "files are synced every %s: a power cut of all nodes loses messages acknowledged since", interval)
 	default:
-		d.add(name, checkFailed, do, "files are written through every %s: a power cut takes back what was acknowledged since", interval)
+		d.add(name, checkFailed, do, "files are synced every %s: a power cut loses messages acknowledged since", interval)
 	}
 }
 
-// slowSyncMS is the time of a small durable write, in milliseconds, from which a fleet should have several shards: its executors then wait
-// for the disk and not for the processors.
+// slowSyncMS is the time of a small durable write, in milliseconds, from which on a fleet should have several shards:
+// its executors then wait for the disk, not for the CPU.
 const slowSyncMS = 1
 
-// syncs tells what a durable write costs, and how executors share it.
+// syncs reports the cost of a durable write, and how executors share it.
 func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	const name = "durable write"
 	shards := kvstore.ConfigOf(settings).Shards
@@ -54,12 +54,12 @@ func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	if settings.Replicas == 1 {
 		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + output.Plural(shards, "shard")
 		if first := settings.Mapped(); first < shards {
-			how += ", those of programs without the SDK over the first " + output.Plural(first, "shard")
+			how += ", runs of programs without the SDK over the first " + output.Plural(first, "shard")
 		}
 	}
 	switch {
 	case ms == 0:
-		d.add(name, checkUnknown, "", "not measured yet, or the daemon that answers folds no shard; %s", how)
+		d.add(name, checkUnknown, "", "not measured yet, or the answering daemon folds no shard; %s", how)
 	case settings.Replicas == 1 && shards < kvstore.LoneShards && ms >= slowSyncMS:
 		d.add(name, checkWarning, d.p.Command(fmt.Sprintf("shards set %d", kvstore.LoneShards)), "%.1f ms for a small message; %s", ms, how)
 	default:
@@ -67,7 +67,7 @@ func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	}
 }
 
-// syncOf asks a server's monitoring address how it writes.
+// syncOf reads a server's sync interval from its monitoring address.
 func syncOf(ctx context.Context, monitor string) (always bool, interval time.Duration, err error) {
 	var info struct {
 		Config *struct {
@@ -79,15 +79,15 @@ func syncOf(ctx context.Context, monitor string) (always bool, interval time.Dur
 		return false, 0, err
 	}
 	if info.Config == nil {
-		return false, 0, fmt.Errorf("%s does not tell the configuration of JetStream", monitor)
+		return false, 0, fmt.Errorf("%s does not report JetStream's configuration", monitor)
 	}
 	return info.Config.SyncAlways, time.Duration(info.Config.SyncInterval), nil
 }
 
-// foundWithin is how soon a server should find a connection that is gone without a word: as Waymark's own does.
+// foundWithin is how soon a server should detect a dead connection: as soon as the embedded one does.
 const foundWithin = natsd.DefaultPing * 3
 
-// pings checks how soon a server finds a route or a client that is gone without a word, where its monitoring address is known.
+// pings checks how soon a server detects a dead route or client, if its monitoring address is known.
 func (d *doctor) pings(ctx context.Context, monitor string) {
 	if monitor == "" {
 		return
@@ -101,12 +101,12 @@ func (d *doctor) pings(ctx context.Context, monitor string) {
 	found := time.Duration(info.Interval * (info.Most + 1))
 	switch {
 	case err != nil || found <= 0:
-		d.add(name, checkUnknown, "check the address, and that the server has http_port or https_port set", "how often the server pings is not known: %v", err)
+		d.add(name, checkUnknown, "check the address, and that the server has http_port or https_port set", "the server's ping interval is unknown: %v", err)
 	case found > foundWithin:
 		d.add(name, checkWarning, `set ping_interval: "5s" and ping_max: 2 in the server's configuration`,
-			"a client that is gone without a word is found after %s: until then requests are sent to it, and lost", found)
+			"a dead client is detected after %s: until then, requests sent to it are lost", found)
 	default:
-		d.add(name, checkOK, "", "a connection that is gone without a word is found within %s", found)
+		d.add(name, checkOK, "", "a dead connection is detected within %s", found)
 	}
 }
 

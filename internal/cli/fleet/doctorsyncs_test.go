@@ -17,7 +17,7 @@ func TestDoctor_DurableWrites_ToldWithWhatSharesTheirSyncs(t *testing.T) {
 		result, contains, nextStep string
 	}{
 		"eight shards, slow disk":  {9, 1, 8, checkOK, "9.0 ms for a small message; the messages of one shard are synced one after the other", ""},
-		"eight, three at first":    {9, 1, 8, checkOK, "spread over 8 shards, those of programs without the SDK over the first 3 shards", ""},
+		"eight, three at first":    {9, 1, 8, checkOK, "spread over 8 shards, runs of programs without the SDK over the first 3 shards", ""},
 		"one shard, slow disk":     {2.5, 1, 1, checkWarning, "spread over 1 shard", "waymark shards set 8"},
 		"one shard, fast disk":     {0.4, 1, 1, checkOK, "0.4 ms", ""},
 		"three replicas, one":      {9, 3, 1, checkOK, "the servers sync the messages of all executors together", ""},

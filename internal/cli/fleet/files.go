@@ -22,7 +22,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// fleetFiles is what a fleet's files are made of: fleet-NAME.json keeps it, so that a later run changes only what it names.
+// fleetFiles is the input for a fleet's files. fleet-NAME.json stores it, so that a later run changes only the settings
+// with a flag.
 type fleetFiles struct {
 	Fleet       string   `json:"fleet"`
 	URL         string   `json:"url"`
@@ -44,13 +45,13 @@ const (
 )
 
 // storageFactor is how much more than its log a fleet may store by default, for segments, checkpoints and blobs;
-// storageRest is for what does not grow with it, such as dead letters.
+// storageRest is for data of constant size, such as dead letters.
 const (
 	storageFactor = 4
 	storageRest   = 1 << 30
 )
 
-// write makes the fleet's files, or what is missing of them.
+// write creates the fleet's missing files.
 func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
@@ -88,7 +89,7 @@ func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	for _, role := range access.Roles() {
 		base := filepath.Join(dir, c.Name+"-"+string(role))
 		if role == access.Operator && len(done.Operators) > 0 {
-			// An existing shared key stays. No new one is made.
+			// An existing shared key stays. No new one is created.
 			if _, err := os.Stat(base + ".nk"); errors.Is(err, fs.ErrNotExist) {
 				stale = append(stale, base+".json")
 				continue
@@ -127,7 +128,8 @@ func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	return f, nil
 }
 
-// operators makes the missing keys of operators: those of the flag, and those with a file. stale are the contexts whose key file is gone.
+// operators creates the missing keys of operators: those of the flag, and those with a context. stale are the contexts
+// whose key file is gone.
 func (c addCmd) operators(dir string, f *fleetFiles, account *access.Account) (people []Person, stale []string, err error) {
 	// Names have no dot, so no other fleet has files with this prefix.
 	before := c.Name + "-" + string(access.Operator) + "."
@@ -167,7 +169,7 @@ func (c addCmd) operators(dir string, f *fleetFiles, account *access.Account) (p
 	return people, stale, nil
 }
 
-// user makes the key base.nk if it is not there, and the NATS context base.json; it returns the public key.
+// user creates the missing key base.nk and the NATS context base.json, and returns the public key.
 func (f *fleetFiles) user(base string, role access.Role, who string) (string, error) {
 	key, err := ensureKey(base + ".nk")
 	if err != nil {
@@ -184,7 +186,7 @@ func (f *fleetFiles) user(base string, role access.Role, who string) (string, er
 	return key, err
 }
 
-// merge puts what flags and environment name into f.
+// merge applies flags and environment to f.
 func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 	conn := a.Conn
 	if conn.NATS == "" {
@@ -204,7 +206,7 @@ func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 		f.CA = ca
 	}
 	if f.URL == "" {
-		return failure.New(failure.Usage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are not known")
+		return failure.New(failure.Usage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are unknown")
 	}
 	for to, from := range map[*int]int{&f.Shards: int(c.Shards), &f.Replicas: int(c.Replicas)} {
 		if from < 0 {
@@ -228,7 +230,7 @@ func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 	return nil
 }
 
-// storage is the account's limit in bytes, copies counted.
+// storage is the account's limit in bytes, replicas included.
 func (f *fleetFiles) storage() int64 {
 	switch {
 	case f.Storage > 0:
@@ -239,18 +241,18 @@ func (f *fleetFiles) storage() int64 {
 	return int64(f.Replicas) * (storageFactor*int64(f.Shards)*f.Quota + storageRest)
 }
 
-// ensureKey returns the public key of the seed in a file, which it makes if it is not there.
+// ensureKey returns the public key of the seed in a file. It creates a missing file.
 func ensureKey(file string) (public string, err error) {
 	seed, err := os.ReadFile(file) //nolint:gosec // the directory is the user's own
 	var pair nkeys.KeyPair
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if pair, err = nkeys.CreateUser(); err != nil {
-			return "", fmt.Errorf("making a key: %w", err)
+			return "", fmt.Errorf("creating a key: %w", err)
 		}
 		defer pair.Wipe()
 		if seed, err = pair.Seed(); err != nil {
-			return "", fmt.Errorf("making a key: %w", err)
+			return "", fmt.Errorf("creating a key: %w", err)
 		}
 		if err := os.WriteFile(file, append(seed, '\n'), 0o600); err != nil {
 			return "", err
@@ -259,7 +261,7 @@ func ensureKey(file string) (public string, err error) {
 		return "", err
 	default:
 		if pair, err = nkeys.FromSeed(bytes.TrimSpace(seed)); err != nil {
-			return "", failure.New(failure.Damaged, "restore it, or remove it and a new key is made", "%s holds no NKey seed: %v", file, err)
+			return "", failure.New(failure.Damaged, "restore the file, or remove it to create a new key", "%s holds no NKey seed: %v", file, err)
 		}
 		defer pair.Wipe()
 	}
@@ -268,8 +270,8 @@ func ensureKey(file string) (public string, err error) {
 
 const hintIncluded = "name the file that nats.conf includes for its accounts, such as /etc/waymark/fleets.conf"
 
-// include copies a fleet's part of the configuration beside the servers' file, which includes it once. It returns the file's
-// full path; empty for none.
+// include copies a fleet's part of the configuration next to the servers' file, and adds an include line to that file
+// once. It returns the file's full path; empty for none.
 func include(file, part string) (full string, err error) {
 	if file == "" {
 		return "", nil
@@ -297,7 +299,7 @@ func include(file, part string) (full string, err error) {
 	if _, err := replaceFile(beside, config); err != nil {
 		return "", err
 	}
-	// The servers may run as another user: each that can read the file can read its part.
+	// The servers may run as another user: a user that can read the file must be able to read its part.
 	if err := os.Chmod(beside, info.Mode().Perm()); err != nil {
 		return "", err
 	}
@@ -308,7 +310,7 @@ func include(file, part string) (full string, err error) {
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
 		line = "\n" + line
 	}
-	// In place, so that the file keeps its owner and mode.
+	// Append in place, so that the file keeps its owner and mode.
 	f, err := os.OpenFile(full, os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // the file is named by the user
 	if err != nil {
 		return "", err
@@ -317,7 +319,7 @@ func include(file, part string) (full string, err error) {
 	return full, errors.Join(err, f.Close())
 }
 
-// replaceFile writes a file unless that is its content already. A reader sees the old or the new one, whole.
+// replaceFile writes a file unless it already has this content. A reader sees the old or the new content, never a mix.
 func replaceFile(file string, content []byte) (changed bool, err error) {
 	old, err := os.ReadFile(file) //nolint:gosec // the directory is the user's own
 	if err == nil && bytes.Equal(old, content) {

@@ -14,26 +14,26 @@ import (
 
 // Cmd is waymark fleet.
 type Cmd struct {
-	Show      showCmd      `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
+	Show      showCmd      `cmd:"" default:"1" help:"Show the fleet's state. This is the default."`
 	Retention retentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
-	Keys      keysCmd      `cmd:"" help:"List, add or retire the keys by which daemons sign control events."`
-	Add       addCmd       `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
+	Keys      keysCmd      `cmd:"" help:"List, add or retire the keys with which daemons sign control events."`
+	Add       addCmd       `cmd:"" help:"Create or change a fleet: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
 }
 
 type showCmd struct{}
 
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `One replica of the daemon answers, and looks at the streams and buckets themselves: it tells of shards that nobody folds, too.
-What waits is accepted and safe, and recovery has it; it is only not in a checkpoint yet. Amplification is the number of bytes stored for
-each byte of payload. Recoveries are those of the replica that answered; its metrics and those of the others have them all.
+	return `One daemon replica answers, from the streams and buckets themselves, so the output includes shards that no daemon folds.
+Waiting events are accepted and durable, and a recovery includes them; they are just not in a checkpoint yet. Amplification is the number of bytes stored for
+each byte of payload. Recoveries are those of the answering replica; the metrics of all replicas have all of them.
 
 Examples:
   waymark fleet
   waymark fleet --json`
 }
 
-// Run shows how the fleet is. A shard that could not be looked at is an error, after what is known was shown.
+// Run shows the fleet's state. A shard that could not be read is an error, returned after the known part was shown.
 func (c showCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c showCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	for i := range reply.Shards {
 		if s := &reply.Shards[i]; s.Error != "" {
-			return failure.New(failure.Unavailable, "see the daemon's log and the NATS server", "shard %d of fleet %s cannot be looked at: %s", s.Shard, reply.Fleet, s.Error)
+			return failure.New(failure.Unavailable, "see the daemon's log and the NATS server", "shard %d of fleet %s cannot be read: %s", s.Shard, reply.Fleet, s.Error)
 		}
 	}
 	return nil
@@ -65,7 +65,7 @@ func printFleet(a *base.App, reply *schema.FleetReply) error {
 	if r := &reply.Recovery; r.Count > 0 {
 		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), output.Ago(r.LastAt, a.Now()), r.Count)
 	}
-	senders := "claimed by requests"
+	senders := "claimed by senders"
 	if reply.Proven {
 		senders = "proven by the nats server"
 	}
@@ -108,7 +108,7 @@ func shardRow(s *schema.ShardState) []string {
 	}
 	worker := s.Worker
 	if worker == "" {
-		worker = "nobody"
+		worker = "none"
 	}
 	oldest := ""
 	if s.Waiting > 0 {

@@ -20,17 +20,17 @@ import (
 )
 
 type keysCmd struct {
-	Ls     keysLsCmd     `cmd:"" default:"1" help:"List the keys. What fleet keys does when nothing else is asked."`
+	Ls     keysLsCmd     `cmd:"" default:"1" help:"List the keys. This is the default."`
 	Add    keysAddCmd    `cmd:"" help:"Add a daemon's signing key. It takes effect after one minute."`
-	Retire keysRetireCmd `cmd:"" help:"End a key's time, a minute from now. What it signed before stays valid."`
+	Retire keysRetireCmd `cmd:"" help:"Retire a key, effective in one minute. Earlier signatures stay valid."`
 }
 
 type keysLsCmd struct{}
 
 // Help is the text below the flags.
 func (keysLsCmd) Help() string {
-	return `In a fleet with keys, control events (takeovers, answers, settlements of a person, cancellations, hand-offs, marks) count only when one of ` +
-		`the fleet's daemons signed them. A fleet without keys checks nothing. A new fleet has the key of the connection that makes it, if that is an ` +
+	return `In a fleet with keys, control events (takeovers, answers, settlements by a person, cancellations, hand-offs, marks) count only if one of ` +
+		`the fleet's daemons signed them. A fleet without keys does not check signatures. A new fleet has the key of the connection that creates it, if this is an ` +
 		`NKey or a credentials file.
 
 Examples:
@@ -39,12 +39,12 @@ Examples:
 }
 
 type keysAddCmd struct {
-	Key string `arg:"" optional:"" help:"Public key of a daemon (U…); without it the key of this connection."`
+	Key string `arg:"" optional:"" help:"Public key of a daemon (U…); default: the key of this connection."`
 }
 
 // Help is the text below the flags.
 func (keysAddCmd) Help() string {
-	return `Connect with the daemon's context; no other key may write the settings. A daemon whose key was added starts to work once the key signs.
+	return `Connect with the daemon's context; no other key may write the settings. A daemon with a new key starts to work once the key is valid.
 
 Examples:
   waymark --context fleets/payments-daemon.json --fleet payments fleet keys add
@@ -57,14 +57,14 @@ type keysRetireCmd struct {
 
 // Help is the text below the flags.
 func (keysRetireCmd) Help() string {
-	return `Start every daemon with another key first: one whose key is retired signs no more, and answers no request that needs it. The last key of a ` +
+	return `Start every daemon with another key first: a daemon with a retired key cannot sign, and answers no request that needs a signature. The last key of a ` +
 		`fleet cannot be retired.
 
 Examples:
   waymark --context fleets/payments-daemon.json --fleet payments fleet keys retire UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
 }
 
-// keysView are the keys as JSON.
+// keysView is the JSON output of keys.
 type keysView struct {
 	Fleet string            `json:"fleet"`
 	Keys  []schema.FleetKey `json:"keys"`
@@ -95,7 +95,7 @@ func (c keysAddCmd) Run(ctx context.Context, a *base.App) error {
 			key = signer.Name
 		}
 		settings, err := fleets.AddKey(ctx, cl.Fleet, key)
-		return settings, aboutKeys(err, "make another key (nk -gen user), and add its public key: waymark fleet keys add PUBLICKEY")
+		return settings, aboutKeys(err, "create another key (nk -gen user), and add its public key: waymark fleet keys add PUBLICKEY")
 	})
 }
 
@@ -106,14 +106,14 @@ func (c keysRetireCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	return withFleets(ctx, a, func(ctx context.Context, cl *base.Client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
 		settings, err := fleets.RetireKey(ctx, cl.Fleet, c.Key)
-		return settings, aboutKeys(err, "list the fleet's keys: waymark fleet keys; add another daemon's before the last one ends: waymark fleet keys add PUBLICKEY")
+		return settings, aboutKeys(err, "list the fleet's keys: waymark fleet keys; add another daemon's key before you retire the last one: waymark fleet keys add PUBLICKEY")
 	})
 }
 
-// hintPublicUser says where the public key of a daemon is shown.
+// hintPublicUser says how to show a daemon's public key.
 const hintPublicUser = "name the public key of a daemon (U…), shown by: nk -inkey SEEDFILE -pubout"
 
-// aboutKeys gives a refused change of the keys its next step: the settings as such are not what is wrong.
+// aboutKeys adds the next step to a refused change of the keys.
 func aboutKeys(err error, hint string) error {
 	if !errors.Is(err, kvstore.ErrSettings) {
 		return err
@@ -121,8 +121,8 @@ func aboutKeys(err error, hint string) error {
 	return &failure.Error{Code: failure.Usage, What: strings.TrimPrefix(err.Error(), kvstore.ErrSettings.Error()+": "), Err: err, Hint: hint, Own: true}
 }
 
-// keysClient connects to the server with the keys. Where the local one is stopped it runs one in its state directory meanwhile: a daemon
-// without a key of the fleet does not start, so that no other server could be asked to add one.
+// keysClient connects to the server with the keys. If the local server is stopped, it runs one in its state directory
+// meanwhile: a daemon without a key of the fleet does not start, so no other server could add one.
 func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) error {
 	cl, err := a.Connect(ctx)
 	if err == nil {
@@ -150,7 +150,7 @@ func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) 
 	}, opts...)
 }
 
-// withFleets changes the fleet's keys, if change does, tells its daemons, and shows the keys.
+// withFleets applies change to the fleet's keys, notifies its daemons, and shows the keys.
 func withFleets(ctx context.Context, a *base.App, change func(context.Context, *base.Client, *kvstore.Fleets) (schema.FleetSettings, error)) error {
 	return keysClient(ctx, a, func(cl *base.Client) error { return changeKeys(ctx, a, cl, change) })
 }
@@ -165,7 +165,7 @@ func changeKeys(ctx context.Context, a *base.App, cl *base.Client,
 	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
 	changed, err := change(ctx, cl, kvstore.NewFleets(js))
-	late := err // it is stored all the same
+	late := err // the change is stored in any case
 	if err != nil && !errors.Is(err, kvstore.ErrKeysLate) {
 		return err
 	}
@@ -182,7 +182,7 @@ func changeKeys(ctx context.Context, a *base.App, cl *base.Client,
 		return errors.Join(late, output.Document(a.Stdout, keysView{Fleet: cl.Fleet, Keys: settings.Keys}))
 	}
 	if len(settings.Keys) == 0 {
-		_, err = fmt.Fprintf(a.Stdout, "fleet %s has no keys: control events are not signed, and whoever may publish events can forge them\n", cl.Fleet)
+		_, err = fmt.Fprintf(a.Stdout, "fleet %s has no keys: control events are not signed, so any client that may publish events can forge them\n", cl.Fleet)
 		return err
 	}
 	rows := make([][]string, len(settings.Keys))

@@ -14,17 +14,17 @@ import (
 )
 
 type retentionCmd struct {
-	Completed *keepTime `placeholder:"TIME" help:"How long completed runs are kept after their last event, such as 30d or 12h, or forever."`
+	Completed *keepTime `placeholder:"TIME" help:"How long to keep completed runs after their last event, such as 30d or 12h, or forever."`
 	Failed    *keepTime `placeholder:"TIME" help:"The same for failed runs."`
 	Cancelled *keepTime `placeholder:"TIME" help:"The same for cancelled runs."`
-	Grace     *keepTime `placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its status (default: 10m)."`
+	Grace     *keepTime `placeholder:"TIME" help:"Keep runs with events newer than this, whatever their status (default: 10m)."`
 	Off       bool      `help:"Keep all runs for ever."`
 }
 
 // Help is the text below the flags.
 func (retentionCmd) Help() string {
-	return `Without flags the policy is shown. The daemon goes by it once an hour, with the plan that waymark cleanup --dry-run shows. A fleet ` +
-		`keeps everything until it is given a policy; what no flag names stays as it is. Proposed are ` +
+	return `Without flags, shows the policy. The daemon applies it once an hour; waymark cleanup --dry-run shows the plan. A fleet ` +
+		`without a policy keeps all runs; settings without a flag stay unchanged. Recommended are ` +
 		strconv.Itoa(int(schema.DefaultRetainCompleted/(24*time.Hour))) + ` days for completed runs and ` + strconv.Itoa(int(schema.DefaultRetainFailed/(24*time.Hour))) + ` for failed ones.
 
 Examples:
@@ -33,7 +33,7 @@ Examples:
   waymark fleet retention --off`
 }
 
-// keepTime is how long something is kept; 0 is for ever.
+// keepTime is a retention time; 0 means for ever.
 type keepTime time.Duration
 
 // UnmarshalText reads a time, with days, or forever.
@@ -51,7 +51,7 @@ func (k *keepTime) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// retentionView is the policy as JSON.
+// retentionView is the JSON output of retention.
 type retentionView struct {
 	Fleet     string                 `json:"fleet"`
 	Retention schema.RetentionPolicy `json:"retention"`
@@ -60,7 +60,7 @@ type retentionView struct {
 // Run shows or sets the policy.
 func (c retentionCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Off && (c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil) {
-		return failure.New(failure.Usage, "leave out --off, or the times", "--off goes alone")
+		return failure.New(failure.Usage, "omit --off, or the times", "--off cannot be combined with other flags")
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {

@@ -20,31 +20,31 @@ import (
 
 // ShardsCmd is waymark shards.
 type ShardsCmd struct {
-	Ls  shardsLsCmd  `cmd:"" default:"1" aliases:"list" help:"Show the shards of the fleet: who folds them, how far, and how full they are. What shards does when nothing else is asked."`
-	Set shardsSetCmd `cmd:"" help:"Spread new runs over another number of shards. Runs stay where they began."`
+	Ls  shardsLsCmd  `cmd:"" default:"1" aliases:"list" help:"Show the fleet's shards: their fold workers, positions and sizes. This is the default."`
+	Set shardsSetCmd `cmd:"" help:"Spread new runs over another number of shards. Existing runs stay in their shard."`
 }
 
 type shardsLsCmd struct{}
 
 // Help is the text below the flags.
 func (shardsLsCmd) Help() string {
-	return `FOLDED is the place in the log up to which checkpoints are made, LAST the end of the log; the daemon's own marks lie between ` +
-		`the two. LIVE are the runs that have not ended, or have a hand-off or a call to be settled. A shard that says "no" under NEW RUNS keeps the runs that began there.`
+	return `FOLDED is the position in the log up to which checkpoints are written, LAST the end of the log; the daemon's own messages lie between ` +
+		`the two. LIVE counts the runs that have not ended, or have an open hand-off or a call to settle. A shard with "no" under NEW RUNS keeps its existing runs.`
 }
 
-// shardsView is the fleet's shards as JSON.
+// shardsView is the JSON output of shards.
 type shardsView struct {
 	Fleet       string      `json:"fleet"`
 	Generations []int       `json:"generations"`
 	Shards      []shardView `json:"shards"`
 }
 
-// shardView is one shard as JSON.
+// shardView is one shard in the JSON output.
 type shardView struct {
 	Shard   int  `json:"shard"`
 	NewRuns bool `json:"new_runs"`
 	Live    int  `json:"live_runs"`
-	// Folded and Last are places in the log.
+	// Folded and Last are positions in the log.
 	Folded schema.StreamSequence `json:"folded"`
 	Last   schema.StreamSequence `json:"last"`
 	Bytes  int64                 `json:"bytes"`
@@ -53,7 +53,7 @@ type shardView struct {
 	Worker string `json:"worker"`
 }
 
-// Run shows the shards. It asks the streams, and works without a daemon.
+// Run shows the shards. It reads the streams, and works without a daemon.
 func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
 			begins = "no"
 		}
 		if worker == "" {
-			worker = "nobody"
+			worker = "none"
 		}
 		rows[i] = []string{
 			strconv.Itoa(s.Shard), begins, strconv.Itoa(s.Live), strconv.FormatUint(uint64(s.Folded), 10),
@@ -121,7 +121,7 @@ func viewShards(ctx context.Context, cl *base.Client, js jetstream.JetStream, se
 		}
 		s.Folded = mark.Position.Stream
 		err = shard.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
-			if e.Live != nil || e.Err != nil { // and not only the mark of an erased one
+			if e.Live != nil || e.Err != nil { // not only the tombstone of an erased run
 				s.Live++
 			}
 			return true
@@ -138,25 +138,25 @@ func viewShards(ctx context.Context, cl *base.Client, js jetstream.JetStream, se
 }
 
 type shardsSetCmd struct {
-	Shards int            `arg:"" help:"Shards that new runs are spread over, 1 to 256."`
-	Quota  base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the log of each shard from now on (default: what it is). The server reserves it for every shard."`
+	Shards int            `arg:"" help:"Number of shards for new runs, 1 to 256."`
+	Quota  base.QuotaSize `default:"0" placeholder:"SIZE" help:"New size of each shard's log (default: unchanged). The server reserves it for every shard."`
 }
 
 // Help is the text below the flags.
 func (shardsSetCmd) Help() string {
-	return `Daemons, executors and waymark events take the change up while they run. From then on each run that begins elsewhere than the ` +
-		`fleet's first number of shards would put it costs one more message. Fewer shards are a change like any other: the shards that are ` +
-		`left out keep their runs and are folded on.
+	return `Running daemons, executors and waymark events apply the change at once. From then on, each run that starts in another shard than the ` +
+		`fleet's first number of shards would give costs one more message. The number may also be lowered: the other shards ` +
+		`keep their runs and are still folded.
 
-A fleet can have had ` + strconv.Itoa(kvstore.MaxGenerations) + ` numbers of shards; going back to one of them makes none more. Each costs the lookup of a run ` +
-		`one question, and a program without the SDK must know where its runs began: see docs/scaling.md.
+A fleet can have at most ` + strconv.Itoa(kvstore.MaxGenerations) + ` different numbers of shards over time; going back to an earlier one does not count. Each number adds one request to the lookup of a run, ` +
+		`and a program without the SDK must know the shards of its runs: see docs/scaling.md.
 
 Examples:
   waymark shards set 4
-  waymark shards set 4 --quota 2GiB               when the server has no room for four logs of the size of the one`
+  waymark shards set 4 --quota 2GiB               if the server has no space for four logs of the current size`
 }
 
-// Run changes the number of shards: first the streams are there, then everybody is told.
+// Run changes the number of shards: it creates the streams first, then notifies all processes.
 func (c shardsSetCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Shards < 1 || c.Shards > kvstore.MaxShards {
 		return failure.New(failure.Usage, fmt.Sprintf("use 1 to %d", kvstore.MaxShards), "a fleet cannot have %d shards", c.Shards)
@@ -181,14 +181,14 @@ func (c shardsSetCmd) Run(ctx context.Context, a *base.App) error {
 	if errors.Is(err, kvstore.ErrFull) && c.Quota == 0 {
 		return &failure.Error{
 			Code: failure.Full, Err: err,
-			What: fmt.Sprintf("the server has no room for %s of %s each", output.Plural(max(c.Shards, was.Shards()), "log"), output.Bytes(was.QuotaBytes)),
-			Hint: "give each less: " + cl.Prompt.Command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
+			What: fmt.Sprintf("the server has no space for %s of %s each", output.Plural(max(c.Shards, was.Shards()), "log"), output.Bytes(was.QuotaBytes)),
+			Hint: "use a smaller quota: " + cl.Prompt.Command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more space",
 		}
 	}
 	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
 		return &failure.Error{
 			Code: failure.Refused, Err: refused, What: refused.What(),
-			Hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
+			Hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and install them on the servers as it says; "+
 				"then, with the daemon's context: %s", output.Plural(c.Shards, "shard"), cl.Fleet, c.Shards, cl.Prompt.Command(fmt.Sprintf("shards set %d", c.Shards))),
 		}
 	}
@@ -196,21 +196,21 @@ func (c shardsSetCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if err := cl.NATS.Publish(schema.SettingsSubject(cl.Fleet), nil); err != nil {
-		return fmt.Errorf("telling the fleet of its shards: %w", err)
+		return fmt.Errorf("notifying the fleet of its shards: %w", err)
 	}
 	if err := cl.NATS.FlushTimeout(cl.Wait); err != nil {
-		return fmt.Errorf("telling the fleet of its shards: %w", err)
+		return fmt.Errorf("notifying the fleet of its shards: %w", err)
 	}
 	if a.JSON {
 		return output.Line(a.Stdout, &shardsView{Fleet: cl.Fleet, Generations: now.Generations, Shards: []shardView{}})
 	}
 	if slices.Equal(now.Generations, was.Generations) {
-		return a.Say(a.Stdout, "fleet %s spreads new runs over %s already", cl.Fleet, output.Plural(c.Shards, "shard"))
+		return a.Say(a.Stdout, "fleet %s already spreads new runs over %s", cl.Fleet, output.Plural(c.Shards, "shard"))
 	}
 	earlier := make([]string, 0, len(was.Generations))
 	for _, n := range was.Generations {
 		earlier = append(earlier, strconv.Itoa(n))
 	}
-	return a.Say(a.Stdout, "fleet %s spreads new runs over %s from now on, before it was %s; runs stay where they began",
+	return a.Say(a.Stdout, "fleet %s now spreads new runs over %s (before: %s); existing runs stay in their shard",
 		cl.Fleet, output.Plural(c.Shards, "shard"), strings.Join(earlier, ", "))
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// Coloured reports whether w is read by a person whose terminal shows colours: see https://no-color.org and https://force-color.org.
+// Coloured reports whether w is a terminal that shows colours: see https://no-color.org and https://force-color.org.
 func Coloured(w io.Writer, getenv func(string) string) bool {
 	if getenv("NO_COLOR") != "" {
 		return false

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Escaped is a JSON document in which everything that a terminal could obey, or show as something else, is an escape: controls
-// above ASCII, direction overrides, characters without width. It means the same. What JSON forbids within strings, such as ESC,
-// its encoder has escaped already.
+// Escaped is a JSON document in which all characters that a terminal could obey or show wrongly are escaped: controls
+// above ASCII, direction overrides, characters without width. Its meaning is unchanged. The JSON encoder has already
+// escaped the characters that JSON forbids in strings, such as ESC.
 func Escaped(document []byte) []byte {
 	clean := true
 	for _, c := range document {
@@ -40,11 +40,11 @@ func Escaped(document []byte) []byte {
 	return out
 }
 
-// EscapingWriter writes JSON as [escaped] has it. Several goroutines may write.
+// EscapingWriter writes JSON in the form of [Escaped]. It is safe for concurrent use.
 type EscapingWriter struct {
 	mu sync.Mutex
 	To io.Writer
-	// part is the beginning of a character of which the rest was not written yet.
+	// part is the beginning of a character whose rest is not written yet.
 	part []byte
 }
 

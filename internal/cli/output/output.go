@@ -22,21 +22,22 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// PipeWidth is the width that text keeps to where standard output is no terminal, and leastWidth the least that a terminal gets.
+// PipeWidth is the text width if standard output is not a terminal, and leastWidth the minimum on a terminal.
 const (
 	PipeWidth  = 100
 	leastWidth = 40
 )
 
-// Page is standard output with the width that tables and text on it keep to.
+// Page is standard output with the width for its tables and text.
 type Page struct {
 	io.Writer
 	width int
-	// whole: a program reads it. Text is wrapped at width all the same, tables have all of their columns, and nothing is cut.
+	// whole: the reader is a program. Text is still wrapped at width, but tables have all of their columns, and nothing
+	// is cut.
 	whole bool
 }
 
-// NewPage finds the width: that of COLUMNS, else that of the terminal. Where there is neither, the page is whole.
+// NewPage determines the width: from COLUMNS, otherwise from the terminal. If there is neither, the page is whole.
 func NewPage(w io.Writer, getenv func(string) string) Page {
 	if width, err := strconv.Atoi(getenv("COLUMNS")); err == nil && width > 0 {
 		return Page{w, max(width, leastWidth), false}
@@ -68,7 +69,7 @@ func MostOf(w io.Writer) int {
 	return math.MaxInt
 }
 
-// MinColumn is what a column that may shrink keeps.
+// MinColumn is the minimum width of a column that may shrink.
 const MinColumn = 6
 
 // Document prints one JSON document.
@@ -96,15 +97,16 @@ type Column struct {
 	Title string
 	// Right aligns numbers.
 	Right bool
-	// Drop says that the column may be left out when the table is too wide: 1 goes first. 0 stays.
+	// Drop: the column may be left out if the table is too wide; 1 goes first, 0 stays.
 	Drop int
-	// Shrinks says that the column may be cut when the table is still too wide. Ids are pasted: their columns never are.
+	// Shrinks: the column may be cut if the table is still too wide. Columns of ids never are, because ids are pasted.
 	Shrinks bool
-	// Wraps says that a column that shrinks is wrapped instead of cut.
+	// Wraps: a column that shrinks is wrapped instead of cut.
 	Wraps bool
 }
 
-// Table prints rows below their titles, within the width of w as far as its columns allow. No rows are no table.
+// Table prints rows below their titles, within the width of w as far as its columns allow. Without rows it prints
+// nothing.
 func Table(w io.Writer, columns []Column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
@@ -172,7 +174,7 @@ func tableWidth(widths []int) int {
 	return total
 }
 
-// dropped leaves out columns that may be, one after the other, until the table fits.
+// dropped leaves out optional columns, one after the other, until the table fits.
 func dropped(columns []Column, rows [][]string, widths []int, most int) ([]Column, [][]string, []int) {
 	for tableWidth(widths) > most {
 		first := -1
@@ -192,7 +194,7 @@ func dropped(columns []Column, rows [][]string, widths []int, most int) ([]Colum
 	return columns, rows, widths
 }
 
-// fit takes width from the columns that may shrink, the widest first, until the table fits.
+// fit reduces the columns that may shrink, the widest first, until the table fits.
 func fit(columns []Column, widths []int, most int) {
 	for total := tableWidth(widths); total > most; total-- {
 		widest := -1
@@ -208,11 +210,12 @@ func fit(columns []Column, widths []int, most int) {
 	}
 }
 
-// commandInLine finds a line that is a command, or ends with one.
+// commandInLine finds a line that is a command or ends with one.
 var commandInLine = regexp.MustCompile(`(^|: +)waymark `)
 
-// Hanging is a line that begins with head, which is printable; what passes the width of w is wrapped below the beginning of the text. Words
-// are never broken, because ids are pasted, and a command stays on its line. A page that a program reads has one line.
+// Hanging is a line that begins with head, which is printable; text beyond the width of w is wrapped and aligned below
+// the start of the text. Words are never broken, because ids are pasted, and a command stays on its line. A page for a
+// program has one line.
 func Hanging(w io.Writer, head, s string) string {
 	s = Printable(s)
 	indent := text.StringWidthWithoutEscSequences(head)
@@ -240,7 +243,7 @@ func Hanging(w io.Writer, head, s string) string {
 	return b.String()
 }
 
-// Fields prints pairs of name and value; empty values are left out. Values are pasted, and none is cut.
+// Fields prints pairs of name and value; empty values are left out. No value is cut, because values are pasted.
 func Fields(w io.Writer, pairs ...string) error {
 	width := 0
 	for i := 0; i < len(pairs); i += 2 {
@@ -296,7 +299,7 @@ func Number[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	return fmt.Sprintf("%d", n)
 }
 
-// PastLabel is the label of what a command has done, or an earlier one did.
+// PastLabel is the label of an action that a command, or an earlier one, has done.
 func PastLabel(past string, already bool) string {
 	if already {
 		return past + " already"
@@ -304,7 +307,7 @@ func PastLabel(past string, already bool) string {
 	return past
 }
 
-// Plural is a count with its noun, which takes an s unless its other form is given.
+// Plural is a count with its noun, which takes an s unless another plural is given.
 func Plural[T ~int | ~int32 | ~int64 | ~uint64](n T, noun string, more ...string) string {
 	return fmt.Sprintf("%d %s", n, InNumber(n, noun, append(more, noun+"s")[0]))
 }
@@ -332,7 +335,7 @@ func Bytes(n int64) string {
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i:i+1] + "iB"
 }
 
-// Ago prints how long before now an RFC 3339 time was; text that is none stays as it is.
+// Ago prints how long before now an RFC 3339 time was; other text stays unchanged.
 func Ago(at string, now time.Time) string {
 	if at == "" {
 		return ""
@@ -355,7 +358,7 @@ func Ago(at string, now time.Time) string {
 	return t.Local().Format(time.DateOnly)
 }
 
-// LocalTime prints an RFC 3339 time as that of this place; text that is none stays as it is.
+// LocalTime prints an RFC 3339 time in the local time zone; other text stays unchanged.
 func LocalTime(at string) string {
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
@@ -364,7 +367,7 @@ func LocalTime(at string) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// Wrapped is text from outside as a block: indented by two, within a width, its own line breaks kept.
+// Wrapped is text from outside as a block: indented by two, within a width, with its own line breaks.
 func Wrapped(s string, width int) string { return block(s, width, text.WrapSoft) }
 
 // Indented is a JSON value from outside as a block; nothing for none. Its lines are not broken, so that it can be pasted.
@@ -373,11 +376,11 @@ func Indented(v jsontext.Value) string {
 		return ""
 	}
 	v = v.Clone()
-	_ = v.Indent(jsontext.WithIndent("  ")) // what is no JSON stays as it is
+	_ = v.Indent(jsontext.WithIndent("  ")) // invalid JSON stays unchanged
 	return block(string(v), 0, nil)
 }
 
-// block indents text by two and breaks its lines, unless wrap is nil; what a line begins with is kept before its parts.
+// block indents text by two and breaks its lines, unless wrap is nil; the indent of a line is kept for its parts.
 func block(s string, width int, wrap func(string, int) string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
@@ -401,7 +404,7 @@ func IsTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor
 }
 
-// Words joins what is not empty.
+// Words joins the non-empty words.
 func Words(list ...string) string {
 	kept := list[:0]
 	for _, w := range list {
@@ -412,7 +415,7 @@ func Words(list ...string) string {
 	return strings.Join(kept, ", ")
 }
 
-// Position is a place in the log with its event.
+// Position is a position in the log with its event.
 func Position(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }
 
 // Clock is the local time of day of an event's time.
@@ -424,7 +427,7 @@ func Clock(at string) string {
 	return t.Local().Format("15:04:05.000")
 }
 
-// InColumn is an id in a column of a line whose table has no end: of that width, within reason, or wider, for an id is not cut.
+// InColumn is an id in a column of an endless table: padded to that width, within limits, and never cut.
 func InColumn(id string, width int) string {
 	return text.Pad(Printable(id), min(max(width, 12), schema.MaxName), ' ')
 }

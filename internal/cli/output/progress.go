@@ -8,7 +8,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Progress is a bar on standard error; without a terminal it is nothing. It may be used from several goroutines.
+// Progress is a bar on standard error, on a terminal only. It is safe for concurrent use.
 type Progress struct {
 	mu    sync.Mutex
 	bar   *progressbar.ProgressBar
@@ -37,18 +37,18 @@ func newBar(w io.Writer, what string, limit int64, bytes bool) *Progress {
 	)}
 }
 
-// Add moves the bar. Estimates may add up to more than the whole: the bar then stays at its end.
+// Add moves the bar. Estimates may exceed the total: the bar then stays near its end.
 func (p *Progress) Add(n float64) {
 	if p.bar == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.at = min(p.at+n, float64(p.limit)-1) // it is done only when it is closed
-	_ = p.bar.Set64(int64(max(p.at, 0)))   // a bar that cannot be drawn is no failure of the work
+	p.at = min(p.at+n, float64(p.limit)-1) // it is full only when closed
+	_ = p.bar.Set64(int64(max(p.at, 0)))   // failing to draw the bar does not fail the work
 }
 
-// Close takes the bar away.
+// Close removes the bar.
 func (p *Progress) Close() {
 	if p.bar == nil {
 		return

@@ -1,3 +1,3 @@
-// Package prompt writes commands of this program as a person types them: for the server, the fleet and the run of the command that shows
-// them. It knows words, and nothing of what they do.
+// Package prompt formats commands of this program as a person types them, for the server, the fleet and the run of the
+// current command. It knows words only, not their meaning.
 package prompt

@@ -7,24 +7,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Prompt writes commands of this program so that they reach the server and the fleet of the command that shows them: with
-// the flags that named those. What the environment says it says to the next command, too. The zero value is of a command
-// without such flags.
+// Prompt formats commands so that they reach the same server and fleet as the current command: with the flags that
+// named them. Settings from the environment apply to the next command, too, and are left out. The zero value has no
+// such flags.
 type Prompt struct {
 	// Flags are quoted for a shell, each followed by a space.
 	Flags string
-	// Run stands where a text says RUN; empty if the command is about no run, or about several.
+	// Run replaces RUN in a text; empty if the command is about no run, or about several.
 	Run string
 }
 
-// Command is a command of this program; words are quoted already.
+// Command is a command of this program; its words are already quoted.
 func (p Prompt) Command(words string) string { return "waymark " + p.Flags + words }
 
-// runWord finds the place of a run id in a command.
+// runWord finds the placeholder of a run id in a command.
 var runWord = regexp.MustCompile(`\bRUN\b`)
 
-// Fill puts the flags and the run id into the commands of a text that is this program's own from end to end: in a text with words from
-// outside, those could look like a command. Help needs no server.
+// Fill puts the flags and the run id into the commands of a text of this program. The text must contain no words from
+// outside, because those could look like a command. Help needs no server.
 func (p Prompt) Fill(text string) string {
 	if strings.HasSuffix(text, " --help") {
 		return text

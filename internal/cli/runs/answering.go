@@ -21,17 +21,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// answering takes the answers of a person, one thing after the other.
+// answering takes a person's answers, one task after the other.
 type answering struct {
 	app    *base.App
 	client *base.Client
 	by     string
 	lines  <-chan string
-	// echoes: what is typed is not on the screen already.
+	// echoes: the input must be echoed, because it is not on the screen already.
 	echoes bool
 }
 
-// typed reads lines until ctx ends. The wait for one can be ended, where the reading cannot.
+// typed reads lines until ctx ends. A wait for a line can be ended, the read itself cannot.
 func typed(ctx context.Context, r io.Reader) <-chan string {
 	out := make(chan string)
 	if r == nil {
@@ -51,23 +51,23 @@ func typed(ctx context.Context, r io.Reader) <-chan string {
 	return out
 }
 
-// answerAll asks for each answer.
+// answerAll asks for an answer to each task.
 func answerAll(ctx context.Context, a *base.App, cl *base.Client, by string, tasks []task) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return (&answering{app: a, client: cl, by: by, lines: typed(ctx, a.Stdin), echoes: !output.IsTerminal(a.Stdin)}).all(ctx, tasks)
 }
 
-// errQuit: the person wants no more.
+// errQuit: the person quits.
 var errQuit = errors.New("quit")
 
-// say prints a line below the thing that it is about.
+// say prints a line below its task.
 func (x *answering) say(format string, args ...any) error {
 	_, err := fmt.Fprintln(x.app.Stdout, output.Hanging(x.app.Stdout, "    ", fmt.Sprintf(format, args...)))
 	return err
 }
 
-// read asks a question. The end of the input is errQuit.
+// read asks a question. The end of the input returns errQuit.
 func (x *answering) read(ctx context.Context, question string) (string, error) {
 	if _, err := fmt.Fprint(x.app.Stdout, question); err != nil {
 		return "", err
@@ -90,7 +90,7 @@ func (x *answering) read(ctx context.Context, question string) (string, error) {
 	}
 }
 
-// choose asks for one of some choices, by their first letter.
+// choose asks for one of the choices, by its first letter.
 func (x *answering) choose(ctx context.Context, choices ...string) (byte, error) {
 	shown, letters := make([]string, 0, len(choices)+2), make([]string, 0, len(choices)+2)
 	for _, c := range append(slices.Clone(choices), "skip", "quit") {
@@ -109,13 +109,13 @@ func (x *answering) choose(ctx context.Context, choices ...string) (byte, error)
 			}
 			return text[0], nil
 		}
-		if err := x.say("one of the letters %s", strings.Join(letters, ", ")); err != nil {
+		if err := x.say("type one of the letters %s", strings.Join(letters, ", ")); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// What became of a thing.
+// outcome is the result of a task.
 type outcome int
 
 const (
@@ -124,7 +124,7 @@ const (
 	gone
 )
 
-// all goes through the things, and says at the end what became of them.
+// all goes through the tasks, and prints a summary.
 func (x *answering) all(ctx context.Context, tasks []task) error {
 	count := [...]int{left: len(tasks), given: 0, gone: 0}
 	for i := range tasks {
@@ -143,13 +143,13 @@ func (x *answering) all(ctx context.Context, tasks []task) error {
 	}
 	meanwhile := ""
 	if count[gone] > 0 {
-		meanwhile = fmt.Sprintf("; needed no more: %d", count[gone])
+		meanwhile = fmt.Sprintf("; no longer needed: %d", count[gone])
 	}
-	return x.app.Say(x.app.Stderr, "answered: %d%s; left: %d", count[given], meanwhile, count[left])
+	return x.app.Say(x.app.Stderr, "answered: %d%s; open: %d", count[given], meanwhile, count[left])
 }
 
-// thing asks about one thing until it is answered, or left. Before each question the run is read: it may need another answer by now, or
-// none. An answer that is refused is asked for again.
+// thing asks about one task until it is answered or left open. It reads the run before each question: the run may need
+// another answer by now, or none. After a refused answer it asks again.
 func (x *answering) thing(ctx context.Context, t *task, number, of int) (outcome, error) {
 	shown := ""
 	for {
@@ -182,7 +182,7 @@ func (x *answering) thing(ctx context.Context, t *task, number, of int) (outcome
 			return left, err
 		case err != nil:
 			if refused && service.Code == schema.CodeConflict {
-				shown = "" // it is not what was shown
+				shown = "" // it differs from the shown one
 			}
 			if err := x.say("%s: %s", t.refusal(), err); err != nil {
 				return left, err
@@ -195,7 +195,7 @@ func (x *answering) thing(ctx context.Context, t *task, number, of int) (outcome
 	}
 }
 
-// refusal is what a refused answer did not do.
+// refusal says what a refused answer did not do.
 func (t *task) refusal() string {
 	if t.Kind == standstill.Waiting || t.Kind == standstill.Held {
 		return "not answered"
@@ -203,7 +203,8 @@ func (t *task) refusal() string {
 	return "not done"
 }
 
-// current is a thing as its run needs it now; nil when it does not any more. What stands in the way of reading a run is its thing itself.
+// current returns the task as its run needs it now; nil if it no longer does. A run that cannot be read is the task
+// itself.
 func (x *answering) current(ctx context.Context, t *task) (*task, error) {
 	if t.Kind == standstill.Parked {
 		return t, nil
@@ -220,7 +221,7 @@ func (x *answering) current(ctx context.Context, t *task) (*task, error) {
 	return &found, nil
 }
 
-// tellEnd says why a thing needs nobody any more: who answered or settled it, as far as the record tells.
+// tellEnd says why a task is no longer needed: who answered or settled it, as far as the record shows.
 func (x *answering) tellEnd(ctx context.Context, t *task) error {
 	what := ""
 	err := x.client.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
@@ -231,12 +232,12 @@ func (x *answering) tellEnd(ctx context.Context, t *task) error {
 		return context.Cause(ctx)
 	}
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
-		what += ", and why cannot be read: " + err.Error()
+		what += ", and the reason cannot be read: " + err.Error()
 	}
 	return x.say("%s", what)
 }
 
-// one asks about one thing and answers it. It reports whether it was answered. again: the thing was shown already.
+// one asks about one task and answers it. It reports whether it was answered. again: the task was already shown.
 func (x *answering) one(ctx context.Context, t *task, again bool) (answered bool, err error) {
 	switch t.Kind {
 	case standstill.Waiting:
@@ -251,7 +252,7 @@ func (x *answering) one(ctx context.Context, t *task, again bool) (answered bool
 	return false, t.showCommands(x.app)
 }
 
-// command runs what one letter stands for.
+// command runs the command of a letter.
 func (x *answering) command(ctx context.Context, name string, run func() error) (bool, error) {
 	letter, err := x.choose(ctx, name)
 	if err != nil || letter == 's' {
@@ -260,18 +261,18 @@ func (x *answering) command(ctx context.Context, name string, run func() error) 
 	return true, run()
 }
 
-// unshown leaves a thing whose question cannot be read: an answer to something unseen is none.
+// unshown leaves a task open whose question cannot be read: a person must not answer an unseen question.
 func (x *answering) unshown(ctx context.Context, t *task, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := x.say("what it asks cannot be read: %s", err); err != nil {
+	if err := x.say("the question cannot be read: %s", err); err != nil {
 		return err
 	}
 	return t.showCommands(x.app)
 }
 
-// wait answers what a run waits for. What it asks, and the schema of the answer, are shown whole.
+// wait answers a wait of a run. It shows the question and the schema of the answer in full.
 func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error) {
 	if !again {
 		q, err := x.question(ctx, t)
@@ -315,7 +316,7 @@ func (x *answering) wait(ctx context.Context, t *task, again bool) (bool, error)
 	return true, command.answer(ctx, x.app, x.client, t.Head, t.Wait, payload)
 }
 
-// question is what the run asks, whole.
+// question is the run's question in full.
 func (x *answering) question(ctx context.Context, t *task) (q inbox.Question, err error) {
 	err = x.client.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, _, err := base.StateOf(ctx, fleet, t.Run)
@@ -328,7 +329,7 @@ func (x *answering) question(ctx context.Context, t *task) (q inbox.Question, er
 	return q, err
 }
 
-// value reads a value, until it is one.
+// value asks for a value until it is valid.
 func (x *answering) value(ctx context.Context, text bool) (jsontext.Value, error) {
 	for {
 		what := "    as JSON: "
@@ -348,13 +349,13 @@ func (x *answering) value(ctx context.Context, text bool) (jsontext.Value, error
 		if v := jsontext.Value(said); !text && v.IsValid() {
 			return v, nil
 		}
-		if err := x.say("that is none"); err != nil {
+		if err := x.say("that is not valid"); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// held settles a call whose outcome is unknown, with what is known of it shown.
+// held settles a call whose outcome is unknown. It shows the known data of the call.
 func (x *answering) held(ctx context.Context, t *task, again bool) (bool, error) {
 	if !again {
 		w := schema.OpenInterrupt{Reason: schema.WaitToolInDoubt, ToolCallID: t.ToolCallID, Turn: t.Turn, Occurrence: t.Occurrence, Since: t.Since}

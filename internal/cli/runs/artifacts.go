@@ -21,17 +21,17 @@ import (
 // ArtifactsCmd is waymark artifacts.
 type ArtifactsCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Fetch string `placeholder:"DIR" help:"Write the artifacts whose content is stored to files of this directory, which is created if it is not there."`
+	Fetch string `placeholder:"DIR" help:"Write the stored artifacts to files in this directory; it is created if necessary."`
 }
 
 // Help is the text below the flags.
 func (ArtifactsCmd) Help() string {
-	return `WHERE says where the content is: in the run's events, in the fleet's object store, or behind a link, which Waymark does not follow.
+	return `WHERE is the location of the content: the run's events, the fleet's object store, or a link, which Waymark does not follow.
 
-With --fetch each content is checked against the digest of its artifact before it is written; one that differs is not written, and the exit code ` +
-		`is 6, as for one that is not in the object store. A text is written as it is; a text that is the base64 of what the digest names is written decoded; any other value as JSON. ` +
-		`Files are named after their artifacts: separators, control characters and names that Windows reserves are replaced, and a name that is ` +
-		`taken gets a number. A file that exists is never overwritten: the exit code is 5, unless it has the same content.
+With --fetch each content is checked against its digest before it is written. Content that differs or is missing in the object store is not written, and the exit code ` +
+		`is 6. A text is written unchanged; base64 text whose decoded form matches the digest is written decoded; any other value is written as JSON. ` +
+		`Files are named after their artifacts: separators, control characters and names reserved by Windows are replaced, and a name that is ` +
+		`already used gets a number. An existing file is never overwritten: the exit code is 5, unless it has the same content.
 
 Examples:
   waymark artifacts fix-login
@@ -39,14 +39,14 @@ Examples:
   waymark artifacts fix-login --json`
 }
 
-// artifactList is what artifacts prints as JSON.
+// artifactList is the JSON output of artifacts.
 type artifactList struct {
 	Run       string            `json:"run"`
 	Artifacts []*story.Artifact `json:"artifacts"`
 }
 
-// Run lists the artifacts of a run, oldest first, and fetches them when asked to. Of a run that misses events it lists what is there, and
-// fails.
+// Run lists the artifacts of a run, oldest first, and fetches them on request. For a run with missing events it lists
+// the known ones, and fails.
 func (c ArtifactsCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -79,15 +79,16 @@ func (c ArtifactsCmd) Run(ctx context.Context, a *base.App) error {
 	return errors.Join(err, c.failed(&list), missing)
 }
 
-// fetch writes the contents to files of the directory. What is wrong with one of them is told with it, and the others are fetched.
+// fetch writes the contents to files in the directory. An error is reported with its artifact, and the others are still
+// fetched.
 func (c ArtifactsCmd) fetch(ctx context.Context, fleet *publisher.Reader, list []*story.Artifact) error {
 	if err := os.MkdirAll(c.Fetch, 0o700); err != nil {
-		return &failure.Error{Code: failure.General, What: "directory for artifacts: " + err.Error(), Hint: "name a directory that can be written", Err: err}
+		return &failure.Error{Code: failure.General, What: "directory for artifacts: " + err.Error(), Hint: "name a writable directory", Err: err}
 	}
-	// Names are the executors' words: whatever they are, no file outside of the directory is opened.
+	// Executors choose the names: no name may open a file outside of the directory.
 	dir, err := os.OpenRoot(c.Fetch)
 	if err != nil {
-		return &failure.Error{Code: failure.General, What: "directory for artifacts: " + err.Error(), Hint: "name a directory that can be written", Err: err}
+		return &failure.Error{Code: failure.General, What: "directory for artifacts: " + err.Error(), Hint: "name a writable directory", Err: err}
 	}
 	defer func() { _ = dir.Close() }() // it was only read
 	var names fileNames
@@ -132,17 +133,17 @@ func (c ArtifactsCmd) fetchOne(ctx context.Context, fleet *publisher.Reader, dir
 	}
 	_, err = file.Write(content)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return errors.Join(err, dir.Remove(name)) // no part of a file stays
+		return errors.Join(err, dir.Remove(name)) // leave no partial file
 	}
 	return nil
 }
 
-// damaged reports whether the stored content is not what the run says, or is not there.
+// damaged reports whether the stored content is missing or differs from the record.
 func damaged(f *story.Artifact) bool {
 	return errors.Is(f.Err, story.ErrDigest) || errors.Is(f.Err, story.ErrDigestForm) || errors.Is(f.Err, publisher.ErrBlob)
 }
 
-// failed is the failure of what was not written: damage counts for most, and a file that exists for least.
+// failed is the error for artifacts that were not written. Damage has precedence, an existing file comes last.
 func (c ArtifactsCmd) failed(list *artifactList) error {
 	n, exist, broken := 0, 0, 0
 	for _, f := range list.Artifacts {
@@ -156,7 +157,7 @@ func (c ArtifactsCmd) failed(list *artifactList) error {
 		}
 		n++
 	}
-	const each = "each of them says what is wrong with it; the others were written"
+	const each = "the list has the problem of each; the others were written"
 	what := fmt.Sprintf("%s of run %s not written", output.Plural(n, "artifact"), c.Run_)
 	switch {
 	case n == 0:
@@ -164,12 +165,12 @@ func (c ArtifactsCmd) failed(list *artifactList) error {
 	case broken > 0:
 		return failure.New(failure.Damaged, each, "%s", what)
 	case exist == n:
-		return failure.New(failure.Conflict, "name another directory, or remove these files", "%s: files of other content exist", what)
+		return failure.New(failure.Conflict, "name another directory, or remove these files", "%s: files with other content exist", what)
 	}
 	return failure.New(failure.General, each, "%s", what)
 }
 
-// fetchedPeople is what came of a fetch, for people.
+// fetchedText is the result of a fetch, for people.
 func fetchedText(f *story.Artifact) string {
 	switch {
 	case f.Problem != "":
@@ -184,7 +185,7 @@ func fetchedText(f *story.Artifact) string {
 	return "not fetched"
 }
 
-// digestDigits is the number of hex digits of a digest in a table; JSON has all.
+// digestDigits is the number of hex digits of a digest in a table; JSON has all of them.
 const digestDigits = 12
 
 func (c ArtifactsCmd) print(a *base.App, list *artifactList) error {
@@ -224,7 +225,7 @@ func artifactRows(list []*story.Artifact, fetched bool) [][]string {
 		}
 		id := f.ArtifactID
 		if f.Name == "" {
-			id = "" // it stands for the name
+			id = "" // it replaces the name
 		}
 		rows[i] = []string{cmp.Or(f.Name, f.ArtifactID), id, f.MediaType, f.SizeText(), digest, turn, f.WhereText()}
 		if fetched {

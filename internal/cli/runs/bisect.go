@@ -22,10 +22,10 @@ type BisectCmd struct {
 
 // Help is the text below the flags.
 func (BisectCmd) Help() string {
-	return `The run's events are gone through from the first, and the first one after which the expression is true is shown, with the points ` +
-		`before and behind it. The expression language is that of expr-lang.org, without the functions that make text or copy lists. It knows two values: event, with name, id, source, time, ` +
-		`epoch, sequence, turn and data; and run, the run's head after the event as waymark runs get --json shows it. Where an expression ` +
-		`makes no sense, because a member is missing, it does not hold; a?.b is nil where a is, and a ?? 0 stands in for it. The exit code is 4 when it never holds.
+	return `Goes through the run's events from the first, and shows the first one after which the expression is true, with the points ` +
+		`before and after it. The expression language is that of expr-lang.org, without the functions that create text or copy lists. It has two values: event, with name, id, source, time, ` +
+		`epoch, sequence, turn and data; and run, the run's head after the event, as in waymark runs get --json. An expression ` +
+		`with a missing member is false; a?.b is nil if a is nil, and a ?? 0 supplies a default. The exit code is 4 if it is never true.
 
 Examples:
   waymark bisect fix-login 'event.name == "tool.called" && event.data.name == "Bash"'
@@ -33,11 +33,11 @@ Examples:
   waymark bisect fix-login '(run.usage?.output_tokens ?? 0) > 100000'`
 }
 
-// bisected is what bisect prints as JSON.
+// bisected is the JSON output of bisect.
 type bisected struct {
 	Run       string `json:"run"`
 	Predicate string `json:"predicate"`
-	// Point is behind the event, and Before behind the one before it; empty for the run's first.
+	// Point is after the event, and Before after the previous event; empty for the run's first.
 	Point  string      `json:"point"`
 	Before string      `json:"before,omitzero"`
 	Events int64       `json:"events"`
@@ -47,11 +47,11 @@ type bisected struct {
 // errFound ends the search.
 var errFound = errors.New("found")
 
-// Run looks for the first event after which a predicate holds.
+// Run looks for the first event after which the predicate is true.
 func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	predicate, err := history.CompilePredicate(c.Predicate)
 	if err != nil {
-		return failure.New(failure.Usage, "the language is described at https://expr-lang.org/docs/language-definition", "%s", err)
+		return failure.New(failure.Usage, "see the language definition: https://expr-lang.org/docs/language-definition", "%s", err)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 		last := schema.StreamSequence(0)
 		err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
 			if rec.Stream <= last {
-				head.Position = schema.Position{} // sequences that damage freed were used again
+				head.Position = schema.Position{} // sequences freed by damage were used again
 			}
 			last = rec.Stream
 			keys, err := fleet.Keys(ctx)
@@ -105,9 +105,9 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	case err != nil:
 		return err
 	case event == nil && senseless != nil:
-		return failure.New(failure.NotFound, "members that may be missing are asked for with a?.b", "it never holds in %s of run %s, and makes no sense %s", output.Plural(found.Events, "event"), c.Run_, senseless)
+		return failure.New(failure.NotFound, "for members that may be missing, write a?.b", "the expression is never true in %s of run %s, and fails %s", output.Plural(found.Events, "event"), c.Run_, senseless)
 	case event == nil:
-		return failure.New(failure.NotFound, "look at the values with: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"), "it never holds in %s of run %s", output.Plural(found.Events, "event"), c.Run_)
+		return failure.New(failure.NotFound, "see the values with: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"), "the expression is never true in %s of run %s", output.Plural(found.Events, "event"), c.Run_)
 	case a.JSON:
 		return output.Document(a.Stdout, found)
 	}
@@ -119,6 +119,6 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	if found.Before != "" {
 		before = a.Prompt.Command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
 	}
-	return output.Fields(a.Stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
-		"go on from before it", before)
+	return output.Fields(a.Stdout, "event", fmt.Sprintf("%d of the run", found.Events), "show it", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
+		"continue from before it", before)
 }

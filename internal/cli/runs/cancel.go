@@ -22,18 +22,18 @@ type CancelCmd struct {
 
 // Help is the text below the flags.
 func (CancelCmd) Help() string {
-	return `The run's executor is told at once and winds the run up: the run is cancelled when it has said so. A run without an ` +
-		`executor is claimed for it, also one that waits.
+	return `The run's executor is notified at once and ends the run. The run is cancelled when the executor has recorded it. A run without an ` +
+		`executor, even a waiting one, is claimed so that an executor can end it.
 
 Example:
   waymark cancel fix-login --reason "the customer left"`
 }
 
-// cancelled is what cancel prints as JSON.
+// cancelled is the JSON output of cancel.
 type cancelled struct {
 	Run string `json:"run"`
 	schema.ControlReply
-	// Status and Executor of the run when it was looked at afterwards.
+	// Status and Executor of the run, read after the request.
 	Status   schema.Status `json:"status"`
 	Executor string        `json:"executor,omitzero"`
 }
@@ -55,7 +55,7 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
-		return fmt.Errorf("the request is stored; looking at the run behind it: %w", err)
+		return fmt.Errorf("the request is stored, but reading the run afterwards failed: %w", err)
 	}
 	h := &reply.Head
 	answer.Status, answer.Executor = h.Status, h.Executor
@@ -66,42 +66,42 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	return printNext(a, h, reply.Quarantined, "is told, and ends it as cancelled", "ends it as cancelled")
+	return printNext(a, h, reply.Quarantined, "was notified, and ends it as cancelled", "ends it as cancelled")
 }
 
 // ReleaseCmd is waymark release.
 type ReleaseCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Force bool   `help:"Release it although it has an executor, which is fenced and loses what it has not recorded."`
+	Force bool   `help:"Release it even if it has an executor. The executor is fenced and loses unrecorded work."`
 }
 
 // Help is the text below the flags.
 func (ReleaseCmd) Help() string {
-	return `A run whose claims made no progress is quarantined: nobody is given it any more. This takes the run over and lets go of it ` +
-		`at once, which ends the quarantine, so that the executors of the fleet may claim it as if for the first time. Calls ` +
-		`that have begun become in doubt and are settled by their policy, as with every takeover. Look at the run before: what ` +
-		`stopped the others will stop the next one, too.
+	return `A run whose claims made no progress is quarantined: no executor can claim it. This command takes the run over and releases it ` +
+		`at once. That ends the quarantine, and the fleet's executors may claim it as if for the first time. Calls ` +
+		`that have begun are then in doubt and settled by their policy, as after every takeover. Look at the run first: the cause ` +
+		`that stopped earlier executors will stop the next one, too.
 
 Examples:
   waymark release fix-login
-  waymark release fix-login --force     take it from an executor that hangs`
+  waymark release fix-login --force     take it from a hanging executor`
 }
 
-// released is what release prints as JSON.
+// released is the JSON output of release.
 type released struct {
 	Run string `json:"run"`
-	// Released is false when there was nothing to do: the run can be claimed.
+	// Released is false if there was nothing to do: the run is already claimable.
 	Released bool          `json:"released"`
 	Was      schema.Status `json:"was"`
 	Status   schema.Status `json:"status"`
 	Epoch    schema.Epoch  `json:"epoch"`
-	// Stalled counts the claims without progress before it.
+	// Stalled counts the earlier claims without progress.
 	Stalled int `json:"claims_without_progress"`
-	// InDoubt counts the calls that are in doubt after it.
+	// InDoubt counts the calls in doubt afterwards.
 	InDoubt int `json:"in_doubt"`
 }
 
-// Run takes a run over and lets go of it, so that the fleet may claim it.
+// Run takes a run over and releases it, so that the fleet may claim it.
 func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -116,12 +116,12 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 	answer := released{Run: h.Run, Was: h.Status, Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled, InDoubt: len(h.InDoubt())}
 	switch {
 	case h.Status.Terminal():
-		return failure.New(failure.Conflict, "to go on with it all the same: "+a.Prompt.Command("recover "+h.Run+" --executor NAME --reason reopen"),
+		return failure.New(failure.Conflict, "to continue it anyway: "+a.Prompt.Command("recover "+h.Run+" --executor NAME --reason reopen"),
 			"run %s has ended as %s: there is nothing to release", h.Run, h.Status)
 	case h.Unattended != "" && h.Stalled == 0:
 		// It has no executor and needs none before it is answered.
 	case h.Status.Claimable() && h.Stalled == 0:
-		// Whoever asks is given it.
+		// The next claim gets it.
 	default:
 		if err := mayTake(a, h, c.Force); err != nil {
 			return err
@@ -136,7 +136,7 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 	return c.print(a, reply, answer)
 }
 
-// release takes the run over by request, which ends a quarantine, and lets go of it. Were this process killed between the
+// release takes the run over by request, which ends a quarantine, and releases it. If this process died between the
 // two, the fleet would find the run without an executor.
 func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
 	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
@@ -145,7 +145,7 @@ func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer release
 			return err
 		}
 		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil {
-			return fmt.Errorf("run %s was taken over and not let go of, run the command again: %w", c.Run_, err)
+			return fmt.Errorf("run %s was taken over but not released; run the command again: %w", c.Run_, err)
 		}
 		h := run.Head()
 		answer.Released, answer.Status, answer.Epoch, answer.InDoubt = true, h.Status, h.Epoch, len(h.InDoubt())
@@ -166,12 +166,12 @@ func (c ReleaseCmd) print(a *base.App, before *schema.GetReply, answer released)
 	}
 	claims := ""
 	if answer.Stalled > 0 {
-		claims = fmt.Sprintf("%d without progress %s forgotten", answer.Stalled, output.InNumber(answer.Stalled, "is", "are"))
+		claims = fmt.Sprintf("%d without progress %s reset", answer.Stalled, output.InNumber(answer.Stalled, "is", "are"))
 	}
 	if err := output.Fields(a.Stdout, "released", what, "was", story.HeadStatus(&before.Head, before.Quarantined), "epoch", output.Number(answer.Epoch), "claims", claims,
 		"in doubt", output.Number(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.Quiet {
 		return err
 	}
-	_, err := fmt.Fprintf(a.Stderr, "see what becomes of the calls in doubt with: %s\n", a.Prompt.Command("plan "+before.Head.Run))
+	_, err := fmt.Fprintf(a.Stderr, "see what the next executor does with the calls in doubt: %s\n", a.Prompt.Command("plan "+before.Head.Run))
 	return err
 }

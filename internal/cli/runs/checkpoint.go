@@ -18,24 +18,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxStateFile bounds a file with a run's state, in bytes.
+// maxStateFile bounds a file with state values, in bytes.
 const maxStateFile = 64 << 20
 
 // CheckpointCmd is waymark checkpoint.
 type CheckpointCmd struct {
 	Run_  string   `arg:"" name:"run" help:"Run id."`
-	State string   `placeholder:"FILE" help:"File with a JSON object: each of its members becomes a value of the run's own state. - is standard input."`
+	State string   `placeholder:"FILE" help:"File with a JSON object: each of its members becomes a value of the run's application state. - is standard input."`
 	Unset []string `placeholder:"KEY" help:"Delete this value of the state; may be repeated."`
 	Name  string   `placeholder:"NAME" help:"Name of the checkpoint (default: state-at-record-N, by the number of its last record)."`
-	Move  bool     `help:"Take the name from the point that has it."`
-	Force bool     `help:"Take the run from an executor that may be at work on it, which is fenced and loses what it has not recorded."`
+	Move  bool     `help:"Move the name if another point has it."`
+	Force bool     `help:"Take the run from an executor that may be working on it. The executor is fenced and loses unrecorded work."`
 }
 
 // Help is the text below the flags.
 func (CheckpointCmd) Help() string {
-	return `Sets values of the run's own state (those of SetState in the SDK) and pins the point behind them under a name. Values that are not named stay ` +
-		`as they are. The run is taken over for it and left to the fleet again, so an executor that goes on with it has the new state. To pin a ` +
-		`point of a run that is at work, without changing it, use waymark mark.
+	return `Sets values of the run's application state (SetState in the SDK) and names the point after them. Other values stay ` +
+		`unchanged. The run is taken over and then released to the fleet, so the next executor has the new state. To name a ` +
+		`point of a running run without changing it, use waymark mark.
 
 Examples:
   waymark checkpoint fix-login --state plan.json --name new-plan
@@ -43,21 +43,21 @@ Examples:
   waymark checkpoint fix-login --unset scratchpad`
 }
 
-// checkpointed is what checkpoint prints as JSON.
+// checkpointed is the JSON output of checkpoint.
 type checkpointed struct {
 	Run string `json:"run"`
-	// Point to restore the checkpoint by.
+	// Point names the checkpoint, to restore it.
 	Point string   `json:"point"`
 	Set   []string `json:"set"`
 	Unset []string `json:"unset"`
-	// Head is the run behind it.
+	// Head is the run after it.
 	Head schema.Head `json:"head"`
 }
 
-// Run writes a checkpoint with state by hand.
+// Run writes state values by hand, and a mark after them.
 func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	if c.State == "" && len(c.Unset) == 0 {
-		return failure.New(failure.Usage, "give a JSON object: --state FILE; to pin the run as it is: waymark mark "+c.Run_+" NAME", "neither --state nor --unset is given")
+		return failure.New(failure.Usage, "give a JSON object with --state FILE; to only name the current point: waymark mark "+c.Run_+" NAME", "neither --state nor --unset is given")
 	}
 	values, err := stateFile(a, c.State)
 	if err != nil {
@@ -65,12 +65,12 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	for _, key := range c.Unset {
 		if _, both := values[key]; both || key == "" {
-			return failure.New(failure.Usage, "set it or delete it", "--unset %q is no key, or the file sets it", key)
+			return failure.New(failure.Usage, "either set the key or delete it", "--unset %q is not a valid key, or the file sets the same key", key)
 		}
 	}
 	if c.Name != "" {
 		if _, err := schema.MarshalData(&schema.CheckpointMarkedData{Name: c.Name}); err != nil {
-			return failure.New(failure.Usage, "choose another name: the run is as it was", "--name %.80q: %s", c.Name, err)
+			return failure.New(failure.Usage, "choose another name; the run was not changed", "--name %.80q: %s", c.Name, err)
 		}
 	}
 	cl, err := a.Connect(ctx)
@@ -83,7 +83,7 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if reply.Head.Status.Terminal() {
-		return failure.New(failure.Conflict, "to let it go on from a point of its own: "+a.Prompt.Command("resume "+c.Run_+" --at POINT"), "run %s has ended as %s", c.Run_, reply.Head.Status)
+		return failure.New(failure.Conflict, "to continue it from one of its points: "+a.Prompt.Command("resume "+c.Run_+" --at POINT"), "run %s has ended as %s", c.Run_, reply.Head.Status)
 	}
 	if err := mayTake(a, &reply.Head, c.Force); err != nil {
 		return err
@@ -107,13 +107,13 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	return c.print(a, &answer)
 }
 
-// stateFile reads the values of a file; none without one.
+// stateFile reads the values of a file; none without a file.
 func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
 	if file == "" {
 		return nil, nil
 	}
 	name := fileNamed(file)
-	body, err := readFile(a, file, "name a file with a JSON object", maxStateFile, "put large content where the agent finds it, and its name into the state")
+	body, err := readFile(a, file, "name a file with a JSON object", maxStateFile, "store large content where the agent can read it, and put its location into the state")
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
 		return nil, failure.New(failure.Usage, `such as {"todo":["mend","test"]}`, "%s has no JSON object: %v", name, err)
 	}
 	if _, empty := values[""]; empty {
-		return nil, failure.New(failure.Usage, "name each value", "%s has a member without a name", name)
+		return nil, failure.New(failure.Usage, "give each value a name", "%s has a member without a name", name)
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		data, err := schema.MarshalData(&schema.StateSetData{Key: key, Value: values[key]})
@@ -130,13 +130,13 @@ func stateFile(a *base.App, file string) (map[string]jsontext.Value, error) {
 			_, err = schema.ParseData(&schema.Event{Type: schema.TypeOf(schema.StateSet), DataContentType: schema.ContentTypeJSON, Data: data})
 		}
 		if err != nil {
-			return nil, failure.New(failure.Usage, "change it in the file: the run is as it was", "%s: value %.80q: %s", name, key, err)
+			return nil, failure.New(failure.Usage, "correct it in the file; the run was not changed", "%s: value %.80q: %s", name, key, err)
 		}
 	}
 	return values, nil
 }
 
-// write writes the values and the mark behind them.
+// write writes the values and then the mark.
 func (c CheckpointCmd) write(ctx context.Context, run *publisher.Run, values map[string]jsontext.Value, answer *checkpointed) error {
 	for _, key := range answer.Set {
 		if err := run.SetState(ctx, key, values[key]); err != nil {
@@ -166,29 +166,29 @@ func (c CheckpointCmd) print(a *base.App, answer *checkpointed) error {
 	}
 	at := schema.ShellWord(answer.Point)
 	return output.Fields(a.Stdout, "checkpoint", answer.Point+" of run "+answer.Run, "set", strings.Join(answer.Set, ", "), "deleted", strings.Join(answer.Unset, ", "),
-		"epoch", output.Number(answer.Head.Epoch), "next", nextText(a.Prompt, &answer.Head, false, "goes on with it", "has the new state"),
+		"epoch", output.Number(answer.Head.Epoch), "next", nextText(a.Prompt, &answer.Head, false, "continues it", "has the new state"),
 		"show it with", a.Prompt.Command("runs get "+answer.Run+" --view state --at "+at),
 		"go back to it with", a.Prompt.Command("resume "+answer.Run+" --at "+at))
 }
 
-// mayMark refuses a name that is taken, and one too many, before anything is changed.
+// mayMark refuses a used name, and one name too many, before it changes anything.
 func (c CheckpointCmd) mayMark(a *base.App, h *schema.Head) error {
 	taken := slices.ContainsFunc(h.Marks, func(m schema.Mark) bool { return c.Name != "" && m.Name == c.Name })
 	switch {
 	case taken && !c.Move:
-		return failure.New(failure.Conflict, "choose another --name, or take it from that point with --move", "run %s has a point named %s already", h.Run, c.Name)
+		return failure.New(failure.Conflict, "choose another --name, or move the name with --move", "run %s already has a point named %s", h.Run, c.Name)
 	case !taken && len(h.Marks) >= schema.MaxMarks:
-		return failure.New(failure.Conflict, "take the name of one of them: --name NAME --move; they are in "+a.Prompt.Command("runs history "+h.Run),
-			"run %s has %d named points, the most that a run can have", h.Run, schema.MaxMarks)
+		return failure.New(failure.Conflict, "move one of the names: --name NAME --move; to list them: "+a.Prompt.Command("runs history "+h.Run),
+			"run %s already has %d named points, the maximum", h.Run, schema.MaxMarks)
 	}
 	return nil
 }
 
-// mayTake refuses to take a run from an executor that may be at work on it, unless it is forced.
+// mayTake refuses to take a run from an executor that may be working on it, unless forced.
 func mayTake(a *base.App, h *schema.Head, force bool) error {
 	if h.Status.Terminal() || h.Status.Claimable() || h.Unattended != "" || force {
 		return nil
 	}
-	return failure.New(failure.Conflict, "see what it does: "+a.Prompt.Command("runs get "+h.Run)+"; to fence the executor all the same add --force",
-		"run %s is %s with executor %s, which may be at work on it", h.Run, h.Status, h.Executor)
+	return failure.New(failure.Conflict, "see its state: "+a.Prompt.Command("runs get "+h.Run)+"; to fence the executor anyway, add --force",
+		"run %s is %s with executor %s, which may be working on it", h.Run, h.Status, h.Executor)
 }

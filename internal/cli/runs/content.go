@@ -16,8 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// showState prints all that a run's events add up to. Of a run that misses events it prints what is there, and
-// fails.
+// showState prints the full state of a run. For a run with missing events it prints the known state, and fails.
 func showState(ctx context.Context, a *base.App, cl *base.Client, run string, full bool) error {
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, missing, err := base.StateOf(ctx, fleet, run)
@@ -37,7 +36,7 @@ func parsePoint(flag, text string) (schema.Point, error) {
 	return p, nil
 }
 
-// showAt prints a run as it was at a point.
+// showAt prints a run at a point of its history.
 func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string, full bool) error {
 	switch view {
 	case schema.ViewState:
@@ -69,7 +68,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 		return err
 	}
 	if !reply.Complete {
-		return failure.New(failure.Damaged, "what is there: "+cl.Prompt.Command("runs get "+run+" --view events"),
+		return failure.New(failure.Damaged, "see the existing events: "+cl.Prompt.Command("runs get "+run+" --view events"),
 			"events of run %s before %s are missing: %s", run, at, output.Plural(len(reply.Gaps), "gap"))
 	}
 	return nil
@@ -132,7 +131,8 @@ func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *sc
 	return printRecord(a, s)
 }
 
-// storedField is a field for people, or where it is: a large one is in the object store, and the state does not have it.
+// storedField is a field for people; for a large field, its location: the object store, because the state does not have
+// it.
 func storedField(text string, refs []schema.Ref, path string) string {
 	i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.Path == path })
 	if i >= 0 && text == "" && refs[i].KeyID == "" {
@@ -141,10 +141,10 @@ func storedField(text string, refs []schema.Ref, path string) string {
 	return encrypted.Field(text, refs, path)
 }
 
-// shortValue is the most of a value of the application's state that is shown, in bytes.
+// shortValue is the maximum size of a shown state value, in bytes.
 const shortValue = 60
 
-// printValues lists the application's own state; a long value is there by its size.
+// printValues lists the application state; for a long value it prints the size.
 func printValues(a *base.App, values []schema.StateValue) error {
 	rows := make([][]string, len(values))
 	for i := range values {
@@ -163,7 +163,7 @@ func printValues(a *base.App, values []schema.StateValue) error {
 	}, rows)
 }
 
-// showEvents prints a run's events from its first, sealed ones included, and holds none of them.
+// showEvents prints a run's events from the first one, sealed ones included, and holds none of them in memory.
 func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) error {
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		head, err := fleet.Head(ctx, run)
@@ -174,12 +174,13 @@ func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) e
 	})
 }
 
-// foldedEvents prints the events of a run with what the fold makes of each. last is the head behind them, which knows the rewinds.
+// foldedEvents prints the events of a run with the fold's verdicts. last is the head after them, which knows the
+// rewinds.
 func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Reader, run string, last schema.Head) func(schema.Record) error {
 	head, before := schema.NewHead(fleet.Name(), run), schema.StreamSequence(0)
 	return func(rec schema.Record) error {
 		if rec.Stream <= before {
-			head.Position = schema.Position{} // sequences that damage freed were used again
+			head.Position = schema.Position{} // sequences freed by damage were used again
 		}
 		before = rec.Stream
 		keys, err := fleet.Keys(ctx)

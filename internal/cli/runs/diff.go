@@ -17,15 +17,15 @@ import (
 
 // DiffCmd is waymark diff.
 type DiffCmd struct {
-	Left  string `arg:"" help:"Run id, or RUN@POINT for the run as it was at a point."`
+	Left  string `arg:"" help:"Run id, or RUN@POINT for the run at a point."`
 	Right string `arg:"" help:"The other one."`
 }
 
 // Help is the text below the flags.
 func (DiffCmd) Help() string {
-	return `The tool calls of both are compared one by one: name, arguments, and what came of it. JSON is compared by value. The first ` +
+	return `The tool calls of both are compared one by one: name, arguments and outcome. JSON is compared by value. The first ` +
 		`difference is shown with both sides. Ids, times and executors do not matter, so a run can be compared with its fork, or with ` +
-		`another run of the same task. The exit code is 9 when they differ.
+		`another run of the same task. The exit code is 9 if they differ.
 
 Examples:
   waymark diff fix-login fix-login-2
@@ -33,7 +33,7 @@ Examples:
   waymark diff fix-login@mark:before-deploy fix-login-fork-Ab12Cd34 --json`
 }
 
-// side is one of two things that are compared.
+// side is one side of the comparison.
 type side struct {
 	run   string
 	point schema.Point
@@ -65,7 +65,7 @@ func (s side) steps(ctx context.Context, fleet *publisher.Reader) ([]history.Ste
 	return history.Steps(state), nil
 }
 
-// difference is what diff prints as JSON.
+// difference is the JSON output of diff.
 type difference struct {
 	LeftName  string `json:"left"`
 	RightName string `json:"right"`
@@ -125,7 +125,7 @@ func printComparison(a *base.App, d *difference) error {
 	return printDivergence(a, d.Divergence)
 }
 
-// printDivergence shows both sides of the first step that differs, whole but for what does not fit a line.
+// printDivergence shows both sides of the first different step; only text too long for a line is shortened.
 func printDivergence(a *base.App, d *history.Divergence) error {
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
@@ -144,7 +144,7 @@ func printDivergence(a *base.App, d *history.Divergence) error {
 	return output.Fields(a.Stdout, fields...)
 }
 
-// valueText is a value, or the hash of one that is in the blob store.
+// valueText is a value, or the hash of a value in the blob store.
 func valueText(v jsontext.Value, hash string) string {
 	if hash != "" {
 		return "sha256 " + hash

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// maxFileName is the length of a file's name in bytes, and maxExtension what of it an extension may have. File systems take 255.
+	// maxFileName is the maximum length of a file name in bytes, and maxExtension that of its extension. File systems allow 255.
 	maxFileName  = 180
 	maxExtension = 20
 )
 
-// reservedNames are the names of devices on Windows, with any extension.
+// reservedNames are device names on Windows, with any extension.
 var reservedNames = map[string]bool{
 	"con": true, "prn": true, "aux": true, "nul": true, "clock$": true, "conin$": true, "conout$": true,
 }
 
-// fileName makes the name of a file of a name that an executor chose. It is one element of a path on every system: no separator, no
-// character that Windows refuses or a terminal obeys, no dot at its begin, no device.
+// fileName makes a file name from a name that an executor chose. It is a single path element on every system: no
+// separator, no character that Windows refuses or a terminal obeys, no leading dot, no device.
 func fileName(name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || strings.ContainsRune(`<>:"/\|?*`, r) || !unicode.IsPrint(r) {
@@ -48,7 +48,8 @@ func fileName(name string) string {
 	return clean
 }
 
-// deviceName reports whether Windows takes a name, in lower case, for a device: COM1 and LPT1 also with digits of another form.
+// deviceName reports whether Windows treats a lower-case name as a device: COM1 and LPT1 also with other forms of
+// digits.
 func deviceName(name string) bool {
 	for _, port := range []string{"com", "lpt"} {
 		if digit, ok := strings.CutPrefix(name, port); ok && utf8.RuneCountInString(digit) == 1 && strings.Contains("0123456789¹²³", digit) {
@@ -58,7 +59,7 @@ func deviceName(name string) bool {
 	return reservedNames[name]
 }
 
-// shortened is the begin of a text, of at most so many bytes, without a part of a character at its end.
+// shortened is the beginning of a text, of at most so many bytes, without a partial character at its end.
 func shortened(s string, most int) string {
 	for most > 0 && !utf8.RuneStart(s[most]) {
 		most--
@@ -66,10 +67,10 @@ func shortened(s string, most int) string {
 	return s[:most]
 }
 
-// fileNames gives each artifact a name of its own, also where case does not count: a name that is taken gets a number.
+// fileNames gives each artifact a unique name, also on systems that ignore case: a used name gets a number.
 type fileNames struct {
 	taken map[string]bool
-	// next is the number that the next of a name begins with.
+	// next is the next number to try for a name.
 	next map[string]int
 }
 

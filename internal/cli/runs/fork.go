@@ -13,23 +13,23 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// forkInterrupt is what a fork that is held waits for.
+// forkInterrupt is the wait of a held fork.
 const forkInterrupt = "fork"
 
 // ForkCmd is waymark fork.
 type ForkCmd struct {
 	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `default:"end" placeholder:"POINT" help:"Where the fork begins: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
-	As       string `placeholder:"ID" help:"Id of the new run (default: made from the run's)."`
+	At       string `default:"end" placeholder:"POINT" help:"Point where the fork starts: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
+	As       string `placeholder:"ID" help:"Id of the new run (default: derived from the run's id)."`
 	Executor string `placeholder:"NAME" xor:"driver" help:"Executor that takes the fork over at once (default: the fleet may claim it)."`
-	Hold     bool   `xor:"driver" help:"Nobody is given the fork before waymark input FORK fork answers it."`
+	Hold     bool   `xor:"driver" help:"No executor may claim the fork before waymark input FORK fork answers it."`
 	Agent    string `placeholder:"NAME" help:"Agent of the fork (default: that of the run)."`
 }
 
 // Help is the text below the flags.
 func (ForkCmd) Help() string {
-	return `The new run has the messages, calls and results, phases and questions that the run had at the point, and goes on from there. ` +
-		`It is one event, whatever the run's length, and nothing of the run is ever written by it. Calls that had begun at the point, ` +
+	return `The new run has the messages, calls and results, phases and questions of the run at the point, and continues from there. ` +
+		`It is one event, whatever the run's length, and it never writes to the base run. Calls that had begun at the point, ` +
 		`and hold or verify calls that the run began later or may still begin, are in doubt in the fork. Without --executor and --hold the fleet's executors may claim it at once.
 
 Examples:
@@ -37,7 +37,7 @@ Examples:
   waymark fork fix-login --at mark:before-deploy --as fix-login-2 --hold`
 }
 
-// forkedRun is what fork prints as JSON.
+// forkedRun is the JSON output of fork.
 type forkedRun struct {
 	Run  string         `json:"run"`
 	Base schema.BaseRef `json:"base"`
@@ -63,7 +63,7 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 		}
 	}
 	if c.As == c.Run_ {
-		return failure.New(failure.Usage, "choose another id, or leave out --as", "--as %s names the run itself, and a fork is a run of its own", c.As)
+		return failure.New(failure.Usage, "choose another id, or omit --as", "--as %s names the run itself, but a fork needs its own id", c.As)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -80,12 +80,12 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Executor != "" {
 		err := cl.Ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text(), View: schema.ViewHead}, &schema.RecoverReply{})
 		if err != nil {
-			return fmt.Errorf("run %s is there, and not taken over: %w", c.As, err)
+			return fmt.Errorf("run %s exists, but was not taken over: %w", c.As, err)
 		}
 	}
 	reply, err := cl.Get(ctx, c.As)
 	if err != nil {
-		return fmt.Errorf("run %s is there; looking at it: %w", c.As, err)
+		return fmt.Errorf("run %s exists, but reading it failed: %w", c.As, err)
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
@@ -96,18 +96,18 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	return printSteps(a, &reply.Head, reply.Quarantined)
 }
 
-// taken gives the refusal of a used id the next step. An erased run has nothing to show.
+// taken adds the next step to the refusal of a used id. An erased run cannot be shown.
 func (c ForkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
 	hint := "show it with: " + cl.Prompt.Command("runs get "+c.As) + "; or choose another id with --as"
 	_, getErr := cl.Get(ctx, c.As)
 	service, answered := errors.AsType[*schema.ServiceError](getErr)
 	if errors.Is(err, publisher.ErrRunErased) || answered && service.Code == schema.CodeErased {
-		hint = "the run of that id is erased, and its id is never used again: choose another id with --as"
+		hint = "the run with that id was erased, and its id is never used again: choose another id with --as"
 	}
 	return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: hint, Err: err}
 }
 
-// fork begins the new run and leaves it, to those who may claim it or until it is answered.
+// fork starts the new run and releases it, at once or until it is answered.
 func (c ForkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.Point) error {
 	run, err := fleet.Fork(ctx, publisher.ForkSpec{ID: c.As, Base: c.Run_, At: point, Agent: c.Agent, HeadOnly: true})
 	if err != nil {
@@ -115,7 +115,7 @@ func (c ForkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.
 	}
 	if c.Hold {
 		err := run.Wait(ctx, schema.RunWaitingData{
-			InterruptID: forkInterrupt, Reason: schema.WaitHumanInput, Message: "forked from " + c.Run_ + " and held: answer to let it go on",
+			InterruptID: forkInterrupt, Reason: schema.WaitHumanInput, Message: "forked from " + c.Run_ + " and held: answer to continue it",
 		})
 		if err != nil {
 			return err

@@ -18,22 +18,22 @@ import (
 
 // HandoffCmd is waymark handoff.
 type HandoffCmd struct {
-	Check   handoffCheckCmd   `cmd:"" help:"Check a hand-off in a file before it is offered, and show how long it is."`
-	Ls      handoffLsCmd      `cmd:"" aliases:"list" help:"List the hand-offs of a run, those that are over included."`
-	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will carry the work on. It starts nothing."`
+	Check   handoffCheckCmd   `cmd:"" help:"Check a hand-off in a file before it is offered, and show its length."`
+	Ls      handoffLsCmd      `cmd:"" aliases:"list" help:"List the hand-offs of a run, including closed ones."`
+	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will continue the work. It does not start that run."`
 	Decline handoffDeclineCmd `cmd:"" help:"Decline a hand-off, with a reason."`
-	Close   handoffCloseCmd   `cmd:"" help:"Close a hand-off: its work is done, or nobody will do it."`
+	Close   handoffCloseCmd   `cmd:"" help:"Close a hand-off: its work is done, or will not be done."`
 }
 
 type handoffLsCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 }
 
-// handoffs is what handoff ls prints as JSON.
+// handoffs is the JSON output of handoff ls.
 type handoffs struct {
 	Run      string                `json:"run"`
 	Handoffs []schema.StateHandoff `json:"handoffs"`
-	// Open has the hashes by which offers are accepted.
+	// Open has the hashes that an acceptance must name.
 	Open []schema.OpenHandoff `json:"open"`
 }
 
@@ -98,20 +98,20 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	case len(rows) == 0:
 		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")
 	case offered != "":
-		_, err = fmt.Fprintf(a.Stderr, "an executor of the agent that knows of the offer accepts it; decline with: %s --reason TEXT\n",
+		_, err = fmt.Fprintf(a.Stderr, "an executor of the next agent accepts the offer; to decline it: %s --reason TEXT\n",
 			output.Printable(a.Prompt.Command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
 }
 
-// handoffTarget names a hand-off, and who decides about it.
+// handoffTarget names a hand-off, and the person who decides about it.
 type handoffTarget struct {
 	Run_    string `arg:"" name:"run" help:"Run id."`
-	Handoff string `arg:"" optional:"" help:"Hand-off id; may be left out when the run has one open."`
+	Handoff string `arg:"" optional:"" help:"Hand-off id; may be omitted if the run has one open hand-off."`
 	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
-// handoffDone is what accept, decline and close print as JSON.
+// handoffDone is the JSON output of accept, decline and close.
 type handoffDone struct {
 	Run       string `json:"run"`
 	HandoffID string `json:"handoff_id"`
@@ -156,7 +156,7 @@ func (t handoffTarget) decide(ctx context.Context, a *base.App, request schema.H
 	return done, open, nil
 }
 
-// choose finds the hand-off that was named, or the only one that is open.
+// choose finds the named hand-off, or the only open one.
 func (t handoffTarget) choose(p prompt.Prompt, h *schema.Head, action string) (*schema.OpenHandoff, error) {
 	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == t.Handoff })
 	if t.Handoff == "" && len(h.Handoffs) == 1 {
@@ -168,14 +168,14 @@ func (t handoffTarget) choose(p prompt.Prompt, h *schema.Head, action string) (*
 	}
 	switch {
 	case i < 0 && t.Handoff != "" && action != schema.HandoffAccept:
-		// It may be a repeat: the daemon knows whether it was the first try that ended it.
+		// It may be a repeated request: the daemon knows whether the first try ended the hand-off.
 		return &schema.OpenHandoff{HandoffID: t.Handoff}, nil
 	case len(names) == 0:
-		return nil, failure.New(failure.NotFound, "see those that are over: "+p.Command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
+		return nil, failure.New(failure.NotFound, "see closed hand-offs: "+p.Command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
 	case i < 0 && t.Handoff == "":
 		return nil, failure.New(failure.Usage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
 	case i < 0:
-		return nil, failure.New(failure.NotFound, "open are: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, t.Handoff)
+		return nil, failure.New(failure.NotFound, "open hand-offs: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, t.Handoff)
 	}
 	return &h.Handoffs[i], nil
 }
@@ -185,7 +185,7 @@ func explainHandoff(p prompt.Prompt, h *schema.Head, err error) error {
 	if !ok || service.Code != schema.CodeHandoffTaken && service.Code != schema.CodeUnknownHandoff {
 		return err
 	}
-	f := &failure.Error{Code: failure.Conflict, What: service.Message, Hint: "see who has it: " + p.Command("handoff ls "+h.Run), Err: err}
+	f := &failure.Error{Code: failure.Conflict, What: service.Message, Hint: "see which executor has it: " + p.Command("handoff ls "+h.Run), Err: err}
 	if service.Code == schema.CodeUnknownHandoff {
 		f.Code = failure.NotFound
 	}
@@ -202,14 +202,14 @@ func (d *handoffDone) print(a *base.App, past string) error {
 
 type handoffAcceptCmd struct {
 	handoffTarget
-	Child string `required:"" placeholder:"RUN" help:"Id of the run that will carry the work on. Accepting again for the same run is no error."`
+	Child string `required:"" placeholder:"RUN" help:"Id of the run that will continue the work. Accepting again for the same run is not an error."`
 }
 
 // Help is the text below the flags.
 func (handoffAcceptCmd) Help() string {
-	return `The program of an agent accepts an offer with AcceptHandoff of the SDK, which starts the run that carries it on; this is for an executor without the ` +
-		`SDK. It gives the hand-off to the run that you name, under the hash of the offer, and starts nothing: that run begins ` +
-		`when an executor publishes its run.started with what this prints.
+	return `A program with the SDK accepts an offer with AcceptHandoff, which also starts the run that continues the work. This command is for an executor without the ` +
+		`SDK. It assigns the hand-off to the run that you name, under the hash of the offer, but does not start that run: the run starts ` +
+		`when an executor publishes its run.started with the printed values.
 
 Example:
   waymark handoff accept fix-login half --child fix-login-2`
@@ -231,7 +231,7 @@ func (c handoffAcceptCmd) Run(ctx context.Context, a *base.App) error {
 	if agent == "" {
 		agent = "the same agent"
 	}
-	_, err = fmt.Fprintf(a.Stderr, "run %s begins when an executor of %s publishes its run.started with resumed_from %s and handoff "+
+	_, err = fmt.Fprintf(a.Stderr, "run %s starts when an executor of %s publishes its run.started with resumed_from %s and handoff "+
 		"{\"run\":%q,\"handoff_id\":%q,\"offer_hash\":%q}\n", c.Child, output.Printable(agent), done.Run, done.Run, done.HandoffID, done.OfferHash)
 	return err
 }
@@ -250,7 +250,7 @@ func (handoffDeclineCmd) Help() string {
 // Run declines a hand-off.
 func (c handoffDeclineCmd) Run(ctx context.Context, a *base.App) error {
 	if strings.TrimSpace(c.Reason) == "" {
-		return failure.New(failure.Usage, "say why: the run that offered can act on it", "--reason is empty")
+		return failure.New(failure.Usage, "give a reason: the offering run can react to it", "--reason is empty")
 	}
 	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffDecline, Reason: c.Reason})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxHandoffFile bounds a hand-off that is read from a file: an event takes no more.
+// maxHandoffFile bounds a hand-off that is read from a file: an event cannot be larger.
 const maxHandoffFile = 512 << 10
 
 type handoffCheckCmd struct {
@@ -20,8 +20,8 @@ type handoffCheckCmd struct {
 
 // Help is the text below the flags.
 func (handoffCheckCmd) Help() string {
-	return `The file has the data of handoff.offered as docs/events.md describes it; names in camelCase (referencePattern, filesModified, createdAt, agentId) are ` +
-		`taken, too. Nothing is sent, and no server is needed. A hand-off above 4,000 characters is valid, and warned of. An executor offers it with the SDK: ` +
+	return `The file has the data of handoff.offered, see docs/events.md; names in camelCase (referencePattern, filesModified, createdAt, agentId) are ` +
+		`accepted, too. The command sends nothing and needs no server. A hand-off above 4,000 characters is valid, but causes a warning. An executor offers it with the SDK: ` +
 		`schema.ParseHandoff, Run.HandoffOf, Handoff.Offer.
 
 Examples:
@@ -29,7 +29,7 @@ Examples:
   my-agent --summary | waymark handoff check - --json`
 }
 
-// handoffChecked is what handoff check prints as JSON.
+// handoffChecked is the JSON output of handoff check.
 type handoffChecked struct {
 	schema.HandoffCheck
 	Completed int `json:"completed"`
@@ -79,5 +79,5 @@ func (c handoffCheckCmd) Run(_ context.Context, a *base.App) error {
 // read reads the document.
 func (c handoffCheckCmd) read(a *base.App) ([]byte, error) {
 	return readFile(a, c.File, "name a file with a hand-off as JSON, or - for standard input",
-		maxHandoffFile, "leave out what is in the run's log, such as messages and results")
+		maxHandoffFile, "remove content that is in the run's log, such as messages and results")
 }

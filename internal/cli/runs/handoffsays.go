@@ -9,7 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// printSaid prints what hand-offs say, each below its id: what is done and what is left, decisions, patterns, issues and files.
+// printSaid prints the content of hand-offs, each below its id: done and remaining work, decisions, patterns, issues
+// and files.
 func printSaid(a *base.App, list []schema.StateHandoff) error {
 	for i := range list {
 		d := list[i].Offered
@@ -70,12 +71,12 @@ func saidLines(d *schema.HandoffOfferedData) (lines [][2]string) {
 	return lines
 }
 
-// tooLongText says how long a hand-off is.
+// tooLongText gives the length of a long hand-off.
 func tooLongText(d *schema.HandoffOfferedData) string {
 	return fmt.Sprintf("%d characters, more than %d", max(d.SizeChars, d.Size()), schema.HandoffSizeWarning)
 }
 
-// sizeWarning says that a hand-off of the run is too long.
+// sizeWarning warns that a hand-off of the run is too long.
 func sizeWarning(h *schema.Head) string {
 	if !h.SizeWarning {
 		return ""

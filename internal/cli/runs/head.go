@@ -12,14 +12,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// printHead shows where a run stands: its calls that are open, what it waits for, and its hand-offs. more are further pairs
-// of name and value. Whether the run is quarantined is for the daemon to say, which knows the fleet's number of claims.
+// printHead shows the state of a run: its open calls, its waits, and its hand-offs. more are further pairs of name and
+// value. The daemon decides whether the run is quarantined, because it knows the fleet's limit of claims.
 func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) error {
 	now := a.Now()
 	parent := ""
 	if h.Parent != nil {
 		parent = h.Parent.Run
-		if h.Parent.ToolCallID != "" { // the run of an offer has none
+		if h.Parent.ToolCallID != "" { // a run from an offer has none
 			parent += fmt.Sprintf(", turn %d, call %s", h.Parent.Turn, h.Parent.ToolCallID)
 		}
 	}
@@ -81,7 +81,7 @@ func leftBehindText(h *schema.Head) string {
 	return "records " + strings.Join(list, ", ")
 }
 
-// signalsText counts the signals that no turn has answered.
+// signalsText counts the unanswered signals.
 func signalsText(h *schema.Head) string {
 	n := len(h.Signals)
 	switch {
@@ -93,7 +93,7 @@ func signalsText(h *schema.Head) string {
 	return fmt.Sprintf("%d not read yet", n)
 }
 
-// printSignals lists the signals that are open.
+// printSignals lists the open signals.
 func printSignals(a *base.App, signals []schema.OpenSignal) error {
 	rows := make([][]string, len(signals))
 	for i, s := range signals {
@@ -102,12 +102,12 @@ func printSignals(a *base.App, signals []schema.OpenSignal) error {
 	return printBelow(a, []output.Column{
 		{Title: "signal"},
 		{Title: "name", Shrinks: true},
-		{Title: "told in turn", Right: true},
+		{Title: "shown in turn", Right: true},
 		{Title: "since", Drop: 1},
 	}, rows)
 }
 
-// turnText is the last turn, of how many, and whether it is open and what for.
+// turnText is the last turn, the limit, and whether the turn is open and for what purpose.
 func turnText(h *schema.Head) string {
 	t := output.Number(h.Turn)
 	if h.MaxTurns > 0 {
@@ -125,7 +125,7 @@ func turnText(h *schema.Head) string {
 	return t
 }
 
-// continuesText names the run whose work this one carries on.
+// continuesText names the run whose work this run continues.
 func continuesText(h *schema.Head) string {
 	if h.Handoff != nil {
 		return fmt.Sprintf("%s, by hand-off %s", h.Handoff.Run, h.Handoff.HandoffID)
@@ -136,7 +136,7 @@ func continuesText(h *schema.Head) string {
 	return h.ResumedFrom
 }
 
-// endedBy says whether a completed run ended as its completion contract asks.
+// endedBy says whether a completed run ended according to its completion contract.
 func endedBy(h *schema.Head) string {
 	if h.Status == schema.StatusFailed {
 		return "" // the limit has a field
@@ -145,14 +145,15 @@ func endedBy(h *schema.Head) string {
 	case schema.CompletionTool:
 		return "call " + h.CompletedBy + ", by its completion contract"
 	case schema.CompletionLimit:
-		return "its executor behind a limit, not a completion contract"
+		return "its executor after a limit, not a completion contract"
 	case schema.CompletionExecutor:
 		return "its executor, not a completion contract"
 	}
 	return ""
 }
 
-// printCalls lists open calls; none is no table. A call of a run that has ended, or that no executor works on, runs no more.
+// printCalls lists open calls; without any it prints nothing. A call of an ended run, or of a run without an executor,
+// does not run.
 func printCalls(a *base.App, h *schema.Head) error {
 	rows := make([][]string, len(h.OpenCalls))
 	for i, c := range h.OpenCalls {
@@ -188,7 +189,7 @@ func printCalls(a *base.App, h *schema.Head) error {
 	}, rows)
 }
 
-// printOverdue lists work that takes longer than it may.
+// printOverdue lists work that takes longer than allowed.
 func printOverdue(a *base.App, list []schema.Overdue) error {
 	rows := make([][]string, len(list))
 	for i, o := range list {
@@ -207,7 +208,7 @@ func printOverdue(a *base.App, list []schema.Overdue) error {
 	}, rows)
 }
 
-// printWaits lists what a run waits for.
+// printWaits lists the waits of a run.
 func printWaits(a *base.App, waits []schema.OpenInterrupt) error {
 	rows := make([][]string, len(waits))
 	for i, w := range waits {
@@ -223,7 +224,7 @@ func printWaits(a *base.App, waits []schema.OpenInterrupt) error {
 	}, rows)
 }
 
-// untilText is when something expires; what never does says so.
+// untilText is the time at which something expires, or that it never does.
 func untilText(at string) string {
 	if at == "" {
 		return "never"
@@ -231,7 +232,7 @@ func untilText(at string) string {
 	return output.LocalTime(at)
 }
 
-// printHandoffs lists the hand-offs that are open.
+// printHandoffs lists the open hand-offs.
 func printHandoffs(a *base.App, handoffs []schema.OpenHandoff) error {
 	rows := make([][]string, len(handoffs))
 	for i, o := range handoffs {
@@ -253,7 +254,7 @@ func handoffColumns() []output.Column {
 	}
 }
 
-// printBelow prints a table with an empty line before it; no rows are nothing.
+// printBelow prints a table with an empty line before it; without rows it prints nothing.
 func printBelow(a *base.App, columns []output.Column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
@@ -265,7 +266,7 @@ func printBelow(a *base.App, columns []output.Column, rows [][]string) error {
 	return output.Table(a.Stdout, columns, rows)
 }
 
-// withoutEmpty leaves out the columns that hold nothing.
+// withoutEmpty removes empty columns.
 func withoutEmpty(columns []output.Column, rows [][]string) ([]output.Column, [][]string) {
 	for i := range slices.Backward(columns) {
 		if slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
@@ -279,7 +280,7 @@ func withoutEmpty(columns []output.Column, rows [][]string) ([]output.Column, []
 	return columns, rows
 }
 
-// rejectedText names what was not accepted; empty when all was.
+// rejectedText names the events that were not accepted; empty if all were.
 func rejectedText(c schema.Counts) string {
 	var list []string
 	for _, n := range []struct {

@@ -108,7 +108,7 @@ func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
 	require.Equal(t, `answer with: waymark input r a --json-value JSON (or --text TEXT)
 answer with: waymark input r b --json-value JSON (or --text TEXT)
 answer with: waymark input r c --json-value JSON (or --text TEXT)
-see all that it asks with: waymark input r
+see all its questions with: waymark input r
 `, stderr.String())
 }
 
@@ -125,7 +125,7 @@ func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
 	list := steps(prompt.Prompt{}, h, true)
 	require.Len(t, list, 8)
 	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
-	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(prompt.Prompt{}, h, true),
+	require.Equal(t, append(list, "see what the next executor does with the calls in doubt: waymark plan r"), steps(prompt.Prompt{}, h, true),
 		"a call that its policy settles is left to no person")
 	for _, step := range list {
 		require.NotContains(t, step, "|", "a shell would run what stands before it")

@@ -20,17 +20,17 @@ import (
 type InboxCmd struct {
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Limit  int               `default:"100" placeholder:"N" help:"At most so many things (default: 100)."`
-	Answer bool              `xor:"how" help:"Ask for each answer, also where standard input is no terminal: an answer is a line of it."`
-	List   bool              `xor:"how" help:"Ask for no answer, also on a terminal."`
+	Limit  int               `default:"100" placeholder:"N" help:"Maximum number of entries (default: 100)."`
+	Answer bool              `xor:"how" help:"Ask for each answer, even if standard input is not a terminal: each line is one answer."`
+	List   bool              `xor:"how" help:"List only, even on a terminal."`
 	By     string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
-	return `Approvals that are asked for, questions, calls whose outcome a person must say (of ended runs, too), and runs that are quarantined, parked ` +
-		`or miss events: what has waited for longest comes first. On a terminal each can be answered at once; elsewhere each is shown with the ` +
-		`commands that answer it. What runs wait for from other systems is not among them: see waymark runs ls --stuck.
+	return `Open approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined, parked ` +
+		`or miss events, longest wait first. On a terminal each can be answered at once; otherwise each is shown with the ` +
+		`commands that answer it. Waits for other systems are not listed: see waymark runs ls --stuck.
 
 Examples:
   waymark inbox
@@ -38,29 +38,29 @@ Examples:
   waymark inbox --json`
 }
 
-// task is one thing that needs a person.
+// task is one entry that needs a person.
 type task struct {
 	standstill.Reason
-	// Commands answer it, one each.
+	// Commands are the alternatives to answer it.
 	Commands []string `json:"commands"`
 }
 
-// inboxList is what inbox prints as JSON.
+// inboxList is the JSON output of inbox.
 type inboxList struct {
 	Inbox []task `json:"inbox"`
-	// Incomplete: the daemon is still indexing the runs. More counts what the limit left out.
+	// Incomplete: the daemon is still indexing the runs. More counts the entries beyond the limit.
 	Incomplete bool `json:"incomplete,omitzero"`
 	More       int  `json:"more,omitzero"`
-	// Unread are runs that cannot be read, so that what they need is not known.
+	// Unread are runs that cannot be read, so that their needs are unknown.
 	Unread []inbox.Unread `json:"unread,omitzero"`
 }
 
 func taskOf(a *base.App, r *standstill.Reason) task { return task{*r, inbox.Commands(a.Prompt, r)} }
 
-// Run shows what needs a person, and takes the answers on a terminal.
+// Run lists the entries that need a person, and on a terminal takes the answers.
 func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Limit < 1 {
-		return failure.New(failure.Usage, "use a number of things", "--limit %d is below 1", c.Limit)
+		return failure.New(failure.Usage, "use a number of at least 1", "--limit %d is below 1", c.Limit)
 	}
 	if c.Agent != "" {
 		if err := schema.CheckName("--agent", c.Agent); err != nil {
@@ -103,14 +103,14 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 		err = a.Say(a.Stderr, "the daemon is still indexing the runs of this fleet: some may be missing")
 	case len(list.Unread) > 0:
 	case len(list.Inbox) == 0:
-		err = a.Say(a.Stderr, "nothing needs a person")
+		err = a.Say(a.Stderr, "no run needs a person")
 	case list.More > 0:
 		err = a.Say(a.Stderr, "there are %d more: use a --limit above %d", list.More, c.Limit)
 	}
 	return errors.Join(err, unreadError(a, found.Unread))
 }
 
-// printTasks shows each with its commands.
+// printTasks shows each entry with its commands.
 func printTasks(a *base.App, tasks []task) error {
 	for i := range tasks {
 		t := &tasks[i]
@@ -121,7 +121,7 @@ func printTasks(a *base.App, tasks []task) error {
 	return nil
 }
 
-// showCommands prints the commands that answer it.
+// showCommands prints the commands that answer an entry.
 func (t *task) showCommands(a *base.App) error {
 	for _, command := range t.Commands {
 		if _, err := fmt.Fprintln(a.Stdout, "    "+output.Printable(command)); err != nil {
@@ -131,7 +131,7 @@ func (t *task) showCommands(a *base.App) error {
 	return nil
 }
 
-// show says what it is about in a line or two.
+// show describes an entry in a line or two.
 func (t *task) show(a *base.App, number, of int) error {
 	head := fmt.Sprintf("%*d. ", len(fmt.Sprint(of)), number)
 	about := t.Run
@@ -150,7 +150,7 @@ func (t *task) show(a *base.App, number, of int) error {
 	return err
 }
 
-// colour of a run's id: yellow for an answer that is waited for, red for what went wrong.
+// colour of a run's id: yellow for an awaited answer, red for an error.
 func (t *task) colour() text.Colors {
 	if t.Kind == standstill.Waiting {
 		return text.Colors{text.FgYellow}

@@ -30,51 +30,51 @@ const maxAnswer = 1 << 20
 // InputCmd is waymark input.
 type InputCmd struct {
 	Run_      string  `arg:"" name:"run" help:"Run id."`
-	Interrupt string  `arg:"" optional:"" help:"Id of what is answered; may be left out when the run waits for one thing."`
+	Interrupt string  `arg:"" optional:"" help:"Id of the wait to answer; may be omitted if the run has only one."`
 	JSONValue *string `name:"json-value" xor:"answer" placeholder:"JSON" help:"The answer, as JSON."`
 	Text      *string `xor:"answer" placeholder:"TEXT" help:"The answer, as text."`
 	File      string  `xor:"answer" placeholder:"FILE" help:"File with the answer, as JSON; - is standard input."`
 	Allow     bool    `xor:"answer" help:"Allow the tool call or the phase that waits for approval."`
-	Deny      bool    `xor:"answer" help:"Deny it."`
-	Reason    string  `placeholder:"TEXT" help:"Why it is allowed or denied."`
-	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: nobody will answer (default: resolved)."`
+	Deny      bool    `xor:"answer" help:"Deny the tool call or the phase."`
+	Reason    string  `placeholder:"TEXT" help:"Reason for --allow or --deny."`
+	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled if there will be no answer (default: resolved)."`
 	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Event     string  `placeholder:"ID" help:"Answer this question only, as waymark inbox prints it: the id of its event. If the run asks another one by now, nothing is answered."`
-	RequestID string  `placeholder:"ID" help:"Id of this answer: sent again with the same id, it counts once (default: a new one)."`
+	Event     string  `placeholder:"ID" help:"Answer only the question with this event id, as printed by waymark inbox. If the run asks another question by now, it is not answered."`
+	RequestID string  `placeholder:"ID" help:"Id of this answer: repeated with the same id, it counts once (default: a new id)."`
 }
 
 // Help is the text below the flags.
 func (InputCmd) Help() string {
-	return `Without an answer, on the command line or on standard input, it shows what the run asks and the JSON Schema that an answer ` +
-		`must satisfy. The answer wakes the run's executor; a run without one can be claimed then.
+	return `Without an answer on the command line or standard input, it shows the run's questions and the JSON Schema that an answer ` +
+		`must match. The answer wakes the run's executor; a run without an executor becomes claimable.
 
 Examples:
-  waymark input fix-login                          show what it asks
+  waymark input fix-login                          show the question
   waymark input fix-login --text "use the blue one"
   waymark input fix-login budget --json-value '{"euros":100}'
   waymark input fix-login --deny --reason "not on a Friday"
   waymark input fix-login budget --status cancelled`
 }
 
-// questions is what input prints as JSON when nothing is answered.
+// questions is the JSON output of input without an answer.
 type questions struct {
 	Run   string           `json:"run"`
 	Waits []inbox.Question `json:"waits"`
 }
 
-// answered is what input prints as JSON.
+// answered is the JSON output of input.
 type answered struct {
 	Run         string         `json:"run"`
 	InterruptID string         `json:"interrupt_id"`
 	Status      string         `json:"status"`
 	Payload     jsontext.Value `json:"payload,omitzero"`
 	RequestID   string         `json:"request_id"`
-	// Remaining counts what the run still waited for when it was looked at.
+	// Remaining counts the run's waits afterwards.
 	Remaining int `json:"remaining_waits"`
 	schema.ControlReply
 }
 
-// Run answers a run that waits, or shows what it asks.
+// Run answers a waiting run, or shows its questions.
 func (c InputCmd) Run(ctx context.Context, a *base.App) error {
 	payload, err := c.payload(a)
 	if err != nil {
@@ -103,20 +103,20 @@ func (c InputCmd) Run(ctx context.Context, a *base.App) error {
 	return c.answer(ctx, a, cl, head, wait, payload)
 }
 
-// payload is the answer that was given; nil when there is none.
+// payload is the given answer; nil if there is none.
 func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 	given := c.JSONValue != nil || c.Text != nil || c.File != "" || c.Allow || c.Deny
 	switch {
 	case c.Status != schema.InputResolved && given:
-		return nil, failure.New(failure.Usage, "leave out one of the two", "--status %s takes no answer", c.Status)
+		return nil, failure.New(failure.Usage, "omit one of the two", "--status %s takes no answer", c.Status)
 	case c.Reason != "" && !c.Allow && !c.Deny:
-		return nil, failure.New(failure.Usage, "put it into the answer", "--reason is of --allow and --deny")
+		return nil, failure.New(failure.Usage, "put the reason into the answer", "--reason needs --allow or --deny")
 	case c.Status != schema.InputResolved:
 		return nil, nil
 	case c.Allow, c.Deny:
 		return inbox.Decision(c.Allow, c.Reason)
 	case c.Text != nil && *c.Text == "":
-		return nil, failure.New(failure.Usage, `say what is answered; for a text that is empty use --json-value '""'`, "--text is empty")
+		return nil, failure.New(failure.Usage, `write an answer; for an empty text use --json-value '""'`, "--text is empty")
 	case c.Text != nil:
 		b, err := json.Marshal(*c.Text)
 		if err != nil {
@@ -126,7 +126,7 @@ func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 	case c.JSONValue != nil:
 		v := jsontext.Value(*c.JSONValue)
 		if !v.IsValid() {
-			return nil, failure.New(failure.Usage, `text is JSON only in quotes, or use --text`, "--json-value is not JSON")
+			return nil, failure.New(failure.Usage, `quote text to make it JSON, or use --text`, "--json-value is not JSON")
 		}
 		return v, nil
 	case c.File == "-" || c.File == "" && a.Stdin != nil && !output.IsTerminal(a.Stdin):
@@ -137,9 +137,9 @@ func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 	return nil, nil
 }
 
-// readAnswer reads an answer as JSON. An empty one is none, where one was not promised.
+// readAnswer reads an answer as JSON. Empty input means no answer, unless an answer was promised.
 func readAnswer(a *base.App, file string, promised bool) (jsontext.Value, error) {
-	b, err := readFile(a, file, "name the file with the answer, or answer with --text or --json-value", maxAnswer, "store it elsewhere and answer with where it is")
+	b, err := readFile(a, file, "name the file with the answer, or answer with --text or --json-value", maxAnswer, "store it elsewhere and answer with its location")
 	if err != nil {
 		return nil, err
 	}
@@ -149,12 +149,12 @@ func readAnswer(a *base.App, file string, promised bool) (jsontext.Value, error)
 	case len(b) == 0 && !promised:
 		return nil, nil
 	case !v.IsValid():
-		return nil, failure.New(failure.Usage, "write JSON: text is JSON only in quotes, or use --text", "the answer in %s is not JSON", fileNamed(file))
+		return nil, failure.New(failure.Usage, "quote text to make it JSON, or use --text", "the answer in %s is not JSON", fileNamed(file))
 	}
 	return v, nil
 }
 
-// choose finds what is answered: what was named, or the only thing that the run waits for.
+// choose finds the named wait, or the run's only one.
 func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
 	i := slices.IndexFunc(h.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == c.Interrupt })
 	if c.Interrupt == "" && len(h.Interrupts) == 1 {
@@ -162,29 +162,29 @@ func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt
 	}
 	switch {
 	case i < 0 && c.Interrupt != "" && c.RequestID != "":
-		// It may be a repeat: the daemon knows whether it was the first try that answered.
+		// It may be a repeated request: the daemon knows whether the first try answered.
 		return &schema.OpenInterrupt{InterruptID: c.Interrupt}, nil
 	case len(h.Interrupts) == 0 && h.Status.Terminal():
-		return nil, failure.New(failure.Conflict, "see how it ended: "+p.Command("runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
+		return nil, failure.New(failure.Conflict, "see how it ended: "+p.Command("runs get "+h.Run), "run %s has ended as %s and has no open question", h.Run, h.Status)
 	case len(h.Interrupts) == 0:
-		return nil, failure.New(failure.NotFound, "it may have been answered already: "+p.Command("runs get "+h.Run), "run %s is %s and waits for nothing", h.Run, h.Status)
+		return nil, failure.New(failure.NotFound, "it may have been answered already: "+p.Command("runs get "+h.Run), "run %s is %s and has no open question", h.Run, h.Status)
 	case i < 0 && c.Interrupt == "":
-		return nil, failure.New(failure.Usage, "name one of: "+waitNames(h), "run %s waits for %d things", h.Run, len(h.Interrupts))
+		return nil, failure.New(failure.Usage, "name one of: "+waitNames(h), "run %s has %d open questions", h.Run, len(h.Interrupts))
 	case i < 0:
-		return nil, failure.New(failure.NotFound, "it waits for: "+waitNames(h), "run %s does not wait for %s, or no longer", h.Run, c.Interrupt)
+		return nil, failure.New(failure.NotFound, "its open questions: "+waitNames(h), "run %s does not wait for %s, or no longer does", h.Run, c.Interrupt)
 	}
 	w := &h.Interrupts[i]
 	switch {
 	case w.Reason == schema.WaitToolInDoubt && c.Status != schema.InputCancelled:
-		return nil, failure.New(failure.Usage, "see how it is settled: "+p.Command("plan "+h.Run),
-			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
+		return nil, failure.New(failure.Usage, "see how to settle it: "+p.Command("plan "+h.Run),
+			"run %s waits for the settlement of call %s, which input cannot answer", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "" && !w.Approval():
-		return nil, failure.New(failure.Usage, "answer with --text or --json-value", "%s of run %s is about no tool call and no phase: there is nothing to allow or deny", w.InterruptID, h.Run)
+		return nil, failure.New(failure.Usage, "answer with --text or --json-value", "%s of run %s is not an approval of a tool call or a phase, so it cannot be allowed or denied", w.InterruptID, h.Run)
 	}
 	return w, nil
 }
 
-// waitNames lists what a run waits for, as it is typed.
+// waitNames lists the ids of a run's waits, ready to be typed.
 func waitNames(h *schema.Head) string {
 	names := make([]string, len(h.Interrupts))
 	for i := range h.Interrupts {
@@ -223,18 +223,18 @@ func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 		"answer", string(payload), output.ByLabel(answer.By), answer.By, "event", answer.EventID, "position", output.Number(answer.Stream)); err != nil {
 		return err
 	}
-	next := "its executor " + h.Executor + " is told; if that is gone, another claims the run"
+	next := "its executor " + h.Executor + " was notified; if it is gone, another executor claims the run"
 	switch {
 	case answer.Remaining > 0:
-		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, a.Prompt.Command("input "+h.Run))
+		next = fmt.Sprintf("the run still has %s: %s", output.Plural(answer.Remaining, "open question"), a.Prompt.Command("input "+h.Run))
 	case h.Unattended != "" || h.Status.Claimable():
-		next = "the run has no executor: the next one that claims it goes on"
+		next = "the run has no executor: the next one that claims it continues"
 	}
 	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
 	return err
 }
 
-// explainAnswer words the refusal of an answer: the next step at a prompt is a command.
+// explainAnswer explains the refusal of an answer: at a prompt the next step is a command.
 func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
@@ -242,9 +242,9 @@ func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error)
 	}
 	switch service.Code {
 	case schema.CodeInvalidAnswer:
-		f := &failure.Error{Code: failure.Usage, What: service.Message, Hint: "see what is asked: " + p.Command("input "+h.Run), Err: err}
+		f := &failure.Error{Code: failure.Usage, What: service.Message, Hint: "see the question and its schema: " + p.Command("input "+h.Run), Err: err}
 		if places := inbox.Problems(service); places != "" {
-			f.What = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
+			f.What = fmt.Sprintf("the answer to %s does not match the schema of run %s: %s", interrupt, h.Run, places)
 		}
 		return f
 	case schema.CodeUnknownInterrupt:
@@ -254,7 +254,7 @@ func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error)
 	}
 }
 
-// show prints what the run asks: the one thing that was named, or all.
+// show prints the run's questions: the named one, or all.
 func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head) error {
 	waits := h.Interrupts
 	if c.Interrupt != "" || len(waits) == 0 {
@@ -266,7 +266,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 	}
 	reply := questions{Run: h.Run, Waits: make([]inbox.Question, len(waits))}
 	err := cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		// Of a run that misses events what is there is shown.
+		// For a run with missing events, show the known ones.
 		state, _, err := base.StateOf(ctx, fleet, h.Run)
 		if err != nil {
 			return err
@@ -295,7 +295,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 			return err
 		}
 	}
-	// Of the calls in doubt only those are named that the question is about.
+	// Name only the calls in doubt that the question is about.
 	calls := slices.DeleteFunc(slices.Clone(h.OpenCalls), func(call schema.OpenCall) bool {
 		return !slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
 			return w.Reason == schema.WaitToolInDoubt && w.CallKey() == call.CallKey
@@ -304,7 +304,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Position: h.Position, Status: schema.StatusWaiting}, false)
 }
 
-// readable is the text of a field, or the key that it is encrypted with.
+// readable is the text of a field, or the key with which it is encrypted.
 func readable(q *inbox.Question, field, text string) string {
 	if key := q.Encrypted[field]; key != "" {
 		return "  " + output.Printable(encrypted.Text(key)) + "\n"
@@ -315,7 +315,7 @@ func readable(q *inbox.Question, field, text string) string {
 	return text
 }
 
-// show prints a question for people, its text and its schema whole.
+// showQuestion prints a question for people, with its text and its schema in full.
 func showQuestion(q *inbox.Question, a *base.App) error {
 	call := ""
 	if q.ToolCallID != "" {
@@ -328,7 +328,7 @@ func showQuestion(q *inbox.Question, a *base.App) error {
 	for _, part := range []struct{ title, text string }{
 		{"asks", readable(q, inbox.FieldMessage, output.Wrapped(q.Message, output.WidthOf(a.Stdout)))},
 		{"arguments", readable(q, inbox.FieldArguments, output.Indented(q.Arguments))},
-		{"an answer must satisfy", readable(q, inbox.FieldSchema, output.Indented(q.ResponseSchema))},
+		{"an answer must match", readable(q, inbox.FieldSchema, output.Indented(q.ResponseSchema))},
 	} {
 		if part.text == "" {
 			continue
@@ -338,7 +338,7 @@ func showQuestion(q *inbox.Question, a *base.App) error {
 		}
 	}
 	if q.Encrypted[inbox.FieldSchema] != "" {
-		_, err := io.WriteString(a.Stdout, "The executor checks the answer, the daemon cannot, and stores it readable. With the key, --key-file FILE, it is checked here and encrypted.\n")
+		_, err := io.WriteString(a.Stdout, "The daemon stores the answer in plain text and cannot check it; the executor will. With the key (--key-file FILE), it is checked and encrypted here.\n")
 		return err
 	}
 	return nil

@@ -13,26 +13,26 @@ import (
 type MarkCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	Name string `arg:"" help:"Name of the point."`
-	Move bool   `help:"Take the name from the point that has it."`
+	Move bool   `help:"Move the name if another point has it."`
 	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (MarkCmd) Help() string {
-	return `The run goes on as it was. waymark resume RUN --at mark:NAME goes back to the point, whatever is written behind it; waymark runs get RUN --at mark:NAME shows it.
+	return `The run is not changed. waymark resume RUN --at mark:NAME goes back to the point, whatever was written after it; waymark runs get RUN --at mark:NAME shows it.
 
 Example:
   waymark mark fix-login before-deploy`
 }
 
-// marked is what mark prints as JSON.
+// marked is the JSON output of mark.
 type marked struct {
 	Run   string `json:"run"`
 	Point string `json:"point"`
 	schema.ControlReply
 }
 
-// Run pins the point where a run stands.
+// Run names the current point of a run.
 func (c MarkCmd) Run(ctx context.Context, a *base.App) error {
 	by, err := base.Sender(c.By)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// nextText says which executor goes on with a run that a person has changed: what its executor does, or the next one that claims it.
+// nextText says which executor continues a run that a person has changed: its executor, or the next one that claims it.
 func nextText(p prompt.Prompt, h *schema.Head, quarantined bool, executor, claimant string) string {
 	switch {
 	case h.Status.Terminal():
 		return "the run has ended meanwhile"
 	case quarantined:
-		return "the run is quarantined, no executor can claim it; let one try: " + p.Command("release "+h.Run)
+		return "the run is quarantined and cannot be claimed; to make it claimable: " + p.Command("release "+h.Run)
 	case h.Status.Claimable():
 		return "the run has no executor: the next one that claims it " + claimant
 	case h.Unattended != "":
@@ -24,7 +24,7 @@ func nextText(p prompt.Prompt, h *schema.Head, quarantined bool, executor, claim
 	return "its executor " + h.Executor + " " + executor
 }
 
-// printNext prints the line that says who goes on, where people look and not programs.
+// printNext prints who continues the run, for people, not for programs.
 func printNext(a *base.App, h *schema.Head, quarantined bool, executor, claimant string) error {
 	_, err := fmt.Fprintln(a.Stderr, output.Printable(nextText(a.Prompt, h, quarantined, executor, claimant)))
 	return err

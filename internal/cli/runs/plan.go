@@ -17,14 +17,14 @@ import (
 // PlanCmd is waymark plan.
 type PlanCmd struct {
 	Run_   string `arg:"" name:"run" help:"Run id."`
-	Reused bool   `help:"List the calls whose recorded outcome is reused, too."`
+	Reused bool   `help:"Also list the calls whose recorded outcome is reused."`
 }
 
 // Help is the text below the flags.
 func (PlanCmd) Help() string {
-	return `Nothing is written: the plan is made from the record alone. It says from which point the next executor goes on, what becomes of each call ` +
-		`whose outcome is not recorded, which turn and phases are done again, and what need not be done again. A held call is shown with the ` +
-		`command that settles it. An executor's own approval policy, asked when a call is about to run, is not foreseen.
+	return `Writes nothing: the plan is made from the record alone. It shows the point from which the next executor continues, what happens to each call ` +
+		`without a recorded outcome, which turn and phases are repeated, and which work is reused. A held call is shown with the ` +
+		`command that settles it. The plan does not include the decisions of an executor's own approval policy.
 
 Examples:
   waymark plan fix-login
@@ -63,16 +63,16 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	}
 	incomplete := ""
 	if p.Incomplete {
-		incomplete = "events of the run are missing: a takeover must allow it"
+		incomplete = "events of the run are missing: a takeover needs AllowGaps"
 	}
 	again := ""
 	if p.PhaseRestarted != "" {
-		again = p.PhaseRestarted + ", from its own beginning"
+		again = p.PhaseRestarted + ", from its beginning"
 	}
 	at := p.From
 	if err := output.Fields(a.Stdout,
 		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", story.HeadStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
-		"goes on from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, output.Ago(at.Time, a.Now())),
+		"continues from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, output.Ago(at.Time, a.Now())),
 		"position", output.Position(at.Position), "new epoch", output.Number(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
 		"reused", story.ReusedText(p), "not reused", story.NotReusedText(p), "saved", story.SavedText(&p.Saved),
@@ -100,7 +100,7 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	return printCommands(a, h, p)
 }
 
-// printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.
+// printPlanCalls lists the calls that are not simply reused, and below the table the reasons, each once.
 func printPlanCalls(a *base.App, calls []schema.PlanCall) error {
 	if len(calls) == 0 {
 		return nil
@@ -145,8 +145,8 @@ func printReused(a *base.App, calls []schema.PlanCall) error {
 	}, rows)
 }
 
-// printCommands prints what a person must do before the run goes on, one command a line, whole. The commands are what was
-// asked for: they go to standard output.
+// printCommands prints what a person must do before the run can continue, each command whole on its own line. The
+// commands are requested output, so they go to standard output.
 func printCommands(a *base.App, h *schema.Head, p *schema.Plan) error {
 	var lines []string
 	for i := range p.Calls {
@@ -175,8 +175,8 @@ func printCommands(a *base.App, h *schema.Head, p *schema.Plan) error {
 	return nil
 }
 
-// verifySteps say whom the next executor asks about a call. One that waits for a person because the tool could not tell is
-// asked about again when the waiting is called off.
+// verifySteps say which subject the next executor asks about a call. If the run waits for a person because the tool
+// could not tell, cancelling that wait makes the executor ask the tool again.
 func verifySteps(p prompt.Prompt, h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
-// fileNamed is what messages call the file of a command line: - is standard input.
+// fileNamed is the name of a file in messages: - is standard input.
 func fileNamed(file string) string {
 	if file == "-" {
 		return "standard input"
@@ -20,13 +20,14 @@ func fileNamed(file string) string {
 	return file
 }
 
-// readFile reads the file of a command line. missing is the next step where there is none, large where it has more bytes than limit.
+// readFile reads a file from the command line. missing is the hint if there is none, large the hint if it exceeds
+// limit.
 func readFile(a *base.App, file, missing string, limit int64, large string) ([]byte, error) {
 	from := a.Stdin
 	if file != "-" {
 		f, err := os.Open(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, failure.New(failure.NotFound, missing, "there is no file %s", file)
+			return nil, failure.New(failure.NotFound, missing, "file %s does not exist", file)
 		}
 		if err != nil {
 			return nil, err

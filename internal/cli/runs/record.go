@@ -24,7 +24,7 @@ func madeText(c schema.Counts) string {
 	return output.Words(list...)
 }
 
-// printRecord lists what a run's record holds beside messages and calls: decisions about calls, limits, compactions, artifacts.
+// printRecord lists the rest of a run's record besides messages and calls: decisions, limits, compactions, artifacts.
 func printRecord(a *base.App, s *schema.State) error {
 	decisions := make([][]string, len(s.Decisions))
 	for i := range s.Decisions {
@@ -83,7 +83,7 @@ func tokenCount(n int64) string {
 	return output.Number(n)
 }
 
-// summaryText is the summary of a compaction, or where it is.
+// summaryText is the summary of a compaction, or its location.
 func summaryText(c *schema.StateCompaction) string {
 	i := slices.IndexFunc(c.Refs, func(r schema.Ref) bool { return r.Path == "/summary" })
 	if i >= 0 && c.Refs[i].KeyID == "" && c.Summary == "" {

@@ -16,22 +16,22 @@ import (
 // RecoverCmd is waymark recover.
 type RecoverCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
-	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
-	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
-	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
-	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
+	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. The current executor is fenced."`
+	At        string `placeholder:"POINT" xor:"point" help:"Show the run at a point, without a takeover: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run before its K-th tool call: the same as --at step:K."`
+	Agent     string `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
 	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
-	RequestID string `placeholder:"ID" help:"Id of this takeover: asked again with the same id, it goes on with the epoch it opened (default: a new one)."`
-	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show after it: head, state or events (default: head)."`
+	RequestID string `placeholder:"ID" help:"Id of this takeover: repeated with the same id, it continues the epoch that it opened (default: a new id)."`
+	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show afterwards: head, state or events (default: head)."`
 }
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `With --at or --resume-step nothing is written: the run is shown exactly as it was there, and goes on as it is. waymark runs ` +
+	return `With --at or --resume-step the command writes nothing: it shows the run exactly as it was at that point. waymark runs ` +
 		`history lists the points.
 
-Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead. An ` +
-		`executor that then gives no sign of life, neither an event nor a heartbeat, is taken for gone after ten seconds, and the fleet ` +
+Use waymark plan first. To release the run to the fleet's executors, use waymark release instead. An ` +
+		`executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet ` +
 		`may claim the run.
 
 Examples:
@@ -41,24 +41,24 @@ Examples:
   waymark recover fix-login --at mark:before-deploy --view state --json`
 }
 
-// recovery is what recover prints as JSON: the daemon's answer and the id under which it can be repeated.
+// recovery is the JSON output of recover: the daemon's answer and the id with which it can be repeated.
 type recovery struct {
 	RequestID string `json:"request_id"`
 	schema.RecoverReply
 }
 
-// Run takes a run over and shows where to go on. The state is read after the takeover, so that nothing of the
-// older executor can follow it.
+// Run takes a run over and shows where to continue. It reads the state after the takeover, so that no event of the
+// previous executor can follow.
 func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	at, past, err := c.point()
 	switch {
 	case err != nil:
 		return err
 	case past && c.Executor != "":
-		return failure.New(failure.Usage, "leave out --executor to look at it; to go on from there: waymark resume "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "--at and --executor were both given: with --at recover only shows the run")
+		return failure.New(failure.Usage, "to only look at it, omit --executor; to continue from there: waymark resume "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "--at and --executor were both given: with --at recover only shows the run")
 	case past:
 	case c.Executor == "":
-		return failure.New(failure.Usage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
+		return failure.New(failure.Usage, "name the executor that takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
 	default:
 		if err := schema.CheckName("--executor", c.Executor); err != nil {
 			return err
@@ -89,13 +89,13 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if !answer.Complete {
-		return failure.New(failure.Damaged, "what is there: "+a.Prompt.Command("runs get "+c.Run_+" --view events"),
-			"run %s was taken over, and events of it are missing: %s", c.Run_, output.Plural(len(answer.Gaps), "gap"))
+		return failure.New(failure.Damaged, "see the existing events: "+a.Prompt.Command("runs get "+c.Run_+" --view events"),
+			"run %s was taken over, but events of it are missing: %s", c.Run_, output.Plural(len(answer.Gaps), "gap"))
 	}
 	return nil
 }
 
-// point is the point that was asked for; past says that there is one.
+// point is the requested point; past reports that there is one.
 func (c RecoverCmd) point() (at schema.Point, past bool, err error) {
 	text := c.At
 	switch {
@@ -141,17 +141,17 @@ type SettleCmd struct {
 	Turn       int32         `arg:"" help:"Turn of the call."`
 	Call       string        `arg:"" help:"Tool call id."`
 	Occurrence base.Positive `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
-	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
+	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: use the late result; verified, decided: use --result; abandoned: continue without an outcome."`
 	Result     *string       `placeholder:"JSON" help:"Result of the call, for verified and decided."`
-	Error      bool          `help:"The result is an error, by the tool's own word."`
-	Seen       string        `placeholder:"ID" help:"Settle the attempt that was seen only, as waymark inbox prints it: the id of the run's last event then. If the call ran again since, nothing is settled."`
+	Error      bool          `help:"The tool declared the result an error."`
+	Seen       string        `placeholder:"ID" help:"Settle only the attempt that you saw: the id of the run's last event at that time, as printed by waymark inbox. If the call ran again since, it is not settled."`
 	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (SettleCmd) Help() string {
-	return `The calls in doubt of a run are listed by waymark runs get, and what becomes of each without you by waymark plan. The open calls ` +
-		`of a run that has ended are settled, too, except as rerun: the run has no executor, and cleanup keeps it until then.
+	return `waymark runs get lists a run's calls in doubt; waymark plan shows what happens to each without you. The open calls ` +
+		`of an ended run can be settled, too, but not as rerun, because the run has no executor. Cleanup keeps the run until they are settled.
 
 Examples:
   waymark settle fix-login 3 call-1 --how abandoned
@@ -170,18 +170,18 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	takesResult := request.How == schema.SettledVerified || request.How == schema.SettledDecided
 	switch {
 	case c.Result != nil && !takesResult:
-		return failure.New(failure.Usage, "leave out --result, or use --how decided", "--how %s takes no result", c.How)
+		return failure.New(failure.Usage, "omit --result, or use --how decided", "--how %s takes no result", c.How)
 	case c.Result != nil:
 		request.Result = jsontext.Value(*c.Result)
 		if !request.Result.IsValid() {
-			return failure.New(failure.Usage, `text is JSON only in quotes: --result '"done"'`, "--result is not JSON")
+			return failure.New(failure.Usage, `quote text to make it JSON: --result '"done"'`, "--result is not JSON")
 		}
 	case takesResult:
-		return failure.New(failure.Usage, `give it, such as --result '{"ok":true}' or --result null`, "--how %s needs --result", c.How)
+		return failure.New(failure.Usage, `give a result, such as --result '{"ok":true}' or --result null`, "--how %s needs --result", c.How)
 	}
 	if c.Error {
 		if !takesResult {
-			return failure.New(failure.Usage, "leave out --error", "--error is about a result, and --how %s takes none", c.How)
+			return failure.New(failure.Usage, "omit --error", "--error describes a result, but --how %s takes none", c.How)
 		}
 		request.IsError = &c.Error
 	}

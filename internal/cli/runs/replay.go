@@ -20,30 +20,30 @@ type ReplayCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	At   string `default:"end" placeholder:"POINT" help:"Up to a point of the run (default: end)."`
 	Save string `placeholder:"FILE" xor:"file" help:"Write the calls to a new file, for --expect."`
-	// Expect is a file, whose calls must be the run's.
-	Expect string `placeholder:"FILE" xor:"file" help:"Compare the calls with those of a file that --save wrote."`
+	// Expect is a file with the expected calls.
+	Expect string `placeholder:"FILE" xor:"file" help:"Compare the calls with those in a file from --save."`
 }
 
 // Help is the text below the flags.
 func (ReplayCmd) Help() string {
-	return `The run is read twice, as a recovery reads it: from its events by this program, and folded by the daemon. Both must come to the ` +
-		`same state, and the calls of that state must be those that the events record, in their order, with their arguments and outcomes. ` +
+	return `Reads the run twice, as a recovery does: from its events by this program, and folded by the daemon. Both must give the ` +
+		`same state, and the calls of that state must match the events, in their order, with their arguments and outcomes. ` +
 		`Events that a rewind left behind are not compared. ` +
-		`With --expect they must also be those of a file. The exit code is 9 when anything differs: for continuous integration.
+		`With --expect they must also match a file. For continuous integration: the exit code is 9 if anything differs.
 
 Examples:
   waymark replay fix-login --save calls.json
   waymark replay fix-login --expect calls.json`
 }
 
-// replayed is what replay prints as JSON.
+// replayed is the JSON output of replay.
 type replayed struct {
 	Run    string `json:"run"`
 	Point  string `json:"point"`
 	Digest string `json:"digest"`
 	Events int64  `json:"events"`
 	Steps  int    `json:"steps"`
-	// Expected compares the run, left, with the file, right; absent without one.
+	// Expected compares the run (left) with the file (right); absent without a file.
 	Expected *history.Comparison `json:"expected,omitzero"`
 }
 
@@ -67,7 +67,7 @@ func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 	out := replayed{Run: c.Run_, Point: point.String()}
 	var steps []history.Step
 	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		// The point stays where it is although the run goes on.
+		// A numbered point stays the same while the run continues.
 		head, err := fleet.HeadAt(ctx, c.Run_, point)
 		if err != nil {
 			return err
@@ -79,8 +79,8 @@ func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 		}
 		out.Digest, out.Events = state.Head.Digest, state.Head.Counts.Events
 		if state.Head.Digest != head.Digest {
-			return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+c.Run_),
-				"the daemon folds run %s to digest %.16s…, its events come to %.16s…", c.Run_, head.Digest, state.Head.Digest)
+			return failure.New(failure.Differs, "find the damage with: "+a.Prompt.Command("verify "+c.Run_),
+				"the daemon folds run %s to digest %.16s…, its events give %.16s…", c.Run_, head.Digest, state.Head.Digest)
 		}
 		steps = history.Steps(state)
 		return recorded(ctx, a, fleet, c.Run_, at, state)
@@ -107,11 +107,11 @@ func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// recorded compares the calls of a state with the events that record them, one by one. Events that a rewind left behind are not part of the
-// state. The calls that a fork has of its base are compared in the other run.
+// recorded compares the calls of a state one by one with the events that record them. Events that a rewind left behind
+// are not part of the state. A fork's calls from its base are compared in the base.
 func recorded(ctx context.Context, a *base.App, fleet *publisher.Reader, run string, at schema.Point, state *schema.State) error {
 	differs := func(what string, key schema.CallKey) error {
-		return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+run), "call %s of turn %d of run %s is not what %s says", key.ToolCallID, key.Turn, run, what)
+		return failure.New(failure.Differs, "find the damage with: "+a.Prompt.Command("verify "+run), "call %s of turn %d of run %s differs from %s", key.ToolCallID, key.Turn, run, what)
 	}
 	head := schema.NewHead(fleet.Name(), run)
 	last := schema.StreamSequence(0)
@@ -162,7 +162,7 @@ func recorded(ctx context.Context, a *base.App, fleet *publisher.Reader, run str
 		return err
 	}
 	if own < len(calls) {
-		return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+run), "run %s has %s, its events record %d", run, output.Plural(own, "call"), len(calls))
+		return failure.New(failure.Differs, "find the damage with: "+a.Prompt.Command("verify "+run), "run %s has %s, its events record %d", run, output.Plural(own, "call"), len(calls))
 	}
 	for i, key := range calls {
 		if state.Calls[own-len(calls)+i].CallKey != key {
@@ -175,7 +175,7 @@ func recorded(ctx context.Context, a *base.App, fleet *publisher.Reader, run str
 func readGolden(path string) (*history.Golden, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failure.New(failure.NotFound, "write it with --save", "there is no file %s", path)
+		return nil, failure.New(failure.NotFound, "write it with --save", "file %s does not exist", path)
 	}
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func readGolden(path string) (*history.Golden, error) {
 	return g, nil
 }
 
-// saveGolden writes a new file: what a test was held against is not replaced unseen.
+// saveGolden writes a new file: the expectation of a test is never replaced.
 func saveGolden(path string, g *history.Golden) error {
 	b, err := g.Encode()
 	if err != nil {
@@ -195,7 +195,7 @@ func saveGolden(path string, g *history.Golden) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return failure.New(failure.Conflict, "choose another name, or remove it", "file %s is there already", path)
+		return failure.New(failure.Conflict, "choose another name, or remove it", "file %s already exists", path)
 	}
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (c ReplayCmd) print(a *base.App, r *replayed) error {
 	if a.JSON {
 		return output.Document(a.Stdout, r)
 	}
-	state, file := "comes out as it is recorded", ""
+	state, file := "matches its record", ""
 	if r.Expected != nil {
 		file = fmt.Sprintf("%s: the same in %d of %s", c.Expect, r.Expected.Same, output.Plural(max(r.Expected.Left, r.Expected.Right), "step"))
 	}

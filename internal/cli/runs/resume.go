@@ -16,18 +16,18 @@ import (
 // ResumeCmd is waymark resume.
 type ResumeCmd struct {
 	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `placeholder:"POINT" xor:"point" help:"Where the run goes on: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID or record:N."`
-	Step     *int   `placeholder:"K" xor:"point" help:"Go on behind the outcome of its K-th tool call: the same as --at result:K."`
+	At       string `placeholder:"POINT" xor:"point" help:"Point from which the run continues: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID or record:N."`
+	Step     *int   `placeholder:"K" xor:"point" help:"Continue after the outcome of its K-th tool call: the same as --at result:K."`
 	Executor string `placeholder:"NAME" help:"Executor that takes the run over at once (default: the fleet may claim it)."`
-	Force    bool   `help:"Take it from an executor that may be at work on it, which is fenced and loses what it has not recorded."`
-	DryRun   bool   `help:"Show what would be left behind, and change nothing."`
+	Force    bool   `help:"Take it from an executor that may be working on it. The executor is fenced and loses unrecorded work."`
+	DryRun   bool   `help:"Show what would be left behind, without changing anything."`
 }
 
 // Help is the text below the flags.
 func (ResumeCmd) Help() string {
-	return `The run goes on behind the point, under its own id, also if it has ended. What came later stays in the record (waymark events ` +
-		`RUN --all) and is no part of the run any more. What it did outside is not undone: the calls that did something are listed, and ` +
-		`an agent that makes them again gives them new idempotency keys. For a second run beside this one use waymark fork.
+	return `The run continues after the point, under its own id, even if it has ended. Later events stay in the record (waymark events ` +
+		`RUN --all) but are no longer part of the run. Their external effects are not undone: the calls that had effects are listed, and ` +
+		`an agent that repeats them uses new idempotency keys. To create a second run instead, use waymark fork.
 
 Examples:
   waymark resume fix-login --step 3 --dry-run
@@ -35,29 +35,29 @@ Examples:
   waymark resume fix-login --at mark:before-deploy --executor laptop`
 }
 
-// resumption is what resume prints as JSON.
+// resumption is the JSON output of resume.
 type resumption struct {
 	Run   string `json:"run"`
 	Point string `json:"point"`
 	// DryRun: nothing was changed.
 	DryRun bool `json:"dry_run,omitzero"`
-	// LeftBehind is what the run did behind the point.
+	// LeftBehind is the run's work after the point.
 	LeftBehind leftBehind `json:"left_behind"`
-	// Head is the run where it goes on.
+	// Head is the run at the point.
 	Head schema.Head `json:"head"`
 }
 
-// leftBehind is what a run did behind a point, as counts of what is no part of it any more.
+// leftBehind counts a run's work after a point, which is no longer part of the run.
 type leftBehind struct {
 	Records  int64 `json:"records"`
 	Turns    int64 `json:"turns"`
 	Messages int64 `json:"messages"`
 	Calls    int64 `json:"calls"`
-	// Done are the calls that may have done something outside, which is not undone.
+	// Done are the calls that may have had an external effect, which is not undone.
 	Done []doneCall `json:"done"`
 }
 
-// doneCall is a call that was begun behind the point and is not pure.
+// doneCall is a call that was begun after the point and is not pure.
 type doneCall struct {
 	schema.CallKey
 	Name    string         `json:"name"`
@@ -65,7 +65,7 @@ type doneCall struct {
 	Outcome schema.Outcome `json:"outcome"`
 }
 
-// Run takes a run over behind a point, and leaves it to the fleet unless an executor is named.
+// Run takes a run over after a point, and releases it to the fleet unless an executor is named.
 func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := c.point()
 	if err != nil {
@@ -113,15 +113,15 @@ func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 	return c.print(a, &answer)
 }
 
-// point is where the run goes on.
+// point is the point from which the run continues.
 func (c ResumeCmd) point() (schema.Point, error) {
 	switch {
 	case c.Step == nil && c.At == "":
-		return schema.Point{}, failure.New(failure.Usage, "behind its third tool call: --step 3; any other point: --at POINT, and waymark runs history "+c.Run_+" lists them", "neither --step nor --at is given")
+		return schema.Point{}, failure.New(failure.Usage, "after its third tool call: --step 3; any other point: --at POINT; to list them: waymark runs history "+c.Run_, "neither --step nor --at is given")
 	case c.Step == nil:
 		p, err := parsePoint("--at", c.At)
 		if err == nil && p.Kind == schema.PointEnd {
-			err = failure.New(failure.Usage, "to let the fleet claim it: waymark release "+c.Run_, "--at end leaves nothing behind")
+			err = failure.New(failure.Usage, "to make it claimable: waymark release "+c.Run_, "--at end leaves no event behind")
 		}
 		return p, err
 	case *c.Step < 1:
@@ -130,7 +130,7 @@ func (c ResumeCmd) point() (schema.Point, error) {
 	return schema.Point{Kind: schema.PointResult, Number: uint64(*c.Step)}, nil
 }
 
-// resume takes the run over, and returns it as it is then.
+// resume takes the run over, and returns its head afterwards.
 func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, point schema.Point) (schema.Head, error) {
 	request := rand.Text()
 	if c.Executor != "" {
@@ -147,7 +147,7 @@ func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, point schema.Poi
 			return err
 		}
 		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil && !errors.Is(err, publisher.ErrFenced) {
-			return fmt.Errorf("run %s goes on behind %s, and is not let go of yet; the fleet may claim it once waymark-cli is taken for gone: %w", c.Run_, point, err)
+			return fmt.Errorf("run %s continues after %s, but is not released yet; the fleet may claim it once waymark-cli counts as gone: %w", c.Run_, point, err)
 		}
 		head = run.Head()
 		return nil
@@ -155,7 +155,7 @@ func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, point schema.Poi
 	return head, err
 }
 
-// behind is what a run did between two states of it.
+// behind is the run's work between two of its states.
 func behind(there, now *schema.State) leftBehind {
 	n, o := &now.Head.Counts, &there.Head.Counts
 	left := leftBehind{
@@ -189,15 +189,15 @@ func begun(s *schema.State, call *schema.Call) bool {
 }
 
 func (c ResumeCmd) print(a *base.App, answer *resumption) error {
-	label, next := "resumed", nextText(a.Prompt, &answer.Head, false, "goes on with it", "goes on from there")
+	label, next := "resumed", nextText(a.Prompt, &answer.Head, false, "continues it", "continues from there")
 	switch {
 	case c.DryRun:
-		label, next = "would resume", "nothing was changed; to do it, leave out --dry-run"
+		label, next = "would resume", "nothing was changed; to do it, omit --dry-run"
 	case c.Executor != "":
 		next = "executor " + c.Executor + " has it"
 	}
 	left := &answer.LeftBehind
-	if err := output.Fields(a.Stdout, label, "run "+answer.Run+" behind "+answer.Point,
+	if err := output.Fields(a.Stdout, label, "run "+answer.Run+" after "+answer.Point,
 		"left behind", fmt.Sprintf("%s: %s, %s, %s", output.Plural(left.Records, "record"), output.Plural(left.Turns, "turn"), output.Plural(left.Messages, "message"), output.Plural(left.Calls, "call")),
 		"next", next,
 	); err != nil {
@@ -208,7 +208,7 @@ func (c ResumeCmd) print(a *base.App, answer *resumption) error {
 		rows[i] = []string{d.Name, d.ToolCallID, output.Number(d.Turn), string(d.Replay), string(d.Outcome)}
 	}
 	if err := printBelow(a, []output.Column{
-		{Title: "done outside, and not undone", Shrinks: true},
+		{Title: "external effects, not undone", Shrinks: true},
 		{Title: "call"},
 		{Title: "turn", Right: true},
 		{Title: "replay", Drop: 1},

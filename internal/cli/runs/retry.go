@@ -16,16 +16,16 @@ type RetryCmd struct {
 
 // Help is the text below the flags.
 func (RetryCmd) Help() string {
-	return `A run is parked when its checkpoint cannot be stored or read, because it is damaged or of a newer version. Its events are kept, ` +
-		`and a recovery returns all of them. The daemon tries again by itself, at first after 30 seconds, later once an hour; this makes ` +
-		`it try at once, when the cause is fixed. A try that fails counts: the daemon waits longer before its next one. waymark doctor ` +
-		`names the parked runs.
+	return `A run is parked if its checkpoint cannot be stored or read, because it is damaged or has a newer version. Its events are kept, ` +
+		`and a recovery returns all of them. The daemon retries by itself, at first after 30 seconds, later once an hour; this command makes ` +
+		`it retry at once: use it when the cause is fixed. A failed try counts, so the daemon waits longer before its next one. waymark doctor ` +
+		`lists the parked runs.
 
 Example:
   waymark retry fix-login`
 }
 
-// Run has the daemon fold a parked run again.
+// Run makes the daemon fold a parked run again.
 func (c RetryCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c RetryCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if p := answer.Parked; p != nil {
-		return failure.New(failure.Damaged, "no event is lost, and a recovery returns all of them; see what is damaged: "+a.Prompt.Command("verify "+c.Run_)+
+		return failure.New(failure.Damaged, "no event is lost, and a recovery returns all of them; find the damage with: "+a.Prompt.Command("verify "+c.Run_)+
 			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %s: %s", c.Run_, output.Plural(p.Tries, "try", "tries"), p.Why)
 	}
 	if a.JSON {

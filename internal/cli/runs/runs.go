@@ -20,51 +20,51 @@ import (
 // Cmd is waymark runs.
 type Cmd struct {
 	Ls      lsCmd      `cmd:"" aliases:"list" help:"List runs."`
-	Get     getCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
-	Show    showCmd    `cmd:"" help:"Tell what a run did: turns, calls, how long each took, takeovers, waits."`
-	Watch   watchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`
+	Get     getCmd     `cmd:"" help:"Show a run, including every event acknowledged so far."`
+	Show    showCmd    `cmd:"" help:"Show what a run did: turns, calls, their durations, takeovers, waits."`
+	Watch   watchCmd   `cmd:"" help:"Show each new checkpoint of a run or of all runs."`
 	History historyCmd `cmd:"" help:"List the points at which a run can be restored."`
 }
 
-// statuses are all that a run can have.
+// statuses are all statuses of a run.
 var statuses = []schema.Status{
 	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
 	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
 }
 
-// What --status takes beside the statuses: a run has no status of its own for it.
+// Values of --status that are not statuses of a run.
 const (
 	quarantined schema.Status = "quarantined"
 	held        schema.Status = "held"
 )
 
 type lsCmd struct {
-	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
-	Stuck      bool                `help:"Only runs that stand still, and why: the longest first."`
+	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"Only runs with these statuses: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed repeatedly without progress; held: a person must settle a call, ended runs included."`
+	Stuck      bool                `help:"Only runs that are stuck, with the reason, longest first."`
 	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
-	Tier       string              `placeholder:"NAME" help:"Only runs that began with this class of models."`
+	Tier       string              `placeholder:"NAME" help:"Only runs that started with this model tier."`
 	Tenant     string              `placeholder:"NAME" help:"Only runs of this tenant: those with the label tenant=NAME."`
-	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only completed runs that ended so: tool, by the call that their completion contract asks for; limit, by their executor behind a limit (failed runs, too); executor, by its word alone."`
+	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs completed in this way: tool, by the call that their completion contract requires; limit, by their executor after a limit (failed runs, too); executor, by their executor alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
 	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Since      string              `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, so long ago or later: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
-	Until      string              `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, longer ago than that."`
-	Limit      int                 `default:"100" placeholder:"N" help:"At most so many (default: 100)."`
-	All        bool                `help:"List all of them, however many there are; --limit counts for nothing then."`
-	After      string              `placeholder:"PLACE" help:"Go on behind the list before: its next, which --json shows."`
+	Since      string              `placeholder:"AGE" help:"Only runs that ended (or, if still open, started) at most this long ago: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
+	Until      string              `placeholder:"AGE" help:"Only runs that ended (or, if still open, started) longer ago than this."`
+	Limit      int                 `default:"100" placeholder:"N" help:"Maximum number of runs (default: 100)."`
+	All        bool                `help:"List all runs; --limit is ignored."`
+	After      string              `placeholder:"PLACE" help:"Continue a previous list: the value of next from its --json output."`
 }
 
 // Help is the text below the flags.
 func (lsCmd) Help() string {
-	return `What needs a person is in waymark inbox. Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
-		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
-		`When a run ended is when the server stored its last event; when one was started is what its executor said.
+	return `For runs that need a person, use waymark inbox. Open runs come first, the latest start at the top, then ended runs, the latest ` +
+		`end at the top. With --parent the list is ordered by run id. The list comes from checkpoints and may be a moment old. ` +
+		`A run's end is the time at which the server stored its last event; its start is the time given by its executor.
 
-Runs are found by status, agent and completion without reading the others. A tier, a tenant and a label are compared with the entry of each ` +
-		`run: where few runs have them, --since keeps the list from reading the whole history.
+Status, agent and completion are indexed. A tier, a tenant and a label are compared with the entry of each ` +
+		`run: if few runs have them, add --since so that the list does not read the whole history.
 
-With --stuck each line is a reason why a run stands still: it waits, a person must settle a call of it, its work takes longer than it may, no ` +
-		`executor has it, its claims make no progress, or it is parked. SINCE is since when that is so; what stands still for longest comes first.
+With --stuck each line is a reason why a run is stuck: it waits, a person must settle a call, its work is overdue, no ` +
+		`executor has it, its claims make no progress, or it is parked. SINCE is the begin of that state; the longest comes first.
 
 Examples:
   waymark runs ls --stuck
@@ -74,7 +74,7 @@ Examples:
   waymark runs ls --agent coder --label team=blue --all --json`
 }
 
-// Run lists runs. A list is of checkpoints: it may be a moment old.
+// Run lists runs. The list comes from checkpoints and may be a moment old.
 func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	for _, s := range c.Status {
 		if !slices.Contains(statuses, s) && s != quarantined && s != held {
@@ -95,7 +95,7 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if c.Limit < 1 {
-		return failure.New(failure.Usage, "use --all for all", "--limit %d is below 1", c.Limit)
+		return failure.New(failure.Usage, "for all runs use --all", "--limit %d is below 1", c.Limit)
 	}
 	if c.Agent != "" {
 		if err := schema.CheckName("--agent", c.Agent); err != nil {
@@ -103,10 +103,10 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 		}
 	}
 	if c.Stuck && (len(c.Status) > 0 || len(c.Completion) > 0 || c.After != "") {
-		return failure.New(failure.Usage, "leave one of them out", "--stuck does not go with --status, --completion and --after")
+		return failure.New(failure.Usage, "omit one of them", "--stuck does not go with --status, --completion and --after")
 	}
 	if c.Parent != "" && (c.Since != "" || c.Until != "") {
-		return failure.New(failure.Usage, "leave one of them out", "--parent does not go with --since and --until")
+		return failure.New(failure.Usage, "omit one of them", "--parent does not go with --since and --until")
 	}
 	since, err := moment("--since", c.Since, a.Now())
 	if err != nil {
@@ -170,7 +170,7 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	return err
 }
 
-// moment reads a time, or how long ago it was, as RFC 3339; "" is none.
+// moment reads a time or an age as RFC 3339; "" for none.
 func moment(flag, text string, now time.Time) (string, error) {
 	if text == "" {
 		return "", nil
@@ -185,13 +185,13 @@ func moment(flag, text string, now time.Time) (string, error) {
 		ago *= 24
 	}
 	if err != nil || ago < 0 {
-		return "", failure.New(failure.Usage, "use an age such as 90m, 36h or 2d, or a time such as 2026-01-31T08:00:00Z", "%s %q is no time", flag, text)
+		return "", failure.New(failure.Usage, "use an age such as 90m, 36h or 2d, or a time such as 2026-01-31T08:00:00Z", "%s %q is not a time", flag, text)
 	}
 	return schema.FormatTime(now.Add(-ago)), nil
 }
 
-// asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined, and a run of any status can have a
-// held call.
+// asked are the statuses in the request to the daemon: only claimable runs can be quarantined, and a run of any status
+// can have a held call.
 func (c lsCmd) asked() []schema.Status {
 	if slices.Contains(c.Status, held) {
 		return nil
@@ -213,7 +213,8 @@ func (c lsCmd) asked() []schema.Status {
 	return list
 }
 
-// unwanted reports whether a run came only because it could have been quarantined, or could have a held call.
+// unwanted reports whether a run was returned only because it could have been quarantined, or could have had a held
+// call.
 func (c lsCmd) unwanted(r schema.RunSummary) bool {
 	return len(c.Status) > 0 && !slices.Contains(c.Status, r.Status) &&
 		(!r.Quarantined || !slices.Contains(c.Status, quarantined)) && (r.Held == 0 || !slices.Contains(c.Status, held))
@@ -251,7 +252,7 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	return output.Table(w, columns, rows)
 }
 
-// contractText says by which call of the completion tool a run ended, and at which limit.
+// contractText names the call of the completion tool that ended a run, and its limit.
 func contractText(r *schema.RunSummary) string {
 	var by []string
 	if r.CompletedBy != "" {
@@ -265,15 +266,15 @@ func contractText(r *schema.RunSummary) string {
 
 type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
-	View string `default:"head" enum:"head,state,events" help:"head: where the run stands; state: its messages and calls; events: all of its events."`
-	At   string `placeholder:"POINT" help:"The run as it was at a point: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
-	Full bool   `help:"Messages, arguments and results whole; it is --view state."`
+	View string `default:"head" enum:"head,state,events" help:"head: the run's compact state; state: its messages and calls; events: all of its events."`
+	At   string `placeholder:"POINT" help:"The run at a point: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	Full bool   `help:"Print messages, arguments and results in full; implies --view state."`
 }
 
 // Help is the text below the flags.
 func (getCmd) Help() string {
-	return `With --at nothing is written, and the run goes on as it is: it is shown exactly as it was there. waymark runs history lists the points. ` +
-		`What a run did, with how long it took, is waymark runs show.
+	return `With --at the run is shown exactly as it was at that point; it is not changed. waymark runs history lists the points. ` +
+		`For what a run did, with durations, use waymark runs show.
 
 Examples:
   waymark runs get fix-login
@@ -284,7 +285,7 @@ Examples:
 // Run shows a run.
 func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Full && c.View == schema.ViewEvents {
-		return failure.New(failure.Usage, "see events whole with: waymark events RUN --all --no-follow --json", "--full is of --view state")
+		return failure.New(failure.Usage, "for complete events: waymark events RUN --all --no-follow --json", "--full needs --view state")
 	}
 	if c.Full {
 		c.View = schema.ViewState
@@ -327,8 +328,8 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if len(reply.Overdue) > 0 && !a.Quiet {
-		if _, err := fmt.Fprintln(a.Stderr, output.Hanging(a.Stdout, "", "what is overdue does not heed the end of its context: look at the executor, "+
-			"and stop its process if the work does not return; another one goes on with the run")); err != nil {
+		if _, err := fmt.Fprintln(a.Stderr, output.Hanging(a.Stdout, "", "overdue work ignores the end of its context: check the executor, "+
+			"and stop its process if the work does not return; another executor continues the run")); err != nil {
 			return err
 		}
 	}
@@ -342,13 +343,13 @@ func segmentsText(s schema.SegmentIndex) string {
 	return fmt.Sprintf("%d, %s in %s", s.Count, output.Plural(s.Events, "event"), output.Bytes(s.Bytes))
 }
 
-// withTenant are labels with that of a tenant; the same without one.
+// withTenant adds a tenant to labels; without a tenant they stay unchanged.
 func withTenant(labels map[string]string, tenant string) (map[string]string, error) {
 	if tenant == "" {
 		return labels, nil
 	}
 	if other, ok := labels[schema.TenantLabel]; ok && other != tenant {
-		return nil, failure.New(failure.Usage, "leave one of them out", "--tenant %s does not go with --label %s=%s", tenant, schema.TenantLabel, other)
+		return nil, failure.New(failure.Usage, "omit one of them", "--tenant %s does not go with --label %s=%s", tenant, schema.TenantLabel, other)
 	}
 	all := map[string]string{schema.TenantLabel: tenant}
 	maps.Copy(all, labels)

@@ -15,14 +15,14 @@ import (
 
 type historyCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Limit int    `default:"50" placeholder:"N" help:"At most so many points, the newest (default: 50); 0 lists all."`
+	Limit int    `default:"50" placeholder:"N" help:"Maximum number of points, the newest (default: 50); 0 lists all."`
 }
 
 // Help is the text below the flags.
 func (historyCmd) Help() string {
-	return `A point is what waymark recover --at takes. Every boundary of a run is one as long as its events are kept; those with a revision ` +
-		`have a checkpoint of their own, too, which checkpoint:REVISION names. The columns are as after the event of their line. ` +
-		`A point that a rewind left behind says so, and its record's number names it: the run may use turns and steps of its numbers again.
+	return `Lists the points for waymark recover --at. Every boundary of a run is a point while its events are kept. Points with a revision ` +
+		`also have a checkpoint, named checkpoint:REVISION. The columns show the state after the event of their line. ` +
+		`A point that a rewind left behind is marked and named by its record number, because the run may use its turn and step numbers again.
 
 Examples:
   waymark runs history fix-login
@@ -31,7 +31,7 @@ Examples:
 
 // historyPoint is one boundary of a run.
 type historyPoint struct {
-	// Point is its shortest name; others name it, too.
+	// Point is its shortest name; others are valid, too.
 	Point    string          `json:"point"`
 	Event    string          `json:"event"`
 	EventID  string          `json:"event_id"`
@@ -42,27 +42,27 @@ type historyPoint struct {
 	Status   schema.Status   `json:"status"`
 	Events   int64           `json:"events"`
 	Digest   string          `json:"digest"`
-	// Record is the number of the event among the run's records. LeftBehind: a rewind went on in front of it.
+	// Record is the number of the event among the run's records. LeftBehind: a rewind went back to before it.
 	Record     int64 `json:"record"`
 	LeftBehind bool  `json:"left_behind,omitzero"`
 
 	Time string `json:"time,omitzero"`
-	// Revision of the checkpoint that stands here, if one is kept.
+	// Revision of the checkpoint at this point, if one is kept.
 	Revision schema.Revision `json:"revision,omitzero"`
 }
 
-// runHistory is what history prints as JSON.
+// runHistory is the JSON output of history.
 type runHistory struct {
 	schema.HistoryReply
-	// Points are newest first. Omitted counts the older ones that were left out.
+	// Points are newest first. Omitted counts older points beyond the limit.
 	Points  []historyPoint `json:"points"`
 	Omitted int64          `json:"omitted"`
 }
 
-// Run lists the points of a run, newest first. Of a run that misses events it lists what is there, and fails.
+// Run lists the points of a run, newest first. For a run with missing events it lists the known ones, and fails.
 func (c historyCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Limit < 0 {
-		return failure.New(failure.Usage, "use 0 for all", "--limit %d is below 0", c.Limit)
+		return failure.New(failure.Usage, "for all points use 0", "--limit %d is below 0", c.Limit)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c historyCmd) collect(ctx context.Context, fleet *publisher.Reader, histor
 	last := schema.StreamSequence(0)
 	return fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
 		if rec.Stream <= last {
-			head.Position = schema.Position{} // sequences that damage freed were used again
+			head.Position = schema.Position{} // sequences freed by damage were used again
 		}
 		last = rec.Stream
 		keys, err := fleet.Keys(ctx)
@@ -114,7 +114,8 @@ func (c historyCmd) collect(ctx context.Context, fleet *publisher.Reader, histor
 	})
 }
 
-// rewound marks the points that a rewind left behind. Names of turns and marks may come again behind it, the number of a record does not.
+// rewound marks the points that a rewind left behind. Later turns and marks may reuse their names, but not the number
+// of a record.
 func (history *runHistory) rewound(h *schema.Head) {
 	for i := range history.Points {
 		if p := &history.Points[i]; h.LeftBehind(p.Record) {
@@ -154,8 +155,7 @@ func newHistoryPoint(h *schema.Head, v schema.Verdict) historyPoint {
 	return p
 }
 
-// finish brings the points into their order and says which of them have checkpoints of their own. A mark that was moved names
-// its latest place alone.
+// finish sorts the points and marks those with a checkpoint. A moved mark names only its latest point.
 func (history *runHistory) finish(limit int) {
 	if limit > 0 {
 		history.keep(limit)
@@ -195,7 +195,7 @@ func (history *runHistory) print(a *base.App) error {
 		}
 	}
 	if err := output.Table(a.Stdout, []output.Column{
-		{Title: "point"}, // pasted behind --at, so whole
+		{Title: "point"}, // pasted after --at, so not cut
 		{Title: "event"},
 		{Title: "turn", Right: true, Drop: 4},
 		{Title: "status"},

@@ -19,24 +19,24 @@ import (
 
 type showCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Turns int    `default:"50" placeholder:"N" help:"Only the last N turns and what came behind them (default: 50); 0 shows all."`
+	Turns int    `default:"50" placeholder:"N" help:"Only the last N turns and later lines (default: 50); 0 shows all."`
 }
 
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `Turns and calls with how long each took, takeovers, waits and errors, in the order in which they happened. A bar is as long as its work ` +
-		`took, beside the longest of those shown; waits have no bar. Times are those that executors wrote. On a terminal it is in colour, unless ` +
-		`NO_COLOR is set; elsewhere FORCE_COLOR asks for it.
+	return `Turns and calls with their durations, takeovers, waits and errors, in order. The length of a bar is the duration ` +
+		`relative to the longest one shown; waits have no bar. Times come from executors. On a terminal the output is coloured, unless ` +
+		`NO_COLOR is set; otherwise set FORCE_COLOR for colours.
 
 Examples:
   waymark runs show fix-login
   waymark runs show fix-login --turns 0 --json`
 }
 
-// Run tells the story of a run. Of one that misses events it tells what is there, and fails.
+// Run prints the story of a run. For a run with missing events it prints the known part, and fails.
 func (c showCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Turns < 0 {
-		return failure.New(failure.Usage, "use 0 for all", "--turns %d is below 0", c.Turns)
+		return failure.New(failure.Usage, "for all turns use 0", "--turns %d is below 0", c.Turns)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -66,10 +66,10 @@ func (c showCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 const (
-	// whatWidth is the widest name of a line, and barShare the share of the page that bars get.
+	// whatWidth is the maximum width of a line's name, and barShare the share of the page for bars.
 	whatWidth = 24
 	barShare  = 8
-	// timeWidth is that of a duration.
+	// timeWidth is the width of a duration.
 	timeWidth = 9
 )
 
@@ -129,7 +129,7 @@ type storyPage struct {
 	turn    int32
 }
 
-// line is: when, turn, what, bar, duration, detail.
+// line formats a line: when, turn, what, bar, duration, detail.
 func (p *storyPage) line(b *story.Beat) string {
 	when := ""
 	if at := story.Instant(b.At); !at.IsZero() && !p.begun.IsZero() {
@@ -163,7 +163,7 @@ func (p *storyPage) line(b *story.Beat) string {
 	return head + p.detail(b, took, text.StringWidthWithoutEscSequences(head))
 }
 
-// detail is the end of a line that has so many columns already.
+// detail is the rest of a line that already has so many columns.
 func (p *storyPage) detail(b *story.Beat, took string, columns int) string {
 	detail := strings.TrimRight(took+output.Printable(b.Detail), " ")
 	if room := max(p.most-columns, 0); room < text.StringWidthWithoutEscSequences(detail) {
@@ -186,7 +186,7 @@ func (p *storyPage) painted(b *story.Beat, part string) string {
 // eighths are the parts of a cell.
 var eighths = []rune("▏▎▍▌▋▊▉█")
 
-// barOf is a bar of so many cells at most, to an eighth of a cell; what took any time has one.
+// barOf is a bar of at most so many cells, to an eighth of a cell; any duration above 0 has a bar.
 func barOf(took, longest int64, width int) string {
 	parts := max(int(took*int64(width*len(eighths))/longest), 1)
 	bar := strings.Repeat("█", parts/len(eighths))

@@ -20,37 +20,37 @@ import (
 // SignalCmd is waymark signal.
 type SignalCmd struct {
 	Run_    string  `arg:"" name:"run" help:"Run id."`
-	Name    string  `arg:"" help:"What the message is about, for the agent."`
-	Payload *string `placeholder:"JSON" help:"What it says, as JSON of at most 64 KiB; @FILE reads it from a file, @- from standard input."`
-	ID      string  `placeholder:"ID" help:"Id of the message in the run: sent again with the same id, it counts once (default: a new one)."`
+	Name    string  `arg:"" help:"Subject of the message, for the agent."`
+	Payload *string `placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads it from a file, @- from standard input."`
+	ID      string  `placeholder:"ID" help:"Id of the message in the run: repeated with the same id, it counts once (default: a new id)."`
 	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (SignalCmd) Help() string {
-	return `The run's messages are in order, and each is consumed once: an agent with a model is shown them with its next turn. The run's executor ` +
-		`hears of it at once. A run without one can be claimed, and a run that waits for an answer goes on to wait. A run that has ended takes none; ` +
-		`what it had not consumed is in waymark runs get.
+	return `The run's messages are ordered, and each is consumed once: an agent with a model gets them with its next turn. The run's executor ` +
+		`is notified at once. A run without an executor becomes claimable, and a run that waits for an answer keeps waiting. An ended run accepts no messages; ` +
+		`waymark runs get shows the unconsumed ones.
 
 Examples:
   waymark signal fix-login note --payload '"the customer is on the phone"'
   waymark signal fix-login prices --payload @prices.json --id prices-2026-01-31`
 }
 
-// signalled is what signal prints as JSON.
+// signalled is the JSON output of signal.
 type signalled struct {
 	Run      string         `json:"run"`
 	SignalID string         `json:"signal_id"`
 	Name     string         `json:"name"`
 	Payload  jsontext.Value `json:"payload,omitzero"`
 	schema.ControlReply
-	// Status and Executor of the run, and the number of its signals that are not consumed, when it was looked at afterwards.
+	// Status, Executor and number of unconsumed signals of the run, read after the request.
 	Status   schema.Status `json:"status"`
 	Executor string        `json:"executor,omitzero"`
 	Open     int           `json:"open_signals"`
 }
 
-// Run sends a message into a run.
+// Run sends a message to a run.
 func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	payload, err := c.payload(a)
 	if err != nil {
@@ -75,7 +75,7 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
-		return fmt.Errorf("the message is stored, with id %s; looking at the run behind it: %w", answer.SignalID, err)
+		return fmt.Errorf("the message is stored with id %s, but reading the run afterwards failed: %w", answer.SignalID, err)
 	}
 	h := &reply.Head
 	answer.Status, answer.Executor, answer.Open = h.Status, h.Executor, len(h.Signals)
@@ -87,17 +87,17 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
-	return printNext(a, h, reply.Quarantined, "is told; a model is shown the message with the next turn", "is given the message")
+	return printNext(a, h, reply.Quarantined, "was notified; a model gets the message with the next turn", "gets the message")
 }
 
-// payload is the payload that was given; nil for none.
+// payload is the given payload; nil for none.
 func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
 	if c.Payload == nil {
 		return nil, nil
 	}
 	text := *c.Payload
 	if file, ok := strings.CutPrefix(text, "@"); ok {
-		b, err := readFile(a, file, "name the file with the payload, as JSON", maxAnswer, "store it elsewhere and send where it is")
+		b, err := readFile(a, file, "name the file with the payload, as JSON", maxAnswer, "store it elsewhere and send its location")
 		if err != nil {
 			return nil, err
 		}
@@ -106,15 +106,15 @@ func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
 	v := jsontext.Value(text)
 	switch {
 	case !v.IsValid():
-		return nil, failure.New(failure.Usage, `text is JSON only in quotes: --payload '"text"'`, "--payload is not JSON")
+		return nil, failure.New(failure.Usage, `quote text to make it JSON: --payload '"text"'`, "--payload is not JSON")
 	case len(v) > schema.MaxSignalPayload:
-		return nil, failure.New(failure.Usage, "store it elsewhere and send where it is", "--payload has %s, at most %s are taken", output.Bytes(int64(len(v))),
+		return nil, failure.New(failure.Usage, "store it elsewhere and send its location", "--payload has %s, the limit is %s", output.Bytes(int64(len(v))),
 			output.Bytes(schema.MaxSignalPayload))
 	}
 	return v, nil
 }
 
-// explainSignal words the refusal of a signal: the next step at a prompt is a command.
+// explainSignal explains the refusal of a signal: at a prompt the next step is a command.
 func explainSignal(p prompt.Prompt, run string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
@@ -126,9 +126,9 @@ func explainSignal(p prompt.Prompt, run string, err error) error {
 	case service.Code == schema.CodeTooManySignals:
 		f.Hint = "send it again, with the same --id, when the run has consumed some: " + p.Command("runs get "+run)
 	case service.Code == schema.CodeConflict && strings.Contains(service.Message, " is parked"):
-		f.Hint = "have it folded again, then send the message again: " + p.Command("retry "+run)
+		f.Hint = "fold it again, then repeat the message: " + p.Command("retry "+run)
 	case service.Code == schema.CodeConflict:
-		f.Hint = "give the message another --id, or leave it out"
+		f.Hint = "use another --id, or omit it"
 	default:
 		return err
 	}

@@ -25,50 +25,51 @@ import (
 const (
 	// maxTask bounds a task that is read from standard input.
 	maxTask = 16 << 20
-	// startLook is the pause between checks why a run stands still, startUnclaimed how long a run stays unclaimed before start says so.
+	// startLook is the interval of checks whether the run is stuck, startUnclaimed how long a run may stay unclaimed
+	// before start reports it.
 	startLook      = 2 * time.Second
 	startUnclaimed = 10 * time.Second
 )
 
 // StartCmd is waymark start.
 type StartCmd struct {
-	Agent     string            `arg:"" help:"Agent of the run: an executor that has it claims the run."`
-	Task      string            `placeholder:"TEXT" help:"What the run is to do; - reads it from standard input."`
-	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: made from the agent's name). The same id again is the same run."`
+	Agent     string            `arg:"" help:"Agent of the run: an executor of this agent claims the run."`
+	Task      string            `placeholder:"TEXT" help:"Task of the run; - reads it from standard input."`
+	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: derived from the agent's name). The same id means the same run."`
 	Thread    string            `placeholder:"ID" help:"Conversation that the run belongs to."`
 	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label to find the run by; may be repeated."`
-	Tier      string            `placeholder:"NAME" help:"Class of models that the run is to have."`
+	Tier      string            `placeholder:"NAME" help:"Model tier of the run."`
 	Tenant    string            `placeholder:"NAME" help:"Tenant of the run: the label tenant=NAME."`
-	MaxTurns  int32             `placeholder:"N" help:"Turns after which the run is to end (default: those of its agent)."`
-	MaxTokens int64             `placeholder:"N" help:"Input and output tokens after which the run is to end (default: those of its agent)."`
-	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Tool by whose call alone the run is completed."`
-	Await     bool              `name:"wait" help:"Wait until the run has ended, and print what it came to."`
+	MaxTurns  int32             `placeholder:"N" help:"Maximum number of turns (default: the agent's limit)."`
+	MaxTokens int64             `placeholder:"N" help:"Maximum number of input and output tokens (default: the agent's limit)."`
+	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Completion tool: only a call of this tool completes the run."`
+	Await     bool              `name:"wait" help:"Wait until the run has ended, and print its result."`
 }
 
 // Help is the text below the flags.
 func (StartCmd) Help() string {
-	return `The run is handed in: an executor of the agent claims it, usually within a second. A command with an --id may be repeated when ` +
+	return `Submits a run: an executor of the agent claims it, usually within a second. A command with an --id may be repeated if ` +
 		`its answer was lost; it never starts a second run.
 
-With --wait the output of the run is printed, or its summary if it has none. The exit code is 0 for a run that is completed, and 1 for one ` +
-		`that has failed or was cancelled. Ctrl-C ends the waiting, and not the run; --timeout bounds each request, and not the waiting.
+With --wait the output of the run is printed, or its summary if it has none. The exit code is 0 for a completed run, and 1 for one ` +
+		`that failed or was cancelled. Ctrl-C ends the wait, not the run; --timeout bounds each request, not the wait.
 
 Examples:
   waymark start coder --task "Mend the parser." --id fix-parser
   waymark start coder --task - --wait < task.txt`
 }
 
-// started is what start prints as JSON.
+// started is the JSON output of start.
 type started struct {
 	Run   string `json:"run"`
 	Agent string `json:"agent"`
-	// Already: an earlier command handed it in, and nothing was changed.
+	// Already: an earlier command submitted the run, and nothing was changed.
 	Already bool `json:"already,omitzero"`
-	// Result is there with --wait.
+	// Result is present with --wait.
 	Result *result `json:"result,omitzero"`
 }
 
-// result is what a run came to.
+// result is the result of a run.
 type result struct {
 	Status      schema.Status  `json:"status"`
 	Summary     string         `json:"summary,omitzero"`
@@ -76,11 +77,11 @@ type result struct {
 	CompletedBy string         `json:"completed_by,omitzero"`
 	Limit       string         `json:"limit_reached,omitzero"`
 	Error       *schema.Error  `json:"error,omitzero"`
-	// Unread are the signals that were not consumed.
+	// Unread are the unconsumed signals.
 	Unread []schema.OpenSignal `json:"unread,omitzero"`
 }
 
-// Run hands a run in.
+// Run submits a run.
 func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	if err := c.prepare(ctx, a); err != nil {
 		return err
@@ -104,7 +105,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	})
 	switch {
 	case errors.Is(err, publisher.ErrConflict), errors.Is(err, publisher.ErrRunErased):
-		return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: "choose another --id, or leave it out", Err: err}
+		return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: "choose another --id, or omit it", Err: err}
 	case err != nil:
 		return err
 	}
@@ -117,11 +118,11 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	return &failure.Error{
 		Code: failure.General, What: strings.TrimSuffix("run "+c.ID+" has ended as "+string(said.Result.Status)+": "+why, ": "),
-		Hint: "see all of it with: " + cl.Prompt.Command("runs get "+c.ID),
+		Hint: "see the whole run with: " + cl.Prompt.Command("runs get "+c.ID),
 	}
 }
 
-// prepare checks what was given, and reads the task.
+// prepare checks the flags, and reads the task.
 func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("agent", c.Agent); err != nil {
 		return err
@@ -139,14 +140,14 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 	}
 	c.Label = labels
 	if c.MaxTokens < 0 {
-		return failure.New(failure.Usage, "name a number of tokens above 0, or leave out --max-tokens", "--max-tokens %d", c.MaxTokens)
+		return failure.New(failure.Usage, "use a number of tokens above 0, or omit --max-tokens", "--max-tokens %d", c.MaxTokens)
 	}
 	if c.MaxTurns < 0 {
-		return failure.New(failure.Usage, "name a number of turns above 0, or leave out --max-turns", "--max-turns %d", c.MaxTurns)
+		return failure.New(failure.Usage, "use a number of turns above 0, or omit --max-turns", "--max-turns %d", c.MaxTurns)
 	}
 	if c.Task == "-" {
 		if output.IsTerminal(a.Stdin) {
-			if _, err := fmt.Fprintln(a.Stderr, "write the task, and end it with Ctrl-D on a line of its own:"); err != nil {
+			if _, err := fmt.Fprintln(a.Stderr, "type the task, and end it with Ctrl-D on a line of its own:"); err != nil {
 				return err
 			}
 		}
@@ -155,16 +156,16 @@ func (c *StartCmd) prepare(ctx context.Context, a *base.App) error {
 			return err
 		}
 		if c.Task = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r"); strings.TrimSpace(c.Task) == "" {
-			return failure.New(failure.Usage, "write the task, or leave out --task", "the task on standard input is empty")
+			return failure.New(failure.Usage, "write the task, or omit --task", "the task on standard input is empty")
 		}
 	}
 	if !utf8.ValidString(c.Task) {
-		return failure.New(failure.Usage, "name a file in the task, which the agent reads", "the task is not UTF-8 text")
+		return failure.New(failure.Usage, "put it into a file that the agent can read, and name the file in the task", "the task is not UTF-8 text")
 	}
 	return nil
 }
 
-// readTask reads a task until its end or until ctx ends. The read cannot be interrupted; the process ends soon.
+// readTask reads a task until its end or until ctx ends. The read itself cannot be interrupted; the process ends soon.
 func readTask(ctx context.Context, from io.Reader) (string, error) {
 	type read struct {
 		text []byte
@@ -183,20 +184,20 @@ func readTask(ctx context.Context, from io.Reader) (string, error) {
 		case r.err != nil:
 			return "", fmt.Errorf("reading the task from standard input: %w", r.err)
 		case len(r.text) > maxTask:
-			return "", failure.New(failure.Usage, "name a file in the task, which the agent reads", "the task on standard input is larger than %d MiB", maxTask>>20)
+			return "", failure.New(failure.Usage, "put it into a file that the agent can read, and name the file in the task", "the task on standard input is larger than %d MiB", maxTask>>20)
 		}
 		return string(r.text), nil
 	}
 }
 
-// await waits until the run has ended, and says meanwhile what it stands still for.
+// await waits until the run has ended, and meanwhile reports why it is stuck.
 func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet, said *started) (*result, error) {
 	tell := func(text string) {
 		if !a.JSON && !a.Quiet {
-			_, _ = fmt.Fprintln(a.Stderr, output.Printable(text)) // the result is told all the same
+			_, _ = fmt.Fprintln(a.Stderr, output.Printable(text)) // the result is reported in any case
 		}
 	}
-	tell("run " + c.ID + said.already(" is handed in", " was handed in before") + "; waiting for its end")
+	tell("run " + c.ID + said.already(" is submitted", " was already submitted") + "; waiting for its end")
 	watching, stop := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
 	watcher.Go(func() { c.watch(watching, cl, fleet, tell) })
@@ -205,20 +206,20 @@ func (c *StartCmd) await(ctx context.Context, a *base.App, cl *base.Client, flee
 	watcher.Wait()
 	if err != nil {
 		if ctx.Err() != nil {
-			tell("the run goes on; follow it with: " + cl.Prompt.Command("runs watch "+c.ID+" --until-end"))
+			tell("the run continues; follow it with: " + cl.Prompt.Command("runs watch "+c.ID+" --until-end"))
 		}
 		return nil, err
 	}
 	return &result{Status: came.Status, Summary: came.Summary, Output: []byte(came.Output), CompletedBy: came.CompletedBy, Limit: came.Limit, Error: came.Error, Unread: came.Unread}, nil
 }
 
-// watch says, once for each reason, why the run does not go on.
+// watch reports, once for each reason, why the run is stuck.
 func (c *StartCmd) watch(ctx context.Context, cl *base.Client, fleet *publisher.Fleet, tell func(string)) {
 	told, unclaimed := "", time.Duration(0)
 	for pause.For(ctx, startLook) == nil {
 		head, err := fleet.Head(ctx, c.ID)
 		if err != nil {
-			continue // Result says what it comes to
+			continue // Result returns the end
 		}
 		if head.Status.Claimable() && len(head.Interrupts) == 0 {
 			unclaimed += startLook
@@ -233,15 +234,15 @@ func (c *StartCmd) watch(ctx context.Context, cl *base.Client, fleet *publisher.
 	}
 }
 
-// standstill says why a run does not go on that has been claimable for so long; empty if it goes on.
+// standstill says why a run that has been claimable for so long is stuck; empty if it is not.
 func (c *StartCmd) standstill(head *schema.Head, unclaimed time.Duration, on prompt.Prompt) string {
 	switch {
 	case len(head.Interrupts) > 0:
-		return "the run waits for a person; see what it asks with: " + on.Command("input "+c.ID)
+		return "the run waits for a person; see its question with: " + on.Command("input "+c.ID)
 	case unclaimed < startUnclaimed:
 		return ""
 	}
-	return "no executor has claimed the run in " + unclaimed.String() + ": is one running that serves agent " + c.Agent +
+	return "no executor has claimed the run in " + unclaimed.String() + ": is an executor running for agent " + c.Agent +
 		", or is the run quarantined? See: " + on.Command("plan "+c.ID)
 }
 
@@ -261,7 +262,7 @@ func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 		_, err := fmt.Fprintln(a.Stdout, output.Printable(r.Summary))
 		return err
 	case r != nil && r.Status == schema.StatusCompleted:
-		return a.Say(a.Stderr, "the run is completed, without output and without a summary; see what it did with: %s", cl.Prompt.Command("runs show "+said.Run))
+		return a.Say(a.Stderr, "the run is completed, without output and without a summary; see its work with: %s", cl.Prompt.Command("runs show "+said.Run))
 	case r != nil:
 		return nil
 	case a.Quiet:
@@ -271,15 +272,15 @@ func (c StartCmd) show(a *base.App, cl *base.Client, said *started) error {
 	if err := output.Fields(a.Stdout, output.PastLabel("run", said.Already), said.Run, "agent", said.Agent); err != nil {
 		return err
 	}
-	next := "an executor of agent " + said.Agent + " claims it, as soon as one runs"
+	next := "an executor of agent " + said.Agent + " claims it as soon as one runs"
 	if said.Already {
-		next = "it was handed in before, and nothing was changed"
+		next = "it was already submitted; nothing was changed"
 	}
 	_, err := fmt.Fprintln(a.Stderr, output.Printable(next+"; follow it with: "+cl.Prompt.Command("runs watch "+said.Run+" --until-end")))
 	return err
 }
 
-// already chooses the words for a run that was there.
+// already chooses the words for a run that already existed.
 func (s *started) already(fresh, before string) string {
 	if s.Already {
 		return before

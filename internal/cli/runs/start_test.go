@@ -29,7 +29,7 @@ func TestStart_RunStandsStill_SaysWhy(t *testing.T) {
 	asks := &schema.Head{Status: schema.StatusInterrupted, Interrupts: []schema.OpenInterrupt{{InterruptID: "q"}}}
 	require.Empty(t, c.standstill(unclaimed, startUnclaimed-startLook, on))
 	require.Empty(t, c.standstill(running, 0, on))
-	require.Equal(t, "no executor has claimed the run in 10s: is one running that serves agent coder, or is the run quarantined? "+
+	require.Equal(t, "no executor has claimed the run in 10s: is an executor running for agent coder, or is the run quarantined? "+
 		"See: waymark --fleet a plan r1", c.standstill(unclaimed, startUnclaimed, on))
 	require.Contains(t, c.standstill(asks, startUnclaimed, on), "waymark --fleet a input r1")
 }

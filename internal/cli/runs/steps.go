@@ -11,10 +11,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxSteps bounds the next steps that are shown of one kind.
+// maxSteps bounds the next steps that are shown for one kind.
 const maxSteps = 3
 
-// printSteps prints what a person can do about the run now, each with the command that does it.
+// printSteps prints what a person can do about the run now, with the commands.
 func printSteps(a *base.App, h *schema.Head, quarantined bool) error {
 	if a.Quiet || a.JSON {
 		return nil
@@ -27,7 +27,7 @@ func printSteps(a *base.App, h *schema.Head, quarantined bool) error {
 	return nil
 }
 
-// printDamage says what of a run is damaged, and was survived.
+// printDamage names survived damage of a run.
 func printDamage(a *base.App, run string, damage []schema.Damage) error {
 	if a.JSON {
 		return nil
@@ -45,16 +45,16 @@ func printDamage(a *base.App, run string, damage []schema.Damage) error {
 func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 	var list []string
 	if quarantined {
-		list = append(list, "see how it was given up: "+p.Command("runs get "+h.Run+" --view events")+" and the logs of those executors; let the fleet try again with: "+p.Command("release "+h.Run))
+		list = append(list, "see why it was released: "+p.Command("runs get "+h.Run+" --view events")+" and the logs of those executors; make it claimable again: "+p.Command("release "+h.Run))
 	}
 	shown := 0
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
 		if w.Reason == schema.WaitToolInDoubt {
-			continue // its call is in doubt, and settling it is the answer
+			continue // its call is in doubt: settling it answers the wait
 		}
 		if shown++; shown > maxSteps {
-			list = append(list, "see all that it asks with: "+p.Command("input "+h.Run))
+			list = append(list, "see all its questions with: "+p.Command("input "+h.Run))
 			break
 		}
 		list = append(list, answerSteps(p, h, w)...)
@@ -65,12 +65,12 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 		}
 		list = append(list, settleSteps(p, h, c.CallKey)...)
 	}
-	// What is not held is settled by its policy: a person may look at it, and need not do anything.
+	// Calls that are not held are settled by their policy: a person may look at them, but need not act.
 	switch calls := h.HeldCalls(); {
 	case h.Status.Terminal() && len(calls) > maxSteps:
 		list = append(list, fmt.Sprintf("and %s more, see all with: %s", output.Plural(len(calls)-maxSteps, "call"), p.Command("runs get "+h.Run+" --view state")))
 	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
-		list = append(list, "see what becomes of the calls in doubt with: "+p.Command("plan "+h.Run))
+		list = append(list, "see what the next executor does with the calls in doubt: "+p.Command("plan "+h.Run))
 	}
 	if n := h.Counts.DeadLetters; n > 0 {
 		list = append(list, fmt.Sprintf("see why %s refused with: %s", output.InNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.Command("conform --run "+h.Run+" --no-follow")))
@@ -84,8 +84,8 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 	return list
 }
 
-// answerSteps say how to answer something that a run waits for. Who pastes one of the commands decides by that, so each
-// choice has a line of its own, and what the person must fill in cannot be sent as it stands.
+// answerSteps say how to answer a wait. Pasting a command makes the decision, so each choice has its own line, and a
+// command with a placeholder cannot be sent unchanged.
 func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
 	command := inbox.AnswerCommand(p, h.Run, w)
 	switch {
@@ -94,28 +94,29 @@ func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []str
 	case w.Approval():
 		return []string{"allow the phase with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
-	// An answer as it stands here is no JSON, and no shell takes the parenthesis.
+	// The placeholder is not valid JSON, and a shell refuses the parenthesis.
 	return []string{"answer with: " + command + " --json-value JSON (or --text TEXT)"}
 }
 
-// settleSteps say how a person settles a call: a line for each choice, as for answers. Before a takeover nobody doubts it.
+// settleSteps say how a person settles a call: one line for each choice, as for answers. Before a takeover the call is
+// not in doubt.
 func settleSteps(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
-	when := "find out what became of it, then say one of:"
+	when := "find out what happened, then run one of:"
 	if !slices.ContainsFunc(h.InDoubt(), func(c schema.OpenCall) bool { return c.CallKey == key }) {
-		when = "once its executor is gone, find out what became of it, then say one of:"
+		when = "once its executor is gone, find out what happened, then run one of:"
 	}
 	command := inbox.SettleCommand(p, h, key) + " --how "
 	if h.Status.Terminal() {
 		return []string{
-			fmt.Sprintf("call %s of turn %d has no outcome, and the run has ended: find out what became of it, then say one of:", key.ToolCallID, key.Turn),
+			fmt.Sprintf("call %s of turn %d has no outcome, and the run has ended: find out what happened, then run one of:", key.ToolCallID, key.Turn),
 			"  it was done:           " + command + "decided --result JSON",
 			"  it was not, or never:  " + command + "abandoned",
 		}
 	}
 	return []string{
-		fmt.Sprintf("call %s of turn %d is left to a person: %s", key.ToolCallID, key.Turn, when),
+		fmt.Sprintf("call %s of turn %d must be settled by a person: %s", key.ToolCallID, key.Turn, when),
 		"  it was done:    " + command + "decided --result JSON",
 		"  it was not:     " + command + "rerun",
-		"  go on without:  " + command + "abandoned",
+		"  skip it:        " + command + "abandoned",
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// unreadError fails a command that could not read all runs; nil if it could.
+// unreadError is the error of a command that could not read all runs; nil if it could.
 func unreadError(a *base.App, list []inbox.Unread) error {
 	if len(list) == 0 {
 		return nil
 	}
 	first := list[0]
 	return &failure.Error{
-		Code: failure.Damaged, Err: first.Err, Hint: "see what is wrong with it: " + a.Prompt.Command("verify "+first.Run),
-		What: fmt.Sprintf("%s cannot be read, and what they need is not in the list; the first is %s: %s", output.Plural(len(list), "run"), first.Run, first.Why),
+		Code: failure.Damaged, Err: first.Err, Hint: "find the damage with: " + a.Prompt.Command("verify "+first.Run),
+		What: fmt.Sprintf("%s cannot be read, so the list is incomplete; the first is %s: %s", output.Plural(len(list), "run"), first.Run, first.Why),
 	}
 }
 
@@ -50,14 +50,14 @@ func (c lsCmd) stuck(ctx context.Context, a *base.App, cl *base.Client, request 
 	}
 	switch {
 	case len(found.Reasons) == 0:
-		return a.Say(a.Stderr, "no run stands still")
+		return a.Say(a.Stderr, "no run is stuck")
 	case found.More > 0:
 		return a.Say(a.Stderr, "there are %d more: list them with --all, or with a --limit above %d", found.More, c.Limit)
 	}
-	return a.Say(a.Stderr, "see one with: %s; what needs a person: %s", a.Prompt.Command("runs show RUN"), a.Prompt.Command("inbox"))
+	return a.Say(a.Stderr, "see a run with: %s; runs that need a person: %s", a.Prompt.Command("runs show RUN"), a.Prompt.Command("inbox"))
 }
 
-// printReasons shows them, oldest first.
+// printReasons shows the reasons, oldest first.
 func printReasons(a *base.App, reasons []standstill.Reason) error {
 	rows := make([][]string, len(reasons))
 	for i := range reasons {

@@ -19,7 +19,7 @@ import (
 const (
 	// maxTree bounds the runs of a tree.
 	maxTree = 1000
-	// treeReaders is the number of runs that are read at the same time.
+	// treeReaders is the number of runs that are read concurrently.
 	treeReaders = 8
 )
 
@@ -31,16 +31,16 @@ type TreeCmd struct {
 
 // Help is the text below the flags.
 func (TreeCmd) Help() string {
-	return `The way up to the root, and what came of each run on it: children that a call started, runs that continue it, ` +
-		`hand-offs with their status. A run is shown once, below the run whose work it carries on, or else below its ` +
-		`parent. The run asked for is marked with an arrow. Which runs belong to the tree comes from checkpoints, which may be a ` +
-		`moment old; where each stands is read from the log. At most 1,000 runs are shown, those nearest first.
+	return `The path up to the root, and for each run on it: children started by a call, runs that continue it, ` +
+		`hand-offs with their status. A run is shown once, below the run whose work it continues, or else below its ` +
+		`parent. The requested run is marked with an arrow. The runs of the tree come from checkpoints, which may be a ` +
+		`moment old; their states are read from the log. At most 1,000 runs are shown, the nearest first.
 
 Example:
   waymark tree fix-login-2026-01-31`
 }
 
-// How a run is tied to the run that it is shown below.
+// How a run is related to the run above it.
 const (
 	tieHandoff = "handoff"
 	tieResumed = "resumed_from"
@@ -57,36 +57,36 @@ type treeNode struct {
 	Turn     int32         `json:"turn,omitzero"`
 	Waits    int           `json:"waits,omitzero"`
 	InDoubt  int           `json:"in_doubt,omitzero"`
-	// Depth counts from 0, the root of the tree.
+	// Depth is the distance from the root of the tree.
 	Depth int `json:"depth"`
-	// Below is the run that this one is shown below, and Tie how they are tied: parent, resumed_from or handoff.
+	// Below is the run above this one, and Tie their relation: parent, resumed_from or handoff.
 	Below string `json:"below,omitzero"`
 	Tie   string `json:"tie,omitzero"`
-	// Parent, ResumedFrom and Handoff are all ties that the run itself names.
+	// Parent, ResumedFrom and Handoff are all relations that the run itself names.
 	Parent      *schema.Parent        `json:"parent,omitzero"`
 	ResumedFrom string                `json:"resumed_from,omitzero"`
 	Handoff     *schema.HandoffSource `json:"handoff,omitzero"`
 	// Handoffs of the run that are open.
 	Handoffs []schema.OpenHandoff `json:"handoffs,omitzero"`
-	// Missing: the run is named by others, and the fleet has no event of it.
+	// Missing: other runs name the run, but the fleet has no event of it.
 	Missing bool `json:"missing,omitzero"`
 
 	status string
 }
 
-// treeReply is what tree prints as JSON: the runs in the order of the tree.
+// treeReply is the JSON output of tree: the runs in tree order.
 type treeReply struct {
 	Run  string     `json:"run"`
 	Root string     `json:"root"`
 	Runs []treeNode `json:"runs"`
-	// Cut: there are more runs than are shown.
+	// Cut: there are more runs than shown.
 	Cut bool `json:"cut,omitzero"`
 }
 
-// Run shows the family of a run.
+// Run shows the relations of a run.
 func (c TreeCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Depth < 0 {
-		return failure.New(failure.Usage, "use 0 for the way up alone", "--depth %d is below 0", c.Depth)
+		return failure.New(failure.Usage, "for the path up only, use 0", "--depth %d is below 0", c.Depth)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c TreeCmd) Run(ctx context.Context, a *base.App) error {
 	if err := printTree(a, &reply); err != nil || !reply.Cut || a.Quiet {
 		return err
 	}
-	_, err = fmt.Fprintf(a.Stderr, "there is more below: look with a greater --depth, or from a run further down (at most %d runs are shown)\n", maxTree)
+	_, err = fmt.Fprintf(a.Stderr, "there are more runs below: use a larger --depth, or start from a run further down (at most %d runs are shown)\n", maxTree)
 	return err
 }
 
@@ -114,13 +114,13 @@ type tree struct {
 	// limit bounds the runs.
 	limit int
 	nodes map[string]*treeNode
-	// found is the order in which the runs were found, and from the run that each was found by.
+	// found is the order in which the runs were found, and from the run from which each was found.
 	found []string
 	from  map[string]string
 	cut   bool
 }
 
-// gather reads the way up, and then level by level what is below each run on it.
+// gather reads the path up, and then level by level the runs below it.
 func (t *tree) gather(ctx context.Context, run string, depth int) error {
 	t.from = map[string]string{}
 	for at := run; at != "" && t.nodes[at] == nil && len(t.found) < t.limit; {
@@ -142,7 +142,7 @@ func (t *tree) gather(ctx context.Context, run string, depth int) error {
 		}
 		level = next
 	}
-	// One look further tells whether anything is left out.
+	// One more look tells whether runs are left out.
 	more, err := t.children(ctx, level)
 	t.cut = len(more) > 0
 	return err
@@ -153,7 +153,7 @@ func (t *tree) add(n *treeNode, from string) {
 	t.found = append(t.found, n.Run)
 }
 
-// above is the run below which this one is shown.
+// above is the run above this one.
 func (n *treeNode) above() string {
 	switch {
 	case n.Handoff != nil:
@@ -166,7 +166,7 @@ func (n *treeNode) above() string {
 	return ""
 }
 
-// ties are the runs that the run names, the closest first.
+// ties are the relations that the run names, the closest first.
 func (n *treeNode) ties() (list [][2]string) {
 	if n.Handoff != nil {
 		list = append(list, [2]string{n.Handoff.Run, tieHandoff})
@@ -180,7 +180,7 @@ func (n *treeNode) ties() (list [][2]string) {
 	return list
 }
 
-// read reads where a run stands. One that the fleet has no event of, or whose name cannot be a run's, is missing.
+// read reads the state of a run. A run without events in the fleet, or with an invalid id, is missing.
 func (t *tree) read(ctx context.Context, run string) (*treeNode, error) {
 	n := &treeNode{Run: run}
 	if schema.CheckName("run id", run) != nil && len(t.found) > 0 {
@@ -203,7 +203,7 @@ func (t *tree) read(ctx context.Context, run string) (*treeNode, error) {
 	return n, nil
 }
 
-// below reads the runs that belong below those of a level, as many as the tree has room for.
+// below reads the runs below those of a level, up to the tree's limit.
 func (t *tree) below(ctx context.Context, level []string) ([]string, error) {
 	children, err := t.children(ctx, level)
 	if err != nil {
@@ -232,14 +232,15 @@ func (t *tree) below(ctx context.Context, level []string) ([]string, error) {
 	return next, nil
 }
 
-// children finds the runs that are tied to those of a level and not in the tree yet, each with the run it was found by.
+// children finds the runs that are related to those of a level and not in the tree yet, each with the run from which it
+// was found.
 func (t *tree) children(ctx context.Context, level []string) ([][2]string, error) {
 	found := make([][]string, len(level))
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(treeReaders)
 	for i, run := range level {
 		if schema.CheckName("run id", run) != nil {
-			continue // what is no name of a run has nothing below it
+			continue // an invalid run id has no children
 		}
 		group.Go(func() (err error) {
 			found[i], err = t.related(asking, run)
@@ -269,7 +270,7 @@ func (t *tree) children(ctx context.Context, level []string) ([][2]string, error
 	return list, nil
 }
 
-// related lists the runs that name this one, no more than a tree can show.
+// related lists the runs that name this one, up to the tree's limit.
 func (t *tree) related(ctx context.Context, run string) (list []string, err error) {
 	err = t.list(ctx, schema.ListRequest{Related: run}, func(r *schema.RunSummary) bool {
 		list = append(list, r.Run)
@@ -278,7 +279,7 @@ func (t *tree) related(ctx context.Context, run string) (list []string, err erro
 	return list, err
 }
 
-// list calls yield for every run that the request asks for, until it returns false.
+// list calls yield for every run of the request, until it returns false.
 func (t *tree) list(ctx context.Context, request schema.ListRequest, yield func(*schema.RunSummary) bool) error {
 	request.Limit = schema.MaxList
 	for {
@@ -298,7 +299,7 @@ func (t *tree) list(ctx context.Context, request schema.ListRequest, yield func(
 	}
 }
 
-// arrange puts every run below one other, so that each is there once, whatever the runs say of each other.
+// arrange puts every run below exactly one other, so that each appears once, even if runs contradict each other.
 func (t *tree) arrange(run string) treeReply {
 	below := map[string][]string{}
 	for _, id := range t.found {
@@ -317,7 +318,7 @@ func (t *tree) arrange(run string) treeReply {
 	}
 	root := t.top(run)
 	for _, id := range t.found {
-		// Runs that say that each continues the other hang on nothing.
+		// Two runs that claim to continue each other have no root.
 		if n := t.nodes[id]; n.Below == "" && id != root {
 			n.Below = root
 			below[root] = append(below[root], id)
@@ -338,7 +339,7 @@ func (t *tree) arrange(run string) treeReply {
 	return reply
 }
 
-// under reports whether run is at or below the other, as arranged so far.
+// under reports whether run is at or below other, as arranged so far.
 func (t *tree) under(run, other string) bool {
 	for ; run != ""; run = t.nodes[run].Below {
 		if run == other {
@@ -348,7 +349,7 @@ func (t *tree) under(run, other string) bool {
 	return false
 }
 
-// top is the run at the top of this one's way up.
+// top is the run at the top of the path.
 func (t *tree) top(run string) string {
 	for t.nodes[run].Below != "" {
 		run = t.nodes[run].Below
@@ -356,7 +357,7 @@ func (t *tree) top(run string) string {
 	return run
 }
 
-// printTree draws the tree, one run a line, open hand-offs below the run that offers them.
+// printTree draws the tree, one run per line, open hand-offs below the offering run.
 func printTree(a *base.App, reply *treeReply) error {
 	columns := []output.Column{
 		{Title: "run"},
@@ -398,7 +399,7 @@ func (n *treeNode) unstarted(runs []treeNode) []schema.OpenHandoff {
 	})
 }
 
-// tieText says how a run came about, and what became of the hand-off that it carries out.
+// tieText says how a run was created, and the status of the hand-off that it carries out.
 func (t *treeReply) tieText(n *treeNode) string {
 	switch n.Tie {
 	case tieHandoff:
@@ -417,8 +418,8 @@ func (t *treeReply) tieText(n *treeNode) string {
 	return ""
 }
 
-// handoffStatus is what became of the hand-off that a run carries out. One that is open no more was closed, or else
-// declined before the run could have it.
+// handoffStatus is the status of the hand-off that a run carries out. If it is no longer open, it was closed, or
+// declined before the run could get it.
 func (t *treeReply) handoffStatus(n *treeNode) string {
 	for i := range t.Runs {
 		offering := &t.Runs[i]
@@ -441,7 +442,8 @@ func (t *treeReply) handoffStatus(n *treeNode) string {
 	return "over"
 }
 
-// branch is what is drawn before a run: a line for each run above it that has more below, and its own corner.
+// branch is the prefix of a run's line: a vertical line for each run above with more runs below it, and the run's own
+// corner.
 func branch(runs []treeNode, i int) string {
 	if runs[i].Depth == 0 {
 		return ""
@@ -453,7 +455,7 @@ func branch(runs []treeNode, i int) string {
 	return lines(runs, i, runs[i].Depth) + corner
 }
 
-// trunk is what is drawn before a line that belongs to a run.
+// trunk is the prefix of a line that belongs to a run.
 func trunk(runs []treeNode, i int) string {
 	own := "   "
 	if i+1 < len(runs) && runs[i+1].Depth > runs[i].Depth {
@@ -474,7 +476,7 @@ func lines(runs []treeNode, i, depth int) string {
 	return b.String()
 }
 
-// follows reports whether a run of that depth comes further down, below the same run.
+// follows reports whether another run of that depth follows below the same run.
 func follows(runs []treeNode, i, depth int) bool {
 	for _, r := range runs[i+1:] {
 		if r.Depth <= depth {

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// watchPending bounds the checkpoints that wait to be printed; more are dropped, as hints may be.
+	// watchPending bounds the checkpoints waiting to be printed; more are dropped, because they are only hints.
 	watchPending = 4096
-	// watchRest is the width of the columns beside that of the run.
+	// watchRest is the width of the other columns.
 	watchRest = 65
-	// watchLook is how often a watched run is asked for, in case a hint was lost.
+	// watchLook is how often a watched run is read, in case a hint was lost.
 	watchLook = 5 * time.Second
 )
 
 type watchCmd struct {
-	Run_     string `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
+	Run_     string `arg:"" name:"run" optional:"" help:"Run id; omit it for all runs of the fleet."`
 	UntilEnd bool   `help:"Stop when the run has ended."`
 }
 
-// Run shows checkpoints until Ctrl-C. They come from the republished copies of the checkpoint bucket: at most
-// once, and not after the fact.
+// Run shows checkpoints until Ctrl-C. They come from the republished copies of the checkpoint bucket: at most once, and
+// only new ones.
 func (c watchCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Run_ == "" && c.UntilEnd {
-		return failure.New(failure.Usage, "name a run: "+a.Prompt.Command("runs watch RUN --until-end"), "--until-end is of one run")
+		return failure.New(failure.Usage, "name a run: "+a.Prompt.Command("runs watch RUN --until-end"), "--until-end needs a run")
 	}
 	cl, err := a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
@@ -59,13 +59,13 @@ func (c watchCmd) Run(ctx context.Context, a *base.App) error {
 	return w.one(ctx, c.Run_, c.UntilEnd, arriving)
 }
 
-// watcher prints heads as they come.
+// watcher prints heads as they arrive.
 type watcher struct {
 	app    *base.App
 	client *base.Client
-	// last is what was printed last, of one run.
+	// last is the position printed last, of one run.
 	last schema.Position
-	// titled: the line with the titles was printed.
+	// titled: the title line was printed.
 	titled bool
 }
 
@@ -82,7 +82,7 @@ func (w *watcher) all(ctx context.Context, arriving <-chan *nats.Msg) error {
 	}
 }
 
-// one begins with where the run is, so that a run at rest shows something.
+// one starts with the run's current state, so that an idle run shows something.
 func (w *watcher) one(ctx context.Context, run string, untilEnd bool, arriving <-chan *nats.Msg) error {
 	look := time.NewTicker(watchLook)
 	defer look.Stop()
@@ -108,7 +108,7 @@ func (w *watcher) one(ctx context.Context, run string, untilEnd bool, arriving <
 	return err
 }
 
-// look asks for the run and prints it when it is news.
+// look reads the run and prints its head if it is new.
 func (w *watcher) look(ctx context.Context, run string) (ended bool, err error) {
 	var reply schema.GetReply
 	if err := w.client.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
@@ -117,7 +117,7 @@ func (w *watcher) look(ctx context.Context, run string) (ended bool, err error) 
 	return reply.Head.Status.Terminal(), w.print(&reply.Head)
 }
 
-// show prints a republished checkpoint. Markers of deleted keys carry no event.
+// show prints a republished checkpoint. Markers of deleted keys have no event.
 func (w *watcher) show(m *nats.Msg) error {
 	if len(m.Data) == 0 || strings.HasPrefix(m.Header.Get("KV-Operation"), "DEL") || m.Header.Get("KV-Operation") == "PURGE" {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// printWhole prints the conversation with nothing left out: each call with its arguments and what came of it. A result that no message
-// carries stands behind the message that asks for the call, and a call that no message asks for at the end.
+// printWhole prints the conversation in full: each call with its arguments and its outcome. A result that is in no
+// message comes after the message with the call, and a call that is in no message comes at the end.
 func printWhole(a *base.App, s *schema.State) error {
 	width := output.WidthOf(a.Stdout)
 	messages, named := s.JoinedCalls()
@@ -66,7 +66,7 @@ func printWhole(a *base.App, s *schema.State) error {
 	return printValues(a, s.Values)
 }
 
-// hideCall puts the key of a call's encrypted arguments, result or error into the part that has them.
+// hideCall puts the key of a call's encrypted arguments, result or error into the part that would show them.
 func hideCall(p *schema.Part, c *schema.Call) {
 	text := func(key string) jsontext.Value {
 		b, err := json.Marshal(encrypted.Text(key))
@@ -89,7 +89,7 @@ func hideCall(p *schema.Part, c *schema.Call) {
 	}
 }
 
-// outcomeWhole is what came of a call, as a block.
+// outcomeWhole is the outcome of a call as a block.
 func outcomeWhole(c *schema.Call, width int) string {
 	if c.Outcome == schema.OutcomeOpen {
 		return output.Printable("  no outcome of "+c.ToolCallID) + "\n"

@@ -23,11 +23,11 @@ func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
 	list := d.liveness(t.Context(), now)
 	require.Len(t, list, 1)
 	require.Equal(t, "fold worker of shard 0", list[0].part)
-	require.Contains(t, troubles("not alive", list), "not alive\nfold worker of shard 0: has been at one thing since ")
+	require.Contains(t, troubles("not alive", list), "not alive\nfold worker of shard 0: has worked on the same batch since ")
 	require.Contains(t, list[0].next, "restart the daemon")
 	stats.Beat.Store(0)
 
-	// Whoever holds a lock for ever is noticed, and only one look waits for it.
+	// A lock that is held for ever is noticed, and only one check waits for it.
 	release := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -34,7 +34,7 @@ import (
 )
 
 // embeddedLease is the time to live of a fold worker's lease on the embedded server: only one process can use its
-// directory, so that after a crash nobody else needs to be waited for.
+// directory, so that after a crash the daemon need not wait for another lease.
 const embeddedLease = time.Second
 
 // daemon is what serve puts together.
@@ -71,7 +71,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
 	}
-	// The connections outlive ctx: work in hand is finished after it.
+	// The connections outlive ctx: unfinished work is finished after it.
 	work := context.WithoutCancel(ctx)
 	serviceConn, err := d.connect(work, "service", registry, open, log)
 	if err != nil {
@@ -142,7 +142,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 		config.Worker.UncleanStart = d.server.UncleanStart()
 		config.Worker.AfterUnclean = func() {
 			if err := d.server.ClearUnclean(); err != nil {
-				log.Warn().Err(err).Msg("the unclean stop stays on record: the next start folds from the safe watermark once more")
+				log.Warn().Err(err).Msg("unclean stop stays recorded; the next start folds from the safe watermark again")
 			}
 		}
 	}
@@ -159,11 +159,11 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 		}
 		if named {
 			if c.Port != 0 {
-				return failure.New(failure.Usage, "leave out --port, or add --embedded", "--port is of the embedded server, and %s names another one", target.Origin)
+				return failure.New(failure.Usage, "omit --port, or add --embedded", "--port is for the embedded server, but %s names another one", target.Origin)
 			}
 			if a.StoreKeyFile != "" {
 				return failure.New(failure.Usage, "set the key in that server's configuration, jetstream { key, cipher }, or add --embedded",
-					"--store-key-file is of the embedded server, and %s names another one", target.Origin)
+					"--store-key-file is for the embedded server, but %s names another one", target.Origin)
 			}
 			d.target = target
 			log.Info().Str("url", target.Address()).Str("origin", string(target.Origin)).Msg("joining a nats server")
@@ -208,7 +208,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 				log.Warn().Err(err).Msg("connection lost")
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("connection is back") }),
+		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("reconnected") }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			event := log.Warn().Err(err)
 			if e, ok := permissions.From(err); ok {
@@ -286,7 +286,7 @@ func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream
 		if err == nil || !kvstore.MayCome(err) || ctx.Err() != nil {
 			return settings, err
 		}
-		log.Warn().Err(err).Msg("the fleet cannot be looked up, trying again")
+		log.Warn().Err(err).Msg("could not look up the fleet; retrying")
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -380,7 +380,7 @@ func roomyQuota(store int64, shards int) int64 {
 func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 	f := &failure.Error{
 		Code: failure.Full, Err: err, Own: true, What: err.Error(),
-		Hint: fmt.Sprintf("use a quota below %s (waymark serve --quota SIZE), or give the server more room", output.Bytes(config.QuotaBytes)),
+		Hint: fmt.Sprintf("use a quota below %s (waymark serve --quota SIZE), or give the server more space", output.Bytes(config.QuotaBytes)),
 	}
 	if d.server == nil {
 		return f
@@ -399,7 +399,7 @@ func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 // leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
 const leastQuota = 64 << 20
 
-// Run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
+// Run adds everything that runs to group. Each ends with ctx; the service finishes its pending requests.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.waymark.Run(ctx) })
 	if d.webhook != nil {

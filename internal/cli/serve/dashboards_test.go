@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever renames a metric mends the alerts and the dashboard.
+// A renamed metric must be renamed in the alerts and the dashboard, too.
 func TestAlertsAndDashboardNameMetricsThatTheDaemonShows(t *testing.T) {
 	t.Parallel()
 	families, err := aRegistry(t).Gather()

@@ -47,7 +47,7 @@ func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 	case <-d.server.OutOfSpace():
 	}
 	f := d.fullDisk()
-	log.Error().Str("detail", d.server.Full()).Str("hint", f.next).Msg("the disk is full: nothing is stored before there is room")
+	log.Error().Str("detail", d.server.Full()).Str("hint", f.next).Msg("the disk is full: no message is stored before there is free space")
 	if !awaitRoom(ctx, d.server.StateDir()) {
 		return nil
 	}
@@ -71,10 +71,10 @@ func (d *daemon) ranOut(err error) error {
 // fullDisk says that the disk of the daemon's own server is full, and what to do.
 func (d *daemon) fullDisk() trouble {
 	dir := d.server.StateDir()
-	what := fmt.Sprintf("the disk of %s was full, and its nats server stores nothing: %s", dir, d.server.Full())
+	what := fmt.Sprintf("the disk of %s was full, and its nats server stores no message: %s", dir, d.server.Full())
 	if free, total, err := natsd.DiskRoom(dir); err == nil {
 		what += fmt.Sprintf("; %s of %s are free now", output.Bytes(free), output.Bytes(total))
-		return trouble{"disk", what, fmt.Sprintf("make room on that disk, %s at least: the daemon then goes on by itself. What was acknowledged is kept", output.Bytes(failure.LeastRoom(total)))}
+		return trouble{"disk", what, fmt.Sprintf("free at least %s on that disk: the daemon then continues by itself. Acknowledged data is kept", output.Bytes(failure.LeastRoom(total)))}
 	}
-	return trouble{"disk", what, "make room on that disk, then restart the daemon. What was acknowledged is kept"}
+	return trouble{"disk", what, "free space on that disk, then restart the daemon. Acknowledged data is kept"}
 }

@@ -8,7 +8,7 @@
 // # A serving process
 //
 //	parse ▶ http ▶ embedded server or join ▶ provision ▶ service, fold worker ▶ ready line ▶ wait
-//	      signal ▶ not ready ▶ stop taking work ▶ finish work in hand (--grace) ▶ close in reverse
+//	      signal ▶ not ready ▶ stop taking work ▶ finish pending work (--grace) ▶ close in reverse
 //
 // A server that ran out of disk stores nothing more before it is started again, and may have acknowledged what it did not store. Once the
 // disk has room, the embedded server is started again with the daemon on it, which makes good for that as after an unclean stop. HTTP

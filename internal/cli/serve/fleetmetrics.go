@@ -40,8 +40,8 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	}
 	m := &fleetMetrics{
 		state: state,
-		ok:    desc("state_ok", "1 while the shard's streams and buckets could be looked at; else the others of this table are absent."),
-		info:  desc("fold_worker_info", "1, with the replica that holds the shard's lease; empty when nobody does.", "worker"),
+		ok:    desc("state_ok", "1 while the shard's streams and buckets can be read; otherwise the other metrics of this table are absent."),
+		info:  desc("fold_worker_info", "1, with the replica that holds the shard's lease as label; empty if none does.", "worker"),
 	}
 	gauge := func(name, help string, value func(*schema.ShardState) float64) {
 		m.of = append(m.of, shardMetric{desc(name, help), prometheus.GaugeValue, value, nil})
@@ -49,11 +49,11 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	counter := func(name, help string, value func(*schema.ShardState) int64) {
 		m.of = append(m.of, shardMetric{desc(name, help), prometheus.CounterValue, func(s *schema.ShardState) float64 { return float64(value(s)) }, nil})
 	}
-	gauge("waiting_events", "Events accepted and not yet checkpointed (recovery has them all the same).",
+	gauge("waiting_events", "Events accepted but not yet checkpointed (a recovery includes them).",
 		func(s *schema.ShardState) float64 { return float64(s.Waiting) })
-	gauge("waiting_age_seconds", "Age of the oldest event accepted and not yet checkpointed; 0 when none waits.",
+	gauge("waiting_age_seconds", "Age of the oldest event accepted but not yet checkpointed; 0 if there is none.",
 		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
-	gauge("parked_runs", "Runs whose checkpoint cannot be stored for a reason of their own; the daemon tries again (recovery has all of them).",
+	gauge("parked_runs", "Parked runs, whose checkpoint cannot be stored or read; the daemon retries (a recovery has all their events).",
 		func(s *schema.ShardState) float64 { return float64(s.ParkedCount) })
 	gauge("position", "Stream sequence up to which the shard is folded.", func(s *schema.ShardState) float64 { return float64(s.Position) })
 	gauge("last_sequence", "Last stream sequence of the log, barriers included.", func(s *schema.ShardState) float64 { return float64(s.Last) })
@@ -62,21 +62,21 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	gauge("quota_bytes", "Size of the log for executors; 0 is unlimited.", func(s *schema.ShardState) float64 { return float64(s.QuotaBytes) })
 	gauge("segments_bytes", "Bytes of segments kept now.", func(s *schema.ShardState) float64 { return float64(s.SegmentBytes) })
 	gauge("checkpoints_bytes", "Bytes of the checkpoint bucket now.", func(s *schema.ShardState) float64 { return float64(s.CheckpointBytes) })
-	gauge("write_amplification_ratio", "Bytes stored (log, segments, checkpoints) for each byte of payload, over all that was folded.",
+	gauge("write_amplification_ratio", "Bytes stored (log, segments, checkpoints) for each byte of payload, over all folded events.",
 		func(s *schema.ShardState) float64 { return s.Totals.Amplification() })
-	gauge("checkpoint_coverage_ratio", "Share of the boundaries accepted by the log that are checkpointed, over all that was folded and what waits; 1 is all.",
+	gauge("checkpoint_coverage_ratio", "Share of the boundaries accepted by the log that are checkpointed, over all folded and waiting events; 1 means all.",
 		func(s *schema.ShardState) float64 { return s.Totals.Coverage(s.Waiting) })
-	counter("boundaries_total", "Boundaries folded and accepted, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
-	counter("boundaries_checkpointed_total", "Boundaries that a checkpoint was put behind.", func(s *schema.ShardState) int64 { return s.Totals.Covered })
-	counter("runs_completed_total", "Ends of runs as completed, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Completed })
-	counter("runs_completed_by_tool_total", "Ends of runs as completed by a call of their completion tool.", func(s *schema.ShardState) int64 { return s.Totals.ByTool })
-	counter("runs_limited_total", "Ends of runs that had reached a limit.", func(s *schema.ShardState) int64 { return s.Totals.Limited })
-	counter("runs_limited_summed_up_total", "Ends of runs that had reached a limit, behind a turn that sums up, with a summary.", func(s *schema.ShardState) int64 { return s.Totals.SummedUp })
-	counter("events_total", "Events folded, accepted or not, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Events })
-	counter("payload_bytes_total", "Bytes of the bodies of the events folded.", func(s *schema.ShardState) int64 { return s.Totals.PayloadBytes })
+	counter("boundaries_total", "Boundaries folded and accepted, by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
+	counter("boundaries_checkpointed_total", "Boundaries covered by a checkpoint.", func(s *schema.ShardState) int64 { return s.Totals.Covered })
+	counter("runs_completed_total", "Runs completed, folded by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Completed })
+	counter("runs_completed_by_tool_total", "Runs completed by a call of their completion tool.", func(s *schema.ShardState) int64 { return s.Totals.ByTool })
+	counter("runs_limited_total", "Runs that ended at a limit.", func(s *schema.ShardState) int64 { return s.Totals.Limited })
+	counter("runs_limited_summed_up_total", "Runs that ended at a limit after a summary turn, with a summary.", func(s *schema.ShardState) int64 { return s.Totals.SummedUp })
+	counter("events_total", "Events folded, accepted or not, by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Events })
+	counter("payload_bytes_total", "Bytes of the bodies of folded events.", func(s *schema.ShardState) int64 { return s.Totals.PayloadBytes })
 	counter("checkpoint_puts_total", "Checkpoints put.", func(s *schema.ShardState) int64 { return s.Totals.Checkpoints })
 	counter("segment_puts_total", "Segments sealed.", func(s *schema.ShardState) int64 { return s.Totals.Segments })
-	stored := desc("stored_bytes_total", "Bytes stored for the events folded, of one copy, by part: log, segments, checkpoints.", "part")
+	stored := desc("stored_bytes_total", "Bytes stored for folded events, in one replica, by part: log, segments, checkpoints.", "part")
 	for part, value := range map[string]func(*schema.FoldTotals) int64{
 		"log":         func(t *schema.FoldTotals) int64 { return t.LogBytes },
 		"segments":    func(t *schema.FoldTotals) int64 { return t.SegmentBytes },

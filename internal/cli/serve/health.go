@@ -66,10 +66,10 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	var list []trouble
 	if d.server != nil && !d.mendsItself() {
 		if err := d.server.Healthy(ctx); err != nil {
-			list = append(list, trouble{"nats server", err.Error(), "see that the disk has room, then restart the daemon; what was acknowledged is kept"})
+			list = append(list, trouble{"nats server", err.Error(), "check that the disk has free space, then restart the daemon; acknowledged data is kept"})
 		}
 	}
-	const restart = "restart the daemon; SIGQUIT shows where its goroutines stand. What was acknowledged is kept"
+	const restart = "restart the daemon; SIGQUIT prints its goroutines. Acknowledged data is kept"
 	if d.locks.held(ctx, d.takeLocks) {
 		list = append(list, trouble{"locks", fmt.Sprintf("held for longer than %s", lockPatience), restart})
 		return list
@@ -77,7 +77,7 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	for shard, worker := range d.waymark.Workers() {
 		beat := worker.Stats().Beat.Load()
 		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > workerSilence {
-			list = append(list, trouble{fmt.Sprintf("fold worker of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
+			list = append(list, trouble{fmt.Sprintf("fold worker of shard %d", shard), "has worked on the same batch since " + at.UTC().Format(time.RFC3339), restart})
 		}
 	}
 	return list
@@ -110,7 +110,7 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	}
 	for _, nc := range d.conns {
 		if !nc.IsConnected() {
-			list = append(list, trouble{"connection", fmt.Sprintf("%s to the nats server", strings.ToLower(nc.Status().String())), "see that the NATS servers run and can be reached from here; the daemon connects again by itself"})
+			list = append(list, trouble{"connection", fmt.Sprintf("%s to the nats server", strings.ToLower(nc.Status().String())), "check that the NATS servers run and can be reached from here; the daemon reconnects by itself"})
 			break
 		}
 	}
@@ -123,14 +123,14 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 		if q.Err == nil {
 			continue
 		}
-		since := "; none was acknowledged since the daemon began"
+		since := "; none was acknowledged since the daemon started"
 		if !q.At.IsZero() {
 			since = "; the last one was acknowledged at " + q.At.UTC().Format(time.RFC3339)
 		}
 		list = append(list, trouble{
 			fmt.Sprintf("shard %d", q.Shard), q.Err.Error() + since,
-			"see that more than half of the stream's replicas run and reach each other (nats stream report), and that the disk of each server has room: " +
-				"one whose disk was full stores nothing before it is restarted. The daemon goes on by itself",
+			"check that more than half of the stream's replicas run and reach each other (nats stream report), and that the disk of each server has free space: " +
+				"a server whose disk was full stores no message before it is restarted. The daemon continues by itself",
 		})
 	}
 	return list

@@ -129,7 +129,7 @@ func tell(w http.ResponseWriter, first string, list []trouble) {
 }
 
 // starting is why a daemon that does not run yet, or no more, takes no work.
-var starting = trouble{"daemon", "is starting or stopping", "wait; the daemon's log says how far it is"}
+var starting = trouble{"daemon", "is starting or stopping", "wait; the daemon's log shows its progress"}
 
 func (h *healthServer) readyz(w http.ResponseWriter, r *http.Request) {
 	s := h.shown.Load()

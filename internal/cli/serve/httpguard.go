@@ -11,7 +11,7 @@ import (
 )
 
 // guard keeps pages of the web from reading health and metrics through a browser on this machine. What has no login is meant for
-// programs: a page of another origin is refused, and on a loopback address so is a name that somebody made resolve to it.
+// programs: a page of another origin is refused, and on a loopback address so is a name that a name server resolves to it.
 func (h *healthServer) guard(log zerolog.Logger) {
 	log = log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
 	next, local := h.server.Handler, base.IsLoopback(h.listener.Addr().String())

@@ -71,7 +71,7 @@ func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	for i := range runs {
 		hostile := fmt.Sprintf("r%d\"}{le=\"\\", i)
 		if i%10 != 0 {
-			hostile = fmt.Sprintf("%s-%d", strings.Repeat("x", 50), i) // a lawful one
+			hostile = fmt.Sprintf("%s-%d", strings.Repeat("x", 50), i) // a valid one
 		}
 		body := fmt.Sprintf(`{"agent":"agent-%d","executor":"executor-%d","model":"model-%d","labels":{"key-%d":"value"}}`, i, i, i, i)
 		msg := nats.NewMsg(names.EventSubject(hostile))

@@ -30,7 +30,7 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// counterOf makes a metric of a counter that somebody else keeps.
+// counterOf makes a metric from another package's counter.
 func counterOf(name, help string, labels prometheus.Labels, n *atomic.Int64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
 		func() float64 { return float64(n.Load()) })
@@ -61,10 +61,10 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 func registerWebhook(registry prometheus.Registerer, fleet string, w *webhook.Watch) {
 	labels, s := prometheus.Labels{"fleet": fleet}, w.Stats()
 	registry.MustRegister(
-		counterOf("waymark_webhook_taken_total", "Posts of what needs a person that the receiver took.", labels, &s.Taken),
+		counterOf("waymark_webhook_taken_total", "Posts of inbox entries that the receiver accepted.", labels, &s.Taken),
 		counterOf("waymark_webhook_failed_total", "Posts that were refused or not delivered; each try counts.", labels, &s.Failed),
 		counterOf("waymark_webhook_unread_total", "Reads of runs for the webhook that failed; each is repeated.", labels, &s.Unread),
-		gaugeOf("waymark_webhook_pending", "Things that need a person and that the receiver has not taken.", labels, func() float64 { return float64(s.Pending.Load()) }),
+		gaugeOf("waymark_webhook_pending", "Inbox entries that the receiver has not accepted.", labels, func() float64 { return float64(s.Pending.Load()) }),
 	)
 }
 
@@ -77,38 +77,38 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 		n          *atomic.Int64
 	}{
 		{"events", "Events folded, accepted or not.", &s.Events},
-		{"events_replayed", "Events seen once more after a restart or a lost race.", &s.Replayed},
+		{"events_replayed", "Events folded again after a restart or a lost race.", &s.Replayed},
 		{"events_applied", "Events accepted into the state of their run.", &s.Applied},
-		{"events_duplicate", "Events that were there already.", &s.Duplicates},
+		{"events_duplicate", "Duplicates of stored events.", &s.Duplicates},
 		{"dead_letters", "Events rejected and kept with the reason.", &s.DeadLetters},
 		{"dead_letters_dropped", "Events rejected and not kept as dead letters: their run has too many.", &s.DeadLettersDropped},
 		{"boundaries", "Boundaries accepted.", &s.Boundaries},
-		{"boundaries_checkpointed", "Boundaries that a checkpoint was put behind.", &s.Covered},
+		{"boundaries_checkpointed", "Boundaries covered by a checkpoint.", &s.Covered},
 		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
 		{"segments", "Segments sealed.", &s.Segments},
 		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
 		{"runs_parked", "Times that a run was parked.", &s.Parked},
-		{"seals_refused", "Sealings that a full or failing bucket put off.", &s.SealsRefused},
+		{"seals_refused", "Seals deferred by a full or failing bucket.", &s.SealsRefused},
 		{"purges", "Times that sealed events of a run were purged from the log.", &s.Purge.Purges},
 		{"purged_events", "Sealed events purged from the log.", &s.Purge.Events},
 		{"purged_bytes", "Bytes of purged events, headers and data.", &s.Purge.Bytes},
 		{"proofs_failed", "Times that events were not purged because they were not proven to be sealed.", &s.Purge.ProofsFailed},
-		{"purges_put_off", "Purges that could not be done and were tried again.", &s.Purge.PutOff},
-		{"relieved", "Times that the log was nearly full and was purged without waiting.", &s.Purge.Relieved},
+		{"purges_put_off", "Failed purges that were retried.", &s.Purge.PutOff},
+		{"relieved", "Immediate purges of a nearly full log.", &s.Purge.Relieved},
 		{"live_puts", "Entries put into the live index.", &s.LivePuts},
 		{"live_mended", "Entries of the live index that were wrong.", &s.LiveMended},
-		{"live_conflicts", "Entries that were put again before they were erased.", &s.LiveConflicts},
+		{"live_conflicts", "Entries rewritten before they were erased.", &s.LiveConflicts},
 		{"orphaned", "Runs orphaned: their executor was gone.", &s.Sweep.Orphaned},
 		{"expired", "Waits of runs that expired.", &s.Sweep.Expired},
-		{"races_lost", "Runs left alone, as another event came before they were orphaned or their wait expired.", &s.Sweep.RacesLost},
+		{"races_lost", "Runs with a newer event, so that they were not orphaned or their wait did not expire.", &s.Sweep.RacesLost},
 		{"sweeps", "Completed passes over the live runs, once a second.", &s.Sweep.Sweeps},
 		{"fresh_graces", "Number of times that the silence timers reset.", &s.Sweep.FreshGraces},
 		{"notices", "Notices sent to executors.", &s.Notices},
 		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
-		{"handed_over", "Times that the shard was given up to another replica.", &s.HandedOver},
+		{"handed_over", "Times that the shard was handed over to another replica.", &s.HandedOver},
 		{"batches", "Batches committed.", &s.Batches},
-		{"conflicts", "Times that another fold worker won.", &s.Conflicts},
-		{"regressions", "Times that the log went back.", &s.Regressions},
+		{"conflicts", "Lost races against another fold worker.", &s.Conflicts},
+		{"regressions", "Times that the log regressed.", &s.Regressions},
 		{"rebuilds", "Runs folded again from the log.", &s.Rebuilds},
 	} {
 		registry.MustRegister(counterOf("waymark_fold_"+c.name+"_total", c.help, labels, c.n))
@@ -133,11 +133,11 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 		name, help string
 		of         func(liveness.Counts) int
 	}{
-		{"live", "Runs that have not ended, have a hand-off on offer, or a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
-		{"claimable", "Runs that an executor can be given.", func(c liveness.Counts) int { return c.Claimable }},
-		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c liveness.Counts) int { return c.Quarantined }},
-		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c liveness.Counts) int { return c.Twice }},
-		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c liveness.Counts) int { return c.Unreadable }},
+		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
+		{"claimable", "Runs that an executor can claim.", func(c liveness.Counts) int { return c.Claimable }},
+		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
+		{"in_two_shards", "Runs started in two shards, which is an error: see the log.", func(c liveness.Counts) int { return c.Twice }},
+		{"unreadable", "Unreadable entries of the live index, being repaired.", func(c liveness.Counts) int { return c.Unreadable }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
 	}
@@ -153,7 +153,7 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.Settings) {
 	labels := prometheus.Labels{"fleet": fleet}
 	registry.MustRegister(
-		gaugeOf("waymark_shards", "Shards of the fleet, those included that no run begins in any more.", labels, func() float64 {
+		gaugeOf("waymark_shards", "Shards of the fleet, including those without new runs.", labels, func() float64 {
 			current := s.Current()
 			return float64(current.Shards())
 		}),
@@ -162,7 +162,7 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 
 // registerAssigner adds what is known of the daemon's replicas.
 func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.Assigner) {
-	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, this one included.",
+	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, including this one.",
 		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(r.Replicas()) }))
 }
 
@@ -175,11 +175,11 @@ func registerHeartbeats(registry prometheus.Registerer, fleet string, h *livenes
 			current := settings.Current()
 			return float64(h.Alive(current.Silence()))
 		}),
-		gaugeOf("waymark_runs_overdue", "Runs with a request to a model or a call of a tool that takes longer than it may.", labels,
+		gaugeOf("waymark_runs_overdue", "Runs with an overdue model request or tool call.", labels,
 			func() float64 { return float64(overdue.Count()) }),
 		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),
-		counterOf("waymark_heartbeats_refused_total", "Heartbeats that were none.", labels, &s.Refused),
-		counterOf("waymark_heartbeats_lost_total", "Heartbeats that came faster than they were read.", labels, &s.Lost),
+		counterOf("waymark_heartbeats_refused_total", "Invalid heartbeats.", labels, &s.Refused),
+		counterOf("waymark_heartbeats_lost_total", "Heartbeats dropped because they arrived faster than they were read.", labels, &s.Lost),
 	)
 }
 
@@ -200,22 +200,22 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 		{"takeovers", "Epochs opened.", &s.Takeovers},
 		{"takeovers_continued", "Repeated requests that continued the epoch they had opened.", &s.Continued},
 		{"claims_given", "Claims answered with a run.", &s.ClaimsGiven},
-		{"claims_repeated", "Claims answered with the run that an earlier try was given.", &s.ClaimsRepeated},
+		{"claims_repeated", "Claims answered with the run of an earlier try.", &s.ClaimsRepeated},
 		{"claims_empty", "Claims that found no run.", &s.ClaimsEmpty},
-		{"claims_limited", "Claims that came when the rate was used up.", &s.ClaimsLimited},
-		{"claims_yielded", "Claims that left runs to executors with fewer in hand.", &s.ClaimsYielded},
-		{"claims_lost", "Runs that a claim found taken, or could not read.", &s.ClaimsLost},
-		{"refused", "Control events whose compare-and-set found another event.", &s.Refused},
+		{"claims_limited", "Claims over the rate limit.", &s.ClaimsLimited},
+		{"claims_yielded", "Claims that left runs to executors with fewer active ones.", &s.ClaimsYielded},
+		{"claims_lost", "Runs already taken or unreadable when claimed.", &s.ClaimsLost},
+		{"refused", "Control events refused by compare-and-set.", &s.Refused},
 		{"barriers", "Barriers published.", &s.Barriers},
-		{"stale_answers", "Answers older than a barrier, asked for again.", &s.StaleAnswers},
+		{"stale_answers", "Answers older than a barrier, requested again.", &s.StaleAnswers},
 		{"folds_from_scratch", "Reads without a checkpoint.", &s.FoldsFromScratch},
-		{"corrupt_checkpoints", "Corrupt checkpoints met.", &s.CorruptCheckpoints},
-		{"corrupt_segments", "Corrupt segments met.", &s.CorruptSegments},
+		{"corrupt_checkpoints", "Corrupt checkpoints found.", &s.CorruptCheckpoints},
+		{"corrupt_segments", "Corrupt segments found.", &s.CorruptSegments},
 		{"holes", "Missing events confirmed by the leader.", &s.Holes},
-		{"regressions", "Times that the log was behind what was checkpointed.", &s.Regressions},
-		{"restarted", "Answers that took back segments sent before the run was found to be damaged.", &s.Restarted},
-		{"points", "Answers with a run as it was at a point of its history.", &s.Points},
-		{"clients_gone", "Clients that did not take their replies.", &s.ClientsGone},
+		{"regressions", "Times that the log was behind a checkpoint.", &s.Regressions},
+		{"restarted", "Answers that revoked segments sent before damage was found.", &s.Restarted},
+		{"points", "Answers with a run at a point of its history.", &s.Points},
+		{"clients_gone", "Clients that did not read their replies.", &s.ClientsGone},
 	} {
 		registry.MustRegister(counterOf("waymark_service_"+c.name+"_total", c.help, labels, c.n))
 	}
@@ -246,7 +246,7 @@ func registerConnection(registry prometheus.Registerer, role string, nc *nats.Co
 			}
 			return 0
 		}),
-		gaugeOf("waymark_nats_reconnects", "Times the connection came back.", labels,
+		gaugeOf("waymark_nats_reconnects", "Reconnects.", labels,
 			func() float64 { return float64(nc.Stats().Reconnects) }),
 		gaugeOf("waymark_nats_in_bytes", "Bytes received.", labels, func() float64 { return float64(nc.Stats().InBytes) }),
 		gaugeOf("waymark_nats_out_bytes", "Bytes sent.", labels, func() float64 { return float64(nc.Stats().OutBytes) }),

@@ -118,7 +118,7 @@ replicas that share the shards of the fleet, this one included.
 
 | names | of what | in a fleet of several daemons |
 |---|---|---|
-| ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whoever folds it and if nobody does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
+| ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whichever daemon folds it, and even if none does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
 | ` + "`waymark_fleet_…recovery…`, `waymark_service_…`" + ` | what this daemon answered | add them up |
 | ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
 | ` + "`waymark_agent_…`" + ` | what agents did, as this daemon folded it; from 0 at its start | add them up: ` + "`sum by (fleet, agent) (rate(…))`" + ` |
@@ -133,7 +133,7 @@ What to look at first:
 | question | expression |
 |---|---|
 | what would a look at checkpoints miss (recovery misses nothing) | ` + "`max by (fleet, shard) (waymark_fleet_waiting_events)`, `…_waiting_age_seconds`" + ` |
-| does somebody fold | ` + "`sum by (fleet, shard) (waymark_fold_leading) == 0`" + ` for longer than the lease of five seconds |
+| is each shard folded | ` + "`sum by (fleet, shard) (waymark_fold_leading) == 0`" + ` for longer than the lease of five seconds |
 | write amplification now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_payload_bytes_total[5m])`" + ` |
 | bytes for each event now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_events_total[5m])`" + ` |
 | events for each put of a checkpoint | ` + "`rate(waymark_fleet_events_total[5m]) / rate(waymark_fleet_checkpoint_puts_total[5m])`" + ` |

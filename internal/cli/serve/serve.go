@@ -23,23 +23,23 @@ import (
 
 // Cmd is waymark serve.
 type Cmd struct {
-	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
+	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Address of health checks and metrics (WAYMARK_HTTP; default: ${http}). Port 0 takes a free port, off disables them."`
 	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
 	Embedded    bool           `help:"Run the embedded server even if the environment names another one."`
-	NoFold      bool           `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
+	NoFold      bool           `help:"Answer requests, including claims, but do not write checkpoints or detect silent executors: another process does."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints base.Positive  `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
-	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"Put at most one checkpoint of a run in this time, 1ms to 1s; a recovery has every event all the same (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
-	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on one that is joined). One that exists is changed with waymark shards set."`
-	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
-	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
-	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
-	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long executors of the fleet may be silent before their runs can be claimed, 2s or more. Executors send heartbeats as often as it needs (WAYMARK_SILENCE; default: 10s)."`
-	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
-	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
-	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
-	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post what needs a person to this address, until it is taken (WAYMARK_WEBHOOK)."`
-	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that posts are signed with, whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
+	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"Write at most one checkpoint of a run in this time, 1ms to 1s; a recovery has every event in any case (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
+	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a new fleet (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on an external server). To change an existing fleet, use waymark shards set."`
+	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Replicas of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
+	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: derived from the host name)."`
+	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"Time limit for unfinished work on a stop (WAYMARK_GRACE; default: 10s)."`
+	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"Silence timeout of the fleet's executors, after which their runs can be claimed, 2s or more. It determines the heartbeat interval of executors (WAYMARK_SILENCE; default: 10s)."`
+	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which a run is quarantined; -1 means never (WAYMARK_MAX_CLAIMS; default: 3)."`
+	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never to keep them (WAYMARK_PURGE_AFTER; default: 10m). A nearly full log is purged at once."`
+	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external NATS server runs with sync_interval: always (WAYMARK_SYNCED). Without this flag, moved events are kept for at least 5m, because a power cut could undo the move."`
+	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries to this address, until each is accepted (WAYMARK_WEBHOOK)."`
+	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts, whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
 	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -90,10 +90,10 @@ func (c Cmd) Validate() error {
 		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
 	}
 	if (c.Webhook == "") != (c.Secret == "") {
-		return errors.New("--webhook and --webhook-secret: give both or none")
+		return errors.New("--webhook and --webhook-secret: set both or none")
 	}
 	if c.Webhook != "" && c.NoFold {
-		return errors.New("--webhook and --no-fold: leave one out, the daemons that fold post what needs a person")
+		return errors.New("--webhook and --no-fold: omit one of them: only daemons that fold post inbox entries")
 	}
 	if err := kvstore.CheckSilence(c.Silence); err != nil {
 		return fmt.Errorf("--silence: %w", err)
@@ -174,12 +174,12 @@ func (c Cmd) onDisk(ctx context.Context, a *base.App, health *healthServer, log 
 			return err
 		}
 		if !roomAgain(full.Dir) {
-			log.Error().Err(err).Str("hint", failure.MakeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
+			log.Error().Err(err).Str("hint", failure.MakeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is free space")
 		}
 		if !awaitRoom(ctx, full.Dir) {
 			return nil
 		}
-		log.Warn().Msg("the disk has room again: starting the nats server and all that works on it")
+		log.Warn().Msg("the disk has free space again: starting the nats server and its users")
 	}
 }
 
@@ -188,7 +188,7 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 	var open closers
 	defer func() {
 		if closeErr := open.close(ctx); closeErr != nil {
-			log.Error().Err(closeErr).Msg("stopping was not clean")
+			log.Error().Err(closeErr).Msg("unclean stop")
 			err = errors.Join(err, closeErr)
 		}
 	}()

@@ -39,7 +39,7 @@ func (c Cmd) checkSigner(ctx context.Context, a *base.App, js jetstream.JetStrea
 		signer := ring.Signer()
 		if signer == nil {
 			hint = "start it with the key file of one of the fleet's daemons: " + a.Prompt.Command("serve --nkey FILE") +
-				"; without such a file make another key (nk -gen user), and add its public key: " + a.Prompt.Command("fleet keys add PUBLICKEY")
+				"; without such a file, create another key (nk -gen user), and add its public key: " + a.Prompt.Command("fleet keys add PUBLICKEY")
 		} else if _, ok := keys.Key(signer.Name); !ok {
 			hint = "add it: " + a.Prompt.Command("fleet keys add "+signer.Name) + "; " + hint
 		}

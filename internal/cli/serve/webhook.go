@@ -22,14 +22,14 @@ import (
 func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*webhook.Watch, error) {
 	text, err := os.ReadFile(c.Secret)
 	if err != nil {
-		return nil, failure.New(failure.NotFound, "make one with: (umask 077; echo whsec_$(head -c 32 /dev/urandom | base64) > FILE)", "--webhook-secret: %v", err)
+		return nil, failure.New(failure.NotFound, "create one with: (umask 077; echo whsec_$(head -c 32 /dev/urandom | base64) > FILE)", "--webhook-secret: %v", err)
 	}
 	secret, err := webhook.ParseSecret(string(text))
 	if err != nil {
 		return nil, failure.New(failure.Usage, "the receiver needs the same secret", "--webhook-secret %s: %v", c.Secret, err)
 	}
 	if mode, exposed := encryption.Exposed(c.Secret); exposed {
-		log.Warn().Str("file", c.Secret).Stringer("mode", mode).Str("hint", "let only the daemon read it: chmod 600 "+c.Secret).
+		log.Warn().Str("file", c.Secret).Stringer("mode", mode).Str("hint", "restrict it to the daemon: chmod 600 "+c.Secret).
 			Msg("every user of this machine can read the secret of the webhook, and sign posts with it")
 	}
 	watch, err := webhook.New(webhook.Config{URL: c.Webhook, Secret: secret, Fleet: a.Fleet, Name: c.Name}, webhook.Deps{

@@ -27,19 +27,19 @@ import (
 
 // BackupCmd is waymark backup.
 type BackupCmd struct {
-	Take   backupTakeCmd   `cmd:"" default:"withargs" help:"Back a fleet up into a new directory, while it goes on. What backup does with a directory."`
+	Take   backupTakeCmd   `cmd:"" default:"withargs" help:"Back up a fleet to a new directory, while it is in use. This is the default."`
 	Verify backupVerifyCmd `cmd:"" serverless:"" help:"Check a backup: every file, and with --runs every run in it."`
 }
 
 type backupTakeCmd struct {
-	Dir      string `arg:"" help:"Directory to make. It appears when the backup is whole."`
+	Dir      string `arg:"" help:"Directory to create. It appears when the backup is complete."`
 	SignWith string `name:"sign-with" placeholder:"SEEDFILE" help:"Sign the manifest with the NKey whose seed is in this file."`
 }
 
-// trustFlags say what a backup must be before anything is done with it.
+// trustFlags are the conditions that a backup must meet before it is used.
 type trustFlags struct {
-	VerifyWith string        `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless this public NKey has signed it."`
-	MaxSize    base.ByteSize `default:"0" placeholder:"SIZE" help:"Most that its messages may be when unpacked (default: 100 times the size of its files, and 64MiB at least)."`
+	VerifyWith string        `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless it is signed by this public NKey."`
+	MaxSize    base.ByteSize `default:"0" placeholder:"SIZE" help:"Maximum unpacked size of its messages (default: 100 times the size of its files, at least 64MiB)."`
 }
 
 func (f trustFlags) trust() (backup.Trust, error) {
@@ -61,17 +61,17 @@ func readSeed(file string) (nkeys.KeyPair, error) {
 	key, err := nkeys.ParseDecoratedNKey(b)
 	clear(b)
 	if err != nil {
-		// The cause is not shown: it could have a part of what the file holds.
-		return nil, failure.New(failure.Usage, "make one with: nk -gen account", "file %s has no seed of an NKey", file)
+		// The cause is not shown: it could contain a part of the file.
+		return nil, failure.New(failure.Usage, "create one with: nk -gen account", "file %s does not contain an NKey seed", file)
 	}
 	return key, nil
 }
 
 // Help is the text below the flags.
 func (backupTakeCmd) Help() string {
-	return `Every event acknowledged before the backup began is in it, and stream sequences are kept. Executors and daemons go on meanwhile. ` +
-		`Checkpoints are derived and not part of it; a restored fleet makes them again. The credentials of the daemon are needed where ` +
-		`a server gives each role its own permissions.
+	return `The backup has every event acknowledged before it started, with stream sequences. Executors and daemons keep working meanwhile. ` +
+		`Checkpoints are derived and not included; a restored fleet recreates them. The daemon's credentials are needed if ` +
+		`the server has separate permissions for each role.
 
 Examples:
   waymark backup /var/backups/waymark-2026-01-31
@@ -107,18 +107,18 @@ func (c backupTakeCmd) Run(ctx context.Context, a *base.App) error {
 	return errors.Join(printBackup(a, c.Dir, m), err)
 }
 
-// streamNotes says on standard error, if anybody looks, which stream is worked on.
+// streamNotes reports on standard error, on a terminal, the stream in progress.
 func streamNotes(a *base.App, verb string) func(stream string, bytes uint64) {
 	if a.Quiet || !output.IsTerminal(a.Stderr) {
 		return nil
 	}
 	return func(stream string, bytes uint64) {
-		// Nobody need see it.
+		// An error is ignored: the notes are not required.
 		_, _ = fmt.Fprintf(a.Stderr, "%s %s, %s\n", verb, stream, output.Bytes(int64(bytes))) //nolint:gosec // a size
 	}
 }
 
-// printBackup says what is in a backup.
+// printBackup describes the content of a backup.
 func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 	if a.JSON {
 		return output.Document(a.Stdout, m)
@@ -150,14 +150,14 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 type backupVerifyCmd struct {
 	trustFlags
 	Dir  string `arg:"" help:"Directory of the backup."`
-	Runs bool   `help:"Restore it into a server of its own, in a temporary directory, and verify every run."`
-	Temp string `placeholder:"DIR" help:"Where that server keeps its files: as much room as the backup takes several times over (default: the system's)."`
+	Runs bool   `help:"Restore it to a temporary server, and verify every run."`
+	Temp string `placeholder:"DIR" help:"Directory for the temporary server's files; needs several times the size of the backup (default: the system's)."`
 }
 
 // Help is the text below the flags.
 func (backupVerifyCmd) Help() string {
-	return `Every file is read and compared with the manifest. With --runs the backup is restored as it would be in earnest, into a server that ` +
-		`is gone afterwards, and every run is folded again from its segments and its log, as waymark verify does. The exit code is 6 when anything is wrong.
+	return `Every file is read and compared with the manifest. With --runs the backup is really restored, to a temporary server, ` +
+		`and every run is folded again from its segments and its log, as in waymark verify. The exit code is 6 if there is any damage.
 
 Examples:
   waymark backup verify /var/backups/waymark-2026-01-31
@@ -191,7 +191,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// rehearse restores the backup into a server of its own and verifies all runs there.
+// rehearse restores the backup to a temporary server and verifies all runs there.
 func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Manifest, trust backup.Trust, total *verified) (err error) {
 	dir, err := os.MkdirTemp(c.Temp, "waymark-rehearsal-")
 	if err != nil {
@@ -218,15 +218,15 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Ma
 type RestoreCmd struct {
 	trustFlags
 	Dir      string        `arg:"" help:"Directory of the backup."`
-	Replicas base.Positive `placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
-	Quota    base.ByteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as it was)."`
+	Replicas base.Positive `placeholder:"N" help:"Replicas of every stream (default: as in the backup)."`
+	Quota    base.ByteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as in the backup)."`
 }
 
 // Help is the text below the flags.
 func (RestoreCmd) Help() string {
-	return `The server must not have the fleet, and no daemon may serve it meanwhile: a fleet is never merged with another. The whole backup is checked ` +
-		`before anything is written. A restore that broke off is repeated with the same command and goes on. Without a server that is named or ` +
-		`runs in the state directory, one is started there for the time of the restore; waymark serve goes on with it.
+	return `The server must not have the fleet, and no daemon may serve it meanwhile: fleets are never merged. The whole backup is checked ` +
+		`before any data is written. To continue an interrupted restore, repeat the same command. If no server is named and none ` +
+		`runs in the state directory, one is started there for the duration of the restore; waymark serve then uses its data.
 
 Examples:
   waymark restore /var/backups/waymark-2026-01-31
@@ -244,7 +244,7 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if a.Fleet != m.Fleet && a.Fleet != schema.DefaultFleet {
-		return failure.New(failure.Usage, "leave out --fleet", "the backup is of fleet %s, not %s: a fleet keeps its name", m.Fleet, a.Fleet)
+		return failure.New(failure.Usage, "omit --fleet", "the backup has fleet %s, not %s: a fleet keeps its name", m.Fleet, a.Fleet)
 	}
 	a.Fleet = m.Fleet
 	var done *backup.Restored
@@ -284,21 +284,21 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	if err := output.Fields(a.Stdout, "restored", "fleet "+m.Fleet, "as it was", m.Began+", "+age.Round(time.Second).String()+" ago",
+	if err := output.Fields(a.Stdout, "restored", "fleet "+m.Fleet, "as of", m.Began+", "+age.Round(time.Second).String()+" ago",
 		"messages", output.Number(m.Messages()), "streams", fmt.Sprintf("%d, and %d before", done.Streams, done.Before)); err != nil {
 		return err
 	}
 	serve := a.Prompt.Command("serve")
 	if len(m.Settings.Keys) == 0 {
-		_, err = fmt.Fprintf(a.Stdout, "start a daemon, which makes the checkpoints: %s\n", serve)
+		_, err = fmt.Fprintf(a.Stdout, "start a daemon, which recreates the checkpoints: %s\n", serve)
 		return err
 	}
 	conn := a.Conn
 	if cl == nil && conn.NKey == "" && conn.Creds == "" {
 		serve += " --nkey FILE"
 	}
-	_, err = fmt.Fprintf(a.Stdout, "the fleet has keys: start a daemon with the key file of one of its daemons, which makes the checkpoints: %s\n"+
-		"without such a file make another key (nk -gen user), add its public key, and wait a minute: %s\n",
+	_, err = fmt.Fprintf(a.Stdout, "the fleet has keys: start a daemon with the key file of one of its daemons; it recreates the checkpoints: %s\n"+
+		"without such a file, create another key (nk -gen user), add its public key, and wait a minute: %s\n",
 		serve, a.Prompt.Command("fleet keys add PUBLICKEY"))
 	return err
 }

@@ -20,44 +20,45 @@ import (
 )
 
 const (
-	// cleanupPage is the number of runs that are asked for at once.
+	// cleanupPage is the number of runs in one request.
 	cleanupPage = 100
-	// cleanupLook is the pause between two looks at what is still being removed.
+	// cleanupLook is the interval of polls for pending removals.
 	cleanupLook = 100 * time.Millisecond
 	// shownRuns bounds the runs that are listed for people; reports have all.
 	shownRuns = 20
-	// proposedDays is the age, in days, of the failed runs that a cleanup without flags proposes in a fleet without a policy.
+	// proposedDays is the age, in days, of failed runs that a cleanup without flags proposes to remove in a fleet
+	// without a policy.
 	proposedDays = 7
 )
 
-// endedStatuses are those that a cleanup may remove.
+// endedStatuses are the statuses of runs that a cleanup may remove.
 var endedStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
 
 // CleanupCmd is waymark cleanup.
 type CleanupCmd struct {
-	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago than this, such as 30d or 36h, instead of by the fleet's policy; 0d removes all ended runs but those that --grace keeps."`
-	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
-	Status   []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
-	DryRun   bool            `help:"Show the plan, and remove nothing."`
+	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago than this, such as 30d or 36h, instead of using the fleet's policy; 0d removes all ended runs except those kept by --grace."`
+	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep runs with events newer than this, whatever their age (default: 10m)."`
+	Status   []schema.Status `placeholder:"STATUS,..." help:"Only completed, failed or cancelled runs; may be repeated."`
+	DryRun   bool            `help:"Show the plan without removing runs."`
 	Report   string          `placeholder:"FILE" help:"Write the report to a new file: Markdown when the name ends with .md, else JSON."`
-	NoVerify bool            `help:"Do not verify the runs that are left."`
+	NoVerify bool            `help:"Do not verify the remaining runs."`
 	By       string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (CleanupCmd) Help() string {
-	return `Without --max-age the cleanup uses the policy of the fleet, which waymark fleet retention sets and the daemon applies by itself. In a ` +
-		`fleet without a policy waymark cleanup alone is a dry run: it shows the failed runs older than seven days, says how to remove them, and ` +
+	return `Without --max-age the cleanup uses the fleet's policy, which waymark fleet retention sets and the daemon applies automatically. In a ` +
+		`fleet without a policy, waymark cleanup without flags is a dry run: it lists the failed runs older than seven days, says how to remove them, and ` +
 		`removes nothing.
 
-Whatever the age, a run stays that has not ended, waits, has a call or hand-off pending, has a pinned point, or that a kept fork stands on. The plan of ` +
-		`a dry run is the one that is carried out. Ctrl-C ends it between two pages: what was done is said, and the next cleanup goes on. Runs ` +
-		`are removed for good, and their ids are never used again. With --quiet only their ids are printed, one a line.
+A run is kept at any age if it has not ended, waits, has a pending call or hand-off, has a named point, or is the base of a kept fork. The plan of ` +
+		`a dry run is the same as that of the real cleanup. Ctrl-C ends it between two pages: it reports what was done, and the next cleanup continues. Runs ` +
+		`are removed for good, and their ids are never used again. With --quiet only their ids are printed, one per line.
 
 Examples:
   waymark cleanup                                       failed runs older than seven days, or the fleet's policy
   waymark cleanup --max-age 30d --status completed --dry-run
-  waymark cleanup --max-age 0d --dry-run                what has ended, whatever its age
+  waymark cleanup --max-age 0d --dry-run                all ended runs, whatever their age
   waymark cleanup --max-age 7d --status failed --report cleanup.md`
 }
 
@@ -76,13 +77,13 @@ type age time.Duration
 func (t *age) UnmarshalText(text []byte) error {
 	d, err := base.ParseDays(string(text))
 	if err != nil || d < 0 {
-		return fmt.Errorf("%.40q is no such time: use one such as 30d, 36h or 0d", text)
+		return fmt.Errorf("%.40q is not a valid age: use one such as 30d, 36h or 0d", text)
 	}
 	*t = age(d)
 	return nil
 }
 
-// policyText is the policy for people. The shortest age that the daemon takes, a second, is none.
+// policyText is the policy for people. The daemon's minimum age, one second, means any age.
 func (c CleanupCmd) policyText(p *schema.RetentionPolicy) string {
 	if c.MaxAge != nil && *c.MaxAge == 0 {
 		return "ended runs of any age are removed"
@@ -90,18 +91,18 @@ func (c CleanupCmd) policyText(p *schema.RetentionPolicy) string {
 	return p.String()
 }
 
-// policy is the one that the flags ask for, nil for the fleet's own.
+// policy is the policy from the flags; nil for the fleet's own.
 func (c CleanupCmd) policy() *schema.RetentionPolicy {
 	if c.MaxAge == nil {
 		return nil
 	}
-	seconds := max(int64(time.Duration(*c.MaxAge)/time.Second), 1) // 0 is for ever
+	seconds := max(int64(time.Duration(*c.MaxAge)/time.Second), 1) // 0 means for ever
 	return &schema.RetentionPolicy{
 		CompletedSeconds: seconds, FailedSeconds: seconds, CancelledSeconds: seconds, GraceSeconds: int64(time.Duration(c.Grace) / time.Second),
 	}
 }
 
-// Run removes page by page, and reports.
+// Run removes runs page by page, and prints a report.
 func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	for _, status := range c.Status {
 		if !slices.Contains(endedStatuses, status) {
@@ -143,23 +144,23 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	switch {
 	case stopped:
-		return failure.New(failure.Interrupted, "the daemon finishes what was ordered; the next cleanup goes on with the rest", "interrupted: %s scanned, %d removed", output.Plural(report.Scanned, "run"), report.Removed)
+		return failure.New(failure.Interrupted, "the daemon finishes the ordered removals; the next cleanup continues with the rest", "interrupted: %s scanned, %d removed", output.Plural(report.Scanned, "run"), report.Removed)
 	case err != nil:
 		return err
 	case report.Verified != nil && report.Verified.Damaged > 0:
-		return failure.New(failure.Damaged, "see what is wrong with: waymark verify --all", "%d of %s that %s left %s damaged", report.Verified.Damaged,
+		return failure.New(failure.Damaged, "find the damage with: waymark verify --all", "%d of %s that %s left %s damaged", report.Verified.Damaged,
 			output.Plural(report.Verified.Runs, "run"), output.InNumber(report.Verified.Runs, "is", "are"), output.InNumber(report.Verified.Damaged, "is", "are"))
 	}
 	return nil
 }
 
-// proposed is the policy of a cleanup without flags, in a fleet that has none.
+// proposed is the policy of a cleanup without flags, in a fleet without a policy.
 func (c CleanupCmd) proposed() *schema.RetentionPolicy {
 	day := int64(24 * time.Hour / time.Second)
 	return &schema.RetentionPolicy{FailedSeconds: proposedDays * day, GraceSeconds: int64(time.Duration(c.Grace) / time.Second)}
 }
 
-// pages asks for one page after the other.
+// pages requests one page after the other.
 func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, report *retention.Report) error {
 	req := schema.CleanupRequest{Policy: c.policy(), Status: c.Status, DryRun: c.DryRun, By: by, Limit: cleanupPage}
 	for {
@@ -171,14 +172,14 @@ func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 			return err
 		}
 		if !reply.Policy.Removes() && c.MaxAge == nil && len(c.Status) == 0 && !report.Proposed {
-			// Without a policy nothing is removed: the report is a proposal.
+			// Without a policy no run is removed: the report is a proposal.
 			report.Proposed, report.DryRun = true, true
 			req.Policy, req.DryRun = c.proposed(), true
 			continue
 		}
 		if !reply.Policy.Removes() {
-			return failure.New(failure.Usage, "name an age with --max-age, such as 30d, or give the fleet a policy: "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
-				"the policy of fleet %s keeps all runs that are asked for", cl.Fleet)
+			return failure.New(failure.Usage, "set an age with --max-age, such as 30d, or set a policy for the fleet: "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
+				"the policy of fleet %s keeps all of the selected runs", cl.Fleet)
 		}
 		report.Policy = reply.Policy
 		report.Pending = reply.Pending
@@ -189,7 +190,7 @@ func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 	}
 }
 
-// await waits until the daemon has removed what was ordered, as long as it gets on.
+// await waits until the daemon has finished the ordered removals, while it makes progress.
 func (c CleanupCmd) await(ctx context.Context, cl *base.Client, report *retention.Report) error {
 	moved := time.Now()
 	for report.Pending > 0 {
@@ -202,7 +203,7 @@ func (c CleanupCmd) await(ctx context.Context, cl *base.Client, report *retentio
 		}
 		report.Pending = reply.Pending
 		if time.Since(moved) > cl.Wait {
-			return nil // the report says how many are left; the daemon goes on
+			return nil // the report has the number of pending removals; the daemon continues
 		}
 		if err := pause.For(ctx, cleanupLook); err != nil {
 			return err
@@ -211,12 +212,12 @@ func (c CleanupCmd) await(ctx context.Context, cl *base.Client, report *retentio
 	return nil
 }
 
-// verify verifies the runs that are left.
+// verify verifies the remaining runs.
 func (c CleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, report *retention.Report) error {
 	if c.NoVerify || report.Removed == 0 {
-		report.NotVerified = "nothing was removed"
+		report.NotVerified = "no run was removed"
 		if c.NoVerify {
-			report.NotVerified = "it was not asked for"
+			report.NotVerified = "not requested"
 		}
 		return nil
 	}
@@ -242,7 +243,7 @@ func (c CleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, re
 	return nil
 }
 
-// write writes the report where it was asked for.
+// write writes the report to the requested file.
 func (c CleanupCmd) write(a *base.App, file *newFile, report *retention.Report) error {
 	return errors.Join(c.writeReport(file, report), c.show(a, report))
 }
@@ -265,7 +266,7 @@ func (c CleanupCmd) show(a *base.App, report *retention.Report) error {
 	return nil
 }
 
-// writeReport writes the report's file. A removal cannot be undone, so a failure says how many runs are removed.
+// writeReport writes the report's file. A removal cannot be undone, so an error says how many runs were removed.
 func (c CleanupCmd) writeReport(file *newFile, report *retention.Report) error {
 	err := file.write(func(w io.Writer) error {
 		if strings.HasSuffix(c.Report, ".md") {
@@ -278,17 +279,17 @@ func (c CleanupCmd) writeReport(file *newFile, report *retention.Report) error {
 	}
 	f := &failure.Error{
 		Code: failure.General, Err: err,
-		What: fmt.Sprintf("%s removed, and the report is not written: %s", removedRuns(report.Removed), err),
-		Hint: "standard output has what was done; it is not reported again",
+		What: fmt.Sprintf("%s removed, but the report was not written: %s", removedRuns(report.Removed), err),
+		Hint: "keep the report on standard output: it is not printed again",
 	}
 	if report.DryRun {
-		f.What = fmt.Sprintf("nothing was removed, and the report is not written: %s", err)
-		f.Hint = "name a file that can be written"
+		f.What = fmt.Sprintf("no run was removed, and the report was not written: %s", err)
+		f.Hint = "name a writable file"
 	}
 	return f
 }
 
-// keptText is how many runs are kept, and why: grace and age keep most of them, and no line names those.
+// keptText is the number of kept runs with reasons: grace and age keep most of them, and those are not listed.
 func keptText(report *retention.Report) string {
 	var whys []string
 	for _, why := range report.Reasons() {
@@ -366,18 +367,18 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 	}
 	failed, pending, unsettled := "", "", ""
 	if held > 0 {
-		// Only a person ends this: no age does.
+		// Only a person can settle these calls: age does not.
 		unsettled = fmt.Sprintf("%s with calls to settle: %s", output.Plural(held, "run"), a.Prompt.Command("runs ls --status held"))
 	}
 	if report.Failed > 0 {
 		failed = output.Plural(report.Failed, "run") + ", see the report"
 	}
 	if report.Pending > 0 {
-		pending = output.Plural(report.Pending, "run") + "; the daemon goes on"
+		pending = output.Plural(report.Pending, "run") + "; the daemon continues"
 	}
 	proposal, do := "", ""
 	if report.Proposed {
-		proposal = fmt.Sprintf("nothing was removed; fleet %s has no policy, so these are the failed runs older than %d days", report.Fleet, proposedDays)
+		proposal = fmt.Sprintf("no run was removed; fleet %s has no policy, so these are the failed runs older than %d days", report.Fleet, proposedDays)
 		do = a.Prompt.Command(fmt.Sprintf("cleanup --max-age %dd --status failed", proposedDays))
 	}
 	grace := ""

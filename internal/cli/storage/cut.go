@@ -18,15 +18,15 @@ import (
 
 // CutCmd is waymark cut.
 type CutCmd struct {
-	At string `required:"" placeholder:"POINT" help:"A time (RFC 3339, such as 2026-01-31T12:00:00Z, or how long ago, such as 90m), a place of the log of a fleet with one shard (8124), or one of each shard (0=8124,1=7990)."`
+	At string `required:"" placeholder:"POINT" help:"A time (RFC 3339, such as 2026-01-31T12:00:00Z, or an age such as 90m), a log position of a fleet with one shard (8124), or one position for each shard (0=8124,1=7990)."`
 }
 
 // Help is the text below the flags.
 func (CutCmd) Help() string {
-	return `Each run is shown with its last boundary up to there, as the point that recover --at, fork --at and diff take. Within a shard the cut ` +
-		`is one place of the log: what is behind it does not count, in any run. By a time, what the server had stored before that time counts, and shards ` +
-		`agree as far as their servers' clocks do. Runs that were erased since are not in the cut. Nothing is written. The ` +
-		`credentials of the daemon are needed where a server gives each role its own permissions.
+	return `Shows each run with its last boundary up to the cut, as a point for recover --at, fork --at and diff. Within a shard the cut ` +
+		`is one position in the log: later events of any run do not count. With a time, the events that the server had stored before that time count, and shards ` +
+		`agree as far as their servers' clocks do. Runs erased since are not in the cut. Nothing is written. The ` +
+		`daemon's credentials are needed if the server has separate permissions for each role.
 
 Examples:
   waymark cut --at 90m
@@ -34,7 +34,7 @@ Examples:
   waymark cut --at 0=8124,1=7990`
 }
 
-// cutShard and cutRun are the lines that cut prints as JSON.
+// cutShard and cutRun are the lines of cut's JSON output.
 type cutShard struct {
 	Kind string `json:"kind"` // shard
 	backup.ShardPoint
@@ -65,7 +65,7 @@ func (c CutCmd) parse(now time.Time) (config backup.CutConfig, err error) {
 		n, err2 := strconv.ParseUint(place, 10, 63)
 		_, again := config.Positions[i]
 		if err1 != nil || err2 != nil || i < 0 || again {
-			return config, failure.New(failure.Usage, "use a time such as 2026-01-31T12:00:00Z or 90m, a place such as 8124, or one of each shard: 0=8124,1=7990", "--at %.80q is no point", c.At)
+			return config, failure.New(failure.Usage, "use a time such as 2026-01-31T12:00:00Z or 90m, a position such as 8124, or one for each shard: 0=8124,1=7990", "--at %.80q is not a valid point", c.At)
 		}
 		config.Positions[i] = schema.StreamSequence(n)
 	}
@@ -93,7 +93,7 @@ func (c CutCmd) Run(ctx context.Context, a *base.App) error {
 		if a.JSON {
 			return output.Line(a.Stdout, cutShard{"shard", p})
 		}
-		_, err := fmt.Fprintf(a.Stdout, "shard %d is cut behind %d\n", p.Shard, p.Position)
+		_, err := fmt.Fprintf(a.Stdout, "shard %d is cut after %d\n", p.Shard, p.Position)
 		return err
 	}
 	config.OnRun = func(p backup.RunPoint) error {
@@ -102,7 +102,7 @@ func (c CutCmd) Run(ctx context.Context, a *base.App) error {
 		}
 		since := ""
 		if p.WentOn {
-			since = "went on since"
+			since = "has later events"
 		}
 		rows = append(rows, []string{p.Run, p.Point, output.Number(uint64(p.Position.Stream)), output.Number(p.Turn), string(p.Status), since})
 		return nil

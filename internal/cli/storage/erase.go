@@ -17,25 +17,25 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// eraseTries bounds how deep forks of forks are removed.
+// eraseTries bounds the depth to which forks of forks are removed.
 const eraseTries = schema.MaxBases
 
 // EraseCmd is waymark erase.
 type EraseCmd struct {
 	Run_    string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
-	Force   bool   `help:"Remove it although it is live or pinned, or has a call or hand-off pending. Its executor is fenced."`
-	Forks   bool   `help:"Remove the forks that stand on it, and theirs, before it."`
+	Force   bool   `help:"Remove it even if it is live, has a named point, or has a pending call or hand-off. Its executor is fenced."`
+	Forks   bool   `help:"Remove its forks, and their forks, first."`
 	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
 	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 	Receipt string `placeholder:"FILE" help:"Write the receipt to a new file, as JSON."`
-	Check   string `placeholder:"FILE" help:"Check the receipt in this file: look whether anything is left of the run."`
+	Check   string `placeholder:"FILE" help:"Check the receipt in this file: report whether data of the run is left."`
 }
 
 // Help is the text below the flags.
 func (EraseCmd) Help() string {
-	return `All that is stored of the run goes: events, segments, checkpoints, large payloads, dead letters, its places in lists. A mark with the ` +
-		`run's id stays, so that the id is never used again, and the receipt, which has nothing of what the run said. A run that another was ` +
-		`forked from stays as long as the fork does, whatever is asked; one that is live, pinned or has something pending needs --force.
+	return `Removes all stored data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. A tombstone with the ` +
+		`run's id stays, so that the id is never used again, and the receipt, which has no content of the run. A run with a ` +
+		`fork cannot be removed before the fork. A run that is live, has a named point, or has a pending call or hand-off needs --force.
 
 Examples:
   waymark erase fix-login --reason "asked by the customer" --receipt fix-login.json
@@ -46,19 +46,19 @@ Examples:
 func (c EraseCmd) Validate() error {
 	switch {
 	case c.Check != "" && (c.Run_ != "" || c.Force || c.Forks || c.Receipt != ""):
-		return errors.New("--check goes alone: the receipt names the run")
+		return errors.New("--check cannot be combined with a run: the receipt names it")
 	case c.Check == "" && c.Run_ == "":
 		return errors.New("name a run, or a receipt with --check FILE")
 	}
 	return nil
 }
 
-// checkedReceipt is what erase --check prints as JSON.
+// checkedReceipt is the JSON output of erase --check.
 type checkedReceipt struct {
 	Run  string `json:"run"`
 	ID   string `json:"id"`
 	Done bool   `json:"done"`
-	// Left is what is still stored.
+	// Left is the data that is still stored.
 	Left schema.ErasedParts `json:"left"`
 }
 
@@ -96,7 +96,7 @@ func (c EraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error
 	return printReceipt(a, receipt, already)
 }
 
-// erase removes a run, and asks until that is done.
+// erase removes a run, and waits until it is removed.
 func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
@@ -109,7 +109,7 @@ func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, 
 				if _, _, err := c.erase(ctx, a, cl, fork, by, deep-1); err != nil {
 					return nil, false, fmt.Errorf("fork %s of run %s: %w", fork, run, err)
 				}
-				if err := a.Say(a.Stderr, "fork %s is removed", fork); err != nil {
+				if err := a.Say(a.Stderr, "fork %s was removed", fork); err != nil {
 					return nil, false, err
 				}
 			}
@@ -124,14 +124,14 @@ func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, 
 		if pause.For(ctx, cleanupLook) != nil {
 			return nil, false, &failure.Error{
 				Code: failure.Unavailable, Err: ctx.Err(),
-				What: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),
-				Hint: "the daemon goes on with it; ask again for the receipt: " + c.again(cl.Prompt, run),
+				What: fmt.Sprintf("the removal of run %s is not finished", run),
+				Hint: "the daemon continues; request the receipt again: " + c.again(cl.Prompt, run),
 			}
 		}
 	}
 }
 
-// forksIn are the forks that a refusal names.
+// forksIn are the forks named in a refusal.
 func forksIn(err error) []string {
 	told, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || told.Code != schema.CodeNeeded {
@@ -146,20 +146,20 @@ func forksIn(err error) []string {
 	return details.Forks
 }
 
-// refused gives a refusal the next step at a prompt.
+// refused adds the next step to a refusal.
 func (c EraseCmd) refused(cl *base.Client, run string, forks []string, err error) error {
 	told, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || told.Code != schema.CodeNeeded {
 		return err
 	}
-	hint := "to remove it all the same: " + cl.Prompt.Command("erase "+run+" --force")
+	hint := "to remove it anyway: " + cl.Prompt.Command("erase "+run+" --force")
 	if len(forks) > 0 {
-		hint = "to remove those before it: " + cl.Prompt.Command("erase "+run+" --forks")
+		hint = "to remove its forks first: " + cl.Prompt.Command("erase "+run+" --forks")
 	}
 	return &failure.Error{Code: failure.Conflict, What: told.Message, Hint: hint, Err: err}
 }
 
-// again is the command that asks for the receipt of a removed run.
+// again is the command that prints the receipt of a removed run.
 func (c EraseCmd) again(p prompt.Prompt, run string) string {
 	words := "erase " + run
 	if c.Receipt != "" && run == c.Run_ {
@@ -168,7 +168,7 @@ func (c EraseCmd) again(p prompt.Prompt, run string) string {
 	return p.Command(words)
 }
 
-// writeReceipt writes the receipt. The removal cannot be undone, so a failure says that the run is erased.
+// writeReceipt writes the receipt. The removal cannot be undone, so an error says that the run was erased.
 func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Erasure) error {
 	err := file.write(func(w io.Writer) error { return output.Document(w, receipt) })
 	if err == nil {
@@ -176,8 +176,8 @@ func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.E
 	}
 	return &failure.Error{
 		Code: failure.General, Err: err,
-		What: fmt.Sprintf("run %s is erased, and its receipt is not written: %s", receipt.Run, err),
-		Hint: "ask again for the receipt, the same way or into another file: " + c.again(p, c.Run_),
+		What: fmt.Sprintf("run %s was erased, but its receipt was not written: %s", receipt.Run, err),
+		Hint: "request the receipt again, with the same or another file: " + c.again(p, c.Run_),
 	}
 }
 
@@ -195,15 +195,15 @@ func printReceipt(a *base.App, r *schema.Erasure, already bool) error {
 		output.ByLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.AskedAt), "done", output.LocalTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
 }
 
-// check asks what is left of the run of a receipt.
+// check reports what is left of the run of a receipt.
 func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	text, err := os.ReadFile(c.Check)
 	if err != nil {
-		return failure.New(failure.NotFound, "write one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
+		return failure.New(failure.NotFound, "create one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
 	}
 	var receipt schema.Erasure
 	if err := json.Unmarshal(text, &receipt); err != nil || receipt.Format != schema.ErasureFormat || receipt.ID == "" {
-		return failure.New(failure.Usage, "use the file that waymark erase RUN --receipt wrote", "%s is no receipt", c.Check)
+		return failure.New(failure.Usage, "use a file from waymark erase RUN --receipt FILE", "%s is not a receipt", c.Check)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -211,14 +211,14 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	}
 	defer cl.Close()
 	if receipt.Fleet != cl.Fleet {
-		return failure.New(failure.Usage, "name the fleet with --fleet "+receipt.Fleet, "the receipt is of a run of fleet %s, asked is fleet %s", receipt.Fleet, cl.Fleet)
+		return failure.New(failure.Usage, "name the fleet with --fleet "+receipt.Fleet, "the receipt belongs to a run of fleet %s, not of fleet %s", receipt.Fleet, cl.Fleet)
 	}
 	var reply schema.EraseReply
 	if err := cl.Ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks}, &reply); err != nil {
 		return err
 	}
 	if reply.Erasure.ID != receipt.ID {
-		return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+receipt.Run), "run %s was removed by erasure %s, the receipt is of %s", receipt.Run, reply.Erasure.ID, receipt.ID)
+		return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+receipt.Run), "run %s was removed by erasure %s, but the receipt names erasure %s", receipt.Run, reply.Erasure.ID, receipt.ID)
 	}
 	checked := checkedReceipt{Run: receipt.Run, ID: receipt.ID, Done: reply.Done}
 	if reply.Left != nil {
@@ -227,10 +227,10 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		err = output.Document(a.Stdout, checked)
 	} else if reply.Done && checked.Left.None() {
-		err = output.Fields(a.Stdout, "checked", "nothing is left of run "+receipt.Run, "erased", output.LocalTime(receipt.RemovedAt), output.ByLabel(receipt.By), receipt.By, "receipt", receipt.ID)
+		err = output.Fields(a.Stdout, "checked", "no data is left of run "+receipt.Run, "erased", output.LocalTime(receipt.RemovedAt), output.ByLabel(receipt.By), receipt.By, "receipt", receipt.ID)
 	}
 	if err == nil && (!reply.Done || !checked.Left.None()) {
-		err = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "something is left of run %s: %s", receipt.Run, partsText(&checked.Left))
+		err = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "data of run %s is left: %s", receipt.Run, partsText(&checked.Left))
 	}
 	return err
 }

@@ -10,14 +10,15 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
-// newFile is the file of a command that removes data. It is created before the removal, so that a name that cannot be written stops the
-// command in time.
+// newFile is the output file of a command that removes data. It is created before the removal, so that an unwritable
+// name stops the command in time.
 type newFile struct {
 	path string
 	file *os.File
 }
 
-// createFile creates a file and refuses an existing one. The result is nil without a path; what is the file in errors.
+// createFile creates a file and refuses an existing one. The result is nil without a path; what describes the file in
+// errors.
 func createFile(what, path string) (*newFile, error) {
 	if path == "" {
 		return nil, nil
@@ -27,12 +28,12 @@ func createFile(what, path string) (*newFile, error) {
 		return nil, failure.New(failure.Conflict, "nothing was removed; name a new file, or remove this one", "%s exists", path)
 	}
 	if err != nil {
-		return nil, &failure.Error{Code: failure.General, What: fmt.Sprintf("%s: %s", what, err), Hint: "nothing was removed; name a file that can be written", Err: err}
+		return nil, &failure.Error{Code: failure.General, What: fmt.Sprintf("%s: %s", what, err), Hint: "nothing was removed; name a writable file", Err: err}
 	}
 	return &newFile{path: path, file: f}, nil
 }
 
-// write completes the file. A part of a file is removed, so that the command can be repeated with the same name.
+// write completes the file. A partial file is removed, so that the command can be repeated with the same name.
 func (n *newFile) write(content func(io.Writer) error) error {
 	if n == nil {
 		return nil

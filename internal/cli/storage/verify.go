@@ -25,17 +25,17 @@ type VerifyCmd struct {
 
 // Help is the text below the flags.
 func (VerifyCmd) Help() string {
-	return `The run is folded again from its segments and the log, and everything that is stored of it is compared with that: the sums, links, ` +
-		`counts and digests of segments, and every checkpoint that is kept. Each thing that is wrong is named with ` +
-		`the first bad event, and with what a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 when ` +
-		`anything is wrong.
+	return `Folds the run again from its segments and the log, and compares all stored data with the result: the checksums, links, ` +
+		`counts and digests of segments, and every kept checkpoint. Each damaged item is reported with ` +
+		`the first bad event, and with the data that a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 if ` +
+		`there is any damage.
 
 Examples:
   waymark verify fix-login
   waymark verify --all --json`
 }
 
-// verified is what verify prints as JSON. Of many runs only those with findings are listed.
+// verified is the JSON output of verify. Of many runs only those with findings are listed.
 type verified struct {
 	Runs     int              `json:"runs"`
 	Events   int64            `json:"events"`
@@ -49,7 +49,7 @@ func (c VerifyCmd) Run(ctx context.Context, a *base.App) error {
 	case c.Run_ == "" && !c.All:
 		return failure.New(failure.Usage, "name a run, or add --all", "neither a run nor --all is given")
 	case c.Run_ != "" && c.All:
-		return failure.New(failure.Usage, "leave out one of them", "run %s and --all are both given", c.Run_)
+		return failure.New(failure.Usage, "omit one of them", "run %s and --all are both given", c.Run_)
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c VerifyCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if total.Damaged > 0 {
-		return failure.New(failure.Damaged, "what has nothing instead must come from a backup; the rest is made again, or not needed",
+		return failure.New(failure.Damaged, "restore items without a replacement from a backup; the others are recreated or not needed",
 			"%d of %s %s damaged", total.Damaged, output.Plural(total.Runs, "run"), output.InNumber(total.Damaged, "is", "are"))
 	}
 	return nil
@@ -90,7 +90,7 @@ func (t *verified) add(v *verify.Result, list bool) {
 	}
 }
 
-// one verifies a run in the shard that has it.
+// one verifies a run in its shard.
 func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	var removed error
 	for _, i := range schema.ShardsOf(c.Run_, settings.Generations) {
@@ -112,7 +112,7 @@ func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 			return err
 		}
 		if v.Events == 0 && len(v.Findings) == 0 {
-			continue // a mark that the run is in another shard
+			continue // a tombstone: the run is in another shard
 		}
 		total.add(v, true)
 		return nil
@@ -123,7 +123,7 @@ func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 	return failure.New(failure.NotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
 }
 
-// all verifies the runs of all shards: those that the log has, and those that have a checkpoint.
+// all verifies the runs of all shards: those in the log, and those with a checkpoint.
 func (c VerifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
@@ -155,7 +155,7 @@ func (c VerifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream,
 	return nil
 }
 
-// verifyRun verifies a run, and all that a fork stands on.
+// verifyRun verifies a run, and the bases of a fork.
 func verifyRun(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard *kvstore.Shard, run string) (*verify.Result, error) {
 	v, err := verify.Run(ctx, js, shard, settings.Fleet, run)
 	if err != nil {
@@ -178,7 +178,7 @@ func verifyRun(ctx context.Context, js jetstream.JetStream, settings schema.Flee
 	return v, err
 }
 
-// runsOf are the runs of a shard, sorted.
+// runsOf returns the runs of a shard, sorted.
 func runsOf(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard) ([]string, error) {
 	var runs []string
 	stream, err := js.Stream(ctx, shard.Names.EventStream())
@@ -219,14 +219,14 @@ func (c VerifyCmd) print(a *base.App, total *verified) error {
 			return err
 		}
 		if v.LogMissing > 0 {
-			if _, err := fmt.Fprintf(a.Stdout, "%s behind the log's first %s in segments alone: a crash took a purge back in part\n",
+			if _, err := fmt.Fprintf(a.Stdout, "%s after the log's first %s only in segments: a crash undid part of a purge\n",
 				output.Plural(v.LogMissing, "sealed event"), output.InNumber(v.LogMissing, "is", "are")); err != nil {
 				return err
 			}
 		}
 		for i := range v.Findings {
 			f := &v.Findings[i]
-			instead := "nothing has it instead"
+			instead := "nothing replaces it"
 			if f.Instead != "" {
 				instead = "recovery uses " + f.Instead
 			}

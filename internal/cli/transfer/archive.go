@@ -33,8 +33,8 @@ func (c ExportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fl
 	err = writeFile(c.Archive, func(w io.Writer) (err error) {
 		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.Fleet, Keys: keys, Runs: c.Run_, Bases: c.Bases, Made: a.Now()})
 		if errors.Is(err, archive.ErrIncomplete) {
-			// Of a transcript what is there is kept; an archive is whole or not at all.
-			return &failure.Error{Code: failure.Damaged, What: err.Error(), Hint: "see what is missing: " + cl.Prompt.Command("verify --all"), Err: archive.ErrIncomplete}
+			// A transcript keeps the existing part of a run; an archive must be complete.
+			return &failure.Error{Code: failure.Damaged, What: err.Error(), Hint: "find the missing events with: " + cl.Prompt.Command("verify --all"), Err: archive.ErrIncomplete}
 		}
 		return err
 	})
@@ -45,7 +45,7 @@ func (c ExportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fl
 		if r.Base == nil || slices.ContainsFunc(m.Runs, func(o archive.Run) bool { return o.Run == r.Base.Run }) {
 			continue
 		}
-		if _, err := fmt.Fprintf(a.Stderr, "note: run %s goes on from run %s, which is not in the archive: it is imported only where that run is; --with-bases adds it\n", r.Run, r.Base.Run); err != nil {
+		if _, err := fmt.Fprintf(a.Stderr, "note: run %s is based on run %s, which is not in the archive: it can only be imported where that run exists; --with-bases adds it\n", r.Run, r.Base.Run); err != nil {
 			return err
 		}
 	}
@@ -126,17 +126,17 @@ func (c ImportCmd) archive(ctx context.Context, a *base.App) error {
 	})
 }
 
-// confirm asks the daemon for a run that was imported: its digest must be that of the archive.
+// confirm reads an imported run from the daemon: its digest must be that of the archive.
 func (c ImportCmd) confirm(ctx context.Context, fleet *publisher.Reader, r archive.Imported) error {
 	if r.Since > 0 || c.Live {
-		return nil // it has gone on, or may have
+		return nil // it has continued, or may have
 	}
 	head, err := fleet.Head(ctx, r.Run)
 	if err != nil {
-		return fmt.Errorf("run %s is imported; reading it again: %w", r.Run, err)
+		return fmt.Errorf("run %s was imported, but reading it again failed: %w", r.Run, err)
 	}
 	if head.Digest != r.Digest {
-		return failure.New(failure.Damaged, "see what is wrong: waymark verify "+r.Run, "run %s recovers with digest %.16s…, it was imported with %.16s…", r.Run, head.Digest, r.Digest)
+		return failure.New(failure.Damaged, "find the damage with: waymark verify "+r.Run, "run %s recovers with digest %.16s…, but was imported with %.16s…", r.Run, head.Digest, r.Digest)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
-// Package transfer is the commands that bring runs in and out: import and export, of transcripts and archives.
+// Package transfer has the commands import and export, for transcripts and archives.
 //
 // # What it owns
 //
-// Which files are transcripts and which run each becomes, what came of each run, and the files that an export writes. The formats are those
-// of internal/transcript and internal/archive. It knows no other command.
+// Which files are transcripts and which run each becomes, the result for each run, and the files of an export. The
+// formats are defined in internal/transcript and internal/archive. It knows no other command.
 package transfer

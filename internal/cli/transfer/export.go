@@ -25,12 +25,12 @@ const formatCloudEvents = "cloudevents"
 // ExportCmd is waymark export.
 type ExportCmd struct {
 	Run_   []string `arg:"" name:"run" help:"Run id; several only with --archive."`
-	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event a line), or auto: the format it was imported from, else openai-chat (default: auto)."`
+	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event per line), or auto: the format from which it was imported, else openai-chat (default: auto)."`
 	Output string   `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
 	Force  bool     `help:"Replace the file if it exists."`
 
 	Archive string `placeholder:"FILE" help:"Write the runs to an archive, with events as recorded, blobs and digests, for waymark import --archive."`
-	Bases   bool   `name:"with-bases" help:"Put the runs that forks began with into the archive, too."`
+	Bases   bool   `name:"with-bases" help:"Also archive the base runs of forks."`
 }
 
 // Help is the text below the flags.
@@ -41,15 +41,15 @@ func (ExportCmd) Help() string {
   waymark export fix-login its-fork --archive runs.waymark --with-bases`
 }
 
-// Run writes a run. A file appears only when it is whole.
+// Run writes a run. A file appears only when it is complete.
 func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Archive == "" && len(c.Run_) != 1:
 		return failure.New(failure.Usage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
 	case c.Archive == "" && c.Bases:
-		return failure.New(failure.Usage, "add --archive FILE", "--with-bases is of archives")
+		return failure.New(failure.Usage, "add --archive FILE", "--with-bases needs --archive")
 	case c.Archive != "" && (c.Output != "" || c.Format != "auto"):
-		return failure.New(failure.Usage, "leave out --output and --format", "an archive has events as they were recorded, in the file that --archive names")
+		return failure.New(failure.Usage, "omit --output and --format", "an archive has the recorded events, in the file of --archive")
 	}
 	file := c.Output
 	if c.Archive != "" {
@@ -77,17 +77,17 @@ func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 	})
 }
 
-// replaceable refuses a file that cannot be written, before any server is asked. The file is put in its place by a rename, which would
-// replace a pipe or a device instead of writing to it.
+// replaceable refuses a file that cannot be written, before it contacts a server. The file is renamed into place, which
+// would replace a pipe or a device instead of writing to it.
 func (c ExportCmd) replaceable(file string) error {
 	if file == "" {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Dir(file)); err != nil {
-		return &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "make the directory first, or name another", Err: err}
+		return &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "create the directory first, or name another one", Err: err}
 	}
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return failure.New(failure.Usage, "name a file; what is to be written elsewhere comes from standard output", "%s is no regular file", file)
+		return failure.New(failure.Usage, "name a regular file, or use standard output", "%s is not a regular file", file)
 	}
 	if _, err := os.Lstat(file); err == nil && !c.Force {
 		return failure.New(failure.Conflict, "add --force to replace it", "%s exists", file)
@@ -95,7 +95,7 @@ func (c ExportCmd) replaceable(file string) error {
 	return nil
 }
 
-// write exports to w. Of a run that misses events it writes what is there, and fails.
+// write exports to w. For a run with missing events it writes the known ones, and fails.
 func (c ExportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Reader, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 64<<10)
 	var missing error
@@ -131,7 +131,7 @@ func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Reader, w io
 	return missing, transcript.Export(w, state, format)
 }
 
-// events streams: a run of any size goes through.
+// events streams events, so a run may have any size.
 func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Reader, w io.Writer) (missing, err error) {
 	head, err := fleet.Head(ctx, c.Run_[0])
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
@@ -158,12 +158,12 @@ func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Rea
 	}
 	_, left, err := transcript.ExportCloudEvents(w, records)
 	if err == nil && left > 0 && !a.Quiet {
-		_, err = fmt.Fprintf(a.Stderr, "left out, as no CloudEvents: %s of the log\n", output.Plural(left, "message"))
+		_, err = fmt.Fprintf(a.Stderr, "omitted, not CloudEvents: %s of the log\n", output.Plural(left, "message"))
 	}
 	return missing, err
 }
 
-// writeFile puts a file in its place once it is whole. What a run that misses events has is kept, too.
+// writeFile renames a complete file into place. The known part of a run with missing events is kept, too.
 func writeFile(path string, write func(io.Writer) error) (err error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

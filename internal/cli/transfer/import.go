@@ -21,33 +21,33 @@ import (
 
 // ImportCmd is waymark import.
 type ImportCmd struct {
-	File     []string `arg:"" optional:"" help:"Transcripts: files, directories with all that is below them, or patterns such as runs/*.jsonl."`
+	File     []string `arg:"" optional:"" help:"Transcripts: files, directories (recursively), or patterns such as runs/*.jsonl."`
 	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
 	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
 	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
-	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor that the runs are published as (default: waymark-import)."`
-	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 goes as fast as possible (default: 0)."`
-	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time, of all files; each is in memory as a whole (default: 4)."`
+	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor name under which the runs are published (default: waymark-import)."`
+	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 means as fast as possible (default: 0)."`
+	Jobs     int      `default:"4" placeholder:"N" help:"Runs imported concurrently, over all files; each is held in memory (default: 4)."`
 
-	DryRun   bool `help:"Say what would be done, and write nothing."`
-	TakeOver bool `help:"Continue runs that another executor has and has not ended, which fences it, and runs that a person cancelled."`
+	DryRun   bool `help:"Report what would be done, without writing."`
+	TakeOver bool `help:"Also continue unfinished runs of another executor, which is fenced, and runs that a person cancelled."`
 
-	Archive  string        `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
-	Live     bool          `help:"Import runs of the archive that have not ended, too: the fleet's executors will go on with them."`
-	Continue bool          `help:"Add the rest to a run of which the fleet has the beginning, as an import that was interrupted leaves it."`
-	MaxSize  base.ByteSize `default:"64GiB" placeholder:"SIZE" help:"Most that the archive may be when unpacked (default: 64GiB)."`
+	Archive  string        `placeholder:"FILE" help:"Import the runs of an archive from waymark export --archive, instead of transcripts."`
+	Live     bool          `help:"Also import unfinished runs of the archive: the fleet's executors will continue them."`
+	Continue bool          `help:"Complete a run of which the fleet has only the beginning, after an interrupted import."`
+	MaxSize  base.ByteSize `default:"64GiB" placeholder:"SIZE" help:"Maximum unpacked size of the archive (default: 64GiB)."`
 }
 
 // Help is the text below the flags.
 func (ImportCmd) Help() string {
-	return `A transcript can be imported again at any time: what a run has is compared with it, and only what is new is added; a run that has ` +
-		`ended is reopened for that. Where the two differ nothing is written to the run, and the first difference is said (exit code 5). A run ` +
-		`that another executor has, or that a person cancelled, is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
-		`end in .json, .jsonl, .ndjson or .traj are looked at, and those that are transcripts are imported; links are not followed. Runs of files ` +
-		`of the same name get the directory's name in their ids, unless they were imported under another before.
+	return `A transcript can be imported again at any time: it is compared with the existing run, and only new messages are added; an ended run ` +
+		`is reopened for that. If the two differ, nothing is written to the run, and the first difference is reported (exit code 5). A run ` +
+		`that another executor has, or that a person cancelled, is left alone. If nothing is new, the import does nothing and succeeds. In a directory, files that ` +
+		`end in .json, .jsonl, .ndjson or .traj are checked, and transcripts among them are imported; links are not followed. Runs of files ` +
+		`with the same name get the directory's name in their ids, unless they were imported under another id before.
 
-A run of an archive comes back under its id, with the same bytes and the same digest, in a fleet of the same name. The whole archive is checked ` +
-		`before anything is written. A run that is there is never written over: when it is the very same, that is said and nothing is done.
+A run of an archive is restored under its id, with the same bytes and the same digest, in a fleet of the same name. The whole archive is checked ` +
+		`before any data is written. An existing run is never overwritten: if it is identical, the import reports that and does nothing.
 
 Examples:
   waymark import sessions/*.jsonl
@@ -55,7 +55,7 @@ Examples:
   waymark import --archive runs.waymark`
 }
 
-// Fates of a run that was imported.
+// Results of importing a run.
 const (
 	fateImported  = "imported"
 	fateContinued = "continued" // it had not ended
@@ -63,14 +63,14 @@ const (
 	fateThere     = "already there"
 	fateDiffers   = "differs"
 	fateInUse     = "in use"
-	fateCancelled = "cancelled" // by a person
+	fateCancelled = "cancelled" // a person cancelled it
 	fateFailed    = "failed"
 )
 
-// fates are those of transcripts, in the order in which they are counted up.
+// fates are the results for transcripts, in the order of the summary.
 var fates = []string{fateImported, fateContinued, fateAppended, fateThere, fateDiffers, fateInUse, fateCancelled, fateFailed}
 
-// ofDryRun is a fate that would be.
+// ofDryRun is the result that an import would have.
 func ofDryRun(fate string) string {
 	switch fate {
 	case fateImported, fateContinued, fateAppended:
@@ -80,7 +80,7 @@ func ofDryRun(fate string) string {
 	}
 }
 
-// importedRun is what import says about one run.
+// importedRun is import's report of one run.
 type importedRun struct {
 	Kind   string            `json:"kind"` // run
 	Run    string            `json:"run"`
@@ -89,18 +89,18 @@ type importedRun struct {
 	Format transcript.Format `json:"format"`
 	Parent string            `json:"parent,omitzero"`
 	Fate   string            `json:"fate"`
-	// Status that the run ends with.
+	// Status of the run after the import.
 	Status schema.Status `json:"status"`
 	Turns  int           `json:"turns"`
 	Events int           `json:"events"`
-	// Before is how many of the events were there already.
+	// Before is the number of events that already existed.
 	Before int          `json:"events_before,omitzero"`
 	Epoch  schema.Epoch `json:"epoch,omitzero"`
 	Error  string       `json:"error,omitzero"`
 	Notes  []string     `json:"notes,omitzero"`
 }
 
-// importedFile is what import says about one file.
+// importedFile is import's report of one file.
 type importedFile struct {
 	Kind        string            `json:"kind"` // file
 	File        string            `json:"file"`
@@ -112,31 +112,31 @@ type importedFile struct {
 	Calls       int               `json:"tool_calls"`
 	Unanswered  int               `json:"unanswered_calls,omitzero"`
 	Compactions int               `json:"compactions,omitzero"`
-	// Skipped counts the lines that are no messages, by type, and Dropped the members that are not kept, by name.
+	// Skipped counts the lines that are not messages, by type, and Dropped the members that are not kept, by name.
 	Skipped map[string]int `json:"skipped,omitzero"`
 	Dropped map[string]int `json:"dropped,omitzero"`
-	// Replaced counts the characters that no text can carry.
+	// Replaced counts characters that are not valid in text.
 	Replaced int      `json:"replaced,omitzero"`
 	Problems []string `json:"problems,omitzero"`
-	// MoreProblems counts those that are not listed.
+	// MoreProblems counts the problems that are not listed.
 	MoreProblems int      `json:"more_problems,omitzero"`
 	Notes        []string `json:"notes,omitzero"`
 }
 
-// Run imports the files. One that cannot be read, or a run that is there already, does not keep the others from
-// being imported; a server that fails does.
+// Run imports the files. An unreadable file, or an existing run, does not stop the import of the others; a failing
+// server does.
 func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
-		return failure.New(failure.Usage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
+		return failure.New(failure.Usage, "import transcripts and archives one after the other", "--archive is combined with transcripts or their flags")
 	case c.Archive != "" && (c.DryRun || c.TakeOver):
-		return failure.New(failure.Usage, "leave them out: an archive is checked before anything is written", "--dry-run and --take-over are of transcripts")
+		return failure.New(failure.Usage, "omit them: an archive is always checked before any data is written", "--dry-run and --take-over are only for transcripts")
 	case c.Archive != "":
 		return c.archive(ctx, a)
 	case len(c.File) == 0:
 		return failure.New(failure.Usage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
 	case c.Live || c.Continue:
-		return failure.New(failure.Usage, "leave them out", "--live and --continue are of archives")
+		return failure.New(failure.Usage, "omit them, or add --archive FILE", "--live and --continue are only for archives")
 	}
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return failure.New(failure.Usage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
@@ -154,7 +154,7 @@ func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if c.RunID != "" && len(found.files) > 1 {
-		return failure.New(failure.Usage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(found.files))
+		return failure.New(failure.Usage, "import one file at a time, or omit --run-id", "--run-id names one run, but there are %d files", len(found.files))
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
@@ -176,7 +176,7 @@ func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 	return im.finish(ctx, err)
 }
 
-// importer reads files one after the other, and replays their runs several at a time.
+// importer reads files one after the other, and replays their runs concurrently.
 type importer struct {
 	app     *base.App
 	options transcript.Options
@@ -186,15 +186,15 @@ type importer struct {
 	found   *found
 	bar     *output.Progress
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	fates map[string]int
-	// busy has the runs that are being replayed, or wait for it, each with the end of the last who does.
+	// busy has the runs in progress or waiting, each with the end of the last import in its queue.
 	busy map[string]chan struct{}
-	// shown are the runs of the table, at most maxShown; more are only counted.
+	// shown are the runs of the table, at most maxShown; the others are only counted.
 	shown []importedRun
 	seen  []importedFile
-	// written are the runs that something was published for, with their epochs.
+	// written are the runs to which events were published, with their epochs.
 	written  map[string]schema.Epoch
 	unlisted string
 	events   int
@@ -203,13 +203,13 @@ type importer struct {
 	failures []notImported
 }
 
-// maxShown bounds the rows of a table that import prints.
+// maxShown bounds the rows of import's table.
 const maxShown = 40
 
-// maxFailures bounds the failures that have a line of their own.
+// maxFailures bounds the failures with a line of their own.
 const maxFailures = 1000
 
-// files imports files. It returns what ends the whole import, such as a server that is gone.
+// files imports files. It returns an error that ends the whole import, such as a lost server.
 func (im *importer) files(ctx context.Context, fleet *publisher.Fleet) error {
 	im.busy = make(map[string]chan struct{})
 	group, within := errgroup.WithContext(ctx)
@@ -225,11 +225,11 @@ func (im *importer) files(ctx context.Context, fleet *publisher.Fleet) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return context.Cause(ctx) // what was not begun is named nowhere else
+	return context.Cause(ctx) // this error is the only report of files that were not begun
 }
 
-// enqueue notes that a run will be replayed, which several files may hold: behind is over when those before it are, and
-// over is to be called when this one is.
+// enqueue registers the import of a run, which several files may contain. behind is closed when the earlier imports of
+// the run are done; call over when this one is done.
 func (im *importer) enqueue(run string) (behind <-chan struct{}, over func()) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -249,7 +249,7 @@ func (im *importer) enqueue(run string) (behind <-chan struct{}, over func()) {
 	}
 }
 
-// file reads one file and hands its runs to group. What is said about the file comes behind its runs.
+// file reads one file and passes its runs to group. Its report comes after its runs.
 func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publisher.Fleet, path string) error {
 	var read atomic.Int64
 	options := im.options
@@ -258,17 +258,17 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 	opened, err := transcript.Open(path, options)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil //nolint:nilerr // that it was interrupted is said for all files together
+		return nil //nolint:nilerr // the interruption is reported once for all files
 	case err != nil:
 		im.failed(path, err)
 		return nil
 	}
-	// left counts the runs that are not over, and the reading of the file.
+	// left counts the unfinished runs, plus the reading of the file.
 	var left atomic.Int64
 	left.Add(1)
 	done := func() error {
 		if left.Add(-1) > 0 || ctx.Err() != nil {
-			return nil //nolint:nilerr // that it was interrupted is said for all files together
+			return nil //nolint:nilerr // the interruption is reported once for all files
 		}
 		if err := opened.Err(); err != nil {
 			im.failed(path, err)
@@ -280,7 +280,7 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 		if ctx.Err() != nil {
 			break
 		}
-		// What was read for this run is its share of the bar.
+		// The bytes read for this run are its share of the bar.
 		share := float64(read.Swap(0))
 		left.Add(1)
 		behind, over := im.enqueue(run.ID)
@@ -293,8 +293,8 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 	return done()
 }
 
-// name stands for the name of a file that shares it with another; empty for the file's own. A file that was imported before there was another
-// keeps its own.
+// name is the name to use for a file that shares its name with another one; empty for the file's own. A file that was
+// imported before the other one existed keeps its own.
 func (im *importer) name(ctx context.Context, fleet *publisher.Fleet, path string) string {
 	name := im.found.names[path]
 	if name == "" {
@@ -302,7 +302,7 @@ func (im *importer) name(ctx context.Context, fleet *publisher.Fleet, path strin
 	}
 	opened, err := transcript.Open(path, im.options)
 	if err != nil {
-		return name // the import says why
+		return name // the import reports the error
 	}
 	for run := range opened.Runs() {
 		if _, err := fleet.Head(ctx, run.ID); err != nil {
@@ -313,7 +313,7 @@ func (im *importer) name(ctx context.Context, fleet *publisher.Fleet, path strin
 		}
 		im.mu.Lock()
 		defer im.mu.Unlock()
-		im.notes = append(im.notes, fmt.Sprintf("run %s keeps its id: %s was imported before there was another file of its name", run.ID, path))
+		im.notes = append(im.notes, fmt.Sprintf("run %s keeps its id: %s was imported before another file with its name existed", run.ID, path))
 		return ""
 	}
 	return name
@@ -361,7 +361,7 @@ func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transc
 	return nil
 }
 
-// fateOf names what a replay did.
+// fateOf returns the result of a replay.
 func fateOf(outcome transcript.Outcome, err error) string {
 	switch {
 	case errors.Is(err, transcript.ErrDiverged):
@@ -383,7 +383,7 @@ func fateOf(outcome transcript.Outcome, err error) string {
 	}
 }
 
-// endsImport reports whether the next run would meet the same failure.
+// endsImport reports whether the next run would fail in the same way.
 func endsImport(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return true
@@ -391,7 +391,7 @@ func endsImport(ctx context.Context, err error) bool {
 	return slices.Contains([]failure.Code{failure.Unavailable, failure.Full, failure.Refused}, failure.Explain(ctx, err).Code)
 }
 
-// note keeps what became of a run.
+// note records the result of a run.
 func (im *importer) note(done importedRun, err error) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -415,7 +415,7 @@ func (im *importer) note(done importedRun, err error) error {
 	return nil
 }
 
-// failed notes a file that could not be read; the others still can.
+// failed records an unreadable file; the others are still imported.
 func (im *importer) failed(file string, err error) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -425,7 +425,7 @@ func (im *importer) failed(file string, err error) {
 	}
 }
 
-// report keeps what was read of a file.
+// report records what was read from a file.
 func (im *importer) report(r *transcript.Report) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -506,7 +506,7 @@ func (im *importer) print() error {
 	return im.printNotes(sum.Notes)
 }
 
-// total counts the runs, and the files that could not be read.
+// total counts the runs and the unreadable files.
 func (im *importer) total() (n int) {
 	for _, of := range im.fates {
 		n += of
@@ -527,7 +527,7 @@ func (im *importer) printNotes(notes []string) error {
 	return nil
 }
 
-// printSkipped lists the lines that are no messages, by type: each is a line that no export brings back.
+// printSkipped lists the lines that are not messages, by type: an export does not restore these lines.
 func (im *importer) printSkipped(kinds map[string]int) error {
 	if len(kinds) == 0 {
 		return nil
@@ -538,7 +538,7 @@ func (im *importer) printSkipped(kinds map[string]int) error {
 		total += kinds[kind]
 		rows = append(rows, []string{output.Number(kinds[kind]), kind})
 	}
-	if _, err := fmt.Fprintf(im.app.Stdout, "\n%s:\n", output.Plural(total, "line")+output.InNumber(total, " is no message and was", " are no messages and were")+" not stored"); err != nil {
+	if _, err := fmt.Fprintf(im.app.Stdout, "\n%s:\n", output.Plural(total, "line")+output.InNumber(total, " is not a message and was", " are not messages and were")+" not stored"); err != nil {
 		return err
 	}
 	return output.Table(im.app.Stdout, []output.Column{{Title: "lines", Right: true}, {Title: "type", Shrinks: true}}, rows)

@@ -20,21 +20,21 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// found are the transcripts that an import reads.
+// found are the transcripts to import.
 type found struct {
 	files []string
-	// names are those of files whose own name another one has, too.
+	// names are replacement names of files whose own name is not unique.
 	names map[string]string
 	size  int64
 	notes []string
-	// closed are the directories that could not be looked into.
+	// closed are the directories that could not be read.
 	closed []error
 }
 
-// maxNamed bounds the files that a note names.
+// maxNamed bounds the files named in a note.
 const maxNamed = 20
 
-// transcriptEndings are those of the files of a directory that are looked at.
+// transcriptEndings are the endings of the files in a directory that are checked.
 var transcriptEndings = []string{".json", ".jsonl", ".ndjson", ".traj"}
 
 // findTranscripts resolves patterns, which not every shell does, and directories.
@@ -78,7 +78,7 @@ func findTranscripts(ctx context.Context, a *base.App, args []string, options tr
 func directory(ctx context.Context, a *base.App, f *found, dir string, options transcript.Options, add func(string, fs.FileInfo)) error {
 	var candidates []string
 	others, closed := 0, len(f.closed)
-	var session string // outside of the directory, which has sub-agents of it
+	var session string // a session outside of the directory with its sub-agents inside
 	sidechains := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -116,7 +116,7 @@ func directory(ctx context.Context, a *base.App, f *found, dir string, options t
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		// Of one that cannot be read the import says why.
+		// The import reports why a file cannot be read.
 		case err == nil && (options.Format == transcript.Auto || options.Format == format), err != nil && !errors.Is(err, transcript.ErrUnknownFormat):
 			info, err := os.Stat(path)
 			if err != nil {
@@ -133,15 +133,15 @@ func directory(ctx context.Context, a *base.App, f *found, dir string, options t
 		}
 	}
 	if sidechains > 0 {
-		left := fmt.Sprintf("%s of a session %s in %s, and the session is not", output.Plural(sidechains, "sub-agent"), output.InNumber(sidechains, "is", "are"), dir)
-		hint := "import the session, which brings them: " + a.Prompt.Command("import "+schema.ShellWord(session))
+		left := fmt.Sprintf("%s of a session %s in %s, but the session is not", output.Plural(sidechains, "sub-agent"), output.InNumber(sidechains, "is", "are"), dir)
+		hint := "import the session, which includes them: " + a.Prompt.Command("import "+schema.ShellWord(session))
 		if transcripts == 0 && len(f.closed) == closed {
 			return failure.New(failure.NotFound, hint, "%s", left)
 		}
 		f.notes = append(f.notes, left+"; "+hint)
 	}
 	if transcripts == 0 && len(f.closed) == closed {
-		what := "there is no file in " + dir
+		what := "no file is in " + dir
 		if n := others + len(unknown); n > 0 {
 			what = fmt.Sprintf("no transcript is in %s, but %s", dir, output.Plural(n, "other file"))
 		}
@@ -152,10 +152,10 @@ func directory(ctx context.Context, a *base.App, f *found, dir string, options t
 		if n > maxNamed {
 			shown += fmt.Sprintf(" and %d more", n-maxNamed)
 		}
-		f.notes = append(f.notes, fmt.Sprintf("left out of %s, as no format is recognised in them; import one by its name to see why: %s", dir, shown))
+		f.notes = append(f.notes, fmt.Sprintf("omitted from %s, because their format is not recognised; import one by its name to see why: %s", dir, shown))
 	}
 	if others > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("%s %s left out of %s: no transcripts", output.Plural(others, "other file"), output.InNumber(others, "was", "were"), dir))
+		f.notes = append(f.notes, fmt.Sprintf("%s %s omitted from %s: not transcripts", output.Plural(others, "other file"), output.InNumber(others, "was", "were"), dir))
 	}
 	return nil
 }
@@ -167,8 +167,9 @@ func absolute(path string) string {
 	return filepath.Clean(path)
 }
 
-// tellApart gives files of the same name the names of the directories above them, as many as it takes, and those of one
-// directory their endings. The names depend on the files alone, and not on their order: the same import gives the same ids.
+// tellApart adds the names of the directories above to files with the same name, as many as necessary, and endings to
+// those of one directory. The names depend only on the set of files, not on their order: the same import gives the same
+// ids.
 func (f *found) tellApart() {
 	parts := make([][]string, len(f.files))
 	depth := make([]int, len(f.files))
@@ -213,25 +214,25 @@ func (f *found) tellApart() {
 		}
 	}
 	if n := len(f.names); n > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("%s %s the name with another: the ids of their runs have the directory's name in them, if they were not imported before", output.Plural(n, "file"), output.InNumber(n, "shares", "share")))
+		f.notes = append(f.notes, fmt.Sprintf("%s %s a name with another file: the ids of their runs contain the directory's name, unless they were imported before", output.Plural(n, "file"), output.InNumber(n, "shares", "share")))
 	}
 }
 
 const (
-	// listedWithin bounds how long an import waits for the list of runs, from the last time that it brought something new.
+	// listedWithin bounds how long an import waits for the list of runs after its last progress.
 	listedWithin = 10 * time.Second
 	listedEvery  = 100 * time.Millisecond
 )
 
-// awaitListed waits until the list of runs, which is made of checkpoints, has what was written. The runs are written whatever
-// comes of it.
+// awaitListed waits until the list of runs, which comes from checkpoints, has all written runs. They are written in any
+// case.
 func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
 	last := time.Now()
 	for len(im.written) > 0 {
 		before := len(im.written)
 		if err := im.lookForListed(ctx, fleet); err != nil {
 			if ctx.Err() == nil {
-				im.unlisted = fmt.Sprintf("whether all runs are listed is not known: %s", err)
+				im.unlisted = fmt.Sprintf("could not check whether all runs are listed: %s", err)
 			}
 			return
 		}
@@ -253,7 +254,7 @@ func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
 	}
 }
 
-// lookForListed takes the runs that are listed out of those that were written. Those that ended last come first.
+// lookForListed removes listed runs from the written ones. The latest ends come first.
 func (im *importer) lookForListed(ctx context.Context, fleet *publisher.Fleet) error {
 	request := schema.ListRequest{Status: []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, Limit: schema.MaxList}
 	for {

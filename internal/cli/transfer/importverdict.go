@@ -13,13 +13,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// notImported is a run that was not imported. Of a file that could not be read it has only the file's name.
+// notImported is a run that was not imported. For an unreadable file it has only the file's name.
 type notImported struct {
 	err error
 	run importedRun
 }
 
-// finish prints the summary and says how the import as a whole ended.
+// finish prints the summary and returns the result of the whole import.
 func (im *importer) finish(ctx context.Context, err error) error {
 	for _, closed := range im.found.closed {
 		im.failed("", closed)
@@ -40,7 +40,7 @@ func (im *importer) finish(ctx context.Context, err error) error {
 		if err := im.printOthers(ctx, f); err != nil {
 			return err
 		}
-		hint := "run the same command again: it goes on where it stopped"
+		hint := "run the same command again: it continues where it stopped"
 		if first := f.Advice(im.app.Prompt); first != "" {
 			hint = first + "; then " + hint
 		}
@@ -49,14 +49,15 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	return im.verdict(ctx)
 }
 
-// verdict is nil when everything is there. Of several failures each has its line on standard error, and the one that matters most decides.
+// verdict is nil if everything was imported. Otherwise each failure has a line on standard error, and the most
+// important one decides.
 func (im *importer) verdict(ctx context.Context) error {
 	var worst *failure.Error
 	told := make([]*failure.Error, len(im.failures))
 	for i, not := range im.failures {
 		f := im.explained(ctx, not)
 		told[i] = f
-		// A run that was left as it is is the mildest.
+		// A run that was left unchanged is the least important.
 		if worst == nil || worst.Code == failure.Conflict && f.Code != failure.Conflict {
 			worst = f
 		}
@@ -79,7 +80,7 @@ func (im *importer) verdict(ctx context.Context) error {
 			What: fmt.Sprintf("%d of %d were not imported", not, total),
 		}
 	case im.problems > 0:
-		rest := "; everything else was"
+		rest := "; the rest was"
 		if total == 0 {
 			rest = ", and there is no run to import"
 		}
@@ -88,10 +89,10 @@ func (im *importer) verdict(ctx context.Context) error {
 	return nil
 }
 
-// mended is the next step for lines that could not be read. In a session the lines behind one of them are in the run already, so that the
-// mended session differs from it. In other formats such a line is a run of its own.
+// mended is the next step for unreadable lines. In a session, the lines after such a line are already in the run, so
+// the corrected session differs from it. In other formats such a line is a run of its own.
 func (im *importer) mended() string {
-	hint := "mend the lines that are named above, and import the file again"
+	hint := "correct the lines named above, and import the file again"
 	for _, f := range im.seen {
 		if f.Format == transcript.ClaudeCode && f.Runs > 0 && len(f.Problems) > 0 {
 			return hint + "; if other lines follow them: " + im.underAnotherID(notImported{run: importedRun{File: f.File, Format: f.Format}})
@@ -100,7 +101,7 @@ func (im *importer) mended() string {
 	return hint
 }
 
-// printOthers writes the failures that came before the one that ended the import.
+// printOthers prints the failures before the one that ended the import.
 func (im *importer) printOthers(ctx context.Context, end *failure.Error) error {
 	im.failures = slices.DeleteFunc(im.failures, func(not notImported) bool { return failure.Explain(ctx, not.err).Code == end.Code })
 	told := make([]*failure.Error, len(im.failures))
@@ -110,7 +111,7 @@ func (im *importer) printOthers(ctx context.Context, end *failure.Error) error {
 	return im.printFailures(told, len(told))
 }
 
-// explained words a failure, with a next step that names the file.
+// explained explains a failure, with a next step that names the file.
 func (im *importer) explained(ctx context.Context, not notImported) *failure.Error {
 	f := failure.Explain(ctx, not.err)
 	switch {
@@ -128,7 +129,7 @@ func (im *importer) explained(ctx context.Context, not notImported) *failure.Err
 	return f
 }
 
-// printFailures writes a line for each failure: the file, the reason and the next step.
+// printFailures prints a line for each failure: the file, the reason and the next step.
 func (im *importer) printFailures(told []*failure.Error, total int) error {
 	for i, f := range told {
 		line := "not imported: "
@@ -151,8 +152,8 @@ func (im *importer) printFailures(told []*failure.Error, total int) error {
 	return nil
 }
 
-// underAnotherID is how a run is imported under an id of the user's choice. --run-id is taken for one file, and for one conversation
-// in it; a session of Claude Code is one, with its sub-agents.
+// underAnotherID is the command to import a run under an id of the user's choice. --run-id needs one file with one
+// conversation; a Claude Code session, with its sub-agents, is one.
 func (im *importer) underAnotherID(not notImported) string {
 	i := slices.IndexFunc(im.seen, func(f importedFile) bool { return f.File == not.run.File })
 	alone := not.run.Format == transcript.ClaudeCode || i >= 0 && im.seen[i].Runs == 1

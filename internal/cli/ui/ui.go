@@ -23,23 +23,23 @@ import (
 
 // Cmd is waymark ui.
 type Cmd struct {
-	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Where the pages are served (WAYMARK_UI; default: a free port of 127.0.0.1). Another address than a loopback one needs --https-cert, --https-key and --token-file."`
-	NoOpen    bool   `help:"Open no browser."`
+	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). An address other than loopback needs --https-cert, --https-key and --token-file."`
+	NoOpen    bool   `help:"Do not open a browser."`
 	ReadOnly  bool   `help:"Show no buttons, whatever the credentials allow."`
-	NoContent bool   `help:"Show no messages, arguments, results and questions."`
-	Cert      string `name:"https-cert" placeholder:"FILE" help:"Certificate of the address."`
-	Key       string `name:"https-key" placeholder:"FILE" help:"Its key."`
-	TokenFile string `type:"path" placeholder:"FILE" help:"File with a token that lets a viewer in, as often as it is shown; 16 characters or more."`
+	NoContent bool   `help:"Hide messages, arguments, results and questions."`
+	Cert      string `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
+	Key       string `name:"https-key" placeholder:"FILE" help:"Key of the certificate."`
+	TokenFile string `type:"path" placeholder:"FILE" help:"File with a token for viewers, valid for any number of uses; 16 characters or more."`
 	By        string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim with what you decide (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The pages show what the commands show: the fleet, what needs a person, what each run did, and what would happen if its executor died now. They ` +
-		`are of this process, with your credentials: with those of an observer there are no buttons, and the server refuses what they may not do. The fleet's daemon must run.
+	return `The pages show the same data as the commands: the fleet, the inbox, what each run did, and what would happen if its executor died now. They ` +
+		`are served by this process with your credentials: an observer's show no buttons, and the server refuses actions without permission. The fleet's daemon must run.
 
-The address that is printed lets one browser in, and is of no use to a second one; then another is printed. The browser that is opened gets its own by ` +
-		`a file that only you can read. Pages listen on this machine only, unless TLS and a token file are given. Ctrl-C ends it.
+The printed address works for one browser only; after its use another address is printed. The browser that is opened gets its own address from ` +
+		`a file that only you can read. The pages are reachable from this machine only, unless TLS and a token file are given. Ctrl-C ends it.
 
 Examples:
   waymark ui
@@ -78,7 +78,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	cl, err := a.Connect(ctx, nats.Name("waymark ui"), nats.MaxReconnects(-1), nats.ErrorHandler(nil)) // a refusal is of one page
+	cl, err := a.Connect(ctx, nats.Name("waymark ui"), nats.MaxReconnects(-1), nats.ErrorHandler(nil)) // a refusal concerns one page
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return &failure.Error{
 			Code: failure.Unavailable, What: fmt.Sprintf("cannot listen on --listen %s: %v", c.Listen, err),
-			Hint: "choose another address, or leave --listen out for a free port", Own: true, Err: err,
+			Hint: "choose another address, or omit --listen for a free port", Own: true, Err: err,
 		}
 	}
 	address, local := listener.Addr().String(), base.IsLoopback(listener.Addr().String())
@@ -147,11 +147,11 @@ func (c Cmd) secrets() (token string, secured *tls.Config, err error) {
 	}
 	local := host == "localhost" || base.IsLoopback(net.JoinHostPort(host, "0"))
 	if !local && (c.Cert == "" || c.Key == "" || c.TokenFile == "") {
-		return "", nil, failure.New(failure.Usage, "give all three, or listen on 127.0.0.1 and reach it through ssh -L",
-			"--listen %s is not of this machine alone: it needs --https-cert, --https-key and --token-file", c.Listen)
+		return "", nil, failure.New(failure.Usage, "set all three, or listen on 127.0.0.1 and reach it through ssh -L",
+			"--listen %s is reachable from other machines: it needs --https-cert, --https-key and --token-file", c.Listen)
 	}
 	if (c.Cert == "") != (c.Key == "") {
-		return "", nil, failure.New(failure.Usage, "give both", "--https-cert and --https-key go together")
+		return "", nil, failure.New(failure.Usage, "set both", "--https-cert and --https-key need each other")
 	}
 	if c.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
@@ -166,7 +166,7 @@ func (c Cmd) secrets() (token string, secured *tls.Config, err error) {
 			return "", nil, failure.New(failure.NotFound, "name a file with a token", "%v", err)
 		}
 		if token = strings.TrimSpace(string(text)); len(token) < leastToken {
-			return "", nil, failure.New(failure.Usage, "make one: openssl rand -hex 32", "the token of --token-file has fewer than %d characters", leastToken)
+			return "", nil, failure.New(failure.Usage, "create one with: openssl rand -hex 32", "the token of --token-file has fewer than %d characters", leastToken)
 		}
 	}
 	return token, secured, nil

@@ -1,7 +1,8 @@
 // Package send sends the events of an executor.
 //
-// It owns one try to append: its time, the refusals of the server, which come apart from its answers, and where tests lose messages and
-// answers. It does not know runs: what follows an answer is decided by package publisher.
+// It owns one try to append: its timeout, the server's permission errors, which arrive separately from its answers, and
+// a hook with which tests lose messages and answers. It does not know runs: package publisher decides what follows an
+// answer.
 //
 // On failure the outcome says whether the message may be stored.
 package send

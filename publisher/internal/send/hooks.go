@@ -9,12 +9,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Hooks are what a test of an agent changes in its executor. They are handed to publisher.Connect with the context, so that no field of the
-// public configuration is a test's. The zero value changes nothing.
+// Hooks change an executor for tests of agents. They are passed to publisher.Connect in the context, so that the public
+// configuration has no fields for tests. The zero value changes nothing.
 type Hooks struct {
-	// NoOutwait begins a call at once behind a takeover: the test knows that the executor before is gone.
+	// NoOutwait begins a call at once after a takeover: the test knows that the previous executor is gone.
 	NoOutwait bool
-	// Append stands between the executor and the log: append stores the messages, events of one run. Nil calls it.
+	// Append is called instead of an append to the log: append stores the messages, events of one run. Nil just calls
+	// append.
 	Append func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
 	// Tool answers a call in place of its tool, which does not run. Nil runs it.
 	Tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
@@ -22,7 +23,7 @@ type Hooks struct {
 
 type hooksKey struct{}
 
-// WithHooks returns a context that hands the hooks to publisher.Connect.
+// WithHooks returns a context that passes the hooks to publisher.Connect.
 func WithHooks(ctx context.Context, h Hooks) context.Context {
 	return context.WithValue(ctx, hooksKey{}, h)
 }

@@ -20,20 +20,20 @@ import (
 // Sender appends events to logs over one connection.
 type Sender struct {
 	Conn *nats.Conn
-	// Refusals hears what the server does not permit on the connection.
+	// Refusals receives the connection's permission errors.
 	Refusals *permissions.Watch
 	// TryTimeout bounds the wait for one answer.
 	TryTimeout time.Duration
-	// Hook stands between the executor and the log in tests of agents; nil for none. See [send.Hooks].
+	// Hook is called instead of an append, in tests of agents; nil for none. See [send.Hooks].
 	Hook func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
 }
 
-// Append stores a message behind the run's last one, and waits for the answer of this one try.
+// Append stores a message after the run's last one, and waits for the answer of this one try.
 func (s *Sender) Append(ctx context.Context, m *nats.Msg, last schema.StreamSequence) eventlog.Appended {
 	return s.hooked(ctx, []*nats.Msg{m}, func() eventlog.Appended { return eventlog.Append(ctx, s.requestAck, m, last) })
 }
 
-// AppendBatch is Append of several messages as one atomic batch.
+// AppendBatch appends several messages as one atomic batch.
 func (s *Sender) AppendBatch(ctx context.Context, msgs []*nats.Msg, last schema.StreamSequence) eventlog.Appended {
 	return s.hooked(ctx, msgs, func() eventlog.Appended { return eventlog.AppendBatch(ctx, s.Conn, s.request, msgs, last) })
 }
@@ -56,7 +56,7 @@ func (s *Sender) requestAck(ctx context.Context, m *nats.Msg) (*nats.Msg, error)
 	return answer, err
 }
 
-// request publishes the message and returns the answer to this one try, at the latest after the try timeout.
+// request publishes the message and returns the answer to this one try, within the try timeout.
 func (s *Sender) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	try, cancel := context.WithTimeout(ctx, s.TryTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func (s *Sender) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 			}
 		default:
 			if errors.Is(err, nats.ErrConnectionClosed) {
-				return nil, err // closed while the answer was waited for: the message may be stored
+				return nil, err // closed during the wait for the answer: the message may be stored
 			}
 			return nil, jsapi.Unsent(err)
 		}

@@ -49,7 +49,7 @@ export async function langgraph(channel, connection) {
     // The state as another process gets it: pool and graph are new, connected already.
     async recover(id, turns) {
       const other = await open();
-      await other.graph.getState({ configurable: { thread_id: "nobody" } });
+      await other.graph.getState({ configurable: { thread_id: "missing" } });
       const began = performance.now();
       const state = await other.graph.getState({ configurable: { thread_id: id } });
       const took = performance.now() - began;

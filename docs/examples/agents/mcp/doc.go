@@ -1,3 +1,3 @@
-// Command mcp is an agent whose tools are those of an MCP server, which it starts: the command that follows its name. The Chat Completions
-// API is asked, which many servers of models offer.
+// Command mcp is an agent with the tools of an MCP server, which it starts: the command after its own name. It uses the
+// Chat Completions API, which many model servers offer.
 package main

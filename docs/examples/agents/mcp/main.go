@@ -54,8 +54,8 @@ func clerk(client openai.Client, tools []publisher.Tool) publisher.Loop {
 	return publisher.Loop{Model: wire.Model(wire.OpenAIChat, map[string]any{"model": "gpt-5.5"}, client.Post), Tools: tools}
 }
 
-// tools are those of an MCP server that is trusted: what it says of a tool decides the tool's policy. A tool of which it says nothing may
-// do anything, and is held in doubt.
+// tools are the tools of a trusted MCP server: the server's annotations decide the policy of each tool. A tool without
+// annotations may have any effect, so its calls are held in doubt.
 func tools(ctx context.Context, session *mcp.ClientSession) (list []publisher.Tool, err error) {
 	for t, err := range session.Tools(ctx, nil) {
 		if err != nil {
@@ -73,7 +73,7 @@ func tools(ctx context.Context, session *mcp.ClientSession) (list []publisher.To
 		}
 		tool.Run = func(ctx context.Context, call publisher.Invocation) (publisher.ToolResult, error) {
 			arguments, text := call.Arguments, ""
-			if json.Unmarshal(arguments, &text) == nil { // as OpenAI's APIs give them
+			if json.Unmarshal(arguments, &text) == nil { // as OpenAI's APIs send them
 				arguments = json.RawMessage(cmp.Or(text, "{}"))
 			}
 			result, err := session.CallTool(ctx, &mcp.CallToolParams{

@@ -34,7 +34,7 @@ func serve(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
 	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{Loops: map[string]publisher.Loop{
-		"buyer": buyer(openai.NewClient(), http.DefaultClient), // it finds OPENAI_API_KEY
+		"buyer": buyer(openai.NewClient(), http.DefaultClient), // it reads OPENAI_API_KEY
 	}})
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ type thing struct {
 	Name string `json:"name"`
 }
 
-// order sends an order to the shop, and returns what the shop says.
+// order sends an order to the shop, and returns the shop's answer.
 func order(ctx context.Context, shop *http.Client, t thing) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, os.Getenv("SHOP_URL"), bytes.NewBufferString(t.Name))
 	if err != nil {

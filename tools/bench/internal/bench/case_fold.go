@@ -83,7 +83,7 @@ func (f *foldTrial) trial() *Trial {
 			return f.w.AwaitFolded(ctx)
 		},
 		Verify: func(ctx context.Context) error {
-			if f.alone { // whoever reads back asks a daemon
+			if f.alone { // reading back needs a daemon
 				if err := f.w.StartDaemon(ctx); err != nil {
 					return err
 				}

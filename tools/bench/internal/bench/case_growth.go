@@ -158,7 +158,7 @@ func (g *growth) finish(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	// The framework's figure goes by the mean size of what is left in the bucket; this one has every put.
+	// The framework's figure uses the mean size of the kept values in the bucket; this one counts every put.
 	r.CheckpointBytes = &bytes
 	r.fillRatios()
 	r.Set("puts_not_seen_share", missed)

@@ -55,7 +55,7 @@ func keptTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error) {
 			}
 			return w.Await(ctx, 2*time.Minute, "the purge of what is sealed", func() (_ bool, err error) {
 				kept, err = w.read(ctx)
-				// A run's last event stays in the log: it is what its compare-and-set goes by.
+				// A run's last event stays in the log, because its compare-and-set needs it.
 				return kept.log.messages <= float64(runs), err
 			})
 		},

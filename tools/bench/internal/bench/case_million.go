@@ -118,8 +118,8 @@ func (t *million) trial(ctx context.Context) (*Trial, error) {
 	if t.claimer, err = w.Fleet(ctx, "claimer", func(c *publisher.Config) { c.Agent = "" }); err != nil {
 		return nil, err
 	}
-	// Nobody drives what was running: it is orphaned before anything is measured, so that nothing goes on beside it.
-	if err := w.Await(ctx, orphanWait, "the runs that nobody drives being orphaned", func() (bool, error) {
+	// No executor drives the running runs: they are orphaned before the measurement, so that no other work disturbs it.
+	if err := w.Await(ctx, orphanWait, "the runs without an executor to be orphaned", func() (bool, error) {
 		page, err := t.reader.List(ctx, schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 1})
 		return err == nil && len(page.Runs) == 0, err
 	}); err != nil {

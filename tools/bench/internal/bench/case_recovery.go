@@ -21,7 +21,7 @@ const (
 	eventsRunEvents = 20_000
 )
 
-// recoveryCase is how soon somebody knows where a run stands, and has its content.
+// recoveryCase measures how soon a client has a run's state and its content.
 func recoveryCase() Case {
 	return Case{
 		Name:  "recovery",

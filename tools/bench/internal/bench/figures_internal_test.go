@@ -47,7 +47,7 @@ func TestPutBytesAreExactWhereNothingIsGone(t *testing.T) {
 	require.InDelta(t, 800, *stored{messages: 5, bytes: 500, sequences: 10}.meanPutBytes(stored{messages: 2, bytes: 200, sequences: 2}), 0)
 	require.InDelta(t, 0, *stored{sequences: 2}.meanPutBytes(stored{sequences: 2}), 0)
 	require.InDelta(t, 0, *stored{sequences: 2}.putBytes(stored{sequences: 2}), 0)
-	require.Nil(t, stored{sequences: 3}.meanPutBytes(stored{sequences: 2}), "nothing is left to go by")
+	require.Nil(t, stored{sequences: 3}.meanPutBytes(stored{sequences: 2}), "there is no basis for a mean")
 	many := uint64(8 * 1_795_592_567_000_000) // of eight buckets
 	require.NotNil(t, stored{messages: 3, bytes: 300, sequences: many + 3}.putBytes(stored{sequences: many}), "three puts are three")
 	require.Nil(t, stored{messages: 3, bytes: 300, sequences: many + 4}.putBytes(stored{sequences: many}))

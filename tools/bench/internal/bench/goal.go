@@ -109,7 +109,7 @@ func (s *setting) aims(goal Goal) []Aim {
 	return list
 }
 
-// goals writes the design's table: a line each, with what each setting reached. A line that nobody measured says so.
+// goals writes the design's table: a line each, with what each setting reached. A line without a measurement says so.
 func goals(b *bytes.Buffer, results []Result) {
 	all := settings(results)
 	if len(all) == 0 {

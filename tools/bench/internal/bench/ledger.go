@@ -16,7 +16,7 @@ const (
 )
 
 // Ledger adds up every message that was ever put into streams, as JetStream counts bytes, also those that are gone by
-// the time somebody looks: a bucket keeps only the latest of a key.
+// the time of a read: a bucket keeps only the latest of a key.
 type Ledger struct {
 	mu     sync.Mutex
 	bytes  float64

@@ -66,7 +66,7 @@ type Options struct {
 	Version string
 	// Now is the clock of what is written; nil means time.Now. Durations are always measured.
 	Now func() time.Time
-	// Progress is told what is being measured; nil tells nobody.
+	// Progress is told what is being measured; nil means no callback.
 	Progress func(text string)
 	// Logger of servers, daemons and executors. The zero value is silent.
 	Logger zerolog.Logger

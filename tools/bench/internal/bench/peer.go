@@ -44,7 +44,7 @@ type Peer struct {
 func readPeer(line []byte) (*Peer, error) {
 	var p Peer
 	if err := json.Unmarshal(line, &p); err != nil || p.Format == 0 {
-		return nil, nil //nolint:nilerr,nilnil // whoever reads results says what is wrong with a line that is neither
+		return nil, nil //nolint:nilerr,nilnil // the reader of results reports a line that is neither
 	}
 	if p.Format != Format || p.System == "" || p.Runs < 1 || p.Turns < 1 {
 		return nil, fmt.Errorf("it is of peer format %d, system %q, runs %d, turns %d", p.Format, p.System, p.Runs, p.Turns)

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-// Run measures the cases one after the other and hands over each line as soon as it stands. A variant that fails leaves
+// Run measures the cases one after the other and passes on each line once it is complete. A variant that fails leaves
 // a line that says so, and the others are measured all the same; Run then returns the errors joined, ErrWrongData
 // among them where data was wrong. It ends early with ctx, or with an error of emit.
 func Run(ctx context.Context, cases []Case, o Options, emit func(*Result) error) error {

@@ -130,7 +130,7 @@ func (s *servers) stop() error {
 	return errors.Join(errs...)
 }
 
-// freePorts finds ports that nobody listens at. Another process may take one before it is used: the start then fails.
+// freePorts finds unused ports. Another process may take one before it is used: the start then fails.
 func freePorts(ctx context.Context, n int) ([]int, error) {
 	var lc net.ListenConfig
 	ports := make([]int, n)

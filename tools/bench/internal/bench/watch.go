@@ -21,7 +21,7 @@ type FoldWatch struct {
 	mu      sync.Mutex
 	runs    map[string]*watchedRun
 	lags    []time.Duration
-	changed chan struct{} // closed and made again with each checkpoint that somebody may wait for
+	changed chan struct{} // closed and replaced with each checkpoint that a caller may wait for
 	bad     error
 }
 
