@@ -147,10 +147,10 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	value, err = json.Marshal(&other)
 	require.NoError(t, err)
 	put("wrong", string(value))
-	other.Run = "nobody"
+	other.Run = "unknown"
 	value, err = json.Marshal(&other)
 	require.NoError(t, err)
-	put("nobody", string(value))
+	put("unknown", string(value))
 	require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
 	// A watch does not hear of a purge, as nobody but a worker does it to a mark.
 	again := w.begin2(t)
@@ -168,7 +168,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	missing.Own(&schema.TurnStartedData{Turn: 1})
 	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it again")
 	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
-	for _, r := range []*lifeRun{ended, left, w.unwritten("nobody")} {
+	for _, r := range []*lifeRun{ended, left, w.unwritten("unknown")} {
 		r.erased()
 	}
 	require.Equal(t, kept, good.entry())

@@ -52,7 +52,7 @@ func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
 	got, total := r.Claimable(fleettest.Noon, Want{Executor: "me", Agents: []string{"agent-1"}, Labels: map[string]string{"team": "a"}})
 	require.Equal(t, []string{"mine-old", "mine-young", "old", "young"}, runsOf(got))
 	require.Equal(t, 4, total)
-	got, total = r.Claimable(fleettest.Noon, Want{Executor: "nobody"})
+	got, total = r.Claimable(fleettest.Noon, Want{Executor: "unknown"})
 	require.Equal(t, []string{"other-agent", "unlabelled", "old", "mine-old", "young", "mine-young"}, runsOf(got))
 	require.Equal(t, 6, total)
 	_, total = r.Claimable(fleettest.Noon, Want{Executor: "me", MaxClaims: -1})

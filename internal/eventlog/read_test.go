@@ -109,7 +109,7 @@ func TestReadReturnsOneRunInOrderOverManyBatches(t *testing.T) {
 	}
 	require.Equal(t, want[700:], positions(read(t, js, "a", want[700])), "from is inclusive")
 	require.Empty(t, read(t, js, "a", want[len(want)-1]+1))
-	require.Empty(t, read(t, js, "nobody", 0))
+	require.Empty(t, read(t, js, "unknown", 0))
 }
 
 func positions(records []schema.Record) (at []schema.StreamSequence) {
@@ -196,7 +196,7 @@ func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
 		require.Equal(t, want, got.Records["a"])
 	}
 	publish(t, js, schema.BarrierRun, nil, nil)
-	_, err := eventlog.LastOf(t.Context(), js, names, "a", "nobody", schema.BarrierRun)
+	_, err := eventlog.LastOf(t.Context(), js, names, "a", "unknown", schema.BarrierRun)
 	require.ErrorIs(t, err, eventlog.ErrAnswer, "nobody's or a's: it is not guessed")
 }
 
@@ -243,14 +243,14 @@ func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
 	publish(t, js, "a", nil, []byte("2"))
 	publish(t, js, schema.BarrierRun, nil, []byte("3"))
 	publish(t, js, "b", nil, []byte("4"))
-	got, err := eventlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "nobody")
+	got, err := eventlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "unknown")
 	require.NoError(t, err)
 	require.Len(t, got.Records, 2)
 	require.EqualValues(t, 2, got.Records["a"].Stream)
 	require.EqualValues(t, 3, got.Records[schema.BarrierRun].Stream)
 	require.EqualValues(t, 4, got.UpTo)
 
-	got, err = eventlog.LastOf(t.Context(), js, names, "nobody")
+	got, err = eventlog.LastOf(t.Context(), js, names, "unknown")
 	require.NoError(t, err)
 	require.Empty(t, got.Records)
 }
@@ -273,7 +273,7 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 	require.True(t, found)
 	require.EqualValues(t, 3, rec.Stream)
 
-	_, found, err = eventlog.Last(t.Context(), js, names, "nobody")
+	_, found, err = eventlog.Last(t.Context(), js, names, "unknown")
 	require.NoError(t, err)
 	require.False(t, found)
 }

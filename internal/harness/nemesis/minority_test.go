@@ -180,7 +180,7 @@ func (m *minority) tryStart(ctx context.Context, fleet *publisher.Fleet, id stri
 }
 
 // nobody claims runs of this agent.
-const nobody = "nobody"
+const nobody = "unknown"
 
 // say publishes a message, and records it. What came before it must be known first: only then is an answer that of this one.
 func (m *minority) say(ctx context.Context, run *publisher.Run, more string) error {
