@@ -55,8 +55,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	defer linger.Stop()
 	quiet := false
 	defer s.letters.sayDropped()
-	// A worker that is told to stop may have skipped a chunk, and takes no more: the next chunk comes after the
-	// skipped one.
+	// A worker that is told to stop may have skipped a chunk, and must not fold the next one.
 	for ctx.Err() == nil {
 		s.beat()
 		if err := s.index.folded(ctx, s.passed, s.behind.Load()); err != nil {
@@ -160,8 +159,7 @@ type cost struct {
 
 func (p *pace) committed(c cost) { p.last, p.before = c, p.last }
 
-// linger returns how long to gather. It uses the cheaper of two commits, because one that sealed a segment is not
-// typical.
+// linger returns how long to gather. It uses the cheaper of two commits: one that sealed a segment is not typical.
 func (p *pace) linger() time.Duration {
 	took := pacedLinger * min(p.last.took, p.before.took)
 	puts := lingerPerPut * time.Duration(min(p.last.puts, p.before.puts))
@@ -269,8 +267,7 @@ type accepted struct {
 	turns []schema.TurnNotice
 }
 
-// takeChunk folds a chunk into the batch once it is prepared. A worker that is told to stop in the meantime skips it,
-// and must not fold later chunks.
+// takeChunk folds a prepared chunk into the batch. A worker told to stop skips it, and must not fold later chunks.
 func (s *term) takeChunk(ctx context.Context, b *batch, l *chunk) (told bool, err error) {
 	select {
 	case <-l.ready:
