@@ -25,33 +25,35 @@ import (
 type Config struct {
 	// Fleet of the daemon. Required; it is provisioned.
 	Fleet string
-	// Name of this replica in leases, checkpoints and events. Required; the grammar of names. No other replica has it.
+	// Name of this replica in leases, checkpoints and events. Required; the grammar of names. It must be unique among
+	// the replicas.
 	Name string
-	// Service is where requests are answered and the fleet's settings are read. Required.
+	// Service is the connection that answers requests and reads the fleet's settings. Required.
 	Service jetstream.JetStream
-	// Fold is where the shards are folded, best on a connection of its own: a slow reader of one does not delay the other. Nil answers
-	// requests only: another replica writes checkpoints and detects dead executors.
+	// Fold is the connection that folds the shards, best one of its own: a slow reader of one does not delay the
+	// other. Nil only answers requests: another replica writes checkpoints and detects dead executors.
 	Fold jetstream.JetStream
-	// Settings of the fleet that the caller has just read; nil means that New reads them.
+	// Settings of the fleet that the caller has just read; if nil, New reads them.
 	Settings *schema.FleetSettings
-	// Alone: no other process folds the fleet, so that its shards are not shared. Default false.
+	// Alone: no other process folds the fleet, so the shards are not shared. Default false.
 	Alone bool
-	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default schema.DefaultMaxClaims; a
-	// negative number is never.
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default
+	// schema.DefaultMaxClaims; a negative number means never.
 	MaxClaims int
-	// Requests and Worker tune the service and the fold of each shard. The daemon sets what names the fleet, the replica and the shard,
-	// MaxClaims, and the parts that they share.
+	// Requests and Worker tune the service and the fold of each shard. The daemon sets the names of fleet, replica
+	// and shard, MaxClaims, and the shared parts.
 	Requests service.Config
 	Worker   fold.Config
-	// RetainEvery is the pace at which ended runs are held against the fleet's policy. Default [DefaultRetainEvery].
+	// RetainEvery is the interval at which ended runs are compared with the fleet's policy. Default
+	// [DefaultRetainEvery].
 	RetainEvery time.Duration
-	// Opened is called for each shard that the daemon folds, before it does; also for one that is added later. May be nil.
+	// Opened is called for each shard before the daemon folds it; also for one that is added later. May be nil.
 	Opened func(shard int, f *fold.Worker)
 	// Changed is called with changed settings of the fleet before they are applied. May be nil.
 	Changed func(schema.FleetSettings)
 }
 
-// Validate names the first field that cannot be used. The error matches [service.ErrConfig].
+// Validate names the first invalid field. The error matches [service.ErrConfig].
 func (c *Config) Validate() error {
 	if err := schema.CheckName("fleet", c.Fleet); err != nil {
 		return fmt.Errorf("%w: Fleet: %w", service.ErrConfig, err)
@@ -68,8 +70,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Daemon is one replica of a fleet's daemon: it folds the shards, detects dead executors, removes what the policy does not keep, and
-// answers requests. Shards that are added to the fleet come into service while it runs.
+// Daemon is one replica of a fleet's daemon: it folds the shards, detects dead executors, removes runs under the
+// retention policy, and answers requests. Shards that are added to the fleet come into service while it runs.
 //
 //	New ──Run──▶ serving ──ctx ends──▶ draining ──▶ stopped
 type Daemon struct {
@@ -80,27 +82,27 @@ type Daemon struct {
 	settings *Settings
 	liveRuns *liveness.LiveRuns
 	service  *service.Service
-	// heartbeats and retention are nil in a daemon that does not fold, and assigner also in one that is alone.
+	// heartbeats and retention are nil in a daemon that does not fold, and assigner also in one that runs alone.
 	heartbeats *liveness.Heartbeats
 	assigner   *assign.Assigner
 	retention  *service.RetentionWorker
-	// activity counts what agents did; nil in a daemon that does not fold.
+	// activity counts the work of agents; nil in a daemon that does not fold.
 	activity *activity.Counters
-	// overdue is what the heartbeats say of the live runs.
+	// overdue is the overdue work of live runs, from heartbeats.
 	overdue *liveness.OverdueRuns
-	// doubted counts the shards that have not made good for an unclean start.
+	// doubted counts the shards that still repair the effects of an unclean start.
 	doubted atomic.Int64
 
 	mu sync.Mutex
-	// read are the shards that the service reads, and open those that the workers write to.
+	// read are the service's shards, and open the shards of the workers.
 	read, open []*kvstore.Shard
 	workers    []*fold.Worker
-	// run runs a worker; nil until the daemon runs.
+	// run runs a worker; nil before Run.
 	run func(*fold.Worker)
 }
 
-// New returns a daemon of a provisioned fleet, whose settings it reads. Call Run to start it. The connections stay the caller's to
-// close, after Run.
+// New returns a daemon of a provisioned fleet, whose settings it reads. Call Run to start it. The caller closes the
+// connections after Run.
 func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logger) (*Daemon, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -152,8 +154,8 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	return d, d.openWorkers(settings, cfg.Worker.UncleanStart)
 }
 
-// Run works until ctx ends, then lets requests in hand finish within the grace, and returns nil. It returns an error when a part
-// failed. It may be called once.
+// Run works until ctx ends, then lets active requests finish within the grace, and returns nil. It returns an error
+// if a part failed. It may be called once.
 func (d *Daemon) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{d.service.Run, d.liveRuns.Run, d.settings.Run}
@@ -178,25 +180,25 @@ func (d *Daemon) Ready() <-chan struct{} { return d.service.Ready() }
 // Service answers the daemon's requests.
 func (d *Daemon) Service() *service.Service { return d.service }
 
-// Settings are the fleet's, as the daemon follows them.
+// Settings are the fleet's settings, kept up to date.
 func (d *Daemon) Settings() *Settings { return d.settings }
 
 // LiveRuns are the fleet's live runs.
 func (d *Daemon) LiveRuns() *liveness.LiveRuns { return d.liveRuns }
 
-// Overdue says which runs have overdue work: none in a daemon that does not fold.
+// Overdue returns the runs with overdue work: none in a daemon that does not fold.
 func (d *Daemon) Overdue() *liveness.OverdueRuns { return d.overdue }
 
-// Heartbeats are those that the daemon hears; nil when it does not fold.
+// Heartbeats are the executors' heartbeats; nil if the daemon does not fold.
 func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 
-// Assigner shares the shards with other replicas; nil when the daemon does not fold, or is alone.
+// Assigner shares the shards with other replicas; nil if the daemon does not fold, or runs alone.
 func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
 
-// Activity counts what agents did, from what the daemon folds; nil when it does not fold.
+// Activity counts the work of agents, from folded events; nil if the daemon does not fold.
 func (d *Daemon) Activity() *activity.Counters { return d.activity }
 
-// Workers of the shards, in the order of their numbers; empty when it does not fold.
+// Workers of the shards, in the order of their numbers; empty if the daemon does not fold.
 func (d *Daemon) Workers() []*fold.Worker {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -251,11 +253,11 @@ func (d *Daemon) grow(settings schema.FleetSettings) error {
 	if d.assigner != nil {
 		d.assigner.Grow(settings.Shards())
 	}
-	// What was not there when the server started was not lost with it.
+	// New shards were not affected by the unclean start.
 	return d.openWorkers(settings, false)
 }
 
-// openReaders opens the shards that are not open yet for the service, and tells the others of the settings.
+// openReaders opens new shards for the service, and applies the settings to the others.
 func (d *Daemon) openReaders(settings schema.FleetSettings) error {
 	for _, shard := range d.read {
 		shard.Update(settings)
@@ -281,7 +283,7 @@ func (d *Daemon) openShards(js jetstream.JetStream, settings schema.FleetSetting
 	return added, nil
 }
 
-// openWorkers makes the workers of the shards that have none, and tells the others of the settings.
+// openWorkers creates the workers of new shards, and applies the settings to the others.
 func (d *Daemon) openWorkers(settings schema.FleetSettings, unclean bool) error {
 	for _, shard := range d.open {
 		shard.Update(settings)
@@ -320,14 +322,14 @@ func (d *Daemon) workerConfig(shard int, unclean bool) fold.Config {
 	return c
 }
 
-// madeGood is called once by each shard that was there at an unclean start.
+// madeGood is called once by each shard that existed at an unclean start.
 func (d *Daemon) madeGood() {
 	if d.doubted.Add(-1) == 0 && d.cfg.Worker.AfterUnclean != nil {
 		d.cfg.Worker.AfterUnclean()
 	}
 }
 
-// runWorkers runs the workers, those that come later included.
+// runWorkers runs the workers, including later ones.
 func (d *Daemon) runWorkers(run func(*fold.Worker)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -69,7 +69,7 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	require.False(t, d.Workers()[0].Leads())
 }
 
-// Who provisioned the fleet has read its settings: a leader that is away since then ends no start.
+// The provisioning process has read the settings: a leader that goes away after that must not end the start.
 func TestDaemon_SettingsAreGiven_AreNotReadAgain(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)

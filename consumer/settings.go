@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// settingsEvery is how often a daemon reads its fleet's settings although nobody told it of a change.
+	// settingsEvery is the interval at which a daemon reads its fleet's settings without an announcement.
 	settingsEvery = 2 * time.Second
-	// settingsPatience bounds one reading.
+	// settingsPatience bounds one read.
 	settingsPatience = 5 * time.Second
 )
 
-// Settings keeps a daemon up to date with the settings of its fleet: shards that are added come into service without a
-// restart. It reads them from the leader every two seconds, and at once when it is told on schema.SettingsSubject or
-// somebody must know; it costs no consumer. When the number of shards or the silence was changed, and when the daemon starts, it tells
-// everybody.
+// Settings keeps a daemon up to date with the settings of its fleet: added shards come into service without a
+// restart. It reads them from the leader every two seconds, and at once after an announcement on
+// schema.SettingsSubject or on request; it needs no consumer. If the number of shards or the silence changed, and
+// when the daemon starts, it publishes an announcement.
 type Settings struct {
 	fleet  string
 	fleets *kvstore.Fleets
@@ -35,17 +35,17 @@ type Settings struct {
 	log    zerolog.Logger
 	apply  func(schema.FleetSettings) error
 
-	// turn is held by who reads.
+	// turn is held during a read.
 	turn chan struct{}
 
 	mu      sync.Mutex
 	current schema.FleetSettings
-	// read is when the latest reading began.
+	// read is when the latest read began.
 	read time.Time
 }
 
-// NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new ones,
-// one after the other; when it fails the same are applied again a little later.
+// NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new
+// version, one after the other; if it fails, the same version is applied again later.
 func NewSettings(current schema.FleetSettings, nc *nats.Conn, js jetstream.JetStream, now func() time.Time, log zerolog.Logger,
 	apply func(schema.FleetSettings) error,
 ) *Settings {
@@ -55,14 +55,14 @@ func NewSettings(current schema.FleetSettings, nc *nats.Conn, js jetstream.JetSt
 	}
 }
 
-// Current are the settings that were applied last.
+// Current returns the settings that were applied last.
 func (s *Settings) Current() schema.FleetSettings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
 }
 
-// Refresh reads the settings, unless a reading began after the time given, and applies what changed.
+// Refresh reads the settings, unless a read began after the given time, and applies changes.
 func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
 	defer cancel()
@@ -103,9 +103,9 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	return nil
 }
 
-// ShardOf returns the shard that a run belongs to: the one given, if the run begins there by the current number of shards or by an
-// earlier one; else the one in which it begins now. Before it names another shard it reads the settings again, unless the latest
-// reading began after seen.
+// ShardOf returns the shard of a run: the given one, if the run belongs there by the current or an earlier number of
+// shards; else the one in which it begins now. Before it returns another shard it reads the settings again, unless
+// the latest read began after seen.
 func (s *Settings) ShardOf(ctx context.Context, run string, shard int, seen time.Time) (int, error) {
 	if current := s.Current(); current.Holds(run, shard) {
 		return shard, nil
@@ -126,16 +126,16 @@ func (s *Settings) readAfter(after time.Time) bool {
 	return s.read.After(after)
 }
 
-// tell tells everybody that there is something to read.
+// tell announces that the settings changed.
 func (s *Settings) tell() {
 	if err := s.nc.Publish(schema.SettingsSubject(s.fleet), nil); err != nil {
-		s.log.Debug().Err(err).Msg("change of the fleet not told; who needs to know looks by itself")
+		s.log.Debug().Err(err).Msg("settings change not announced; clients read it later")
 	}
 }
 
 // Run follows the settings until ctx ends; it returns nil then.
 func (s *Settings) Run(ctx context.Context) error {
-	told := make(chan struct{}, 1) // more are no more news
+	told := make(chan struct{}, 1) // one pending announcement is enough
 	sub, err := s.nc.Subscribe(schema.SettingsSubject(s.fleet), func(*nats.Msg) {
 		select {
 		case told <- struct{}{}:
@@ -146,7 +146,7 @@ func (s *Settings) Run(ctx context.Context) error {
 		return fmt.Errorf("listen to %s: %w", schema.SettingsSubject(s.fleet), err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
-	s.tell()                                 // they may have been changed while no daemon ran
+	s.tell()                                 // they may have changed while no daemon ran
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
 	for {
@@ -157,7 +157,7 @@ func (s *Settings) Run(ctx context.Context) error {
 		case <-told:
 		}
 		if err := s.Refresh(ctx, s.now()); err != nil && ctx.Err() == nil {
-			s.log.Warn().Err(err).Msg("settings of the fleet not followed, trying again")
+			s.log.Warn().Err(err).Msg("could not read settings of the fleet, trying again")
 		}
 	}
 }

@@ -16,21 +16,21 @@ import (
 // BackupFormat is the format version of stored records of backups.
 const BackupFormat = 1
 
-// RestoredMetadata is the member of a stream's metadata that names the backup which a restore made the stream of.
+// RestoredMetadata is the member of a stream's metadata with the id of the backup from which the stream was restored.
 const RestoredMetadata = "waymark.restored"
 
 // BackupRecord says that a backup of a fleet was taken.
 type BackupRecord struct {
 	// Format is [BackupFormat].
 	Format int `json:"format"`
-	// ID of the backup, as its manifest has it.
+	// ID of the backup, from its manifest.
 	ID string `json:"id"`
-	// Began and Ended by the clock of who took it, RFC 3339.
+	// Began and Ended by the clock of the machine that took it, RFC 3339.
 	Began string `json:"began"`
 	Ended string `json:"ended"`
 	// Bytes of its files.
 	Bytes int64 `json:"bytes"`
-	// By whom.
+	// By is the person or host that took it.
 	By    string         `json:"by"`
 	Extra jsontext.Value `json:",embed"`
 }
@@ -42,7 +42,8 @@ func backupKey(fleet string) (string, error) {
 	return "backup." + fleet, nil
 }
 
-// PutBackup records the last backup of a fleet, beside the leases. Of two that end at once either may be recorded.
+// PutBackup records the last backup of a fleet, in the bucket of the leases. Of two backups that end at once, either
+// may be recorded.
 func PutBackup(ctx context.Context, js jetstream.JetStream, fleet string, r BackupRecord) error {
 	key, err := backupKey(fleet)
 	if err != nil {
@@ -60,8 +61,8 @@ func PutBackup(ctx context.Context, js jetstream.JetStream, fleet string, r Back
 	return nil
 }
 
-// LastBackup returns the record of the last backup of a fleet. It returns [ErrNotFound] when none was recorded, [ErrCorrupt] or
-// schema.ErrFormat.
+// LastBackup returns the record of the last backup of a fleet. It returns [ErrNotFound] if none was recorded,
+// [ErrCorrupt] or schema.ErrFormat.
 func LastBackup(ctx context.Context, js jetstream.JetStream, fleet string) (BackupRecord, error) {
 	var r BackupRecord
 	key, err := backupKey(fleet)
@@ -90,10 +91,10 @@ func decodeBackupRecord(value []byte) (BackupRecord, error) {
 	return r, nil
 }
 
-// StreamOf returns the configuration that this version gives a stream of the fleet, and how have, the stream's configuration in a backup, differs
-// from it. The description, the metadata, the first sequence and a byte limit within the reserve are those of have; used is the size of the
-// stream's content. The placement is left out: it names servers of where the stream was. It returns [ErrStreamMissing] for a stream that is not
-// one of the fleet's.
+// StreamOf returns the configuration that this version gives a stream of the fleet, and how it differs from have, the
+// stream's configuration in a backup. The description, the metadata, the first sequence and a byte limit within the
+// reserve are those of have; used is the size of the stream's content. The placement is left out: it names servers of
+// the old cluster. It returns [ErrStreamMissing] for a stream that does not belong to the fleet.
 func StreamOf(settings *schema.FleetSettings, have *jetstream.StreamConfig, used int64) (jetstream.StreamConfig, []Difference, error) {
 	list := resources(settings, settings, false)
 	i := slices.IndexFunc(list, func(r resource) bool { return r.want.Name == have.Name })
@@ -113,8 +114,8 @@ func StreamOf(settings *schema.FleetSettings, have *jetstream.StreamConfig, used
 	return want, differences, nil
 }
 
-// Adoptable reports what [Adopt] would refuse before a stream is restored: settings out of range, a server with too small a max_payload, and
-// streams shared by all fleets that have another configuration.
+// Adoptable reports, before a stream is restored, what [Adopt] would refuse: settings out of range, a server with too
+// small a max_payload, and shared streams with another configuration.
 func Adoptable(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
 	if err := CheckSettings(&settings); err != nil {
 		return err
@@ -138,9 +139,9 @@ func Adoptable(ctx context.Context, js jetstream.JetStream, settings schema.Flee
 	return nil
 }
 
-// Adopt makes a fleet known whose events, segments and blobs were restored: it stores the settings, which are the marker that the
-// fleet was provisioned. What is derived is made by the next [Provision]. It returns [ErrExists] for a fleet that is known,
-// [ErrStreamMissing] when one of the restored streams is not there, [ErrSettings].
+// Adopt registers a fleet whose events, segments and blobs were restored: it stores the settings, which mark the
+// fleet as provisioned. The next [Provision] creates the derived streams. It returns [ErrExists] for a registered
+// fleet, [ErrStreamMissing] if one of the restored streams is missing, [ErrSettings].
 func Adopt(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
 	if err := CheckSettings(&settings); err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 // benchRuns is the number of runs that take turns, and so the size of a batch.
 const benchRuns = 256
 
-// BenchmarkPut compares checkpoint puts with raw JetStream publishes of the same bytes, side by side: sync
-// one at a time, async many at a time; raw into a plain stream that syncs always, as the log does, and into
-// one with the checkpoint bucket's own asynchronous persistence.
+// BenchmarkPut compares checkpoint puts with raw JetStream publishes of the same bytes: sync one at a time, async
+// many at a time; raw into a plain stream that syncs always, like the log, and into one with the checkpoint bucket's
+// asynchronous persistence.
 func BenchmarkPut(b *testing.B) {
 	s := newBench(b, natstest.SyncAlways())
 	cp := checkpoint("run-0", 1)
@@ -126,8 +126,8 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
-// BenchmarkListLive reads one page of 100 out of many live runs, near their end: behind the first 100,000 that the
-// server names in one answer.
+// BenchmarkListLive reads one page of 100 out of many live runs, near their end: after the first 100,000 that the
+// server lists in one answer.
 func BenchmarkListLive(b *testing.B) {
 	for _, n := range []int{10_000, 150_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -3,7 +3,7 @@ package kvstore
 import (
 	"context"
 	"encoding/base64"
-	stdjson "encoding/json" // descriptions of objects have their form for it
+	stdjson "encoding/json" // the form of object descriptions is defined by it
 	"errors"
 	"fmt"
 	"slices"
@@ -16,33 +16,34 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Blob is an object of a run in the fleet's object store, or content with the run's mark that no description of the run names.
+// Blob is an object of a run in the fleet's object store, or content with the run's id prefix without a description
+// in the run.
 type Blob struct {
-	// Name of the object, empty for content without one; NUID is what its content lies under.
+	// Name of the object, empty for content without a description; NUID is the id of its content.
 	Name, NUID string
-	// Bytes of its content; 0 for one that was deleted, and for content that nothing describes.
+	// Bytes of its content; 0 for a deleted object, and for content without a description.
 	Bytes   int64
 	Deleted bool
-	// False: its description is none that the object store writes, or names another run's content. It alone is removed, and no content
-	// by what it says.
+	// False: the object store did not write its description, or it names another run's content. Only the description
+	// is removed then, not the content in it.
 	False bool
-	// key is what its description lies under.
+	// key of its description.
 	key string
 }
 
-// BlobsOf finds the objects of some runs, deleted ones included: by their names, and by the run's mark in the ids of contents
-// ([schema.BlobID]). A put that failed half way, or that another came behind, leaves content that nothing describes. It reads the names
-// and the ids of all objects of the fleet, once: ask for many runs at once.
+// BlobsOf finds the objects of some runs, deleted ones included: by their names, and by the run's prefix in the ids
+// of contents ([schema.BlobID]). A put that failed half way, or was overtaken by another, leaves content without a
+// description. It reads the names and the ids of all objects of the fleet once, so ask for many runs in one call.
 //
-// Content with a mark is that run's, whoever else describes it: no description protects it, and none takes it out with another run.
-// Content without a mark is of the run whose description names it.
+// Content with a prefix belongs to that run, whatever describes it: no description protects it, and none removes it
+// with another run. Content without a prefix belongs to the run in its description.
 func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map[string]struct{}) (map[string][]Blob, error) {
 	found := make(map[string][]Blob)
 	about := newBlobBucket(js, fleet, ".M.")
 	err := about.everyKey(ctx, "*", func(key string) {
 		name, err := base64.URLEncoding.DecodeString(key)
 		if err != nil {
-			return // another client's; it is none of ours
+			return // written by another client
 		}
 		run, _, ok := strings.Cut(string(name), ".")
 		if _, wanted := runs[run]; ok && wanted {
@@ -87,7 +88,7 @@ func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map
 func (b *Blob) describe(ctx context.Context, about *bucket, fleet, run string) error {
 	last, err := lastRaw(ctx, about.js, about.stream, about.prefix+b.key)
 	if errors.Is(err, ErrNotFound) {
-		*b = Blob{} // it went meanwhile
+		*b = Blob{} // it was deleted in the meantime
 		return nil
 	}
 	if err != nil {
@@ -97,15 +98,15 @@ func (b *Blob) describe(ctx context.Context, about *bucket, fleet, run string) e
 	return nil
 }
 
-// judge fills in what a description says. It is an executor's word, and may be anything: a name of its content that is a pattern
-// would take out other runs', and one that cannot be read must not keep anything from being removed.
+// judge applies a description. Executors write it, so it may contain anything: a content name that is a pattern would
+// remove content of other runs, and an unreadable one must not block a removal.
 func (b *Blob) judge(fleet, run string, description []byte) {
 	var info jetstream.ObjectInfo
 	switch {
 	case stdjson.Unmarshal(description, &info) != nil,
 		!schema.ValidName(info.NUID) || schema.ForeignBlobID(run, info.NUID),
 		info.Name != b.Name || info.Bucket != schema.BlobBucket(fleet),
-		base64.URLEncoding.EncodeToString([]byte(b.Name)) != b.key: // nobody finds it there
+		base64.URLEncoding.EncodeToString([]byte(b.Name)) != b.key: // no reader finds it there
 		b.False = true
 	default:
 		b.NUID, b.Deleted = info.NUID, info.Deleted
@@ -113,7 +114,7 @@ func (b *Blob) judge(fleet, run string, description []byte) {
 	b.Bytes = int64(min(info.Size, 1<<62)) //nolint:gosec // bounded
 }
 
-// newBlobBucket is the part of a fleet's object store that describes objects (".M."), or that has their contents (".C.").
+// newBlobBucket is the part of a fleet's object store with the descriptions (".M."), or with the contents (".C.").
 func newBlobBucket(js jetstream.JetStream, fleet, part string) bucket {
 	name := schema.BlobBucket(fleet)
 	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + part}
@@ -141,8 +142,8 @@ func (s *Shard) leftOfBlobs(ctx context.Context, blobs []Blob, p *schema.ErasedP
 	return nil
 }
 
-// removeBlobs takes out descriptions and contents by what was validated of them, and does not read again what somebody may have
-// changed meanwhile: what the client's object store deletes is what the description says at that moment.
+// removeBlobs removes descriptions and contents by their validated values. It does not read them again, as they may
+// have changed: the client's object store deletes whatever the description names at that moment.
 func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 	about, chunks := newBlobBucket(s.js, s.Names.Fleet, ".M."), newBlobBucket(s.js, s.Names.Fleet, ".C.")
 	for i := range blobs {
@@ -154,7 +155,7 @@ func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 			continue
 		}
 		if b.Name != "" && !b.Deleted {
-			// A mark stays, so that a crash cannot bring the object back.
+			// A delete marker stays, so that a crash cannot bring the object back.
 			mark, err := stdjson.Marshal(jetstream.ObjectInfo{
 				ObjectMeta: jetstream.ObjectMeta{Name: b.Name}, Bucket: about.name, NUID: b.NUID, Deleted: true,
 			})

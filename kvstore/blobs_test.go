@@ -28,7 +28,7 @@ const (
 
 var errKilled = errors.New("killed before the description")
 
-// halfWay is an executor that dies before it describes what it has stored.
+// halfWay is an executor that dies after storing content and before its description.
 type halfWay struct{ jetstream.JetStream }
 
 func (halfWay) PublishMsg(context.Context, *nats.Msg, ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
@@ -40,7 +40,7 @@ func digestOf(content string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// put stores a run's large payload; killed: all of it but what describes it.
+// put stores a run's large payload; if killed, without its description.
 func (b *bench) put(tb testing.TB, run, content string, killed bool) {
 	tb.Helper()
 	js := b.js
@@ -69,14 +69,14 @@ func (b *bench) load(tb testing.TB, run, content string) error {
 	return err
 }
 
-// describe stores what describes an object, by hand.
+// describe stores a hand-made description of an object.
 func (b *bench) describe(tb testing.TB, key, body string) {
 	tb.Helper()
 	_, err := b.js.PublishMsg(tb.Context(), &nats.Msg{Subject: aboutPrefix + key, Data: []byte(body), Header: nats.Header{"Nats-Rollup": {"sub"}}})
 	require.NoError(tb, err)
 }
 
-// ids are what contents lie under, and how many chunks each has.
+// ids are the ids of contents, with their numbers of chunks.
 func (b *bench) ids(tb testing.TB) map[string]uint64 {
 	tb.Helper()
 	stream, err := b.js.Stream(tb.Context(), blobStream)
@@ -90,7 +90,7 @@ func (b *bench) ids(tb testing.TB) map[string]uint64 {
 	return ids
 }
 
-// idsOf are those with a run's mark.
+// idsOf are the ids with a run's prefix.
 func (b *bench) idsOf(tb testing.TB, run string) (ids []string) {
 	tb.Helper()
 	for id := range b.ids(tb) {
@@ -112,7 +112,7 @@ func (b *bench) found(tb testing.TB, run string) []kvstore.Blob {
 	return blobs[run]
 }
 
-// remove takes out what is stored of a run, and returns what a look finds behind that.
+// remove removes a run's blobs, and returns what a later check finds.
 func (b *bench) remove(tb testing.TB, run string) schema.ErasedParts {
 	tb.Helper()
 	header, body := schema.NewErased("alpha", "daemon-1", run, "n1", time.Now()).Encode()
@@ -144,7 +144,7 @@ func TestContentThatNothingDescribesGoesWithItsRun(t *testing.T) {
 	left := b.remove(t, "gone")
 	require.True(t, left.None(), "%+v", left)
 	require.Empty(t, b.idsOf(t, "gone"))
-	require.Len(t, b.ids(t), 5, "what is another's, or nobody's, stays")
+	require.Len(t, b.ids(t), 5, "content of other runs, or of none, stays")
 	require.Len(t, b.idsOf(t, "kept"), 4)
 	require.NoError(t, b.load(t, "kept", "whole of kept"))
 	require.ErrorIs(t, b.load(t, "gone", "whole of gone"), jetstream.ErrObjectNotFound)
@@ -153,8 +153,8 @@ func TestContentThatNothingDescribesGoesWithItsRun(t *testing.T) {
 	}
 }
 
-// A removal can end between any two of its requests, and whoever goes on knows only what is stored. What a crash of the server brings
-// back of a run is found, too.
+// A removal can end between any two of its requests, and the process that continues knows only what is stored.
+// Content that a server crash brings back is found, too.
 func TestARemovalOfContentGoesOnFromAnywhere(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -169,7 +169,7 @@ func TestARemovalOfContentGoesOnFromAnywhere(t *testing.T) {
 	require.NoError(t, err)
 	for i, o := range b.found(t, "gone") {
 		if i%2 == 0 && o.Name != "" {
-			// Told to go, and the process died before its contents went.
+			// The deletion was stored, and the process died before the contents were deleted.
 			b.describe(t, keyOf(o.Name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":%q,"deleted":true}`, o.Name, o.NUID))
 		}
 	}
@@ -181,7 +181,7 @@ func TestARemovalOfContentGoesOnFromAnywhere(t *testing.T) {
 		if left.None() {
 			break
 		}
-		// The next process begins with what it finds, in whatever order.
+		// The next process begins with the blobs that it finds, in any order.
 		rest := b.found(t, "gone")
 		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)-1:], false))
 		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)/2:], false))
@@ -201,7 +201,7 @@ func TestARemovalOfContentGoesOnFromAnywhere(t *testing.T) {
 	}
 }
 
-// publishAsItIs publishes headers that no client would.
+// publishAsItIs publishes headers that no client would send.
 func (b *bench) publishAsItIs(tb testing.TB, subject, header, body string) {
 	tb.Helper()
 	conn, err := net.Dial("tcp", b.nc.ConnectedAddr())
@@ -221,8 +221,8 @@ func (b *bench) publishAsItIs(tb testing.TB, subject, header, body string) {
 
 func keyOf(name string) string { return base64.URLEncoding.EncodeToString([]byte(name)) }
 
-// Executors write descriptions and ids themselves. Content with a run's mark is that run's: nobody takes it out by the removal of
-// another run, and nobody keeps it by describing it as another's.
+// Executors write descriptions and ids themselves. Content with a run's prefix belongs to that run: the removal of
+// another run does not remove it, and a description in another run does not keep it.
 func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -238,7 +238,7 @@ func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
 	}
 	claim("thief", "a secret of hers", "hers")
 	claim("his", "a secret of hers", "hers")
-	// It is of no use to read, so that nobody comes to need it.
+	// Readers refuse it, so that no reader comes to depend on it.
 	name := schema.BlobName("his", digestOf("a secret of hers"))
 	b.describe(t, keyOf(name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":%q,"size":%d,"chunks":1}`, name, b.idsOf(t, "hers")[0], len("a secret of hers")))
 	require.ErrorIs(t, b.load(t, "his", "a secret of hers"), blob.ErrChanged)
@@ -250,14 +250,14 @@ func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
 
 	left = b.remove(t, "hers")
 	require.True(t, left.None(), "%+v", left)
-	require.Empty(t, b.idsOf(t, "hers"), "whoever else describes it")
+	require.Empty(t, b.idsOf(t, "hers"), "whatever else describes it")
 	require.Len(t, b.idsOf(t, "his"), 2)
 	require.NoError(t, b.load(t, "his", "a secret of his"))
 	b.put(t, "his", "a secret of hers", false)
 	require.NoError(t, b.load(t, "his", "a secret of hers"), "what was described falsely is stored again")
 }
 
-// One object that somebody wrote by hand must not keep all runs from being removed.
+// One hand-made object must not block all removals.
 func TestWhatDescribesNothingKeepsNoRemovalFromItsEnd(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -268,7 +268,7 @@ func TestWhatDescribesNothingKeepsNoRemovalFromItsEnd(t *testing.T) {
 	require.True(t, strings.HasSuffix(canonical, "="))
 	padded := []byte(canonical)
 	at := len(strings.TrimRight(canonical, "=")) - 1
-	padded[at]++ // bits that no text needs, and that no decoder minds
+	padded[at]++ // bits that no text needs, and that decoders ignore
 	decoded, err := base64.URLEncoding.DecodeString(string(padded))
 	require.NoError(t, err)
 	require.Equal(t, "gone.xy", string(decoded))
@@ -278,7 +278,7 @@ func TestWhatDescribesNothingKeepsNoRemovalFromItsEnd(t *testing.T) {
 	} {
 		b.describe(t, key, text)
 	}
-	// Headers that are no headers; and the run's own object, described as if its content were elsewhere.
+	// Malformed headers; and the run's own object, with a description that points elsewhere.
 	b.publishAsItIs(t, aboutPrefix+keyOf("gone.4"), "no headers at all\r\n\r\n", "{}")
 	b.describe(t, keyOf(name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":"elsewhere","size":6,"chunks":1}`, name))
 	b.put(t, "kept", "kept", false)

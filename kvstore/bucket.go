@@ -27,8 +27,8 @@ const (
 // requestTimeout bounds a request whose context has no deadline.
 const requestTimeout = 5 * time.Second
 
-// bucket is a key-value bucket, spoken to by its subjects: the stock client neither sends headers with a
-// value nor pipelines, and asks the leader only where direct gets are off.
+// bucket is a key-value bucket, accessed by its subjects: the stock client neither sends headers with a value nor
+// pipelines, and asks the leader only if direct gets are off.
 type bucket struct {
 	js     jetstream.JetStream
 	name   string
@@ -50,7 +50,7 @@ func newBucket(js jetstream.JetStream, name string) bucket {
 	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + "."}
 }
 
-// withDeadline bounds a context that has no deadline.
+// withDeadline gives a context a deadline if it has none.
 func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -58,8 +58,8 @@ func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// oneRead bounds a single read, whatever else its caller has time for: an answer that got lost (the stream was deleted at
-// that moment, the connection broke) never comes.
+// oneRead bounds a single read, whatever deadline its caller has: a lost answer (the stream was deleted at that
+// moment, the connection broke) never comes.
 func oneRead(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
@@ -70,7 +70,7 @@ func (b *bucket) get(ctx context.Context, key string) (entry, error) {
 	defer cancel()
 	msg, err := jsapi.LastOf(ctx, b.js, b.stream, b.prefix+key)
 	if errors.Is(err, nats.ErrNoResponders) {
-		// Direct gets are off, or there is no stream: the leader, or its absence, will tell.
+		// Direct gets are off, or the stream is missing: the leader's answer decides.
 		return b.getFresh(ctx, key)
 	}
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *bucket) getFresh(ctx context.Context, key string) (entry, error) {
 	return e.check()
 }
 
-// check turns the marker of a deletion into ErrNotFound; the entry keeps its revision.
+// check turns a delete marker into ErrNotFound; the entry keeps its revision.
 func (e entry) check() (entry, error) {
 	if e.deleted {
 		return e, fmt.Errorf("%w: deleted at revision %d", ErrNotFound, e.rev)
@@ -103,7 +103,7 @@ func (e entry) check() (entry, error) {
 
 func deletion(h nats.Header) bool {
 	op := h.Get(headerOperation)
-	// Markers that the server itself leaves carry a reason instead of an operation.
+	// Markers written by the server have a reason instead of an operation.
 	return op == operationDelete || op == operationPurge || h.Get("Nats-Marker-Reason") != ""
 }
 
@@ -149,7 +149,7 @@ func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject stri
 	return e, nil
 }
 
-// message builds the put of a value. With cas the key must be at revision rev; 0 is a key never written.
+// message builds the put of a value. With cas the key must be at revision rev; 0 is a key that was never written.
 func (b *bucket) message(key string, value []byte, header nats.Header, cas bool, rev schema.Revision) *nats.Msg {
 	if header == nil {
 		header = nats.Header{}
@@ -160,7 +160,7 @@ func (b *bucket) message(key string, value []byte, header nats.Header, cas bool,
 	return &nats.Msg{Subject: b.prefix + key, Header: header, Data: value}
 }
 
-// put writes a value by compare-and-set. Revision 0 creates, also over the marker of a deletion.
+// put writes a value by compare-and-set. Revision 0 creates, also over a delete marker.
 func (b *bucket) put(ctx context.Context, key string, value []byte, rev schema.Revision) (schema.Revision, error) {
 	return b.publishCAS(ctx, b.message(key, value, nil, true, rev), key, rev)
 }
@@ -181,7 +181,7 @@ func (b *bucket) publishCAS(ctx context.Context, msg *nats.Msg, key string, rev 
 	return b.publish(ctx, msg)
 }
 
-// marker returns the revision of the deletion that is the last message of the key, if it is one.
+// marker returns the revision of the delete marker that is the last message of the key, if there is one.
 func (b *bucket) marker(ctx context.Context, key string) (schema.Revision, bool, error) {
 	e, err := b.getFresh(ctx, key)
 	switch {
@@ -205,8 +205,8 @@ func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (schema.Revision, e
 	return schema.Revision(ack.Sequence), nil
 }
 
-// explain translates the error of a write. When nobody answered, it asks whether there is a stream at all:
-// a publish into a missing stream looks like one into a stream without a leader.
+// explain translates the error of a write. If no answer came, it checks whether the stream exists: a publish into a
+// missing stream looks like one into a stream without a leader.
 func (b *bucket) explain(ctx context.Context, err error) error {
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
 		if _, serr := b.js.Stream(ctx, b.stream); errors.Is(serr, jetstream.ErrStreamNotFound) {
@@ -216,16 +216,16 @@ func (b *bucket) explain(ctx context.Context, err error) error {
 	return translate(err)
 }
 
-// remove deletes a key and its history; a marker stays, so that a crash of the server cannot bring values
-// back. With cas the key must be at revision rev.
+// remove deletes a key and its history. A delete marker stays, so that a server crash cannot bring values back. With
+// cas the key must be at revision rev.
 func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Revision) error {
 	header := nats.Header{headerOperation: {operationPurge}, headerRollup: {rollupSubject}}
 	_, err := b.publish(ctx, b.message(key, nil, header, cas, rev))
 	return err
 }
 
-// purge takes what a key has up to a revision out of the stream, without a marker. After kill -9 of a lone server it can
-// come back: for what is harmless then.
+// purge removes a key's messages up to a revision from the stream, without a marker. After kill -9 of a single server
+// they can come back, so use it only where that is harmless.
 func (b *bucket) purge(ctx context.Context, key string, upTo schema.Revision) error {
 	_, err := purge(ctx, b.js, b.stream, jsapi.PurgeRequest{Filter: b.prefix + key, Below: uint64(upTo) + 1})
 	if err != nil {
@@ -234,7 +234,7 @@ func (b *bucket) purge(ctx context.Context, key string, upTo schema.Revision) er
 	return nil
 }
 
-// purge takes messages of one subject out of a stream, and returns how many they were.
+// purge removes messages of one subject from a stream, and returns their number.
 func purge(ctx context.Context, js jetstream.JetStream, stream string, what jsapi.PurgeRequest) (uint64, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()

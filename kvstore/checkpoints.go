@@ -15,8 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Checkpoints is the checkpoint bucket of a shard: a run's checkpoint under its run id, and the daemon's own
-// keys. It is derived from the log: whatever is lost here is folded again.
+// Checkpoints is the checkpoint bucket of a shard: a run's checkpoint under its run id, and the daemon's own keys. It
+// is derived from the log: lost entries are folded again.
 type Checkpoints struct {
 	bucket bucket
 	names  schema.Names
@@ -34,14 +34,14 @@ type Item struct {
 // Result of one put: the new revision, or the error.
 type Result struct {
 	Revision schema.Revision
-	// Bytes that the put takes in its stream.
+	// Bytes of the put in its stream.
 	Bytes int
 	Err   error
 }
 
-// Stored is a checkpoint as it is kept, or what is known of one that cannot be read.
+// Stored is a stored checkpoint, or what is known about an unreadable one.
 type Stored struct {
-	// Run that the key names.
+	// Run in the key.
 	Run string
 	// Checkpoint is nil when Err is not.
 	Checkpoint *schema.Checkpoint
@@ -52,14 +52,14 @@ type Stored struct {
 	Err error
 }
 
-// Get reads a run's checkpoint from any replica: it may be stale, so it is only good for what is checked
-// against the log afterwards. It returns [ErrNotFound], with the revision of a deletion if there was one;
-// [ErrCorrupt] or schema.ErrFormat, with the revision to replace.
+// Get reads a run's checkpoint from any replica. It may be stale, so the caller must check it against the log. It
+// returns [ErrNotFound], with the revision of a deletion if there was one; [ErrCorrupt] or schema.ErrFormat, with the
+// revision to replace.
 func (c *Checkpoints) Get(ctx context.Context, run string) (*schema.Checkpoint, schema.Revision, error) {
 	return c.read(ctx, run, c.bucket.get)
 }
 
-// GetFresh is [Checkpoints.Get] answered by the leader: for a revision to put with.
+// GetFresh is [Checkpoints.Get] from the leader: for a revision to put with.
 func (c *Checkpoints) GetFresh(ctx context.Context, run string) (*schema.Checkpoint, schema.Revision, error) {
 	return c.read(ctx, run, c.bucket.getFresh)
 }
@@ -76,7 +76,7 @@ func (c *Checkpoints) read(ctx context.Context, run string, get func(context.Con
 	return cp, e.rev, err
 }
 
-// decode reads a stored value and checks that it is the run's.
+// decode reads a stored value and checks that it belongs to the run.
 func (c *Checkpoints) decode(run string, e entry) (*schema.Checkpoint, error) {
 	cp, err := schema.DecodeCheckpoint(e.value)
 	if err != nil {
@@ -137,10 +137,10 @@ func (c *Checkpoints) message(cp *schema.Checkpoint, rev schema.Revision) (*nats
 	return c.bucket.message(cp.Run, body, header, true, rev), nil
 }
 
-// PutBatch puts many checkpoints, each by compare-and-set on its own key, without waiting for one before
-// the next; what is under way is bounded in number and bytes. It returns when every put was answered or ctx
-// is done; the results are in the order of the items. Items must be of different runs: a second one of the
-// same run gets [ErrConflict]. Errors are those of [Checkpoints.Put].
+// PutBatch puts many checkpoints, each by compare-and-set on its own key, without waiting between them; the number
+// and bytes in flight are bounded. It returns when every put was answered or ctx is done; the results are in the
+// order of the items. Items must be of different runs: a second one of the same run gets [ErrConflict]. Errors are
+// those of [Checkpoints.Put].
 func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -174,7 +174,7 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 		switch err := results[i].Err; {
 		case err == nil:
 		case item.Revision == 0 && errors.Is(err, ErrConflict) && !errors.Is(err, errTwice):
-			// Perhaps only a deletion stands there; Put knows how to create over it.
+			// The key may only have a delete marker; Put can create over it.
 			results[i].Revision, results[i].Err = c.Put(ctx, item.Checkpoint, 0)
 		default:
 			results[i].Err = putError(item.Checkpoint.Run, err)
@@ -185,8 +185,8 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 
 var errTwice = fmt.Errorf("twice in one batch: %w", ErrConflict)
 
-// History returns the checkpoints kept of a run, newest first, those that cannot be read included with
-// their error. It ends at the newest deletion. It may be stale, and is empty for an unknown run.
+// History returns the stored checkpoints of a run, newest first, including unreadable ones with their error. It ends
+// at the newest deletion. It may be stale, and is empty for an unknown run.
 func (c *Checkpoints) History(ctx context.Context, run string) ([]Stored, error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (c *Checkpoints) stored(run string, e entry) Stored {
 	return Stored{Run: run, Checkpoint: cp, Revision: e.rev, Stored: e.stored, Err: err}
 }
 
-// Trim leaves the latest checkpoint of a run alone: for one that has ended, whose earlier checkpoints are of no more use.
+// Trim removes all but the latest checkpoint of an ended run, whose earlier checkpoints are no longer needed.
 func (c *Checkpoints) Trim(ctx context.Context, run string) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return err
@@ -221,7 +221,7 @@ func (c *Checkpoints) Trim(ctx context.Context, run string) error {
 	return nil
 }
 
-// Delete removes a run's checkpoint and its history if the key is at revision rev. A marker stays.
+// Delete removes a run's checkpoint and its history if the key is at revision rev. A delete marker stays.
 func (c *Checkpoints) Delete(ctx context.Context, run string, rev schema.Revision) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return err

@@ -122,7 +122,7 @@ func TestPutWithoutAnswerIsUnavailable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, r := range b.shard.Checkpoints.PutBatch(ctx, []kvstore.Item{{Checkpoint: checkpoint("run-1", 1)}}) {
-		// The answer may have been faster than the look at ctx; a doubt must say so.
+		// The answer may have been faster than the check of ctx; an error must be an unknown outcome.
 		if r.Err != nil {
 			require.ErrorIs(t, r.Err, kvstore.ErrUnavailable)
 		}
@@ -211,7 +211,7 @@ func TestHistoryKeepsFiveNewestFirst(t *testing.T) {
 		rev, err = cps.Put(t.Context(), checkpoint("run-1", at), rev)
 		require.NoError(t, err)
 	}
-	// Somebody tampers.
+	// Another client tampers.
 	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
 	require.NoError(t, err)
 	entry, err := kv.Get(t.Context(), "run-1")
@@ -240,7 +240,7 @@ func TestHistoryKeepsFiveNewestFirst(t *testing.T) {
 	_, err = cps.Put(t.Context(), checkpoint("run-1", 8), got)
 	require.NoError(t, err)
 
-	list, err = cps.History(t.Context(), "nobody")
+	list, err = cps.History(t.Context(), "unknown")
 	require.NoError(t, err)
 	require.Empty(t, list)
 }

@@ -89,7 +89,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for i, r := range cps.PutBatch(ctx, list) {
-		for ctx.Err() == nil && errors.Is(r.Err, kvstore.ErrUnavailable) { // the leader changed: whether it is stored, the next try tells
+		for ctx.Err() == nil && errors.Is(r.Err, kvstore.ErrUnavailable) { // the leader changed: the next try shows whether it is stored
 			if r.Revision, r.Err = cps.Put(ctx, list[i].Checkpoint, 0); errors.Is(r.Err, kvstore.ErrConflict) {
 				_, r.Revision, r.Err = cps.GetFresh(ctx, list[i].Checkpoint.Run)
 			}
@@ -98,7 +98,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 		revs[i] = r.Revision
 	}
 	for i, r := range cps.PutBatch(ctx, list) {
-		for ctx.Err() == nil && errors.Is(r.Err, kvstore.ErrUnavailable) { // a server under load may lose its lead once more
+		for ctx.Err() == nil && errors.Is(r.Err, kvstore.ErrUnavailable) { // a server under load may lose its lead again
 			_, r.Err = cps.Put(ctx, list[i].Checkpoint, 0)
 		}
 		require.ErrorIs(t, r.Err, kvstore.ErrConflict, i)
@@ -122,8 +122,8 @@ func TestReplicasWithoutAClusterAreRefused(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()), "nothing has changed")
 }
 
-// A log is lone only while one server holds it and is to go on holding it: from the moment that it is to have three replicas, and until two of
-// them are gone for good, it is not.
+// A log counts as lone only while it has one replica and is to keep one: not from the moment it is scaled to three
+// replicas until two of them are removed.
 func TestAskLone_LogScaledUpAndDown_IsLoneWithOneReplicaOnly(t *testing.T) {
 	t.Parallel()
 	nc := startCluster(t)
@@ -143,7 +143,7 @@ func TestAskLone_LogScaledUpAndDown_IsLoneWithOneReplicaOnly(t *testing.T) {
 	require.True(t, log.Holds)
 	require.EqualValues(t, 3, log.Last)
 	require.WithinDuration(t, time.Now(), log.Now, time.Minute)
-	log, err = eventlog.AskLone(t.Context(), js, names, "nobody")
+	log, err = eventlog.AskLone(t.Context(), js, names, "unknown")
 	require.NoError(t, err)
 	require.False(t, log.Holds)
 

@@ -21,9 +21,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Headers of a stored dead letter. Its body is the original message as the NATS protocol writes it: the
-// header block, Waymark-Header-Bytes long, then the body. So the original's headers are kept verbatim, have
-// no power over the stream that they are stored in, and never make the letter larger than a message can be.
+// Headers of a stored dead letter. Its body is the original message in the form of the NATS protocol: the header
+// block, Waymark-Header-Bytes long, then the body. So the original's headers are kept verbatim, do not affect the
+// stream of dead letters, and never make the letter larger than a message can be.
 const (
 	headerLetterReason      = "Waymark-Reason"
 	headerLetterDetail      = "Waymark-Detail"
@@ -38,7 +38,7 @@ const (
 )
 
 const (
-	// maxDetail bounds the words about a letter, in bytes.
+	// maxDetail bounds the description of a letter, in bytes.
 	maxDetail = 1024
 	// MaxLetters is the most dead letters that one List returns.
 	MaxLetters = 256
@@ -46,27 +46,28 @@ const (
 	letterBytes = 4 << 20
 )
 
-// DeadLetter is a message of an event stream that was rejected, whole unless it is cut, with the reason.
+// DeadLetter is a rejected message of an event stream with the reason, complete unless it is cut.
 type DeadLetter struct {
 	// Reason of the rejection. Required.
 	Reason schema.Reason
-	// Detail in words; control characters are replaced and it is cut to 1 KiB.
+	// Detail for people; control characters are replaced and it is cut to 1 KiB.
 	Detail string
-	// Run that the message's subject names; outside the grammar of run ids it is filed under "_".
+	// Run in the message's subject; a name outside the grammar is filed under "_".
 	Run string
-	// EventStream and Stream sequence where the message stands, Incarnation of that stream. Required.
+	// EventStream and Stream sequence of the message, Incarnation of that stream. Required.
 	EventStream string
 	Stream      schema.StreamSequence
 	Incarnation string
-	// Subject, Header and Body of the message as it was published; Stored is when.
+	// Subject, Header and Body of the message as published; Stored is its time of storage.
 	Subject string
 	Header  map[string][]string
 	Body    []byte
 	Stored  time.Time
-	// Cut is the size of Header and Body where the letter fits no message with them: it is filed without. Set by PutBatch and List.
+	// Cut is the size of Header and Body if they do not fit into a letter, which is then filed without them. Set by
+	// PutBatch and List.
 	Cut int
 
-	// Number of the letter in its stream and when it was Filed. Set by List.
+	// Number of the letter in its stream and the time of Filed. Set by List.
 	Number uint64
 	Filed  time.Time
 	// Err says why a stored letter cannot be read; then Body holds it as stored. Set by List.
@@ -88,12 +89,12 @@ func NewDeadLetters(js jetstream.JetStream, fleet string) (*DeadLetters, error) 
 	return &DeadLetters{bucket{js: js, name: stream, stream: stream}, fleet}, nil
 }
 
-// PutBatch files letters, without waiting for one before the next; what is under way is bounded in number and bytes. It returns
-// when every letter was answered, or ctx is done, or the server is silent; the errors are in the order of the letters. The message
-// id of a letter is the event stream, its incarnation, the stream sequence and a hash of the message: filed again within two
-// minutes it is the same letter; after that it stands twice, with equal ids. A letter that fits no message is filed without its
-// content, and its Cut says so. Errors are [ErrTooLarge] (without its content, too), [ErrUnavailable] (file it again),
-// [ErrStreamMissing].
+// PutBatch files letters without waiting between them; the number and bytes in flight are bounded. It returns when
+// every letter was answered, or ctx is done, or the server is silent; the errors are in the order of the letters. The
+// message id of a letter is the event stream, its incarnation, the stream sequence and a hash of the message. Filed
+// again within two minutes it is the same letter; after that there are two with equal ids. A letter that fits into no
+// message is filed without its content, and its Cut says so. Errors are [ErrTooLarge] (even without its content),
+// [ErrUnavailable] (file it again), [ErrStreamMissing].
 func (d *DeadLetters) PutBatch(ctx context.Context, letters []DeadLetter) []error {
 	errs := d.file(ctx, letters)
 	var cut []DeadLetter
@@ -144,7 +145,7 @@ func letterError(l *DeadLetter, err error) error {
 	return fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, err)
 }
 
-// message builds the put of a letter; one that is cut has no content.
+// message builds the put of a letter; a cut letter has no content.
 func (d *DeadLetters) message(l *DeadLetter) (*nats.Msg, error) {
 	if l.Reason == "" || l.EventStream == "" || l.Incarnation == "" || l.Stream == 0 {
 		return nil, errors.New("reason, event stream, incarnation and stream sequence are required")
@@ -154,7 +155,7 @@ func (d *DeadLetters) message(l *DeadLetter) (*nats.Msg, error) {
 	}
 	block := headerBlock(l.Header)
 	data := append(block, l.Body...)
-	// Damage may have freed the sequence: what stands there now is another letter.
+	// Damage may have freed the sequence: another message there is another letter.
 	sum := sha256.Sum256(data)
 	sequence := strconv.FormatUint(uint64(l.Stream), 10)
 	header := nats.Header{
@@ -178,7 +179,7 @@ func (d *DeadLetters) message(l *DeadLetter) (*nats.Msg, error) {
 	return &nats.Msg{Subject: schema.DeadLetterSubject(d.fleet, l.Reason, l.Run), Header: header, Data: data}, nil
 }
 
-// LetterFilter chooses dead letters; empty fields choose all.
+// LetterFilter selects dead letters; empty fields match all.
 type LetterFilter struct {
 	// Reason of the rejection.
 	Reason schema.Reason
@@ -217,8 +218,7 @@ func (d *DeadLetters) List(ctx context.Context, filter LetterFilter, after uint6
 	return letters, next, nil
 }
 
-// letterOf reads a stored letter. One that cannot be read is returned with its error: a list does not end
-// at it.
+// letterOf reads a stored letter. An unreadable one is returned with its error, so that a list does not end there.
 func letterOf(e entry) DeadLetter {
 	h := e.header
 	l := DeadLetter{
@@ -258,7 +258,7 @@ func letterOf(e entry) DeadLetter {
 
 const blockStart = "NATS/1.0\r\n"
 
-// headerBlock writes headers as the NATS protocol does, sorted by name; nothing for none.
+// headerBlock writes headers in the form of the NATS protocol, sorted by name; it is empty for none.
 func headerBlock(header map[string][]string) []byte {
 	if len(header) == 0 {
 		return nil
@@ -277,10 +277,10 @@ func headerBlock(header map[string][]string) []byte {
 	return b.Bytes()
 }
 
-// lineBreaks cannot come in a header that was received; a made-up one must not begin a line of its own.
+// lineBreaks cannot occur in a received header; a forged one must not begin its own line.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
-// printable replaces what does not print and cuts to n bytes at most.
+// printable replaces unprintable characters and cuts to at most n bytes.
 func printable(s string, n int) string {
 	if len(s) > n {
 		s = strings.ToValidUTF8(s[:n], "")

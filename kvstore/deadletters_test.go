@@ -37,7 +37,7 @@ func TestDeadLetterKeepsTheWholeMessage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	d := letters(t, b)
-	// What a hostile or foreign client sent, as the log has it.
+	// Messages of a hostile or foreign client in the log.
 	for i, msg := range []*nats.Msg{
 		{Header: nats.Header{
 			"Nats-Rollup": {"all"}, "Nats-TTL": {"1s"}, "Nats-Msg-Id": {"mine"}, "ce-id": {"a", "b"}, "CE-ID": {"c"},
@@ -198,7 +198,7 @@ func TestDeadLetters_PutBatch_AreInFlightTogether(t *testing.T) {
 	require.NoError(t, b.js.DeleteStream(t.Context(), schema.DeadLetterStream("alpha")))
 	const n = 100
 	puts := make(chan *nats.Msg, n)
-	_, err := b.nc.ChanSubscribe(schema.DeadLetterSubjects("alpha"), puts) // in the place of the stream
+	_, err := b.nc.ChanSubscribe(schema.DeadLetterSubjects("alpha"), puts) // instead of the stream
 	require.NoError(t, err)
 	require.NoError(t, b.nc.Flush())
 	batch := make([]kvstore.DeadLetter, n)
@@ -209,7 +209,7 @@ func TestDeadLetters_PutBatch_AreInFlightTogether(t *testing.T) {
 	d := letters(t, b)
 	go func() { filed <- d.PutBatch(t.Context(), batch) }()
 	var waiting []*nats.Msg
-	for range n { // none is answered before the last one came
+	for range n { // none is answered before the last one arrived
 		waiting = append(waiting, <-puts)
 	}
 	for i, m := range waiting[1:] {

@@ -26,18 +26,18 @@ const (
 	historyBatch = MaxCheckpointsPerRun
 )
 
-// directEnd is what ends an answer of several messages.
+// directEnd is the end of an answer with several messages.
 type directEnd struct {
-	// pending is how many more match and were left out for the request's bounds.
+	// pending is how many more messages match but were left out because of the request's bounds.
 	pending uint64
-	// upTo is the last sequence that the replica which answered had, if it answers that at all.
+	// upTo is the last sequence of the answering replica, if the answer has it.
 	upTo schema.Revision
 }
 
-// errTooMany says that more keys match than the server returns at once.
+// errTooMany says that more keys match than the server returns in one answer.
 var errTooMany = errors.New("too many keys for one answer")
 
-// direct asks any replica for several messages and calls yield for each. An answer that breaks off is an error, never a
+// direct asks any replica for several messages and calls yield for each. A truncated answer is an error, never a
 // short list.
 func (b *bucket) direct(ctx context.Context, req jsapi.GetRequest, yield func(entry)) (end directEnd, err error) {
 	ctx, cancel := withDeadline(ctx)
@@ -74,7 +74,7 @@ func (b *bucket) direct(ctx context.Context, req jsapi.GetRequest, yield func(en
 	return end, nil
 }
 
-// all is direct for requests whose answer must be whole.
+// all is direct for requests that need a complete answer.
 func (b *bucket) all(ctx context.Context, req jsapi.GetRequest, yield func(entry)) error {
 	end, err := b.direct(ctx, req, yield)
 	if err == nil && end.pending != 0 {
@@ -83,7 +83,7 @@ func (b *bucket) all(ctx context.Context, req jsapi.GetRequest, yield func(entry
 	return err
 }
 
-// many reads the last values of keys, deletions left out, by key.
+// many reads the last values of keys, without deletions, by key.
 func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, error) {
 	found := make(map[string]entry, len(keys))
 	for chunk := range slices.Chunk(keys, manyKeys) {
@@ -103,7 +103,7 @@ func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, err
 	return found, nil
 }
 
-// history reads the values kept of a key, oldest first, deletions included.
+// history reads the stored values of a key, oldest first, deletions included.
 func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
 	var entries []entry
 	err := b.all(ctx, jsapi.GetRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
@@ -112,7 +112,7 @@ func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
 	return entries, err
 }
 
-// keys returns the keys that match the filter and are not deleted, sorted. For few keys: it holds them all.
+// keys returns the keys that match the filter and are not deleted, sorted. It holds them all, so use it for few keys.
 func (b *bucket) keys(ctx context.Context, filter string) ([]string, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -135,7 +135,7 @@ func (b *bucket) keys(ctx context.Context, filter string) ([]string, error) {
 			if !ok {
 				return nil, fmt.Errorf("%w: the list of keys of %s ended early", ErrUnavailable, b.name)
 			}
-			if e == nil { // the end of what is there now
+			if e == nil { // the end of the current keys
 				slices.Sort(keys)
 				return keys, nil
 			}
@@ -146,8 +146,8 @@ func (b *bucket) keys(ctx context.Context, filter string) ([]string, error) {
 	}
 }
 
-// everyKey calls yield with the keys that match a filter, sorted, each once. Keys that go between two pages move the border: a page
-// begins with the last key of the one before, or it is asked for again from further back.
+// everyKey calls yield with the keys that match a filter, sorted, each once. Keys deleted between two pages move the
+// border: a page must begin with the last key of the page before, or it is asked for again from an earlier offset.
 func (b *bucket) everyKey(ctx context.Context, filter string, yield func(key string)) error {
 	return everyPage(func(offset int) ([]string, bool, error) { return b.subjectPage(ctx, filter, offset) }, yield)
 }
@@ -175,8 +175,8 @@ func everyPage(page func(offset int) (keys []string, more bool, err error), yiel
 	}
 }
 
-// subjectPage is one page of the keys that match a filter, sorted; more says that others follow it. The
-// server counts all matching subjects for every page, so a page costs it about as much as the whole.
+// subjectPage is one page of the keys that match a filter, sorted; more says that others follow. The server counts
+// all matching subjects for every page, so each page costs about as much as all of them.
 func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (keys []string, more bool, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()

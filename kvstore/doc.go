@@ -1,25 +1,24 @@
-// Package kvstore keeps what Waymark derives from its log, and the places that everything lies in: it
-// provisions a fleet's streams and buckets, and reads and writes checkpoints, segments, watermarks, leases
-// and dead letters on JetStream.
+// Package kvstore stores the data that Waymark derives from its log, and owns all streams and buckets: it provisions
+// them for a fleet, and reads and writes checkpoints, segments, watermarks, leases and dead letters on JetStream.
 //
 // # What it owns
 //
 //   - the configuration of every stream and bucket, each flag spelled out and verified ([Provision]);
-//   - the settings of fleets and the marker that a fleet was provisioned ([Fleets]);
-//   - the stored form of watermarks, leases and dead letters. Checkpoints and segments have theirs in schema.
+//   - the settings of fleets, which mark a fleet as provisioned ([Fleets]);
+//   - the stored form of watermarks, leases and dead letters. That of checkpoints and segments is in schema.
 //
 // # What it promises
 //
-//   - A put with a revision succeeds only if that is still the key's revision; otherwise [ErrConflict]. Two
-//     writers never both win.
-//   - A checkpoint's put is its announcement: its republished copy is the CloudEvent checkpoint.created,
+//   - A put with a revision succeeds only if that is still the key's revision; otherwise [ErrConflict]. Of two
+//     writers, one fails.
+//   - The put of a checkpoint also announces it: its republished copy is the CloudEvent checkpoint.created,
 //     updated or finalized.
-//   - A run's key has no dot, and every key of the daemon has one: the filter "*" of a list leaves the runs.
-//   - An entry of the live index is erased only at the revision that was named: a run that came back to life has another.
+//   - A run's key has no dot, and every key of the daemon has one: the filter "*" matches only runs.
+//   - An entry of the live index is deleted only at a given revision: a run that was reopened has another one.
 //   - A segment is created, never overwritten.
-//   - Nothing that should exist is made again in silence: a fleet that was provisioned and misses its events,
-//     segments or blobs is [ErrStreamMissing]. Checkpoint buckets are derived, so they come back by themselves.
-//   - Every error of NATS is translated here, to the sentinels in errors.go; the original stays wrapped.
+//   - Missing data is never silently created again: a provisioned fleet without its events, segments or blobs
+//     is [ErrStreamMissing]. Checkpoint buckets are derived, so they are created again automatically.
+//   - Every NATS error is translated to a sentinel in errors.go; the original stays wrapped.
 //
 // # Life of a fleet's resources
 //
@@ -31,12 +30,11 @@
 //
 // # On failure
 //
-// A write whose answer did not come is [ErrUnavailable] and its outcome is unknown: read the key with the
-// …Fresh method before another try, or try again with the same revision and take [ErrConflict] as a reason
-// to read. Reads named Fresh ask the stream's leader; the others may be answered by any replica and can be
-// stale. Neither is linearizable: only an event that was published after the question is (a barrier).
+// A write without an answer is [ErrUnavailable] and its outcome is unknown: read the key with the …Fresh method
+// before another try, or try again with the same revision and read the key after [ErrConflict]. Reads named Fresh ask
+// the stream's leader; the others may be answered by any replica and can be stale. Neither is linearizable: only an
+// event published after the request is (a barrier).
 //
-// Nothing here keeps a cache or runs a goroutine of its own beyond a call; a [LiveWatch] keeps a subscription until it is closed.
-// Methods are safe for concurrent
-// use, except those of a [Lease], which has one owner.
+// No function here keeps a cache or a goroutine after it returns; a [LiveWatch] keeps a subscription until it is
+// closed. Methods are safe for concurrent use, except those of a [Lease], which has one owner.
 package kvstore

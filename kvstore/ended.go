@@ -21,42 +21,42 @@ const (
 	// endedRequests is the number of requests, and endedExamined that of entries read.
 	endedRequests = 32
 	endedExamined = 4096
-	// endedFew and endedMany are the entries of one answer below and above which the next one is asked for a larger or a
-	// smaller volume.
+	// endedFew and endedMany are the numbers of entries in an answer below and above which the next request uses a
+	// larger or a smaller volume.
 	endedFew  = 16
 	endedMany = 256
 )
 
-// EndedQuery chooses entries of the index of ended runs.
+// EndedQuery selects entries of the index of ended runs.
 type EndedQuery struct {
-	// Floor is the first position of the log that is of interest, and Before the first above it that is not any more.
+	// Floor is the lowest position to return, and Before the first position above the range.
 	Floor, Before schema.StreamSequence
-	// Agent whose runs are asked for; "" means all. Statuses that end a run; none means all.
+	// Agent whose runs are returned; "" means all. Statuses to return; none means all.
 	Agent    string
 	Statuses []schema.Status
-	// Match chooses among those that were read. Nil means all.
+	// Match filters the entries that were read. Nil means all.
 	Match func(*schema.Ended) bool
-	// Limit is the number of entries to return; at least 1. There can be more when some cannot be read.
+	// Limit is the number of entries to return; at least 1. There can be more if some are unreadable.
 	Limit int
 }
 
-// EndedPage is what a call of [Checkpoints.Ended] found.
+// EndedPage is the result of a call of [Checkpoints.Ended].
 type EndedPage struct {
-	// Runs found, those whose last event is the newest first. Of an entry that cannot be read all but the run, agent and
-	// status is zero, and the position is the beginning of its volume.
+	// Runs found, those with the newest last event first. An unreadable entry has only run, agent, status and the
+	// beginning of its volume as position.
 	Runs []schema.Ended
-	// Next is the Before of the following call; there is nothing more when it is not above Floor.
+	// Next is the Before of the following call; the list is complete if it is not above Floor.
 	Next schema.StreamSequence
-	// UpTo is the last revision that the replicas which answered had, at least; 0 when nothing was asked. An entry that was put
-	// at a later one may be missing.
+	// UpTo is at least the last revision of the answering replicas; 0 if there was no request. An entry with a later
+	// revision may be missing.
 	UpTo schema.Revision
 }
 
-// Ended returns runs that have ended, from the index. The work of one call is bounded, whatever the number of runs stored:
-// a page can be shorter than the limit, even empty, with more to come. It asks the server for volumes of the log
-// (schema.EndedVolume), smaller ones where there are many entries and larger ones where there are few, so that what the
-// filter leaves out is hardly ever sent. It may be stale, and hold runs that are not ended any more: compare
-// with the checkpoints.
+// Ended returns runs that have ended, from the index. The work of one call is bounded, whatever the number of stored
+// runs: a page can be shorter than the limit, even empty, although more follow. It asks the server for volumes of the
+// log (schema.EndedVolume), smaller ones where there are many entries and larger ones where there are few, so that
+// the server sends hardly any entries that the filter excludes. It may be stale, and contain runs that are no longer
+// ended: compare with the checkpoints.
 func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error) {
 	p := EndedPage{Next: q.Before}
 	if q.Limit < 1 {
@@ -89,7 +89,7 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 				continue
 			}
 			p.Runs = append(p.Runs, *e)
-			// Only entries that cannot be read share a position; the next page begins below it.
+			// Only unreadable entries share a position; the next page begins below it.
 			if len(p.Runs) >= q.Limit && (i+1 == len(found) || found[i+1].Position < e.Position) {
 				p.Next = e.Position
 				return p, nil
@@ -106,7 +106,7 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 	return p, nil
 }
 
-// endedIn reads what a volume has of the runs asked for, the newest first.
+// endedIn reads the entries of a volume that match the query, the newest first.
 func (c *Checkpoints) endedIn(ctx context.Context, at schema.StreamSequence, level int, q *EndedQuery) ([]schema.Ended, schema.Revision, error) {
 	agent, statuses := "*", []string{"*"}
 	if q.Agent != "" {
@@ -119,7 +119,7 @@ func (c *Checkpoints) endedIn(ctx context.Context, at schema.StreamSequence, lev
 		}
 	}
 	volume := c.bucket.prefix + schema.EndedVolume(at, level) + "." + agent + "."
-	// The state of the index is asked for beside it, for an answer that found nothing does not say how old it is.
+	// The request includes the index state, because an empty answer does not show its age.
 	subjects := []string{c.bucket.prefix + schema.IndexKey}
 	for _, s := range statuses {
 		subjects = append(subjects, volume+s+".*")
@@ -132,7 +132,7 @@ func (c *Checkpoints) endedIn(ctx context.Context, at schema.StreamSequence, lev
 	}
 	end, err := c.bucket.direct(ctx, jsapi.GetRequest{MultiLast: subjects}, take)
 	if errors.Is(err, errTooMany) && level == 0 {
-		// More than have room: other hands, or a log that was restored. They are read by their names.
+		// The volume has more than fit, written by other clients or in a restored log. They are read by name.
 		end.upTo, err = 0, c.eachOf(ctx, subjects[1:], take)
 	}
 	if err == nil && end.pending > 0 {
@@ -168,7 +168,7 @@ func (c *Checkpoints) eachOf(ctx context.Context, subjects []string, yield func(
 	return nil
 }
 
-// endedOf reads an entry. Of one that cannot be read it is what its key says, at its volume's beginning, and Format is 0.
+// endedOf reads an entry. An unreadable one has the fields of its key and the beginning of its volume, and Format 0.
 func endedOf(e entry) (schema.Ended, bool) {
 	rest, ours := strings.CutPrefix(e.key, schema.EndedKeyPrefix)
 	tokens := strings.Split(rest, ".")
@@ -204,8 +204,8 @@ func endedOf(e entry) (schema.Ended, bool) {
 	}, true
 }
 
-// PositionAt returns the stream sequence of the first event that the server stored at that time or later, or the one behind
-// the last event. It costs the same wherever that is.
+// PositionAt returns the stream sequence of the first event that the server stored at or after a time, or the one
+// after the last event. It costs the same wherever that is.
 func (s *Shard) PositionAt(ctx context.Context, at time.Time) (schema.StreamSequence, error) {
 	b := &bucket{js: s.js, stream: s.Names.EventStream()}
 	var first schema.Revision

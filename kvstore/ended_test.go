@@ -47,7 +47,7 @@ func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
 	}
 	t.Parallel()
 	b := newBench(t)
-	// As many as a volume can have, hardly any for a long way, and some at the borders of volumes of each size.
+	// As many as a volume can have, then hardly any for a long way, and some at the borders of volumes of each size.
 	var positions []schema.StreamSequence
 	for at := schema.StreamSequence(1); at <= 3000; at++ {
 		positions = append(positions, at)
@@ -68,7 +68,7 @@ func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
 		{"both", kvstore.EndedQuery{Agent: "other", Statuses: []schema.Status{"failed", "cancelled"}}, func(at schema.StreamSequence) bool { return at%30 == 0 }},
 		{"a floor", kvstore.EndedQuery{Floor: 2999}, func(at schema.StreamSequence) bool { return at >= 2999 }},
 		{"a match", kvstore.EndedQuery{Match: func(e *schema.Ended) bool { return e.Position%7 == 0 }}, func(at schema.StreamSequence) bool { return at%7 == 0 }},
-		{"none", kvstore.EndedQuery{Agent: "nobody"}, func(schema.StreamSequence) bool { return false }},
+		{"none", kvstore.EndedQuery{Agent: "unknown"}, func(schema.StreamSequence) bool { return false }},
 	} {
 		want := slices.DeleteFunc(slices.Clone(positions), func(at schema.StreamSequence) bool { return !c.keep(at) })
 		slices.Reverse(want)
@@ -98,7 +98,7 @@ func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
 func TestAVolumeWithMoreEntriesThanAnAnswerIsReadByName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	// Other hands put what no fold worker would: runs with the same last event.
+	// Another client puts entries that no fold worker writes: runs with the same last event.
 	var puts []kvstore.IndexPut
 	for i := range 1100 {
 		h := schema.Head{
@@ -139,7 +139,7 @@ func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
 	require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[0], Revision: revisions[0]}))
 	page, err := cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
 	require.NoError(t, err)
-	require.Len(t, page.Runs, 2, "it was put again meanwhile")
+	require.Len(t, page.Runs, 2, "it was put again in the meantime")
 	for i, rev := range []schema.Revision{put[1].Revision, revisions[1], 0} {
 		require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[i], Revision: rev}))
 	}
@@ -202,7 +202,7 @@ func TestCheckpointsAreReadManyAtOnce(t *testing.T) {
 	for i := range 1200 {
 		runs = append(runs, fmt.Sprintf("run-%05d", (i*7)%1200))
 	}
-	runs = append(runs, "nobody")
+	runs = append(runs, "unknown")
 	list, upTo, err := b.shard.Checkpoints.Of(t.Context(), runs)
 	require.NoError(t, err)
 	require.EqualValues(t, config(t, b.js, checkpointStream).FirstSeq+1200-1, upTo)
@@ -236,7 +236,8 @@ func TestTheLogIsEnteredByTime(t *testing.T) {
 	}
 }
 
-// A subscription with the connection's own queue costs half a megabyte a read. A queue of one message would drop the others.
+// A subscription with the connection's own queue costs half a megabyte per read. A queue of one message would drop
+// the others.
 func TestCheckpoints_ReadManyAtOnce_NeedNoQueueOfTheConnection(t *testing.T) {
 	t.Parallel()
 	b := newBenchOn(t, natstest.Start(t).Conn(t, nats.SyncQueueLen(1)))

@@ -14,9 +14,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Left is what is stored of a run beside the mark in the log and the checkpoint that says that it was removed. blobs are
-// those of the run as [BlobsOf] found them; keys are those of its index entries. wide looks for entries under other keys,
-// too, which makes the server go through all keys of the bucket.
+// Left counts what is stored of a run except the tombstone in the log and the checkpoint that records the removal.
+// blobs are the run's from [BlobsOf]; keys are those of its index entries. wide also searches entries under other
+// keys, which makes the server go through all keys of the bucket.
 func (s *Shard) Left(ctx context.Context, run string, keys []string, blobs []Blob, wide bool) (schema.ErasedParts, error) {
 	var p schema.ErasedParts
 	err := errors.Join(schema.CheckName("run id", run), s.leftInLog(ctx, run, &p))
@@ -35,7 +35,7 @@ func (s *Shard) Left(ctx context.Context, run string, keys []string, blobs []Blo
 	return p, nil
 }
 
-// Stored is [Shard.Left] for a run of which nothing was removed yet: it reads no segments.
+// Stored is [Shard.Left] for a run whose removal has not begun: it reads no segments.
 func (s *Shard) Stored(ctx context.Context, run string, keys []string, blobs []Blob) (schema.ErasedParts, error) {
 	var p schema.ErasedParts
 	segments, err := s.Segments.keysOf(ctx, run)
@@ -55,7 +55,7 @@ func (s *Shard) Stored(ctx context.Context, run string, keys []string, blobs []B
 	if err != nil {
 		return p, fmt.Errorf("what is stored of run %s: %w", run, err)
 	}
-	p.IndexKeys = int64(len(keys)) // the fold has taken them out already
+	p.IndexKeys = int64(len(keys)) // the fold worker has already removed them
 	return p, nil
 }
 
@@ -76,7 +76,7 @@ func (s *Shard) leftInLog(ctx context.Context, run string, p *schema.ErasedParts
 	return nil
 }
 
-// LastOfRun returns the last message that the leader has of a run in the log, nil for none.
+// LastOfRun returns the leader's last message of a run in the log, nil for none.
 func (s *Shard) LastOfRun(ctx context.Context, run string) (*schema.Record, error) {
 	e, err := lastFresh(ctx, s.js, s.Names.EventStream(), s.Names.EventSubject(run))
 	if errors.Is(err, ErrNotFound) {
@@ -88,13 +88,13 @@ func (s *Shard) LastOfRun(ctx context.Context, run string) (*schema.Record, erro
 	return &schema.Record{Stream: schema.StreamSequence(e.rev), Header: e.header, Body: e.value}, nil
 }
 
-// LastPlace is where and when a run's last message was stored, by the server's clock.
+// LastPlace is the position and time of storage of a run's last message, by the server's clock.
 type LastPlace struct {
 	At     schema.StreamSequence
 	Stored time.Time
 }
 
-// LastStored returns where the last message of each of some runs is in the log, those left out that have none. It may be
+// LastStored returns the place of the last message of some runs in the log, without those that have none. It may be
 // stale.
 func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastPlace, error) {
 	events := bucket{
@@ -103,7 +103,7 @@ func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastP
 	lasts := make(map[string]LastPlace, len(runs))
 	found, err := events.many(ctx, runs)
 	if err != nil {
-		// A message whose own headers are no header block comes without its place: the leader answers otherwise.
+		// A message whose own headers are malformed comes without its place, so the leader is asked in another way.
 		for _, run := range runs {
 			e, err := lastFresh(ctx, s.js, events.stream, events.prefix+run)
 			if errors.Is(err, ErrNotFound) {
@@ -178,8 +178,8 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 	return slices.Compact(keys), nil
 }
 
-// Remove takes out everything of a run but its mark in the log and the checkpoint that says that it was removed. Call it
-// for a run that both are there of. It may be repeated, and goes on where it was interrupted.
+// Remove removes everything of a run except its tombstone in the log and the checkpoint that records the removal.
+// Both must exist before the call. It may be repeated, and continues after an interruption.
 func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []Blob, wide bool) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string, wide
 	if err != nil {
 		return err
 	}
-	// The entry of the live index is the fold worker's, which tells the watches of it.
+	// The fold worker deletes the entry of the live index, because its watchers must be told.
 	keys = slices.DeleteFunc(keys, func(key string) bool { return key == schema.LiveKeyPrefix+run })
 	there, err := s.Checkpoints.bucket.many(ctx, keys)
 	if err != nil {
@@ -227,14 +227,14 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string, wide
 	return s.Checkpoints.TakeIndex(ctx, entries...)
 }
 
-// removeEvents takes out what is before the run's last message, if that is the mark.
+// removeEvents removes the events before the run's last message, if that is the tombstone.
 func (s *Shard) removeEvents(ctx context.Context, run string) error {
 	last, err := s.LastOfRun(ctx, run)
 	if err != nil {
 		return err
 	}
 	if last == nil || !schema.IsErasedMark(last) {
-		return fmt.Errorf("its last message is not the mark that it was removed: %w", ErrConflict)
+		return fmt.Errorf("its last message is not the tombstone of its removal: %w", ErrConflict)
 	}
 	_, err = s.PurgeRun(ctx, run, last.Stream)
 	return err
@@ -249,7 +249,7 @@ func (s *Segments) keysOf(ctx context.Context, run string) ([]string, error) {
 	return keys, nil
 }
 
-// deleteAll deletes all segments of a run. Marks stay, so that a crash cannot bring them back.
+// deleteAll deletes all segments of a run. Delete markers stay, so that a crash cannot bring them back.
 func (s *Segments) deleteAll(ctx context.Context, run string) error {
 	keys, err := s.keysOf(ctx, run)
 	if err != nil {
@@ -263,7 +263,7 @@ func (s *Segments) deleteAll(ctx context.Context, run string) error {
 	return group.Wait()
 }
 
-// count returns how many messages a stream has of a literal subject, or of those that a filter names, as its leader says.
+// count returns how many messages the leader of a stream has for a subject or a filter.
 func (s *Shard) count(ctx context.Context, stream, filter string) (int64, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()

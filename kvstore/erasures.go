@@ -11,21 +11,21 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Erasures are the records of the runs that were removed from a shard, or are being removed. They are in the segment
-// bucket: the truth, synced, and written by the daemon alone.
+// Erasures are the records of removals of runs in a shard, finished or in progress. They are in the segment bucket,
+// which decides, is synced, and is written only by the daemon.
 //
-//	order ──nothing needs the run──▶ decided ──mark in the log──▶ being removed ──nothing found any more──▶ receipt (stays),
-//	  │                                 │                                                                    settling (some minutes)
-//	  └── something needs it,           └── the run went on: the mark can
-//	      or whoever asked is gone          never be stored
+//	order ──nothing needs the run──▶ decided ──tombstone in the log──▶ being removed ──nothing left──▶ receipt (stays),
+//	  │                                 │                                                          settling (some minutes)
+//	  └── something needs it, or        └── the run changed: the tombstone can
+//	      the requester is gone             never be stored
 //	           └──▶ withdrawn ◀────────────────┘
 type Erasures struct {
 	bucket bucket
 	names  schema.Names
 }
 
-// Get returns the record of a run from the leader, and whether it is the receipt, which comes before an order that a crash, or who
-// asked at the same time, left beside it. It returns [ErrNotFound] for a run that nobody asked to be removed.
+// Get returns the record of a run from the leader, and whether it is the receipt. The receipt takes precedence over
+// an order that a crash or a concurrent request left. It returns [ErrNotFound] for a run without a removal.
 func (e *Erasures) Get(ctx context.Context, run string) (record *schema.Erasure, rev schema.Revision, done bool, err error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, 0, false, err
@@ -34,7 +34,7 @@ func (e *Erasures) Get(ctx context.Context, run string) (record *schema.Erasure,
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return nil, 0, false, err
 	}
-	// A receipt is stored before its order goes, so that one of the two is found.
+	// The receipt is stored before its order is deleted, so that one of the two is always found.
 	receipt, rev, rerr := e.get(ctx, schema.ErasedKeyPrefix+run, run)
 	if order != nil && errors.Is(rerr, ErrNotFound) {
 		return order, orderRev, false, nil
@@ -42,8 +42,8 @@ func (e *Erasures) Get(ctx context.Context, run string) (record *schema.Erasure,
 	return receipt, rev, true, rerr
 }
 
-// Settling returns the record of a run whose removal is young, and its revision for [Erasures.Settled]. It returns [ErrNotFound]
-// when there is none, and [ErrCorrupt] or [schema.ErrFormat] with the revision.
+// Settling returns the record of a run whose removal is recent, and its revision for [Erasures.Settled]. It returns
+// [ErrNotFound] if there is none, and [ErrCorrupt] or [schema.ErrFormat] with the revision.
 func (e *Erasures) Settling(ctx context.Context, run string) (*schema.Erasure, schema.Revision, error) {
 	return e.get(ctx, schema.SettlingKeyPrefix+run, run)
 }
@@ -72,9 +72,9 @@ func DecodeErasure(run string, value []byte) (*schema.Erasure, error) {
 	return record, nil
 }
 
-// Order stores what is to be removed if its key is at revision rev; 0 creates it. It is durable when Order returns, and
-// decides nothing yet: the mark in the log does, which may be stored once the order says that it is decided. It returns
-// [ErrConflict] when there is another.
+// Order stores a removal order if its key is at revision rev; 0 creates it. It is durable when Order returns, and
+// decides nothing yet: the tombstone in the log does, which may be stored once the order says that it is decided. It
+// returns [ErrConflict] if there is another order.
 func (e *Erasures) Order(ctx context.Context, record *schema.Erasure, rev schema.Revision) (schema.Revision, error) {
 	return e.put(ctx, schema.ErasingKeyPrefix, record, rev)
 }
@@ -95,10 +95,10 @@ func (e *Erasures) put(ctx context.Context, prefix string, record *schema.Erasur
 	return next, nil
 }
 
-// Withdraw takes an order back at its revision, and reports whether it was there: somebody else may have decided it, or withdrawn
-// it. Withdraw one that is not decided, or of which the log proves that its mark can never be stored: a mark whose order is gone
-// would be folded by one and not by the other. What was withdrawn can come back after kill -9 of a lone server: it is an order
-// without a mark in the log, and withdrawn again.
+// Withdraw deletes an order at its revision, and reports whether it was there: another client may have decided or
+// withdrawn it. Withdraw only an undecided order, or one whose tombstone can never be stored, as the log proves: one
+// fold worker would fold a tombstone without an order, and another would not. After kill -9 of a single server a
+// withdrawn order can come back: it has no tombstone in the log, and is withdrawn again.
 func (e *Erasures) Withdraw(ctx context.Context, run string, rev schema.Revision) (bool, error) {
 	n, err := purge(ctx, e.bucket.js, e.bucket.stream, jsapi.PurgeRequest{Filter: e.bucket.prefix + schema.ErasingKeyPrefix + run, Below: uint64(rev) + 1})
 	if err != nil {
@@ -107,8 +107,8 @@ func (e *Erasures) Withdraw(ctx context.Context, run string, rev schema.Revision
 	return n > 0, nil
 }
 
-// Finish stores the receipt of a removal, for good, and ends its order. The first receipt of a run stays: it says what there was.
-// Until it is settled the removal is looked at again when the server did not stop cleanly.
+// Finish stores the receipt of a removal permanently, and deletes its order. The first receipt of a run stays: it
+// lists what was removed. Until the removal is settled, it is checked again if the server did not stop cleanly.
 func (e *Erasures) Finish(ctx context.Context, record *schema.Erasure) error {
 	if err := e.replace(ctx, schema.SettlingKeyPrefix, record); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (e *Erasures) Finish(ctx context.Context, record *schema.Erasure) error {
 	return e.EndOrder(ctx, record.Run)
 }
 
-// keepFirst stores a receipt where there is none that can be read. The put names what was examined: a receipt that another daemon
-// stores meanwhile stays.
+// keepFirst stores a receipt unless there is a readable one. The put names the examined revision, so that a receipt
+// of another daemon stays.
 func (e *Erasures) keepFirst(ctx context.Context, record *schema.Erasure) error {
 	for range provisionTries {
 		_, rev, err := e.get(ctx, schema.ErasedKeyPrefix+record.Run, record.Run)
@@ -134,8 +134,8 @@ func (e *Erasures) keepFirst(ctx context.Context, record *schema.Erasure) error 
 	return fmt.Errorf("erasure of run %s: its receipt keeps changing: %w", record.Run, ErrConflict)
 }
 
-// Unsettle asks for another look at a run that was removed: something of it was stored since. Runs without a receipt have an
-// order, which is looked at anyway.
+// Unsettle requests another check of a removed run, because something of it was stored since. Runs without a receipt
+// have an order, which is checked anyway.
 func (e *Erasures) Unsettle(ctx context.Context, run, now string) error {
 	record, _, err := e.get(ctx, schema.ErasedKeyPrefix+run, run)
 	if errors.Is(err, ErrNotFound) {
@@ -148,12 +148,13 @@ func (e *Erasures) Unsettle(ctx context.Context, run, now string) error {
 	return e.replace(ctx, schema.SettlingKeyPrefix, record)
 }
 
-// EndOrder takes away what a run with a receipt has of orders, whatever their revision: the receipt is final, and comes before them.
+// EndOrder deletes all orders of a run with a receipt, whatever their revision: the receipt is final, and takes
+// precedence.
 func (e *Erasures) EndOrder(ctx context.Context, run string) error {
 	return e.drop(ctx, schema.ErasingKeyPrefix+run, anyRevision)
 }
 
-// replace puts a record over whatever is there.
+// replace puts a record, whatever revision its key has.
 func (e *Erasures) replace(ctx context.Context, prefix string, record *schema.Erasure) error {
 	for range provisionTries {
 		_, rev, err := e.get(ctx, prefix+record.Run, record.Run)
@@ -170,8 +171,8 @@ func (e *Erasures) replace(ctx context.Context, prefix string, record *schema.Er
 // anyRevision is above every revision.
 const anyRevision schema.Revision = 1<<63 - 1
 
-// Settled ends the time in which a removal is looked at again. It names the revision that [Erasures.Settling] returned before the
-// look, 0 for none: what [Erasures.Unsettle] stored since asks for another one, and stays.
+// Settled ends the time in which a removal is checked again. It names the revision that [Erasures.Settling] returned
+// before the check, 0 for none: a request by [Erasures.Unsettle] since then stays.
 func (e *Erasures) Settled(ctx context.Context, run string, rev schema.Revision) error {
 	if rev == 0 {
 		return nil
@@ -186,14 +187,14 @@ func (e *Erasures) drop(ctx context.Context, key string, upTo schema.Revision) e
 	return nil
 }
 
-// Pending calls yield for the runs that are to be removed, and for those whose removal is young, until it returns false. The
-// cost is theirs.
+// Pending calls yield for runs with an ordered or a recent removal, until it returns false. The cost depends on their
+// number only.
 func (e *Erasures) Pending(ctx context.Context, yield func(run string, settling bool) bool) error {
 	for _, prefix := range []string{schema.ErasingKeyPrefix, schema.SettlingKeyPrefix} {
 		for offset, more := 0, true; more; {
 			keys, further, err := e.bucket.subjectPage(ctx, prefix+"*", offset)
 			if err != nil {
-				return fmt.Errorf("list what is removed of %s: %w", e.names.EventStream(), err)
+				return fmt.Errorf("list the removals of %s: %w", e.names.EventStream(), err)
 			}
 			offset, more = offset+len(keys), further
 			for _, key := range keys {
@@ -207,7 +208,7 @@ func (e *Erasures) Pending(ctx context.Context, yield func(run string, settling 
 	return nil
 }
 
-// Ordered counts the runs that are to be removed and are not gone yet.
+// Ordered counts the ordered removals that are not finished.
 func (e *Erasures) Ordered(ctx context.Context) (int64, error) {
 	n := int64(0)
 	err := e.Pending(ctx, func(_ string, settling bool) bool {

@@ -14,45 +14,47 @@ import (
 )
 
 var (
-	// ErrNotFound is returned for a key that does not exist or was deleted. The revision returned beside it,
-	// if not 0, is that of the deletion; a put must name it.
+	// ErrNotFound is returned for a key that does not exist or was deleted. The revision returned with it, if not 0,
+	// is that of the deletion; a put must name it.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict is returned when the key's revision is not the one the caller named: somebody else wrote.
-	// Read the key again (fresh), and decide again.
+	// ErrConflict is returned if the key's revision is not the given one: another client wrote it. Read the key again
+	// (fresh), and decide again.
 	ErrConflict = errors.New("revision conflict")
 	// ErrExists is returned when a segment is created that exists already. Read it, verify it, adopt it.
 	ErrExists = errors.New("already exists")
-	// ErrCorrupt is returned for stored bytes that do not match their own digest or form. It is schema's.
-	// Rebuild the value from the log; a put with the revision returned beside the error replaces it.
+	// ErrCorrupt is returned for stored bytes that do not match their own digest or form. It is schema's. Rebuild the
+	// value from the log; a put with the revision returned with the error replaces it.
 	ErrCorrupt = schema.ErrCorrupt
-	// ErrFull is returned when a stream has reached its limit, or the server or account cannot reserve the
-	// storage asked for. Nothing was stored. Purge what is sealed, or raise the limit.
+	// ErrFull is returned if a stream has reached its limit, or the server or account cannot reserve the requested
+	// storage. Nothing was stored. Purge sealed events, or raise the limit.
 	ErrFull = errors.New("storage full")
 	// ErrTooLarge is returned for a value above the stream's or the server's message size. Nothing was stored.
 	ErrTooLarge = errors.New("too large")
-	// ErrUnavailable is returned when no answer came in time, or the server cannot serve now. Of a write the
-	// outcome is unknown. Try again.
+	// ErrUnavailable is returned if no answer came in time, or the server cannot serve now. The outcome of a write is
+	// unknown. Try again.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrStreamMissing is returned when a stream or bucket that should exist does not. For events, segments
 	// and blobs it is an alarm: restore them from a backup. A checkpoint bucket comes back with [Provision].
 	ErrStreamMissing = errors.New("stream is missing")
-	// ErrHeld is returned when somebody else holds a lease; see [HeldError].
+	// ErrHeld is returned if another process holds a lease; see [HeldError].
 	ErrHeld = errors.New("lease is held")
-	// ErrLeaseLost is returned by Renew and Release when somebody else took the lease over, or it was never
-	// held. Stop the work that it covers.
+	// ErrLeaseLost is returned by Renew and Release if another process took the lease over, or it was never held.
+	// Stop the work under the lease.
 	ErrLeaseLost = errors.New("lease is lost")
-	// ErrSettings is returned for fleet settings that are out of range or may not be changed so.
+	// ErrSettings is returned for fleet settings that are out of range or may not be changed in this way.
 	ErrSettings = errors.New("invalid fleet settings")
-	// ErrKeysLate is returned for a change of a fleet's keys that was stored so late that readers may not know it when it was to take effect.
-	// It is stored all the same, and put off if the message says so. Readers may have judged control events of the time between by either keys.
+	// ErrKeysLate is returned for a change of a fleet's keys that was stored so late that readers may not know it
+	// when it takes effect. It is stored, and postponed if the message says so. Readers may have checked control
+	// events of the time between with either keys.
 	ErrKeysLate = errors.New("change of the keys was stored late")
-	// ErrGenerations is returned for one number of shards more than [MaxGenerations]: use one of those the fleet has had.
+	// ErrGenerations is returned for a new number of shards beyond [MaxGenerations]: use a number that the fleet has
+	// had.
 	ErrGenerations = errors.New("too many generations of shards")
 )
 
-// HeldError says who holds a lease. It matches [ErrHeld].
+// HeldError names the holder of a lease. It matches [ErrHeld].
 type HeldError struct {
-	// Lease is the lease's name, Holder who holds it.
+	// Lease is the lease's name, Holder its holder.
 	Lease, Holder string
 }
 
@@ -62,7 +64,7 @@ func (e *HeldError) Error() string { return fmt.Sprintf("lease %s is held by %s"
 // Unwrap makes the error match [ErrHeld].
 func (e *HeldError) Unwrap() error { return ErrHeld }
 
-// Difference is one flag of a stream that is not as it must be.
+// Difference is one flag of a stream with a wrong value.
 type Difference struct {
 	// Flag is the name in the stream's JSON configuration, such as allow_rollup_hdrs.
 	Flag string
@@ -70,20 +72,20 @@ type Difference struct {
 	Want, Have string
 }
 
-// ConfigError says that a stream's configuration is not the one Waymark relies on: another client has
-// changed it, or created it. Run Command, or find out who needs the difference.
+// ConfigError says that a stream's configuration is not the one Waymark relies on: another client has changed it, or
+// created it. Run Command, or find out why the difference is needed.
 type ConfigError struct {
 	// Stream that differs.
 	Stream string
 	// Differences in the order of the flags' names, at least one.
 	Differences []Difference
-	// Command mends the stream; empty when the server does not allow the flag to be changed back.
+	// Command corrects the stream; empty if the server does not allow the flag to be changed back.
 	Command string
-	// Hint says what to do when there is no command.
+	// Hint is the next step if there is no command.
 	Hint string
 }
 
-// Error names the stream, each flag with what is wanted and what is there, and what mends it.
+// Error names the stream, each flag with its expected and actual value, and the command.
 func (e *ConfigError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "stream %s is not configured as it must be:", e.Stream)
@@ -102,12 +104,12 @@ func (e *ConfigError) Error() string {
 	return b.String()
 }
 
-// noPeers is all that a cluster's leader says when there are too few servers for the replicas, or it has just begun and does not know
-// the others yet; otherwise words behind it tell why.
+// noPeers is a cluster leader's error if there are too few servers for the replicas, or if it has just started and
+// does not know the others yet; otherwise further words give the reason.
 const noPeers = "no suitable peers for placement"
 
-// MayCome reports whether whoever provisions, beside servers that are being started, should try again in a moment: they do not
-// answer, one of them is away, or their leader may not know all of them yet.
+// MayCome reports whether provisioning should be tried again soon, while servers are starting: they do not answer,
+// one of them is away, or their leader may not know all of them yet.
 func MayCome(err error) bool {
 	if errors.Is(err, ErrUnavailable) {
 		return true
@@ -116,8 +118,8 @@ func MayCome(err error) bool {
 	return ok && api.ErrorCode == jsapi.CodeNoPeers && api.Description == noPeers
 }
 
-// translate puts the sentinel of this package that err stands for in front of it. It knows every error
-// that the calls of this package can get; others pass as they are.
+// translate wraps err in this package's sentinel for it. It knows every error of the calls in this package; other
+// errors are returned unchanged.
 func translate(err error) error {
 	kind := kindOf(err)
 	if kind == nil || errors.Is(err, kind) {
@@ -173,7 +175,8 @@ func kindOfAPI(api *jetstream.APIError) error {
 	case jsapi.CodeInsufficientResources, jsapi.CodeMemoryExceeded, jsapi.CodeStorageExceeded, jsapi.CodeStreamBytesRequired, jsapi.CodeStreamMaxBytesExceeded:
 		return ErrFull
 	case jsapi.CodeNoPeers:
-		// Too few servers for the replicas: words tell why. One that is away, or does not yet know the others, comes.
+		// Too few servers for the replicas; the text gives the reason. A server that is away or not yet known will
+		// come.
 		switch {
 		case strings.Contains(api.Description, "peer offline"):
 			return ErrUnavailable

@@ -35,7 +35,8 @@ func TestServersThatMayComeAreWaitedForAndOthersAreNot(t *testing.T) {
 	}
 	for _, err := range []error{
 		fmt.Errorf("settings: %w", ErrUnavailable),
-		// A leader that does not know the other two yet, as it was met: the daemon ended five times within a second.
+		// A leader that does not know the other two servers yet, as observed: the daemon ended five times within a
+		// second.
 		api(jsapi.CodeNoPeers, "no suitable peers for placement"),
 	} {
 		require.True(t, MayCome(err), "%v", err)

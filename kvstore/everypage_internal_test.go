@@ -56,6 +56,6 @@ func TestPagesComeToAnEnd(t *testing.T) {
 			require.Equal(t, keys, got, "%d keys in pages of %d", n, size)
 		}
 	}
-	// A server that counts more than it shows: keys that are no text look alike.
+	// A server that counts more than it shows: keys that are no valid text look alike.
 	require.NoError(t, everyPage(func(int) ([]string, bool, error) { return []string{"k", "k\ufffd"}, true, nil }, func(string) {}))
 }

@@ -16,53 +16,54 @@ import (
 
 // Defaults and limits of a fleet's settings.
 const (
-	// DefaultQuotaBytes is the quota of each shard's event stream: 10 GiB. The server reserves it, so that a
-	// fleet is told that it is full, cleanly, before the disk is.
+	// DefaultQuotaBytes is the quota of each shard's event stream: 10 GiB. The server reserves it, so that a fleet
+	// gets a clean error before the disk is full.
 	DefaultQuotaBytes = 10 << 30
-	// UnlimitedQuota leaves a fleet bounded by its account and the server's disk alone. A disk that runs full
-	// stops every fleet until the server restarts.
+	// UnlimitedQuota leaves a fleet bounded by its account and the server's disk only. A full disk stops every fleet
+	// until the server restarts.
 	UnlimitedQuota = -1
 	// MinQuotaBytes is the smallest quota: 16 MiB, room for a few dozen of the largest messages.
 	MinQuotaBytes = 16 << 20
-	// DefaultReserveBytes is what a full shard may grow further for the daemon's own control events: 64 MiB.
+	// DefaultReserveBytes is how much a full shard may grow for the daemon's own control events: 64 MiB.
 	DefaultReserveBytes = 64 << 20
 	// DefaultCheckpointsPerRun is the number of checkpoints kept of a run.
 	DefaultCheckpointsPerRun = 5
-	// MaxCheckpointsPerRun is what a KV bucket can keep of one key.
+	// MaxCheckpointsPerRun is the maximal history of a KV key.
 	MaxCheckpointsPerRun = 64
-	// LoneShards is the number of shards of a new fleet on a server of its own that syncs each message. The server syncs the messages of a
-	// stream one after the other, and those of several streams at once: the file system writes what waits at the same moment with one
-	// commit of its journal. More than 8 bring little on a disk that syncs in less than a millisecond.
+	// LoneShards is the number of shards of a new fleet on a single server that syncs each message. The server syncs
+	// the messages of one stream one after the other, and those of several streams at once: the file system writes
+	// concurrent syncs with one commit of its journal. More than 8 gain little on a disk that syncs in less than a
+	// millisecond.
 	LoneShards = 8
 	// MaxShards bounds the shards of a fleet.
 	MaxShards = 256
 	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.
-	// Going back to an earlier number makes no further one.
+	// Returning to an earlier number adds none.
 	MaxGenerations = 8
-	// MinSilence and MaxSilence bound the silence of executors. A machine may pause for a moment, and runs of a dead executor must not wait
-	// for days.
+	// MinSilence and MaxSilence bound the silence of executors. A machine may pause for a moment, and runs of a dead
+	// executor must not wait for days.
 	MinSilence = 2 * time.Second
 	MaxSilence = 24 * time.Hour
 	// MaxReplicas is the most replicas a JetStream stream can have.
 	MaxReplicas = 5
 )
 
-// FleetConfig says how a fleet is to be provisioned.
+// FleetConfig is the requested configuration of a fleet.
 type FleetConfig struct {
-	// Fleet name. Required; [schema.DefaultFleet] on a fresh machine.
+	// Fleet name. Required; [schema.DefaultFleet] by default.
 	Fleet string
-	// Shards that new runs are spread over; 0 means 1, at most [MaxShards]. Another number than before opens
-	// a new generation: runs stay where they began.
+	// Shards that new runs are spread over; 0 means 1, at most [MaxShards]. A changed number opens a new generation:
+	// existing runs stay in their shards.
 	Shards int
-	// Replicas of every stream: 1 on a lone server, 3 on a cluster; 0 means 1. Going from 1 to more makes
-	// the checkpoint buckets and the stream of dead letters again, because a stream with asynchronous persistence cannot be replicated: dead
-	// letters of events that are still in the log come back, older ones do not.
+	// Replicas of every stream: 1 on a single server, 3 on a cluster; 0 means 1. A change from 1 to more creates the
+	// checkpoint buckets and the stream of dead letters again, because a stream with asynchronous persistence cannot
+	// be replicated. Dead letters of events that are still in the log come back, older ones do not.
 	Replicas int
 	// QuotaBytes bounds the event stream of each shard, as JetStream counts bytes; 0 means
 	// [DefaultQuotaBytes], [UnlimitedQuota] none.
 	QuotaBytes int64
-	// ReserveBytes is how far beyond the quota the daemon may lift the limit for its own control events while
-	// the stream is full; 0 means [DefaultReserveBytes]. It is not used when the quota is unlimited.
+	// ReserveBytes is how far beyond the quota the daemon may raise the limit for its own control events while the
+	// stream is full; 0 means [DefaultReserveBytes]. It has no effect if the quota is unlimited.
 	ReserveBytes int64
 	// CheckpointsPerRun is the number of checkpoints kept of each run; 0 means [DefaultCheckpointsPerRun], at
 	// most [MaxCheckpointsPerRun].
@@ -82,7 +83,7 @@ func CheckSilence(d time.Duration) error {
 	return nil
 }
 
-// Defaults returns the configuration with the defaults in place of zeros.
+// Defaults returns the configuration with the defaults instead of zeros.
 func (c FleetConfig) Defaults() FleetConfig {
 	if c.Shards == 0 {
 		c.Shards = 1
@@ -102,8 +103,7 @@ func (c FleetConfig) Defaults() FleetConfig {
 	return c
 }
 
-// Validate reports every field that is out of range, zeros standing for the defaults. The errors match
-// [ErrSettings].
+// Validate reports every field that is out of range; zeros mean the defaults. The errors match [ErrSettings].
 func (c FleetConfig) Validate() error {
 	c = c.Defaults()
 	var errs []error
@@ -148,7 +148,7 @@ func (c FleetConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ConfigOf returns the configuration that would provision a fleet as its settings say.
+// ConfigOf returns the configuration that corresponds to a fleet's settings.
 func ConfigOf(s *schema.FleetSettings) FleetConfig {
 	return FleetConfig{
 		Fleet: s.Fleet, Shards: s.Generations[len(s.Generations)-1], Replicas: s.Replicas,
@@ -166,8 +166,8 @@ func withConfig(s *schema.FleetSettings, c FleetConfig) schema.FleetSettings {
 	next.SilenceMS = c.Silence.Milliseconds()
 	next.Generations = slices.Clone(s.Generations)
 	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
-		// An equal older generation puts every run where this one does. The first one stays: it is the number of the server's mapping, by
-		// which plain clients go on with their runs.
+		// An equal older generation puts every run where this one does. The first one stays: the server's mapping
+		// uses it, by which plain clients continue their runs.
 		later := slices.DeleteFunc(next.Generations[min(n, 1):], func(n int) bool { return n == c.Shards })
 		next.Generations = append(append(next.Generations[:min(n, 1)], later...), c.Shards)
 	}
@@ -180,10 +180,10 @@ func equalSettings(s, o *schema.FleetSettings) bool {
 		ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
 }
 
-// CheckSettings reports what stored settings cannot have. The errors match [ErrSettings].
+// CheckSettings reports invalid stored settings. The errors match [ErrSettings].
 func CheckSettings(s *schema.FleetSettings) error {
 	if len(s.Generations) == 0 {
-		return fmt.Errorf("%w: generations is empty, it holds a number of shards at least", ErrSettings)
+		return fmt.Errorf("%w: generations is empty, want at least one number of shards", ErrSettings)
 	}
 	for _, n := range s.Generations {
 		if n < 1 || n > MaxShards {
@@ -203,7 +203,7 @@ func CheckSettings(s *schema.FleetSettings) error {
 	return c.Validate()
 }
 
-// decodeSettings reads stored settings. What it accepts is safe to use.
+// decodeSettings reads and validates stored settings.
 func decodeSettings(fleet string, b []byte) (schema.FleetSettings, error) {
 	var s schema.FleetSettings
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -227,8 +227,8 @@ type Fleets struct{ bucket bucket }
 // NewFleets returns the fleets of the account that js speaks to. It does no I/O.
 func NewFleets(js jetstream.JetStream) *Fleets { return &Fleets{newBucket(js, schema.FleetBucket)} }
 
-// Get returns a fleet's settings from the leader, with their revision. It returns [ErrNotFound] for a fleet
-// that was not provisioned, [ErrStreamMissing] when no fleet ever was, [ErrCorrupt], schema.ErrFormat.
+// Get returns a fleet's settings from the leader, with their revision. It returns [ErrNotFound] for a fleet that was
+// not provisioned, [ErrStreamMissing] if no fleet ever was, [ErrCorrupt], schema.ErrFormat.
 func (f *Fleets) Get(ctx context.Context, fleet string) (schema.FleetSettings, schema.Revision, error) {
 	if err := schema.CheckName("fleet", fleet); err != nil {
 		return schema.FleetSettings{}, 0, err
@@ -253,8 +253,8 @@ func (f *Fleets) put(ctx context.Context, s *schema.FleetSettings, rev schema.Re
 	return nil
 }
 
-// List returns the settings of all fleets, in the order of their names. Fleets are few: they are read all at
-// once. Settings that cannot be read are left out and named in the error, beside the others.
+// List returns the settings of all fleets, sorted by name. Fleets are few: they are read in one request. Unreadable
+// settings are left out and named in the error, which comes with the others.
 func (f *Fleets) List(ctx context.Context) ([]schema.FleetSettings, error) {
 	names, err := f.bucket.keys(ctx, "*")
 	if errors.Is(err, ErrStreamMissing) {

@@ -13,33 +13,33 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Bounds on what a batch of puts has under way.
+// Bounds on the puts in flight of a batch.
 const (
 	// flightMessages is the number of puts not yet acknowledged.
 	flightMessages = 512
 	// flightBytes is their size.
 	flightBytes = 8 << 20
-	// flightPatience is how long no acknowledgement at all may come: then the others are lost, too.
+	// flightPatience is how long to wait without any acknowledgement: then the others are lost, too.
 	flightPatience = 5 * time.Second
 )
 
-// flight is what one call has published and not yet seen acknowledged. nats.go's asynchronous publisher
+// flight is a set of published messages without an acknowledgement yet, of one call. nats.go's asynchronous publisher
 // would do the same with a goroutine and a table that outlive the call; here everything ends with it.
 type flight struct {
 	bucket  *bucket
 	results []Result
 	sub     *nats.Subscription
-	// acks has room for every answer that is under way.
+	// acks has room for all expected answers.
 	acks   chan *nats.Msg
 	closed chan nats.Status
 	inbox  string
-	// sizes of the puts under way, by item; their number and sum.
+	// sizes of the puts in flight, by item; their number and sum.
 	sizes   map[int]int
 	bytes   int
 	silence error
 }
 
-// newFlight returns a flight that writes the outcomes of its puts into results. End it after use.
+// newFlight returns a flight that writes the outcomes of its puts into results. Call its end after use.
 func (b *bucket) newFlight(results []Result) (*flight, error) {
 	inbox := b.js.Conn().NewInbox()
 	// Not SubscribeSync: that allocates half a megabyte each time.
@@ -78,14 +78,14 @@ func (f *flight) publish(ctx context.Context, item int, msg *nats.Msg) {
 	f.bytes += len(msg.Data)
 }
 
-// land waits until each put was answered, or given up.
+// land waits until each put was answered, or abandoned.
 func (f *flight) land(ctx context.Context) {
 	for len(f.sizes) > 0 {
 		f.receive(ctx)
 	}
 }
 
-// receive waits for one acknowledgement. When none comes, all that are under way are given up.
+// receive waits for one acknowledgement. If none comes, all puts in flight are abandoned.
 func (f *flight) receive(ctx context.Context) {
 	select {
 	case msg := <-f.acks:
@@ -107,7 +107,7 @@ func (f *flight) receive(ctx context.Context) {
 	}
 }
 
-// answered takes the answer to one put.
+// answered handles the answer to one put.
 func (f *flight) answered(ctx context.Context, msg *nats.Msg) {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
 		f.giveUp(f.bucket.explain(ctx, nats.ErrNoResponders))

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
-// newFlightTo returns a flight whose puts are to go to subject x, and the connection.
+// newFlightTo returns a flight whose puts go to subject x, and the connection.
 func newFlightTo(t *testing.T, items int) (*flight, []Result, *nats.Conn) {
 	t.Helper()
 	nc := natstest.Start(t).Conn(t)
@@ -23,7 +23,7 @@ func newFlightTo(t *testing.T, items int) (*flight, []Result, *nats.Conn) {
 	return f, results, nc
 }
 
-// heard takes what comes to subject x and hands it on.
+// heard forwards the messages on subject x.
 func heard(t *testing.T, nc *nats.Conn, room int) <-chan *nats.Msg {
 	t.Helper()
 	puts := make(chan *nats.Msg, room)
@@ -91,7 +91,7 @@ func TestPutsUnderWayAreGivenUpWhenTheConnectionCloses(t *testing.T) {
 	f.publish(t.Context(), 2, nats.NewMsg("x"))
 	for _, r := range results {
 		require.ErrorIs(t, r.Err, ErrUnavailable)
-		require.ErrorIs(t, r.Err, nats.ErrConnectionClosed, "not for want of patience")
+		require.ErrorIs(t, r.Err, nats.ErrConnectionClosed, "not because of a timeout")
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 
 func keyOfBlob(name string) string { return base64.URLEncoding.EncodeToString([]byte(name)) }
 
-// FuzzStored reads what others may have put into the fleet's buckets: nothing panics, what is accepted is of the
-// key that it was found under, and what is refused names a sentinel that callers know.
+// FuzzStored reads data that others may have put into the fleet's buckets: nothing panics, accepted data belongs to
+// its key, and refused data gives a sentinel that callers know.
 func FuzzStored(f *testing.F) {
 	seed := func(kind uint8, key string, value any) {
 		b, err := json.Marshal(value)

@@ -17,27 +17,27 @@ import (
 const (
 	// IndexFormat is the format version of [IndexState].
 	IndexFormat = 1
-	// IndexVersion is the version of the index of runs that this binary writes and reads. A bucket whose index is of an
-	// earlier one is indexed again.
+	// IndexVersion is the version of the index of runs that this binary writes and reads. A bucket with an earlier
+	// version is indexed again.
 	IndexVersion = 1
 )
 
-// IndexState says how far the index of runs has come: that of ended runs, and that of what came of each run. Whoever
-// folds the shard keeps it.
+// IndexState is the state of the index of runs: that of ended runs, and that of the children of each run. The shard's
+// fold worker maintains it.
 type IndexState struct {
 	// Format is [IndexFormat].
 	Format int `json:"format"`
 	// Version of the index.
 	Version int `json:"version"`
-	// Complete: every run that has a checkpoint is in the index if it belongs there.
+	// Complete: every run with a checkpoint is in the index if it belongs there.
 	Complete bool `json:"complete"`
-	// Folding: it is filled by folding the log from its beginning, and complete when that has come to the log's end.
+	// Folding: the index is being filled by folding the log from its beginning, and is complete at the log's end.
 	Folding bool           `json:"folding,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// IndexState reads how far the index is from the leader, and the revision to put another with. Where nothing is known, or
-// nothing that can be read or is of this version, it is the zero state.
+// IndexState reads the state of the index from the leader, and the revision for the next put. It is the zero state if
+// none is stored, or if it is unreadable or of another version.
 func (c *Checkpoints) IndexState(ctx context.Context) (IndexState, schema.Revision, error) {
 	e, err := c.bucket.getFresh(ctx, schema.IndexKey)
 	switch {
@@ -57,8 +57,8 @@ func decodeIndexState(value []byte) IndexState {
 	return st
 }
 
-// PutIndexState stores how far the index is if the key is at revision rev; 0 creates it. Of two fold workers one gets
-// [ErrConflict].
+// PutIndexState stores the state of the index if the key is at revision rev; 0 creates it. Of two fold workers one
+// gets [ErrConflict].
 func (c *Checkpoints) PutIndexState(ctx context.Context, st IndexState, rev schema.Revision) (schema.Revision, error) {
 	st.Format, st.Version = IndexFormat, IndexVersion
 	value, err := json.Marshal(st, json.Deterministic(true))
@@ -72,8 +72,8 @@ func (c *Checkpoints) PutIndexState(ctx context.Context, st IndexState, rev sche
 	return next, nil
 }
 
-// ClearIndex takes every entry of the index out that was put at a revision or before: they are of another log. Who was paused
-// in between takes nothing out that another fold worker put since.
+// ClearIndex removes every entry of the index with a revision up to upTo: they are of another log. So a paused worker
+// removes nothing that another fold worker has put since.
 func (c *Checkpoints) ClearIndex(ctx context.Context, upTo schema.Revision) error {
 	for _, prefix := range []string{schema.EndedKeyPrefix, schema.ChildKeyPrefix} {
 		if err := c.bucket.purge(ctx, prefix+">", upTo); err != nil {
@@ -83,7 +83,7 @@ func (c *Checkpoints) ClearIndex(ctx context.Context, upTo schema.Revision) erro
 	return nil
 }
 
-// Latest returns the revision of whatever was put into the bucket last, from the leader.
+// Latest returns the revision of the bucket's last put, from the leader.
 func (c *Checkpoints) Latest(ctx context.Context) (schema.Revision, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -96,12 +96,12 @@ func (c *Checkpoints) Latest(ctx context.Context) (schema.Revision, error) {
 
 // IndexPut is an entry to put into the index of runs.
 type IndexPut struct {
-	// Key as schema.EndedKey or schema.ChildKeys returns it.
+	// Key from schema.EndedKey or schema.ChildKeys.
 	Key string
 	// Ended is the value of an entry of the index of ended runs; nil for the others, which have none.
 	Ended *schema.Ended
-	// Revision that an entry of the index of ended runs must have; 0 when it must not be there. The others are put over
-	// whatever is there: what a run came of never changes.
+	// Revision that an entry of the index of ended runs must have; 0 if it must not exist. The others are put over
+	// any entry: a run's parents never change.
 	Revision schema.Revision
 }
 
@@ -111,10 +111,11 @@ type IndexAt struct {
 	Revision schema.Revision
 }
 
-// PutIndex puts entries into the index of runs. Call it before the checkpoint that they are of is put, so that a crash between
-// leaves one name too many and never one too few: who reads the index compares what it finds with the checkpoints.
-// The results are in the order of the puts: the new revision, or [ErrConflict] for an entry that was not as named. Who gets
-// that reads the revision with [Checkpoints.IndexRevisions], makes sure that it still folds the shard, and puts again.
+// PutIndex puts entries into the index of runs. Call it before the put of their checkpoint, so that a crash in
+// between leaves a stale entry and never misses one: readers of the index compare its entries with the checkpoints.
+// The results are in the order of the puts: the new revision, or [ErrConflict] for an entry with another revision.
+// After a conflict, read the revision with [Checkpoints.IndexRevisions], make sure that the worker still folds the
+// shard, and put again.
 func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) []Result {
 	results := make([]Result, len(puts))
 	if len(puts) == 0 {
@@ -139,7 +140,7 @@ func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) []Result {
 				continue
 			}
 		}
-		// Roll-up keeps one message of the key, whatever the bucket's history.
+		// Roll-up keeps one message per key, whatever the bucket's history.
 		header := map[string][]string{headerRollup: {rollupSubject}}
 		flight.publish(ctx, i, c.bucket.message(puts[i].Key, value, header, puts[i].Ended != nil, puts[i].Revision))
 	}
@@ -154,8 +155,8 @@ func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) []Result {
 	return results
 }
 
-// IndexRevisions returns the revisions of entries of the index of runs, from the leader, in the order of the keys; 0 for one
-// that is not there.
+// IndexRevisions returns the revisions of entries of the index of runs, from the leader, in the order of the keys; 0
+// for a missing one.
 func (c *Checkpoints) IndexRevisions(ctx context.Context, keys ...string) ([]schema.Revision, error) {
 	revisions := make([]schema.Revision, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
@@ -176,9 +177,9 @@ func (c *Checkpoints) IndexRevisions(ctx context.Context, keys ...string) ([]sch
 	return revisions, nil
 }
 
-// TakeIndex takes entries out of the index of runs, as far as they are not put again behind the revision named: of a run that
-// came back to life, or was written to after its end. Call it before the checkpoint that says so is put. After kill -9 of a
-// lone server an entry can come back, which is harmless: it differs from the run's checkpoint.
+// TakeIndex removes entries from the index of runs, unless they were put again after the given revision: entries of a
+// run that was reopened, or written to after its end. Call it before the put of the checkpoint that shows this. After
+// kill -9 of a single server an entry can come back, which is harmless: it differs from the run's checkpoint.
 func (c *Checkpoints) TakeIndex(ctx context.Context, entries ...IndexAt) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(liveInFlight)
@@ -193,7 +194,8 @@ func (c *Checkpoints) TakeIndex(ctx context.Context, entries ...IndexAt) error {
 	return group.Wait()
 }
 
-// Children returns the runs that came of a run, sorted, and the cost is theirs. Some may have no checkpoint yet.
+// Children returns the children of a run, sorted. The cost depends on their number only. Some may have no checkpoint
+// yet.
 func (c *Checkpoints) Children(ctx context.Context, run string) ([]string, error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, err
@@ -204,18 +206,18 @@ func (c *Checkpoints) Children(ctx context.Context, run string) ([]string, error
 		return true, nil
 	}, func() {})
 	if err != nil {
-		return nil, fmt.Errorf("list what came of run %s: %w", run, err)
+		return nil, fmt.Errorf("list children of run %s: %w", run, err)
 	}
 	return runs, nil
 }
 
-// Of reads the checkpoints of some runs, from any replica, in the order given: those that cannot be read with their error,
-// and of a run that has none with [ErrNotFound]. upTo is the last revision that the replicas which answered had, at
-// least; 0 when they do not say.
+// Of reads the checkpoints of some runs, from any replica, in the given order: unreadable ones with their error, and
+// missing ones with [ErrNotFound]. upTo is at least the last revision of the answering replicas; 0 if they do not
+// report it.
 func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upTo schema.Revision, err error) {
 	found := make(map[string]entry, len(runs))
 	for chunk := range slices.Chunk(runs, manyKeys) {
-		// An answer that found nothing does not say how old it is; the state of the index is always there.
+		// An empty answer does not show its age; the state of the index is always there.
 		subjects := []string{c.bucket.prefix + schema.IndexKey}
 		for _, run := range chunk {
 			subjects = append(subjects, c.bucket.prefix+run)
@@ -246,7 +248,7 @@ func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upT
 	return list, upTo, nil
 }
 
-// OfFresh is [Checkpoints.Of] as the leader knows them: of a replica that has all that the leader had, or of the leader.
+// OfFresh is [Checkpoints.Of] with the leader's data: from a replica that has all of it, or from the leader.
 func (c *Checkpoints) OfFresh(ctx context.Context, runs []string) ([]Stored, error) {
 	latest, err := c.Latest(ctx)
 	if err != nil {

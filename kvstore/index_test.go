@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Direct gets of the bucket go to a copy of its stream that stopped at some moment, as they may on a cluster.
+// Direct gets of the bucket go to a copy of its stream that stopped at some moment, as can happen on a cluster.
 func TestCheckpointsAreReadFromTheLeaderWhereAReplicaIsBehind(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -12,20 +12,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Inspected is one stream of a fleet beside what it must be.
+// Inspected is one stream of a fleet and its verification.
 type Inspected struct {
 	// Stream by its name.
 	Stream string
-	// Truth says that it holds what cannot be derived.
+	// Truth says that its data cannot be derived.
 	Truth bool
-	// Info is what the server says; nil when Err says why not.
+	// Info from the server; nil if Err is set.
 	Info *jetstream.StreamInfo
-	// Err is [ErrStreamMissing] for one that is not there, [*ConfigError] for flags that somebody changed, or why it could not
-	// be looked at; nil for a stream that is as it must be.
+	// Err is [ErrStreamMissing] for a missing stream, [*ConfigError] for flags that another client changed, or why it
+	// could not be inspected; nil for a correct stream.
 	Err error
 }
 
-// Inspect looks at every stream of a fleet, shared ones included, and changes nothing.
+// Inspect verifies every stream of a fleet, shared ones included, and changes nothing.
 func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSettings) []Inspected {
 	p := provisioner{js: js}
 	var list []resource
@@ -42,11 +42,11 @@ func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSetting
 	return out
 }
 
-// inspect looks at one stream.
+// inspect verifies one stream.
 func (p *provisioner) inspect(ctx context.Context, r *resource) (*jetstream.StreamInfo, error) {
 	info, err := p.info(ctx, r.want.Name)
 	if errors.Is(err, ErrStreamMissing) && r.truth {
-		return nil, fmt.Errorf("%w: it holds what cannot be derived", err)
+		return nil, fmt.Errorf("%w: its data cannot be derived from other streams", err)
 	}
 	if err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// NewKeyring returns the ring with a fleet's keys, as its stored settings have them, and the signer of the connection, which
-// signs by the server's time. It does no I/O. It returns keyring.ErrSigner for a connection whose key does not sign.
+// NewKeyring returns the ring of a fleet's keys, from its stored settings, with the connection's key as the signer,
+// which uses the server's time. It does no I/O. It returns keyring.ErrSigner for a connection whose key cannot sign.
 func NewKeyring(js jetstream.JetStream, fleet string) (*keyring.Ring, error) {
 	signer, err := keyring.SignerOf(js.Conn())
 	if err != nil {
@@ -23,8 +23,8 @@ func NewKeyring(js jetstream.JetStream, fleet string) (*keyring.Ring, error) {
 	return keyring.New(fleet, KeysOf(js, fleet), signer, NewFleets(js).ServerTime), nil
 }
 
-// KeysOf returns what reads a fleet's keys from its settings. It returns [ErrNotFound] or [ErrStreamMissing] for a fleet whose settings are
-// not stored: it may have had keys.
+// KeysOf returns a function that reads a fleet's keys from its settings. It returns [ErrNotFound] or [ErrStreamMissing] for
+// a fleet whose settings are not stored: it may have had keys.
 func KeysOf(js jetstream.JetStream, fleet string) func(context.Context) ([]schema.FleetKey, error) {
 	fleets := NewFleets(js)
 	return func(ctx context.Context) ([]schema.FleetKey, error) {
@@ -33,18 +33,19 @@ func KeysOf(js jetstream.JetStream, fleet string) func(context.Context) ([]schem
 	}
 }
 
-// NewReadingKeyring returns the ring with a fleet's keys for a reader, which signs nothing. It does no I/O.
+// NewReadingKeyring returns the ring of a fleet's keys for a reader, which signs nothing. It does no I/O.
 func NewReadingKeyring(js jetstream.JetStream, fleet string) *keyring.Ring {
 	return keyring.New(fleet, KeysOf(js, fleet), nil, nil)
 }
 
-// ReadKeys returns a fleet's keys as its settings have them now.
+// ReadKeys returns a fleet's keys from its current settings.
 func ReadKeys(ctx context.Context, js jetstream.JetStream, fleet string) (*schema.Keys, error) {
 	return NewReadingKeyring(js, fleet).Keys(ctx)
 }
 
-// AddKey lets a daemon's public key sign the fleet's control events, from schema.KeyDelay on, and returns the settings as they are then.
-// It changes nothing for a key that signs already. It returns [ErrSettings] for what is no public key of a NATS user, or was retired.
+// AddKey lets a daemon's public key sign the fleet's control events, after schema.KeyDelay, and returns the new
+// settings. It changes nothing for a key that signs already. It returns [ErrSettings] for a key that is no public key
+// of a NATS user, or was retired.
 func (f *Fleets) AddKey(ctx context.Context, fleet, key string) (schema.FleetSettings, error) {
 	return f.changeKeys(ctx, fleet, func(s *schema.FleetSettings, effect time.Time) error {
 		i := keyIndex(s, key)
@@ -59,8 +60,8 @@ func (f *Fleets) AddKey(ctx context.Context, fleet, key string) (schema.FleetSet
 	})
 }
 
-// RetireKey ends a key's time schema.KeyDelay from now: what it signed before stays valid. It changes nothing for a key that was
-// retired before. It returns [ErrSettings] for a key that the fleet does not have, and for the last one that signs.
+// RetireKey ends a key's time after schema.KeyDelay: events that it signed before stay valid. It changes nothing for
+// a retired key. It returns [ErrSettings] for a key that the fleet does not have, and for its last signing key.
 func (f *Fleets) RetireKey(ctx context.Context, fleet, key string) (schema.FleetSettings, error) {
 	return f.changeKeys(ctx, fleet, func(s *schema.FleetSettings, effect time.Time) error {
 		i := keyIndex(s, key)
@@ -73,7 +74,7 @@ func (f *Fleets) RetireKey(ctx context.Context, fleet, key string) (schema.Fleet
 			return fmt.Errorf("%w: %s is the last key of fleet %s that signs: add another one first", ErrSettings, key, fleet)
 		}
 		s.Keys = slices.Clone(s.Keys)
-		// A key that is retired before it took effect never signed.
+		// A key retired before it took effect never signed.
 		if since, err := time.Parse(time.RFC3339Nano, s.Keys[i].Since); err == nil && since.After(effect) {
 			effect = since
 		}
@@ -87,8 +88,8 @@ func keyIndex(s *schema.FleetSettings, key string) int {
 	return slices.IndexFunc(s.Keys, func(k schema.FleetKey) bool { return k.Key == key })
 }
 
-// changeKeys changes a fleet's keys. change is told when, by the server's clock, the change takes effect. A change that was stored so late
-// that readers may not know it by then is put off, and told of as [ErrKeysLate].
+// changeKeys changes a fleet's keys. change gets the time, by the server's clock, at which the change takes effect. A
+// change that was stored so late that readers may not know it by then is postponed, and returned as [ErrKeysLate].
 func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *schema.FleetSettings, effect time.Time) error) (schema.FleetSettings, error) {
 	now, err := f.ServerTime(ctx)
 	if err != nil {
@@ -99,7 +100,7 @@ func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *sc
 	var late error
 	for err == nil && changed {
 		if now, err = f.ServerTime(ctx); err != nil {
-			return next, fmt.Errorf("keys of fleet %s were changed as of %s, and it is not known whether that was stored in time: see them with: waymark fleet keys: %w",
+			return next, fmt.Errorf("keys of fleet %s were changed as of %s, and may have been stored too late: look with: waymark fleet keys: %w",
 				fleet, schema.FormatTime(effect), err)
 		}
 		if effect.Sub(now) >= schema.KeysFresh {
@@ -113,15 +114,15 @@ func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *sc
 		})
 		switch {
 		case err != nil:
-			err = fmt.Errorf("%w: fleet %s: it takes effect at %s, and could not be put off to %s: %w", ErrKeysLate, fleet, was, is, err)
+			err = fmt.Errorf("%w: fleet %s: it takes effect at %s, and could not be postponed to %s: %w", ErrKeysLate, fleet, was, is, err)
 		case changed:
-			late = fmt.Errorf("%w: fleet %s: it was to take effect at %s, and is put off to %s", ErrKeysLate, fleet, was, is)
+			late = fmt.Errorf("%w: fleet %s: it was to take effect at %s, and is postponed to %s", ErrKeysLate, fleet, was, is)
 		}
 	}
 	return next, errors.Join(late, err)
 }
 
-// putOff moves the times of keys that are the one to the other.
+// putOff changes the times of keys from one to the other.
 func putOff(s *schema.FleetSettings, from, to string) {
 	s.Keys = slices.Clone(s.Keys)
 	for i := range s.Keys {
@@ -133,7 +134,7 @@ func putOff(s *schema.FleetSettings, from, to string) {
 	}
 }
 
-// putKeys stores what change makes of a fleet's settings, and reports whether it changed them.
+// putKeys stores the changed settings of a fleet, and reports whether they differ.
 func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*schema.FleetSettings) error) (next schema.FleetSettings, changed bool, err error) {
 	for range provisionTries {
 		s, rev, err := f.Get(ctx, fleet)
@@ -154,12 +155,13 @@ func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*schema.
 	return schema.FleetSettings{}, false, fmt.Errorf("keys of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
-// ServerTime is the time by the clock of the server that stores the settings.
+// ServerTime returns the time by the clock of the server that stores the settings.
 func (f *Fleets) ServerTime(ctx context.Context) (time.Time, error) {
 	return ServerTime(ctx, f.bucket.js, f.bucket.stream)
 }
 
-// ServerTime is the time by the clock of a stream's leader, which stamps its messages. It is behind by the way of the answer, never ahead.
+// ServerTime returns the time by the clock of a stream's leader, which stamps its messages. It is behind by the
+// answer's latency, never ahead.
 func ServerTime(ctx context.Context, js jetstream.JetStream, stream string) (time.Time, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -169,12 +171,12 @@ func ServerTime(ctx context.Context, js jetstream.JetStream, stream string) (tim
 	}
 	at := s.CachedInfo().TimeStamp
 	if at.IsZero() {
-		return at, fmt.Errorf("time of the server of stream %s: %w: it does not say it with a stream's state", stream, ErrUnavailable)
+		return at, fmt.Errorf("time of the server of stream %s: %w: the stream's state does not have it", stream, ErrUnavailable)
 	}
 	return at, nil
 }
 
-// firstKeys are those of a new fleet: the key of the connection that makes it, from the fleet's beginning.
+// firstKeys are those of a new fleet: the key of the provisioning connection, from the fleet's beginning.
 func firstKeys(js jetstream.JetStream) ([]schema.FleetKey, error) {
 	signer, err := keyring.SignerOf(js.Conn())
 	if err != nil || signer == nil {

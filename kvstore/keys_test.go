@@ -21,7 +21,7 @@ func publicKey(t *testing.T) string {
 	return key
 }
 
-// TestFleets_Keys_ChangeAMinuteLater goes through the life of keys, by the server's clock.
+// Keys go through their life, by the server's clock.
 func TestFleets_Keys_ChangeAMinuteLater(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -60,7 +60,7 @@ func TestFleets_Keys_ChangeAMinuteLater(t *testing.T) {
 	effective(s.Keys[0].Until)
 	require.Empty(t, s.Keys[1].Until)
 	_, err = fleets.AddKey(t.Context(), "f", first)
-	require.ErrorIs(t, err, kvstore.ErrSettings, "what is retired stays so")
+	require.ErrorIs(t, err, kvstore.ErrSettings, "a retired key stays retired")
 
 	// Other changes of the settings leave the keys.
 	changed, err := kvstore.Change(t.Context(), js, "f", func(c *kvstore.FleetConfig) { c.CheckpointsPerRun = 7 })

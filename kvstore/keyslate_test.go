@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// pausing is a client that is stopped for a time after it has heard the server's first answers: what they say is as old then.
+// pausing is a client that is stopped for a time after the server's first answers, which are old by then.
 type pausing struct {
 	jetstream.JetStream
 	pauses int
@@ -39,7 +39,7 @@ type olderStream struct {
 
 func (s *olderStream) CachedInfo() *jetstream.StreamInfo { return s.info }
 
-// TestFleets_KeysStoredLate_ArePutOff: a client that is stopped between its question for the time and the storing gives its change another time.
+// A client that is stopped between reading the time and storing the change gives its change another time.
 func TestFleets_KeysStoredLate_ArePutOff(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -51,7 +51,7 @@ func TestFleets_KeysStoredLate_ArePutOff(t *testing.T) {
 	}
 	first, second := publicKey(t), publicKey(t)
 
-	// What readers know in time is left as it is.
+	// A change that readers know in time is not postponed.
 	s, err := kvstore.NewFleets(&pausing{js, 1, 10 * time.Second}).AddKey(t.Context(), "f", first)
 	require.NoError(t, err)
 	require.Less(t, in(s.Keys[0].Since), schema.KeyDelay-5*time.Second)
@@ -67,7 +67,7 @@ func TestFleets_KeysStoredLate_ArePutOff(t *testing.T) {
 	require.Equal(t, s.Keys, stored.Keys)
 }
 
-// TestReadKeys_SettingsNotStored_Fails: a fleet whose settings are gone may have had keys.
+// A fleet whose settings are gone may have had keys.
 func TestReadKeys_SettingsNotStored_Fails(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)

@@ -21,18 +21,19 @@ const LeaseFormat = 1
 const (
 	// DefaultLeaseTTL is the time to live when none is given.
 	DefaultLeaseTTL = 10 * time.Second
-	// MinLeaseTTL and MaxLeaseTTL bound it, one's own and what is read of others.
+	// MinLeaseTTL and MaxLeaseTTL bound it, for our own lease and for those read from others.
 	MinLeaseTTL = 100 * time.Millisecond
 	MaxLeaseTTL = 10 * time.Minute
 )
 
-// leaseValue is a lease as stored. No time of a clock is in it: observers judge by how long they themselves
-// have seen the revision unchanged.
+// leaseValue is a stored lease. It has no clock time: observers measure how long they themselves have seen the
+// revision unchanged.
 type leaseValue struct {
 	Format int `json:"format"`
-	// Holder is empty when the lease was released.
+	// Holder is empty if the lease was released.
 	Holder string `json:"holder"`
-	// Nonce is of one [Lease] value: it tells one's own put, whose answer got lost, from that of a namesake.
+	// Nonce identifies one [Lease] value: it distinguishes our own put with a lost answer from that of a process with
+	// the same name.
 	Nonce string         `json:"nonce"`
 	TTLms int64          `json:"ttl_ms"`
 	Extra jsontext.Value `json:",embed"`
@@ -42,17 +43,17 @@ type leaseValue struct {
 type LeaseConfig struct {
 	// Name of the lease: tokens of A-Z a-z 0-9 _ - with dots between. Required; see [FoldLease].
 	Name string
-	// Holder is shown to others; the name of the process. Required.
+	// Holder is the name of the process, shown to others. Required.
 	Holder string
-	// TTL is how long others wait after the last renewal that they saw; 0 means [DefaultLeaseTTL]. Renew
-	// about three times within it.
+	// TTL is how long others wait after the last renewal that they saw; 0 means [DefaultLeaseTTL]. Renew about three
+	// times within it.
 	TTL time.Duration
 }
 
 // FoldLease is the name of the lease of a shard's fold worker.
 func FoldLease(n schema.Names) string { return fmt.Sprintf("fold.%s.%d", n.Fleet, n.Shard) }
 
-// Defaults returns the configuration with the defaults in place of zeros.
+// Defaults returns the configuration with the defaults instead of zeros.
 func (c LeaseConfig) Defaults() LeaseConfig {
 	if c.TTL == 0 {
 		c.TTL = DefaultLeaseTTL
@@ -74,25 +75,25 @@ func (c LeaseConfig) Validate() error {
 	return nil
 }
 
-// Lease says who does a piece of work, so that nobody does it twice in vain. It is no lock: the work itself
-// is guarded by compare-and-set on what it writes. A Lease has one owner and is not safe for concurrent use.
+// Lease elects one worker to avoid duplicate work. It is not a lock: writes are guarded by compare-and-set. A Lease
+// has one owner and is not safe for concurrent use.
 //
 //	free ──Acquire──▶ held ──Renew──▶ held
-//	  ▲                │ └──somebody else took it──▶ lost (ErrLeaseLost)
+//	  ▲                │ └──another process took it──▶ lost (ErrLeaseLost)
 //	  └────Release─────┘
 //
-// Times are passed in and must carry Go's monotonic clock reading, as those of time.Now do: they are only
-// ever compared with each other, never with another machine's.
+// Times are arguments and must have Go's monotonic clock reading, as from time.Now: they are only compared with each
+// other, never with another machine's.
 type Lease struct {
 	bucket bucket
 	cfg    LeaseConfig
 	nonce  string
 
-	// held is the revision that is ours; 0 when the lease is not.
+	// held is our own revision; 0 if we do not hold the lease.
 	held schema.Revision
 	// renewed is when the last successful acquire or renew began.
 	renewed time.Time
-	// seen is the last revision of somebody else, since when it has been unchanged.
+	// seen is the last revision of another holder, and since when it was first seen.
 	seen  schema.Revision
 	since time.Time
 }
@@ -120,16 +121,15 @@ func checkLeaseName(name string) error {
 	return nil
 }
 
-// Acquire takes the lease if it is free, or if its holder was not seen to renew it for its time to live: so
-// the first call on a held lease only begins to watch, and returns [ErrHeld] as a [*HeldError]. Call it
-// again at intervals well below the time to live. now is the time before the call. On a lease that one
-// holds it renews.
+// Acquire takes the lease if it is free, or if its holder was not seen to renew it for its time to live. So the first
+// call on a held lease only begins to watch, and returns [ErrHeld] as a [*HeldError]. Call it again at intervals well
+// below the time to live. now is the time before the call. On our own lease it renews.
 func (l *Lease) Acquire(ctx context.Context, now time.Time) error {
 	return l.AcquireAfter(ctx, now, 0)
 }
 
-// AcquireAfter is Acquire for who should not be the first to take the lease: one that is free, or whose holder fell silent,
-// is left to others for the time given, and taken then.
+// AcquireAfter is Acquire for a process that should not be the first to take the lease: it leaves a free lease, or
+// one whose holder fell silent, to others for the given time, and takes it then.
 func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Duration) error {
 	if l.held != 0 {
 		return l.Renew(ctx, now)
@@ -139,20 +139,20 @@ func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Dur
 	if err != nil && !free {
 		return l.wrap("acquire", err)
 	}
-	v := leaseValue{Holder: "nobody"}
+	v := leaseValue{Holder: "(free)"}
 	if !free {
 		v, err = decodeLease(e.value)
 		switch {
 		case errors.Is(err, schema.ErrFormat):
 			return l.wrap("acquire", err)
 		case err != nil:
-			// Nobody can renew what nobody can read, but its writer may yet: wait like for any other.
+			// No process can renew an unreadable lease, except perhaps its writer: wait as for any other.
 			v = leaseValue{Holder: "(unreadable)", TTLms: l.cfg.TTL.Milliseconds()}
 		case v.Nonce == l.nonce:
-			// Our own put, whose answer got lost.
+			// Our own put, whose answer was lost.
 			return l.take(ctx, now, e.rev)
 		case v.Holder == "":
-			free, v.Holder = true, "nobody"
+			free, v.Holder = true, "(free)"
 		}
 	}
 	if l.seen != e.rev || l.since.IsZero() {
@@ -168,8 +168,8 @@ func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Dur
 	return l.take(ctx, now, e.rev)
 }
 
-// patience is how long the lease of another must stand still: its time to live, within bounds, and not
-// less than ours, so that a slow clock of one is no advantage to the other.
+// patience is how long another's lease must stay unchanged: its time to live, within bounds, and not less than ours,
+// so that a slow clock of one is no advantage to the other.
 func (l *Lease) patience(v leaseValue) time.Duration {
 	ms := min(max(v.TTLms, 0), MaxLeaseTTL.Milliseconds())
 	return max(time.Duration(ms)*time.Millisecond, l.cfg.TTL)
@@ -178,7 +178,7 @@ func (l *Lease) patience(v leaseValue) time.Duration {
 func (l *Lease) take(ctx context.Context, now time.Time, rev schema.Revision) error {
 	next, err := l.put(ctx, l.cfg.Holder, rev)
 	if errors.Is(err, ErrConflict) {
-		// Somebody was faster, just now.
+		// Another process was faster.
 		l.since = time.Time{}
 		return &HeldError{Lease: l.cfg.Name, Holder: "another replica"}
 	}
@@ -189,9 +189,9 @@ func (l *Lease) take(ctx context.Context, now time.Time, rev schema.Revision) er
 	return nil
 }
 
-// Renew tells the others that the holder is alive. now is the time before the call. [ErrLeaseLost] means
-// that somebody else holds it; after any other error the lease is ours as long as [Lease.Valid] says so, and
-// Renew is to be called again.
+// Renew tells the others that the holder is alive. now is the time before the call. [ErrLeaseLost] means that another
+// process holds it; after any other error the lease is ours while [Lease.Valid] says so, and Renew must be called
+// again.
 func (l *Lease) Renew(ctx context.Context, now time.Time) error {
 	if l.held == 0 {
 		return l.wrap("renew", ErrLeaseLost)
@@ -207,7 +207,7 @@ func (l *Lease) Renew(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// putAgain puts over what stands there, if that is an earlier renewal of our own whose answer got lost.
+// putAgain puts the lease again if the stored value is our own earlier renewal, whose answer was lost.
 func (l *Lease) putAgain(ctx context.Context, holder string) (schema.Revision, error) {
 	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -225,15 +225,15 @@ func (l *Lease) putAgain(ctx context.Context, holder string) (schema.Revision, e
 	return 0, ErrLeaseLost
 }
 
-// Valid reports whether nobody else can have taken the lease by now: it was acquired or renewed less than
-// 7/8 of its time to live ago. The rest is for clocks that run at different speeds.
+// Valid reports whether no other process can have taken the lease yet: it was acquired or renewed less than 7/8 of
+// its time to live ago. The rest is for clocks that run at different speeds.
 func (l *Lease) Valid(now time.Time) bool {
 	return l.held != 0 && now.Sub(l.renewed) < l.cfg.TTL-l.cfg.TTL/8
 }
 
-// Stands makes sure, from the leader, that nobody else has taken the lease: whoever takes it does so before it begins the work.
-// Read the revision of what is to be replaced, then call this, then put by compare-and-set: that fails if anybody who holds
-// the lease since has put there. It returns [ErrLeaseLost], and may be called beside the other methods.
+// Stands checks with the leader that no other process has taken the lease; a new holder takes it before it begins the
+// work. Read the revision to replace, then call Stands, then put by compare-and-set: the put fails if a later holder
+// has written there. It returns [ErrLeaseLost], and may be called concurrently with the other methods.
 func (l *Lease) Stands(ctx context.Context) error {
 	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
 	if errors.Is(err, ErrNotFound) {
@@ -248,8 +248,8 @@ func (l *Lease) Stands(ctx context.Context) error {
 	return nil
 }
 
-// Release gives the lease up, so that the next Acquire of anybody gets it at once. It returns
-// [ErrLeaseLost] if it was not ours any more.
+// Release gives the lease up, so that the next Acquire of any process gets it at once. It returns [ErrLeaseLost] if
+// it was not ours any more.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.held == 0 {
 		return l.wrap("release", ErrLeaseLost)
@@ -257,7 +257,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	rev := l.held
 	l.held = 0
 	_, err := l.put(ctx, "", rev)
-	if errors.Is(err, ErrConflict) { // a renewal that was given up on the way may have arrived
+	if errors.Is(err, ErrConflict) { // an abandoned renewal may have arrived
 		_, err = l.putAgain(ctx, "")
 	}
 	if err != nil {
@@ -269,7 +269,7 @@ func (l *Lease) Release(ctx context.Context) error {
 func (l *Lease) put(ctx context.Context, holder string, rev schema.Revision) (schema.Revision, error) {
 	v := leaseValue{Format: LeaseFormat, Holder: holder, Nonce: l.nonce, TTLms: l.cfg.TTL.Milliseconds()}
 	if holder == "" {
-		v.Nonce = "" // a lease given up is nobody's, not even ours
+		v.Nonce = "" // a released lease belongs to no process, not even ours
 	}
 	b, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
@@ -293,8 +293,8 @@ func decodeLease(b []byte) (leaseValue, error) {
 	return v, nil
 }
 
-// Holder returns who holds a lease by name, for people; "" when it is free. Whether the holder is alive
-// only its renewals tell.
+// Holder returns the holder of a lease, for people; "" if it is free. Only its renewals show whether the holder is
+// alive.
 func Holder(ctx context.Context, js jetstream.JetStream, name string) (string, error) {
 	if err := checkLeaseName(name); err != nil {
 		return "", err

@@ -72,14 +72,14 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	require.Equal(t, "b", holder)
 }
 
-// A fold worker that is told to stop gives up the renewal that it waits for, which may arrive all the same.
+// A fold worker that is told to stop abandons the renewal that it waits for, which may still arrive.
 func TestRelease_RenewalArrivedUnanswered_FreeAtOnce(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	a, b := lease(t, js, "a"), lease(t, js, "b")
 	now := time.Now()
 	require.NoError(t, a.Acquire(t.Context(), now))
-	unanswered := *a // a itself knows the revision before only
+	unanswered := *a // a itself knows only the previous revision
 	require.NoError(t, unanswered.Renew(t.Context(), now))
 	require.NoError(t, a.Release(t.Context()))
 	require.NoError(t, b.Acquire(t.Context(), now))
@@ -172,14 +172,14 @@ func TestWhoIsNotNextLeavesALeaseToOthersForAWhile(t *testing.T) {
 	js := newBench(t).js
 	a, b, c := lease(t, js, "a"), lease(t, js, "b"), lease(t, js, "c")
 	now := time.Now()
-	requireHeldBy(t, b.AcquireAfter(t.Context(), now, ttl), "nobody")
-	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(ttl-1), ttl), "nobody")
-	require.NoError(t, a.Acquire(t.Context(), now.Add(ttl-1)), "who is next takes it at once")
+	requireHeldBy(t, b.AcquireAfter(t.Context(), now, ttl), "(free)")
+	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(ttl-1), ttl), "(free)")
+	require.NoError(t, a.Acquire(t.Context(), now.Add(ttl-1)), "the next process takes it at once")
 	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(ttl), ttl), "a")
 	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(3*ttl-1), ttl), "a")
-	require.NoError(t, b.AcquireAfter(t.Context(), now.Add(3*ttl), ttl), "nobody else did")
+	require.NoError(t, b.AcquireAfter(t.Context(), now.Add(3*ttl), ttl), "no other process did")
 	requireHeldBy(t, c.AcquireAfter(t.Context(), now.Add(3*ttl), ttl), "b")
 	require.NoError(t, b.Release(t.Context()))
-	requireHeldBy(t, c.AcquireAfter(t.Context(), now.Add(5*ttl), ttl), "nobody")
+	requireHeldBy(t, c.AcquireAfter(t.Context(), now.Add(5*ttl), ttl), "(free)")
 	require.NoError(t, c.AcquireAfter(t.Context(), now.Add(6*ttl), ttl))
 }

@@ -13,10 +13,10 @@ import (
 // listExamined bounds the checkpoints that one call of ListLive reads.
 const listExamined = 8192
 
-// ListLive returns up to limit checkpoints of the live index in the order of run ids, from the first after the run named
-// by after ("" for the beginning), and the after of the next page ("" at the end): runs that have not ended, and perhaps
-// some that have just done so. Checkpoints that cannot be read carry their error. A page can be shorter than limit, even
-// empty, with more to come: one call examines at most 8,192 entries. It does not wait for the fold, and may be stale.
+// ListLive returns up to limit checkpoints of the live index in the order of run ids, from the first after the run
+// after ("" for the beginning), and the after of the next page ("" at the end): runs that have not ended, and perhaps
+// some that have just ended. Unreadable checkpoints carry their error. A page can be shorter than limit, even empty,
+// although more follow: one call examines at most 8,192 entries. It does not wait for the fold, and may be stale.
 func (c *Checkpoints) ListLive(ctx context.Context, after string, limit int) (page []Stored, next string, err error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("list checkpoints: limit is %d, use 1 or more", limit)
@@ -36,7 +36,7 @@ func (c *Checkpoints) ListLive(ctx context.Context, after string, limit int) (pa
 				next = run
 				e, ok := found[run]
 				if !ok {
-					continue // deleted, or indexed and not yet put
+					continue // deleted, or in the index before its put
 				}
 				page = append(page, c.stored(run, e))
 			}
@@ -49,8 +49,8 @@ func (c *Checkpoints) ListLive(ctx context.Context, after string, limit int) (pa
 	return page, next, nil
 }
 
-// pages calls yield with the runs that have a key under the prefix, sorted, from the first after the run
-// named, until it returns false; when there are no more, it calls end.
+// pages calls yield with the runs that have a key under the prefix, sorted, from the first after the run after, until
+// it returns false; after the last page it calls end.
 func (c *Checkpoints) pages(ctx context.Context, prefix, after string, yield func(runs []string) (bool, error), end func()) error {
 	for offset, more := 0, true; more; {
 		keys, further, err := c.bucket.subjectPage(ctx, prefix+"*", offset)
@@ -64,7 +64,7 @@ func (c *Checkpoints) pages(ctx context.Context, prefix, after string, yield fun
 				runs = append(runs, run)
 			}
 		}
-		// Keys that came or went between two pages can move the border: never go back.
+		// Keys added or deleted between two pages can move the border: never go back.
 		runs = runs[sort.Search(len(runs), func(i int) bool { return runs[i] > after }):]
 		if len(runs) == 0 {
 			continue
@@ -79,9 +79,9 @@ func (c *Checkpoints) pages(ctx context.Context, prefix, after string, yield fun
 	return nil
 }
 
-// Runs calls yield with the runs that have a checkpoint, sorted, a page of the server's list of subjects (100,000 keys) at a
-// time, from the first after the run named, until it returns false. Each page makes the server count all keys of the
-// bucket: it is for what is done once.
+// Runs calls yield with the runs that have a checkpoint, sorted, one page of the server's list of subjects (100,000
+// keys) at a time, from the first after the run after, until it returns false. Each page makes the server count all
+// keys of the bucket, so use it only for one-off work.
 func (c *Checkpoints) Runs(ctx context.Context, after string, yield func(runs []string) bool) error {
 	err := c.pages(ctx, "", after, func(runs []string) (bool, error) { return yield(runs), nil }, func() {})
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// liveInFlight bounds the requests under way that erase from the live index for good.
+// liveInFlight bounds the concurrent requests that delete from the live index.
 const liveInFlight = 16
 
 // LiveEntry is a run's entry of the live index, or what is known of it.
 type LiveEntry struct {
-	// Run that the key names.
+	// Run in the key.
 	Run string
-	// Live is nil when the entry was erased, or cannot be read.
+	// Live is nil if the entry was deleted, or is unreadable.
 	Live *schema.Live
-	// Revision of the entry, or of its erasure.
+	// Revision of the entry, or of its deletion.
 	Revision schema.Revision
-	// Err says why the entry cannot be read: it wraps [ErrCorrupt], and the fold puts the entry again from the run's checkpoint; or
-	// schema.ErrFormat for one of another version.
+	// Err says why the entry is unreadable: it wraps [ErrCorrupt], and the fold worker puts the entry again from the
+	// run's checkpoint; or schema.ErrFormat for another version.
 	Err error
 }
 
 // LivePut is an entry to put into the live index.
 type LivePut struct {
 	Live schema.Live
-	// Revision that the entry must have; 0 puts over whatever is there.
+	// Revision that the entry must have; 0 puts over any entry.
 	Revision schema.Revision
 }
 
@@ -76,11 +76,11 @@ func liveEntry(run string, e entry) LiveEntry {
 }
 
 // PutLive puts entries into the live index and returns their revisions. Call it before the first checkpoint of a run
-// is put, so that no live run is ever missing from the index, and again when an entry changes. An entry that is put again
-// has a new revision, whatever it holds. The size of an entry is bounded by the caps of the head.
+// is put, so that no live run is ever missing from the index, and again when an entry changes. Every put gives an
+// entry a new revision, even without a change. The size of an entry is bounded by the caps of the head.
 //
-// An error names the first entry that was not put: [ErrConflict] when it was not at the revision named. Of those that were
-// not put the revision is 0.
+// An error names the first entry that was not put: [ErrConflict] if it did not have the given revision. Entries that
+// were not put have revision 0.
 func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema.Revision, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -103,7 +103,7 @@ func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema
 			results[i].Err = err
 			continue
 		}
-		// Roll-up keeps one message of the key, whatever the bucket's history.
+		// Roll-up keeps one message per key, whatever the bucket's history.
 		header := map[string][]string{headerRollup: {rollupSubject}}
 		flight.publish(ctx, i, c.bucket.message(schema.LiveKeyPrefix+e.Live.Run, value, header, e.Revision != 0, e.Revision))
 	}
@@ -118,11 +118,11 @@ func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema
 	return revisions, err
 }
 
-// EraseLive takes entries out of the live index, each only at its revision: a run that came back to life meanwhile
-// has another one, and stays. Call it after the checkpoint that ends the run was put, with revisions known before.
+// EraseLive deletes entries from the live index, each only at its revision: a run that was reopened in the meantime
+// has another one, and stays. Call it after the put of the checkpoint that ends the run, with revisions known before.
 //
-// What stays is a mark, so that who watches the index hears of it; the results are its revision, or [ErrConflict]. Give
-// it to [Checkpoints.PurgeLive] some seconds later.
+// A delete marker stays, so that watchers of the index see the deletion; the results are its revision, or
+// [ErrConflict]. Pass it to [Checkpoints.PurgeLive] some seconds later.
 func (c *Checkpoints) EraseLive(ctx context.Context, entries ...LiveAt) []Result {
 	results := make([]Result, len(entries))
 	if len(entries) == 0 {
@@ -156,8 +156,9 @@ func (c *Checkpoints) EraseLive(ctx context.Context, entries ...LiveAt) []Result
 	return results
 }
 
-// PurgeLive takes the marks of erased entries away: nothing is left of them. What was put after a mark stays. After
-// kill -9 of a lone server a mark, or even the entry, can come back: whoever meets one of an ended run erases it again.
+// PurgeLive removes the delete markers of entries completely. An entry put after a marker stays. After kill -9 of a
+// single server a marker, or even the entry, can come back: the fold worker that finds one of an ended run deletes it
+// again.
 func (c *Checkpoints) PurgeLive(ctx context.Context, marks ...LiveAt) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(liveInFlight)
@@ -175,7 +176,7 @@ func (c *Checkpoints) PurgeLive(ctx context.Context, marks ...LiveAt) error {
 	return group.Wait()
 }
 
-// LiveOf reads one run's entry from the leader, also one that was erased or cannot be read. It returns [ErrNotFound] when
+// LiveOf reads one run's entry from the leader, even if it was deleted or is unreadable. It returns [ErrNotFound] if
 // there is nothing.
 func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error) {
 	if err := schema.CheckName("run id", run); err != nil {
@@ -188,8 +189,8 @@ func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error)
 	return liveEntry(run, e), nil
 }
 
-// Live calls yield for every entry of the live index in the order of run ids, erased ones that have not been purged and
-// unreadable ones included, until it returns false. It may be stale.
+// Live calls yield for every entry of the live index in the order of run ids, including unreadable and deleted ones
+// that have not been purged, until it returns false. It may be stale.
 func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) error {
 	err := c.pages(ctx, schema.LiveKeyPrefix, "", func(runs []string) (bool, error) {
 		for chunk := range slices.Chunk(runs, manyKeys) {
@@ -219,12 +220,12 @@ func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) erro
 	return nil
 }
 
-// LiveWatch brings what the live index holds, and then its changes.
+// LiveWatch delivers the content of the live index, and then its changes.
 //
-//	watching ──every entry once──▶ synced ──changes, in order──▶ … ──anything wrong──▶ broken
+//	watching ──every entry once──▶ synced ──changes, in order──▶ … ──any error──▶ broken
 //
-// A watch that broke is over: close it and begin another, which brings everything once more. That way nothing that
-// happened meanwhile is missed, not even that the bucket was deleted and made again.
+// A broken watch is over: close it and begin another, which delivers everything again. That way no change is missed,
+// not even that the bucket was deleted and created again.
 type LiveWatch struct {
 	bucket *bucket
 	follow *eventlog.Follower
@@ -232,7 +233,7 @@ type LiveWatch struct {
 	told   bool
 }
 
-// WatchLive begins a watch. It returns [ErrStreamMissing] while there is no bucket.
+// WatchLive begins a watch. It returns [ErrStreamMissing] if there is no bucket.
 func (c *Checkpoints) WatchLive(ctx context.Context) (*LiveWatch, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -246,9 +247,9 @@ func (c *Checkpoints) WatchLive(ctx context.Context) (*LiveWatch, error) {
 // Close ends the watch.
 func (w *LiveWatch) Close(ctx context.Context) { w.follow.Close(ctx, w.bucket.js) }
 
-// Next returns the next entry or change, and waits for it until ctx ends; synced is true, once, when everything that
-// was there at the beginning has been returned, and then there may be no entry beside it (Run is empty). Any
-// error but that of ctx says that the watch broke.
+// Next returns the next entry or change, and waits for it until ctx ends. synced is true, once, when all entries that
+// existed at the beginning have been returned; then there may be no entry with it (Run is empty). Any error except
+// that of ctx means that the watch is broken.
 func (w *LiveWatch) Next(ctx context.Context) (e LiveEntry, synced bool, err error) {
 	for {
 		if w.synced && !w.told {
@@ -260,7 +261,7 @@ func (w *LiveWatch) Next(ctx context.Context) (e LiveEntry, synced bool, err err
 			return LiveEntry{}, false, err
 		}
 		if idle {
-			// What was to end the snapshot may have been erased before it was sent.
+			// The message that should end the snapshot may have been deleted before it was sent.
 			if !w.synced {
 				waiting, err := w.follow.Waiting(ctx)
 				if err != nil {

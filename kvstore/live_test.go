@@ -89,8 +89,8 @@ func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
 	require.NoError(t, err, "its checkpoint stays")
 }
 
-// A fold worker was paused between a run's last checkpoint and the erasure of its entry. Meanwhile another one folded that the
-// run was reopened; then the first goes on.
+// A fold worker was paused between a run's last checkpoint and the deletion of its entry. Another one folded that the
+// run was reopened; then the first continues.
 func TestAPausedWorkerCannotEraseARunThatCameBackToLife(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -113,13 +113,13 @@ func TestAPausedWorkerCannotEraseARunThatCameBackToLife(t *testing.T) {
 	require.Equal(t, reopened[0], e.Revision)
 	require.Equal(t, live("run-1"), *e.Live)
 
-	// The same for the mark: a run that comes back before it is purged stays.
+	// The same for the delete marker: a run that comes back before it is purged stays.
 	again := putLive(t, b, "run-2")
 	require.NoError(t, cps.PurgeLive(t.Context(), kvstore.LiveAt{Run: "run-2", Revision: results[1].Revision}))
 	e, err = cps.LiveOf(t.Context(), "run-2")
 	require.NoError(t, err)
 	require.Equal(t, again[0], e.Revision)
-	// And a put by who believes that an older entry stands there is refused.
+	// And a put that expects an older entry is refused.
 	_, err = cps.PutLive(t.Context(), kvstore.LivePut{Live: live("run-2"), Revision: before[1]})
 	require.ErrorIs(t, err, kvstore.ErrConflict)
 }
@@ -157,7 +157,7 @@ func TestALiveEntryIsBoundedByTheCapsOfTheHead(t *testing.T) {
 		Labels: map[string]string{},
 	}
 	for i := range schema.MaxLabels {
-		// The worst that JSON makes of a byte is six.
+		// JSON needs at most six bytes per byte.
 		l.Labels[fmt.Sprintf("%02d%s", i, strings.Repeat("\x01", schema.MaxLabelKey-2))] = strings.Repeat("\x01", schema.MaxLabelValue)
 	}
 	for i := range schema.MaxHandoffs {
@@ -173,7 +173,7 @@ func TestALiveEntryIsBoundedByTheCapsOfTheHead(t *testing.T) {
 	require.Equal(t, l, *indexed(t, b.shard.Checkpoints)[name].Live)
 }
 
-// watched collects what a watch brings up to the end of what was there.
+// watched collects the entries of a watch up to the end of the snapshot.
 func watched(tb testing.TB, w *kvstore.LiveWatch) map[string]kvstore.LiveEntry {
 	tb.Helper()
 	all := make(map[string]kvstore.LiveEntry)
@@ -279,8 +279,8 @@ func TestAWatchEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// To be asked for the last entry of each run makes a server read every block that has one before it answers, and store
-// nothing meanwhile.
+// A request for the last entry of each run makes a server read every block that has one before it answers, and store
+// nothing in the meantime.
 func TestAWatchDoesNotAskForTheLastEntryOfEachRun(t *testing.T) {
 	b := newBench(t)
 	w, err := b.shard.Checkpoints.WatchLive(t.Context())

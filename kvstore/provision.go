@@ -15,15 +15,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// provisionTries bounds how often Provision begins again because another replica changed the settings.
+// provisionTries bounds how often Provision starts over because another replica changed the settings.
 const provisionTries = 8
 
-// Provision creates what a fleet needs on JetStream, verifies every flag of what is there, applies changed
-// settings, and stores them; many daemons may do it at once. It is idempotent.
+// Provision creates what a fleet needs on JetStream, verifies every flag of existing streams, applies changed
+// settings, and stores them. Many daemons may call it at once, and it is idempotent.
 //
-// It returns [*ConfigError] (joined, when there are several) for a flag that somebody else changed;
-// [ErrStreamMissing] for a fleet that was provisioned and whose events, segments or blobs are gone, which is
-// an alarm and never repaired by making them again; [ErrFull] when the server cannot reserve the quota;
+// It returns [*ConfigError] (joined, if there are several) for a flag that another client changed; [ErrStreamMissing]
+// for a provisioned fleet whose events, segments or blobs are gone, which is an alarm and never repaired by creating
+// them again; [ErrFull] if the server cannot reserve the quota; [ErrSettings] for a configuration out of range.
 // [ErrSettings] for a configuration out of range.
 func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) error {
 	if err := cfg.Validate(); err != nil {
@@ -33,11 +33,11 @@ func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) err
 	return err
 }
 
-// Change provisions a fleet that exists with what change makes of its configuration, and returns the settings as they
-// are then. It returns the errors of [Provision], [ErrNotFound] for a fleet that does not exist, and
-// [ErrGenerations].
+// Change changes the configuration of an existing fleet by the function change, and returns the new settings. It
+// returns the errors of [Provision], [ErrNotFound] for a fleet that does not exist, and [ErrGenerations].
 //
-// The caller tells the fleet's daemons and executors, on schema.SettingsSubject; they look by themselves, too.
+// The caller announces the change to the fleet's daemons and executors, on schema.SettingsSubject; they also read the
+// settings from time to time.
 func Change(ctx context.Context, js jetstream.JetStream, fleet string, change func(*FleetConfig)) (schema.FleetSettings, error) {
 	if _, _, err := NewFleets(js).Get(ctx, fleet); err != nil {
 		return schema.FleetSettings{}, err
@@ -52,7 +52,7 @@ func Change(ctx context.Context, js jetstream.JetStream, fleet string, change fu
 	})
 }
 
-// provision provisions a fleet as want says, given the settings that are stored; zero for a new fleet.
+// provision provisions a fleet with the configuration from want, given the stored settings; zero for a new fleet.
 func provision(ctx context.Context, js jetstream.JetStream, fleet string, want func(*schema.FleetSettings) FleetConfig) (schema.FleetSettings, error) {
 	p := provisioner{js: js, fleets: NewFleets(js)}
 	if err := p.checkServer(); err != nil {
@@ -75,17 +75,18 @@ type provisioner struct {
 // resource is one stream of a fleet.
 type resource struct {
 	want jetstream.StreamConfig
-	// old is what earlier settings wanted; nil when there were none.
+	// old is the configuration under earlier settings; nil if there were none.
 	old *jetstream.StreamConfig
-	// truth must not be made again once it existed.
+	// truth: the stream must not be created again once it existed.
 	truth bool
-	// existed: the fleet's marker says so.
+	// existed: the fleet's settings say so.
 	existed bool
-	// reserve is how far the byte limit may be lifted, old and new.
+	// reserve is how far the byte limit may be raised, old and new.
 	reserve, oldReserve int64
-	// fresh: the fleet has no marker yet. A start that a full server broke off may have made the stream with another quota.
+	// fresh: the fleet has no settings yet. A start that failed on a full server may have created the stream with
+	// another quota.
 	fresh bool
-	// shared by all fleets: each fleet may ask for more replicas, none for fewer.
+	// shared by all fleets: each fleet may request more replicas, none fewer.
 	shared bool
 }
 
@@ -150,14 +151,16 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 	if err := p.fleets.put(ctx, &next, rev); err != nil || !known {
 		return next, err
 	}
-	// A daemon that lifted a quota meanwhile wrote the configuration that it had read before: see [Shard.LiftQuota].
+	// A daemon that raised a quota in the meantime wrote the configuration that it had read before: see
+	// [Shard.LiftQuota].
 	if err := p.ensureAll(ctx, list); err != nil {
 		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 	}
 	return next, nil
 }
 
-// ensureAll makes all streams what they must be. It ends with ctx: the streams behind would all say the same.
+// ensureAll creates and verifies all streams. It ends with ctx, as the remaining streams would all fail with the same
+// error.
 func (p *provisioner) ensureAll(ctx context.Context, list []resource) error {
 	var errs []error
 	for _, r := range list {
@@ -168,8 +171,8 @@ func (p *provisioner) ensureAll(ctx context.Context, list []resource) error {
 	return errors.Join(errs...)
 }
 
-// resize gives the streams that an earlier start left behind, which had no room for the others, the limits of now: what they reserve
-// would keep those from being made.
+// resize gives streams of an earlier failed start, which left no room for the others, their new limits: their
+// reservations would prevent the creation of the others.
 func (p *provisioner) resize(ctx context.Context, list []resource) error {
 	var errs []error
 	for _, r := range list {
@@ -188,8 +191,8 @@ func (p *provisioner) resize(ctx context.Context, list []resource) error {
 	return errors.Join(errs...)
 }
 
-// resources lists a fleet's streams, in the order in which they are made: what is derived comes last, so
-// that it never exists without the truth.
+// resources lists a fleet's streams in the order of creation: derived ones come last, so that they never exist
+// without their source.
 func resources(next, old *schema.FleetSettings, known bool) []resource {
 	var list []resource
 	add := func(existed, truth bool, of func(*schema.FleetSettings) jetstream.StreamConfig) *resource {
@@ -216,10 +219,10 @@ func resources(next, old *schema.FleetSettings, known bool) []resource {
 	return list
 }
 
-// checkFresh guards a fleet without a marker: content of a later stream without an earlier one cannot come
-// from an interrupted provisioning, which makes them in order. Then the marker was lost, and the truth too. Neither can a stream
-// that a restore made: the marker comes last there, so that the restore has not ended, and what it has not brought back yet must not
-// be made empty.
+// checkFresh guards a fleet without settings. A later stream with content, but without an earlier one, cannot come
+// from an interrupted provisioning, which creates them in order: then the settings were lost, and events too. Nor can
+// a restored stream: a restore stores the settings last, so it has not ended, and the streams that it has not
+// restored yet must not be created empty.
 func (p *provisioner) checkFresh(ctx context.Context, list []resource) error {
 	missing := ""
 	for _, r := range list {
@@ -251,12 +254,12 @@ func (p *provisioner) info(ctx context.Context, stream string) (*jetstream.Strea
 	return s.CachedInfo(), nil
 }
 
-// ensure makes one stream what it must be.
+// ensure creates or verifies one stream.
 func (p *provisioner) ensure(ctx context.Context, r resource) error {
 	info, err := p.info(ctx, r.want.Name)
 	if errors.Is(err, ErrStreamMissing) {
 		if r.truth && r.existed {
-			return fmt.Errorf("%w: %s existed and holds what cannot be derived: restore it from a backup, it is not made again",
+			return fmt.Errorf("%w: %s existed, and its data cannot be derived: restore it from a backup, it is not created again",
 				ErrStreamMissing, r.want.Name)
 		}
 		return p.create(ctx, r)
@@ -276,7 +279,7 @@ func (p *provisioner) create(ctx context.Context, r resource) error {
 	}
 	s, err := p.js.CreateStream(ctx, want)
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		// Another replica was faster; what it made is verified like anything else.
+		// Another replica was faster; its stream is verified like any other.
 		if s, err = p.js.Stream(ctx, r.want.Name); err == nil {
 			return p.verify(ctx, r, s.CachedInfo())
 		}
@@ -288,7 +291,7 @@ func (p *provisioner) create(ctx context.Context, r resource) error {
 		}
 		return fmt.Errorf("create stream %s: %w", r.want.Name, err)
 	}
-	// A server that does not know a flag drops it in silence.
+	// A server that does not know a flag drops it silently.
 	have := s.CachedInfo().Config
 	if c := compare(&have, nil, &r.want, limits{}); len(c.foreign) > 0 {
 		e := configError(jsapi.Subject(p.js, ""), &have, &r.want, c.foreign, !r.truth)
@@ -298,7 +301,7 @@ func (p *provisioner) create(ctx context.Context, r resource) error {
 	return nil
 }
 
-// judge compares a stream with what it must be, and returns the flags that new settings change.
+// judge compares a stream with its expected configuration, and returns the flags that new settings change.
 func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []flag, err error) {
 	have := info.Config
 	if r.shared {
@@ -310,7 +313,7 @@ func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []
 	if r.fresh && info.State.LastSeq < max(have.FirstSeq, 1) {
 		old := r.want
 		old.MaxBytes = have.MaxBytes
-		// Nothing has lifted the limit of an empty stream: it is of another quota.
+		// No daemon raised the limit of an empty stream: it has another quota.
 		r.old, r.reserve = &old, 0
 	}
 	want := r.want
@@ -318,7 +321,7 @@ func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []
 	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+r.reserve, used)}
 	old := r.old
 	if old != nil && old.MaxBytes > 0 && have.MaxBytes >= old.MaxBytes && have.MaxBytes <= max(old.MaxBytes+r.oldReserve, used) {
-		// A limit lifted under the earlier settings counts as what they wanted.
+		// A limit raised under the earlier settings counts as theirs.
 		o := *old
 		o.MaxBytes, old = have.MaxBytes, &o
 	}
@@ -329,7 +332,7 @@ func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []
 	return c.pending, nil
 }
 
-// verify compares a stream with what it must be, and applies what new settings ask for.
+// verify compares a stream with its expected configuration, and applies new settings.
 func (p *provisioner) verify(ctx context.Context, r resource, info *jetstream.StreamInfo) error {
 	pending, err := p.judge(&r, info)
 	if err != nil || len(pending) == 0 {
@@ -338,7 +341,7 @@ func (p *provisioner) verify(ctx context.Context, r resource, info *jetstream.St
 	return p.change(ctx, r, &info.Config, &r.want, pending, int64(info.State.Bytes)) //nolint:gosec // a size on disk
 }
 
-// change applies the flags that new settings ask for.
+// change applies new settings to a stream.
 func (p *provisioner) change(ctx context.Context, r resource, have, want *jetstream.StreamConfig, pending []flag, used int64) error {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()

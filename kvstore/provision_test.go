@@ -184,7 +184,7 @@ func TestChangedFlagIsNamedWithTheCommandThatMendsIt(t *testing.T) {
 	}
 }
 
-// runCommand does what the nats CLI would with the command of a ConfigError.
+// runCommand does what the nats CLI would do with the command of a ConfigError.
 func runCommand(tb testing.TB, nc *nats.Conn, command string) {
 	tb.Helper()
 	m := regexp.MustCompile(`^nats req '([^']+)' '(.*)'$`).FindStringSubmatch(command)
@@ -276,14 +276,14 @@ func TestDerivedStreamsComeBack(t *testing.T) {
 			require.NoError(t, b.js.DeleteStream(t.Context(), stream))
 			require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
 			after := config(t, b.js, stream)
-			after.FirstSeq = before.FirstSeq // a bucket's revisions go on: below
+			after.FirstSeq = before.FirstSeq // the revisions of a bucket continue: see below
 			require.Equal(t, before, after)
 		})
 	}
 }
 
-// A fold worker that stood still has read a revision of a bucket that is gone. In the one that was made since, the same key must not come to
-// the same number: compare-and-set would put the old state over the new one.
+// A paused fold worker has read a revision of a bucket that is gone. In its successor, the same key must not get the
+// same number: compare-and-set would put the old state over the new one.
 func TestARevisionOfABucketThatIsGoneIsOfNoOther(t *testing.T) {
 	t.Parallel()
 	for _, restarted := range []bool{false, true} {
@@ -297,7 +297,7 @@ func TestARevisionOfABucketThatIsGoneIsOfNoOther(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, js.DeleteStream(t.Context(), checkpointStream))
 			require.NoError(t, kvstore.Provision(t.Context(), js, smallFleet()))
-			if restarted { // before anything is in it
+			if restarted { // before it has content
 				server.Kill9(t)
 				server.Start(t)
 			}
@@ -390,7 +390,7 @@ func TestGenerationsAreBounded(t *testing.T) {
 	require.Equal(t, []int{1, 2, 5, 6, 7, 8, 3, 1, 4}, s.Generations, "the number before the current one is the last but one")
 }
 
-// A checkpoint that no message carries would hold up the fold of its shard.
+// A checkpoint that fits into no message would block the fold of its shard.
 func TestAServerWhoseMessagesAreSmallerThanACheckpointIsRefused(t *testing.T) {
 	t.Parallel()
 	small := natstest.With(func(c *natsd.Config) { c.MaxPayload = schema.MaxCheckpoint })

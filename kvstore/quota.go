@@ -9,25 +9,25 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Quota is the limit that the fleet's settings give to the event stream, in bytes; [UnlimitedQuota] for none.
+// Quota is the byte limit of the event stream in the fleet's settings; [UnlimitedQuota] for none.
 func (s *Shard) Quota() int64 { return s.settings.Load().QuotaBytes }
 
-// LiftQuota makes room for need bytes of the daemon's own control events in a full event stream: it raises
-// the stream's limit by exactly that above what is stored, at most to quota and reserve, so that executors find
-// little of the room: need is the event's [StoredSize]. With room enough below the quota, or with need 0 once usage has fallen, the limit goes
-// back to the quota; it is never set below what is stored. It returns the limit in force.
+// LiftQuota makes room for need bytes of the daemon's own control events in a full event stream. It raises the
+// stream's limit by exactly that above the stored size, at most to quota and reserve, so that executors can use
+// little of the room; need is the event's [StoredSize]. With enough room below the quota, or with need 0 once usage
+// has fallen, the limit returns to the quota; it is never set below the stored size. It returns the limit in force.
 //
-// It returns [ErrFull] when the reserve is used up: seal and purge, or raise the quota. Executors publish
-// into the same room, so a control event may still find the stream full: lift again.
+// It returns [ErrFull] if the reserve is used up: seal and purge, or raise the quota. Executors publish into the same
+// room, so a control event may still find the stream full: lift again.
 //
-// The server takes the whole configuration of a stream and compares nothing. So a write goes by settings that were read from the
-// leader just before it, and is done again when they have changed behind it. [Change] looks at the streams once more after it
-// stored the settings. Whichever of the two writes last, the other looks after it.
+// The server replaces the whole configuration of a stream without a comparison. So a write uses settings that were
+// read from the leader just before, and is repeated if they have changed after it. [Change] verifies the streams
+// again after it stored the settings. Whichever of the two writes last, the other checks after it.
 func (s *Shard) LiftQuota(ctx context.Context, need int64) (limit int64, err error) {
 	if need < 0 {
 		return 0, fmt.Errorf("lift quota of %s: need is %d bytes: use 0 or more", s.Names.EventStream(), need)
 	}
-	// What is known of the settings tells whether there is anything to write, which is rare.
+	// The known settings show whether a write is needed, which is rare.
 	info, err := s.info(ctx)
 	if err != nil {
 		return 0, err
@@ -72,7 +72,7 @@ func (s *Shard) LiftQuota(ctx context.Context, need int64) (limit int64, err err
 	return limit, fmt.Errorf("lift quota of %s: the settings of fleet %s keep changing: %w", s.Names.EventStream(), s.Names.Fleet, ErrConflict)
 }
 
-// liftTo is the limit that a stream needs, by the fleet's settings. With [ErrFull] it has it already.
+// liftTo is the limit that a stream needs under the fleet's settings. With [ErrFull] it has it already.
 func (s *Shard) liftTo(settings *schema.FleetSettings, info *jetstream.StreamInfo, need int64) (int64, error) {
 	quota, most, usage := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes, usageOf(info)
 	switch {

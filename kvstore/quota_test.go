@@ -51,14 +51,14 @@ func TestQuotaIsLiftedStepByStepWithinTheReserve(t *testing.T) {
 	control := &nats.Msg{Subject: b.names.EventSubject("run-1"), Header: nats.Header{"Ce-Id": {"a"}, "Ce-Tags": {"b", "c"}}, Data: make([]byte, 10_000)}
 	limit, err = b.shard.LiftQuota(t.Context(), int64(eventlog.StoredBytes(control)))
 	require.NoError(t, err)
-	require.Equal(t, full.Bytes+int64(eventlog.StoredBytes(control)), limit, "what the event needs above what is stored")
+	require.Equal(t, full.Bytes+int64(eventlog.StoredBytes(control)), limit, "the event's size above the stored size")
 	_, err = b.js.PublishMsg(t.Context(), control)
 	require.NoError(t, err, "a control event finds room")
 	require.Equal(t, limit, usage(t, b).Bytes, "exactly")
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()), "a lifted limit is as it must be")
 	require.Equal(t, limit, usage(t, b).Limit, "and stays")
 
-	// Below what is stored the limit never goes.
+	// The limit never goes below the stored size.
 	before := usage(t, b)
 	limit, err = b.shard.LiftQuota(t.Context(), 0)
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestShardIsChecked(t *testing.T) {
 	require.Error(t, err)
 }
 
-// atUpdate returns a JetStream whose updates of the event stream wait until meanwhile has run, once.
+// atUpdate returns a JetStream whose updates of the event stream wait until the function meanwhile has run, once.
 func atUpdate(t *testing.T, nc *nats.Conn, meanwhile func()) jetstream.JetStream {
 	t.Helper()
 	once := sync.OnceFunc(meanwhile)
@@ -163,7 +163,7 @@ func TestLiftQuota_SettingsChangedUnseen_KeepsTheNewQuota(t *testing.T) {
 	require.EqualValues(t, 2*kvstore.MinQuotaBytes, limit)
 	require.EqualValues(t, 2*kvstore.MinQuotaBytes, usage(t, b).Limit)
 	require.EqualValues(t, 2*kvstore.MinQuotaBytes, stale.Quota(), "and knows of it from then on")
-	// A stream that is full by the settings of before is not.
+	// A stream that is full under the previous settings has room.
 	limit, err = full.LiftQuota(t.Context(), kvstore.MinQuotaBytes+kvstore.MinQuotaBytes/2)
 	require.NoError(t, err)
 	require.EqualValues(t, 2*kvstore.MinQuotaBytes, limit)

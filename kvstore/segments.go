@@ -11,8 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Segments is the segment bucket of a shard. Segments are the log's older part: what is here and purged
-// from the log is nowhere else.
+// Segments is the segment bucket of a shard. Segments are the older part of the log: purged events exist only here.
 type Segments struct {
 	bucket bucket
 	names  schema.Names
@@ -35,10 +34,10 @@ func segmentError(verb, run string, n int, err error) error {
 	return fmt.Errorf("%s segment %d of run %s: %w", verb, n, run, err)
 }
 
-// Create stores segment n of a run. It is durable when Create returns. It returns [ErrExists] for one that
-// is there (an earlier try of one's own, perhaps: read and verify it) or was deleted: segments are deleted with
-// their run, and nothing takes their place. Further [ErrTooLarge], [ErrFull], [ErrUnavailable] (outcome unknown; a
-// repeat may return ErrExists), [ErrStreamMissing].
+// Create stores segment n of a run. It is durable when Create returns. It returns [ErrExists] for a segment that
+// exists (perhaps from an earlier try: read and verify it) or was deleted: segments are deleted with their run, and
+// never replaced. Further [ErrTooLarge], [ErrFull], [ErrUnavailable] (outcome unknown; a repeat may return
+// ErrExists), [ErrStreamMissing].
 func (s *Segments) Create(ctx context.Context, run string, n int, stored []byte) error {
 	err := s.put(ctx, run, n, stored, 0)
 	if errors.Is(err, ErrConflict) {
@@ -51,8 +50,8 @@ func (s *Segments) Create(ctx context.Context, run string, n int, stored []byte)
 }
 
 // Replace stores segment n of a run over the one that [Segments.Examine] returned with this revision. It returns
-// [ErrConflict] when that is not the last any more: it is another fold worker's, and perhaps the only copy of its events.
-// Otherwise the errors are those of [Segments.Create].
+// [ErrConflict] if that is no longer the last: another fold worker wrote it, and it may be the only copy of its
+// events. Otherwise the errors are those of [Segments.Create].
 func (s *Segments) Replace(ctx context.Context, run string, n int, stored []byte, rev schema.Revision) error {
 	if rev == 0 {
 		return segmentError("replace", run, n, errors.New("without the revision that was examined"))
@@ -78,9 +77,8 @@ func (s *Segments) put(ctx context.Context, run string, n int, stored []byte, re
 	return err
 }
 
-// Get returns segment n of a run as it is stored; see schema.DecodeSegment. Segments do not change, so any
-// replica may answer; one that does not have it yet is not believed, the leader is asked. It returns
-// [ErrNotFound] or [ErrStreamMissing].
+// Get returns segment n of a run as stored; see schema.DecodeSegment. Segments do not change, so any replica may
+// answer; if it does not have the segment yet, the leader is asked. It returns [ErrNotFound] or [ErrStreamMissing].
 func (s *Segments) Get(ctx context.Context, run string, n int) ([]byte, error) {
 	key, err := segmentKey(run, n)
 	if err != nil {
@@ -96,13 +94,13 @@ func (s *Segments) Get(ctx context.Context, run string, n int) ([]byte, error) {
 	return e.value, nil
 }
 
-// GetFresh is [Segments.Get] answered by the leader.
+// GetFresh is [Segments.Get] from the leader.
 func (s *Segments) GetFresh(ctx context.Context, run string, n int) ([]byte, error) {
 	stored, _, err := s.Examine(ctx, run, n)
 	return stored, err
 }
 
-// Examine is [Segments.GetFresh] with the revision of what it returns, for [Segments.Replace].
+// Examine is [Segments.GetFresh] with the revision, for [Segments.Replace].
 func (s *Segments) Examine(ctx context.Context, run string, n int) ([]byte, schema.Revision, error) {
 	key, err := segmentKey(run, n)
 	if err != nil {
@@ -115,7 +113,8 @@ func (s *Segments) Examine(ctx context.Context, run string, n int) ([]byte, sche
 	return e.value, e.rev, nil
 }
 
-// List returns the numbers of a run's segments in ascending order, counted or not.
+// List returns the numbers of all stored segments of a run in ascending order, whether its checkpoint counts them or
+// not.
 func (s *Segments) List(ctx context.Context, run string) ([]int, error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, err
@@ -128,7 +127,7 @@ func (s *Segments) List(ctx context.Context, run string) ([]int, error) {
 	for _, key := range keys {
 		n, err := strconv.Atoi(strings.TrimPrefix(key, run+"."))
 		if err != nil || n < 1 || schema.SegmentKey(run, n) != key {
-			continue // another client's key; it is none of ours
+			continue // a key of another client
 		}
 		numbers = append(numbers, n)
 	}

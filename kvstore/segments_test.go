@@ -90,7 +90,7 @@ func TestSegmentSizes(t *testing.T) {
 	}
 }
 
-// deleteSegment leaves the marker of a deletion in place of a segment, as the removal of its run does.
+// deleteSegment leaves a delete marker instead of a segment, like the removal of its run.
 func (b *bench) deleteSegment(tb testing.TB, run string, n int) {
 	tb.Helper()
 	kv, err := b.js.KeyValue(tb.Context(), b.names.SegmentBucket())

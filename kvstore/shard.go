@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Shard is one shard of a fleet: its event stream's state, its checkpoints and its segments.
+// Shard is one shard of a fleet: the state of its event stream, its checkpoints and its segments.
 type Shard struct {
 	// Names of the shard's resources.
 	Names schema.Names
@@ -51,7 +51,7 @@ func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int,
 	}, nil
 }
 
-// Update tells the shard of its fleet's settings, which were changed: its quota goes by them.
+// Update applies changed settings of the fleet to the shard, such as its quota.
 func (s *Shard) Update(settings schema.FleetSettings) { s.settings.Store(&settings) }
 
 // Usage is the state of a shard's event stream.
@@ -63,13 +63,12 @@ type Usage struct {
 	First, Last schema.StreamSequence
 	// Limit in bytes; [UnlimitedQuota] for none.
 	Limit int64
-	// Incarnation as [Shard.Incarnation] returns it.
+	// Incarnation from [Shard.Incarnation].
 	Incarnation string
 }
 
-// Incarnation returns the creation time of the event stream, as text. Another one than before means that
-// the stream was restored or made again, and that stream sequences say nothing any more. It returns
-// [ErrStreamMissing].
+// Incarnation returns the creation time of the event stream, as text. If it changes, the stream was restored or
+// created again, and stream sequences are no longer valid. It returns [ErrStreamMissing].
 func (s *Shard) Incarnation(ctx context.Context) (string, error) {
 	u, err := s.Usage(ctx)
 	return u.Incarnation, err
@@ -105,16 +104,16 @@ func (s *Shard) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return stream.CachedInfo(), nil
 }
 
-// PurgeRun takes a run's events below a stream sequence out of the log, for good, and returns how many they were. Call it
-// for what is proven to be in segments that the run's checkpoint counts, and never up to the run's last event: compare-
-// and-set on an empty subject starts from nothing. What is gone already is no error, so a purge whose outcome is not
-// known may be repeated. It returns [ErrUnavailable] (outcome unknown) or [ErrStreamMissing].
+// PurgeRun permanently removes a run's events below a stream sequence from the log, and returns their number. Purge
+// only events that are proven to be in segments of the run's checkpoint, and never the run's last event:
+// compare-and-set on an empty subject starts from nothing. Missing events are no error, so a purge with an unknown
+// outcome may be repeated. It returns [ErrUnavailable] (outcome unknown) or [ErrStreamMissing].
 func (s *Shard) PurgeRun(ctx context.Context, run string, below schema.StreamSequence) (int64, error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return 0, err
 	}
 	if below <= 1 {
-		return 0, nil // the server takes 0 for everything
+		return 0, nil // the server takes 0 as everything
 	}
 	n, err := purge(ctx, s.js, s.Names.EventStream(), jsapi.PurgeRequest{Filter: s.Names.EventSubject(run), Below: uint64(below)})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Kept is what a shard's buckets hold, in bytes of one copy.
+// Kept is the content of a shard's buckets, in bytes of one copy.
 type Kept struct {
 	Segments, Checkpoints int64
 }

@@ -1,8 +1,8 @@
 package kvstore
 
 import (
-	// The configuration of streams is nats.go's type, written for encoding/json: durations, flags and
-	// policies have the server's form only there.
+	// The configuration of streams is nats.go's type, written for encoding/json: only there durations, flags and
+	// policies have the server's form.
 	stdjson "encoding/json"
 	"fmt"
 	"reflect"
@@ -19,27 +19,27 @@ import (
 const (
 	// MaxEventMessage is the largest event, headers and body: 512 KiB. So a segment can always hold one.
 	MaxEventMessage = 512 << 10
-	// maxSegmentStored leaves room for the description beside an event of the largest size that does not compress, alone in
-	// its segment.
+	// maxSegmentStored leaves room for the description of a segment that contains a single incompressible event of
+	// the largest size.
 	maxSegmentStored = schema.MaxSegment + 4<<10
-	// maxSegmentMessage leaves room for headers beside that.
+	// maxSegmentMessage leaves further room for headers.
 	maxSegmentMessage = schema.MaxSegment + 8<<10
-	// maxDeadLetter leaves room for the description beside a whole event.
+	// maxDeadLetter leaves room for the description of a complete event.
 	maxDeadLetter = MaxEventMessage + 16<<10
-	// maxDeadLetterBytes bounds a fleet's dead letters: the oldest go first. The events themselves stay in
+	// maxDeadLetterBytes bounds a fleet's dead letters: the oldest are dropped first. The events themselves stay in
 	// their run's log or segments. The server reserves the bound, so it is a quarter of a small quota.
 	maxDeadLetterBytes = 256 << 20
-	// fleetHistory keeps a few earlier settings, for whoever wonders what changed.
+	// fleetHistory keeps a few earlier settings, to show what changed.
 	fleetHistory = 5
-	// minPayload is the smallest max_payload of a server that can carry every message. The largest is a checkpoint, with
-	// room for its headers: one that cannot be put holds up the fold of its whole shard.
+	// minPayload is the smallest max_payload of a server that can carry every message. The largest is a checkpoint
+	// with its headers: one that cannot be put blocks the fold of its whole shard.
 	minPayload = schema.MaxCheckpoint + 8<<10
 	// duplicateWindow is how long message ids are remembered.
 	duplicateWindow = 2 * time.Minute
 )
 
-// base has every flag at the value that all of Waymark's streams share; no flag is left to a default of
-// the client or the server.
+// base has every flag at the value that all of Waymark's streams share; no flag is left to a default of the client or
+// the server.
 func base(name, description string, replicas int, subjects ...string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                   name,
@@ -84,7 +84,8 @@ func base(name, description string, replicas int, subjects ...string) jetstream.
 // bucketPrefix begins the name of the stream of a KV bucket.
 const bucketPrefix = "KV_"
 
-// kvBase is base for a KV bucket, as the stock KV clients expect it. Where its revisions begin is said when it is made: see [firstRevision].
+// kvBase is base for a KV bucket, as the stock KV clients expect it. Its first revision is set when it is created:
+// see [firstRevision].
 func kvBase(bucket, description string, replicas int, history int64) jetstream.StreamConfig {
 	c := base(bucketPrefix+bucket, description, replicas, "$KV."+bucket+".>")
 	c.MaxMsgsPerSubject = history
@@ -93,10 +94,11 @@ func kvBase(bucket, description string, replicas int, history int64) jetstream.S
 	return c
 }
 
-// firstRevision is where the revisions of a bucket begin that is made at a time: at the microseconds since 1970, which are exact in every
-// JSON reader until 2255. A bucket that is deleted and made again would begin at 1 again, and whoever still holds a revision of the one
-// before (a worker that stood still, with a put that was not sent yet) could meet its own number under the same key: compare-and-set
-// would take another value for the one that it had read. No bucket is written a million times a second, so the numbers of a later one are all new.
+// firstRevision is the first revision of a bucket created at a time: the microseconds since 1970, which are exact in
+// every JSON reader until 2255. Otherwise a bucket that is deleted and created again would begin at 1 again. Then a
+// process with a revision of the old bucket (a paused worker, with a put that was not sent yet) could find the same
+// number under the same key, and its compare-and-set would replace a value that it had not read. No bucket gets a
+// million writes a second, so the revisions of a later one are all new.
 func firstRevision(made time.Time) uint64 {
 	return uint64(max(made.UnixMicro(), 1)) //nolint:gosec // not negative
 }
@@ -105,7 +107,7 @@ func eventStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig
 	c := base(n.EventStream(), "Waymark: events of runs, the truth", s.Replicas, n.EventSubjects())
 	c.MaxBytes = s.QuotaBytes
 	c.MaxMsgSize = MaxEventMessage
-	c.DenyDelete = true // purge of what is sealed goes by subject; nobody takes out single events
+	c.DenyDelete = true // sealed events are purged by subject; single events are never deleted
 	c.AllowAtomicPublish = true
 	return c
 }
@@ -113,7 +115,7 @@ func eventStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig
 func checkpointStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := kvBase(n.CheckpointBucket(), "Waymark: checkpoints of runs, derived from the events",
 		s.Replicas, int64(s.CheckpointsPerRun))
-	// One token: the keys of runs match, the daemon's own (_.fold, _.live.<run>) have more and do not.
+	// One token: the keys of runs match; the daemon's own (_.fold, _.live.<run>) have more and do not match.
 	c.RePublish = &jetstream.RePublish{
 		Source:      "$KV." + n.CheckpointBucket() + ".*",
 		Destination: n.CheckpointSubject("{{wildcard(1)}}"),
@@ -122,8 +124,8 @@ func checkpointStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamC
 	return c
 }
 
-// derivedPersistMode is that of what is derived from the log, so that it need not be synced with each put: what a power cut takes back is
-// derived once more. On several replicas the server refuses it.
+// derivedPersistMode is for data derived from the log. It need not be synced with each put, because data lost in a
+// power cut is derived again. With several replicas the server refuses it.
 func derivedPersistMode(s *schema.FleetSettings) jetstream.PersistModeType {
 	if s.Replicas == 1 {
 		return jetstream.AsyncPersistMode
@@ -141,14 +143,14 @@ func blobStream(fleet string, s *schema.FleetSettings) jetstream.StreamConfig {
 	bucket := schema.BlobBucket(fleet)
 	c := base("OBJ_"+bucket, "Waymark: large payloads of runs, the truth", s.Replicas,
 		"$O."+bucket+".C.>", "$O."+bucket+".M.>")
-	c.AllowRollup = true // the object store replaces an object's description so
+	c.AllowRollup = true // the object store uses it to replace an object's description
 	return c
 }
 
 func deadLetterStream(fleet string, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := base(schema.DeadLetterStream(fleet), "Waymark: events that were rejected, with the reason", s.Replicas,
 		schema.DeadLetterSubjects(fleet))
-	// A flood of bad events must not stop the fold, which stores the letter first: old ones make room.
+	// A flood of bad events must not stop the fold worker, which stores the letter first: old letters make room.
 	c.Discard = jetstream.DiscardOld
 	c.MaxBytes = deadLetterBytes(s.QuotaBytes)
 	c.MaxMsgSize = maxDeadLetter
@@ -156,7 +158,7 @@ func deadLetterStream(fleet string, s *schema.FleetSettings) jetstream.StreamCon
 	return c
 }
 
-// deadLetterBytes is the bound of the dead letters of a fleet with the quota.
+// deadLetterBytes is the bound of a fleet's dead letters, given its quota.
 func deadLetterBytes(quota int64) int64 {
 	if quota == UnlimitedQuota {
 		return maxDeadLetterBytes
@@ -164,8 +166,8 @@ func deadLetterBytes(quota int64) int64 {
 	return min(maxDeadLetterBytes, quota/4)
 }
 
-// LargestQuota returns the largest quota that so many shards can have on a server which can reserve room bytes, in whole MiB. It may be below
-// [MinQuotaBytes]: then the fleet does not fit.
+// LargestQuota returns the largest quota, in whole MiB, for a number of shards on a server that can reserve room
+// bytes. If it is below [MinQuotaBytes], the fleet does not fit.
 func LargestQuota(room int64, shards int) int64 {
 	n := int64(shards)
 	quota := max(room-maxDeadLetterBytes, 0) / n
@@ -175,7 +177,7 @@ func LargestQuota(room int64, shards int) int64 {
 	return quota >> 20 << 20
 }
 
-// LeastRoom is what a server must be able to reserve for a fleet with so many shards and the smallest quota.
+// LeastRoom is the storage that a server must be able to reserve for a number of shards with the smallest quota.
 func LeastRoom(shards int) int64 {
 	return int64(shards)*MinQuotaBytes + deadLetterBytes(MinQuotaBytes)
 }
@@ -183,14 +185,14 @@ func LeastRoom(shards int) int64 {
 func sharedStreams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		kvBase(schema.FleetBucket, "Waymark: settings of fleets", replicas, fleetHistory),
-		kvBase(schema.LeaseBucket, "Waymark: who folds which shard", replicas, 1),
+		kvBase(schema.LeaseBucket, "Waymark: leases of fold workers", replicas, 1),
 	}
 }
 
-// unchecked are the flags that may be anything: words for people, where an operator places a stream, and where its numbers begin.
+// unchecked are the flags that may have any value: text for people, an operator's placement, and the first sequence.
 var unchecked = []string{"name", "description", "placement", "metadata", "template_owner", "first_seq"}
 
-// unchangeable are the flags that a server refuses to set back on an existing stream.
+// unchangeable are the flags that a server refuses to change on an existing stream.
 var unchangeable = []string{
 	"storage", "sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_counter",
 	"allow_msg_schedules", "persist_mode", "retention", "mirror",
@@ -202,8 +204,8 @@ type flag struct {
 	index int
 }
 
-// checkedFlags are all fields of the configuration, save the unchecked ones, by name: a flag that a later
-// nats.go adds is checked without further ado.
+// checkedFlags are all fields of the configuration, except the unchecked ones, by name: a flag of a later nats.go is
+// checked automatically.
 func checkedFlags() []flag {
 	t := reflect.TypeFor[jetstream.StreamConfig]()
 	flags := make([]flag, 0, t.NumField())
@@ -233,7 +235,7 @@ func (f flag) same(a, b *jetstream.StreamConfig) bool {
 	return reflect.DeepEqual(va, vb)
 }
 
-// show is the flag's value for people.
+// show returns the flag's value for people.
 func (f flag) show(c *jetstream.StreamConfig) string {
 	v := f.of(c)
 	if d, ok := v.(time.Duration); ok {
@@ -246,19 +248,19 @@ func (f flag) show(c *jetstream.StreamConfig) string {
 	return string(b)
 }
 
-// limits says how far the byte limit of a stream may be above what is wanted.
+// limits says how far the byte limit of a stream may be above the expected one.
 type limits struct{ low, high int64 }
 
-// comparison of a stream's configuration with what it must be.
+// comparison of a stream's configuration with the expected one.
 type comparison struct {
-	// foreign differences are those that nobody asked for.
+	// foreign differences do not come from any settings.
 	foreign []flag
-	// pending are those that new settings ask for.
+	// pending differences come from new settings.
 	pending []flag
 }
 
-// compare sorts the flags in which have differs from want: those that are as old wants them are pending,
-// the others foreign. lift is the range in which the byte limit is as good as wanted.
+// compare sorts the flags in which have differs from want: those with the old value are pending, the others foreign.
+// lift is the accepted range of the byte limit.
 func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
 	var c comparison
 	for _, f := range checkedFlags() {
@@ -269,7 +271,7 @@ func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
 			continue
 		}
 		if f.name == "persist_mode" && have.PersistMode == jetstream.DefaultPersistMode {
-			continue // safer than wanted, and slower: no reason to refuse a stream that an earlier version made
+			continue // safer than expected, and slower: no reason to refuse a stream of an earlier version
 		}
 		if old != nil && f.same(have, old) {
 			c.pending = append(c.pending, f)
@@ -280,7 +282,7 @@ func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
 	return c
 }
 
-// configError describes foreign differences and how to mend them.
+// configError describes foreign differences and how to correct them.
 func configError(api string, have, want *jetstream.StreamConfig, foreign []flag, derived bool) *ConfigError {
 	e := &ConfigError{Stream: want.Name}
 	mended, stuck := *have, false

@@ -15,25 +15,25 @@ import (
 // WatermarkFormat is the format version of stored watermarks.
 const WatermarkFormat = 1
 
-// Watermark says up to where a shard is folded: every event up to the position, and the event there, is in
-// the checkpoints, but for the parked runs.
+// Watermark is the position up to which a shard is folded: every event up to the position, inclusive, is in the
+// checkpoints, except those of parked runs.
 type Watermark struct {
 	// Format is [WatermarkFormat].
 	Format int `json:"format"`
-	// Incarnation of the event stream that the position is of.
+	// Incarnation of the position's event stream.
 	Incarnation string `json:"incarnation"`
 	// Position of the last event folded. The zero position is the stream's beginning.
 	Position schema.Position `json:"position"`
-	// Worker that wrote it.
+	// Worker is the fold worker that wrote it.
 	Worker string `json:"folder"`
-	// Updated is when, by the fold worker's clock, RFC 3339. For people; nothing is decided by it.
+	// Updated is its time by the fold worker's clock, RFC 3339. It is for people; no code decides by it.
 	Updated string `json:"updated,omitzero"`
-	// Totals of what was folded, each event once; up to the position, or to CountedThrough where that is set.
+	// Totals of folded events, each counted once; up to the position, or to CountedThrough if set.
 	Totals schema.FoldTotals `json:"totals,omitzero"`
-	// CountedThrough is beyond the position while a fold worker folds again what was folded and counted before. An
-	// event on a sequence below it that damage freed is not counted.
+	// CountedThrough is beyond the position while a fold worker folds events again that were counted before. An event
+	// on a sequence below it that damage freed is not counted.
 	CountedThrough schema.StreamSequence `json:"counted_through,omitzero"`
-	// Parked runs: of them not everything up to the position is in their checkpoints.
+	// Parked runs: their checkpoints do not have everything up to the position.
 	Parked []schema.ParkedRun `json:"parked,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
@@ -45,16 +45,16 @@ func (c *Checkpoints) Watermark(ctx context.Context) (Watermark, schema.Revision
 	return getWatermark(ctx, &c.bucket, schema.WatermarkKey)
 }
 
-// PutWatermark stores the watermark if the key is at revision rev; 0 creates it. Call it after the puts of
-// every checkpoint that it covers were acknowledged. Of two fold workers one gets [ErrConflict]: it has lost the
-// shard. It is not republished.
+// PutWatermark stores the watermark if the key is at revision rev; 0 creates it. Call it after the puts of all
+// covered checkpoints were acknowledged. Of two fold workers one gets [ErrConflict]: it has lost the shard. It is not
+// republished.
 func (c *Checkpoints) PutWatermark(ctx context.Context, w Watermark, rev schema.Revision) (schema.Revision, error) {
 	return putWatermark(ctx, &c.bucket, schema.WatermarkKey, w, rev)
 }
 
-// SafeWatermarks keeps a second watermark of each shard in a bucket that is synced like the log. A power cut
-// can take checkpoint puts back that the watermark counts; the fold worker lets this one lag behind by more than
-// the server's sync interval, and begins there after an unclean start of the server.
+// SafeWatermarks keeps a second watermark of each shard in a bucket that is synced like the log. A power cut can undo
+// checkpoint puts that the watermark counts. So the fold worker lets this one lag behind by more than the server's
+// sync interval, and begins there after an unclean start of the server.
 type SafeWatermarks struct {
 	bucket bucket
 	// kind of watermark: the first token of the keys.
@@ -66,9 +66,9 @@ func NewSafeWatermarks(js jetstream.JetStream) *SafeWatermarks {
 	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "safe"}
 }
 
-// NewPurgeMarks returns the purgers' marks of the account that js speaks to, kept beside the safe watermarks: everything
-// below a shard's mark was looked at for what can be purged. They are hints; one that is lost costs a walk through
-// the log. It does no I/O.
+// NewPurgeMarks returns the purge cursors of the account that js speaks to, stored with the safe watermarks:
+// everything below a shard's cursor was checked for purges. They are hints; a lost one costs a walk through the log.
+// It does no I/O.
 func NewPurgeMarks(js jetstream.JetStream) *SafeWatermarks {
 	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "purged"}
 }
@@ -89,7 +89,7 @@ func (s *SafeWatermarks) Get(ctx context.Context, n schema.Names) (Watermark, sc
 	return getWatermark(ctx, &s.bucket, key)
 }
 
-// Put stores a shard's safe watermark by compare-and-set, as [Checkpoints.PutWatermark] does.
+// Put stores a shard's safe watermark by compare-and-set, like [Checkpoints.PutWatermark].
 func (s *SafeWatermarks) Put(ctx context.Context, n schema.Names, w Watermark, rev schema.Revision) (schema.Revision, error) {
 	key, err := s.key(n)
 	if err != nil {

@@ -19,7 +19,7 @@ func mustApply(t *testing.T, v schema.Verdict) {
 	require.Equal(t, schema.Applied, v.Kind, v.Detail)
 }
 
-// findPoint walks the log as consumer.search does; it returns the number of records before the point, or -1.
+// findPoint walks the log like consumer.search; it returns the number of records before the point, or -1.
 func findPoint(t *testing.T, r *testRun, p schema.Point) int {
 	t.Helper()
 	f := schema.NewFinder(p, nil)
@@ -133,7 +133,7 @@ func TestAnswered_ApprovalOfAnAbandonedCall(t *testing.T) {
 	mustApply(t, r.write(&schema.TurnEndedData{Turn: 1}, 1))
 	require.Empty(t, r.head.OpenCalls)
 	mustApply(t, r.write(&schema.RunInterruptedData{Reason: schema.InterruptedShutdown}, 0))
-	require.Equal(t, schema.StatusInterrupted, r.head.Status, "it waits for an approval of a call that nobody can make any more, and nobody is given the run")
+	require.Equal(t, schema.StatusInterrupted, r.head.Status, "it waits for an approval of a call that can no longer run, so the run is not claimable")
 }
 
 func TestAnswered_ForkOfARunWithTheMostCalls(t *testing.T) {
@@ -217,7 +217,7 @@ func TestAnswered_TurnThatTheNextOneEndedIsAPoint(t *testing.T) {
 	require.NotEqual(t, -1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 1}), "and turn:1 is no point")
 }
 
-// A call that only a transcript tells of is a person's case once an executor has met it, and asked.
+// A call known only from a transcript needs a person once an executor has seen it and asked.
 func TestHeldCalls_CallOfATranscript_CountsOnceAnExecutorAsked(t *testing.T) {
 	t.Parallel()
 	told := func() *testRun {
@@ -256,7 +256,7 @@ func TestHeldCalls_CallOfATranscript_CountsOnceAnExecutorAsked(t *testing.T) {
 	require.JSONEq(t, `{"x":1}`, string(r.state.Calls[0].ResultSource))
 }
 
-// Of a call that an executor begins itself the outcome is a person's to say, whatever a transcript told of it.
+// When an executor begins a call itself, a person decides its outcome, whatever a transcript said about it.
 func TestHeldCalls_ExecutorBeginsTheCallOfATranscript_Counts(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)

@@ -14,8 +14,8 @@ import (
 // NewHead returns the head of a run before its first event.
 func NewHead(fleet, run string) Head { return Head{Fleet: fleet, Run: run} }
 
-// RecordID is what a [Position] holds for a record: the event's id, or for what is no CloudEvent
-// "sha256-" and 32 hex digits. e is the decoded event or nil.
+// RecordID is the id that a [Position] holds for a record: the event's id, or "sha256-" and 32 hex digits if the
+// record is no CloudEvent. e is the decoded event or nil.
 func RecordID(rec *Record, e *Event) string {
 	if e != nil {
 		return e.ID
@@ -35,9 +35,9 @@ func PositionOf(rec *Record) Position {
 	return Position{Stream: rec.Stream, ID: RecordID(rec, e)}
 }
 
-// Apply folds one record of the run's log into the head, by the fleet's keys, and says what it made of it. It is pure and
-// total: any input gives a verdict. Records come in the order of the log; what is at or before the head's position
-// is a no-op, so that a replay is harmless.
+// Apply folds one record of the run's log into the head, with the fleet's keys, and returns its verdict. It is pure
+// and total: any input gives a verdict. Records arrive in log order. A record at or before the head's position is a
+// no-op, so a replay is harmless.
 func (h *Head) Apply(keys *Keys, rec *Record) Verdict {
 	if h.passed(rec) {
 		return Verdict{Kind: Replayed}
@@ -49,13 +49,13 @@ func (h *Head) Apply(keys *Keys, rec *Record) Verdict {
 // passed reports whether a record is before the head's position.
 func (h *Head) passed(rec *Record) bool { return rec.Stream != 0 && rec.Stream < h.Position.Stream }
 
-// misses reports whether the log lost something of the run between the last folded record and this one, by what the server
-// compared. Nothing else tells of an event without a sequence.
+// misses reports whether the log lost messages of the run between the last folded record and this one. It compares
+// what the server's compare-and-set saw. Nothing else reveals a lost event that has no sequence.
 func (h *Head) misses(rec *Record) bool {
 	return h.Position.Stream != 0 && h.Position.Stream < rec.Behind && rec.Behind < rec.Stream
 }
 
-// ApplyPrepared is [Head.Apply] of a record that was prepared. The verdict shares memory with the preparation.
+// ApplyPrepared is [Head.Apply] for a prepared record. The verdict shares memory with the preparation.
 func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	if h.passed(p.Record) {
 		return Verdict{Kind: Replayed}
@@ -83,7 +83,7 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	v.Event = p.Event
 	h.Position = at
 	if v.Kind != Skipped {
-		h.Records++ // an archive leaves marks out, and a run may have one in one store and none in the next
+		h.Records++ // an archive omits records that only mark something, and a run may have one in one store only
 	}
 	switch v.Kind {
 	case Duplicate:
@@ -114,13 +114,13 @@ func rejected(reason Reason, format string, args ...any) Verdict {
 	return Verdict{Kind: Rejected, Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
-// place is how a prepared event stands in the log.
+// place is the position and the epoch data of a prepared event in the log.
 type place struct {
 	*Prepared
 	at Position
 }
 
-// judge decides about an event: first its place (the gate), then its content.
+// judge decides about an event: first its place in the log (the gate), then its content.
 func (h *Head) judge(p *place) Verdict {
 	e := p.Event
 	if h.Status == StatusErased {
@@ -167,14 +167,14 @@ func (h *Head) judge(p *place) Verdict {
 	default:
 		v = h.applyData(e, p, p.data)
 		v.Data = p.data
-		if v.Kind == Applied && !p.control { // a request must not make the run need a key that its executor may not have
+		if v.Kind == Applied && !p.control { // a control request must not make the run need a key that its executor may lack
 			h.noteKeys(RefsOf(p.data))
 		}
 	}
 	return v
 }
 
-// checkEnvelope checks what an event says of itself against the run it was found in.
+// checkEnvelope compares an event's attributes with the run whose log has it.
 func (h *Head) checkEnvelope(e *Event) Verdict {
 	if h.Run == "" && ValidName(e.Subject) {
 		h.Run = e.Subject
@@ -193,9 +193,9 @@ func (h *Head) checkEnvelope(e *Event) Verdict {
 	return Verdict{}
 }
 
-// gate checks epoch and sequence. A zero Verdict lets the event pass.
+// gate checks epoch and sequence. A zero Verdict means that the event passes.
 func (h *Head) gate(e *Event, p *place, name string) Verdict {
-	// An executor without epochs is the lawful writer as long as nobody took the run over.
+	// An executor without epochs is the valid writer until an executor takes the run over.
 	epoch := e.Epoch
 	if epoch == 0 {
 		epoch = 1
@@ -219,7 +219,7 @@ func (h *Head) gate(e *Event, p *place, name string) Verdict {
 		return Verdict{}
 	case e.Sequence <= h.Sequence:
 		if h.Sequence-e.Sequence < WindowEvents/2 {
-			return rejected(ReasonForked, "another event stands at epoch %d sequence %d", e.Epoch, e.Sequence)
+			return rejected(ReasonForked, "another event has epoch %d sequence %d", e.Epoch, e.Sequence)
 		}
 		return rejected(ReasonStale, "sequence %d, the run is at %d", e.Sequence, h.Sequence)
 	case e.Sequence > h.Sequence+1:
@@ -261,7 +261,7 @@ func (h *Head) closeGaps() {
 	}
 }
 
-// fencedOrLate keeps the one thing a fenced executor may still say: the result of a call in doubt.
+// fencedOrLate accepts the one event that a fenced executor may still write: the result of a call in doubt.
 func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	fenced := rejected(ReasonFenced, "epoch %d, the run is at %d", e.Epoch, h.Epoch)
 	if e.Epoch == 0 {
@@ -304,7 +304,7 @@ func CallOf(data Data) (id string, occurrence int, ok bool) {
 	return "", 0, false
 }
 
-// takeover checks a run.resumed against the fold: it continues from exactly here or not at all.
+// takeover checks a run.resumed against the fold: it must continue from exactly the current position.
 func (h *Head) takeover(e *Event, data Data) Verdict {
 	d, ok := data.(*RunResumedData)
 	if !ok {
@@ -324,7 +324,7 @@ func (h *Head) takeover(e *Event, data Data) Verdict {
 	return Verdict{}
 }
 
-// advance moves sequence and digest past an event whose place is lawful.
+// advance moves sequence and digest past an event whose place is valid.
 func (h *Head) advance(e *Event, p *place, name string) {
 	if h.Epoch == 0 {
 		h.Epoch = 1
@@ -343,7 +343,7 @@ func (h *Head) advance(e *Event, p *place, name string) {
 		}
 	}
 	if !p.control {
-		// The executor came back before anybody claimed the run.
+		// The executor came back before another one claimed the run.
 		h.Unattended = ""
 		if h.Status.Claimable() {
 			h.Status = h.active()
@@ -377,8 +377,9 @@ func (h *Head) active() Status {
 	return StatusRunning
 }
 
-// FindOpen returns the index of the open call with the id in the turn; turn 0 means the newest with that id. Without an occurrence it
-// is the one that is begun, else the first that is requested. -1 if there is none.
+// FindOpen returns the index of the open call with the id in the turn; turn 0 means the newest call with that id.
+// Without an occurrence it prefers the call that has begun, then the first requested one. It returns -1 if there is
+// none.
 func (h *Head) FindOpen(turn int32, id string, occurrence int) int {
 	found := -1
 	for i := range slices.Backward(h.OpenCalls) {
@@ -393,14 +394,13 @@ func (h *Head) FindOpen(turn int32, id string, occurrence int) int {
 	return found
 }
 
-// shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events never
-// share one by accident.
+// shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events do not collide.
 func shortHash(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum[:8]) }
 
-// EncryptedText stands for an encrypted text where the head has an excerpt.
+// EncryptedText replaces the excerpt of an encrypted text in the head.
 const EncryptedText = "(encrypted)"
 
-// shown is what the head has of a text at a path of the data.
+// shown is the head's excerpt of a text at a path of the data.
 func shown(text string, refs []Ref, path string) string {
 	if isEncrypted(refs, path) {
 		return EncryptedText

@@ -24,7 +24,7 @@ func afterEnd(name string) bool {
 	return false
 }
 
-// applyData changes the head by an event whose place is lawful and whose data is valid.
+// applyData changes the head by an event whose place and data are valid.
 func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	progress := h.progress(e, p, data)
 	v := h.applyKnown(e, p, data)
@@ -34,10 +34,10 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	return v
 }
 
-// progress reports whether an event, if it is lawful, brings the run to where it was not before, or is a person's word
-// that it should be tried again. What a new executor repeats after each takeover does neither: an open turn that is
-// started again, its messages and calls, a call settled to run again, what is waited for or offered already, a note to
-// the model that it was resumed, another compaction.
+// progress reports whether a valid event brings the run further than before, or is a person's order to try again.
+// Events that a new executor repeats after each takeover are no progress: a reopened turn with its messages and
+// calls, a call settled as rerun, a repeated wait or offer, a note to the model about the takeover, another
+// compaction.
 func (h *Head) progress(e *Event, p *place, data Data) bool {
 	switch d := data.(type) {
 	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData, *SignalConsumedData:
@@ -47,7 +47,7 @@ func (h *Head) progress(e *Event, p *place, data Data) bool {
 	case *TurnAnsweredData:
 		return !h.TurnOpen || d.Turn == h.Turn || h.TurnEpoch == h.Epoch
 	case *TurnStartedData:
-		// A turn behind an open one counts when its writer opened both: it got that far.
+		// A turn after an open one counts when the same epoch opened both: its executor got that far.
 		return !h.TurnOpen || d.Turn > h.Turn && h.TurnEpoch == h.Epoch
 	case *MessageAddedData:
 		return !h.inOpenTurn(e) && (d.Message.Role == RoleAssistant || d.Message.Role == RoleTool)
@@ -62,7 +62,7 @@ func (h *Head) progress(e *Event, p *place, data Data) bool {
 	}
 }
 
-// applyKnown is applyData without the count of claims.
+// applyKnown is applyData without the claim count.
 func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	name := data.EventName()
 	switch {
@@ -93,14 +93,14 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.CancelRequested = true
 		h.unattended()
 	case *RunOrphanedData:
-		if h.Unattended == "" && !h.Status.Claimable() { // how it was left stands
+		if h.Unattended == "" && !h.Status.Claimable() { // the first reason stays
 			h.leave(StatusOrphaned)
 		}
 	case *RunInterruptedData:
 		h.leave(StatusInterrupted)
 		waits := d.Reason == InterruptedWaiting && h.Status == StatusWaiting
 		if uncounted := d.Reason == InterruptedShutdown || d.Reason == InterruptedUnreadable || waits; uncounted && h.Stalled > 0 {
-			h.Stalled-- // its executor was told to stop, has no key, or went on to wait behind a signal: that says nothing about the run
+			h.Stalled-- // its executor was stopped, lacks a key, or started to wait after a signal: no fault of the run
 		}
 	case *RunEndedData:
 		h.Status = Status(d.Status)
@@ -250,7 +250,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	case TakeoverClaim, TakeoverRestart:
 		h.Stalled++
 	default:
-		// Somebody wants it tried again.
+		// A person wants the run tried again.
 		h.Stalled = 0
 	}
 	if d.To != nil {
@@ -268,7 +268,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	}
 }
 
-// leave says that the run has no executor any more. One that waits goes on waiting.
+// leave records that the run has no executor any more. A waiting run goes on waiting.
 func (h *Head) leave(as Status) {
 	h.Status = as
 	if len(h.Interrupts) > 0 && !h.CancelRequested {
@@ -276,7 +276,7 @@ func (h *Head) leave(as Status) {
 	}
 }
 
-// unattended makes a run that has no executor claimable, because there is something to do for it.
+// unattended makes a run without an executor claimable, because there is work to do for it.
 func (h *Head) unattended() {
 	if h.Unattended != "" {
 		h.Status, h.Unattended = h.Unattended, ""
@@ -297,7 +297,7 @@ func (h *Head) runInput(d *RunInputData) Verdict {
 	return Verdict{Kind: Applied, Boundary: true}
 }
 
-// answered lets the run go on once nothing is waited for any more.
+// answered resumes the run once it waits for nothing.
 func (h *Head) answered() {
 	switch {
 	case len(h.Interrupts) > 0:
@@ -308,7 +308,7 @@ func (h *Head) answered() {
 	}
 }
 
-// noDoubt ends the waiting for the settlement of a call.
+// noDoubt ends the wait for the settlement of a call.
 func (h *Head) noDoubt(key CallKey) {
 	h.unasked(func(o *OpenInterrupt) bool { return o.Reason == WaitToolInDoubt && o.CallKey() == key })
 }
@@ -325,8 +325,9 @@ func (h *Head) unasked(which func(*OpenInterrupt) bool) {
 	}
 }
 
-// expiry is when a wait expires, by the server's clock: as long behind the event's arrival as expires_at is behind the event's own time,
-// both of which are of the executor's clock. Without one of the times expires_at is taken as it is.
+// expiry returns when a wait expires by the server's clock. It adds to the arrival time the difference between
+// expires_at and the event's time, both of which come from the executor's clock. If one of them is missing,
+// expires_at is used unchanged.
 func expiry(e *Event, d *RunWaitingData, rec *Record) string {
 	if rec.Stored == 0 || d.ExpiresAt == "" {
 		return d.ExpiresAt
@@ -359,7 +360,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		o.Occurrence = max(o.Occurrence, 1)
 	}
 	if d.Reason == WaitToolInDoubt {
-		// Nothing would ever end the waiting for what is settled.
+		// A settled call would end no wait, so the wait is refused.
 		switch {
 		case call < 0:
 			return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, o.Turn)

@@ -2,7 +2,7 @@ package schema
 
 import "slices"
 
-// handoffOffered opens an offer. Its hash is what both sides of the transaction name.
+// handoffOffered opens an offer. Both sides of the transaction refer to its hash.
 func (h *Head) handoffOffered(e *Event, p *place, d *HandoffOfferedData) Verdict {
 	o := OpenHandoff{
 		HandoffID: handoffID(e, d), Status: HandoffStatusOffered, Kind: d.Kind, Reason: d.Reason, NextAgent: d.NextAgent,
@@ -38,7 +38,7 @@ func (h *Head) openHandoff(id string) int {
 	return slices.IndexFunc(h.Handoffs, func(o OpenHandoff) bool { return o.HandoffID == id })
 }
 
-// handoffAccepted gives an offer to one taker.
+// handoffAccepted gives an offer to one accepting run.
 func (h *Head) handoffAccepted(d *HandoffAcceptedData) Verdict {
 	i := h.openHandoff(d.HandoffID)
 	if i < 0 {
@@ -55,7 +55,7 @@ func (h *Head) handoffAccepted(d *HandoffAcceptedData) Verdict {
 	return Verdict{Kind: Applied, Boundary: true}
 }
 
-// handoffDeclined takes an offer back that nobody took. An accepted one is carried out: it can only be closed.
+// handoffDeclined withdraws an offer that was not accepted. An accepted offer can only be closed.
 func (h *Head) handoffDeclined(id string) Verdict {
 	if i := h.openHandoff(id); i >= 0 && h.Handoffs[i].Status == HandoffStatusAccepted {
 		return rejected(ReasonHandoffTaken, "hand-off %.80q was accepted by %.80q and cannot be declined", id, h.Handoffs[i].By)
@@ -63,7 +63,7 @@ func (h *Head) handoffDeclined(id string) Verdict {
 	return h.handoffOver(id)
 }
 
-// handoffOver takes a declined or closed offer off the open ones.
+// handoffOver removes a declined or closed offer from the open ones.
 func (h *Head) handoffOver(id string) Verdict {
 	i := h.openHandoff(id)
 	if i < 0 {

@@ -13,8 +13,8 @@ import (
 // NewState returns the state of a run before its first event.
 func NewState(fleet, run string) *State { return &State{Head: NewHead(fleet, run)} }
 
-// Apply folds one record into the state, by the fleet's keys. The decision is [Head.Apply]'s, so State.Head is what a Head
-// alone would be; the state adds the content of what was accepted.
+// Apply folds one record into the state, with the fleet's keys. [Head.Apply] decides, so State.Head equals a Head
+// folded alone; the state adds the content of accepted events.
 func (s *State) Apply(keys *Keys, rec *Record) Verdict {
 	unfinished := s.Head.TurnMessages
 	v := s.Head.Apply(keys, rec)
@@ -22,8 +22,7 @@ func (s *State) Apply(keys *Keys, rec *Record) Verdict {
 	return v
 }
 
-// follow adds the content of what the head made of a record. unfinished is the number of messages of the open turn
-// before it.
+// follow adds the content of an applied record. unfinished is the number of messages of the open turn before it.
 func (s *State) follow(v Verdict, unfinished int64) {
 	if superseded(s.expected, s.Head.Records) {
 		s.leftBehind(v)
@@ -57,7 +56,7 @@ func (s *State) follow(v Verdict, unfinished int64) {
 	}
 }
 
-// turnOver ends the latest turn, unless it has ended otherwise.
+// turnOver ends the latest turn if it has not ended yet.
 func (s *State) turnOver(e *Event) {
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].EndedAt == "" {
 		s.Turns[n-1].EndedAt = e.Time
@@ -188,7 +187,7 @@ func (s *State) add(v Verdict) {
 	case *ErrorRaisedData:
 		s.Errors = append(s.Errors, *d)
 	case *RunCancelRequestedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:
-		// The head has all of it.
+		// The head has all of its content.
 	}
 }
 
@@ -297,7 +296,7 @@ func (s *State) handoff(id, status, by, claimed, reason, child string, refs []Re
 		if h := &s.Handoffs[i]; h.HandoffID == id {
 			h.Status, h.By, h.Claimed, h.Reason, h.Refs = status, by, claimed, reason, refs
 			if child != "" {
-				h.ChildRun = child // who closes it need not say whose it was
+				h.ChildRun = child // the closer need not repeat the child run
 			}
 			return
 		}
@@ -307,7 +306,7 @@ func (s *State) handoff(id, status, by, claimed, reason, child string, refs []Re
 
 func (s *State) openTurn(turn int32, e *Event) *StateTurn {
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].Answer != nil {
-		s.turnOver(e) // nothing of its answer is begun any more
+		s.turnOver(e) // no call of its answer can begin any more
 	}
 	s.Turns = append(s.Turns, StateTurn{Turn: turn, Epoch: s.Head.Epoch, Attempts: 1, StartedAt: e.Time})
 	return &s.Turns[len(s.Turns)-1]
@@ -336,8 +335,8 @@ func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 	}
 }
 
-// supersede drops the last n messages of an open turn: those since it was opened. Messages of other turns
-// may stand between them. Compactions move with what stood behind them.
+// supersede drops the last n messages of an open turn: those since it was opened. Messages of other turns may be
+// between them. Compactions keep their place relative to the messages.
 func (s *State) supersede(turn int32, n int64) {
 	from := len(s.Messages)
 	for ; from > 0 && n > 0; from-- {
@@ -385,14 +384,14 @@ func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
 	}
 }
 
-// Called returns call i of the answer as tool.called would record it.
+// Called returns call i of the answer in the form of tool.called.
 func (d *TurnAnsweredData) Called(i int) *ToolCalledData {
 	called := d.Calls[i].Called()
 	called.Refs = refsBelow(d.Refs, fmt.Sprintf("/calls/%d", i))
 	return called
 }
 
-// Called returns the call as tool.called would record it, without refs.
+// Called returns the call in the form of tool.called, without refs.
 func (c *RequestedCall) Called() *ToolCalledData {
 	return &ToolCalledData{
 		ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay,
@@ -401,7 +400,7 @@ func (c *RequestedCall) Called() *ToolCalledData {
 	}
 }
 
-// newCall is a call as it is recorded.
+// newCall returns a recorded call.
 func newCall(key CallKey, d *ToolCalledData, at string, epoch Epoch) Call {
 	return Call{
 		CallKey: key, Name: d.Name, Arguments: d.Arguments, Replay: d.Replay, IdempotencyKey: d.IdempotencyKey,
@@ -410,7 +409,7 @@ func newCall(key CallKey, d *ToolCalledData, at string, epoch Epoch) Call {
 	}
 }
 
-// begun follows tool.called of a requested call. What it leaves out is as the answer has it.
+// begun applies tool.called to a requested call. Fields that the event omits keep the answer's values.
 func (c *Call) begun(e *Event, d *ToolCalledData, epoch Epoch) {
 	c.BegunAt, c.Epoch = e.Time, epoch
 	if d.Replay != "" {
@@ -429,14 +428,14 @@ func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
 	ended.Messages = nil
 	ended.Refs = slices.DeleteFunc(slices.Clone(d.Refs), func(r Ref) bool { return strings.HasPrefix(r.Path, "/messages/") })
 	if !over && ended.Error == nil && t.Ended != nil {
-		ended.Error = t.Ended.Error // the turn has ended before
+		ended.Error = t.Ended.Error // the turn ended before the fork
 	}
 	if t.Ended = &ended; over {
 		t.EndedAt = e.Time
 	}
 }
 
-// turn returns the latest turn if it has the number, and opens it else: content before it may be lost.
+// turn returns the latest turn if it has the number, else opens it: earlier content may be lost.
 func (s *State) turn(number int32, e *Event) *StateTurn {
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == number {
 		return &s.Turns[n-1]

@@ -13,7 +13,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	case d.Turn == h.Turn && h.TurnAnswered:
 		return rejected(ReasonTurnOrder, "turn %d is answered; the next is %d", d.Turn, d.Turn+1)
 	case d.Turn == h.Turn && h.TurnOpen && (h.Epoch > h.TurnEpoch || e.Epoch == 0):
-		// The executor that opened it is gone, and its unfinished messages with it. Closed calls stay.
+		// The executor that opened the turn is gone, and its unfinished messages are dropped. Closed calls stay.
 		h.Counts.Messages -= h.TurnMessages
 		h.TurnMessages = 0
 		h.TurnEpoch = h.Epoch
@@ -30,7 +30,8 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	return v
 }
 
-// openTurn opens a turn. Requested calls of earlier turns are abandoned, and signals that no answer consumed are for a later turn.
+// openTurn opens a turn. Requested calls of earlier turns are abandoned; signals that no answer consumed move to a
+// later turn.
 func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 	abandoned = h.abandon(false)
 	h.takeSignals(nil, h.Turn)
@@ -40,7 +41,7 @@ func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 	return abandoned
 }
 
-// abandon closes requested calls, and their questions; all includes the calls that an operator settled as rerun.
+// abandon closes requested calls and their questions; all includes calls that an operator settled as rerun.
 func (h *Head) abandon(all bool) []CallKey {
 	var keys []CallKey
 	for i := 0; i < len(h.OpenCalls); {
@@ -112,7 +113,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 		h.Counts.ToolCalls++
 		if c.Error != nil {
 			h.Counts.ToolFailures++
-			// Closed calls that pass a cap are in the log and the state; the head does without them.
+			// Closed calls beyond a cap are in the log and the state, but not in the head.
 			if room.take(c.ToolCallID, c.Name, true).Kind == 0 {
 				h.TurnCalls = append(h.TurnCalls, c.ToolCallID)
 			}
@@ -132,10 +133,10 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 	case d.Turn == h.Turn && h.TurnOpen:
 		v.Abandoned = h.abandon(false)
 	case d.Turn == h.Turn && h.TurnAnswered:
-		// The turn ended with the last outcome of its calls. Later messages and a later error are kept.
+		// The turn ended with the last outcome of its calls. Messages and an error that arrive later are kept.
 		v.Over, v.Boundary = false, len(d.Messages) > 0 || d.Error != nil
 	case d.Turn > h.Turn:
-		// An executor that only says how turns ended.
+		// An executor that only reports the ends of turns.
 		v.Abandoned = h.openTurn(d.Turn)
 	default:
 		return rejected(ReasonTurnOrder, "turn %d is not open, the run is at turn %d", d.Turn, h.Turn)
@@ -157,13 +158,14 @@ func (h *Head) inOpenTurn(e *Event) bool {
 	return h.TurnOpen && (e.Turn == 0 || e.Turn == h.Turn)
 }
 
-// callRoom is what the calls of a turn and all open calls have taken of their caps.
+// callRoom is how much of their caps the calls of a turn and all open calls use.
 type callRoom struct {
 	turn               int32
 	open, inTurn, size int
 }
 
-// roomOf counts what is there before calls of a turn. In a turn that they open, what was requested before is abandoned.
+// roomOf counts the room in use before more calls of a turn. If they open the turn, calls requested before are
+// abandoned and do not count.
 func (h *Head) roomOf(turn int32, more int) callRoom {
 	opened := turn > h.Turn
 	r := callRoom{turn: turn, open: len(h.OpenCalls), inTurn: len(h.TurnCalls), size: h.callBytes(opened, more)}
@@ -181,7 +183,7 @@ func (h *Head) roomOf(turn int32, more int) callRoom {
 	return r
 }
 
-// take refuses a call that would pass a cap. One that is closed counts as a call of its turn alone.
+// take refuses a call that would pass a cap. A closed call counts only as a call of its turn.
 func (r *callRoom) take(id, name string, closed bool) Verdict {
 	next := *r
 	next.inTurn++
@@ -202,7 +204,7 @@ func (r *callRoom) take(id, name string, closed bool) Verdict {
 	return Verdict{}
 }
 
-// CallRoom returns how many calls of an answer, in their order, fit beside those that are open.
+// CallRoom returns how many calls of an answer, in order, fit besides the open ones.
 func (h *Head) CallRoom(turn int32, calls []RequestedCall) int {
 	room := h.roomOf(turn, len(calls))
 	for i := range calls {
@@ -231,7 +233,7 @@ func (h *Head) CallsOf(turn int32, id string) int {
 	return n
 }
 
-// toolCalled begins a call that is requested, or records one that nobody requested and begins it.
+// toolCalled begins a requested call, or records and begins one that was not requested.
 func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	turn := e.Turn
 	if turn == 0 {
@@ -264,7 +266,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}
 	switch {
 	case turn == 0:
-		// Without turns nothing bounds the ids to remember, so the count of all calls tells them apart.
+		// Without turns the number of ids to remember has no bound, so the count of all calls distinguishes them.
 		key.Occurrence = int(h.Counts.ToolCalls) + 1
 	case !opened:
 		key.Occurrence = h.CallsOf(turn, d.ToolCallID) + 1
@@ -283,7 +285,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	return v
 }
 
-// begin says that the tool of a requested call is about to run.
+// begin records that the tool of a requested call is about to run.
 func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	if name := excerpt(d.Name); name != c.Name && c.Name != EncryptedText {
 		return rejected(ReasonInvalidData, "call %.80q of turn %d is requested of tool %.80q, and begun of %.80q", c.ToolCallID, c.Turn, c.Name, name)
@@ -302,7 +304,7 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
-// allowed reports whether nothing that is recorded forbids a call: its latest decision, or a question about it that is open.
+// allowed reports whether no recorded decision and no open question forbids a call.
 func (h *Head) allowed(c *OpenCall) bool { return c.Decision == "" && !h.approving(c.CallKey) }
 
 // approving reports whether a person is asked about a call.
@@ -310,14 +312,14 @@ func (h *Head) approving(key CallKey) bool {
 	return slices.ContainsFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.Reason == WaitToolApproval && o.CallKey() == key })
 }
 
-// MayHaveRun reports whether an executor before the given epoch may have run an open call: the call is in doubt, or its policy needs
-// no begin. The latter matters to an executor whose own policy is stricter.
+// MayHaveRun reports whether an executor of an epoch before the given one may have run an open call: the call is in
+// doubt, or its policy needs no begin. The latter matters to an executor with a stricter policy.
 func (c *OpenCall) MayHaveRun(epoch Epoch) bool {
 	return c.InDoubt || c.Requested && c.Replay.Rerunnable() && c.Epoch < epoch
 }
 
-// callBytes is what the ids and names of calls take in the head before more are added; those of the turn go when a new one opens.
-// Few calls cannot pass the cap and are not counted.
+// callBytes returns the size of call ids and names in the head before more are added; calls of the turn are dropped
+// when a new turn opens. A small number of calls cannot pass the cap and is not counted.
 func (h *Head) callBytes(newTurn bool, more int) int {
 	n := 0
 	if len(h.OpenCalls)+len(h.TurnCalls)+more < MaxCallBytes/(2*(MaxIdentifier+len("…"))) {
@@ -340,7 +342,7 @@ func (h *Head) toolClosed(e *Event, id string, occurrence int, count *int64) Ver
 	i := h.FindOpen(e.Turn, id, occurrence)
 	if i < 0 {
 		if (e.Turn == 0 || e.Turn == h.Turn) && slices.Contains(h.TurnCalls, id) {
-			// One more result of a settled call: kept in the log as evidence, the first stands.
+			// A further result of a settled call: the log keeps it as evidence, the first result counts.
 			return Verdict{Kind: Evidence}
 		}
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
@@ -349,14 +351,14 @@ func (h *Head) toolClosed(e *Event, id string, occurrence int, count *int64) Ver
 	return h.closed(i)
 }
 
-// closed closes a call by an event, and with it the turn, if it was the last of an answer.
+// closed closes a call by an event, and its turn after the last call of an answer.
 func (h *Head) closed(i int) Verdict {
 	v := Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
 	v.Over = h.turnOver()
 	return v
 }
 
-// closeCall takes a call from the open ones, and what people are asked about it.
+// closeCall removes a call from the open ones, with the questions to people about it.
 func (h *Head) closeCall(i int) CallKey {
 	key := h.OpenCalls[i].CallKey
 	h.OpenCalls = nilIfEmpty(slices.Delete(h.OpenCalls, i, i+1))
@@ -373,7 +375,7 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
 	}
 	c := &h.OpenCalls[i]
-	// An ended run has no executor: the outcome of each open call is for a person to say, and no executor can run it again.
+	// An ended run has no executor: a person settles each open call, and no executor can run it again.
 	ended := h.Status.Terminal()
 	if ended && d.How == SettledRerun {
 		return rejected(ReasonRunEnded, "the run is %s, and a call runs again only after a resume with reason reopen", h.Status)
@@ -389,9 +391,9 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 		h.noDoubt(c.CallKey)
 		c.InDoubt, c.Held, c.Late, c.Told, c.Epoch = false, false, false, false, h.Epoch
 		if p.control {
-			c.Decision = "" // a person's word, and no executor's
+			c.Decision = "" // a person's decision, not an executor's
 		}
-		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins it
+		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins the call
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}
 	return h.closed(i)

@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// What closes a call takes back what people were asked about it.
+// Closing a call withdraws the questions to people about it.
 func TestApproval_CallIsClosedWithoutAnAnswer_RunIsClaimable(t *testing.T) {
 	for name, closing := range map[string]func(r *testRun) schema.Verdict{
 		"failed": func(r *testRun) schema.Verdict {

@@ -68,7 +68,7 @@ func TestTheAsyncAPIDocumentIsWhole(t *testing.T) {
 	}
 }
 
-// requireRefs checks that every reference of v leads somewhere in the document.
+// requireRefs checks that every reference of v has a target in the document.
 func requireRefs(t *testing.T, document map[string]any, v any) {
 	t.Helper()
 	switch v := v.(type) {

@@ -18,7 +18,7 @@ func benchmarkLog(b *testing.B, turns int) (log []schema.Record, size int64) {
 	return log, size
 }
 
-// Each benchmark of the fold does one event an operation.
+// Each benchmark of the fold folds one event per operation.
 func BenchmarkHeadApply(b *testing.B) {
 	log, size := benchmarkLog(b, 300)
 	b.SetBytes(size / int64(len(log)))
@@ -86,7 +86,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkWriterEvent makes, seals and encodes an event: what the SDK spends before it publishes.
+// BenchmarkWriterEvent makes, seals and encodes an event: the SDK's work before a publish.
 func BenchmarkWriterEvent(b *testing.B) {
 	w := schema.Writer{Fleet: "default", Run: "run-01hq3v8j5k", Executor: "builder-7f9c", Epoch: 1}
 	d := &schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"a result of a few bytes"`)}

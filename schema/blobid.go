@@ -5,22 +5,21 @@ import (
 	"encoding/hex"
 )
 
-// blobMarkSize is the length of a run's mark in the ids of its objects: the first half of a SHA-256 in hex.
+// blobMarkSize is the length of a run's prefix in object ids: half of a SHA-256 in hex.
 const blobMarkSize = 32
 
-// BlobMark is what the ids of a run's objects in the object store begin with: the first 32 hex digits of the SHA-256 of the run id.
-// It is of a fixed length, so that no run's mark is the beginning of another's.
+// BlobMark is the prefix of the ids of a run's objects in the object store: the first 32 hex digits of the SHA-256 of
+// the run id. Its length is fixed, so no run's prefix is the beginning of another's.
 func BlobMark(run string) string {
 	sum := sha256.Sum256([]byte(run))
 	return hex.EncodeToString(sum[:blobMarkSize/2])
 }
 
-// BlobID is the id of an object of a run (its "nuid"), of which its chunks bear the name: the run's mark, a "-", and up to 31 letters
-// and digits that nobody else uses. So chunks that no description names are still known to be of that run.
+// BlobID is the id of an object of a run (its "nuid"), which its chunks have in their subjects: the run's prefix,
+// "-", and up to 31 unique letters and digits. So chunks without a description can still be attributed to their run.
 func BlobID(run, unique string) string { return BlobMark(run) + "-" + unique }
 
-// MarkOfBlobID returns the mark that an object's id begins with. Ids that other clients of the object store make
-// have none.
+// MarkOfBlobID returns the run prefix of an object's id. Ids made by other object store clients have none.
 func MarkOfBlobID(id string) (mark string, ok bool) {
 	if len(id) <= blobMarkSize+1 || id[blobMarkSize] != '-' {
 		return "", false
@@ -33,8 +32,8 @@ func MarkOfBlobID(id string) (mark string, ok bool) {
 	return id[:blobMarkSize], true
 }
 
-// ForeignBlobID reports whether an object's id has the mark of another run. Content belongs to the run whose mark its id has, whoever
-// describes it: such a description is false.
+// ForeignBlobID reports whether an object's id has the prefix of another run. Content belongs to the run in its id,
+// so a description of it in another run is false.
 func ForeignBlobID(run, id string) bool {
 	mark, ok := MarkOfBlobID(id)
 	return ok && mark != BlobMark(run)

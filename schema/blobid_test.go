@@ -28,6 +28,6 @@ func TestTheIDOfAnObjectSaysWhoseItIs(t *testing.T) {
 	} {
 		_, ok := schema.MarkOfBlobID(without)
 		require.False(t, ok, without)
-		require.False(t, schema.ForeignBlobID("r2", without), "it is of whoever describes it: %s", without)
+		require.False(t, schema.ForeignBlobID("r2", without), "it belongs to the run that describes it: %s", without)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ordinaryRun plays a run of so many turns, two calls each, and hands every record to yield.
+// ordinaryRun plays a run of so many turns, two calls each, and passes every record to yield.
 func ordinaryRun(tb testing.TB, turns int, yield func(*schema.Record)) {
 	tb.Helper()
 	w := schema.Writer{Fleet: "default", Run: "run-01hq3v8j5k", Executor: "builder-7f9c", Epoch: 1}
@@ -102,7 +102,7 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 	}
 }
 
-// forgedBase is the largest that a run.started may name, made by forge.
+// forgedBase is the largest base that a run.started may name, made by forge.
 func forgedBase(t *testing.T, letter string, forge func(h *schema.Head, text string)) *schema.Base {
 	t.Helper()
 	for size := 6 * schema.MaxIdentifier; size > 0; size-- {
@@ -162,7 +162,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	require.Equal(t, schema.Applied, apply(&schema.ErrorRaisedData{Error: failure}, 0).Kind)
 	for i := range 70 {
 		apply(&schema.RunWaitingData{InterruptID: id(i), Reason: "external_system", Message: free, ToolCallID: id(i), ExpiresAt: schema.FormatTime(at)}, 0)
-		e := &schema.Event{ // a mark's position has a plain event's id, as long as they come
+		e := &schema.Event{ // a mark's position has a plain event's id of the maximal length
 			ID: id(i), Source: "urn:x", Type: schema.TypeOf(schema.CheckpointMarked), Data: mustJSON(t, &schema.CheckpointMarkedData{Name: id(i)}),
 		}
 		header, body := e.Encode()
@@ -202,7 +202,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		apply(&schema.PhaseCompletedData{Phase: id(i)}, 0)
 	}
 	apply(&schema.PhaseStartedData{Phase: id(999)}, 0)
-	// As many open calls as there may be, which share all bytes that there are; then in doubt, held, with late results.
+	// As many open calls as possible, which together use all bytes; then in doubt, held, with late results.
 	short := func(i int) string {
 		return fmt.Sprintf("%04d%s", i, strings.Repeat(`"`, schema.MaxCallBytes/schema.MaxOpenCalls/2-4))
 	}
@@ -213,7 +213,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	for i := range schema.MaxOpenCalls {
 		require.Equal(t, schema.Applied, apply(&schema.ToolDecidedData{ToolCallID: short(i), Decision: schema.DecisionDeny}, 1<<30).Kind)
 	}
-	// The texts that people are shown, as long as they come.
+	// The texts for people, at their maximal length.
 	apply(&schema.MessageAddedData{Message: userMessage(strings.Repeat(`"`, 5000))}, 1<<30)
 	apply(&schema.MessageAddedData{Message: assistantMessage(schema.Text(strings.Repeat(`"`, 5000)))}, 1<<30)
 	apply(&schema.ErrorRaisedData{Error: failure, Turn: 1 << 30}, 1<<30)

@@ -20,7 +20,7 @@ import (
 // ContentTypeStructured is the content type of the structured mode.
 const ContentTypeStructured = "application/cloudevents+json"
 
-// Limits of what is decoded. They bound memory, not the vocabulary.
+// Limits of the decoder. They bound memory, not the vocabulary.
 const (
 	// MaxAttribute is the longest attribute value, in bytes.
 	MaxAttribute = 4096
@@ -72,8 +72,9 @@ func headerName(attribute string) string {
 }
 
 // EncodeStructured returns the event as one JSON object on one line, for Content-Type application/cloudevents+json.
-// JSON data is embedded byte for byte. It is written as data_base64 where that cannot be: other data, JSON that is not valid, that is nested
-// deeper than [MaxJSONDepth], that has a line break, or that is within white space (which readers cannot tell from the envelope's own).
+// JSON data is embedded byte for byte. It is written as data_base64 if it cannot be embedded: data that is not valid
+// JSON, is nested deeper than [MaxJSONDepth], has a line break, or has white space around it (which readers cannot
+// tell from the envelope's own).
 func (e *Event) EncodeStructured() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := jsontext.NewEncoder(&buf, jsontext.PreserveRawStrings(true))
@@ -94,7 +95,7 @@ func (e *Event) EncodeStructured() ([]byte, error) {
 	tail := ""
 	if len(e.Data) > 0 {
 		if e.isJSON() && e.Embeddable() && !bytes.ContainsAny(e.Data, "\r\n") && len(bytes.Trim(e.Data, jsonSpace)) == len(e.Data) {
-			// Written by hand: the encoder would re-format the value, and the content hash is over raw bytes.
+			// Written by hand: the encoder would re-format the value, and the content hash covers raw bytes.
 			tail = `,"data":` + string(e.Data)
 		} else {
 			write(jsontext.String("data_base64"))
@@ -109,7 +110,8 @@ func (e *Event) EncodeStructured() ([]byte, error) {
 	return append(append(out, tail...), '}'), nil
 }
 
-// Embeddable reports whether the data can stand in a JSON document: it is valid JSON, and not nested deeper than [MaxJSONDepth].
+// Embeddable reports whether the data can be part of a JSON document: it is valid JSON, and not nested deeper than
+// [MaxJSONDepth].
 func (e *Event) Embeddable() bool {
 	return !tooDeep(e.Data) && jsontext.Value(e.Data).IsValid()
 }
@@ -122,15 +124,14 @@ func (e *Event) isJSON() bool {
 	return err == nil && (t == ContentTypeJSON || strings.HasSuffix(t, "+json"))
 }
 
-// Decode reads an event in binary or structured mode, whichever the message is in: first the content
-// type decides, then ce-specversion, then a JSON body with specversion (a plain nats pub). Header names
-// are read without regard to case. It returns [ErrNotCloudEvent] or an [*AttributeError]. The event
-// shares memory with body.
+// Decode reads an event in binary or structured mode. The content type decides first, then ce-specversion, then a
+// JSON body with specversion (a plain nats pub). Header names are matched without regard to case. It returns
+// [ErrNotCloudEvent] or an [*AttributeError]. The event shares memory with body.
 func Decode(header map[string][]string, body []byte) (*Event, error) {
 	var scratch [24]attribute
 	attrs := scratch[:0]
 	contentType := ""
-	twice := "" // the smallest name given twice: what is wrong must not depend on the map's order
+	twice := "" // the smallest name given twice: the reported problem must not depend on map order
 	for name, values := range header {
 		if len(values) == 0 {
 			continue
@@ -151,7 +152,7 @@ func Decode(header map[string][]string, body []byte) (*Event, error) {
 		}
 		attrs = append(attrs, attribute{attr, values[0]})
 	}
-	// Sorted, so that what is found wrong first is always the same.
+	// Sorted, so that the first problem found is always the same.
 	slices.SortFunc(attrs, func(a, b attribute) int { return strings.Compare(a.name, b.name) })
 	spec := ""
 	for i, a := range attrs {
@@ -183,12 +184,12 @@ func Decode(header map[string][]string, body []byte) (*Event, error) {
 	return nil, ErrNotCloudEvent
 }
 
-// attribute is one of an event as a header brings it.
+// attribute is an event attribute of a header.
 type attribute struct{ name, value string }
 
 const headerContentType = "content-type"
 
-// smaller returns the smaller of two names; empty is none.
+// smaller returns the smaller of two names; an empty name counts as absent.
 func smaller(a, b string) string {
 	if a == "" {
 		return b
@@ -321,7 +322,7 @@ func decodeStructured(body []byte) (*Event, error) {
 		return fail(errors.New("text after the JSON object"))
 	}
 	if base64Seen && dataSeen {
-		return nil, &AttributeError{"data_base64", "given beside data"}
+		return nil, &AttributeError{"data_base64", "given together with data"}
 	}
 	// Data given as a JSON string under a content type that is not JSON is that string's text.
 	if dataSeen && !e.isJSON() && len(e.Data) > 0 && e.Data[0] == '"' {
@@ -418,7 +419,7 @@ func (e *Event) setAttribute(name, text string) error {
 	return nil
 }
 
-// maxTime bounds the text of a time: room for more digits of the second than anyone measures.
+// maxTime bounds the text of a time. It leaves room for more digits of the second than any clock measures.
 const maxTime = 48
 
 func validTime(text string) bool {
@@ -429,7 +430,7 @@ func validTime(text string) bool {
 	return err == nil
 }
 
-// printable reports whether a text has nothing but printable ASCII, as nearly all have.
+// printable reports whether a text is printable ASCII only, which is the fast path.
 func printable(text string) bool {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= 0x7f {
@@ -451,7 +452,7 @@ func parseInteger(name, text string, lowest int64) (int32, error) {
 	return int32(n), nil
 }
 
-// checked returns the event, or nil and what is wrong with its attributes.
+// checked returns the event, or nil and the error in its attributes.
 func (e *Event) checked(spec string) (*Event, error) {
 	if err := e.checkAttributes(spec); err != nil {
 		return nil, err
@@ -470,7 +471,7 @@ func (e *Event) checkAttributes(spec string) error {
 	case e.Type == "":
 		return &AttributeError{"type", "is missing"}
 	case e.Sequence != 0 && e.Epoch == 0:
-		return &AttributeError{"epoch", "is missing beside sequence"}
+		return &AttributeError{"epoch", "is missing although sequence is given"}
 	}
 	return nil
 }

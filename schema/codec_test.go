@@ -127,7 +127,7 @@ func TestTheModeIsChosenInOrder(t *testing.T) {
 	}{
 		{"structured content type before ce-specversion", binary("Content-Type", "Application/CloudEvents+JSON ; charset=utf-8"), envelope, "structured"},
 		{"ce-specversion before the body's form", binary(), envelope, "1"},
-		{"ce-specversion beside a batch content type", binary("content-type", "application/cloudevents-batch+json"), "[]", "1"},
+		{"ce-specversion with a batch content type", binary("content-type", "application/cloudevents-batch+json"), "[]", "1"},
 		{"a plain publish of an envelope", nil, " \n" + envelope, "structured"},
 		{"specversion may stand anywhere at the top", nil, `{"data":{"specversion":"1.0"},"id":"structured","source":"/s","type":"t","specversion":"1.0"}`, "structured"},
 		{"a batch is refused", map[string][]string{"content-type": {"application/cloudevents-batch+json"}}, envelope, ""},
@@ -214,7 +214,7 @@ func TestStructuredMembers(t *testing.T) {
 			require.NoError(t, err)
 			tc.check(t, e)
 			clear(body)
-			tc.check(t, e) // the event does not change with a re-used envelope
+			tc.check(t, e) // the event does not change with a reused envelope
 		})
 	}
 }
@@ -271,8 +271,8 @@ func TestWriter_EventsInOrder_AreSealedAndCommitted(t *testing.T) {
 	require.ErrorContains(t, err, "/tool_call_id")
 }
 
-// An executor can store an event with any body, and whoever reads the log must be able to write it down: one such event would else end the
-// export of its run, and every reading of the log as JSON.
+// An executor can store an event with any body, and every reader of the log must be able to write it down. Otherwise
+// one such event would end the export of its run, and every reading of the log as JSON.
 func TestEncodeStructured_DataThatCannotBeEmbedded_IsBase64(t *testing.T) {
 	t.Parallel()
 	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }

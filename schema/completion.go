@@ -1,15 +1,15 @@
 package schema
 
-// Completion says how a completed run ended, and that a failed one ended behind a limit.
+// Completion says how a completed run ended, and whether a failed run had reached a limit.
 type Completion string
 
 // Completions.
 const (
-	// CompletionTool: by the tool call that its completion contract asks for.
+	// CompletionTool: by the tool call that the completion contract requires.
 	CompletionTool Completion = "tool"
-	// CompletionLimit: by its executor's word, behind a limit that was reached; of failed runs, too.
+	// CompletionLimit: declared by the executor after a limit was reached; also of failed runs.
 	CompletionLimit Completion = "limit"
-	// CompletionExecutor: by its executor's word alone.
+	// CompletionExecutor: declared by the executor alone.
 	CompletionExecutor Completion = "executor"
 )
 

@@ -15,16 +15,17 @@ import (
 // UnknownToolType is the error type of a call for which its executor has no tool: the model made the name up.
 const UnknownToolType = "unknown_tool"
 
-// Content is a value of an event's data that an executor may encrypt. What else an event has stays readable, because the fold, the daemon
-// or people need it.
+// Content is a value of an event's data that an executor may encrypt. The rest of an event stays readable, because
+// the fold, the daemon or people need it.
 type Content struct {
 	// Path is the JSON Pointer (RFC 6901) of the value in the data, as in [Ref].
 	Path string
-	// IDs are the ids that stand beside the value and above it, from the top: those of its call, its question, its key.
+	// IDs are the ids next to the value and above it, from the top: those of its call, its question, its key.
 	IDs []string
-	// Tool is the path of the tool's name that stands beside the value or above it, and ToolName that name; empty for none.
+	// Tool is the path of the nearest tool name, next to the value or above it, and ToolName that name; empty for
+	// none.
 	Tool, ToolName string
-	// Name: the value is the name of a tool. It is content where the model made it up.
+	// Name reports that the value is the name of a tool. It is content if the model invented it.
 	Name bool
 
 	get func() (jsontext.Value, error)
@@ -34,7 +35,7 @@ type Content struct {
 // JSON returns the value, and nil where there is none.
 func (c *Content) JSON() (jsontext.Value, error) { return c.get() }
 
-// Set puts a JSON value in place of the value. A text takes a JSON string alone.
+// Set replaces the value by a JSON value. A text accepts only a JSON string.
 func (c *Content) Set(value jsontext.Value) error { return c.set(value) }
 
 // Contents returns the values of an event's data that are content, in the order of its fields. Set changes data.
@@ -99,8 +100,8 @@ func RefsOf(data Data) *[]Ref {
 	return nil
 }
 
-// InventedNames are the paths of the names that a model made up in an answer: of calls for which there is no tool, and of the parts of its
-// message that name them.
+// InventedNames are the paths of the tool names in an answer that the model invented: in calls without such a tool,
+// and in the message parts that name them.
 func (d *TurnAnsweredData) InventedNames() map[string]bool {
 	var paths map[string]bool
 	for i := range d.Calls {
@@ -121,9 +122,9 @@ func (d *TurnAnsweredData) InventedNames() map[string]bool {
 	return paths
 }
 
-// Open has a state, which has no event yet, keep content as open leaves it: it is called with the data of each event whose content the state
-// keeps, and may change it. It decrypts what it can, takes those refs away, and sets [Ref.Place] of the others. The head stays what it is
-// for a reader without keys.
+// Open makes a state without events keep content as open leaves it. open is called with the data of each event whose
+// content the state keeps, and may change it: it decrypts values, removes their refs, and sets [Ref.Place] of the
+// others. The head stays that of a reader without keys.
 func (s *State) Open(open func(e *Event, data Data)) { s.open = open }
 
 func (s *State) opened(v Verdict) {
@@ -132,10 +133,10 @@ func (s *State) opened(v Verdict) {
 	}
 }
 
-// contentWalk looks for content by the tag content of the fields: text, and name for the name of a tool.
+// contentWalk finds content by the field tag content: text, or name for the name of a tool.
 type contentWalk struct {
 	found []Content
-	// tool is the path of the name of the tool that is walked below, and toolName that name.
+	// tool is the path of the tool name above the current value, and toolName that name.
 	tool, toolName string
 }
 
@@ -145,7 +146,7 @@ var (
 	refType   = reflect.TypeFor[Ref]()
 )
 
-// ids are the members that say what a value belongs to.
+// ids are the members that identify the owner of a value.
 var ids = map[string]bool{
 	"role": true, "tool_call_id": true, "interrupt_id": true, "signal_id": true, "handoff_id": true, "artifact_id": true, "phase": true, "key": true, "id": true,
 }
@@ -198,7 +199,7 @@ func (w *contentWalk) below(path string, of []string, v reflect.Value) {
 	}
 }
 
-// values adds a field of content: a text, a text that may be absent, a JSON value, a list of texts or a map of them.
+// values adds a field of content: a text, an optional text, a JSON value, a list of texts or a map of them.
 func (w *contentWalk) values(path string, of []string, v reflect.Value, name bool) {
 	switch field := v.Addr().Interface().(type) {
 	case *string:

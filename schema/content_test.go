@@ -22,7 +22,7 @@ func contentKeys() *encryption.Keys {
 	return &encryption.Keys{Current: "k1", Key: func(context.Context, string) ([]byte, error) { return bytes.Repeat([]byte{1}, encryption.KeySize), nil }}
 }
 
-// Each value of content of each type is encrypted, the fold takes the event, and the value comes back.
+// Each content value of each type is encrypted, the fold accepts the event, and the value comes back.
 func TestContents_EveryType_NothingOfItIsReadable(t *testing.T) {
 	t.Parallel()
 	keys, seen := contentKeys(), 0
@@ -94,7 +94,7 @@ func TestRefsOf_EveryTypeWithRefs_AreItsOwn(t *testing.T) {
 	}
 }
 
-// TestReadable_Fields_AreThoseOfTheList has each text and value of the vocabulary that stays readable: whoever adds a field decides.
+// Each text and value of the vocabulary that stays readable is in the list, so that a new field needs a decision.
 func TestReadable_Fields_AreThoseOfTheList(t *testing.T) {
 	t.Parallel()
 	all := make(map[string]bool)

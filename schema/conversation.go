@@ -8,8 +8,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// callFinder returns a function that finds the call that a part names. It must be asked about the parts of all messages, in order,
-// and about each once.
+// callFinder returns a function that finds the call of a message part. It must be called once for each part of all
+// messages, in order.
 func (s *State) callFinder() func(turn int32, p *Part) *Call {
 	type slot struct {
 		turn int32
@@ -27,7 +27,8 @@ func (s *State) callFinder() func(turn int32, p *Part) *Call {
 	type use struct {
 		slot
 		kind string
-		// whole: the part has its response itself, as that of a call which is not recorded. It is counted apart.
+		// whole: the part has its own response, as for a call that is not recorded. Such parts are counted
+		// separately.
 		whole bool
 	}
 	used := make(map[use]int)
@@ -64,12 +65,12 @@ func (s *State) callFinder() func(turn int32, p *Part) *Call {
 	}
 }
 
-// Joined returns the messages with the arguments of tool_call parts and the responses of
-// tool_call_response parts filled in from the calls they name. The state is not changed.
+// Joined returns the messages with the arguments of tool_call parts and the responses of tool_call_response parts
+// filled in from the calls that they name. The state is not changed.
 //
-// A part names its call by id and, where given, by call_turn and occurrence. Without them the k-th part of
-// a turn with an id means the k-th call of the turn with that id; if the message's turn has no such call,
-// the latest earlier turn's is meant.
+// A part names its call by id and, where given, by call_turn and occurrence. Without them, the k-th part of a turn
+// with an id means the k-th call of the turn with that id. If the message's turn has no such call, the latest earlier
+// turn with one is used.
 func (s *State) Joined() []StateMessage {
 	messages, _ := s.joined()
 	return messages
@@ -87,7 +88,7 @@ func (s *State) JoinedCalls() ([]StateMessage, [][]*Call) {
 	return out, calls
 }
 
-// namedCall is the call that a part names, nil for none. whole: the part has the call's arguments or response itself.
+// namedCall is the call that a part names, nil for none. whole: the part has the call's own arguments or response.
 type namedCall struct {
 	*Call
 	whole bool
@@ -126,18 +127,18 @@ func (s *State) joined() (out []StateMessage, named [][]namedCall) {
 	return out, named
 }
 
-// Conversation returns the messages that a model is sent when the run goes on: what was recorded, with the arguments of each call and
-// one response to it. A response that no recorded message carries stands in a message of the role tool behind the message that asks for
-// the call. So a model that is asked again sees what it was told before, on any executor.
+// Conversation returns the messages to send to the model when the run continues: the recorded messages, with the
+// arguments of each call and one response to it. A response without a recorded message is put into a message of the
+// role tool after the message with the call. So the model sees on any executor what it saw before.
 //
-// A denied call has its denial as the response, also where a message brings a result of it.
+// The response to a denied call is its denial, even if a message has a result of it.
 //
-// A call without a result has an error as its response, {"error":{"type":…,"message":…}}: a failed one the recorded error, another one
-// the type abandoned or open. [Part.IsError] says which responses are errors. Calls that no message names are left out: no model asked
-// for them.
+// The response to a call without a result is an error, {"error":{"type":…,"message":…}}: of a failed call the
+// recorded error, otherwise of the type abandoned or open. [Part.IsError] marks responses that are errors. Calls that
+// no message names are omitted: no model asked for them.
 //
-// Of a compacted run the summary of the latest compaction stands, as a message of the role user, in place of the messages through its
-// turn; system messages stay. The state is not changed; what is in the blob store must have been loaded before.
+// In a compacted run, the latest compaction's summary, as a message of the role user, replaces the messages up to its
+// turn; system messages stay. The state is not changed. Content in the blob store must be loaded before.
 func (s *State) Conversation() []Message {
 	said, _ := s.conversation()
 	out := make([]Message, len(said))
@@ -147,13 +148,14 @@ func (s *State) Conversation() []Message {
 	return out
 }
 
-// said is a message of the conversation, with the calls that its parts name; named is nil if none does.
+// said is a message of the conversation, with the calls that its parts name; named is nil if it names none.
 type said struct {
 	StateMessage
 	named []namedCall
 }
 
-// conversation is Conversation with where its messages came from; behind is the number of recorded messages that a compaction covers.
+// conversation is Conversation with the origin of its messages; behind is the number of recorded messages that a
+// compaction covers.
 func (s *State) conversation() (out []said, behind int) {
 	joined, named := s.joined()
 	carried := make(map[*Call]bool)
@@ -217,12 +219,12 @@ func (s *State) conversation() (out []said, behind int) {
 	return out, behind
 }
 
-// denied reports whether a policy or a person did not allow the call: whatever a message says, it has no result.
+// denied reports whether a policy or a person denied the call. Then it has no result, whatever a message says.
 func (c *Call) denied() bool {
 	return c.Outcome == OutcomeFailed && c.Error != nil && c.Error.Type == DeniedType
 }
 
-// withoutResponse takes the response out of a part.
+// withoutResponse removes the response of a part.
 func (m *said) withoutResponse(j int) {
 	place := fmt.Sprintf("/parts/%d/response", j)
 	m.Parts[j].Response, m.named[j].whole = nil, false
@@ -251,7 +253,7 @@ func (m *said) drop(leftOut func(int) bool) {
 	m.Parts, m.named, m.Refs = kept.Parts, kept.named, kept.Refs
 }
 
-// respond completes the response to a call with what is recorded of its outcome.
+// respond completes the response to a call with its recorded outcome.
 func respond(p *Part, c *Call) {
 	p.IsError = c.IsError != nil && *c.IsError
 	failed := c.Error
@@ -274,7 +276,7 @@ func respond(p *Part, c *Call) {
 	}{failed}, json.Deterministic(true))
 }
 
-// compacted returns the summary that the latest compaction left, and the index of the first message behind it.
+// compacted returns the summary of the latest compaction, and the index of the first message after it.
 func (s *State) compacted() (summary *StateMessage, behind int) {
 	n := len(s.Compactions)
 	if n == 0 {
@@ -291,8 +293,8 @@ func (s *State) compacted() (summary *StateMessage, behind int) {
 	return m, s.behind(c)
 }
 
-// behind is the index of the first message behind those that a compaction replaces. Messages outside turns
-// belong to what stands before them.
+// behind is the index of the first message after those that a compaction replaces. Messages outside turns belong to
+// the turn of the preceding message.
 func (s *State) behind(c *StateCompaction) int {
 	behind := min(c.At, len(s.Messages))
 	for ; behind > 0 && c.ThroughTurn > 0; behind-- {

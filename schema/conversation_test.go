@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// spoken writes what a model is sent, a line for each message.
+// spoken writes the messages for a model, a line for each message.
 func spoken(s *schema.State) (out []string) {
 	for _, m := range s.Conversation() {
 		line := m.Role
@@ -53,7 +53,7 @@ func result(id string) *schema.ToolReturnedData {
 	return &schema.ToolReturnedData{ToolCallID: id, Result: jsontext.Value(`"` + id + `"`)}
 }
 
-// The results are recorded in another order than that of the calls, and a message comes between.
+// The results are recorded in another order than the calls, and a message comes between.
 func TestConversation_ResultsStandBehindTheMessageThatAsks(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
@@ -98,7 +98,7 @@ func TestConversation_CallsWithoutAResult_HaveAnError(t *testing.T) {
 	}, spoken(r.state))
 }
 
-// Providers answer to the id, with what else the call's part says of it.
+// Providers match responses by the id, and the other fields of the call's part.
 func TestConversation_AResponse_NamesItsCallAsThePartDoes(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
@@ -194,7 +194,7 @@ func TestConversation_OfACompactedRun_BeginsWithTheSummary(t *testing.T) {
 	require.Equal(t, []string{"system be brief", "user all of it"}, spoken(r.state), "without a turn it stands for all before it")
 }
 
-// Another executor's message may bring a result of a call that was denied. A model reads the denial.
+// Another executor's message may have a result of a denied call. A model reads the denial.
 func TestConversation_DeniedCallWithAResponseInAMessage_ShowsTheDenial(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)

@@ -1,16 +1,16 @@
-// Package schema is the ground floor of Waymark: what an event is, how it travels, and what a run's
-// events add up to. It has no I/O and does not know NATS; publisher, kvstore and consumer stand on it.
+// Package schema is the base of Waymark: what an event is, how it is sent, and how a run's events add up to a state.
+// It has no I/O and does not know NATS; publisher, kvstore and consumer build on it.
 //
 // It owns
 //
 //   - the vocabulary: one Go struct for the data of each event type, with validation that names the
-//     JSON path of what is wrong ([Data], [Validate]);
+//     JSON path of the error ([Data], [Validate]);
 //   - the wire format: CloudEvents 1.0 in binary and structured mode ([Decode], [Encode]), ids, content
 //     hash ([Event]);
 //   - the names: fleets, runs, subjects, streams, buckets and the shard of a run ([Names], [ShardOf]);
 //   - the fold: [Head] (bounded, what a checkpoint stores) and [State] (with messages and results, what
 //     a recovery returns);
-//   - what people and observers are shown of a fold: [Overview], and the notices of a turn's life ([TurnLife]);
+//   - the views of a fold for people and observers: [Overview], and the notices of a turn's life ([TurnLife]);
 //   - stored formats: [Record] frames and [Segment]s, each with a format version;
 //   - the requests and replies of the recovery service, and its error codes ([Code]).
 //
@@ -26,9 +26,9 @@
 //	                        │  └── interrupted, orphaned ◀── running, waiting
 //	                        └──ended──▶ completed | failed | cancelled ──resumed(reopen)──▶ running
 //
-// Encode and decode these types with [github.com/go-json-experiment/json], which keeps the members that a type does not know in its
-// field Extra. encoding/json loses them, and writes "Extra" as a member.
+// Encode and decode these types with [github.com/go-json-experiment/json], which keeps unknown members of an object
+// in the field Extra. encoding/json loses them, and writes "Extra" as a member.
 //
-// Nothing here panics on any input: what cannot be understood comes back as an error or a [Verdict] with
-// a [Reason], and the caller stores it as a dead letter.
+// Nothing here panics on any input: input that cannot be read comes back as an error or as a [Verdict] with a
+// [Reason], and the caller stores it as a dead letter.
 package schema

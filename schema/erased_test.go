@@ -15,7 +15,7 @@ func TestNothingIsAcceptedBehindARemoval(t *testing.T) {
 	rec := schema.Record{Stream: 7, Header: header, Body: body}
 	require.True(t, schema.IsErasedMark(&rec))
 	live := schema.NewHead("default", "run-1")
-	require.Equal(t, schema.Skipped, live.Apply(schema.NoKeys, &rec).Kind, "a mark alone says nothing: who may publish could forge it")
+	require.Equal(t, schema.Skipped, live.Apply(schema.NoKeys, &rec).Kind, "a tombstone alone removes nothing: any client that may publish could forge it")
 	require.Equal(t, schema.Status(""), live.Status)
 
 	h := schema.ErasedHead("default", "run-1", schema.Position{Stream: 7, ID: mark.ID}, "2026-11-21T12:00:00Z")

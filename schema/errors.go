@@ -23,32 +23,34 @@ const (
 	ReasonEpochAhead Reason = "epoch_ahead"
 	// ReasonGap: the sequence is ahead of the next; events before it are missing.
 	ReasonGap Reason = "gap"
-	// ReasonLost: of a gap, and of no dead letter: the server stored messages that log and segments have no more.
+	// ReasonLost marks gaps, never dead letters: the server stored messages that neither log nor segments have any
+	// more.
 	ReasonLost Reason = "lost"
-	// ReasonForked: another event stands at this epoch and sequence.
+	// ReasonForked: another event has this epoch and sequence.
 	ReasonForked Reason = "forked"
-	// ReasonStale: a sequence so old that it cannot be told whether it is a duplicate or a fork.
+	// ReasonStale: a sequence so old that a duplicate cannot be told from a fork.
 	ReasonStale Reason = "stale"
-	// ReasonRunEnded: the run has ended, and the event is none that may follow.
+	// ReasonRunEnded: the run has ended, and the event's type may not follow its end.
 	ReasonRunEnded Reason = "run_ended"
 	// ReasonAlreadyStarted: a second, different run.started.
 	ReasonAlreadyStarted Reason = "already_started"
-	// ReasonNotControl: the type belongs to the daemon or operator but came as an executor's, or the other
-	// way round.
+	// ReasonNotControl: a type of the daemon or operator came from an executor, or the other way round.
 	ReasonNotControl Reason = "not_control"
 	// ReasonStaleTakeover: a run.resumed whose from does not match the fold.
 	ReasonStaleTakeover Reason = "stale_takeover"
 	// ReasonUnsigned: a control event that no key of the fleet signed, in a fleet with keys. See [Keys].
 	ReasonUnsigned Reason = "unsigned"
-	// ReasonMisplaced: a control event that was signed for another place of the run: it is repeated, or events before it are missing.
+	// ReasonMisplaced: a control event signed for another place in the run: it is repeated, or events before it are
+	// missing.
 	ReasonMisplaced Reason = "misplaced"
-	// ReasonWrongShard: the event was published in a shard that its run does not belong to, where no reader looks for the run.
+	// ReasonWrongShard: the event was published in a shard that its run does not belong to, where readers do not look
+	// for it.
 	ReasonWrongShard Reason = "wrong_shard"
-	// ReasonTurnOrder: a turn number that does not rise.
+	// ReasonTurnOrder: a turn number that does not increase.
 	ReasonTurnOrder Reason = "turn_order"
-	// ReasonUnknownCall: a result, failure or settlement of a call nobody recorded.
+	// ReasonUnknownCall: a result, failure or settlement of a call that is not recorded.
 	ReasonUnknownCall Reason = "unknown_call"
-	// ReasonCallOpen: the call is open already.
+	// ReasonCallOpen: the call is already open.
 	ReasonCallOpen Reason = "call_open"
 	// ReasonNotAllowed: the begin, the result or the permission of a call that was denied, or that a person is still asked about.
 	ReasonNotAllowed Reason = "not_allowed"
@@ -56,17 +58,18 @@ const (
 	ReasonNotInDoubt Reason = "not_in_doubt"
 	// ReasonUnknownInterrupt: an input for an interrupt the run does not wait for.
 	ReasonUnknownInterrupt Reason = "unknown_interrupt"
-	// ReasonUnknownHandoff answers an offer that the run has not open.
+	// ReasonUnknownHandoff: an answer to an offer that is not open.
 	ReasonUnknownHandoff Reason = "unknown_handoff"
-	// ReasonHandoffTaken accepts, declines or makes again an offer that was accepted, or accepts another than was made.
+	// ReasonHandoffTaken: an accepted offer is accepted again, declined or repeated, or the hash is not that of the
+	// offer.
 	ReasonHandoffTaken Reason = "handoff_taken"
 	// ReasonSignal: a signal with the id of an open one, or the consumption of one that is not open.
 	ReasonSignal Reason = "signal"
-	// ReasonPhaseCompleted: a phase that was completed begins again.
+	// ReasonPhaseCompleted: a completed phase begins again.
 	ReasonPhaseCompleted Reason = "phase_completed"
 	// ReasonTooMany: a cap of the checkpoint is reached (open calls, calls of a turn, marks, interrupts).
 	ReasonTooMany Reason = "too_many"
-	// ReasonErased: the run was removed. The letter does not have the event's content.
+	// ReasonErased: the run was removed. The dead letter does not have the event's content.
 	ReasonErased Reason = "erased"
 )
 
@@ -80,23 +83,23 @@ func Reasons() []Reason {
 	}
 }
 
-// ErrNotCloudEvent is returned by [Decode] for a message that is no CloudEvent in any accepted form. Send
-// ce-* headers, or a JSON envelope with Content-Type application/cloudevents+json.
+// ErrNotCloudEvent is returned by [Decode] for a message that is no CloudEvent in any accepted form. Send ce-*
+// headers, or a JSON envelope with Content-Type application/cloudevents+json.
 var ErrNotCloudEvent = errors.New("not a CloudEvent: no ce-specversion header, no application/cloudevents+json and no JSON body with specversion")
 
-// ErrCorrupt is returned when stored bytes (a checkpoint, a segment, a frame) do not match their own
-// digest or form. The log is the truth: rebuild from it.
+// ErrCorrupt is returned when stored bytes (a checkpoint, a segment, a frame) do not match their own digest or form.
+// Rebuild them from the log.
 var ErrCorrupt = errors.New("corrupt stored data")
 
-// ErrFormat is returned for a stored value whose format version this binary does not know. Use a newer
-// binary; nothing was changed.
+// ErrFormat is returned for a stored value whose format version this binary does not know. Use a newer binary;
+// nothing was changed.
 var ErrFormat = errors.New("unknown format version")
 
 // AttributeError says which CloudEvents attribute is missing or malformed.
 type AttributeError struct {
 	// Name of the attribute.
 	Name string
-	// Problem in words.
+	// Problem is the description for people.
 	Problem string
 }
 
@@ -109,9 +112,9 @@ func (e *AttributeError) Error() string {
 type DataError struct {
 	// Event is the event's name, such as tool.called.
 	Event string
-	// Path is the JSON Pointer of what is wrong; empty for the whole.
+	// Path is the JSON Pointer of the wrong value; empty for the whole.
 	Path string
-	// Problem in words.
+	// Problem is the description for people.
 	Problem string
 }
 

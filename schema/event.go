@@ -12,14 +12,14 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// SpecVersion is the CloudEvents version that is read and written.
+// SpecVersion is the supported CloudEvents version.
 const SpecVersion = "1.0"
 
 // ContentTypeJSON is the data content type of all of Waymark's own events.
 const ContentTypeJSON = "application/json"
 
-// Event is one CloudEvent. Attributes are kept as the text that travels, so that the content hash is the
-// same in every mode and language.
+// Event is one CloudEvent. Attributes are kept as the text on the wire, so that the content hash is the same in every
+// mode and language.
 type Event struct {
 	// ID is unique within the source. An SDK's is [EventID], a control event's [ControlID].
 	ID string
@@ -43,15 +43,15 @@ type Event struct {
 	DataRef string
 	// DataContentType is empty or application/json for JSON.
 	DataContentType string
-	// DataSchema is a URI; kept, never followed.
+	// DataSchema is a URI; it is kept and never resolved.
 	DataSchema string
 	// Extensions are further attributes by name, as text.
 	Extensions map[string]string
-	// Data is the payload as it travels.
+	// Data is the payload as sent.
 	Data []byte
 
-	// LonePercents counts percent signs in header values that began no escape; some encoders do not
-	// escape. They are kept as they are.
+	// LonePercents counts percent signs in header values that begin no escape, because some encoders do not escape.
+	// They are kept unchanged.
 	LonePercents int
 }
 
@@ -209,14 +209,14 @@ func (e *Event) IsControl() bool {
 	return ok && nonce != ""
 }
 
-// EventID is the id of an executor's event: <run>.<epoch>.<sequence>.<first 8 hex of the content hash>.
-// It is the Nats-Msg-Id too: a retry is the same message, a fork is a different one.
+// EventID is the id of an executor's event: <run>.<epoch>.<sequence>.<first 8 hex of the content hash>. It is also
+// the Nats-Msg-Id: a retry is the same message, a fork is a different one.
 func EventID(run string, epoch Epoch, seq Sequence, content Hash) string {
 	return run + "." + strconv.FormatUint(uint64(epoch), 10) + "." + strconv.FormatUint(uint64(seq), 10) + "." +
 		hex.EncodeToString(content[:4])
 }
 
-// ControlID is the id of a control event. The nonce is made again only after the event's CAS was refused.
+// ControlID is the id of a control event. A new nonce is made only after the event's compare-and-set was refused.
 func ControlID(run string, epoch Epoch, nonce string) string {
 	return run + "." + strconv.FormatUint(uint64(epoch), 10) + ".c." + nonce
 }
@@ -224,9 +224,9 @@ func ControlID(run string, epoch Epoch, nonce string) string {
 // FormatTime is the text of a time in an event: RFC 3339 in UTC with the digits it needs.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// Writer makes the events of one executor within one epoch of a run: dense sequence, ids. It is a value
-// without I/O; the owner advances it with Commit once the event is durable, so that an event that was
-// refused leaves no hole.
+// Writer makes the events of one executor within one epoch of a run, with ids and a sequence without gaps. It is a
+// value without I/O; the owner advances it with Commit once the event is durable, so that a refused event leaves no
+// gap.
 type Writer struct {
 	// Fleet, Run and Executor the events are of.
 	Fleet, Run, Executor string
@@ -257,8 +257,8 @@ func (w *Writer) Event(data Data, turn int32, at time.Time, offset int) (*Event,
 	return e, nil
 }
 
-// Seal sets the id of an executor's event whose other attributes are final, and returns its content hash.
-// It is for callers that add attributes (traceparent, dataref) after [Writer.Event].
+// Seal sets the id of an executor's event whose other attributes are final, and returns its content hash. It is for
+// callers that add attributes (traceparent, dataref) after [Writer.Event].
 func (e *Event) Seal() Hash {
 	content := e.ContentHash()
 	e.ID = EventID(e.Subject, e.Epoch, e.Sequence, content)
@@ -292,7 +292,7 @@ func NewControl(fleet, actor, run string, epoch Epoch, nonce string, data Data, 
 	}, nil
 }
 
-// MarshalData returns the JSON of an event's data after validating it: what is written is lawful.
+// MarshalData validates an event's data and returns its JSON, so that only valid data is written.
 func MarshalData(data Data) ([]byte, error) {
 	if err := Validate(data); err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A wait lasts from the server's time of the question as long as the executor's two times are apart.
+// A wait lasts, from the server's time of the question, as long as the difference of the executor's two times.
 func TestHead_Wait_ExpiresByTheServersClock(t *testing.T) {
 	t.Parallel()
 	stored := time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
@@ -42,7 +42,7 @@ func TestHead_Wait_ExpiresByTheServersClock(t *testing.T) {
 			require.Equal(t, test.expires, s.Waits[0].ExpiresAt, "the content is the executor's own")
 			require.Equal(t, test.want, schema.LiveOf(&s.Head).ExpiresAt)
 
-			// Sealed and read back it is the same.
+			// It stays the same after sealing and reading.
 			again, err := schema.NewFrameReader(schema.AppendFrame(nil, &rec)).Next()
 			require.NoError(t, err)
 			require.True(t, rec.Equal(&again))

@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// fullHead is a head that has something in every field that the live index is made of.
+// fullHead is a head with a value in every field that the live index uses.
 func fullHead() schema.Head {
 	return schema.Head{
 		Fleet: "f", Run: "r1", Agent: "coder", Executor: "ex-1", Instance: "a1", Labels: map[string]string{"team": "blue"},

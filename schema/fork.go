@@ -7,43 +7,45 @@ import (
 	"strings"
 )
 
-// MaxBases bounds how many runs a fork stands on: a fork of a fork of a fork.
+// MaxBases bounds the depth of forks: a fork of a fork of a fork.
 const MaxBases = 64
 
-// BaseRef names where a fork began: another run of the fleet, up to one of its events. Nothing of it is ever written by
-// the fork, and what is written into it later is no part of the fork.
+// BaseRef names the origin of a fork: another run of the fleet, up to one of its events. The fork never writes into
+// it, and later events of that run are no part of the fork.
 type BaseRef struct {
 	// Run that was forked.
 	Run string `json:"run"`
-	// Point as it was asked for, in its text form.
+	// Point as requested, in its text form.
 	Point string `json:"point,omitzero"`
-	// Position of the last message that the fork has of it, and how many they are.
+	// Position of the last message that the fork takes over, and their number.
 	Position Position `json:"position"`
 	Records  int64    `json:"records"`
 	// Digest of the run there.
 	Digest string `json:"digest"`
 }
 
-// Place is the point at which the other run is what the fork began with.
+// Place is the point in the other run at which the fork begins.
 func (b *BaseRef) Place() Point { return Point{Kind: PointRecord, Number: uint64(b.Records)} } //nolint:gosec // at least 1
 
-// Base is where a fork begins, with the run's head there: the fork is folded from it without reading the other run.
+// Base is the origin of a fork, with the run's head there: the fork is folded from it without reading the other run.
 type Base struct {
 	BaseRef
 	// Head of the run there, which has the digest.
 	Head Head `json:"head"`
-	// Begun are the calls that are in doubt here although they were only requested there, or by another policy.
+	// Begun are the calls that are in doubt in the fork although they were only requested at the point, or have
+	// another policy there.
 	Begun []BegunCall `json:"begun,omitzero"`
 }
 
-// BegunCall is a call that was open at a point, and that the run began behind it, or may begin yet.
+// BegunCall is a call that was open at a point, and that the run began after it, or may still begin.
 type BegunCall struct {
 	CallKey
-	// Replay is the policy by which it was begun, if that is stricter than the one that it has at the point.
+	// Replay is the policy under which it began, if that is stricter than its policy at the point.
 	Replay Replay `json:"replay,omitzero"`
 }
 
-// BaseOf returns the base of a fork of a run at a point; begun as [Moment] has it. What a fork does not take over of the head is left out.
+// BaseOf returns the base of a fork of a run at a point; begun as in [Moment]. It omits the fields of the head that a
+// fork does not take over.
 func BaseOf(point Point, records int64, head *Head, begun []BegunCall) *Base {
 	b := &Base{
 		Begun:   begun,
@@ -55,7 +57,7 @@ func BaseOf(point Point, records int64, head *Head, begun []BegunCall) *Base {
 	return b
 }
 
-// check returns what is wrong with a base, as a path and a problem.
+// check returns the first error of a base, as a path and a problem.
 func (b *Base) check() (path, problem string) {
 	h := &b.Head
 	_, err := ParseHash(b.Digest)
@@ -100,9 +102,9 @@ func (b *Base) check() (path, problem string) {
 	return h.checkTexts()
 }
 
-// checkTexts checks the texts that a fork takes over: a base is no way around the caps of a checkpoint.
+// checkTexts checks the texts that a fork takes over: a base must not bypass the caps of a checkpoint.
 func (h *Head) checkTexts() (path, problem string) {
-	// A fold writes nothing longer: times and words of the protocol, names and ids, and what it cuts out of free text.
+	// A fold writes nothing longer: times, protocol words, names, ids, and excerpts of free text.
 	const word, excerpt = 40, maxExcerpt + len("…")
 	longer := func(limit int, texts ...string) bool {
 		return slices.ContainsFunc(texts, func(s string) bool { return len(s) > limit })
@@ -149,8 +151,8 @@ func (h *Head) checkTexts() (path, problem string) {
 	return "", ""
 }
 
-// fork makes the head of a run that has nothing but its start the one that the base had. What concerns the other run alone (its
-// hand-offs, signals, marks, tokens used, errors) is not taken over.
+// fork turns the head of a run that has only its start into the base's head. State that concerns the other run alone
+// (its hand-offs, signals, marks, tokens used, errors) is not taken over.
 func (h *Head) fork(b *Base) {
 	ref := b.BaseRef
 	h.Base = &ref
@@ -168,13 +170,13 @@ func (h *Head) fork(b *Base) {
 	}
 }
 
-// goOnFrom takes over the conversation of a base. Calls that were begun there, or are of [Base.Begun], are in doubt: another executor may
-// still run them.
+// goOnFrom takes over the conversation of a base. Calls that had begun there, or are in [Base.Begun], are in doubt:
+// another executor may still run them.
 func (h *Head) goOnFrom(b *Base) {
 	was := b.Head.Clone()
 	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnPurpose = was.Turn, was.TurnOpen, was.TurnAnswered, was.TurnPurpose
 	h.TurnMessages, h.TurnCalls = was.TurnMessages, was.TurnCalls
-	h.TurnEpoch = 0 // the executor may start the turn again
+	h.TurnEpoch = 0 // the executor may repeat the turn
 	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
 	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
 	for i := range h.OpenCalls {
@@ -193,8 +195,8 @@ func (h *Head) goOnFrom(b *Base) {
 	h.Status = h.active()
 }
 
-// Graft gives a state that has no event yet the content of the base that its run.started is going to name: what was said,
-// called and returned there. The base's state is not to be used any more.
+// Graft gives a state without events the content of the base that its run.started will name: messages, calls and
+// results. The base's state must not be used after that.
 func (s *State) Graft(base *State) {
 	s.Messages, s.Turns, s.Calls, s.Phases = base.Messages, base.Turns, base.Calls, base.Phases
 	s.Compactions, s.Waits, s.Artifacts, s.Decisions = base.Compactions, base.Waits, base.Artifacts, base.Decisions
@@ -203,7 +205,7 @@ func (s *State) Graft(base *State) {
 	s.forgotten = base.forgotten
 }
 
-// doubted brings the calls of the state up to what the head says of them.
+// doubted updates the calls of the state from the head.
 func (s *State) doubted() {
 	for i := range s.Head.OpenCalls {
 		o := &s.Head.OpenCalls[i]
@@ -213,13 +215,13 @@ func (s *State) doubted() {
 		}
 		c.InDoubt, c.Epoch = o.InDoubt, o.Epoch
 		if c.Replay.orHold() != o.Replay {
-			c.Replay = o.Replay // the stricter policy by which it was begun behind the point
+			c.Replay = o.Replay // the stricter policy under which it began after the point
 		}
 	}
 }
 
-// BaseOfRecord returns the base that a run's first record names if the run is a fork, and nil if it is none. It is false for
-// a mark, which is no event of the run: the next record tells.
+// BaseOfRecord returns the base that a run's first record names if the run is a fork, else nil. first is false for a
+// daemon's mark, which is no event of the run: look at the next record.
 func BaseOfRecord(rec *Record) (base *Base, first bool) {
 	e, err := Decode(rec.Header, rec.Body)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// forked is a run with one turn that has ended and one that is open, with a call in it.
+// forked is a run with one turn that has ended and one open turn, with a call in it.
 func forked(t *testing.T) *testRun {
 	t.Helper()
 	r := newTestRun(t)

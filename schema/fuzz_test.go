@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// headerLines and parseHeader turn headers into one text, so that the fuzzer can write any.
+// headerLines and parseHeader convert headers to one text and back, so that the fuzzer can write any.
 func headerLines(header map[string][]string) string {
 	var b strings.Builder
 	for name, values := range header {
@@ -48,8 +48,8 @@ func seedMessages(f *testing.F) {
 	}
 }
 
-// requireLawful checks what every decoded event promises, whatever the message was.
-func requireLawful(t *testing.T, e *schema.Event) {
+// requireValid checks the invariants of every decoded event.
+func requireValid(t *testing.T, e *schema.Event) {
 	t.Helper()
 	for _, text := range append([]string{e.ID, e.Source, e.Type, e.Subject, e.Time, e.TraceParent, e.DataContentType}, mapTexts(e.Extensions)...) {
 		require.True(t, utf8.ValidString(text))
@@ -80,7 +80,7 @@ func FuzzDecode(f *testing.F) {
 			require.EqualError(t, err2, err.Error())
 			return
 		}
-		requireLawful(t, e)
+		requireValid(t, e)
 		content := e.ContentHash()
 		back, err := schema.Decode(e.Encode())
 		require.NoError(t, err, "what was read once is read again")
@@ -185,7 +185,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// keyed lets a fleet with keys, and the model, have the message while a call waits for a person.
+// keyed folds the message in a fleet with keys, and in the model, while a call waits for a person.
 func keyed(t *testing.T, header map[string][]string, body []byte) {
 	t.Helper()
 	r := newTestRun(t)
@@ -206,7 +206,7 @@ func keyed(t *testing.T, header map[string][]string, body []byte) {
 	m.Apply(schema.NoKeys, &rec)
 }
 
-// Kinds of what is stored.
+// Kinds of stored data.
 const (
 	fuzzSegment = iota
 	fuzzFrames
@@ -214,7 +214,7 @@ const (
 	fuzzKinds
 )
 
-// FuzzStored reads segments, frames and checkpoints; seal gives what was written a right sum.
+// FuzzStored reads segments, frames and checkpoints; seal gives stored data a correct sum.
 func FuzzStored(f *testing.F) {
 	_, frames, err := schema.DecodeSegment(anySegment(f))
 	require.NoError(f, err)

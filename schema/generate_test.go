@@ -10,14 +10,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// simulation makes random logs of one run: lawful writers, fenced writers, plain executors, the daemon, and
-// everything that can go wrong between them and the log. It follows the fold under test only to know what
-// the lawful next event would be.
+// simulation makes random logs of one run: valid writers, fenced writers, plain executors, the daemon, and everything
+// that can go wrong between them and the log. It follows the fold under test only to know the next valid event.
 type simulation struct {
 	t    *rapid.T
 	head schema.Head
 	log  []schema.Record
-	// sealed is the data that the sealed event at that place of the log was made of.
+	// sealed is the data of the sealed event at that place of the log.
 	sealed map[int]schema.Data
 	old    []schema.Writer
 	w      schema.Writer
@@ -46,7 +45,7 @@ func drawKeyed(t *rapid.T, steps int, keys *schema.Keys) *simulation {
 	return s
 }
 
-// opening brings the run to where chance alone seldom would.
+// opening brings the run into states that chance alone seldom reaches.
 func (s *simulation) opening() {
 	n := s.pick("opening", 10)
 	if n > 1 && s.pick("requested", 3) == 0 {
@@ -100,7 +99,7 @@ func (s *simulation) push(header map[string][]string, body []byte) {
 	}
 	s.head.Apply(keys, &rec)
 	s.log = append(s.log, rec)
-	// What the log accepted moves the lawful writer on.
+	// Events that the log accepted advance the valid writer.
 	if s.head.Epoch == s.w.Epoch {
 		s.w.Last = s.head.Sequence
 	}
@@ -125,7 +124,7 @@ func (s *simulation) control(d schema.Data, epoch schema.Epoch) {
 	s.push(e.Encode())
 }
 
-// sign signs a control event of a fleet with keys, now and then wrongly or not at all.
+// sign signs a control event of a fleet with keys, sometimes wrongly or not at all.
 func (s *simulation) sign(e *schema.Event) {
 	if s.keys == nil {
 		return
@@ -137,9 +136,9 @@ func (s *simulation) sign(e *schema.Event) {
 	case 1:
 		digest = schema.Hash{}.String()
 	case 2:
-		key = signers[2] // which is none of the fleet's
+		key = signers[2] // not a key of the fleet
 	case 3:
-		key = signers[1] // whose time is not always now
+		key = signers[1] // retired for part of the time
 	}
 	if err := e.Sign(key.name, digest, key.sign); err != nil {
 		s.t.Fatalf("signature: %v", err)
@@ -196,7 +195,7 @@ func (s *simulation) step() {
 		s.takeover()
 	case n < 67:
 		s.control(s.controlData(), max(s.head.Epoch, 1))
-	case n < 71 && len(s.log) > 0: // a message is in the log once more
+	case n < 71 && len(s.log) > 0: // a message is in the log again
 		rec := s.log[s.pick("again", len(s.log))]
 		s.push(rec.Header, rec.Body)
 	case n < 80: // an older executor goes on
@@ -268,7 +267,7 @@ func (s *simulation) plain() {
 	s.push(e.Encode())
 }
 
-// mutated is a lawful next event with its data or a header changed.
+// mutated is a valid next event with its data or a header changed.
 func (s *simulation) mutated() {
 	d, turn := s.data()
 	e, err := s.w.Event(d, turn, s.now(), 0)
@@ -313,7 +312,7 @@ func (s *simulation) garbage() {
 	s.push(header, []byte(s.oneOf("body", "", "{", "null", `{"specversion":"1.0"}`, `{"specversion":"1.0","id":"x","source":"y","type":"z","subject":"r1"}`, "\xff")))
 }
 
-// life is what befalls a run and its executor: it waits, stops, falls silent, is answered, is taken over.
+// life is an event in the life of a run and its executor: it waits, stops, falls silent, is answered, is taken over.
 func (s *simulation) life() {
 	switch s.pick("life", 6) {
 	case 0:
@@ -389,7 +388,7 @@ func (s *simulation) settled() schema.Data {
 	}
 }
 
-// data draws an executor's event and its turn attribute. Most are such as an executor would write next.
+// data draws an executor's event and its turn attribute. Most are plausible next events.
 func (s *simulation) data() (schema.Data, int32) {
 	turn := s.head.Turn
 	if s.pick("no turn", 8) == 0 {
@@ -475,10 +474,10 @@ func (s *simulation) signals() []string {
 	return ids
 }
 
-// occurrence is mostly not said.
+// occurrence is mostly absent.
 func (s *simulation) occurrence() int { return max(s.pick("occurrence", 8)-5, 0) }
 
-// answer asks for up to three calls, of which some share an id and some cannot be made.
+// answer requests up to three calls, of which some share an id and some cannot be made.
 func (s *simulation) answer(turn int32) schema.Data {
 	d := &schema.TurnAnsweredData{Turn: turn, Message: assistantMessage(schema.Text("so")), Usage: &schema.Usage{InputTokens: 7}}
 	for range s.pick("calls", 4) {
@@ -494,12 +493,12 @@ func (s *simulation) answer(turn int32) schema.Data {
 	return d
 }
 
-// by is mostly nobody, or the executor that the run's head names.
+// by is mostly empty, or the executor in the run's head.
 func (s *simulation) by() string {
 	return s.oneOf("by", "", "", s.head.Executor, s.head.Executor, "ex-9", "operator:UB1")
 }
 
-// oneTurn is sometimes a turn ahead: an executor that does not say when turns start.
+// oneTurn is sometimes a turn ahead: an executor that does not report when turns start.
 func (s *simulation) oneTurn(turn int32) int32 {
 	if s.pick("ahead", 8) == 0 {
 		return s.head.Turn + 1

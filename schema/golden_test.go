@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// golden is a file of testdata/cloudevents: one event in both modes, and what every implementation must
+// golden is a file of testdata/cloudevents: one event in both modes, and the values that every implementation must
 // compute from it.
 type golden struct {
 	Header      map[string]string `json:"binary_headers"`
@@ -91,7 +91,7 @@ func TestGoldenEventsReadTheSameInEveryMode(t *testing.T) {
 			require.Equal(t, normal(e), normal(back))
 			require.Equal(t, g.ContentHash, back.ContentHash().String())
 
-			// The CloudEvents SDK reads the structured form, and what it makes of it comes back as the same event.
+			// The CloudEvents SDK reads the structured form, and its event converts back to the same event.
 			var sdk ce.Event
 			require.NoError(t, sdk.UnmarshalJSON(structured))
 			require.NoError(t, sdk.Validate())
@@ -99,7 +99,7 @@ func TestGoldenEventsReadTheSameInEveryMode(t *testing.T) {
 			back, err = schema.FromCloudEvent(sdk)
 			require.NoError(t, err)
 			require.Equal(t, g.ContentHash, back.ContentHash().String())
-			// And so does what we hand to it.
+			// And so does the event that we give to it.
 			handed, err := e.CloudEvent()
 			require.NoError(t, err)
 			encoded, err := handed.MarshalJSON()
@@ -111,7 +111,7 @@ func TestGoldenEventsReadTheSameInEveryMode(t *testing.T) {
 	}
 }
 
-// normal makes empty and absent alike.
+// normal makes empty and absent values equal.
 func normal(e *schema.Event) schema.Event {
 	c := *e
 	if len(c.Data) == 0 {
@@ -128,7 +128,7 @@ func headerOf(m map[string]string) map[string][]string {
 	return header
 }
 
-// readGolden compares got with the file, or writes it again under -update.
+// readGolden compares got with the file, or writes it with -update.
 func readGolden(t *testing.T, name string, got golden) golden {
 	t.Helper()
 	path := filepath.Join("testdata", "cloudevents", name)

@@ -11,16 +11,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// HandoffCheck is what a hand-off comes to before it is offered.
+// HandoffCheck is the result of checking a hand-off before it is offered.
 type HandoffCheck struct {
-	// SizeChars is the number of characters of its text, or what its writer says if that is more.
+	// SizeChars is the number of characters of its text, or the size that its writer states if that is more.
 	SizeChars int64 `json:"size_chars"`
-	// Warning says in words that it is longer than [HandoffSizeWarning] characters, and what to do; empty for one that is not.
+	// Warning says that it is longer than [HandoffSizeWarning] characters, and what to do; otherwise it is empty.
 	Warning string `json:"warning,omitzero"`
 }
 
-// CheckHandoff validates a hand-off before it is offered, and says how long it is. It returns [*DataError] for one that would be refused.
-// One that is too long is valid: it is taken, and its run is flagged.
+// CheckHandoff validates a hand-off before it is offered, and measures it. It returns [*DataError] for one that would
+// be refused. One that is too long is valid: it is accepted, and its run is flagged.
 func CheckHandoff(d *HandoffOfferedData) (HandoffCheck, error) {
 	if err := Validate(d); err != nil {
 		return HandoffCheck{}, err
@@ -47,7 +47,8 @@ func ParseHandoff(document []byte) (*HandoffOfferedData, error) {
 	return offered, nil
 }
 
-// Size is the number of characters of the hand-off's text: that of its items and of its context, without what the run's log adds.
+// Size is the number of characters of the hand-off's text: its items and its context, without what the run's log
+// adds.
 func (d *HandoffOfferedData) Size() int64 {
 	n := 0
 	add := func(list ...string) {
@@ -72,8 +73,8 @@ func (d *HandoffOfferedData) Size() int64 {
 	return int64(n)
 }
 
-// TooLong reports whether the hand-off is longer than [HandoffSizeWarning] characters, by its text or by the word of its writer.
-// Of an encrypted one only its writer knows the size.
+// TooLong reports whether the hand-off is longer than [HandoffSizeWarning] characters, measured or as its writer
+// states. Only the writer knows the size of an encrypted one.
 func (d *HandoffOfferedData) TooLong() bool { return d.chars() > HandoffSizeWarning }
 
 func (d *HandoffOfferedData) chars() int64 {
@@ -83,7 +84,7 @@ func (d *HandoffOfferedData) chars() int64 {
 	return max(d.SizeChars, d.Size())
 }
 
-// takeCamelCase takes the members with camelCase names, which the hand-offs of other systems have, into the fields of ours.
+// takeCamelCase moves members with camelCase names, which the hand-offs of other systems have, into our fields.
 func (d *HandoffOfferedData) takeCamelCase() error {
 	err := takeMembers("", &d.Extra, map[string]alias{
 		"handoffId": {"handoff_id", &d.HandoffID}, "nextAgent": {"next_agent", &d.NextAgent}, "createdAt": {"created_at", &d.CreatedAt},
@@ -101,14 +102,14 @@ func (d *HandoffOfferedData) takeCamelCase() error {
 	return err
 }
 
-// alias is the field behind another name of a member.
+// alias is the field for another name of a member.
 type alias struct {
 	name string
 	// field is a pointer to a string, an integer or a list of strings.
 	field any
 }
 
-// takeMembers takes members out of extra into their fields.
+// takeMembers moves members of extra into their fields.
 func takeMembers(path string, extra *jsontext.Value, names map[string]alias) error {
 	if len(*extra) == 0 {
 		return nil
@@ -125,7 +126,7 @@ func takeMembers(path string, extra *jsontext.Value, names map[string]alias) err
 		}
 		to := names[name]
 		if given(to.field) {
-			return &DataError{Event: HandoffOffered, Path: path + "/" + name, Problem: "is given beside " + to.name + ": give one of the two"}
+			return &DataError{Event: HandoffOffered, Path: path + "/" + name, Problem: "is given together with " + to.name + ": give one of the two"}
 		}
 		if err := json.Unmarshal(value, to.field); err != nil {
 			wrong := dataError(HandoffOffered, err)

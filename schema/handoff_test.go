@@ -38,7 +38,7 @@ func TestParseHandoff_CamelCaseDocument_IsTheSameAsInOurNames(t *testing.T) {
 func TestParseHandoff_WrongDocument_NamesTheField(t *testing.T) {
 	for document, want := range map[string]string{
 		`{"reason":"error","remaining":[{"description":"x","referencePattern":7}]}`:                           "/remaining/0/referencePattern: is a JSON number where a string is wanted",
-		`{"reason":"error","remaining":[{"description":"x","referencePattern":"a","reference_pattern":"a"}]}`: "/remaining/0/referencePattern: is given beside reference_pattern: give one of the two",
+		`{"reason":"error","remaining":[{"description":"x","referencePattern":"a","reference_pattern":"a"}]}`: "/remaining/0/referencePattern: is given together with reference_pattern: give one of the two",
 		`{"reason":"error","context":{"filesModified":["a",7]}}`:                                              "/context/filesModified/1: is a JSON number where a string is wanted",
 		`{"reason":"error","createdAt":"yesterday"}`:                                                          `/created_at: "yesterday" is not an RFC 3339 time`,
 		`{"reason":"error","completed":[{"file":"a","status":"finished"}]}`:                                   "/completed/0/status: ",

@@ -16,12 +16,12 @@ import (
 // CheckpointFormat is the format version of stored checkpoints.
 const CheckpointFormat = 1
 
-// MaxCheckpoint bounds an encoded checkpoint, whatever the run's events: it follows from the caps below and
-// fits one message of a server with default settings. An ordinary run's checkpoint is below 4 KiB.
+// MaxCheckpoint bounds an encoded checkpoint, whatever the run's events: it follows from the caps below and fits one
+// message of a server with default settings. An ordinary run's checkpoint is below 4 KiB.
 const MaxCheckpoint = 1000 << 10
 
-// Caps keep a checkpoint bounded. An event that would pass a cap of open things is rejected with
-// [ReasonTooMany]; lists of the past drop their oldest entries and count on.
+// Caps keep a checkpoint bounded. An event that would pass a cap of open items is rejected with [ReasonTooMany].
+// Lists of past items drop their oldest entries and keep counting.
 const (
 	// MaxOpenCalls bounds the calls open at once.
 	MaxOpenCalls = 1024
@@ -29,7 +29,7 @@ const (
 	MaxTurnCalls = 1024
 	// MaxCallBytes bounds the bytes of the ids and names of the open calls and of the turn's calls.
 	MaxCallBytes = 128 << 10
-	// MaxInterrupts bounds what a run waits for at once.
+	// MaxInterrupts bounds the simultaneous waits of a run.
 	MaxInterrupts = 64
 	// MaxHandoffs bounds the hand-offs that are offered or accepted at once.
 	MaxHandoffs = 64
@@ -41,11 +41,11 @@ const (
 	MaxLabels     = 32
 	MaxLabelKey   = 64
 	MaxLabelValue = 256
-	// MaxGaps bounds the gaps described; further ones are counted.
+	// MaxGaps bounds the gaps that are described; further ones are only counted.
 	MaxGaps = 16
 	// MaxIdentifier bounds tool call ids, interrupt ids, phase and mark names, in bytes.
 	MaxIdentifier = 256
-	// WindowEvents is the number of latest event ids in which duplicates are found.
+	// WindowEvents is the number of latest event ids that are checked for duplicates.
 	WindowEvents = 64
 	// maxExcerpt bounds free text in a checkpoint, in bytes.
 	maxExcerpt = 256
@@ -63,7 +63,7 @@ const (
 	StatusCompleted   Status = "completed"
 	StatusFailed      Status = "failed"
 	StatusCancelled   Status = "cancelled"
-	// StatusErased is that of a run of which nothing is left; no event brings it about, and nothing is accepted behind it.
+	// StatusErased is the status of a removed run; no event sets it, and no event is accepted after it.
 	StatusErased Status = "erased"
 )
 
@@ -72,19 +72,19 @@ func (s Status) Terminal() bool {
 	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled || s == StatusErased
 }
 
-// Claimable reports whether another executor may take the run without asking. A run that waits is not: nothing can be
-// done for it before the answer comes.
+// Claimable reports whether another executor may take the run without asking. A waiting run is not claimable: there
+// is no work before the answer comes.
 func (s Status) Claimable() bool { return s == StatusOrphaned || s == StatusInterrupted }
 
-// Position is a place in the log: the stream sequence and the id of the event there. The id is what tells
-// that a stream sequence was re-used after damage. For a message that is no CloudEvent the id is
-// "sha256-" and the first 32 hex digits of its frame's hash.
+// Position is a place in the log: the stream sequence and the id of the event there. The id reveals that a stream
+// sequence was used again after damage. For a message that is no CloudEvent the id is "sha256-" and the first 32 hex
+// digits of its frame's hash.
 type Position struct {
 	Stream StreamSequence `json:"stream_sequence"`
 	ID     string         `json:"id"`
 }
 
-// CallKey names a call: models re-use tool call ids.
+// CallKey names a call: models use tool call ids more than once.
 type CallKey struct {
 	Turn       int32  `json:"turn"`
 	ToolCallID string `json:"tool_call_id"`
@@ -92,7 +92,8 @@ type CallKey struct {
 	Occurrence int `json:"occurrence"`
 }
 
-// IdempotencyKey is the key that a tool is handed, the same on every run of the same call. For scope see [OpenCall]; it is mostly the run's id.
+// IdempotencyKey is the key given to a tool, the same for every execution of the same call. For scope see [OpenCall];
+// it is mostly the run's id.
 func (k CallKey) IdempotencyKey(scope string) string {
 	return fmt.Sprintf("%s.%d.%s.%d", scope, k.Turn, k.ToolCallID, k.Occurrence)
 }
@@ -104,35 +105,37 @@ type OpenCall struct {
 	Replay Replay `json:"replay"`
 	// Since is the time of the event tool.called.
 	Since string `json:"since,omitzero"`
-	// Epoch in which it was called or last reopened; 0 of a requested call that a fork took over.
+	// Epoch in which it was called or last reopened; 0 for a requested call that a fork took over.
 	Epoch Epoch `json:"epoch"`
-	// Requested: no executor has begun it. An answer asks for it, an operator settled it as rerun, or tool.called says so; another
-	// tool.called begins it. Nothing is in doubt about a hold or verify call that is requested; one that is pure or idempotent
-	// needs no begin and may have run.
+	// Requested: no executor has begun the call. An answer requests it, an operator settled it as rerun, or
+	// tool.called says so; another tool.called begins it. A requested hold or verify call is never in doubt; one that
+	// is pure or idempotent needs no begin and may have run.
 	Requested bool `json:"requested,omitzero"`
 	// Again: a person settled it as rerun. The end of its turn does not abandon it.
 	Again bool `json:"again,omitzero"`
-	// Decision is ask or deny as long as the latest decision does not allow the call: it cannot be begun.
+	// Decision is ask or deny while the latest decision does not allow the call: it cannot begin.
 	Decision string `json:"decision,omitzero"`
 	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
 	InDoubt bool `json:"in_doubt,omitzero"`
-	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.
+	// Held: in doubt and left to a person, by its policy or because the run waits for its settlement.
 	Held bool `json:"held,omitzero"`
-	// Told: only a transcript tells of the call, and not of its result; see [VerifyTranscript]. It ends when a person is asked about the call.
+	// Told: only a transcript mentions the call, without its result; see [VerifyTranscript]. It is reset when a
+	// person is asked about the call.
 	Told bool `json:"told,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
-	// Scope stands for the run's id in the call's idempotency key if another run or an earlier line of this one may have a call of the
-	// same key: the id of the run that a fork took the call over from, and "<run>@<epoch>" behind a rewind, with the epoch of the rewind.
+	// Scope replaces the run's id in the call's idempotency key if another run or an earlier line of this one may
+	// have a call with the same key: the id of the run that a fork took the call over from, or "<run>@<epoch>" after
+	// a rewind, with the epoch of the rewind.
 	Scope string `json:"scope,omitzero"`
 }
 
-// IdempotencyKey is the key that a tool is handed: the same on every run of the same call, and of no other call.
+// IdempotencyKey is the key given to a tool: the same for every execution of the same call, and unique to the call.
 func (c *OpenCall) IdempotencyKey(run string) string {
 	return c.CallKey.IdempotencyKey(cmp.Or(c.Scope, run))
 }
 
-// OpenInterrupt is something the run waits for.
+// OpenInterrupt is one wait of the run.
 type OpenInterrupt struct {
 	InterruptID string `json:"interrupt_id"`
 	Reason      string `json:"reason"`
@@ -142,18 +145,18 @@ type OpenInterrupt struct {
 	Occurrence int    `json:"occurrence,omitzero"`
 	Message    string `json:"message,omitzero"`
 	Since      string `json:"since,omitzero"`
-	// ExpiresAt is when the waiting ends, by the server's clock; the event itself has it by the executor's.
+	// ExpiresAt is when the wait ends, by the server's clock; the event itself has it by the executor's clock.
 	ExpiresAt string `json:"expires_at,omitzero"`
 	// Position of run.waiting, which has the schema of the answer.
 	Position Position `json:"position"`
 }
 
-// CallKey names the call that the run's waiting is about. Its ToolCallID is empty when it is about none.
+// CallKey names the call that the wait is about. Its ToolCallID is empty if it is about none.
 func (o *OpenInterrupt) CallKey() CallKey {
 	return CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: max(o.Occurrence, 1)}
 }
 
-// PhaseApproval begins the interrupt ids under which the SDK asks a person for approval of a phase.
+// PhaseApproval is the prefix of the interrupt ids under which the SDK asks a person to approve a phase.
 const PhaseApproval = "approval.phase."
 
 // Approval reports whether the answer is a decision, allow or deny: about a tool call, or about a phase.
@@ -178,11 +181,12 @@ type OpenHandoff struct {
 	Kind      string `json:"kind"`
 	Reason    string `json:"reason"`
 	NextAgent string `json:"next_agent,omitzero"`
-	// OfferHash is the content hash of handoff.offered; who accepts says it, so that both mean the same offer.
+	// OfferHash is the content hash of handoff.offered. An accept must repeat it, so that both sides mean the same
+	// offer.
 	OfferHash string `json:"offer_hash"`
 	Since     string `json:"since,omitzero"`
-	// By, Claimed and ChildRun of an accepted hand-off: its taker, as in handoff.accepted but shortened to [MaxBy] and [MaxName], and the run
-	// that carries it out.
+	// By, Claimed and ChildRun of an accepted hand-off: its acceptor, as in handoff.accepted but shortened to [MaxBy]
+	// and [MaxName], and the run that carries it out.
 	By       string `json:"by,omitzero"`
 	Claimed  string `json:"claimed,omitzero"`
 	ChildRun string `json:"child_run,omitzero"`
@@ -197,20 +201,21 @@ type Mark struct {
 	Turn     int32    `json:"turn"`
 }
 
-// Gap is a range of a writer's events that are not in the state: lost, or refused because one before them
-// is lost. A gap closes when its events arrive after all.
+// Gap is a range of a writer's events that are not in the state: lost, or refused because an earlier one is lost. A
+// gap closes when its events arrive later.
 type Gap struct {
 	Epoch Epoch `json:"epoch"`
 	// From and To are the first and last sequence that are not in the state.
 	From Sequence `json:"from"`
 	To   Sequence `json:"to"`
-	// At is where the gap was seen.
+	// At is where the gap was noticed.
 	At Position `json:"at"`
-	// Reason is gap, epoch_ahead or lost. From and To are 0 of a message without a known sequence that the log lost before At.
+	// Reason is gap, epoch_ahead or lost. From and To are 0 if the log lost a message without a known sequence before
+	// At.
 	Reason Reason `json:"reason"`
 }
 
-// Counts of what a run's log holds.
+// Counts of the messages in a run's log.
 type Counts struct {
 	// Events accepted: they are in the digest.
 	Events       int64 `json:"events"`
@@ -235,14 +240,14 @@ type Counts struct {
 	LonePercents int64 `json:"lone_percents,omitzero"`
 }
 
-// Head is the compact state of a run at one event: bounded in size whatever the run's length. It is what a
-// checkpoint stores. The zero Head is the state before the first event.
+// Head is the compact state of a run at one event, bounded in size whatever the run's length. A checkpoint stores it.
+// The zero Head is the state before the first event.
 type Head struct {
 	Fleet    string `json:"fleet,omitzero"`
 	Run      string `json:"run"`
 	Agent    string `json:"agent,omitzero"`
 	Executor string `json:"executor,omitzero"`
-	// Instance of the executor, when it said so; see [Heartbeat].
+	// Instance of the executor, if known; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
 	// ModelTier is the class of models that the run began with.
 	ModelTier string  `json:"model_tier,omitzero"`
@@ -253,19 +258,20 @@ type Head struct {
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out.
 	Handoff *HandoffSource `json:"handoff,omitzero"`
-	// Base is where the run begins when it is a fork.
+	// Base is the origin of the run if it is a fork.
 	Base   *BaseRef          `json:"base,omitzero"`
 	Labels map[string]string `json:"labels,omitzero"`
-	// KeyIDs name the keys that content of the run is encrypted with, in the order of their first use; the latest [MaxKeyIDs]: of a
-	// run with so many there may have been others. Those of control events are left out, as they are keys of the run.
+	// KeyIDs name the keys that encrypt content of the run, in the order of their first use. Only the latest
+	// [MaxKeyIDs] are kept, so a full list may be incomplete. Keys of control events are left out, as they are keys
+	// of the run.
 	KeyIDs []string `json:"key_ids,omitzero"`
 	Status Status   `json:"status"`
-	// Unattended is orphaned or interrupted for a run that waits and has no executor meanwhile: its status once nothing
-	// is waited for.
+	// Unattended is orphaned or interrupted for a waiting run without an executor: its status once the waits end.
 	Unattended Status `json:"unattended,omitzero"`
-	// Stalled counts the latest takeovers with reason claim or restart behind which the run made no progress: no turn,
-	// call or phase was closed, no signal was consumed, nothing new was waited for or offered, nothing said outside a turn, and nobody
-	// asked for it, answered it or cancelled it. One whose executor was told to stop, or went on to wait, is not counted. Quarantine goes by it.
+	// Stalled counts the latest takeovers with reason claim or restart after which the run made no progress: no turn,
+	// call or phase was closed, no signal was consumed, there was no new wait, offer or message outside a turn, and
+	// no person asked for it, answered it or cancelled it. A takeover does not count if its executor was told to
+	// stop, or went on to wait. Quarantine depends on it.
 	Stalled int `json:"claims_without_progress,omitzero"`
 	// Implicit: the run began without run.started.
 	Implicit bool `json:"implicit,omitzero"`
@@ -288,7 +294,7 @@ type Head struct {
 	TurnEpoch    Epoch  `json:"turn_epoch,omitzero"`
 	// TurnMessages counts the messages of the open turn; a repeat of the turn supersedes them.
 	TurnMessages int64 `json:"turn_messages,omitzero"`
-	// MaxTurns, MaxTokens and CompletionTool as the run's start set them.
+	// MaxTurns, MaxTokens and CompletionTool from the run's start.
 	MaxTurns        int32    `json:"max_turns,omitzero"`
 	MaxTokens       int64    `json:"max_tokens,omitzero"`
 	CompletionTool  string   `json:"completion_tool,omitzero"`
@@ -296,11 +302,11 @@ type Head struct {
 	CompletedPhases []string `json:"completed_phases,omitzero"`
 
 	OpenCalls []OpenCall `json:"open_calls,omitzero"`
-	// TurnCalls are the ids of the calls of the current turn that are closed, one entry a call.
+	// TurnCalls are the ids of the closed calls of the current turn, one entry per call.
 	TurnCalls  []string        `json:"turn_calls,omitzero"`
 	Interrupts []OpenInterrupt `json:"interrupts,omitzero"`
 	Handoffs   []OpenHandoff   `json:"handoffs,omitzero"`
-	// Signals are those that are not consumed, in the order in which they were sent.
+	// Signals are those not consumed, in the order they were sent.
 	Signals []OpenSignal `json:"signals,omitzero"`
 	// CancelRequested: an operator asked for the run's end.
 	CancelRequested bool `json:"cancel_requested,omitzero"`
@@ -310,9 +316,9 @@ type Head struct {
 	Usage     Usage  `json:"usage,omitzero"`
 	Marks     []Mark `json:"restore_points,omitzero"`
 	Gaps      []Gap  `json:"gaps,omitzero"`
-	// Records counts the messages of the run's log but the daemon's marks, whatever the fold made of them.
+	// Records counts the messages of the run's log except the daemon's own marks, whatever their verdict.
 	Records int64 `json:"records,omitzero"`
-	// Superseded are the records that rewinds left behind.
+	// Superseded are the records that rewinds abandoned.
 	Superseded []Superseded `json:"superseded,omitzero"`
 	// SizeWarning: a hand-off was longer than [HandoffSizeWarning] characters.
 	SizeWarning bool   `json:"size_warning,omitzero"`
@@ -321,7 +327,7 @@ type Head struct {
 	Limit string `json:"limit_reached,omitzero"`
 	// LimitTurn is the last turn before the one that sums up.
 	LimitTurn int32 `json:"limit_turn,omitzero"`
-	// CompletedBy is the tool call by which the run ended as its completion contract says; empty for a run that ended
+	// CompletedBy is the tool call that ended the run under its completion contract; empty for a run that ended
 	// otherwise.
 	CompletedBy string `json:"completed_by,omitzero"`
 
@@ -333,9 +339,9 @@ type Head struct {
 	Window []string `json:"window,omitzero"`
 }
 
-// HeldCalls returns the open calls whose outcome a person must say: those in doubt that the replay policy leaves to a person, and each
-// open call of an ended run, which has no executor. One that only a transcript tells of is left out before an executor has met it: it is
-// of the past, and nothing waits for it.
+// HeldCalls returns the open calls whose outcome a person must decide: those in doubt that the replay policy leaves
+// to a person, and each open call of an ended run, which has no executor. A call known only from a transcript is left
+// out until an executor has seen it: it is past, and nothing waits for it.
 func (h *Head) HeldCalls() []OpenCall {
 	var held []OpenCall
 	for i := range h.OpenCalls {
@@ -397,7 +403,7 @@ func (h *Head) Clone() Head {
 	return c
 }
 
-// SegmentIndex counts a run's sealed segments.
+// SegmentIndex describes a run's sealed segments.
 type SegmentIndex struct {
 	Count int `json:"count"`
 	// Bytes as stored; Events sealed.
@@ -409,7 +415,7 @@ type SegmentIndex struct {
 	Digest string `json:"digest,omitzero"`
 }
 
-// Checkpoint is the value stored for a run: its head, where its content lies, and what people are shown.
+// Checkpoint is the stored value of a run: its head, the location of its content, and its overview for people.
 type Checkpoint struct {
 	// Format is [CheckpointFormat].
 	Format int `json:"format"`
@@ -417,28 +423,29 @@ type Checkpoint struct {
 	Overview Overview `json:"overview,omitzero"`
 	Head
 	Segments SegmentIndex `json:"segments,omitzero"`
-	// Incarnation names the event stream the positions are of: its creation time. Another incarnation means
-	// that the stream was restored or made again.
+	// Incarnation names the event stream of the positions: its creation time. A different incarnation means that the
+	// stream was restored or created again.
 	Incarnation string `json:"incarnation,omitzero"`
 	// TailBytes is the size of the run's events after the last segment.
 	TailBytes int64 `json:"tail_bytes,omitzero"`
 	// TailEvents is their number, accepted or not.
 	TailEvents int64 `json:"tail_events,omitzero"`
-	// Lost are events that an earlier checkpoint of the run had folded, and that log and segments have no more: a server's log that
-	// went back. At is that checkpoint's position. They are part of every answer until the message at that position is met again.
+	// Lost are events that an earlier checkpoint of the run had folded, and that log and segments no longer have: the
+	// server's log went back. At is that checkpoint's position. They are part of every answer until the message at
+	// that position is read again.
 	Lost []Gap `json:"lost,omitzero"`
 	// Sum is the SHA-256 (hex) of this value with an empty Sum.
 	Sum string `json:"sum"`
 }
 
-// sumEnd ends every stored checkpoint and every description of a segment; before it stand the 64 hex
-// digits of the sum, in the member "sum". The sum is over the bytes as stored, so that a reader of another
-// version can check fields it does not know.
+// sumEnd ends every stored checkpoint and every description of a segment; the 64 hex digits of the sum precede it, in
+// the member "sum". The sum covers the bytes as stored, so that a reader of another version can check fields it does
+// not know.
 const sumEnd = `"}`
 
 const sumBegin = `"sum":"`
 
-// cutSum returns what stands before the digits of the sum, and the digits.
+// cutSum returns the text before the digits of the sum, and the digits.
 func cutSum(b []byte) (open []byte, sum string, ok bool) {
 	at := len(b) - len(sumEnd) - 2*sha256.Size
 	if at < len(sumBegin) || !bytes.HasSuffix(b, []byte(sumEnd)) || !bytes.HasSuffix(b[:at], []byte(sumBegin)) {
@@ -447,7 +454,7 @@ func cutSum(b []byte) (open []byte, sum string, ok bool) {
 	return b[:at], string(b[at : len(b)-len(sumEnd)]), true
 }
 
-// checkFormat reads only the format version, because another version's other members may have other types.
+// checkFormat reads only the format version, because other members may have other types in another version.
 func checkFormat(b []byte, known int) error {
 	var probe struct {
 		Format int `json:"format"`

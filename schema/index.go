@@ -8,25 +8,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The index of a shard's runs, in its checkpoint bucket: what a list and a tree read instead of every checkpoint. It is
-// derived from the checkpoints, each entry's key can be computed from one, and whoever erases a run takes out
+// The index of a shard's runs, in its checkpoint bucket: lists and trees read it instead of every checkpoint. It is
+// derived from the checkpoints, and each entry's key can be computed from one. The removal of a run deletes
 // [EndedKey] and [ChildKeys] of its last checkpoint.
 const (
 	// EndedKeyPrefix begins the keys of the index of ended runs; see [EndedKey].
 	EndedKeyPrefix = "_.ended."
-	// ChildKeyPrefix begins the keys of the index of what came of a run; see [ChildKeys].
+	// ChildKeyPrefix begins the keys of the index of a run's children; see [ChildKeys].
 	ChildKeyPrefix = "_.child."
-	// IndexKey is the key of what is known of the index itself.
+	// IndexKey is the key of the state of the index itself.
 	IndexKey = "_.index"
-	// NoAgent stands in an [EndedKey] for an agent that is missing, or no name.
+	// NoAgent replaces an agent in an [EndedKey] that is missing, or no valid name.
 	NoAgent = "-"
 	// EndedFormat is the format version of entries of the index of ended runs.
 	EndedFormat = 1
 )
 
-// EndedShifts are the sizes of the volumes that the index of ended runs is kept in, as powers of two of stream sequences, the
-// smallest first. No two runs have the same last event, so that a smallest volume holds at most 512 runs: a server returns
-// twice as many at once.
+// EndedShifts are the volume sizes of the index of ended runs, as powers of two of stream sequences, the smallest
+// first. No two runs have the same last event, so a smallest volume holds at most 512 runs: a server returns twice as
+// many at once.
 var EndedShifts = [...]uint{9, 14, 19} //nolint:gochecknoglobals // a constant
 
 // Ended is a run's entry in the index of ended runs: its line in a list, and its place there.
@@ -70,7 +70,7 @@ func EndedVolume(at StreamSequence, level int) string {
 	return b.String()
 }
 
-// AgentToken is an agent as a token of a key.
+// AgentToken returns the token of an agent in a key.
 func AgentToken(agent string) string {
 	if ValidName(agent) {
 		return agent
@@ -78,12 +78,12 @@ func AgentToken(agent string) string {
 	return NoAgent
 }
 
-// ChildKeys are the keys under which a run is found by those that it came of: _.child.<run it came of>.<run>. It came of the
-// run whose call started it, of the one that it continues, of the one whose hand-off it carries out, and of the one that it was
-// forked from, which an executor without the SDK need not name as the one that it continues. What is no name of a run is left out.
+// ChildKeys are the keys under which a run is found from its parents: _.child.<parent>.<run>. Its parents are the run
+// whose call started it, the run that it continues, the run whose hand-off it carries out, and the run that it was forked
+// from, which an executor without the SDK need not name as the one that it continues. Invalid run names are left out.
 func ChildKeys(h *Head) []string {
 	var keys []string
-	for _, of := range h.cameOf() {
+	for _, of := range h.parents() {
 		if key := ChildKeyPrefix + of + "." + h.Run; ValidName(of) && !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}
@@ -91,8 +91,8 @@ func ChildKeys(h *Head) []string {
 	return keys
 }
 
-// cameOf are the runs that a run came of, "" where there is none.
-func (h *Head) cameOf() [4]string {
+// parents are the parents of a run, "" for none; see [ChildKeys].
+func (h *Head) parents() [4]string {
 	of := [4]string{1: h.ResumedFrom}
 	if h.Parent != nil {
 		of[0] = h.Parent.Run
@@ -106,9 +106,9 @@ func (h *Head) cameOf() [4]string {
 	return of
 }
 
-// SummaryOf is a run's line in a list, as its head says. Quarantined is left to whoever knows after how many claims.
+// SummaryOf is a run's line in a list, from its head. The caller sets Quarantined, as it knows the maximum of claims.
 func SummaryOf(h *Head) RunSummary {
-	of := h.cameOf()
+	of := h.parents()
 	return RunSummary{
 		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Epoch: h.Epoch, Turn: h.Turn,
 		OpenCalls: len(h.OpenCalls), InDoubt: len(h.InDoubt()), Held: len(h.HeldCalls()), Events: h.Counts.Events, ToolCalls: h.Counts.ToolCalls,
@@ -117,7 +117,7 @@ func SummaryOf(h *Head) RunSummary {
 	}
 }
 
-// SummaryOfLive is what an entry of the live index says of a line in a list, for a run whose checkpoint cannot be read.
+// SummaryOfLive is a run's line in a list from its live index entry, for a run whose checkpoint cannot be read.
 func SummaryOfLive(l *Live) RunSummary {
 	return RunSummary{
 		Run: l.Run, Agent: l.Agent, Executor: l.Executor, Status: l.Status, Completion: l.Completion, Epoch: l.Epoch, ModelTier: l.ModelTier, Labels: l.Labels,

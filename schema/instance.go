@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// instancePrefix begins the name of an instance that is a public key.
+// instancePrefix begins instance names that are public keys.
 const instancePrefix = "ed25519-"
 
 // HeaderSignature has the signature of a heartbeat; see [SignHeartbeat].
@@ -19,14 +19,15 @@ var (
 	errWrongSignature = errors.New("the heartbeat is not signed with the key of its instance")
 )
 
-// InstanceOf returns the name of an instance that proves its heartbeats with a key. Each start of a process makes a key of its own and keeps the
-// private half in memory. Executors of a fleet share the credentials of the server, and another one could otherwise send heartbeats in the
-// name of this one: to keep the runs of a dead process from recovery, or to give up those of a live one.
+// InstanceOf returns the name of an instance that signs its heartbeats with a key. Each process makes its own key at start
+// and keeps the private half in memory. Executors of a fleet share the credentials of the server, so without a signature
+// one could send heartbeats in the name of another: to keep the runs of a dead process from recovery, or to abandon those
+// of a live one.
 func InstanceOf(key ed25519.PublicKey) string {
 	return instancePrefix + base64.RawURLEncoding.EncodeToString(key)
 }
 
-// InstanceKey returns the public key that an instance is named after; ok is false for a name that is no key.
+// InstanceKey returns the public key in an instance name; ok is false for a name without a key.
 func InstanceKey(instance string) (key ed25519.PublicKey, ok bool) {
 	text, ok := strings.CutPrefix(instance, instancePrefix)
 	if !ok {
@@ -41,7 +42,8 @@ func SignHeartbeat(key ed25519.PrivateKey, subject string, body []byte) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, signedHeartbeat(subject, body)))
 }
 
-// CheckHeartbeat returns an error unless a heartbeat of the instance has the signature that it needs. An instance whose name is no key needs none.
+// CheckHeartbeat returns an error unless a heartbeat has the signature that its instance requires. An instance whose name
+// is no key requires none.
 func CheckHeartbeat(instance, subject string, body []byte, signature string) error {
 	key, ok := InstanceKey(instance)
 	if !ok {

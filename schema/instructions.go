@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Instructions say in words what the next executor of a run does, as a plan does, by what the head alone knows. The plan (see [PlanOf])
+// Instructions describe in words what the next executor of a run does, from the head alone. The plan (see [PlanOf])
 // knows more of each call.
 type Instructions struct {
 	// Next is continue, wait, cancel or ended.
 	Next string `json:"next"`
-	// Lines in words, the most general first.
+	// Lines are instructions for people, the most general first.
 	Lines []string `json:"instructions"`
 	// LeftOut counts the calls and waits that have no line.
 	LeftOut int `json:"left_out,omitzero"`
@@ -20,7 +20,7 @@ type Instructions struct {
 func NextText(next string) string {
 	switch next {
 	case PlanWait:
-		return "nothing, before somebody answers; no executor is needed until then"
+		return "nothing until the run gets an answer; no executor is needed until then"
 	case PlanCancel:
 		return "an executor takes the run over and winds it up: its end was asked for"
 	case PlanEnded:
@@ -30,8 +30,8 @@ func NextText(next string) string {
 	}
 }
 
-// QuarantinedText says in words what is done with a run in quarantine.
-const QuarantinedText = "nothing: its claims made no progress, and nobody is given it (waymark release)"
+// QuarantinedText describes what happens to a run in quarantine.
+const QuarantinedText = "nothing: its claims made no progress, so no executor can claim it (waymark release)"
 
 // TurnText says in words what becomes of a turn.
 func TurnText(action string) string {
@@ -71,8 +71,8 @@ func (h *Head) planTurn() PlanTurn {
 	return t
 }
 
-// InstructionsOf says what the next executor does with a run; maxClaims is as for [Head.Quarantined]. It is pure. Their number and size are
-// bounded.
+// InstructionsOf returns the instructions for a run; maxClaims is as for [Head.Quarantined]. It is pure, and the number
+// and size of the lines are bounded.
 func InstructionsOf(h *Head, maxClaims int) *Instructions {
 	in := &Instructions{Next: h.planNext(), Lines: make([]string, 0, MaxOverviewLines)}
 	if h.Quarantined(maxClaims) {
@@ -90,7 +90,7 @@ func InstructionsOf(h *Head, maxClaims int) *Instructions {
 			in.line("phase " + shortName(h.Phase) + " begins again, from its own beginning")
 		}
 	}
-	// Held calls and questions are for people, so they come before what happens by itself.
+	// Held calls and questions need people, so they come before automatic steps.
 	for i := range h.Interrupts {
 		if w := &h.Interrupts[i]; w.Reason != WaitToolInDoubt { // the line of its call says it
 			in.entry(func() string { return h.waitLine(w) })
@@ -128,7 +128,7 @@ func (h *Head) callLine(o *OpenCall) string {
 	return withCommand(text, SettleCommand("", h.Run, o.CallKey, ""), "waymark plan "+h.Run)
 }
 
-// withCommand adds a command to a line if it fits whole, and else another one: a command that is cut would be another command.
+// withCommand adds a command to a line if it fits, else the shorter instead: a truncated command would do something else.
 func withCommand(text, command, instead string) string {
 	if len(text)+len(": ")+len(command) > MaxOverviewLine {
 		command = instead

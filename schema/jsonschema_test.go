@@ -36,9 +36,9 @@ func checkSchema(t require.TestingT, s *jsonschema.Schema, text []byte) error {
 	return s.Validate(value)
 }
 
-// TestSchemasAndValidateAgree changes one member of a sample at a time, in many ways, and asks both. They differ
-// only where JSON has two forms for one thing of Go: the schemas refuse null and, for enumerations, empty text
-// (to us both mean absent), and take 1.0 for an integer.
+// TestSchemasAndValidateAgree changes one member of a sample at a time, in many ways, and compares both verdicts.
+// They differ only where JSON has two forms for one Go value: the schemas refuse null and, for enumerations, empty
+// text (to us both mean absent), and accept 1.0 as an integer.
 func TestSchemasAndValidateAgree(t *testing.T) {
 	for _, d := range samples() {
 		t.Run(d.EventName(), func(t *testing.T) {
@@ -83,10 +83,10 @@ func TestSchemasAndValidateAgree(t *testing.T) {
 	}
 }
 
-// remove takes a member out.
+// remove removes a member.
 type remove struct{}
 
-// memberPaths lists the paths of all members. What is any JSON (arguments, results) is a leaf.
+// memberPaths lists the paths of all members. Any JSON (arguments, results) is a leaf.
 func memberPaths(v any, at string) (paths []string) {
 	switch v := v.(type) {
 	case map[string]any:

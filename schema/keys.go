@@ -18,14 +18,15 @@ import (
 const (
 	// AttributeSigner is the public key of the daemon that signed the event, as NATS writes it (U…).
 	AttributeSigner = "signer"
-	// AttributeRunDigest is the run's digest before the event (64 hex digits): the place that the event was signed for.
+	// AttributeRunDigest is the run's digest before the event (64 hex digits): the place for which the event was
+	// signed.
 	AttributeRunDigest = "rundigest"
 	// AttributeSignature is the ed25519 signature over [Event.SignedBytes], in URL-safe base64 without padding.
 	AttributeSignature = "signature"
 )
 
-// KeyDelay is how long after its storing a change of a fleet's keys takes effect. Readers fold by keys that they read at most
-// [KeysFresh] ago, so that no reader folds by keys from before a change that is in effect.
+// KeyDelay is how long after its storage a change of a fleet's keys takes effect. Readers fold with keys that they
+// read at most [KeysFresh] ago, so no reader uses keys from before a change that is in effect.
 const (
 	KeyDelay  = time.Minute
 	KeysFresh = 30 * time.Second
@@ -34,33 +35,33 @@ const (
 // MaxKeys bounds the keys of a fleet, retired ones included.
 const MaxKeys = 64
 
-// FleetKey is a key as a fleet's settings and archives have it.
+// FleetKey is a key in a fleet's settings and archives.
 type FleetKey struct {
-	// Key is the public key as NATS writes it (U…).
+	// Key is the public key in the form of NATS (U…).
 	Key string `json:"key"`
-	// Since and Until are RFC 3339 times of the server's clock: the key signs what the server stored from Since on and before Until.
-	// An empty Since is the fleet's beginning, an empty Until is no end.
+	// Since and Until are RFC 3339 times of the server's clock: the key signs events that the server stored from
+	// Since on and before Until. An empty Since is the fleet's beginning, an empty Until is no end.
 	Since string `json:"since,omitzero"`
 	Until string `json:"until,omitzero"`
 }
 
 // Key is a public key that signs the control events of a fleet for a time.
 type Key struct {
-	// Name is the key as text, as [AttributeSigner] has it.
+	// Name is the key as text, as in [AttributeSigner].
 	Name string
 	// Public is the ed25519 key.
 	Public ed25519.PublicKey
-	// Since and Until bound the time at which the server stored an event, in nanoseconds since 1970: Since is in, Until is out.
-	// Until 0 is no end.
+	// Since and Until bound the time at which the server stored an event, in nanoseconds since 1970, with Since
+	// included and Until excluded. Until 0 is no end.
 	Since, Until int64
 }
 
-// Keys are what a fold checks control events by: the keys of one fleet, at one reading. They never change.
+// Keys check the control events of a fold: they are the keys of one fleet at the time of one read, and never change.
 //
 // In a fleet with keys the fold refuses, as [ReasonUnsigned], a control event that no key of the fleet signed, and an
-// executor's event that has the word of others (a name, or a settlement that is a person's), and as [ReasonMisplaced] one
-// that was signed for another place of the run. Events stored before the first key's Since are not checked. A nil *Keys
-// refuses every control event, so that forgotten keys are noticed.
+// executor's event that speaks for others (a name, or a settlement that only a person may make). It refuses, as
+// [ReasonMisplaced], an event that was signed for another place in the run. Events stored before the first key's
+// Since are not checked. A nil *Keys refuses every control event, so that missing keys are noticed.
 type Keys struct {
 	fleet string
 	named map[string]Key
@@ -68,10 +69,11 @@ type Keys struct {
 	since int64
 }
 
-// NoKeys are those of a fleet without keys: its control events are not checked.
+// NoKeys are the keys of a fleet without keys: its control events are not checked.
 var NoKeys = &Keys{}
 
-// ExecutorsOnly refuses every control event, and what only a signed event may say: it is for what an executor folds of its own.
+// ExecutorsOnly refuses every control event, and everything that only a signed event may do: an executor folds its
+// own events with it.
 var ExecutorsOnly *Keys
 
 // NewKeys returns the keys of a fleet; none is [NoKeys].
@@ -101,7 +103,7 @@ func NewKeys(fleet string, keys []Key) (*Keys, error) {
 // Any reports whether the fleet has keys.
 func (k *Keys) Any() bool { return k != nil && len(k.named) > 0 }
 
-// Concern reports whether the fleet's keys decide about a record: it is one that needs a signature.
+// Concern reports whether the verdict about a record depends on the fleet's keys, because it needs a signature.
 func (k *Keys) Concern(rec *Record) bool {
 	if !k.Any() {
 		return false
@@ -115,7 +117,7 @@ func (k *Keys) Concern(rec *Record) bool {
 		data = nil
 	}
 	if _, settled := data.(*ToolSettledData); settled {
-		return true // whether it needs one, the call says
+		return true // it depends on the call
 	}
 	_, _, names := named(data)
 	return names || needsSignature(e)
@@ -136,11 +138,13 @@ func (k *Keys) Key(name string) (Key, bool) {
 	return key, ok
 }
 
-// SignedBytes are what a control event's signature is over: the line "waymark control event 1", the event's id, and in hex the
-// SHA-256 of its other attributes but the signature, and its data, as [Event.ContentHash] writes them.
+// SignedBytes are the bytes that a control event's signature covers: the line "waymark control event 1", the event's
+// id, and in hex the SHA-256 of its other attributes except the signature, and its data, in the form of
+// [Event.ContentHash].
 //
-// Among these are fleet and daemon (source), run (subject), type, epoch, turn and time, and the run's digest before the event.
-// So a signature holds for one event at one place of one run of one fleet: behind the event itself the run has another digest.
+// They include fleet and daemon (source), run (subject), type, epoch, turn and time, and the run's digest before the
+// event. So a signature is valid for one event at one place of one run of one fleet: after the event the run has
+// another digest.
 func (e *Event) SignedBytes() []byte {
 	unsigned := *e
 	if _, ok := e.Extensions[AttributeSignature]; ok {
@@ -150,7 +154,7 @@ func (e *Event) SignedBytes() []byte {
 	return fmt.Appendf(nil, "waymark control event 1\n%s\n%s", e.ID, unsigned.ContentHash())
 }
 
-// Sign signs a control event by a key with a name, for the place behind a run's digest. Every other attribute is set before.
+// Sign signs a control event with a named key, for the place after a run's digest. Set every other attribute before.
 func (e *Event) Sign(name, digest string, sign func([]byte) ([]byte, error)) error {
 	if e.Extensions == nil {
 		e.Extensions = make(map[string]string, 3)
@@ -165,8 +169,8 @@ func (e *Event) Sign(name, digest string, sign func([]byte) ([]byte, error)) err
 	return nil
 }
 
-// needsSignature reports whether an event says what only the daemon may say: it is a control event by its id or its type.
-// Of others the run tells: see [Head.unsigned].
+// needsSignature reports whether only the daemon may write an event: it is a control event by its id or its type. For
+// other events it depends on the run: see [Head.unsigned].
 func needsSignature(e *Event) bool { return e.IsControl() || controlOnly(e.Name()) }
 
 // named returns the names in an event that an executor may write, and whether there are any.
@@ -188,14 +192,15 @@ func named(data Data) (by, claimed string, any bool) {
 	return by, claimed, by != "" || claimed != ""
 }
 
-// unsigned says why an executor's event, which no key of the fleet signed, must be refused where the run is, or "".
-// An executor has no word of others: it names nobody but itself, and what becomes of a call that is left to a person it does not say.
+// unsigned returns why an executor's event, which no key of the fleet signed, must be refused in the run's state, or
+// "". An executor does not speak for others: it names only itself, and does not decide a call that is left to a
+// person.
 func (h *Head) unsigned(e *Event, data Data) string {
 	by, claimed, _ := named(data)
 	decided, policy := data.(*ToolDecidedData)
 	switch {
 	case claimed != "":
-		return "it says what a sender claimed"
+		return "it has a claimed name, which only a control event may have"
 	case policy && strings.Contains(decided.By, ":"):
 		return fmt.Sprintf("it names %.160q, the form of a verified key", by)
 	case !policy && by != "" && by != h.Executor:
@@ -209,17 +214,17 @@ func (h *Head) unsigned(e *Event, data Data) string {
 	if i < 0 || h.OpenCalls[i].Replay != ReplayHold || h.OpenCalls[i].selfSettled(settled) {
 		return ""
 	}
-	return fmt.Sprintf("what becomes of call %.80q, whose replay is hold, is a person's word", settled.ToolCallID)
+	return fmt.Sprintf("only a person may settle call %.80q, whose replay is hold", settled.ToolCallID)
 }
 
-// selfSettled reports whether an executor may settle a call in doubt that is left to a person: it adopts the late result that is
-// recorded.
+// selfSettled reports whether an executor may settle a call in doubt that is left to a person: it adopts the recorded
+// late result.
 func (c *OpenCall) selfSettled(d *ToolSettledData) bool {
 	return d.How == SettledAdopted && c.Late && len(d.Result) == 0 && len(d.Refs) == 0
 }
 
-// check says why an event that the server stored at a time must be refused, or "". bound: it counts at its place only.
-// own: no key signed it, and the fleet has keys.
+// check returns why an event that the server stored at a time must be refused, or "". bound: it is valid at its place
+// only. own: no key signed it, and the fleet has keys.
 func (k *Keys) check(e *Event, stored int64) (refusal string, bound, own bool) {
 	claims := e.Extensions[AttributeSignature] != ""
 	switch {
@@ -236,7 +241,7 @@ func (k *Keys) check(e *Event, stored int64) (refusal string, bound, own bool) {
 	return "", true, false
 }
 
-// verify says why an event's signature does not hold at the time at which the server stored it, or "".
+// verify returns why an event's signature is not valid at the time at which the server stored it, or "".
 func (k *Keys) verify(e *Event, stored int64) string {
 	name := e.Extensions[AttributeSigner]
 	if name == "" {
@@ -249,7 +254,7 @@ func (k *Keys) verify(e *Event, stored int64) string {
 	if fleet, _, ok := ParseSource(e.Source); !ok || fleet != k.fleet {
 		return fmt.Sprintf("it is signed for source %.160q", e.Source)
 	}
-	// What has no time of storage is being published now.
+	// An event without a time of storage is being published now.
 	switch {
 	case stored != 0 && stored < key.Since:
 		return fmt.Sprintf("it was stored before its key %s is valid (%s)", name, FormatTime(time.Unix(0, key.Since)))
@@ -263,8 +268,8 @@ func (k *Keys) verify(e *Event, stored int64) string {
 	return ""
 }
 
-// Refuses says why the fold refuses an event that the server stored at a time (nanoseconds since 1970), by its signature alone, or "". Whether a
-// signed event stands where it was signed for only the fold knows.
+// Refuses returns why the fold refuses an event that the server stored at a time (nanoseconds since 1970), by its
+// signature alone, or "". Only the fold knows whether a signed event is at the place for which it was signed.
 func (k *Keys) Refuses(e *Event, stored int64) string {
 	refusal, _, _ := k.check(e, stored)
 	return refusal
@@ -273,7 +278,7 @@ func (k *Keys) Refuses(e *Event, stored int64) string {
 // Signed reports whether a key of the fleet has signed an event that the server stored at a time.
 func (k *Keys) Signed(e *Event, stored int64) bool { return k.Any() && k.verify(e, stored) == "" }
 
-// DigestAfter is the digest of a run after an event that the fold accepts, given the digest before it.
+// DigestAfter returns a run's digest after an accepted event, given the digest before it.
 func DigestAfter(digest string, e *Event) string {
 	prev, err := ParseHash(digest)
 	if err != nil {

@@ -19,7 +19,7 @@ type signer struct {
 	sign   func([]byte) ([]byte, error)
 }
 
-// signers are three keys; which of them are a fleet's is the test's to say.
+// signers are three keys; each test decides which of them belong to the fleet.
 var signers = func() (all []signer) {
 	for i := range byte(3) {
 		private := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{i + 1}, ed25519.SeedSize))
@@ -35,7 +35,7 @@ func keysOf(t require.TestingT, keys ...schema.Key) *schema.Keys {
 	return k
 }
 
-// asked is a run that waits for a person, in a fleet with the first two keys, and what the next message of its log has for a time.
+// asked is a run that waits for a person, in a fleet with the first two keys, with the time of the next message.
 func asked(t *testing.T) (*testRun, *schema.Keys) {
 	t.Helper()
 	r := newTestRun(t)
@@ -48,7 +48,7 @@ func asked(t *testing.T) (*testRun, *schema.Keys) {
 	return r, r.keys
 }
 
-// TestSignature_AnythingElse_IsRefused changes each thing that a signature is over, and asks the fold.
+// It changes each part of a signed event in turn, and folds it.
 func TestSignature_AnythingElse_IsRefused(t *testing.T) {
 	t.Parallel()
 	answer := &schema.RunInputData{InterruptID: "i1", By: "alice"}
@@ -110,8 +110,8 @@ func TestSignature_AnythingElse_IsRefused(t *testing.T) {
 	}
 }
 
-// TestSignature_EventIsRepeated_CountsOnce publishes a signed answer again, when the run waits under the same id once more: at once, and
-// far enough behind that the fold does not remember the first.
+// It publishes a signed answer again when the run waits again under the same id: at once, and so late that the fold
+// no longer remembers the first.
 func TestSignature_EventIsRepeated_CountsOnce(t *testing.T) {
 	t.Parallel()
 	r, _ := asked(t)
@@ -130,7 +130,7 @@ func TestSignature_EventIsRepeated_CountsOnce(t *testing.T) {
 	require.Equal(t, schema.Applied, r.event(answer).Kind, "without keys it counts twice: the test repeats what can be repeated")
 }
 
-// TestSignature_KeyIsRetired_HoldsForWhatWasStoredBefore asks by the server's time, whatever the event says of its own.
+// The server's time counts, whatever time the event has.
 func TestSignature_KeyIsRetired_HoldsForWhatWasStoredBefore(t *testing.T) {
 	t.Parallel()
 	r, keys := asked(t)
@@ -153,14 +153,14 @@ func TestSignature_KeyIsRetired_HoldsForWhatWasStoredBefore(t *testing.T) {
 	}
 }
 
-// TestKeys_EventsOfExecutors_NameNobodyElse: what an executor says of a call or a mark in its own name counts, and in another's does not.
+// An executor's statement about a call or a mark counts in its own name, and not in another's.
 func TestKeys_EventsOfExecutors_NameNobodyElse(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		by   string
 		want schema.Reason
 	}{
-		"nobody":         {"", ""},
+		"no name":        {"", ""},
 		"itself":         {"ex-1", ""},
 		"a person":       {"alice", schema.ReasonUnsigned},
 		"another's name": {"ex-2", schema.ReasonUnsigned},
@@ -172,7 +172,7 @@ func TestKeys_EventsOfExecutors_NameNobodyElse(t *testing.T) {
 	}
 }
 
-// TestKeys_OfNobody_RefuseEveryControlEvent: a reader that forgot the fleet's keys is not trusted to have none.
+// A reader without the fleet's keys must not assume that it has none.
 func TestKeys_OfNobody_RefuseEveryControlEvent(t *testing.T) {
 	t.Parallel()
 	r, keys := asked(t)
@@ -201,7 +201,7 @@ func TestNewKeys_WhatCannotBe_IsRefused(t *testing.T) {
 	require.Same(t, schema.NoKeys, none)
 }
 
-// TestKeys_HeldCall_IsAPersonsWord: an executor's word, whoever it says that it is, neither opens nor closes a call that is left to a person.
+// No statement of an executor, under any name, opens or closes a call that is left to a person.
 func TestKeys_HeldCall_IsAPersonsWord(t *testing.T) {
 	t.Parallel()
 	type settled = schema.ToolSettledData
@@ -212,19 +212,19 @@ func TestKeys_HeldCall_IsAPersonsWord(t *testing.T) {
 		signed bool
 		want   schema.Reason
 	}{
-		"nobody says rerun":               {data: settled{How: schema.SettledRerun}, want: schema.ReasonUnsigned},
-		"no policy was said":              {replay: "none", data: settled{How: schema.SettledRerun}, want: schema.ReasonUnsigned},
-		"the run's executor says rerun":   {data: settled{How: schema.SettledRerun, By: "ex-2"}, want: schema.ReasonUnsigned},
-		"a source of the sender's choice": {data: settled{How: schema.SettledRerun, By: "alice"}, source: "alice", want: schema.ReasonUnsigned},
-		"a result that was made up":       {data: settled{How: schema.SettledDecided, Result: []byte(`"paid"`)}, want: schema.ReasonUnsigned},
-		"verified":                        {data: settled{How: schema.SettledVerified, Result: []byte(`"paid"`)}, want: schema.ReasonUnsigned},
-		"abandoned":                       {data: settled{How: schema.SettledAbandoned}, want: schema.ReasonUnsigned},
-		"adopted with a result":           {data: settled{How: schema.SettledAdopted, Result: []byte(`"paid"`)}, want: schema.ReasonUnsigned},
-		"the daemon signed it":            {data: settled{How: schema.SettledRerun, By: "alice"}, signed: true},
-		"pure":                            {replay: schema.ReplayPure, data: settled{How: schema.SettledRerun}},
-		"idempotent":                      {replay: schema.ReplayIdempotent, data: settled{How: schema.SettledRerun, By: "ex-2"}},
-		"verify":                          {replay: schema.ReplayVerify, data: settled{How: schema.SettledVerified, Result: []byte(`1`)}},
-		"idempotent, in another's name":   {replay: schema.ReplayIdempotent, data: settled{How: schema.SettledRerun, By: "alice"}, source: "alice", want: schema.ReasonUnsigned},
+		"a settlement without a name says rerun": {data: settled{How: schema.SettledRerun}, want: schema.ReasonUnsigned},
+		"no policy was said":                     {replay: "none", data: settled{How: schema.SettledRerun}, want: schema.ReasonUnsigned},
+		"the run's executor says rerun":          {data: settled{How: schema.SettledRerun, By: "ex-2"}, want: schema.ReasonUnsigned},
+		"a source of the sender's choice":        {data: settled{How: schema.SettledRerun, By: "alice"}, source: "alice", want: schema.ReasonUnsigned},
+		"a result that was made up":              {data: settled{How: schema.SettledDecided, Result: []byte(`"paid"`)}, want: schema.ReasonUnsigned},
+		"verified":                               {data: settled{How: schema.SettledVerified, Result: []byte(`"paid"`)}, want: schema.ReasonUnsigned},
+		"abandoned":                              {data: settled{How: schema.SettledAbandoned}, want: schema.ReasonUnsigned},
+		"adopted with a result":                  {data: settled{How: schema.SettledAdopted, Result: []byte(`"paid"`)}, want: schema.ReasonUnsigned},
+		"the daemon signed it":                   {data: settled{How: schema.SettledRerun, By: "alice"}, signed: true},
+		"pure":                                   {replay: schema.ReplayPure, data: settled{How: schema.SettledRerun}},
+		"idempotent":                             {replay: schema.ReplayIdempotent, data: settled{How: schema.SettledRerun, By: "ex-2"}},
+		"verify":                                 {replay: schema.ReplayVerify, data: settled{How: schema.SettledVerified, Result: []byte(`1`)}},
+		"idempotent, in another's name":          {replay: schema.ReplayIdempotent, data: settled{How: schema.SettledRerun, By: "alice"}, source: "alice", want: schema.ReasonUnsigned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := held(t, test.replay)
@@ -249,7 +249,8 @@ func TestKeys_HeldCall_IsAPersonsWord(t *testing.T) {
 	}
 }
 
-// held is a run of a fleet with keys with a call in doubt, taken over by ex-2. Without a replay the call is held.
+// held is a run in a fleet with keys with a call in doubt, taken over by ex-2. Without a replay policy the call is
+// held.
 func held(t *testing.T, replay schema.Replay) *testRun {
 	t.Helper()
 	r := newTestRun(t)
@@ -287,8 +288,8 @@ func (r *testRun) signedInput(d *schema.RunInputData) {
 	require.Equal(r.tb, schema.Applied, v.Kind, v.Detail)
 }
 
-// TestKeys_NobodysWordButASettlement_ReopensACall: no question about a call that was begun, no answer to it and no decision lets an
-// executor run it again.
+// Neither a question about a begun call, nor its answer, nor a decision lets an executor run the call again: only a
+// settlement does.
 func TestKeys_NobodysWordButASettlement_ReopensACall(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]schema.RunInputData{
@@ -312,7 +313,7 @@ func TestKeys_NobodysWordButASettlement_ReopensACall(t *testing.T) {
 	}
 }
 
-// TestKeys_UnsignedEvents_ProveNobody: an executor's event names nobody but the run's executor, no claim, and no verified key.
+// An executor's event can only name the run's executor, no claim, and no verified key.
 func TestKeys_UnsignedEvents_ProveNobody(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// lifeStates are the states of a run as a fleet sees them, in the order of the page's columns.
+// lifeStates are the states of a run in a fleet, in the order of the page's columns.
 var lifeStates = []string{"new", "running", "waiting", "waiting, unattended", "waiting, cancelled", "orphaned", "interrupted", "ended"}
 
 // lifeState names the state of a head.
@@ -32,8 +32,8 @@ func lifeState(h *schema.Head) string {
 	}
 }
 
-// lifeRun is a run in one of the states. It has an open turn, a call in doubt, an open hand-off, an open signal, and waits for as many
-// things as it is told to where the state waits; ended is how it ended.
+// lifeRun is a run in one of the states. It has an open turn, a call in doubt, an open hand-off and an open signal.
+// In a waiting state it has the given number of waits. ended is how it ended.
 func lifeRun(t *testing.T, state string, waits int, ended schema.Status) *testRun {
 	t.Helper()
 	r := newTestRun(t)
@@ -123,7 +123,7 @@ func lifeEvents() []lifeEvent {
 	return events
 }
 
-// happen returns the state behind an event, or "refused".
+// happen returns the state after an event, or "refused".
 func (l lifeEvent) happen(t *testing.T, state string, ended schema.Status) string {
 	t.Helper()
 	r := lifeRun(t, state, l.waits, ended)
@@ -160,12 +160,12 @@ func (l lifeEvent) happen(t *testing.T, state string, ended schema.Status) strin
 		return after
 	case after == state:
 		return "refused"
-	default: // a sign of life all the same
+	default: // still a sign of life
 		return "refused, " + after
 	}
 }
 
-// lifeRow is what an event makes of a run in each state.
+// lifeRow is the effect of an event on a run in each state.
 type lifeRow struct {
 	events []string
 	cells  []string
@@ -221,7 +221,7 @@ func (r *lifeRow) label() string {
 	return strings.Join(out, ", ")
 }
 
-// drawn is the label of an arrow: what any event of the executor does is not told one by one.
+// drawn is the label of an arrow: events that any executor event has in common are not listed one by one.
 func (r *lifeRow) drawn() string {
 	control, own := lifeRow{}, lifeRow{}
 	events := lifeEvents()
@@ -244,8 +244,8 @@ func (r *lifeRow) drawn() string {
 	return strings.ReplaceAll(strings.Join(parts, "; "), "`", "")
 }
 
-// TestTheDrawingOfARunsLifeIsWhatTheFoldDoes derives the page's drawing and table from the fold: every event in every
-// state. go test ./schema -update writes them again.
+// The page's drawing and table are derived from the fold: every event in every state. go test ./schema -update writes
+// them.
 func TestTheDrawingOfARunsLifeIsWhatTheFoldDoes(t *testing.T) {
 	rows := lifeTable(t)
 	var b strings.Builder
@@ -297,7 +297,7 @@ func TestTheDrawingOfARunsLifeIsWhatTheFoldDoes(t *testing.T) {
 	requireGenerated(t, filepath.Join("..", "docs", "run-life.md"), "statuses", b.String())
 }
 
-// requireGenerated compares a part of a page, between its marks, with what it must be.
+// requireGenerated compares the generated part of a page, between its markers, with the expected text.
 func requireGenerated(t *testing.T, file, part, want string) {
 	t.Helper()
 	text, err := os.ReadFile(file)

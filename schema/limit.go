@@ -2,9 +2,10 @@ package schema
 
 import "math"
 
-// ReachedLimit returns the limit that a run has reached before its next turn, of so many turns and tokens, 0 for none; kind is empty if it has
-// reached neither. It is the one rule of the SDK, of publisher's Loop and of waymark conform. Of turns, one that is open and has no answer may still get
-// it, unless it is the one that sums up. Tokens are input and output of all that was recorded, as the head adds them up.
+// ReachedLimit returns the limit that a run has reached before its next turn, given its maximum of turns and tokens,
+// 0 for none; kind is empty if it has reached neither. The SDK, publisher's Loop and waymark conform all use this
+// rule. An open turn without an answer may still get it, unless it is the summing-up turn. Tokens are all recorded
+// input and output, as counted in the head.
 func (h *Head) ReachedLimit(maxTurns int32, maxTokens int64) (kind string, value, maximum int64) {
 	unanswered := h.TurnOpen && !h.TurnAnswered
 	if maxTurns > 0 && h.Turn >= maxTurns && (!unanswered || h.TurnPurpose == PurposeRecovery) {

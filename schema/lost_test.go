@@ -22,7 +22,7 @@ func recordOf(t *testing.T, stream schema.StreamSequence, seq schema.Sequence, t
 	return &rec
 }
 
-// A handle that goes on although content is missing has the daemon's head.
+// A handle that continues although content is missing has the daemon's head.
 func TestState_OpenTurnWithoutContent_AnswerDoesNotPanic(t *testing.T) {
 	full := schema.NewState("default", "run-1")
 	full.Apply(schema.ExecutorsOnly, recordOf(t, 1, 1, 0, &schema.RunStartedData{Agent: "a", Executor: "x"}))

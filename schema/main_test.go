@@ -47,7 +47,7 @@ func (r *testRun) now() time.Time {
 	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(r.stream) * time.Second)
 }
 
-// record folds a message as the next of the log; State and Head must agree about it.
+// record folds a message as the next one of the log; State and Head must give the same verdict.
 func (r *testRun) record(header map[string][]string, body []byte) schema.Verdict {
 	r.tb.Helper()
 	r.stream++

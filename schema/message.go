@@ -28,8 +28,8 @@ const (
 
 // Message is one message of a conversation, in the form of the OpenTelemetry GenAI conventions.
 //
-// Everything is stored once: a part of type tool_call names the call by id and leaves its arguments to
-// the event tool.called; a tool_call_response leaves the response to tool.returned. [State] joins them.
+// Everything is stored once: a part of type tool_call names the call by id, and the event tool.called has its
+// arguments; the response of a tool_call_response is in tool.returned. [State] joins them.
 type Message struct {
 	// Role is system, user, assistant or tool. Required.
 	Role string `json:"role"`
@@ -37,8 +37,8 @@ type Message struct {
 	Name string `json:"name,omitzero" content:"text"`
 	// Parts in order. A message may have none (an empty or null content of the provider).
 	Parts []Part `json:"parts,omitzero"`
-	// Source keeps replay detail of a provider that is no content: signatures, null against absent,
-	// string against list, ids, per-message usage. Deleting it leaves text, calls and results intact.
+	// Source keeps a provider's replay detail that is no content: signatures, null or absent, string or list, ids,
+	// per-message usage. Without it, text, calls and results are still complete.
 	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	// Extra keeps the members this version does not know.
 	Extra jsontext.Value `json:",embed"`
@@ -62,8 +62,8 @@ type Part struct {
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
 	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
 	Response jsontext.Value `json:"response,omitzero" content:"text"`
-	// IsError says of a tool_call_response that the response is an error. It is no part of the event, whose calls have it;
-	// [State.Conversation] fills it.
+	// IsError says of a tool_call_response that the response is an error. It is not in the event, whose calls have
+	// it; [State.Conversation] sets it.
 	IsError bool `json:"-"`
 	// Modality of blob, file and uri: image, audio, video, document.
 	Modality string `json:"modality,omitzero"`
@@ -91,8 +91,8 @@ func CallPart(id, name string) Part { return Part{Type: PartToolCall, ID: id, Na
 // ResponsePart returns the part of a tool message that carries the response to call id.
 func ResponsePart(id string) Part { return Part{Type: PartToolCallResponse, ID: id} }
 
-// Usage counts tokens as the OpenTelemetry GenAI conventions name them. A provider's further counters
-// are kept in Extra.
+// Usage counts tokens, with the names of the OpenTelemetry GenAI conventions. A provider's further counters are kept
+// in Extra.
 type Usage struct {
 	InputTokens              int64          `json:"input_tokens,omitzero"`
 	OutputTokens             int64          `json:"output_tokens,omitzero"`
@@ -108,8 +108,8 @@ func (u Usage) IsZero() bool {
 		u.CacheCreationInputTokens == 0 && u.ReasoningOutputTokens == 0 && len(u.Extra) == 0
 }
 
-// add sums the known counters; Extra is a provider's own and is not summed. Sums stop at the largest
-// number instead of wrapping.
+// add sums the known counters; Extra belongs to the provider and is not summed. Sums stop at the largest number
+// instead of wrapping.
 func (u *Usage) add(v Usage) {
 	u.InputTokens = addClamped(u.InputTokens, v.InputTokens)
 	u.OutputTokens = addClamped(u.OutputTokens, v.OutputTokens)

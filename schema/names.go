@@ -15,10 +15,10 @@ type Epoch uint32
 // stream sequence.
 type Sequence uint64
 
-// String returns the 20-digit form that travels in the CloudEvents attribute and sorts as text.
+// String returns the 20-digit form of the CloudEvents attribute, which sorts as text.
 func (s Sequence) String() string { return fmt.Sprintf("%020d", uint64(s)) }
 
-// StreamSequence is the position of a message in its stream. It can be re-used after damage.
+// StreamSequence is the position of a message in its stream. It can be used again after damage.
 type StreamSequence uint64
 
 // Revision is the revision of a key in a bucket.
@@ -34,13 +34,13 @@ const (
 	WatermarkKey = "_.fold"
 	// LiveKeyPrefix begins the keys of the index of runs that have not ended.
 	LiveKeyPrefix = "_.live."
-	// DefaultFleet is the fleet that a fresh machine gets.
+	// DefaultFleet is the fleet that is provisioned without a name.
 	DefaultFleet = "default"
 )
 
 // NameError says that a name is outside the grammar [A-Za-z0-9][A-Za-z0-9_-]{0,63}.
 type NameError struct {
-	// What the name is of: run id, fleet, agent, executor.
+	// What kind of name it is: run id, fleet, agent, executor.
 	What string
 	// Name as given.
 	Name string
@@ -92,8 +92,8 @@ func ShardOf(run string, n int) int {
 	return int(h.Sum32() % uint32(n)) //nolint:gosec // n is a small positive count
 }
 
-// ShardsOf returns the shards that can hold a run, in the order to look, each once: where it would begin now, then where older generations
-// put it. generations are the numbers of shards that runs were spread over, oldest first.
+// ShardsOf returns the shards that can hold a run, in search order, each once: first where it would begin now, then
+// where older generations put it. generations are the numbers of shards that runs were spread over, oldest first.
 func ShardsOf(run string, generations []int) []int {
 	list := make([]int, 0, 1)
 	for _, n := range slices.Backward(generations) {
@@ -125,12 +125,12 @@ func (n Names) EventSubject(run string) string {
 	return "waymark.events." + n.Fleet + "." + n.shard() + "." + run
 }
 
-// MappedSubject is a subject of a run's events without the shard. A server with [EventMapping] stores what is published there
+// MappedSubject is a subject of a run's events without the shard. A server with [EventMapping] stores messages on it
 // under the [Names.EventSubject] of the run's shard.
 func MappedSubject(fleet, run string) string { return "waymark.events." + fleet + "." + run }
 
-// EventMapping is the subject mapping of a NATS account that finds the shard of a run in a fleet of n shards. The server's
-// partition function is [ShardOf].
+// EventMapping is the subject mapping of a NATS account that selects the shard of a run in a fleet of n shards. The
+// server's partition function is [ShardOf].
 func EventMapping(fleet string, n int) (from, to string) {
 	shard := "{{partition(" + strconv.Itoa(max(n, 1)) + ",1)}}"
 	return MappedSubject(fleet, "*"), MappedSubject(fleet, shard+".{{wildcard(1)}}")
@@ -139,7 +139,7 @@ func EventMapping(fleet string, n int) (from, to string) {
 // EventSubjects is the wildcard that the event stream captures.
 func (n Names) EventSubjects() string { return n.EventSubject("*") }
 
-// RunOfSubject returns the last token of an event subject of this shard, or "" if s is none.
+// RunOfSubject returns the last token of an event subject of this shard, or "" for other subjects.
 func (n Names) RunOfSubject(s string) string {
 	run, ok := strings.CutPrefix(s, n.EventSubject(""))
 	if !ok || strings.ContainsAny(run, ". *>") {
@@ -194,8 +194,7 @@ func ServiceSubject(verb, fleet, run string) string {
 	return s
 }
 
-// ObservedSubject is where an accepted event of a run is announced. The event's name has two tokens,
-// entity and verb.
+// ObservedSubject is where an accepted event of a run is announced. The event's name has two tokens, entity and verb.
 func ObservedSubject(fleet, name, run string) string {
 	return "waymark.observed." + fleet + "." + name + "." + run
 }
@@ -224,8 +223,8 @@ func DataRef(run, sha256hex string) string { return dataRefScheme + BlobName(run
 // BlobName is the object name of a run's blob.
 func BlobName(run, sha256hex string) string { return run + ".sha256-" + sha256hex }
 
-// ParseDataRef returns the run and SHA-256 (hex) of a blob reference. Any other scheme or form is an
-// error: nothing else is ever followed.
+// ParseDataRef returns the run and SHA-256 (hex) of a blob reference. Any other scheme or form is an error: no other
+// reference is ever resolved.
 func ParseDataRef(s string) (run, sha256hex string, err error) {
 	name, ok := strings.CutPrefix(s, dataRefScheme)
 	if ok {

@@ -16,7 +16,8 @@ const (
 	MaxOverviewLine = 240
 	// MaxOverviewName bounds a name or an id.
 	MaxOverviewName = 64
-	// MaxOverviewCalls bounds the calls of the turn that are named, and MaxOverviewLines the lines of the instructions.
+	// MaxOverviewCalls bounds the calls of the turn in an overview, and MaxOverviewLines the lines of the
+	// instructions.
 	MaxOverviewCalls = 4
 	MaxOverviewLines = 6
 )
@@ -24,9 +25,9 @@ const (
 // TenantLabel is the label of a run that names its tenant.
 const TenantLabel = "tenant"
 
-// Overview is what a checkpoint tells a person beside the head. It is derived from the same events, and only people read it: no recovery
-// and no daemon decides by it. Its texts are cut at the limits above, and have no control characters. What an executor encrypted is not
-// in it.
+// Overview is the part of a checkpoint for people. It is derived from the same events as the head, but no recovery
+// and no daemon decides by it. Its texts are cut at the limits above and have no control characters. It has no
+// encrypted content.
 type Overview struct {
 	Model     string `json:"model,omitzero"`
 	ModelTier string `json:"model_tier,omitzero"`
@@ -34,31 +35,32 @@ type Overview struct {
 	Tenant string `json:"tenant,omitzero"`
 	// Turn is the current turn, or between turns the last one; nil before the first.
 	Turn *TurnOverview `json:"turn,omitzero"`
-	// Recovery says what the next executor does; nil before the run's first event.
+	// Recovery describes what the next executor does; nil before the run's first event.
 	Recovery *Instructions `json:"recovery,omitzero"`
 }
 
-// TurnOverview is a turn as a checkpoint shows it.
+// TurnOverview is a turn in a checkpoint's overview.
 type TurnOverview struct {
 	TurnLife
-	// Input is the latest message of the turn that is not the model's, and Answer the latest of the model.
+	// Input is the latest message of the turn not written by the model, and Answer the model's latest.
 	Input  *Excerpt `json:"input,omitzero"`
 	Answer *Excerpt `json:"answer,omitzero"`
-	// Latest are the latest calls of the turn, in the order in which they were recorded. Calls counts all of them.
+	// Latest are the latest calls of the turn, in the order of recording. Calls counts all of them.
 	Latest []CallOverview `json:"latest_calls,omitzero"`
-	// LateFailed are the calls of the turn that are in doubt and of which a late failure came: a settlement that adopts it has failed.
+	// LateFailed are the calls of the turn that are in doubt and have a late failure: a settlement that adopts it
+	// counts as failed.
 	LateFailed []CallKey `json:"late_failed,omitzero"`
 }
 
 // Excerpt is the beginning of a text.
 type Excerpt struct {
-	// Text, or in parentheses why it is not there: (encrypted), (in the object store).
+	// Text, or in parentheses why it is missing: (encrypted), (in the object store).
 	Text string `json:"text"`
-	// Cut is the number of bytes that are left out; 0 for a text that is whole.
+	// Cut is the number of bytes left out; 0 for a complete text.
 	Cut int64 `json:"cut_bytes,omitzero"`
 }
 
-// CallOverview is a call as a checkpoint shows it.
+// CallOverview is a call in a checkpoint's overview.
 type CallOverview struct {
 	Name       string `json:"name"`
 	ToolCallID string `json:"tool_call_id"`
@@ -67,10 +69,10 @@ type CallOverview struct {
 	Outcome Outcome `json:"outcome"`
 }
 
-// storedElsewhere stands for a text that was moved to the object store.
+// storedElsewhere replaces a text that was moved to the object store.
 const storedElsewhere = "(in the object store)"
 
-// Clone returns a copy that shares nothing that [Overview.Apply] changes.
+// Clone returns a copy that shares no value that [Overview.Apply] changes.
 func (o *Overview) Clone() Overview {
 	c := *o
 	if o.Turn != nil {
@@ -81,7 +83,8 @@ func (o *Overview) Clone() Overview {
 	return c
 }
 
-// Of returns what a checkpoint of the head stores: the overview with what the head alone says. maxClaims is as for [Head.Quarantined].
+// Of returns the overview to store in the head's checkpoint, with the instructions from the head. maxClaims is as for
+// [Head.Quarantined].
 func (o *Overview) Of(h *Head, maxClaims int) Overview {
 	c := *o
 	if h.Status != StatusErased {
@@ -90,7 +93,8 @@ func (o *Overview) Of(h *Head, maxClaims int) Overview {
 	return c
 }
 
-// Apply follows what the head made of a record, and returns what observers are told of turns. It is pure. h is the head behind the record.
+// Apply updates the overview with a folded record, and returns the notices for observers of turns. It is pure. h is
+// the head after the record.
 func (o *Overview) Apply(h *Head, v *Verdict) []TurnNotice {
 	if v.Kind != Applied && v.Kind != Evidence || v.Event == nil {
 		return nil
@@ -127,8 +131,8 @@ func (o *Overview) Apply(h *Head, v *Verdict) []TurnNotice {
 	return f.told
 }
 
-// takeOver begins again with the turn of a base: a fork's own, or the one that a rewind goes back to. The texts of the turn are in the
-// record that the base names.
+// takeOver begins again with the turn of a base: that of a fork, or the one that a rewind returns to. The texts of
+// the turn are in the record that the base names.
 func (o *Overview) takeOver(f *turnFold) {
 	if t := o.Turn; t != nil && !t.Status.Final() {
 		f.finish(&t.TurnLife, TurnStatusSuperseded)
@@ -143,7 +147,7 @@ func (o *Overview) takeOver(f *turnFold) {
 	}
 }
 
-// settled keeps late failures, and returns what a settlement of a call comes to: one that adopts such a failure has failed.
+// settled keeps late failures, and returns the outcome of a settled call: one that adopts such a failure has failed.
 func (t *TurnOverview) settled(v *Verdict) Outcome {
 	at := slices.Index(t.LateFailed, v.Call)
 	switch d := v.Data.(type) {
@@ -163,7 +167,7 @@ func (t *TurnOverview) settled(v *Verdict) Outcome {
 	return OutcomeReturned
 }
 
-// texts takes the texts and calls of an event of the turn. settled is what a settlement comes to.
+// texts takes the texts and calls of an event of the turn. settled is the outcome of a settlement.
 func (t *TurnOverview) texts(v *Verdict, settled Outcome) {
 	switch d := v.Data.(type) {
 	case *TurnStartedData:
@@ -215,7 +219,8 @@ func (t *TurnOverview) texts(v *Verdict, settled Outcome) {
 	}
 }
 
-// message takes the text of a message of the turn. One without text (calls and results only) leaves the text before it.
+// message takes the text of a message of the turn. A message without text (calls and results only) keeps the earlier
+// text.
 func (t *TurnOverview) message(m *Message, refs []Ref, at string) {
 	if m.Role == RoleTool || m.Role == RoleSystem {
 		return
@@ -230,7 +235,7 @@ func (t *TurnOverview) message(m *Message, refs []Ref, at string) {
 	}
 }
 
-// call adds a call, and leaves the oldest out where there is no room.
+// call adds a call, and drops the oldest if there is no room.
 func (t *TurnOverview) call(key CallKey, name string, outcome Outcome) {
 	c := CallOverview{Name: shortName(name), ToolCallID: shortName(key.ToolCallID), Outcome: outcome}
 	if key.Occurrence > 1 {
@@ -297,7 +302,7 @@ func excerptOf(m *Message, refs []Ref, at string) *Excerpt {
 	return &Excerpt{Text: harmless(text.String()), Cut: cut}
 }
 
-// pathOf is the path of an element, which nothing asks for where there are no refs.
+// pathOf is the path of an element, or "" if there are no refs, as it is not needed then.
 func pathOf(refs []Ref, list string, i int) string {
 	if len(refs) == 0 {
 		return ""
@@ -305,7 +310,7 @@ func pathOf(refs []Ref, list string, i int) string {
 	return list + strconv.Itoa(i)
 }
 
-// refAbove returns the ref of a field or of what it lies in.
+// refAbove returns the ref of a field or of a field that contains it.
 func refAbove(refs []Ref, path string) *Ref {
 	for i := range refs {
 		if rest, ok := strings.CutPrefix(path, refs[i].Path); ok && (rest == "" || rest[0] == '/') {
@@ -327,7 +332,7 @@ func shorten(s string, limit int) string {
 	return s[:limit]
 }
 
-// shortLine is a text of at most a limit, which ends with an ellipsis if it was cut.
+// shortLine returns a text of at most limit bytes, with an ellipsis if it was cut.
 func shortLine(s string, limit int) string {
 	if len(s) > limit {
 		s = shorten(s, limit-len("…")) + "…"
@@ -337,7 +342,8 @@ func shortLine(s string, limit int) string {
 
 func shortName(s string) string { return shortLine(s, MaxOverviewName) }
 
-// harmless puts a space in place of each control character: a terminal shows what stands there, and in JSON a byte takes two at most.
+// harmless replaces control characters by spaces, so that they do not affect a terminal, and a byte takes at most two
+// in JSON.
 func harmless(s string) string {
 	if !strings.ContainsFunc(s, isForbidden) {
 		return s
@@ -350,8 +356,8 @@ func harmless(s string) string {
 	}, s)
 }
 
-// DerivedID is the id of what is derived from an event, by a suffix that names it. Where it would be too long, a hash stands for the
-// event's id.
+// DerivedID is the id of an event derived from another, with a suffix that names it. If it would be too long, a hash
+// replaces the event's id.
 func DerivedID(event, suffix string) string {
 	id := event + "/" + suffix
 	if len(id) > MaxIdentifier {

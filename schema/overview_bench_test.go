@@ -6,7 +6,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// BenchmarkOverview is what following a head costs beside the fold, an event.
+// BenchmarkOverview measures the cost of the overview on top of the fold, per event.
 func BenchmarkOverview(b *testing.B) {
 	var log []schema.Prepared
 	ordinaryRun(b, 20, func(rec *schema.Record) { log = append(log, schema.Prepare(schema.NoKeys, rec)) })

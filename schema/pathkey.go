@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// PathKey returns the key by which paths of files are compared: two paths name the same file if their keys are equal. It is the one rule
-// for the files of hand-offs and for artifacts, whatever system their agents run on and whatever system compares them:
+// PathKey returns the key by which file paths are compared: two paths name the same file if their keys are equal. It
+// is the one rule for the files of hand-offs and for artifacts, on whatever system their agents and the comparing
+// process run:
 //
 //   - `/` and `\` both separate; empty elements, `.` and `..` are resolved;
-//   - upper and lower case are the same below a drive (C:\) and a share (\\host\share), which only Windows has, and differ elsewhere;
-//   - there, as Windows has it, a name ends without one dot, and the last one without dots and spaces: `C:\a.` and `C:\a ` are `C:\a`;
+//   - upper and lower case are equal below a drive (C:\) and a share (\\host\share), which only Windows has, and differ elsewhere;
+//   - there, as on Windows, one dot at the end of a name is dropped, and all dots and spaces at the end of the last: `C:\a.` and `C:\a ` are `C:\a`;
 //   - `\\?\C:\x` is `C:\x`, `\\?\UNC\host\share` is `\\host\share`, and C:x, which depends on the current directory of the drive, is not C:\x;
-//   - a file: URI of RFC 8089 is the path that it names, file:/C:/x and file:C:/x included; other URIs are compared as they are;
+//   - a file: URI of RFC 8089 is the path in it, file:/C:/x and file:C:/x included; other URIs are compared unchanged;
 //   - `\\host` alone is no share, and `//x` is `/x`, as on POSIX.
 func PathKey(file string) string {
 	if scheme, rest, ok := strings.Cut(file, ":"); ok && strings.EqualFold(scheme, "file") && !strings.HasPrefix(rest, "//") {
@@ -61,7 +62,7 @@ func PathKey(file string) string {
 	return path.Clean(key)
 }
 
-// trimNames takes the dots and spaces from the ends of names that Windows takes from them.
+// trimNames removes the dots and spaces at the ends of names that Windows removes.
 func trimNames(clean string) string {
 	names := strings.Split(clean, "/")
 	for i, name := range names {
@@ -84,7 +85,7 @@ func hasDrive(file string) bool {
 	return len(file) >= 2 && file[1] == ':' && (file[0]|0x20) >= 'a' && (file[0]|0x20) <= 'z'
 }
 
-// DistinctPaths returns each file once by its [PathKey], spelled as it was named first.
+// DistinctPaths returns each file once by its [PathKey], in its first spelling.
 func DistinctPaths(files []string) []string {
 	var kept []string
 	seen := make(map[string]bool, len(files))

@@ -4,8 +4,8 @@ import "strings"
 
 const upperHex = "0123456789ABCDEF"
 
-// percentEncode escapes what the CloudEvents HTTP binding escapes in header values: space, double quote,
-// percent, and everything outside U+0021 to U+007E.
+// percentEncode escapes the characters that the CloudEvents HTTP binding escapes in header values: space, double
+// quote, percent, and everything outside U+0021 to U+007E.
 func percentEncode(s string) string {
 	n := 0
 	for i := range len(s) {
@@ -29,8 +29,7 @@ func percentEncode(s string) string {
 
 func mustEscape(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
 
-// percentDecode undoes percentEncode exactly once. A percent sign that begins no escape is kept and
-// counted.
+// percentDecode undoes percentEncode exactly once. A percent sign that begins no escape is kept and counted.
 func percentDecode(s string) (text string, lone int) {
 	if strings.IndexByte(s, '%') < 0 {
 		return s, 0

@@ -8,21 +8,21 @@ import (
 
 // What the next executor does with a run.
 const (
-	// PlanContinue: it goes on with the work.
+	// PlanContinue: it continues the work.
 	PlanContinue = "continue"
-	// PlanWait: nothing can be done before somebody answers or settles; no executor is needed.
+	// PlanWait: nothing can be done until a person or system answers or settles; no executor is needed.
 	PlanWait = "wait"
-	// PlanCancel: it winds the run up, because somebody asked for its end.
+	// PlanCancel: it ends the run, because of a cancel request.
 	PlanCancel = "cancel"
-	// PlanEnded: the run has ended. Only a resume with reason reopen goes on with it, and then as planned.
+	// PlanEnded: the run has ended. Only a resume with reason reopen continues it, and then as planned.
 	PlanEnded = "ended"
 )
 
-// What becomes of the turn that the run is in.
+// What becomes of the run's current turn.
 const (
-	// TurnContinue: the model's answer is recorded; the turn goes on behind it.
+	// TurnContinue: the model's answer is recorded; the turn continues after it.
 	TurnContinue = "continue"
-	// TurnRepeat: the turn was begun and the model's answer is not recorded; the model is asked again.
+	// TurnRepeat: the turn began and the model's answer is not recorded; the model is asked again.
 	TurnRepeat = "repeat"
 	// TurnNext: no turn is open; the next one begins.
 	TurnNext = "next"
@@ -33,27 +33,27 @@ type CallAction string
 
 // Actions.
 const (
-	// CallReuse: the recorded outcome is returned, the tool does not run.
+	// CallReuse: the recorded outcome is returned; the tool does not run.
 	CallReuse CallAction = "reuse"
-	// CallMake: the tool runs; nobody has begun it before.
+	// CallMake: the tool runs for the first time.
 	CallMake CallAction = "make"
 	// CallRerun: the tool runs, and may have run before.
 	CallRerun CallAction = "rerun"
-	// CallAdopt: the late result of the older executor is taken.
+	// CallAdopt: the late result of the older executor is used.
 	CallAdopt CallAction = "adopt"
-	// CallVerify: the tool's verify subject is asked what became of the call.
+	// CallVerify: the executor asks the tool's verify subject what became of the call.
 	CallVerify CallAction = "verify"
 	// CallHold: a person must settle it.
 	CallHold CallAction = "hold"
 	// CallWait: a person must approve it first; it has not run.
 	CallWait CallAction = "wait"
-	// CallDeny: it was denied and has not run; that is recorded as its failure.
+	// CallDeny: it was denied and has not run; its failure is recorded.
 	CallDeny CallAction = "deny"
 )
 
-// Plan is what the next executor of a run would do, known before anything is done: the takeover itself is part of it.
-// It is made by [PlanOf] from the record alone. An executor's own approval policy is asked when a call that has no
-// decision yet is about to run, and is not foreseen here.
+// Plan is what the next executor of a run would do, including the takeover itself. [PlanOf] makes it from the record
+// alone. An executor's own approval policy is asked only when a call without a decision is about to run, so the plan
+// does not include its decisions.
 type Plan struct {
 	Fleet    string `json:"fleet"`
 	Run      string `json:"run"`
@@ -62,22 +62,23 @@ type Plan struct {
 	Status   Status `json:"status"`
 	// Next is continue, wait, cancel or ended.
 	Next string `json:"next"`
-	// Quarantined: nobody is given the run before somebody asks for it by name, by the default number of claims.
+	// Quarantined: no executor can claim the run automatically, after the default number of claims; it must be
+	// released or resumed by name.
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Incomplete: events of the run are known to be missing; a resume must allow gaps.
 	Incomplete bool `json:"incomplete,omitzero"`
-	// From is the point that the next executor goes on from.
+	// From is the point at which the next executor continues.
 	From PlanPoint `json:"from"`
 	// Epoch of the next executor.
 	Epoch Epoch    `json:"epoch"`
 	Turn  PlanTurn `json:"turn"`
-	// Calls without an outcome, in the order in which they were recorded. What becomes of each is its Action.
+	// Calls without an outcome, in the order of recording. What becomes of each is its Action.
 	Calls []PlanCall `json:"calls"`
 	// Reused are the calls whose outcome is recorded, in order: none of them runs again.
 	Reused []PlanCall `json:"reused"`
-	// Waits is what the run waits for.
+	// Waits are the open waits of the run.
 	Waits []OpenInterrupt `json:"waits"`
-	// PhasesSkipped are completed and never run again; PhaseRestarted was interrupted and begins at its own start,
+	// PhasesSkipped are completed and never run again; PhaseRestarted was interrupted and begins again at its start,
 	// empty for none.
 	PhasesSkipped  []string `json:"phases_skipped"`
 	PhaseRestarted string   `json:"phase_restarted,omitzero"`
@@ -96,11 +97,11 @@ type PlanPoint struct {
 
 // PlanTurn is what becomes of the turn.
 type PlanTurn struct {
-	// Turn that is worked on next, from 1.
+	// Turn of the next work, from 1.
 	Turn int32 `json:"turn"`
 	// Action is continue, repeat or next.
 	Action string `json:"action"`
-	// Messages of the turn that are recorded. On repeat they are superseded.
+	// Messages of the turn that are recorded. A repeat supersedes them.
 	Messages int64 `json:"messages"`
 }
 
@@ -110,24 +111,24 @@ type PlanCall struct {
 	Name   string     `json:"name"`
 	Replay Replay     `json:"replay,omitzero"`
 	Action CallAction `json:"action"`
-	// Why in words.
+	// Why is the reason in words.
 	Why string `json:"why"`
-	// Outcome that is reused.
+	// Outcome to reuse.
 	Outcome Outcome `json:"outcome,omitzero"`
-	// IdempotencyKey that the tool is handed on a rerun.
+	// IdempotencyKey for the tool on a rerun.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
-	// VerifySubject that is asked, and what happens when it cannot tell: Commands.
+	// VerifySubject to ask. Commands are for the case that the tool does not know.
 	VerifySubject string `json:"verify_subject,omitzero"`
-	// InterruptID of what the call waits for.
+	// InterruptID of the call's wait.
 	InterruptID string `json:"interrupt_id,omitzero"`
-	// Commands settle a call that is held, or that its tool cannot vouch for: one for each decision.
+	// Commands settle a call that is held, or that its tool knows nothing about: one for each decision.
 	Commands []string `json:"commands,omitzero"`
 }
 
-// Saved is what need not be done again, against starting the run over. Times are sums of what was recorded: calls that
-// ran at once count one after the other, and what has no recorded duration counts as nothing.
+// Saved is the work that need not be repeated, compared with starting the run over. Times are sums of recorded
+// durations: parallel calls count one after the other, and calls without a recorded duration count as nothing.
 type Saved struct {
-	// Turns whose answer is recorded, or that have ended, and the tokens they used.
+	// Turns that are answered or have ended, and the tokens they used.
 	Turns int64 `json:"turns"`
 	Usage Usage `json:"usage,omitzero"`
 	// Tokens are Usage's input and output tokens together.
@@ -141,8 +142,8 @@ type Saved struct {
 	DurationMS int64 `json:"duration_ms"`
 }
 
-// SettleCommands are the commands by which a person settles a call in doubt, one for each decision. Each can be pasted as it
-// stands; the result of a call that was done must be filled in, and the command is refused until it is.
+// SettleCommands are the commands by which a person settles a call in doubt, one for each decision. Each can be
+// pasted unchanged; the result of a call that was done must be filled in, and the command is refused without it.
 func SettleCommands(fleet, run string, key CallKey) []string {
 	return []string{
 		SettleCommand(fleet, run, key, "decided") + " --result JSON",
@@ -151,8 +152,8 @@ func SettleCommands(fleet, run string, key CallKey) []string {
 	}
 }
 
-// SettleCommand is the command by which a person settles a call in doubt. An empty fleet leaves it to the reader of the
-// command, as does an empty how.
+// SettleCommand is the command by which a person settles a call in doubt. An empty fleet or how is a placeholder that
+// the person fills in.
 func SettleCommand(fleet, run string, key CallKey, how string) string {
 	var b strings.Builder
 	b.WriteString("waymark settle ")
@@ -184,7 +185,7 @@ func ShellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// PlanOf says what the next executor would do with the run. It is pure, and changes nothing of the state.
+// PlanOf returns what the next executor would do with the run. It is pure, and changes nothing in the state.
 func PlanOf(s *State) Plan {
 	h := &s.Head
 	p := Plan{
@@ -237,8 +238,9 @@ func reusedCall(c *Call) PlanCall {
 	return p
 }
 
-// planCall says what becomes of an open call once another executor has taken the run over. s is the state of the head, or nil where only
-// the head is known: then an own idempotency key and a verify subject are left out, and whether an approval was answered.
+// planCall decides about an open call after a takeover by another executor. s is the state of the head, or nil if
+// only the head is known: then its own idempotency key and verify subject are left out, and whether an approval was
+// answered.
 func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 	p := PlanCall{CallKey: o.CallKey, Name: o.Name, Replay: o.Replay, Action: CallRerun}
 	key := o.IdempotencyKey(h.Run)
@@ -294,8 +296,8 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 	return p
 }
 
-// verifiable reports whether a subject can be asked about a verify call. One that is left to a person counts as none where only the head is
-// known.
+// verifiable reports whether a verify call has a subject to ask. A call that is left to a person has none if only the
+// head is known.
 func verifiable(o *OpenCall, c *Call) bool {
 	if c == nil {
 		return !o.Told && !o.Held
@@ -303,7 +305,7 @@ func verifiable(o *OpenCall, c *Call) bool {
 	return c.VerifySubject != "" && c.VerifySubject != VerifyTranscript
 }
 
-// planUndecided is for a call that nobody allowed: it never ran, whatever its policy.
+// planUndecided plans a call that was not allowed: it never ran, whatever its policy.
 func (h *Head) planUndecided(p *PlanCall, o *OpenCall, s *State) {
 	if o.Decision == DecisionDeny {
 		p.Action, p.Why = CallDeny, "it was denied and has not run"

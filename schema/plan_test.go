@@ -72,7 +72,7 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 			want: schema.PlanCall{Action: schema.CallHold, Commands: settle, InterruptID: "h1"},
 			next: schema.PlanWait,
 		},
-		"cleared by an operator while nobody had the run is run": {
+		"cleared by an operator while the run had no executor is run": {
 			then: func(r *testRun) {
 				r.takeover("ex-2")
 				r.operator(&schema.RunOrphanedData{Executor: "ex-2"}, 0)
@@ -215,7 +215,7 @@ func TestThePlanSaysWhereItGoesOn(t *testing.T) {
 			},
 			turn: schema.PlanTurn{Turn: 4, Action: schema.TurnNext}, next: schema.PlanEnded,
 		},
-		"a request to cancel goes before what is waited for": {
+		"a request to cancel precedes the waits": {
 			write: func(r *testRun) {
 				r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitHumanInput}, 0)
 				r.operator(&schema.RunCancelRequestedData{By: "anna"}, 0)

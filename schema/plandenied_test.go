@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A person's rerun takes a denial back, and the SDK runs the tool. The plan says so.
+// A person's rerun withdraws a denial, and the SDK runs the tool. The plan must show that.
 func TestPlan_PersonTookADenialBack_CallIsRunAgain(t *testing.T) {
 	r := newTestRun(t)
 	r.start()

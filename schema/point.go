@@ -8,37 +8,38 @@ import (
 	"strings"
 )
 
-// PointKind says by what a [Point] names a place of a run.
+// PointKind is how a [Point] names a place in a run.
 type PointKind string
 
 // Kinds of points.
 const (
 	// PointEnd is the run's last event; the zero Point.
 	PointEnd PointKind = ""
-	// PointSequence is behind the executor's event with a sequence, of an epoch or of the only one that has it.
+	// PointSequence is after the executor's event with a sequence, of an epoch or of the only epoch that has it.
 	PointSequence PointKind = "seq"
-	// PointTurn is behind the end of a turn; turn 0 is before the first turn.
+	// PointTurn is after the end of a turn; turn 0 is before the first turn.
 	PointTurn PointKind = "turn"
-	// PointCheckpoint is where the checkpoint at a revision of its bucket stands.
+	// PointCheckpoint is the position of the checkpoint at a revision of its bucket.
 	PointCheckpoint PointKind = "checkpoint"
-	// PointMark is behind the latest event checkpoint.marked of a name.
+	// PointMark is after the latest event checkpoint.marked of a name.
 	PointMark PointKind = "mark"
-	// PointStep is before a tool call was decided about or begun: the calls of a run are its steps, counted from 1 as they were
-	// recorded, those of an answer in its order. A call that was begun by the event that recorded it is not recorded there; one that an
-	// answer requested is, and the calls behind it, too.
+	// PointStep is before a tool call was decided about or begun. The calls of a run are its steps, counted from 1 in
+	// the order of recording, those of an answer in its order. At that point a call is not recorded if the event that
+	// recorded it also began it; a call that an answer requested is, and so are the calls after it.
 	PointStep PointKind = "step"
-	// PointResult is behind the outcome of a step: the call returned, failed, was settled or abandoned. Other calls of its answer are what
-	// they were then.
+	// PointResult is after the outcome of a step: the call returned, failed, was settled or abandoned. Other calls of
+	// its answer are as they were then.
 	PointResult PointKind = "result"
-	// PointEvent is behind the message with an id as a [Position] has it: any event, control events and refused ones included.
+	// PointEvent is after the message with an id, as in [Position]: any event, control events and refused ones
+	// included.
 	PointEvent PointKind = "event"
-	// PointRecord is behind the run's message with a number, counted from 1, whatever it is: what was refused and what came
-	// twice is counted, too. It is how a fork names its base, for a message that came twice has its id twice.
+	// PointRecord is after the run's message with a number, counted from 1. Refused messages and duplicates count
+	// too. A fork names its base by it, because a duplicate has the same id as the first message.
 	PointRecord PointKind = "record"
 )
 
-// Point names a place in a run's history, at which the run can be restored: everything up to it, nothing behind it. Its
-// text form is what requests and commands take.
+// Point names a place in a run's history, at which the run can be restored: everything up to it and nothing after it.
+// Requests and commands use its text form.
 //
 //	seq:120  seq:2.14  turn:7  step:3  result:3  checkpoint:5120  mark:before-deploy  event:ID  record:125  end
 type Point struct {
@@ -54,7 +55,7 @@ type Point struct {
 // MaxPoint bounds the text form of a point, in bytes.
 const MaxPoint = 512
 
-// ErrPoint is returned for text that names no point; the message has the forms there are.
+// ErrPoint is returned for text that is no point; the message lists the valid forms.
 var ErrPoint = errors.New("not a point of a run: use seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end")
 
 // ParsePoint reads the text form of a point. Errors wrap [ErrPoint].
@@ -119,36 +120,36 @@ func (p Point) String() string {
 	return fmt.Sprintf("%s:%d", p.Kind, p.Number)
 }
 
-// Moment is where a point of a run was found.
+// Moment is the place where a point of a run was found.
 type Moment struct {
-	// Point as it was asked for.
+	// Point as requested.
 	Point string `json:"point"`
 	// Records counts the run's messages up to it, accepted or not, from the run's first.
 	Records int64 `json:"records"`
 	// Position of the last of them.
 	Position Position `json:"position"`
-	// Begun are the hold and verify calls that were requested there and that the run began later, or may begin yet, and calls that it began
-	// later by a stricter policy. In a fork they are in doubt; see [Base].
+	// Begun are the hold and verify calls that were requested at the point and that the run began later, or may still
+	// begin, and calls that it began later by a stricter policy. In a fork they are in doubt; see [Base].
 	Begun []BegunCall `json:"begun,omitzero"`
 }
 
-// Later looks among a run's records behind a point for what became of the calls that were open there, and for signals.
+// Later searches the run's records after a point for signals, and for what became of the calls that were open there.
 type Later struct {
-	// calls are the hold and verify calls that were requested at the point and that the run has not begun since. A rewind may bring back
-	// those that were abandoned or denied. open are those that it may begin now.
+	// calls are the hold and verify calls that were requested at the point and that the run has not begun since. A
+	// rewind may bring back abandoned or denied ones. open are those that it may begin now.
 	calls, open []CallKey
-	// policies are those of the calls that were open at the point: the strictest by which the run began each since. watched are those
-	// that are requested now, so that the run may begin them by a stricter one.
+	// policies are those of the calls that were open at the point: the strictest one by which the run began each
+	// since. watched are the calls that are requested now, so that the run may begin them by a stricter policy.
 	policies []BegunCall
 	watched  []CallKey
 	begun    []BegunCall
-	// places of the calls in policies, and those that calls has: look is for each record.
+	// places are the indexes of the calls in policies, and of those in calls: look runs for each record.
 	places  map[CallKey]int
 	holds   map[CallKey]bool
 	signals []OpenSignal
 }
 
-// NewLater returns one for a run that is at the head there.
+// NewLater returns a search that begins at the head.
 func NewLater(h *Head) *Later {
 	l := &Later{places: make(map[CallKey]int, len(h.OpenCalls)), holds: make(map[CallKey]bool)}
 	for i := range h.OpenCalls {
@@ -164,7 +165,7 @@ func NewLater(h *Head) *Later {
 	return l
 }
 
-// look notes which of the calls the run may begin where it is.
+// look notes which of the calls the run may begin at this head.
 func (l *Later) look(h *Head) {
 	l.open, l.watched = l.open[:0], l.watched[:0]
 	for i := range h.OpenCalls {
@@ -182,10 +183,11 @@ func (l *Later) look(h *Head) {
 	}
 }
 
-// Done reports whether [Later.Begun] stays as it is, whatever comes but a rewind.
+// Done reports whether [Later.Begun] is final, except for a rewind.
 func (l *Later) Done() bool { return len(l.calls) == 0 && len(l.watched) == 0 }
 
-// Unread says that records behind the point are missing: the calls that were requested count as begun there, by the strictest policy.
+// Unread tells it that records after the point are missing: requested calls count as begun there, by the strictest
+// policy.
 func (l *Later) Unread() {
 	for _, key := range l.calls {
 		l.begun = append(l.begun, BegunCall{key, ReplayHold})
@@ -197,7 +199,7 @@ func (l *Later) Unread() {
 	clear(l.holds)
 }
 
-// Behind is shown what the fold made of each record behind the point, and the run's head there.
+// Behind takes the verdict about each record after the point, and the run's head there.
 func (l *Later) Behind(h *Head, v Verdict) {
 	if v.Kind != Applied {
 		return
@@ -219,7 +221,7 @@ func (l *Later) Behind(h *Head, v Verdict) {
 	l.look(h)
 }
 
-// stricter follows the begin of a call by its policy.
+// stricter applies the begin of a call by its policy.
 func (l *Later) stricter(h *Head, key CallKey) {
 	is := func(c BegunCall) bool { return c.CallKey == key }
 	at, there := l.places[key]
@@ -235,7 +237,7 @@ func (l *Later) stricter(h *Head, key CallKey) {
 	l.begun = append(l.begun, l.policies[at])
 }
 
-// keepsRequested reports whether an event about a requested call says that no executor has begun it.
+// keepsRequested reports whether a requested call is still not begun after the event.
 func keepsRequested(data Data) bool {
 	switch d := data.(type) {
 	case *ToolDecidedData:
@@ -246,7 +248,7 @@ func keepsRequested(data Data) bool {
 	return false
 }
 
-// Begun are the calls that the run began, and those that it may begin yet.
+// Begun are the calls that the run began, and those that it may still begin.
 func (l *Later) Begun() []BegunCall {
 	begun := slices.Clone(l.begun)
 	for _, key := range l.open {
@@ -255,27 +257,28 @@ func (l *Later) Begun() []BegunCall {
 	return begun
 }
 
-// Finder looks for a point among a run's records, which it is shown in the order of the log.
+// Finder searches a run's records, given in log order, for a point.
 //
 //	Before(head, record) ── head.Apply(record) ── Behind(head, verdict)
 //
-// Both say whether the point is there: before the record, or behind it. A finder of a checkpoint looks for the position
-// that the checkpoint stands at, see [PositionFinder].
+// Both report whether the point is there: before the record, or after it. The finder of a checkpoint searches for the
+// checkpoint's position, see [PositionFinder].
 type Finder struct {
 	point Point
 	at    Position
-	// superseded are the records in which no turn and no step is looked for.
+	// superseded are the records that are not searched for turns and steps.
 	superseded []Superseded
-	// records of the run before the one that is shown.
+	// records of the run before the current one.
 	records int64
 	// step is the call of a step, once an answer has requested it.
 	step CallKey
-	// pending: records are superseded at which the call of the step was requested. The rewind behind them tells whether it still is.
+	// pending: superseded records requested the call of the step. The rewind after them decides whether it still is
+	// requested.
 	pending bool
 }
 
-// NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint. superseded is as the run's head has
-// it: a rewind goes on with the numbers of turns and steps that it left behind.
+// NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint. superseded is
+// from the run's head: turns and steps after a rewind continue the numbers of those it abandoned.
 func NewFinder(p Point, superseded []Superseded) *Finder {
 	f := &Finder{point: p}
 	if p.Kind == PointTurn || p.Kind == PointStep || p.Kind == PointResult {
@@ -284,15 +287,16 @@ func NewFinder(p Point, superseded []Superseded) *Finder {
 	return f
 }
 
-// PositionFinder returns a finder of the place behind the record at a position.
+// PositionFinder returns a finder of the place after the record at a position.
 func PositionFinder(at Position) *Finder { return &Finder{at: at} }
 
-// Many reports whether a run at an epoch can have the point more than once: then one that was found is not enough.
+// Many reports whether a run at an epoch can have the point more than once: then the search must go on after the
+// first match.
 func (f *Finder) Many(epoch Epoch) bool {
 	return f.point.Kind == PointSequence && f.point.Epoch == 0 && epoch > 1
 }
 
-// Before reports whether the point may be before the record that is about to be applied; [Finder.Confirmed] tells.
+// Before reports whether the point may be before the record that is about to be applied; [Finder.Confirmed] decides.
 func (f *Finder) Before(h *Head, p *Prepared) bool {
 	f.records = h.Records
 	if f.point.Kind == PointResult {
@@ -310,7 +314,7 @@ func (f *Finder) Before(h *Head, p *Prepared) bool {
 	case PointStep:
 		return f.requested(h) || p.name == ToolCalled && h.Counts.ToolCalls+1 == int64(f.point.Number) //nolint:gosec // a count
 	case PointTurn:
-		// A turn with an answer is ended by the next one, too.
+		// The next turn also ends a turn that has an answer.
 		return f.point.Number == 0 && h.Turn == 0 && h.Status != "" ||
 			f.point.Number != 0 && uint64(h.Turn) == f.point.Number && h.TurnOpen && h.TurnAnswered //nolint:gosec // turns are from 1
 	default:
@@ -321,7 +325,7 @@ func (f *Finder) Before(h *Head, p *Prepared) bool {
 // Pending reports whether the place that Before found last is not decided yet.
 func (f *Finder) Pending() bool { return f.pending }
 
-// Confirmed reports whether a record is what it was taken for when Before said yes: the fold accepted it.
+// Confirmed reports whether the match of Before holds: the fold accepted the record.
 func (f *Finder) Confirmed(v Verdict) bool {
 	if f.pending {
 		d, ok := v.Data.(*RunResumedData)
@@ -350,13 +354,14 @@ func (f *Finder) requested(h *Head) bool {
 	return f.step.ToolCallID != "" && slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step && c.Requested })
 }
 
-// AtEnd reports whether the point is behind all records, of which the head is and none had it.
+// AtEnd reports whether the point is after all records, given the head there and that no record matched.
 func (f *Finder) AtEnd(h *Head) bool {
 	return f.at.ID == "" && f.point.Kind == PointEnd || f.point.Kind == PointTurn && f.point.Number == 0 && h.Turn == 0 ||
 		f.point.Kind == PointStep && f.requested(h)
 }
 
-// Behind reports whether the point is behind the record that was applied last. Call it once for each, unless Before said yes.
+// Behind reports whether the point is after the record that was applied last. Call it once for each record, unless
+// Before returned true.
 func (f *Finder) Behind(h *Head, v Verdict) bool {
 	if f.at.ID != "" {
 		return h.Position == f.at
@@ -404,7 +409,8 @@ func (f *Finder) closed(h *Head, v Verdict) bool {
 	return !slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step })
 }
 
-// answered notes the step's call once an answer requests it. The point is right behind an answer that says that the call cannot be made.
+// answered notes the step's call once an answer requests it. The point is right after the answer if the answer says
+// that the call cannot be made.
 func (f *Finder) answered(h *Head, v Verdict) bool {
 	n := int64(f.point.Number) - (h.Counts.ToolCalls - int64(len(v.Calls))) //nolint:gosec // a count
 	if n < 1 || n > int64(len(v.Calls)) {

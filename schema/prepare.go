@@ -4,32 +4,33 @@ import (
 	"crypto/sha256"
 )
 
-// Prepared is a record and everything about it that does not depend on the records before it: what was decoded,
-// validated and hashed. It is made once a record, on any goroutine, while the records before it are still being folded.
+// Prepared is a record with everything about it that does not depend on earlier records: decoded, validated and
+// hashed. It is made once per record, on any goroutine, while earlier records are still being folded.
 type Prepared struct {
-	// Record that was prepared; it is not to be changed.
+	// Record that was prepared; it must not be changed.
 	Record *Record
-	// Event is nil for what is no CloudEvent, and err says why.
+	// Event is nil for a message that is no CloudEvent, and err says why.
 	Event *Event
 	err   error
 	// id is that of the record's position.
 	id string
-	// content is the event's hash, and key what names the event among the latest.
+	// content is the event's hash, and key identifies the event among the latest ones.
 	content Hash
 	key     string
 	control bool
 	name    string
-	// data is nil for unknown types, and when dataErr is not.
+	// data is nil for unknown types, and if dataErr is set.
 	data    Data
 	dataErr error
-	// refusal says why the fleet's keys refuse the event; "" when they do not. bound: it was signed for one place.
+	// refusal is why the fleet's keys refuse the event, or "". bound: it was signed for one place.
 	refusal string
 	bound   bool
-	// own: it is an executor's in a fleet with keys, and no key of the fleet signed it.
+	// own: an executor's event in a fleet with keys, which no key of the fleet signed.
 	own bool
 }
 
-// Prepare decodes, validates and hashes a record, and checks its signature by the fleet's keys. It is pure and total.
+// Prepare decodes, validates and hashes a record, and checks its signature against the fleet's keys. It is pure and
+// total.
 func Prepare(keys *Keys, rec *Record) Prepared {
 	p := Prepared{Record: rec}
 	if p.Event, p.err = Decode(rec.Header, rec.Body); p.err != nil {
@@ -45,7 +46,7 @@ func Prepare(keys *Keys, rec *Record) Prepared {
 	return p
 }
 
-// keyOf is what names the event among the latest.
+// keyOf identifies the event among the latest ones.
 func keyOf(e *Event, content Hash) string {
 	if e.Sequence != 0 {
 		return shortHash(content[:])

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// verdictOf is what two folds must agree on.
+// verdictOf is the part of a verdict that two folds must agree on.
 type verdictOf struct {
 	Kind   schema.VerdictKind
 	Reason schema.Reason
@@ -81,7 +81,7 @@ func mustMarshal(t require.TestingT, v any) []byte {
 	return b
 }
 
-// requireConsistent checks that a state's lists and its head's counts say the same.
+// requireConsistent checks that a state's lists match its head's counts.
 func requireConsistent(t require.TestingT, s *schema.State) {
 	c := &s.Head.Counts
 	require.Equal(t, int64(len(s.Messages)), c.Messages, "messages")
@@ -190,17 +190,17 @@ func TestTheFoldAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
 			require.Empty(t, m.StateDifferences(s), "after record %d", i)
 			for _, c := range s.Head.OpenCalls {
-				require.False(t, c.Held && !c.InDoubt, "only what is in doubt is held")
+				require.False(t, c.Held && !c.InDoubt, "only calls in doubt are held")
 			}
 		}
 	})
 }
 
-// TestModel_FleetWithKeys_AgreesWithTheFold signs control events rightly, wrongly, by other keys and for other places.
+// Control events are signed correctly, incorrectly, by other keys and for other places.
 func TestModel_FleetWithKeys_AgreesWithTheFold(t *testing.T) {
 	t.Parallel()
 	seen := map[schema.Reason]int{}
-	for range 50 { // few logs are drawn with -short: again until both reasons were met
+	for range 50 { // -short draws few logs: repeat until both reasons occurred
 		agreesWithKeys(t, seen)
 		if seen[schema.ReasonUnsigned] > 0 && seen[schema.ReasonMisplaced] > 0 {
 			break
@@ -258,8 +258,7 @@ func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 	})
 }
 
-// TestTheRandomLogsReachWhatTheyAreMeantToReach keeps the other tests of this file honest: a rule that no log comes to
-// would be compared with nothing.
+// This keeps the other tests of this file honest: a rule that no random log reaches would never be compared.
 func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 	seen := map[string]int{}
 	logs := rapid.Custom(func(t *rapid.T) []schema.Record { return drawLog(t, 50) })

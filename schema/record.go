@@ -10,23 +10,25 @@ import (
 	"strings"
 )
 
-// Record is a message of a run as the log has it: its place, when it came there, its CloudEvents headers, its body.
+// Record is a message of a run in the log: its stream sequence, its time of storage, its CloudEvents headers, its
+// body.
 type Record struct {
 	// Stream is the message's stream sequence.
 	Stream StreamSequence
-	// Stored is when the server stored the message, by its clock, in nanoseconds since 1970. 0 when that is not known: an
-	// executor that folds its own events is not told.
+	// Stored is when the server stored the message, by its clock, in nanoseconds since 1970. It is 0 if unknown: an
+	// executor that folds its own events does not know it.
 	Stored int64
 	// Header holds the message's headers without those of NATS itself.
 	Header map[string][]string
 	// Body as published.
 	Body []byte
-	// Behind is the stream sequence of the run's last message before it, as the server compared when it stored it; 0 when it did not.
+	// Behind is the stream sequence of the run's previous message, from the server's compare-and-set when it stored
+	// the message; 0 without one.
 	Behind StreamSequence
 }
 
-// NewRecord returns the record of a message, leaving out headers that belong to NATS (Nats-…): they
-// are instructions to the server and no part of the event.
+// NewRecord returns the record of a message. It leaves out headers that belong to NATS (Nats-…): they are
+// instructions to the server and no part of the event.
 func NewRecord(stream StreamSequence, header map[string][]string, body []byte) Record {
 	kept := header
 	for name := range header {
@@ -47,7 +49,7 @@ func isNATSHeader(name string) bool {
 	return len(name) > 5 && strings.EqualFold(name[:5], "nats-")
 }
 
-// Size is the number of bytes of headers and body, the measure of what a run's log holds.
+// Size is the number of bytes of headers and body, the measure for the content of a run's log.
 func (r *Record) Size() int {
 	n := len(r.Body)
 	for name, values := range r.Header {
@@ -58,9 +60,9 @@ func (r *Record) Size() int {
 	return n
 }
 
-// A frame is: stream sequence, time of storage, stream sequence of the message before it as the server compared, number of header lines, each line's name and value with their lengths,
-// length and bytes of the body; numbers are unsigned varints. Header lines are sorted by name, so that
-// equal records have equal frames.
+// A frame is: stream sequence, time of storage, stream sequence of the previous message from the compare-and-set,
+// number of header lines, each line's name and value with their lengths, length and bytes of the body. Numbers are
+// unsigned varints. Header lines are sorted by name, so that equal records have equal frames.
 
 // AppendFrame appends the frame of a record.
 func AppendFrame(b []byte, r *Record) []byte {
@@ -91,15 +93,14 @@ func appendBytes[T string | []byte](b []byte, s T) []byte {
 // FrameReader reads frames one after another. Records share memory with its input.
 type FrameReader struct {
 	rest []byte
-	// at counts the frames read, for messages.
+	// at counts the frames read, for error messages.
 	at int
 }
 
 // NewFrameReader returns a reader of the frames in b.
 func NewFrameReader(b []byte) *FrameReader { return &FrameReader{rest: b} }
 
-// fewHeaderLines is how many header lines are made room for before they are seen, so that a damaged count
-// allocates little.
+// fewHeaderLines is how many header lines are allocated up front, so that a damaged count allocates little.
 const fewHeaderLines = 32
 
 // Next returns the next record, io.EOF at the end, or an error that wraps [ErrCorrupt].
@@ -153,7 +154,8 @@ func (f *FrameReader) bytes() ([]byte, bool) {
 	return b, true
 }
 
-// Equal reports whether two records are the same message at the same place. What the server says of it does not matter: a place has one message.
+// Equal reports whether two records are the same message at the same place. The server's data about it are not
+// compared: a place has one message.
 func (r *Record) Equal(o *Record) bool {
 	a, b := *r, *o
 	a.Stored, b.Stored, a.Behind, b.Behind = 0, 0, 0, 0

@@ -91,7 +91,7 @@ func TestASegmentsDescriptionIsProtected(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrCorrupt)
 }
 
-// sealedSegment and sealedCheckpoint give a description or checkpoint of any content a right sum.
+// sealedSegment and sealedCheckpoint give a description or checkpoint with any content a correct sum.
 func sealedSegment(description, packed string) []byte {
 	open := description + `,"sum":"`
 	sum := sha256.Sum256([]byte(open + "\"}\n" + packed))

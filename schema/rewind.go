@@ -5,36 +5,38 @@ import (
 	"slices"
 )
 
-// MaxRewinds bounds the ranges that rewinds left behind in front of the record that a run goes on behind.
+// MaxRewinds bounds the abandoned ranges before the record at which a run continues.
 const MaxRewinds = 64
 
-// Superseded is a range of a run's records that a rewind left behind: they stay in the log, and their content is not part of the state.
+// Superseded is a range of a run's records that a rewind abandoned: they stay in the log, and their content is not
+// part of the state.
 type Superseded struct {
-	// After is the number of the record that the run went on behind, Through that of the last record left behind. Records are counted
-	// from 1, as [PointRecord] counts them.
+	// After is the number of the record after which the run continues, Through that of the last abandoned record.
+	// Records are counted from 1, as in [PointRecord].
 	After   int64 `json:"after"`
 	Through int64 `json:"through"`
 	// Epoch of the rewind.
 	Epoch Epoch `json:"epoch"`
 }
 
-// superseded reports whether a rewind left record n behind.
+// superseded reports whether a rewind abandoned record n.
 func superseded(ranges []Superseded, n int64) bool {
 	return slices.ContainsFunc(ranges, func(r Superseded) bool { return r.After < n && n <= r.Through })
 }
 
-// LeftBehind reports whether a rewind left a record behind. Records are counted from 1, as [PointRecord] counts them.
+// LeftBehind reports whether a rewind abandoned a record. Records are counted from 1, as in [PointRecord].
 func (h *Head) LeftBehind(record int64) bool { return superseded(h.Superseded, record) }
 
-// RewindTo returns where a run goes on behind one of its own records, for run.resumed with the reason rewind. later has seen all records
-// behind it: calls that were begun there are in doubt, and signals that were sent there are open again. Other than in a fork, a call
-// that is still requested stays so, because the takeover itself fences the executor that could begin it.
+// RewindTo returns the point after one of a run's own records at which it continues, for run.resumed with the reason
+// rewind. later has seen all records after it: calls that began there are in doubt, and signals that were sent there
+// are open again. Unlike in a fork, a call that is still requested stays requested, because the takeover itself
+// fences the executor that could begin it.
 func RewindTo(point Point, head *Head, later *Later) (*Base, error) {
 	b := BaseOf(point, head.Records, head, later.begun)
 	b.Head.Superseded = slices.Clone(head.Superseded)
 	b.Head.Signals = append(slices.Clone(head.Signals), later.signals...)
 	if n := len(b.Head.Signals); n > MaxSignals {
-		return nil, fmt.Errorf("%d signals would be open behind record %d, at most %d can be: go on behind a later record", n, head.Records, MaxSignals)
+		return nil, fmt.Errorf("%d signals would be open after record %d, at most %d can be: continue after a later record", n, head.Records, MaxSignals)
 	}
 	if len(b.Head.Superseded) >= MaxRewinds {
 		return nil, tooManyRanges(head.Records)
@@ -43,7 +45,7 @@ func RewindTo(point Point, head *Head, later *Later) (*Base, error) {
 }
 
 func tooManyRanges(record int64) error {
-	return fmt.Errorf("rewinds left %d ranges behind in front of record %d, the most there can be: go on behind an earlier record, or fork the run", MaxRewinds, record)
+	return fmt.Errorf("rewinds abandoned %d ranges before record %d, the maximum: continue after an earlier record, or fork the run", MaxRewinds, record)
 }
 
 // mayRewind checks a rewind against the fold.
@@ -58,17 +60,17 @@ func (h *Head) mayRewind(to *Base) Verdict {
 	}
 	end := int64(0)
 	for _, r := range to.Head.Superseded {
-		// A range ends in front of its rewind, which is a record itself.
+		// A range ends before its rewind, which is a record itself.
 		if r.After < max(end, 1) || r.Through < r.After || r.Through >= to.Records || r.Epoch < 1 || r.Epoch > to.Head.Epoch {
-			return rejected(ReasonInvalidData, "records %d to %d cannot have been left behind at record %d", r.After+1, r.Through, to.Records)
+			return rejected(ReasonInvalidData, "records %d to %d cannot be abandoned at record %d", r.After+1, r.Through, to.Records)
 		}
 		end = r.Through + 1
 	}
 	return Verdict{}
 }
 
-// rewind goes on behind an earlier record of the run. What the head says of the content is as it was there. What it says of the log,
-// and the tokens used, goes on.
+// rewind continues after an earlier record of the run. The head's content fields return to their values there. Its
+// log fields, and the tokens used, do not.
 func (h *Head) rewind(to *Base) {
 	h.goOnFrom(to)
 	h.Counts.Errors, h.Counts.Unknown = to.Head.Counts.Errors, to.Head.Counts.Unknown
@@ -77,7 +79,7 @@ func (h *Head) rewind(to *Base) {
 	h.Limit, h.LimitTurn, h.CancelRequested = to.Head.Limit, to.Head.LimitTurn, false
 }
 
-// scope of the idempotency keys of new calls; see [OpenCall]. It is empty as long as the run's id will do.
+// scope of the idempotency keys of new calls; see [OpenCall]. It is empty while the run's id is unique enough.
 func (h *Head) scope() string {
 	if n := len(h.Superseded); n > 0 {
 		return fmt.Sprintf("%s@%d", h.Run, h.Superseded[n-1].Epoch)
@@ -85,11 +87,11 @@ func (h *Head) scope() string {
 	return ""
 }
 
-// Expect tells a state that has no event yet which records are left behind by rewinds among the records that it is about to fold: those
-// of a head at or behind the last of them. A state that meets a rewind it does not expect is [State.Stale].
+// Expect tells a state without events which of the records that it is about to fold are abandoned by rewinds: those
+// of a head at or after the last of them. A state that folds an unexpected rewind is [State.Stale].
 func (s *State) Expect(ranges []Superseded) { s.expected = ranges }
 
-// Keeps reports whether the state has content of the record that was applied last, given what became of it.
+// Keeps reports whether the state has content of the record that was applied last, given its verdict.
 func (s *State) Keeps(v Verdict) bool {
 	switch {
 	case v.Kind == Applied && superseded(s.expected, s.Head.Records):
@@ -100,7 +102,7 @@ func (s *State) Keeps(v Verdict) bool {
 	return v.Kind == Applied
 }
 
-// ofOthers reports whether an event is a fact of others, which stays when a rewind leaves the event behind.
+// ofOthers reports whether an event is a fact from outside the run, which stays when a rewind abandons the event.
 func ofOthers(d Data) bool {
 	switch d.(type) {
 	case *RunResumedData, *SignalSentData, *HandoffOfferedData, *HandoffAcceptedData, *HandoffDeclinedData, *HandoffClosedData:
@@ -109,7 +111,7 @@ func ofOthers(d Data) bool {
 	return false
 }
 
-// leftBehind follows a record that a rewind leaves behind.
+// leftBehind applies a record that a rewind abandons.
 func (s *State) leftBehind(v Verdict) {
 	resumed, takeover := v.Data.(*RunResumedData)
 	switch {
@@ -121,7 +123,7 @@ func (s *State) leftBehind(v Verdict) {
 	}
 }
 
-// rewound follows a rewind: what it left behind was not added.
+// rewound applies a rewind: the records that it abandons were not added.
 func (s *State) rewound(to *Base) {
 	want := Superseded{After: to.Records, Through: s.Head.Superseded[len(s.Head.Superseded)-1].Through}
 	if !superseded(s.expected, want.Through) && want.After < want.Through {

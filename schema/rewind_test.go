@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// foldKnowing folds a log with what its head says of rewinds.
+// foldKnowing folds a log with the rewinds of its head.
 func foldKnowing(log []schema.Record) *schema.State {
 	head := schema.NewHead("f", "r1")
 	for i := range log {
@@ -27,7 +27,7 @@ func foldKnowing(log []schema.Record) *schema.State {
 	return s
 }
 
-// rewind appends a takeover that goes on behind record n, as the daemon finds it.
+// rewind appends a takeover that continues after record n, like the daemon's.
 func (s *simulation) rewind(n int) {
 	head := schema.NewHead("f", "r1")
 	for i := range s.log[:n] {
@@ -45,7 +45,7 @@ func (s *simulation) rewind(n int) {
 	s.takeoverTo(schema.TakeoverRewind, s.head.Epoch+1, to)
 }
 
-// content is what a rewind restores. What is in doubt about calls is left out.
+// content is the content that a rewind restores, without which calls are in doubt.
 func content(t require.TestingT, s *schema.State) string {
 	calls := slices.Clone(s.Calls)
 	for i := range calls {
@@ -54,8 +54,8 @@ func content(t require.TestingT, s *schema.State) string {
 	return string(mustMarshal(t, []any{s.Messages, s.Turns, calls, s.Phases, s.Compactions, s.Waits, s.Artifacts, s.Errors, s.Limits, s.Decisions, s.Values, s.Unknown}))
 }
 
-// Behind a rewind the state has the content that it had at the record, and goes on from there; so it does behind a second rewind, also to a
-// record that the first one left behind.
+// After a rewind the state has the content that it had at the record, and continues from there. The same holds after
+// a second rewind, also to a record that the first one abandoned.
 func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 	rewound := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -96,7 +96,7 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 	require.Positive(t, rewound)
 }
 
-// A state that meets a rewind it did not expect says that it is stale.
+// A state that folds an unexpected rewind is stale.
 func TestRewind_FoldedInOnePass_IsStale(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -112,7 +112,7 @@ func TestRewind_FoldedInOnePass_IsStale(t *testing.T) {
 	require.Empty(t, r.state.Messages)
 }
 
-// Turns and steps are those that no rewind left behind; records and events are found wherever they are.
+// Turns and steps are found among the records that no rewind abandoned; records and events are found anywhere.
 func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -135,8 +135,8 @@ func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 	}
 }
 
-// The step of a call that was requested before the record and begun behind it is at the record: behind the rewind the call is in doubt. A call
-// that was not begun is still requested behind the rewind.
+// The step of a call that was requested before the record and begun after it is at the record: after the rewind the
+// call is in doubt. A call that has not begun is still requested after the rewind.
 func TestFinder_CallBegunInWhatWasLeftBehind_StepIsAtTheRecord(t *testing.T) {
 	for begun, records := range map[bool]int64{true: 2, false: 6} {
 		r := newTestRun(t)
@@ -180,7 +180,7 @@ func TestFinder_Result_IsBehindTheOutcomeOfTheCall(t *testing.T) {
 	require.Equal(t, int64(-1), at(3), "it was left behind")
 }
 
-// found returns how many records are up to a point.
+// found returns the number of records up to a point.
 func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schema.Superseded) int64 {
 	t.Helper()
 	f := schema.NewFinder(p, superseded)
@@ -208,7 +208,7 @@ func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schem
 	return -1
 }
 
-// rewind takes the run over behind record n, as the daemon finds it, and returns where it goes on.
+// rewind takes the run over after record n, like the daemon, and returns where it continues.
 func (r *testRun) rewind(n int) *schema.Base {
 	r.tb.Helper()
 	to := r.rewindTo(n)
@@ -232,9 +232,9 @@ func (r *testRun) rewound(to *schema.Base) schema.Verdict {
 	return v
 }
 
-// Later forgets a call once something abandons or denies it. A rewind brings such a call back: it is requested again and can be begun. When it
-// then began, neither a fork nor a second rewind at the same record knows of it: the call is requested there, not in doubt, and the next
-// executor runs it again. A hold call (a payment) is made twice without a question.
+// Later forgets a call once an event abandons or denies it. A rewind brings such a call back: it is requested again
+// and can begin. If it then began, neither a fork nor a second rewind at the same record knows: the call is requested
+// there, not in doubt, and the next executor runs it again. A hold call (a payment) is made twice without a question.
 func TestLater_CallThatARewindBroughtBackBegan_IsInDoubt(t *testing.T) {
 	for name, lose := range map[string]func(*testRun){
 		"abandoned": func(r *testRun) { r.write(&schema.TurnStartedData{Turn: 2}, 2) },
@@ -252,7 +252,7 @@ func TestLater_CallThatARewindBroughtBackBegan_IsInDoubt(t *testing.T) {
 			require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1).Kind)
 			require.Equal(t, schema.Applied, r.write(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"paid"`)}, 1).Kind)
 
-			to := r.rewindTo(2) // the same list stands in the base of a fork
+			to := r.rewindTo(2) // the base of a fork has the same list
 			require.Equal(t, []schema.BegunCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}}}, to.Begun)
 			r.rewind(2)
 			require.True(t, r.head.OpenCalls[0].InDoubt)
@@ -262,8 +262,8 @@ func TestLater_CallThatARewindBroughtBackBegan_IsInDoubt(t *testing.T) {
 	}
 }
 
-// The stricter of two policies counts. A call that was requested as idempotent, and that the run began as hold or verify behind the point, is in
-// doubt by that policy, in a rewound run and in a fork, as it is behind any other takeover.
+// The stricter of two policies counts. A call that was requested as idempotent, and that the run began as hold or
+// verify after the point, is in doubt by that policy, in a rewound run and in a fork, like after any other takeover.
 func TestLater_CallBegunByAStricterPolicy_IsInDoubtByIt(t *testing.T) {
 	for _, c := range []struct {
 		requested, begun, want schema.Replay
@@ -314,7 +314,7 @@ func TestLater_CallBegunByAStricterPolicy_IsInDoubtByIt(t *testing.T) {
 	}
 }
 
-// A rewind opens again the signals that are open at the record and those that were sent behind it. They may be more than can be open.
+// A rewind reopens the signals that are open at the record and those sent after it. They may exceed the maximum.
 func TestRewindTo_MoreSignalsThanCanBeOpen_IsRefused(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -327,12 +327,13 @@ func TestRewindTo_MoreSignalsThanCanBeOpen_IsRefused(t *testing.T) {
 		later.Behind(&r.head, r.write(&schema.SignalConsumedData{SignalIDs: []string{id}}, 0))
 	}
 	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: 1}, &head, later)
-	require.ErrorContains(t, err, "65 signals would be open behind record 1, at most 64 can be: go on behind a later record")
+	require.ErrorContains(t, err, "65 signals would be open after record 1, at most 64 can be: continue after a later record")
 	require.Equal(t, schema.Applied, r.rewound(r.rewindTo(3)).Kind)
 	require.Len(t, r.head.Signals, schema.MaxSignals)
 }
 
-// A rewind that the fold would refuse is not written: stored and refused, it would fence the executor and open no epoch.
+// A rewind that the fold would refuse is not written: once stored and refused, it would fence the executor and open
+// no epoch.
 func TestRewindTo_MostRangesInFrontOfTheRecord_IsRefused(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -342,12 +343,13 @@ func TestRewindTo_MostRangesInFrontOfTheRecord_IsRefused(t *testing.T) {
 	require.Len(t, r.head.Superseded, schema.MaxRewinds)
 	later := schema.NewLater(&r.head)
 	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(len(r.log))}, &r.head, later)
-	require.ErrorContains(t, err, "rewinds left 64 ranges behind in front of record 65, the most there can be: go on behind an earlier record")
+	require.ErrorContains(t, err, "rewinds abandoned 64 ranges before record 65, the maximum: continue after an earlier record")
 	r.rewind(2)
 	require.Len(t, r.head.Superseded, 2, "the ranges behind the point are left behind themselves")
 }
 
-// A signal's id may be used again once the signal is consumed. A rewind may then open two signals of one id: the id means the older one.
+// A signal's id may be used again once the signal is consumed. A rewind may then open two signals with one id: the id
+// means the older one.
 func TestRewindTo_SignalIDUsedAgain_EachIsConsumedOnce(t *testing.T) {
 	for name, consume := range map[string]func(r *testRun, turn int32){
 		"by an event": func(r *testRun, _ int32) { r.write(&schema.SignalConsumedData{SignalIDs: []string{"s"}}, 0) },
@@ -385,8 +387,9 @@ func TestRewindTo_SignalIDUsedAgain_EachIsConsumedOnce(t *testing.T) {
 	}
 }
 
-// The ranges in the head of a rewind are taken as they are. One that reaches behind the run's end hides every later event from all readers
-// of the content: each is acknowledged, accepted and counted, and no state, resume or fork has it. The head says nothing.
+// The fold takes the ranges in a rewind's head unchanged. A range that reaches beyond the run's end hides every later
+// event from all readers of the content: each is acknowledged, accepted and counted, but no state, resume or fork has
+// it, and the head does not show it.
 func TestRewind_RangesOfTheHeadAreAbsurd_IsRefused(t *testing.T) {
 	for name, forged := range map[string]schema.Superseded{
 		"behind the end": {After: 0, Through: math.MaxInt64},
@@ -402,15 +405,15 @@ func TestRewind_RangesOfTheHeadAreAbsurd_IsRefused(t *testing.T) {
 			if v := r.rewound(to); v.Kind == schema.Applied {
 				r.write(&schema.MessageAddedData{Message: userMessage("two")}, 0)
 				r.foldAgain()
-				require.Len(t, r.state.Messages, 2, "what is written behind the rewind is in the state")
+				require.Len(t, r.state.Messages, 2, "events after the rewind are in the state")
 				require.Fail(t, "accepted")
 			}
 		})
 	}
 }
 
-// A tool is handed the same key on every run of a call, and models use their call ids again: the call that a turn makes behind a rewind is
-// another one than that of the superseded turn. A call that was requested at the record is the same one.
+// A tool gets the same key for every execution of a call, and models use their call ids again. The call of a turn
+// after a rewind is not the call of the superseded turn. A call that was requested at the record is the same one.
 func TestRewind_CallWithTheIDOfOneLeftBehind_HasAnotherIdempotencyKey(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -435,7 +438,7 @@ func TestRewind_CallWithTheIDOfOneLeftBehind_HasAnotherIdempotencyKey(t *testing
 	require.Empty(t, referencefold.Fold(schema.NoKeys, "f", "r1", r.log).Differences(&r.head))
 }
 
-// A fork may run a call that the other run may run, too: the tool tells the two by nothing, and does it once.
+// A fork and its base may both run the same call: with one key the tool sees no difference, and runs it once.
 func TestFork_OpenCallOfTheBase_KeepsItsIdempotencyKey(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
@@ -446,8 +449,8 @@ func TestFork_OpenCallOfTheBase_KeepsItsIdempotencyKey(t *testing.T) {
 	require.Equal(t, "r1.1.c1.1", plan.Calls[0].IdempotencyKey)
 }
 
-// An executor says of its own hold call, when it begins it, that only a transcript tells of it. When the run ends, the call is in no list of
-// held calls: the operator never hears that a payment has no outcome. An import makes verify calls only.
+// An executor may claim of its own hold call that only a transcript mentions it. The call must still be listed as held when
+// the run ends, or the operator never learns that a payment has no outcome. An import makes only verify calls.
 func TestHeldCalls_HoldCallBegunAsOfATranscript_IsListedWhenTheRunEnds(t *testing.T) {
 	r := newTestRun(t)
 	r.start()

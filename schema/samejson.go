@@ -8,10 +8,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// SameJSON reports whether two JSON values mean the same: white space, the order of members and the spelling of strings
-// and numbers do not count. Numbers are compared by their exact decimal value, as text: 1, 1.0 and 1e0 are the same,
-// 9007199254740992 and 9007199254740993 are not, although both are the same double. A text that is no JSON, has a member
-// twice or is not UTF-8 equals only itself.
+// SameJSON reports whether two JSON values mean the same: white space, the order of members and the spelling of
+// strings and numbers do not count. Numbers are compared by their exact decimal value, as text: 1, 1.0 and 1e0 are
+// equal, 9007199254740992 and 9007199254740993 are not, although both are the same double. A text that is no JSON,
+// has a duplicate member or is not UTF-8 equals only itself.
 func SameJSON(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -20,7 +20,7 @@ func SameJSON(a, b []byte) bool {
 		return false
 	}
 	left, right := jsontext.Value(a).Clone(), jsontext.Value(b).Clone()
-	// RFC 8785 makes doubles of numbers, so they keep their text.
+	// RFC 8785 turns numbers into doubles, so they keep their text.
 	exact := []jsontext.Options{jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)}
 	if left.Canonicalize(exact...) != nil || right.Canonicalize(exact...) != nil {
 		return false
@@ -35,7 +35,7 @@ func SameJSON(a, b []byte) bool {
 		}
 		x, err := xs.ReadToken()
 		if err != nil {
-			return true // both have come to their ends: they are valid, and of the same kinds
+			return true // both have ended: they are valid, and of the same kinds
 		}
 		number := x.Kind() == '0'
 		text := x.String()
@@ -64,7 +64,7 @@ type decimal struct {
 	exponent int64
 }
 
-// maxExponent bounds the exponents that are computed with. Numbers beyond are the same only by their text.
+// maxExponent bounds the exponents that are computed with. Larger numbers are equal only if their text is.
 const maxExponent = 1 << 60
 
 // decimalOf reads a valid JSON number; false for an exponent beyond maxExponent.

@@ -42,7 +42,7 @@ func TestSameJSON_SpellingAndValue(t *testing.T) {
 		"sign":                             {`-1`, `1`, false},
 		"negative":                         {`-1.50`, `-15e-1`, true},
 		"zeros":                            {`[0,0,0,0]`, `[-0,0.0,0e9,-0.00E-3]`, true},
-		"an exponent that nobody computes": {`1e99999999999999999999`, `10e99999999999999999998`, false},
+		"an exponent too large to compute": {`1e99999999999999999999`, `10e99999999999999999998`, false},
 		"its own text":                     {`[1e99999999999999999999]`, ` [1e99999999999999999999]`, true},
 		"no JSON":                          {`{"a":}`, `{"a": }`, false},
 		"the same text":                    {`{"a":}`, `{"a":}`, true},
@@ -60,7 +60,7 @@ func TestSameJSON_SpellingAndValue(t *testing.T) {
 	}
 }
 
-// FuzzSameJSON holds the comparison against one of exact fractions.
+// FuzzSameJSON compares SameJSON with a comparison of exact fractions.
 func FuzzSameJSON(f *testing.F) {
 	f.Add([]byte(`{"a":9007199254740993,"b":[1.0]}`), []byte(`{"b":[1e0],"a":9007199254740992}`))
 	f.Add([]byte(`-0.00e5`), []byte(`0`))
@@ -78,7 +78,7 @@ func FuzzSameJSON(f *testing.F) {
 	})
 }
 
-// exactly reads a value with fractions in place of numbers, and refuses what a fraction is too large for.
+// exactly reads a value with fractions instead of numbers, and refuses numbers too large for a fraction.
 func exactly(text []byte) (any, error) {
 	var v any
 	if err := json.Unmarshal(text, new(any)); err != nil {

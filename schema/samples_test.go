@@ -93,7 +93,7 @@ func samples() []schema.Data {
 	}
 }
 
-// controlTypes are those that samples must be sent as control events.
+// controlTypes are the types whose samples must be sent as control events.
 var controlTypes = map[string]bool{
 	schema.RunResumed: true, schema.RunInput: true, schema.RunCancelRequested: true, schema.RunOrphaned: true,
 	schema.HandoffAccepted: true, schema.HandoffDeclined: true, schema.HandoffClosed: true, schema.SignalSent: true,

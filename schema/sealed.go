@@ -1,26 +1,26 @@
 package schema
 
 // ApplySealed is [Head.Apply] for the writer that sealed the event: the same verdict and the same head, without
-// decoding what was encoded a moment ago. stream is the event's place in the log; 0 asks what the fold will make of it
+// decoding the event that it has just encoded. stream is the event's place in the log; 0 asks for the fold's verdict
 // before it has one, see [State.Adopt].
 //
-// The event must be one that Decode(Encode(e)) returns unchanged, content its [Event.ContentHash], and e.Data what
-// [MarshalData] made of data. Verdict.Data is data itself, and the head keeps nothing of it that can be changed from
-// outside. It is an executor's own: see [ExecutorsOnly].
+// The event must be one that Decode(Encode(e)) returns unchanged, content its [Event.ContentHash], and e.Data the
+// result of [MarshalData] for data. Verdict.Data is data itself, and the head keeps no reference into it. It is an
+// executor's own event: see [ExecutorsOnly].
 func (h *Head) ApplySealed(e *Event, content Hash, data Data, stream StreamSequence) Verdict {
 	p := Prepared{
 		Record: &Record{Stream: stream}, Event: e, id: e.ID, name: e.Name(), control: e.IsControl(), content: content, data: data,
 	}
 	p.key = keyOf(e, content)
 	if tooDeep(e.Data) {
-		p.data, p.dataErr = ParseData(e) // reading it is what refuses it
+		p.data, p.dataErr = ParseData(e) // the reader decides whether it is refused
 	}
 	p.refusal, p.bound, p.own = ExecutorsOnly.check(e, 0)
 	return h.ApplyPrepared(&p)
 }
 
-// ApplySealed is [Head.ApplySealed] with the content: the state keeps data, which must be nobody else's. [ParseData] of
-// the event makes such a one.
+// ApplySealed is [Head.ApplySealed] with the content: the state keeps data, so no other code may use it. [ParseData]
+// of the event makes such a copy.
 func (s *State) ApplySealed(e *Event, content Hash, data Data, stream StreamSequence) Verdict {
 	unfinished := s.Head.TurnMessages
 	v := s.Head.ApplySealed(e, content, data, stream)
@@ -28,9 +28,9 @@ func (s *State) ApplySealed(e *Event, content Hash, data Data, stream StreamSequ
 	return v
 }
 
-// Adopt is Apply for a writer, which asks the fold about an event before it publishes it: next is a clone of s.Head
-// after Apply of the event's record with stream sequence 0, v that verdict, and stream the place that the event then got.
-// It is for events that were not rejected, and nothing may have been applied to s since the clone was made.
+// Adopt is Apply for a writer that asks the fold about an event before it publishes it. next is a clone of s.Head
+// after Apply of the event's record with stream sequence 0, v that verdict, and stream the place of the published
+// event. It is for events that were not rejected, and no record may have been applied to s since the clone was made.
 func (s *State) Adopt(next Head, v Verdict, stream StreamSequence) {
 	unfinished := s.Head.TurnMessages
 	s.Head.Adopt(next, stream)
@@ -43,7 +43,7 @@ func (h *Head) Adopt(next Head, stream StreamSequence) {
 	h.settleAt(stream)
 }
 
-// settleAt gives the last record, which was applied with stream sequence 0, its place.
+// settleAt sets the place of the last record, which was applied with stream sequence 0.
 func (h *Head) settleAt(stream StreamSequence) {
 	h.Position.Stream = stream
 	for i := range h.Interrupts {

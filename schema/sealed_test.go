@@ -59,7 +59,7 @@ func TestASealedEventIsRefusedForWhatReadingItWouldRefuse(t *testing.T) {
 	require.Equal(t, schema.ReasonInvalidData, head.ApplySealed(e, e.ContentHash(), data, 0).Reason)
 }
 
-// Who published an event may use its data again: a head that was told of it does not change with it.
+// The caller of a publish may reuse the event's data: a head that folded it must not change with it.
 func TestAHeadKeepsNothingOfTheDataItIsToldOf(t *testing.T) {
 	for i := range samples() {
 		data := samples()[i] // made again: they share what they refer to

@@ -18,16 +18,16 @@ const SegmentFormat = 3
 
 // Sizes of segments.
 const (
-	// MaxSegment is the largest segment as stored, in bytes; one that holds a single event of the largest size may have its
-	// description beside that.
+	// MaxSegment is the largest segment as stored, in bytes. A segment with a single event of the largest size may
+	// exceed it by its description.
 	MaxSegment = 512 << 10
-	// MaxSegmentRaw bounds the frames of one segment before compression, and so what a damaged or hostile
-	// segment can make a reader allocate.
+	// MaxSegmentRaw bounds the frames of one segment before compression, and so the memory that a reader allocates
+	// for a damaged or hostile segment.
 	MaxSegmentRaw = 4 << 20
 )
 
-// SegmentInfo describes a sealed range of a run's events. It is the first line of a stored segment, so
-// that segments alone suffice to rebuild a run.
+// SegmentInfo describes a sealed range of a run's events. It is the first line of a stored segment, so that segments
+// alone are enough to rebuild a run.
 type SegmentInfo struct {
 	// Format is [SegmentFormat].
 	Format int `json:"format"`
@@ -51,7 +51,7 @@ type SegmentInfo struct {
 }
 
 var segmentEncoders = sync.Pool{New: func() any {
-	// One goroutine a coder; level "default" compresses text well and keeps up with the log.
+	// One goroutine per coder; level "default" compresses text well and is fast enough for the log.
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ var segmentEncoders = sync.Pool{New: func() any {
 	return enc
 }}
 
-// packedSegments hold buffers for what the encoders write.
+// packedSegments are buffers for compressed frames.
 var packedSegments = sync.Pool{New: func() any { return new([]byte) }}
 
 var segmentDecoders = sync.Pool{New: func() any {
@@ -123,7 +123,7 @@ func DecodeSegment(stored []byte) (SegmentInfo, []byte, error) {
 	return info, frames, nil
 }
 
-// segmentSum is the sum of a segment whose description begins with open, up to where the sum stands.
+// segmentSum is the sum of a segment whose description begins with open, up to the place of the sum.
 func segmentSum(open, packed []byte) string {
 	h := sha256.New()
 	_, _ = h.Write(open)

@@ -9,14 +9,14 @@ import (
 const (
 	// MaxSignals bounds the signals of a run that are not consumed yet.
 	MaxSignals = 64
-	// MaxSignalPayload bounds the payload of a signal that the service takes, in bytes of JSON.
+	// MaxSignalPayload bounds a signal's payload in the service, in bytes of JSON.
 	MaxSignalPayload = 64 << 10
 	// MaxEncryptedSignal bounds a payload that is encrypted: the same content, with nonce and tag, in base64.
 	MaxEncryptedSignal = MaxSignalPayload/3*4 + 128
 )
 
-// SignalRequest sends a signal into a run that has not ended. A repeat with the same id, name and payload is answered as the first one,
-// whoever sends it; another signal of the id is refused.
+// SignalRequest sends a signal into a run that has not ended. A repeat with the same id, name and payload gets the
+// first answer, from any sender; another signal with the id is refused.
 type SignalRequest struct {
 	// SignalID is the sender's id of the signal, unique in the run. Required.
 	SignalID string `json:"signal_id"`
@@ -24,17 +24,18 @@ type SignalRequest struct {
 	Name string `json:"name"`
 	// Payload is any JSON of at most [MaxSignalPayload] bytes.
 	Payload jsontext.Value `json:"payload,omitzero"`
-	// Refs say that the payload is encrypted; nothing else is taken. Its cipher text may be [MaxEncryptedSignal] bytes long.
+	// Refs mark the payload as encrypted; other refs are refused. Its cipher text may be [MaxEncryptedSignal] bytes
+	// long.
 	Refs []Ref `json:"refs,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 }
 
-// SignalSentData sends a message into a run that has not ended, whatever it is doing. Control event. The run's signals are in the
-// order of the log, and each is consumed once.
+// SignalSentData sends a message into a run that has not ended, whatever its status. Control event. The run's signals
+// are in log order, and each is consumed once.
 type SignalSentData struct {
-	// SignalID is the sender's id of the signal, unique in the run. Required. A rewind may open two signals of one id if the id was used
-	// again: then the id means the one that was sent first.
+	// SignalID is the sender's id of the signal, unique in the run. Required. A rewind may open two signals with one
+	// id if the id was used again: then the id means the earlier one.
 	SignalID string `json:"signal_id"`
 	// Name tells the agent what the signal is about. Required.
 	Name    string         `json:"name"`
@@ -45,8 +46,8 @@ type SignalSentData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// SignalConsumedData says that the executor has acted on signals. An agent that passes a signal to the model names it in
-// turn.started instead, in the event that has the message: no crash separates the two.
+// SignalConsumedData says that the executor has acted on signals. An agent that passes a signal to the model names it
+// in turn.started instead, in the event that has the message: then no crash can separate the two.
 type SignalConsumedData struct {
 	// SignalIDs are open signals of the run. Required.
 	SignalIDs []string       `json:"signal_ids"`
@@ -60,8 +61,8 @@ type OpenSignal struct {
 	Since    string `json:"since,omitzero"`
 	// Position of signal.sent, which has the payload.
 	Position Position `json:"position"`
-	// Turn whose start named the signal; 0 for none. The answer of the turn consumes it. A turn that is started again names it again, and
-	// behind one that is over without an answer it is 0, and a later turn can name it.
+	// Turn whose start named the signal; 0 for none. The answer of the turn consumes it. A turn that starts again
+	// names it again. If the turn ends without an answer, it becomes 0, and a later turn can name it.
 	Turn int32 `json:"turn,omitzero"`
 }
 
@@ -81,8 +82,8 @@ func (h *Head) signalSent(e *Event, p *place, d *SignalSentData) Verdict {
 	return Verdict{Kind: Applied, Boundary: true}
 }
 
-// unknownSignal returns the first id that names no open signal, or that is there twice; "" if there is none. Signals that the turn
-// itself has count as open: it is started again.
+// unknownSignal returns the first id that names no open signal, or that occurs twice; "" if there is none. Signals of
+// the same turn count as open, for a turn that starts again.
 func (h *Head) unknownSignal(ids []string, turn int32) string {
 	for i, id := range ids {
 		at := h.signal(id)
@@ -93,7 +94,8 @@ func (h *Head) unknownSignal(ids []string, turn int32) string {
 	return ""
 }
 
-// takeSignals gives open signals to a turn that starts, and takes the others from it: from one that is started again, or is over.
+// takeSignals assigns open signals to a turn that starts, and takes the others from it: the turn is started again, or
+// is over.
 func (h *Head) takeSignals(ids []string, turn int32) {
 	for i := range h.Signals {
 		switch s := &h.Signals[i]; {
@@ -105,7 +107,7 @@ func (h *Head) takeSignals(ids []string, turn int32) {
 	}
 }
 
-// consumeSignals ends the signals of a turn, and those with the ids.
+// consumeSignals consumes the signals of a turn, and those with the ids.
 func (h *Head) consumeSignals(turn int32, ids ...string) {
 	if len(h.Signals) == 0 {
 		return
@@ -139,7 +141,7 @@ type StateSignal struct {
 	ConsumedAt string `json:"consumed_at,omitzero"`
 }
 
-// signals brings the signals of the state up to what the head says of them.
+// signals updates the signals of the state from the head.
 func (s *State) signals(e *Event) {
 	for s.consumed < len(s.Signals) && s.Signals[s.consumed].ConsumedAt != "" {
 		s.consumed++

@@ -6,8 +6,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// State is all that a run's events add up to: the head, the conversation, the calls with their results.
-// It is what a recovery hands to the next executor. The zero State is the state before the first event.
+// State is the sum of all of a run's events: the head, the conversation, the calls with their results. A recovery
+// returns it to the next executor. The zero State is the state before the first event.
 type State struct {
 	Head Head `json:"head"`
 	// Started is the data of run.started; nil when the run was opened implicitly.
@@ -34,18 +34,18 @@ type State struct {
 	Values []StateValue `json:"values,omitzero"`
 	// Signals in the order in which they were sent.
 	Signals []StateSignal `json:"signals,omitzero"`
-	// Stale: the content has what a rewind left behind, because the state was folded without knowing of it. Fold it again; see
-	// [State.Expect].
+	// Stale: the content includes abandoned records, because the state was folded without knowledge of a rewind. Fold
+	// it again; see [State.Expect].
 	Stale bool `json:"stale,omitzero"`
 	// Unknown are events of types this version does not know.
 	Unknown []UnknownEvent `json:"unknown,omitzero"`
-	// expected as [State.Expect] has it.
+	// expected is set by [State.Expect].
 	expected []Superseded
 	// consumed counts the signals before the first open one.
 	consumed int
-	// forgotten as [State.Forget] has it.
+	// forgotten is set by [State.Forget].
 	forgotten forgotten
-	// open as [State.Open] has it.
+	// open is set by [State.Open].
 	open func(e *Event, data Data)
 }
 
@@ -54,7 +54,7 @@ type StateMessage struct {
 	Message
 	// Turn it belongs to; 0 outside any turn.
 	Turn int32 `json:"turn,omitzero"`
-	// EventID, Epoch and Time of the event that brought it.
+	// EventID, Epoch and Time of its event.
 	EventID string `json:"event_id"`
 	Epoch   Epoch  `json:"epoch,omitzero"`
 	Time    string `json:"time,omitzero"`
@@ -71,7 +71,7 @@ type StateTurn struct {
 	// Attempts counts the times it was started.
 	Attempts  int    `json:"attempts"`
 	StartedAt string `json:"started_at,omitzero"`
-	// Answer is what turn.answered says of the model's call; nil if it was not written.
+	// Answer is the model's answer from turn.answered; nil if it was not written.
 	Answer *StateAnswer `json:"answer,omitzero"`
 	// Ended is the data of turn.ended without its messages; nil if it was not written.
 	Ended *TurnEndedData `json:"ended,omitzero"`
@@ -91,7 +91,7 @@ type StateAnswer struct {
 	Extra         jsontext.Value `json:",embed"`
 }
 
-// Usage is what the turn's model call used, as far as it is known.
+// Usage is the usage of the turn's model call, as far as it is known.
 func (t *StateTurn) Usage() *Usage {
 	switch {
 	case t.Answer != nil:
@@ -113,7 +113,7 @@ const (
 	OutcomeAbandoned Outcome = "abandoned"
 )
 
-// Call is a tool call with what became of it.
+// Call is a tool call and its outcome.
 type Call struct {
 	CallKey
 	Name           string         `json:"name"`
@@ -127,7 +127,7 @@ type Call struct {
 	Outcome        Outcome        `json:"outcome"`
 	// Result of a returned call, or of its settlement.
 	Result jsontext.Value `json:"result,omitzero"`
-	// IsError is the tool's own word; nil when it said nothing.
+	// IsError is the tool's own statement; nil if it made none.
 	IsError      *bool          `json:"is_error,omitzero"`
 	ResultSource jsontext.Value `json:"result_source,omitzero"`
 	Error        *Error         `json:"error,omitzero"`
@@ -140,14 +140,14 @@ type Call struct {
 	// Refs name fields in the blob store: /arguments or /result.
 	Refs     []Ref  `json:"refs,omitzero"`
 	CalledAt string `json:"called_at,omitzero"`
-	// BegunAt is when a call that an answer requested was begun last; empty for one that was not, or needs no begin.
+	// BegunAt is when a call that an answer requested began last; empty if it has not begun, or needs no begin.
 	BegunAt    string `json:"begun_at,omitzero"`
 	ClosedAt   string `json:"closed_at,omitzero"`
 	Epoch      Epoch  `json:"epoch,omitzero"`
 	DurationMS int64  `json:"duration_ms,omitzero"`
 }
 
-// LateResult is evidence of a fenced executor about a call in doubt.
+// LateResult is a fenced executor's evidence about a call in doubt.
 type LateResult struct {
 	EventID string         `json:"event_id"`
 	Epoch   Epoch          `json:"epoch"`
@@ -158,7 +158,7 @@ type LateResult struct {
 	Refs    []Ref          `json:"refs,omitzero"`
 }
 
-// StatePhase is one phase; Completed says that it is never run again.
+// StatePhase is one phase; a completed one is never run again.
 type StatePhase struct {
 	Phase     string         `json:"phase"`
 	Index     int64          `json:"index,omitzero"`
@@ -173,11 +173,11 @@ type StateCompaction struct {
 	ContextCompactedData
 	At   int    `json:"at"`
 	Time string `json:"time,omitzero"`
-	// forgotten counts the messages that it replaced and [State.Forget] let go of, but those of the system.
+	// forgotten counts the messages that it replaced and [State.Forget] dropped, except those of the system.
 	forgotten int
 }
 
-// StateArtifact is an artifact and where it was made.
+// StateArtifact is an artifact and its origin.
 type StateArtifact struct {
 	ArtifactAddedData
 	// Turn that was open; 0 outside any turn.
@@ -185,20 +185,20 @@ type StateArtifact struct {
 	Time string `json:"time,omitzero"`
 }
 
-// StateWait is something the run waited for and, once it came, the answer.
+// StateWait is a wait of the run, with its answer if there is one.
 type StateWait struct {
 	RunWaitingData
-	// Turn of the call that it is about; 0 when it is about none.
+	// Turn of the call that it is about; 0 if it is about none.
 	Turn  int32         `json:"turn,omitzero"`
 	Input *RunInputData `json:"input,omitzero"`
 }
 
-// CallKey names the call that the wait is about. Its ToolCallID is empty when it is about none.
+// CallKey names the call that the wait is about. Its ToolCallID is empty if it is about none.
 func (w *StateWait) CallKey() CallKey {
 	return CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: max(w.Occurrence, 1)}
 }
 
-// StateDecision is a decision about a call, and where it was made.
+// StateDecision is a decision about a call, and its origin.
 type StateDecision struct {
 	ToolDecidedData
 	// Turn of the call, and the epoch whose executor decided.
@@ -207,12 +207,12 @@ type StateDecision struct {
 	Time  string `json:"time,omitzero"`
 }
 
-// CallKey names the call that was decided about.
+// CallKey names the call of the decision.
 func (d *StateDecision) CallKey() CallKey {
 	return CallKey{Turn: d.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
 }
 
-// StateHandoff is a hand-off and what became of it: offered, accepted, declined or closed.
+// StateHandoff is a hand-off and its status: offered, accepted, declined or closed.
 type StateHandoff struct {
 	HandoffID string              `json:"handoff_id"`
 	Status    string              `json:"status"`
@@ -221,12 +221,12 @@ type StateHandoff struct {
 	By      string `json:"by,omitzero"`
 	Claimed string `json:"claimed,omitzero"`
 	Reason  string `json:"reason,omitzero"`
-	// Refs say that the reason is encrypted.
+	// Refs mark the reason as encrypted.
 	Refs     []Ref  `json:"refs,omitzero"`
 	ChildRun string `json:"child_run,omitzero"`
 }
 
-// UnknownEvent is an event of a type this version does not know, as it came.
+// UnknownEvent is an event of a type this version does not know, unchanged.
 type UnknownEvent struct {
 	ID   string         `json:"id"`
 	Type string         `json:"type"`
@@ -236,7 +236,7 @@ type UnknownEvent struct {
 	Raw []byte `json:"raw,omitzero"`
 }
 
-// Decision returns the latest decision about the call, or nil. Later epochs keep to it.
+// Decision returns the latest decision about the call, or nil. It holds for later epochs too.
 func (s *State) Decision(key CallKey) *StateDecision {
 	for i := range slices.Backward(s.Decisions) {
 		if d := &s.Decisions[i]; d.CallKey() == key {

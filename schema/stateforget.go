@@ -2,36 +2,37 @@ package schema
 
 import "slices"
 
-// Place is one in the content of a state: everything before it can be forgotten. A turn or a message outside of turns begins there.
+// Place is a point in the content of a state: everything before it can be forgotten. A turn, or a message outside of
+// turns, begins there.
 type Place struct {
-	// records and messages that the state has before it, and the first turn that is not before it.
+	// records and messages before it in the state, and the first turn that is not before it.
 	records  int64
 	messages int
 	turn     int32
 }
 
-// forgotten is what a state forgot.
+// forgotten describes the forgotten content of a state.
 type forgotten struct {
-	// run whose records are counted: a fork may have content of its base.
+	// run of the counted records: a fork may have content of its base.
 	run     string
 	records int64
-	// turn is the first that was not forgotten.
+	// turn is the first turn that is kept.
 	turn int32
-	// first and last turn, and how many messages and calls.
+	// first and last turn, and the numbers of messages and calls.
 	first, last     int32
 	messages, calls int
-	// said are the messages that are not of the system, and ends the turns of the messages, in their order.
+	// said counts the messages that are not of the system, and ends are the turns of the messages, in order.
 	said int
 	ends []turnEnd
 }
 
-// turnEnd is where forgotten messages of a turn end: behind so many that are not of the system.
+// turnEnd is the end of a turn's forgotten messages: the number of messages before it that are not of the system.
 type turnEnd struct {
 	turn int32
 	said int
 }
 
-// ApplyAt is [State.Apply] that also says whether the record began a place, and which.
+// ApplyAt is [State.Apply] that also reports whether the record began a place, and which.
 func (s *State) ApplyAt(keys *Keys, rec *Record) (v Verdict, place Place, begins bool) {
 	place = Place{records: s.Head.Records, messages: s.forgotten.messages + len(s.Messages), turn: s.Head.Turn}
 	open := s.Head.TurnOpen
@@ -47,9 +48,9 @@ func (s *State) ApplyAt(keys *Keys, rec *Record) (v Verdict, place Place, begins
 	return v, place, v.Kind == Applied && place.records > 0 && (turns || said && !open)
 }
 
-// Forget lets go of the messages, turns and closed calls before a place, which must be of this state. The head and all other content stay.
-// So do the latest turn, and the calls of the turn before the place, because the first messages behind it may name them; [State.View] leaves
-// both out, and says what was forgotten.
+// Forget drops the messages, turns and closed calls before a place, which must be of this state. The head and all
+// other content stay. So do the latest turn, and the calls of the turn before the place, because the first messages
+// after it may name them. [State.View] leaves both out, and describes what was forgotten.
 func (s *State) Forget(p Place) {
 	f := &s.forgotten
 	if f.records == 0 && len(s.Turns) > 0 {
@@ -85,7 +86,7 @@ func notOfSystem(list []StateMessage) (n int) {
 	return n
 }
 
-// follow notes where the turns of more messages end.
+// follow records where the turns of more messages end.
 func (f *forgotten) follow(list []StateMessage) {
 	for i := range list {
 		if list[i].Role != RoleSystem {
@@ -101,7 +102,8 @@ func (f *forgotten) follow(list []StateMessage) {
 	}
 }
 
-// replaced counts the messages that were forgotten before a compaction came and that it replaces, but those of the system.
+// replaced counts the messages that were forgotten before a compaction and that it replaces, except those of the
+// system.
 func (s *State) replaced(c *StateCompaction) int {
 	f := &s.forgotten
 	if c.ThroughTurn == 0 || s.behind(c) > 0 {
@@ -115,10 +117,10 @@ func (s *State) replaced(c *StateCompaction) int {
 	return 0
 }
 
-// has reports whether something of a turn was forgotten.
+// has reports whether content of a turn was forgotten.
 func (f *forgotten) has(turn int32) bool { return f.records > 0 && turn < f.turn }
 
-// older is the request for what was forgotten: the run as it was at the place.
+// older is the request for the forgotten content: the run at the place.
 func (s *State) older() *Older {
 	f := &s.forgotten
 	if f.records == 0 {

@@ -8,7 +8,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A fold of a large run forgets its oldest messages, before or behind a compaction. What the compaction replaced is the same for every reader.
+// A fold of a large run forgets its oldest messages, before or after a compaction. Every reader sees the same
+// compacted content.
 func TestForget_CompactedRun_SaysWhatTheCompactionReplaced(t *testing.T) {
 	t.Parallel()
 	const turns = 6
@@ -45,8 +46,8 @@ func TestForget_CompactedRun_SaysWhatTheCompactionReplaced(t *testing.T) {
 	}
 }
 
-// forgetting folds a run to a state that forgets what is before its place of that number, and before the first place if it is a later one,
-// behind the record of that index. It is false if there is no such place yet.
+// forgetting folds a run into a state. At the record with index when it forgets everything before the first place, and then
+// before the place with the given number. found is false if there is no such place yet.
 func forgetting(r *testRun, place, when int) (s *schema.State, found bool) {
 	s = schema.NewState("f", "r1")
 	var places []schema.Place

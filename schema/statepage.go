@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// entryKind says what an [entry] of a page is.
+// entryKind is the kind of an [entry] of a page.
 type entryKind int
 
 const (
@@ -20,17 +20,17 @@ const (
 	entryMessage
 )
 
-// entry is what a page is made of: one turn, call or message of a view, by its index there. Pages are cut between entries.
+// entry is a unit of a page: one turn, call or message of a view, by its index there. Pages are cut between entries.
 type entry struct {
 	kind entryKind
 	i    int
 	turn int32
-	// first: a turn begins with it.
+	// first: it is the first entry of a turn.
 	first bool
 }
 
-// entries are those of the view, oldest first. Those of a turn stand together: its record, its calls, its messages. A message outside of
-// turns belongs to what stands before it.
+// entries are those of the view, oldest first. Those of a turn are adjacent: its record, its calls, its messages. A
+// message outside of turns belongs to the preceding entry.
 func (v *StateView) entries() []entry {
 	type group struct {
 		turn         int32
@@ -50,7 +50,7 @@ func (v *StateView) entries() []entry {
 		}
 		g.to = i + 1
 	}
-	// find returns the first group of a turn; one without messages stands before the next turn.
+	// find returns the first group of a turn. A turn without messages precedes the next turn.
 	find := func(turn int32) *group {
 		g := of[turn]
 		if g == nil {
@@ -91,20 +91,20 @@ func (v *StateView) entries() []entry {
 	return out
 }
 
-// Entries is the number of turns, calls and messages: what Before of a [GetRequest] counts.
+// Entries is the number of turns, calls and messages, the unit of Before of a [GetRequest].
 func (v *StateView) Entries() int { return len(v.Turns) + len(v.Calls) + len(v.Messages) }
 
-// Page returns the newest turns of the view that fit into a number of bytes as JSON, roughly: the caller compares. before, if not 0, is the
-// number of entries that the page ends with; such a page has turns, calls and messages alone. A turn that does not fit by itself is cut
-// between its entries, and an entry that does not fit loses its largest fields. [Older] has no subject and no point yet if its request has
-// Before.
+// Page returns the newest turns of the view that fit into a number of bytes as JSON, approximately: the caller must
+// compare. before, if not 0, is the number of entries at which the page ends; such a page has only turns, calls and
+// messages. A turn that does not fit by itself is cut between its entries, and an entry that does not fit loses its
+// largest fields. [Older] has no subject and no point yet if its request has Before.
 func (v *StateView) Page(before, room int) (*StateView, error) {
 	entries := v.entries()
 	end := len(entries)
 	if before != 0 {
 		end = before
 	}
-	var sizes []int // of the newest entries, as far as there is room
+	var sizes []int // of the newest entries that fit
 	need := 0
 	for i := end - 1; i >= 0 && need <= room; i-- {
 		size, err := sizeOf(v.entry(entries[i]))
@@ -170,7 +170,7 @@ func (v *StateView) olderThan(entries []entry) *Older {
 	return o
 }
 
-// entry is what an entry of the view stands for.
+// entry returns the value of an entry in the view.
 func (v *StateView) entry(e entry) any {
 	switch e.kind {
 	case entryTurn:
@@ -182,7 +182,7 @@ func (v *StateView) entry(e entry) any {
 	}
 }
 
-// take puts entries of another view into the page, each kind in its order there.
+// take copies entries of another view into the page, each kind in its own order.
 func (v *StateView) take(from *StateView, entries []entry) {
 	entries = slices.Clone(entries)
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.i, b.i) })
@@ -203,26 +203,26 @@ func sizeOf(v any) (int, error) {
 	return len(b), err
 }
 
-// field is one that can be left out: its place, its size, and what takes it out.
+// field is a field that can be left out: its place, its size, and the function that removes it.
 type field struct {
 	path string
 	size int
 	drop func()
 }
 
-// add lists a field that is there.
+// add lists a field if there is one.
 func add[T any](list []field, path string, value *T, there bool) []field {
 	if !there {
 		return list
 	}
 	size, err := sizeOf(value)
 	if err != nil {
-		return list // the whole cannot be written either, and the caller hears of it
+		return list // the whole view cannot be written either, and the caller gets that error
 	}
 	return append(list, field{path, size, func() { *value = *new(T) }})
 }
 
-// leaveOut takes the largest of the fields out until what is left of a size fits, and says so. It returns the size that is left.
+// leaveOut removes the largest of the fields until the rest fits, and records them. It returns the remaining size.
 func (v *StateView) leaveOut(size, room int, fields []field) int {
 	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(b.size, a.size) })
 	for _, f := range fields {
@@ -232,7 +232,7 @@ func (v *StateView) leaveOut(size, room int, fields []field) int {
 		out := LeftOut{Path: f.path, Size: f.size}
 		said, err := sizeOf(&out)
 		if err != nil || said >= f.size {
-			break // a word on it takes more than it does
+			break // its record would take more room than the field
 		}
 		f.drop()
 		v.LeftOut = append(v.LeftOut, out)
@@ -241,7 +241,7 @@ func (v *StateView) leaveOut(size, room int, fields []field) int {
 	return size
 }
 
-// shed takes the largest members out of the rest until it fits, and returns its size.
+// shed removes the largest remaining members until the page fits, and returns its size.
 func (v *StateView) shed(room int) (int, error) {
 	size, err := sizeOf(v)
 	if err != nil || size <= room {
@@ -264,7 +264,7 @@ func (v *StateView) shed(room int) (int, error) {
 	return v.leaveOut(size, room, fields), nil
 }
 
-// reduce puts one entry into the page that is larger than the room, without its largest fields.
+// reduce puts one entry that is larger than the room into the page, without its largest fields.
 func (v *StateView) reduce(from *StateView, e entry, room int) error {
 	v.take(from, []entry{e})
 	size, err := sizeOf(v.entry(entry{kind: e.kind}))
@@ -332,21 +332,21 @@ func (v *StateView) reduce(from *StateView, e entry, room int) error {
 		return v.leaveOutAs("/calls/0", c)
 	case entryMessage:
 	}
-	// Thousands of parts are too large without their content, and without a word on each.
+	// Thousands of parts are too large even without their content and without a record of each.
 	m, whole := &v.Messages[0], &from.Messages[e.i]
 	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0/parts") })
 	m.Parts, m.Refs = nil, nil
 	if size, err = v.leaveWhole("/messages/0/parts", whole.Parts); err != nil || size <= room {
 		return err
 	}
-	// And so are thousands of members that are not known.
+	// Thousands of unknown members are too large as well.
 	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, "/messages/0") })
 	*m = MessageView{Role: m.Role, Turn: m.Turn, EventID: m.EventID, Epoch: m.Epoch, Time: m.Time}
 	_, err = v.leaveWhole("/messages/0", whole)
 	return err
 }
 
-// leaveOutAs names a whole turn or call in place of its fields.
+// leaveOutAs names a whole turn or call instead of its fields.
 func (v *StateView) leaveOutAs(path string, what any) error {
 	size, err := sizeOf(what)
 	v.LeftOut = slices.DeleteFunc(v.LeftOut, func(l LeftOut) bool { return at(l.Path, path) })
@@ -354,7 +354,7 @@ func (v *StateView) leaveOutAs(path string, what any) error {
 	return err
 }
 
-// leaveWhole names what is left out of the only message of the page, and returns the size of what is left of it.
+// leaveWhole names the parts left out of the only message of the page, and returns the remaining size.
 func (v *StateView) leaveWhole(path string, what any) (int, error) {
 	size, err := sizeOf(what)
 	if err != nil {
@@ -366,7 +366,7 @@ func (v *StateView) leaveWhole(path string, what any) (int, error) {
 	return left + words, errors.Join(err, err2)
 }
 
-// unknownMembers are those that an object has beside its own. They are written once, when all that goes is gone.
+// unknownMembers are the unknown members of an object. They are encoded once, after all removals.
 type unknownMembers struct {
 	value   *jsontext.Value
 	members map[string]jsontext.Value
@@ -387,7 +387,7 @@ func (u *unknownMembers) add(list []field, path string) []field {
 	return list
 }
 
-// write takes those that are gone from the object.
+// write encodes the object without the removed members.
 func (u *unknownMembers) write() (err error) {
 	switch {
 	case !u.less:

@@ -9,22 +9,24 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// StateView is the content of a run as the view state answers with it: the conversation joined with its calls, and the rest of [State].
-// Its JSON members are in the order of a run, oldest first.
+// StateView is the content of a run in an answer with the view state: the conversation joined with its calls, and the
+// rest of [State]. Its JSON members are in run order, oldest first.
 type StateView struct {
-	// Messages of [State.Conversation], with the arguments of each call and the response to it in place, and the latest compaction applied.
+	// Messages of [State.Conversation], with each call's arguments and response filled in, and the latest compaction
+	// applied.
 	Messages []MessageView `json:"messages"`
-	// Turns and Calls in the order in which they were recorded. Arguments and result of a call that Messages have are left out of Calls.
+	// Turns and Calls in the order of recording. Calls omits arguments and results that Messages have.
 	Turns []StateTurn `json:"turns,omitzero"`
 	Calls []Call      `json:"calls,omitzero"`
-	// Compacted says which messages, turns and closed calls a compaction replaced by a summary. The run at an earlier point has them.
+	// Compacted lists the messages, turns and closed calls that a compaction replaced by a summary. The run at an
+	// earlier point has them.
 	Compacted *Compacted `json:"compacted,omitzero"`
-	// Older says what is left out because it did not fit into the reply, and the request that it is the answer to.
+	// Older describes what did not fit into the reply, and the request that returns it.
 	Older *Older `json:"older,omitzero"`
-	// LeftOut are fields too large for any reply of this size, largest first. The view events has them.
+	// LeftOut are fields too large for any reply of this size, largest first. The view events returns them.
 	LeftOut []LeftOut `json:"left_out,omitzero"`
 
-	// The rest as in [State]. An older page has none of it.
+	// The rest as in [State]. An older page omits it.
 	Started   *RunStartedData    `json:"started,omitzero"`
 	Phases    []StatePhase       `json:"phases,omitzero"`
 	Waits     []StateWait        `json:"waits,omitzero"`
@@ -40,7 +42,7 @@ type StateView struct {
 	Unknown   []UnknownEvent     `json:"unknown,omitzero"`
 }
 
-// MessageView is a message of the conversation, and where it came from.
+// MessageView is a message of the conversation, and its origin.
 type MessageView struct {
 	// Role, Name, Source and Extra as in [Message].
 	Role string `json:"role"`
@@ -49,8 +51,8 @@ type MessageView struct {
 	Turn   int32          `json:"turn,omitzero"`
 	Parts  []PartView     `json:"parts,omitzero"`
 	Source jsontext.Value `json:"source,omitzero"`
-	// EventID of the event that brought it. Absent for a message that no event has: results that stand behind the message that asks for the
-	// calls, and the summary of a compaction.
+	// EventID of its event. Absent for a message without one: results that follow the message with the calls, and the
+	// summary of a compaction.
 	EventID string `json:"event_id,omitzero"`
 	Epoch   Epoch  `json:"epoch,omitzero"`
 	Time    string `json:"time,omitzero"`
@@ -66,28 +68,29 @@ type PartView struct {
 	IsError bool `json:"is_error,omitzero"`
 }
 
-// Compacted is what the latest compaction replaced.
+// Compacted describes what the latest compaction replaced.
 type Compacted struct {
-	// ThroughTurn and Time as in context.compacted; Messages is the number of recorded messages that the summary stands for.
+	// ThroughTurn and Time as in context.compacted; Messages is the number of recorded messages that the summary
+	// replaces.
 	ThroughTurn int32  `json:"through_turn"`
 	Messages    int    `json:"messages"`
 	Time        string `json:"time,omitzero"`
 }
 
-// Older is the part of a run that is before a page of it.
+// Older is the part of a run before a page of it.
 type Older struct {
-	// FirstTurn and LastTurn are the turns left out, or begun in what is left out; 0 is what stands before the first turn.
+	// FirstTurn and LastTurn are the turns left out, entirely or in part; 0 is the content before the first turn.
 	FirstTurn int32 `json:"first_turn"`
 	LastTurn  int32 `json:"last_turn"`
-	// Messages and Calls are how many are left out; messages that no event has are not counted.
+	// Messages and Calls are the numbers left out; messages without an event are not counted.
 	Messages int `json:"messages"`
 	Calls    int `json:"calls"`
-	// Subject and Request of the next page: send the request as it is.
+	// Subject and Request of the next page: send the request unchanged.
 	Subject string     `json:"subject"`
 	Request GetRequest `json:"request"`
 }
 
-// LeftOut is a field that is not in the reply.
+// LeftOut is a field missing from the reply.
 type LeftOut struct {
 	// Path is the JSON Pointer (RFC 6901) of the field in the state of the reply, such as /messages/0/parts/1/response.
 	Path string `json:"path"`
@@ -95,7 +98,7 @@ type LeftOut struct {
 	Size int `json:"size"`
 }
 
-// View returns the state as the view state answers with it, whole. The state is not changed, and shares its content.
+// View returns the whole content for the view state. The state is not changed, and shares its content.
 func (s *State) View() *StateView {
 	said, behind := s.conversation()
 	v := &StateView{
@@ -106,7 +109,7 @@ func (s *State) View() *StateView {
 	// shown says which fields of a call the messages have.
 	type shown struct{ arguments, result bool }
 	fields := make(map[*Call]shown)
-	// shows are the turns with a message; those through covered have none but these.
+	// shows are the turns with a message; turns through covered have only these.
 	shows, covered := make(map[int32]bool), int32(-1)
 	for i := range said {
 		v.Messages[i] = said[i].view()
@@ -146,7 +149,7 @@ func (s *State) View() *StateView {
 		call.Refs = nil
 		for _, r := range c.Refs {
 			if f.arguments && at(r.Path, "/arguments") || f.result && at(r.Path, "/result") {
-				continue // it is the message's
+				continue // it belongs to the message
 			}
 			call.Refs = append(call.Refs, r)
 		}
@@ -167,7 +170,7 @@ func at(path, place string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// view is the message with the references of the calls that its parts name.
+// view returns the message with the references of the calls that its parts name.
 func (m *said) view() MessageView {
 	v := MessageView{
 		Role: m.Role, Name: m.Name, Turn: m.Turn, Source: m.Source, EventID: m.EventID, Epoch: m.Epoch, Time: m.Time, Refs: m.Refs, Extra: m.Extra,
@@ -199,7 +202,8 @@ func (m *said) view() MessageView {
 	return v
 }
 
-// withoutMembers returns unknown members of an object but those of the names, which the object has itself where it is going to stand.
+// withoutMembers returns the unknown members of an object except those with the names, which it has as its own fields
+// in the view.
 func withoutMembers(extra jsontext.Value, names ...string) jsontext.Value {
 	if len(extra) == 0 {
 		return extra

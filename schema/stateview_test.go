@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// viewed is the view of a state as a client reads it.
+// viewed is the view of a state as a client decodes it.
 func viewed(tb testing.TB, s *schema.State) *schema.StateView {
 	tb.Helper()
 	v := new(schema.StateView)
@@ -97,7 +97,7 @@ func TestStateView_CompactedRun_HasTheSummaryAndNothingBeforeIt(t *testing.T) {
 	require.Equal(t, schema.OutcomeAbandoned, r.state.Call(schema.CallKey{Turn: 1, ToolCallID: "b", Occurrence: 1}).Outcome)
 }
 
-// A program of another language may write members that the state has under the same name.
+// A program in another language may write members with the names of the state's own fields.
 func TestStateView_UnknownMembersNamedLikeItsOwn_AreNoDuplicates(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
@@ -182,7 +182,7 @@ func TestStateView_PagesOfRandomLogs_AddUpToTheWhole(t *testing.T) {
 	})
 }
 
-// recorded counts the messages that an event has.
+// recorded counts the messages with an event.
 func recorded(v *schema.StateView) (n int) {
 	for i := range v.Messages {
 		if v.Messages[i].EventID != "" {
@@ -275,7 +275,7 @@ func TestStatePage_AMessageThatDoesNotFit_LosesItsLargestFields(t *testing.T) {
 	require.Nil(t, older.Older)
 }
 
-// Members that are not known are left out by their names, in a message and in its parts: the rest of either is there.
+// Unknown members are left out by their names, in a message and in its parts: the rest of both is kept.
 func TestStatePage_UnknownMembersThatDoNotFit_AreNamedEach(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
@@ -332,7 +332,7 @@ func TestStatePage_ThousandsOfParts_AreLeftOutAsOne(t *testing.T) {
 	require.Less(t, len(mustJSON(t, page)), 4000)
 }
 
-// Where the room is too small for each text of an entry and a word on it, the entry is left out as one.
+// If the room is too small for each text of an entry and a record of each, the whole entry is left out.
 func TestStatePage_CallOrTurnInTinyRoom_IsLeftOutAsOne(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)

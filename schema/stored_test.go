@@ -92,7 +92,7 @@ func TestAnyFlippedBitIsDetected(t *testing.T) {
 					_, err = schema.DecodeCheckpoint(bad)
 				}
 				if err == nil {
-					t.Fatalf("%s: bit %d of byte %d flipped, and nobody noticed", name, bit, i)
+					t.Fatalf("%s: bit %d of byte %d flipped without an error", name, bit, i)
 				}
 				require.ErrorIs(t, err, schema.ErrCorrupt)
 			}

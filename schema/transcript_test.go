@@ -18,9 +18,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Transcripts are files of testdata/fold: the first line tells the story, a line is an event that comes in,
-// and the lines below it, indented, are what the fold made of it: the verdict, then the members of the head
-// that changed. go test ./schema -update writes them again.
+// Transcripts are files of testdata/fold: the first line is the story. Each further line is an event, and the
+// indented lines below it are the fold's reaction: the verdict, then the changed members of the head. go test
+// ./schema -update writes them.
 //
 //	write [turn=N] [as=EXECUTOR] TYPE [DATA]   by the executor that holds the run, or held it
 //	hold …                  as write, but the message is lost on its way …
@@ -28,17 +28,17 @@ import (
 //	fork …                  as write, at the sequence of the writer's last event
 //	control [epoch=N] TYPE [DATA]
 //	takeover EXECUTOR [instance=…] [reason=…] [epoch=+N] [from=stale]
-//	takeover EXECUTOR reason=rewind to=N      it goes on behind the log's message N
+//	takeover EXECUTOR reason=rewind to=N      it continues after the log's message N
 //	plain id=ID [turn=N] [epoch=N] [subject=…] [source=…] TYPE [DATA]
-//	raw [NAME:VALUE] … [BODY]                 a message as it is, headers first
+//	raw [NAME:VALUE] … [BODY]                 a message unchanged, headers first
 //	again N                 the log's message N comes once more, as another message
 //	replay N                the log's message N is read once more
-//	regress N               another message is found where message N was
+//	regress N               another message is found at the place of message N
 //	repeat N COMMAND        with # for the number; shown is the last verdict and all that changed
 //	keys N …                from now on the fleet has these keys; one with "-" before it is retired
-//	control signer=N [place=any] …             the event is signed by key N, for the place where it stands or for another one
+//	control signer=N [place=any] …             the event is signed by key N, for its own place or for another one
 //	takeover EXECUTOR signer=N
-//	messages, calls, state MEMBER              what the state says
+//	messages, calls, state MEMBER              what the state has
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "fold", "*.txt"))
 	require.NoError(t, err)
@@ -246,7 +246,7 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 	return v
 }
 
-// rewindTo is where a run goes on behind message n of its log, as the daemon finds it.
+// rewindTo is the base of a rewind to message n of its log, like the daemon's.
 func (r *testRun) rewindTo(n int) (to *schema.Base) {
 	r.tb.Helper()
 	head := schema.NewHead("f", "r1")
@@ -271,7 +271,7 @@ func (r *testRun) rewindTo(n int) (to *schema.Base) {
 	return to
 }
 
-// foldAgain folds the state with what the head says of rewinds.
+// foldAgain folds the state with the rewinds of its head.
 func (r *testRun) foldAgain() {
 	r.tb.Helper()
 	r.state = schema.NewState("f", "r1")
@@ -349,7 +349,7 @@ func (tr *transcript) parse(rest string) (map[string]string, schema.Data) {
 	return opt, d
 }
 
-// anyData is data that no type of the vocabulary vouches for.
+// anyData is data of no type in the vocabulary.
 type anyData struct {
 	name string
 	body jsontext.Value
@@ -382,7 +382,7 @@ func (tr *transcript) executorsEvent(rest string, fork bool) *schema.Event {
 	return e
 }
 
-// apply runs one delivery and says what came of it.
+// apply runs one delivery and describes its effect.
 func (tr *transcript) apply(deliver func() schema.Verdict) []string {
 	tr.tb.Helper()
 	before := tr.members()
@@ -433,7 +433,7 @@ func (tr *transcript) apply(deliver func() schema.Verdict) []string {
 	return out
 }
 
-// members are the members of the head as text, but for those that change with every event.
+// members are the members of the head as text, except those that change with every event.
 func (tr *transcript) members() map[string]string {
 	tr.tb.Helper()
 	var all map[string]jsontext.Value

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// TurnStatus is where a turn is in its life.
+// TurnStatus is a turn's status.
 type TurnStatus string
 
 // Statuses of a turn. All but open and answered are final.
 const (
 	// TurnStatusOpen: the turn has begun, and the model's answer is not recorded.
 	TurnStatusOpen TurnStatus = "open"
-	// TurnStatusAnswered: the model's answer is recorded, and calls of it have no outcome yet.
+	// TurnStatusAnswered: the model's answer is recorded, and some of its calls have no outcome yet.
 	TurnStatusAnswered TurnStatus = "answered"
 	// TurnStatusCompleted: the turn has ended, or its run has while the turn was open.
 	TurnStatusCompleted TurnStatus = "completed"
@@ -22,27 +22,27 @@ const (
 	TurnStatusFailed TurnStatus = "failed"
 	// TurnStatusCancelled: the run was cancelled while the turn was open.
 	TurnStatusCancelled TurnStatus = "cancelled"
-	// TurnStatusSuperseded: a later turn began while this one was open, or a rewind left it behind.
+	// TurnStatusSuperseded: a later turn began while this one was open, or a rewind abandoned it.
 	TurnStatusSuperseded TurnStatus = "superseded"
 )
 
 // Final reports whether the turn is over.
 func (s TurnStatus) Final() bool { return s != TurnStatusOpen && s != TurnStatusAnswered }
 
-// TurnLife is the life of one turn up to an event: what its notices say, and what a checkpoint says of the current one.
+// TurnLife is the life of one turn up to an event, as its notices and the checkpoint of the current turn have it.
 type TurnLife struct {
 	// Turn from 1.
 	Turn int32 `json:"turn"`
 	// Status is open, answered, completed, failed, cancelled or superseded.
 	Status TurnStatus `json:"status"`
-	// Purpose as turn.started has it: work or recovery.
+	// Purpose from turn.started: work or recovery.
 	Purpose string `json:"purpose,omitzero"`
 	// Epoch of the executor that has the turn, or had it last.
 	Epoch Epoch `json:"epoch"`
 	// Attempts counts how often the turn was started.
 	Attempts int `json:"attempts"`
-	// StartedAt and EndedAt are times of events; a turn that its answer opens began when the model was asked, as far as the answer says how
-	// long that took. EndedAt is empty while the turn is open.
+	// StartedAt and EndedAt are times of events. A turn that its answer opens began when the model was asked, if the
+	// answer says how long that took. EndedAt is empty while the turn is open.
 	StartedAt string `json:"started_at,omitzero"`
 	EndedAt   string `json:"ended_at,omitzero"`
 	// Changes counts the notices of the turn from 1: a subscriber that misses a number has missed a notice.
@@ -50,19 +50,19 @@ type TurnLife struct {
 	// Messages of the turn up to its end, without those that a repeat of the turn superseded.
 	Messages int64          `json:"messages,omitzero"`
 	Calls    TurnCallCounts `json:"calls,omitzero"`
-	// Error is the last one of the turn: of the turn itself, of one of its calls, or raised in it. Its texts are cut.
+	// Error is the turn's latest error: of the turn itself, of one of its calls, or raised in it. Its texts are cut.
 	Error *Error `json:"error,omitzero"`
 }
 
 // TurnCallCounts counts the calls of a turn.
 type TurnCallCounts struct {
-	// Recorded calls, whatever became of them.
+	// Recorded calls, whatever their outcome.
 	Recorded int64 `json:"recorded"`
 	// Open calls have no outcome. Begun and InDoubt are among them.
 	Open    int64 `json:"open,omitzero"`
 	Begun   int64 `json:"begun,omitzero"`
 	InDoubt int64 `json:"in_doubt,omitzero"`
-	// Returned calls have a result, that of a settlement included.
+	// Returned calls have a result, also by settlement.
 	Returned int64 `json:"returned,omitzero"`
 	Failed   int64 `json:"failed,omitzero"`
 	// Abandoned calls were settled without a result, or were not begun before the turn or the run ended.
@@ -76,7 +76,7 @@ type TurnNotice struct {
 	Data TurnData
 }
 
-// TurnData is the data of turn.created, turn.updated and turn.finalized, which the daemon tells observers.
+// TurnData is the data of turn.created, turn.updated and turn.finalized, which the daemon publishes to observers.
 type TurnData struct {
 	// Run id.
 	Run   string `json:"run"`
@@ -87,17 +87,17 @@ type TurnData struct {
 	Position Position `json:"position"`
 }
 
-// TurnNoticeID is the id of a notice: the same whenever the same event is folded, on every daemon.
+// TurnNoticeID is the id of a notice: the same for the same event, whenever and on whichever daemon it is folded.
 func TurnNoticeID(event, name string, turn int32) string {
 	return DerivedID(event, strconv.Itoa(int(turn))+"."+name)
 }
 
-// turnFold follows the life of the current turn over one event.
+// turnFold updates the life of the current turn by one event.
 type turnFold struct {
 	head    *Head
 	verdict *Verdict
 	told    []TurnNotice
-	// settled is what a settlement of a call comes to.
+	// settled is the outcome of a call's settlement.
 	settled Outcome
 }
 
@@ -109,7 +109,7 @@ func (f *turnFold) tell(name string, l *TurnLife) {
 	}})
 }
 
-// finish ends a turn and tells of it.
+// finish ends a turn and adds a notice.
 func (f *turnFold) finish(l *TurnLife, status TurnStatus) {
 	l.Status, l.EndedAt = status, f.verdict.Event.Time
 	f.tell(TurnFinalized, l)
@@ -155,7 +155,8 @@ func (f *turnFold) begin() TurnLife {
 	return l
 }
 
-// earlier is a time so many milliseconds earlier. It is the time itself if that cannot be read or has no such time before it.
+// earlier returns a time minus a number of milliseconds. It returns the time unchanged if it cannot be parsed or has
+// no such time before it.
 func earlier(at string, ms int64) string {
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil || ms == 0 || ms > int64(math.MaxInt64/time.Millisecond) {
@@ -167,8 +168,8 @@ func earlier(at string, ms int64) string {
 	return FormatTime(t)
 }
 
-// takenOver returns the life of a turn that the head took over from a base, by a fork or a rewind. What became of its closed calls the base
-// does not say.
+// takenOver returns the life of a turn that the head took over from a base, by a fork or a rewind. The base does not
+// have the outcomes of its closed calls.
 func (f *turnFold) takenOver() TurnLife {
 	l := f.begin()
 	f.count(&l)
@@ -179,7 +180,7 @@ func (f *turnFold) takenOver() TurnLife {
 	return l
 }
 
-// follow changes the life of the current turn by an event that the head has applied. created says that it is the turn's first.
+// follow changes the life of the current turn by an applied event. created says that it is the turn's first.
 func (f *turnFold) follow(l *TurnLife, created bool) {
 	h, v := f.head, f.verdict
 	was := *l
@@ -248,7 +249,7 @@ func (f *turnFold) follow(l *TurnLife, created bool) {
 	f.conclude(l, &was, created)
 }
 
-// conclude tells what came of the event for the turn.
+// conclude adds the notices about the event's effect on the turn.
 func (f *turnFold) conclude(l, was *TurnLife, created bool) {
 	final := TurnStatus("")
 	switch d := f.verdict.Data.(type) {
@@ -290,7 +291,7 @@ func (f *turnFold) conclude(l, was *TurnLife, created bool) {
 	}
 }
 
-// shownError is an error as people are shown it: its texts cut, and none that is encrypted.
+// shownError is an error for people: its texts are cut, and encrypted errors are left out.
 func shownError(e *Error, refs []Ref, path string) *Error {
 	return &Error{
 		Type: shortName(e.Type), Message: shortLine(shown(e.Message, refs, path+"/message"), MaxOverviewText), Code: shortName(shown(e.Code, refs, path+"/code")),

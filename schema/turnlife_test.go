@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// shownRun is a run whose overview is followed, with what was told of turns in short.
+// shownRun is a run with its overview and a short record of the notices about turns.
 type shownRun struct {
 	*testRun
 	overview schema.Overview
@@ -26,7 +26,7 @@ func newShownRun(tb testing.TB) *shownRun {
 	return &shownRun{testRun: newTestRun(tb)}
 }
 
-// catchUp folds what the log has behind the overview.
+// catchUp folds the part of the log after the overview.
 func (r *shownRun) catchUp() *shownRun {
 	head := schema.NewHead(r.w.Fleet, r.w.Run)
 	overview := schema.Overview{}
@@ -145,8 +145,8 @@ func TestTurnLife_TurnWithCalls_IsCreatedUpdatedAndFinalized(t *testing.T) {
 	}
 }
 
-// What a crash folds again says the same, and a checkpoint goes on with what it stored. No two notices share an id, and each turn's are
-// counted without a gap.
+// Events folded again after a crash give the same notices, and a checkpoint continues from its stored value. No two
+// notices share an id, and each turn's notices are counted without a gap.
 func TestTurnLife_OpenedByItsAnswer_BeganWhenTheModelWasAsked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -209,7 +209,7 @@ func TestOverview_AnyLogAtAnyCut_GoesOnFromAStoredCheckpoint(t *testing.T) {
 	})
 }
 
-// The turn of the overview is the state's: status, attempts and outcomes.
+// The turn of the overview matches the state's: status, attempts and outcomes.
 func TestOverview_AnyLogWithoutRewinds_CountsAsTheStateDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)
@@ -250,7 +250,7 @@ func TestOverview_AnyLogWithoutRewinds_CountsAsTheStateDoes(t *testing.T) {
 	})
 }
 
-// The instructions of a checkpoint say what the plan says.
+// The instructions of a checkpoint match the plan.
 func TestInstructions_AnyLog_SayWhatThePlanSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)
@@ -280,8 +280,8 @@ func TestInstructions_AnyLog_SayWhatThePlanSays(t *testing.T) {
 	})
 }
 
-// requirePlanned requires that a call of the plan is what the line says. The head does not know which subject can be asked, and what was
-// answered about an approval.
+// requirePlanned requires that a call of the plan matches the line. The head does not know which subject can be
+// asked, nor the answer about an approval.
 func requirePlanned(t require.TestingT, line string, calls []schema.PlanCall) {
 	for _, c := range calls {
 		said := func(action schema.CallAction) bool {
@@ -359,5 +359,5 @@ func TestOverview_RewindBehindAnOpenTurn_FinalizesIt(t *testing.T) {
 		"turn.created 1 open by turn.started", "turn.finalized 1 completed by turn.ended", "turn.created 2 open by turn.started",
 		"turn.finalized 2 superseded by run.resumed", "turn.created 1 open by run.resumed",
 	}, r.catchUp().told)
-	require.Nil(t, r.overview.Turn.Input, "what is left behind is not shown")
+	require.Nil(t, r.overview.Turn.Input, "abandoned messages are not shown")
 }

@@ -44,25 +44,25 @@ const (
 	ErrorRaised        = "error.raised"
 	// Barrier is the daemon's own event on the reserved run [BarrierRun]; it is never folded.
 	Barrier = "barrier.published"
-	// RunPlaced is a mark that the run is begun in another shard, see [Placed]; it is never folded.
+	// RunPlaced is a tombstone: the run begins in another shard, see [Placed]; it is never folded.
 	RunPlaced = "run.placed"
-	// RunErased is a mark that the run was removed, see [NewErased]; it is never folded.
+	// RunErased is a tombstone: the run was removed, see [NewErased]; it is never folded.
 	RunErased = "run.erased"
 )
 
-// Names of what the daemon says on the republished checkpoint subject or the observed subjects. They
-// are never in a run's log.
+// Names of the daemon's events on the republished checkpoint subject or the observed subjects. They are never in a
+// run's log.
 const (
 	CheckpointCreated   = "checkpoint.created"
 	CheckpointUpdated   = "checkpoint.updated"
 	CheckpointFinalized = "checkpoint.finalized"
 	RunQuarantined      = "run.quarantined"
 	RunOverdue          = "run.overdue"
-	// TurnCreated, TurnUpdated and TurnFinalized tell the life of a turn; see [TurnLife].
+	// TurnCreated, TurnUpdated and TurnFinalized report the life of a turn; see [TurnLife].
 	TurnCreated   = "turn.created"
 	TurnUpdated   = "turn.updated"
 	TurnFinalized = "turn.finalized"
-	// RunClaimable is the name of a notice: a run waits for an executor, and the one that is told may be given it.
+	// RunClaimable is the name of a notice: a run waits for an executor, and the notified executor may claim it.
 	RunClaimable = "run.claimable"
 )
 
@@ -71,7 +71,7 @@ func TypeOf(name string) string { return TypePrefix + name + TypeSuffix }
 
 // Data is the payload of an event whose type this version knows.
 type Data interface {
-	// EventName is the name of the event that carries this data, such as tool.called.
+	// EventName is the name of the event with this data, such as tool.called.
 	EventName() string
 }
 
@@ -86,20 +86,23 @@ type Parent struct {
 	Extra      jsontext.Value `json:",embed"`
 }
 
-// Ref says that a field of the data is not there as it is: it is large and was moved to the blob store, or the executor encrypted it,
-// or both. The content of a blob is the field's JSON text. An encrypted field is a JSON string, in the data or in the blob.
+// Ref says that a field of the data is stored differently: it is large and was moved to the blob store, or the
+// executor encrypted it, or both. The content of a blob is the field's JSON text. An encrypted field is a JSON
+// string, in the data or in the blob.
 type Ref struct {
 	// Path is the JSON Pointer (RFC 6901) of the field in the event's data, such as /result. Each field has at most one ref.
 	Path string `json:"path"`
-	// DataRef is waymark-blob:<run>.sha256-<hex>; see [ParseDataRef]. No other scheme is followed. Empty for a field that is in the data.
+	// DataRef is waymark-blob:<run>.sha256-<hex>; see [ParseDataRef]. No other scheme is resolved. Empty for a field
+	// that is in the data.
 	DataRef string `json:"dataref,omitzero"`
 	// Size of the blob in bytes.
 	Size int64 `json:"size,omitzero"`
 	// KeyID names the key that the field is encrypted with; empty for a field that is not encrypted. The daemon has no keys.
 	KeyID string `json:"key_id,omitzero"`
-	// Codec names how it is encrypted, and is required with a key.
+	// Codec names the encryption, and is required with a key.
 	Codec string `json:"codec,omitzero"`
-	// Place is what the cipher text is bound to, once the event was read: see [State.Open]. It is no part of the event.
+	// Place is the place that the cipher text is bound to, once the event was read: see [State.Open]. It is not in
+	// the event.
 	Place string `json:"-"`
 }
 
@@ -109,9 +112,9 @@ type RunStartedData struct {
 	Agent string `json:"agent"`
 	// Executor is the name of the process that drives the run. Required.
 	Executor string `json:"executor"`
-	// Instance tells one start of the executor's process from the next; see [Heartbeat].
+	// Instance identifies one start of the executor's process; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
-	// Task is what the run is to do, in words.
+	// Task of the run, in words.
 	Task string `json:"task,omitzero" content:"text"`
 	// ThreadID groups runs of one conversation.
 	ThreadID string `json:"thread_id,omitzero"`
@@ -122,24 +125,25 @@ type RunStartedData struct {
 	Labels    map[string]string `json:"labels,omitzero" content:"text"`
 	Parent    *Parent           `json:"parent,omitzero"`
 	MaxTurns  int32             `json:"max_turns,omitzero"`
-	// MaxTokens is the number of input and output tokens behind which only a turn that sums up may begin, as MaxTurns of turns.
+	// MaxTokens is the number of input and output tokens after which only a summing-up turn may begin, like MaxTurns
+	// for turns.
 	MaxTokens int64 `json:"max_tokens,omitzero"`
-	// CompletionTool names the tool by whose call alone the run is completed.
+	// CompletionTool names the tool whose call is required to complete the run.
 	CompletionTool string `json:"completion_tool,omitzero"`
 	// ResumedFrom names the run that this one continues (fork, hand-off).
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out; nil for none.
 	Handoff *HandoffSource `json:"handoff,omitzero"`
-	// Base is where the run begins when it is a fork of another one; nil for none.
+	// Base is the origin of the run if it is a fork of another one; nil for none.
 	Base *Base `json:"base,omitzero"`
-	// State is the application's own state that the run begins with, each key once.
+	// State is the application's own initial state, each key once.
 	State  []InitialValue `json:"state,omitzero"`
 	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs   []Ref          `json:"refs,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
-// From is the point at which an epoch took over.
+// From is the point of a takeover.
 type From struct {
 	Epoch    Epoch    `json:"epoch"`
 	Sequence Sequence `json:"sequence"`
@@ -158,20 +162,22 @@ type RunResumedData struct {
 	// RequestID makes a repeated takeover request continue the epoch it opened. Required.
 	RequestID string `json:"request_id"`
 	From      From   `json:"from"`
-	// To is the record of this run that it goes on behind, with the head there; only with reason rewind. Later records are superseded.
+	// To is the record of this run after which it continues, with the head there; only with reason rewind. Later
+	// records are superseded.
 	To    *Base          `json:"to,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
-// RunWaitingData says that the run waits for somebody or something.
+// RunWaitingData says that the run waits for a person or a system.
 type RunWaitingData struct {
 	InterruptID string `json:"interrupt_id"`
-	// Reason is human_input, tool_approval, external_system, auth, or tool_in_doubt: a held call, whose settlement ends
-	// the waiting, too.
+	// Reason is human_input, tool_approval, external_system, auth, or tool_in_doubt: a held call, whose settlement
+	// also ends the wait.
 	Reason     string `json:"reason"`
 	Message    string `json:"message,omitzero" content:"text"`
 	ToolCallID string `json:"tool_call_id,omitzero"`
-	// Occurrence tells the call from others of the turn with its id; absent means the one that was begun, else the first that is requested.
+	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the
+	// first requested one.
 	Occurrence int `json:"occurrence,omitzero"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"text"`
@@ -180,14 +186,14 @@ type RunWaitingData struct {
 	Extra          jsontext.Value `json:",embed"`
 }
 
-// RunInputData answers a run that waits. Control event.
+// RunInputData answers a wait of a run. Control event.
 type RunInputData struct {
 	InterruptID string `json:"interrupt_id"`
 	// Status is resolved, cancelled or expired; absent means resolved.
 	Status  string         `json:"status,omitzero"`
 	Payload jsontext.Value `json:"payload,omitzero" content:"text"`
-	// By is the sender of the request: role and key if the NATS server proved them, such as operator:UBOL…, otherwise the name in the
-	// request; see [IsProven]. The same in all control events.
+	// By is the sender of the request: role and key if the NATS server proved them, such as operator:UBOL…, otherwise
+	// the name in the request; see [IsProven]. The same in all control events.
 	By string `json:"by,omitzero"`
 	// Claimed is the name in the request when By is proven. The same in all control events.
 	Claimed string         `json:"claimed,omitzero"`
@@ -211,14 +217,14 @@ type RunOrphanedData struct {
 	Instance string `json:"instance,omitzero"`
 	// LastSeen is the RFC 3339 time of its last sign of life.
 	LastSeen string `json:"last_seen,omitzero"`
-	// Missed counts the heartbeats that did not come.
+	// Missed counts the missing heartbeats.
 	Missed int64          `json:"missed,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
-// RunInterruptedData says that the executor stopped cleanly and left the run to another.
+// RunInterruptedData says that the executor stopped cleanly and left the run to another executor.
 type RunInterruptedData struct {
-	// Reason is shutdown, preempted, budget or waiting: nobody needs to attend the run until it is answered.
+	// Reason is shutdown, preempted, unreadable, budget or waiting: the run needs no executor until it is answered.
 	Reason string         `json:"reason,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
@@ -229,7 +235,7 @@ type RunEndedData struct {
 	Status  string         `json:"status"`
 	Output  jsontext.Value `json:"output,omitzero" content:"text"`
 	Summary string         `json:"summary,omitzero" content:"text"`
-	// CompletedBy is the tool call that ended the run by contract.
+	// CompletedBy is the tool call that ended the run under its completion contract.
 	CompletedBy string         `json:"completed_by,omitzero"`
 	Error       *Error         `json:"error,omitzero"`
 	Usage       *Usage         `json:"usage,omitzero"`
@@ -238,13 +244,13 @@ type RunEndedData struct {
 	Extra       jsontext.Value `json:",embed"`
 }
 
-// TurnStartedData opens a turn: one model call and the tool calls it will ask for.
+// TurnStartedData opens a turn: one model call and the tool calls that it requests.
 type TurnStartedData struct {
-	// Turn counts from 1 and rises. Required.
+	// Turn counts from 1 and increases. Required.
 	Turn int32 `json:"turn"`
 	// Messages that are new to the model.
 	Messages []Message `json:"messages,omitzero"`
-	// Signals are the ids of open signals that the messages tell of. The answer of the turn consumes them.
+	// Signals are the ids of open signals in the messages. The answer of the turn consumes them.
 	Signals []string `json:"signals,omitzero"`
 	// Purpose is work (the default) or recovery.
 	Purpose string         `json:"purpose,omitzero"`
@@ -252,16 +258,16 @@ type TurnStartedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// TurnAnsweredData is the model's answer: its message and the calls that it asks for, in one event, so that no crash leaves one
-// without the other. The turn is over once each of the calls has an outcome, at once if there are none.
+// TurnAnsweredData is the model's answer: its message and the calls that it requests, in one event, so that no crash
+// separates them. The turn is over once each of the calls has an outcome, or at once if there are none.
 type TurnAnsweredData struct {
-	// Turn that is answered, from 1. Required. It is opened if turn.started did not open it.
+	// Turn of the answer, from 1. Required. It is opened if turn.started did not open it.
 	Turn int32 `json:"turn"`
 	// Message of the model, with the role assistant. Required. Its parts of type tool_call name calls of the answer.
 	Message Message `json:"message"`
-	// Calls that the model asks for, in its order. They are requested by it; see [RequestedCall].
+	// Calls that the model requests, in its order; see [RequestedCall].
 	Calls []RequestedCall `json:"calls,omitzero"`
-	// FinishReasons as the provider gave them; never invented.
+	// FinishReasons from the provider; never invented.
 	FinishReasons []string `json:"finish_reasons,omitzero"`
 	ResponseID    string   `json:"response_id,omitzero"`
 	Model         string   `json:"model,omitzero"`
@@ -273,38 +279,38 @@ type TurnAnsweredData struct {
 	Extra      jsontext.Value `json:",embed"`
 }
 
-// RequestedCall is a call that an answer asks for. Until tool.called begins it, nobody has run it: a call with the replay hold or
-// verify must be begun before its tool runs, one that is pure or idempotent need not be.
+// RequestedCall is a call that an answer requests. Until tool.called begins it, it has not run: a call with the
+// replay hold or verify must begin before its tool runs, one that is pure or idempotent need not.
 type RequestedCall struct {
-	// ToolCallID is the model's id of the call; models re-use them. Required.
+	// ToolCallID is the model's id of the call; models use them more than once. Required.
 	ToolCallID string `json:"tool_call_id"`
-	// Occurrence tells the call from others of the turn with its id; absent means the next.
+	// Occurrence distinguishes calls of the turn that share the id; absent means the next.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Name of the tool. Required.
 	Name string `json:"name" content:"name"`
-	// Arguments as the model gave them: an object, or the provider's string to the letter.
+	// Arguments from the model: an object, or the provider's string unchanged.
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
 	// Replay policy; absent means hold.
 	Replay         Replay `json:"replay,omitzero"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	VerifySubject  string `json:"verify_subject,omitzero"`
 	SideEffect     string `json:"side_effect,omitzero" content:"text"`
-	// TimeoutMS is how long the tool may take; 0 means that nothing bounds it.
+	// TimeoutMS is the tool's time limit; 0 means none.
 	TimeoutMS int64 `json:"timeout_ms,omitzero"`
-	// Error closes the call as it is recorded: it cannot be run, or is one too many. The model is told of it.
+	// Error closes the call when it is recorded: it cannot be run, or exceeds a limit. The model gets the error.
 	Error  *Error         `json:"error,omitzero"`
 	Source jsontext.Value `json:"source,omitzero" content:"text"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
-// TurnEndedData closes a turn: of an executor that does not write turn.answered, or early. Calls that were requested and not begun
-// are abandoned.
+// TurnEndedData closes a turn: of an executor that does not write turn.answered, or early. Requested calls that have
+// not begun are abandoned.
 type TurnEndedData struct {
 	// Turn that ends. Required.
 	Turn int32 `json:"turn"`
 	// Messages of the turn that were not published yet.
 	Messages []Message `json:"messages,omitzero"`
-	// Usage of a model that gave no answer. In an answered turn it does not count.
+	// Usage of a model that gave no answer. It is ignored in an answered turn.
 	Usage *Usage         `json:"usage,omitzero"`
 	Error *Error         `json:"error,omitzero"`
 	Refs  []Ref          `json:"refs,omitzero"`
@@ -318,26 +324,27 @@ type MessageAddedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// ToolCalledData begins a tool call, before the tool runs: one that is requested, or one that is recorded by it. Of a requested
-// call, what is left out is as the answer has it, and of two replay policies the stricter one counts.
+// ToolCalledData begins a tool call, before the tool runs: a requested call, or one that it records itself. For a
+// requested call, omitted fields keep the answer's values, and the stricter of two replay policies counts.
 type ToolCalledData struct {
-	// ToolCallID is the model's id of the call; models re-use them. Required.
+	// ToolCallID is the model's id of the call; models use them more than once. Required.
 	ToolCallID string `json:"tool_call_id"`
-	// Occurrence tells the call from others of the turn with its id; absent means the first that is requested, else the next.
+	// Occurrence distinguishes calls of the turn that share the id; absent means the first requested one, else the
+	// next.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Name of the tool. Required.
 	Name string `json:"name" content:"name"`
-	// Requested records a call that no answer asks for without beginning it, because whether it may run is decided first. Another
+	// Requested records a call that no answer requested without beginning it, because a decision comes first. Another
 	// tool.called begins it.
 	Requested bool `json:"requested,omitzero"`
-	// Arguments as the model gave them: an object, or the provider's string to the letter.
+	// Arguments from the model: an object, or the provider's string unchanged.
 	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
 	// Replay policy; absent means hold.
 	Replay         Replay `json:"replay,omitzero"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	VerifySubject  string `json:"verify_subject,omitzero"`
 	SideEffect     string `json:"side_effect,omitzero" content:"text"`
-	// TimeoutMS is how long the tool may take; 0 means that nothing bounds it.
+	// TimeoutMS is the tool's time limit; 0 means none.
 	TimeoutMS int64          `json:"timeout_ms,omitzero"`
 	Source    jsontext.Value `json:"source,omitzero" content:"text"`
 	Refs      []Ref          `json:"refs,omitzero"`
@@ -347,13 +354,13 @@ type ToolCalledData struct {
 // ToolReturnedData records a tool's result.
 type ToolReturnedData struct {
 	ToolCallID string `json:"tool_call_id"`
-	// Occurrence tells the call from others of the turn with its id; absent means the one that is begun, else the first.
-	// The same in tool.failed and tool.settled.
+	// Occurrence distinguishes calls of the turn that share the id; absent means the one that has begun, else the
+	// first. The same in tool.failed and tool.settled.
 	Occurrence int            `json:"occurrence,omitzero"`
 	Result     jsontext.Value `json:"result,omitzero" content:"text"`
-	// IsError is the tool's own word that the result is an error; absent is kept apart from false.
+	// IsError is the tool's own statement that the result is an error; absent is not the same as false.
 	IsError *bool `json:"is_error,omitzero"`
-	// Attempt counts the runs of the call from 1; absent means 1.
+	// Attempt counts the executions of the call from 1; absent means 1.
 	Attempt    int64          `json:"attempt,omitzero"`
 	DurationMS int64          `json:"duration_ms,omitzero"`
 	Source     jsontext.Value `json:"source,omitzero" content:"text"`
@@ -372,33 +379,35 @@ type ToolFailedData struct {
 	Extra      jsontext.Value `json:",embed"`
 }
 
-// ToolDecidedData records a policy's or person's decision about a call.
+// ToolDecidedData records a decision of a policy or a person about a call.
 type ToolDecidedData struct {
 	ToolCallID string `json:"tool_call_id"`
-	// Occurrence tells the call from others of the turn with its id; absent means the one that was begun, else the first that is requested.
+	// Occurrence distinguishes calls of the turn that share the id; absent means the call that has begun, else the
+	// first requested one.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Decision is allow, deny or ask.
 	Decision string `json:"decision"`
-	// Mode is enforce (the default), or observe for a decision that is only recorded: the call runs whatever it says.
+	// Mode is enforce (the default), or observe for a decision that is only recorded: the call runs regardless.
 	Mode   string `json:"mode,omitzero"`
 	Policy string `json:"policy,omitzero"`
 	Reason string `json:"reason,omitzero" content:"text"`
-	// By is the executor or, by the executor's word, the approver. The answer of a person and its sender are in run.input.
+	// By is the executor or, as the executor states, the approver. A person's answer and its sender are in run.input.
 	By    string         `json:"by,omitzero"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
-// Binds reports whether the decision says what becomes of the call. One that is only observed, and the word that a call begins, do not.
+// Binds reports whether the decision is binding for the call. An observed decision and the note that a call begins
+// are not.
 func (d *ToolDecidedData) Binds() bool { return d.Mode != ModeObserve && d.Policy != BeginPolicy }
 
-// ToolSettledData settles a call in doubt, before anything is done about it. An operator's rerun makes the call requested again;
-// tool.called begins it.
+// ToolSettledData settles a call in doubt before any further step. An operator's rerun makes the call requested
+// again; tool.called begins it.
 type ToolSettledData struct {
 	ToolCallID string     `json:"tool_call_id"`
 	Occurrence int        `json:"occurrence,omitzero"`
 	How        Settlement `json:"how"`
-	// Result for verified and decided; for adopted the recorded late result is meant when absent.
+	// Result for verified and decided; for adopted, absent means the recorded late result.
 	Result  jsontext.Value `json:"result,omitzero" content:"text"`
 	IsError *bool          `json:"is_error,omitzero"`
 	By      string         `json:"by,omitzero"`
@@ -442,7 +451,7 @@ type LimitReachedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// ContextCompactedData says that the model goes on with a summary of the turns so far.
+// ContextCompactedData says that the model continues with a summary of the turns so far.
 type ContextCompactedData struct {
 	Summary      string         `json:"summary" content:"text"`
 	ThroughTurn  int32          `json:"through_turn"`
@@ -453,14 +462,14 @@ type ContextCompactedData struct {
 	Extra        jsontext.Value `json:",embed"`
 }
 
-// ArtifactAddedData names something the run made.
+// ArtifactAddedData names a product of the run.
 type ArtifactAddedData struct {
 	ArtifactID string `json:"artifact_id"`
 	Name       string `json:"name,omitzero" content:"text"`
 	URI        string `json:"uri,omitzero" content:"text"`
 	MediaType  string `json:"media_type,omitzero"`
 	Size       int64  `json:"size,omitzero"`
-	// Digest is sha256-<hex> of the content: of a text, of the bytes that a text is the base64 of, or of any other value's JSON.
+	// Digest is sha256-<hex> of the content: of a text, of the bytes in a base64 text, or of any other value's JSON.
 	Digest string `json:"digest,omitzero" content:"text"`
 	// Content carries a small artifact itself; a large one moves to the blob store.
 	Content jsontext.Value `json:"content,omitzero" content:"text"`
@@ -471,7 +480,7 @@ type ArtifactAddedData struct {
 // CheckpointMarkedData pins this point of the run under a name.
 type CheckpointMarkedData struct {
 	Name string `json:"name"`
-	// By is who marked it, when it was not the run's executor: an operator's mark is a control event.
+	// By is the sender of the mark if it was not the run's executor: an operator's mark is a control event.
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
 	Extra   jsontext.Value `json:",embed"`

@@ -52,15 +52,14 @@ type HandoffSource struct {
 	Run string `json:"run"`
 	// HandoffID of the offer. Required.
 	HandoffID string `json:"handoff_id"`
-	// OfferHash is the content hash of the offer as it was accepted, hex. Required.
+	// OfferHash is the content hash of the accepted offer, hex. Required.
 	OfferHash string `json:"offer_hash"`
-	// Lineage are the runs that the offering run continues, the nearest first, as its offer has them. Checkpoints leave
-	// it out.
+	// Lineage are the runs that the offering run continues, the nearest first, from its offer. Checkpoints omit it.
 	Lineage []string       `json:"lineage,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// HandoffOfferedData offers the run's work to another agent or to a continuation of the same.
+// HandoffOfferedData offers the run's work to another agent, or to a continuation by the same agent.
 type HandoffOfferedData struct {
 	HandoffID string `json:"handoff_id,omitzero"`
 	// Kind is continuation (the default) or transfer.
@@ -77,35 +76,35 @@ type HandoffOfferedData struct {
 	Usage *Usage `json:"usage,omitzero"`
 	// Lineage are the runs that this one continues, the nearest first.
 	Lineage []string `json:"lineage,omitzero"`
-	// CreatedAt is when the hand-off was written, RFC 3339, and AgentID the agent or process that wrote it. Both are the writer's word; the
-	// event has its own time and source.
+	// CreatedAt is when the hand-off was written, RFC 3339, and AgentID the agent or process that wrote it. Both are
+	// claims of the writer; the event has its own time and source.
 	CreatedAt string `json:"created_at,omitzero"`
 	AgentID   string `json:"agent_id,omitzero"`
-	// SizeChars is the size of the hand-off's text as its writer counted it; where the text itself is longer, that counts. Above
-	// [HandoffSizeWarning] the run is flagged.
+	// SizeChars is the size of the hand-off's text as counted by its writer; if the text itself is longer, that
+	// counts. Above [HandoffSizeWarning] the run is flagged.
 	SizeChars int64          `json:"size_chars,omitzero"`
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
 
-// HandoffSizeWarning is the number of characters above which a hand-off is flagged: a longer one costs
-// its reader more context than it saves.
+// HandoffSizeWarning is the number of characters above which a hand-off is flagged: a longer one costs its reader
+// more context than it saves.
 const HandoffSizeWarning = 4000
 
-// HandoffAcceptedData says that the hand-off was taken. Control event, as the two that follow.
+// HandoffAcceptedData says that the hand-off was accepted. Control event, like the two that follow.
 type HandoffAcceptedData struct {
 	HandoffID string `json:"handoff_id"`
 	By        string `json:"by,omitzero"`
 	Claimed   string `json:"claimed,omitzero"`
 	ChildRun  string `json:"child_run,omitzero"`
-	// OfferHash is the content hash of the offer that is accepted, hex; where given it must be the offer's.
+	// OfferHash is the content hash of the accepted offer, hex; if set, it must match the offer.
 	OfferHash string         `json:"offer_hash,omitzero"`
 	Reason    string         `json:"reason,omitzero" content:"text"`
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
 
-// HandoffDeclinedData says that the hand-off was not taken.
+// HandoffDeclinedData says that the hand-off was declined.
 type HandoffDeclinedData struct {
 	HandoffID string         `json:"handoff_id"`
 	By        string         `json:"by,omitzero"`

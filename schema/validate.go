@@ -97,10 +97,10 @@ func ParseData(e *Event) (Data, error) {
 	return data, nil
 }
 
-// tooDeep bounds nesting before a recursive reader sees the text. Brackets inside strings count as none.
+// tooDeep bounds nesting before a recursive reader sees the text. Brackets inside strings do not count.
 func tooDeep(b []byte) bool {
 	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= MaxJSONDepth {
-		return false // as nearly always, and told without a look at each byte
+		return false // the usual case, decided without a look at each byte
 	}
 	depth, inString := 0, false
 	for i := 0; i < len(b); i++ {
@@ -170,7 +170,7 @@ func jsonNameOf(kind string) string {
 	}
 }
 
-// Validate returns a [*DataError] that names the JSON path of the first thing wrong with data, or nil.
+// Validate returns a [*DataError] with the JSON path of the first error in data, or nil.
 func Validate(data Data) error {
 	if data == nil {
 		return &DataError{Problem: "is missing"}
@@ -363,7 +363,7 @@ func Validate(data Data) error {
 	return nil
 }
 
-// checker keeps the first thing wrong.
+// checker keeps the first error.
 type checker struct {
 	event string
 	err   *DataError
@@ -375,14 +375,14 @@ func (v *checker) fail(path, format string, args ...any) {
 	}
 }
 
-// initial checks the state that a run begins with.
+// initial checks the initial state of a run.
 func (v *checker) initial(d *RunStartedData) {
 	seen := make(map[string]bool, len(d.State))
 	for i := range d.State {
 		path := fmt.Sprintf("/state/%d", i)
 		v.required(path+"/key", d.State[i].Key)
 		if seen[d.State[i].Key] {
-			v.fail(path+"/key", "is there twice")
+			v.fail(path+"/key", "is given twice")
 		}
 		seen[d.State[i].Key] = true
 		if len(d.State[i].Value) == 0 && !slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.Path == path+"/value" }) {
@@ -406,8 +406,8 @@ func (v *checker) optionalName(path, s string) {
 	}
 }
 
-// required checks an identifier: there, not longer than MaxIdentifier, valid UTF-8, without control
-// characters (they would break logs and terminals).
+// required checks an identifier: present, not longer than MaxIdentifier, valid UTF-8, without control characters
+// (they would break logs and terminals).
 func (v *checker) required(path, s string) {
 	if s == "" {
 		v.fail(path, "is required")
@@ -473,7 +473,8 @@ func (v *checker) labels(labels map[string]string, refs []Ref) {
 	}
 	for k, val := range labels {
 		if k == "" || len(k) > MaxLabelKey || len(val) > MaxLabelValue && !isEncrypted(refs, "/labels/"+pointerToken(k)) {
-			// The smallest offending key would be nicer, but which one is named must not change the verdict.
+			// Naming the smallest offending key would be nicer, but the verdict must not depend on which one is
+			// named.
 			v.fail("/labels", "keys have 1 to %d bytes, values at most %d", MaxLabelKey, MaxLabelValue)
 		}
 	}
@@ -498,7 +499,7 @@ func (v *checker) usage(u *Usage) {
 	v.notNegative("/usage/reasoning_output_tokens", u.ReasoningOutputTokens)
 }
 
-// answer checks an answer. How many calls a turn may have is the fold's to say.
+// answer checks an answer. The fold checks how many calls a turn may have.
 func (v *checker) answer(d *TurnAnsweredData) {
 	v.turn("/turn", d.Turn)
 	v.oneOf("/message/role", d.Message.Role, RoleAssistant)
@@ -516,7 +517,7 @@ func (v *checker) answer(d *TurnAnsweredData) {
 	v.refs(d.Refs)
 }
 
-// call checks what an answer and tool.called say of a call.
+// call checks the fields of a call in an answer or in tool.called.
 func (v *checker) call(path string, c *ToolCalledData, refs []Ref) {
 	v.required(path+"/tool_call_id", c.ToolCallID)
 	v.notNegative(path+"/occurrence", int64(c.Occurrence))

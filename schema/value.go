@@ -16,14 +16,14 @@ type StateSetData struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
-// StateDeletedData deletes a value of the application's own state. A key that has no value is no error.
+// StateDeletedData deletes a value of the application's own state. Deleting a missing key is no error.
 type StateDeletedData struct {
 	// Key of the value. Required.
 	Key   string         `json:"key"`
 	Extra jsontext.Value `json:",embed"`
 }
 
-// InitialValue is a value of the application's own state that a run begins with.
+// InitialValue is a value of the application's own initial state.
 type InitialValue struct {
 	// Key of the value. Required.
 	Key string `json:"key"`

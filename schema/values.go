@@ -17,8 +17,9 @@ const (
 	ReplayHold Replay = "hold"
 )
 
-// VerifyTranscript is the verify subject of a call that a transcript tells of without a result. There is no tool to ask: a later import of
-// the transcript settles the call, or a person. Nobody can answer there, because subjects below waymark are not asked.
+// VerifyTranscript is the verify subject of a call that a transcript mentions without a result. There is no tool to
+// ask: a later import of the transcript settles the call, or a person does. No process can answer there, because
+// subjects below waymark are not asked.
 const VerifyTranscript = "waymark.transcript"
 
 // orHold returns the policy, hold if it is empty.
@@ -29,7 +30,7 @@ func (r Replay) orHold() Replay {
 	return r
 }
 
-// Rerunnable reports whether a call of the policy may be run again without asking anybody.
+// Rerunnable reports whether a call of the policy may be run again without asking.
 func (r Replay) Rerunnable() bool { return r == ReplayPure || r == ReplayIdempotent }
 
 // Stricter returns the policy that lets a resumed run do less.
@@ -45,19 +46,19 @@ type Settlement string
 const (
 	// SettledRerun reopens the call under the current epoch: it will be run again.
 	SettledRerun Settlement = "rerun"
-	// SettledVerified closes it with what the tool itself says happened.
+	// SettledVerified closes it with the tool's own report.
 	SettledVerified Settlement = "verified"
 	// SettledAdopted closes it with the late result that the older executor recorded.
 	SettledAdopted Settlement = "adopted"
 	// SettledAbandoned closes it without a result.
 	SettledAbandoned Settlement = "abandoned"
-	// SettledDecided closes it with what a person decided.
+	// SettledDecided closes it with a person's decision.
 	SettledDecided Settlement = "decided"
 )
 
 // Kinds of a hand-off.
 const (
-	// HandoffContinuation is carried on by the same agent with a fresh context. The default.
+	// HandoffContinuation continues with the same agent in a fresh context. The default.
 	HandoffContinuation = "continuation"
 	// HandoffTransfer goes to another agent.
 	HandoffTransfer = "transfer"
@@ -65,20 +66,21 @@ const (
 
 // Decisions about a call.
 const (
-	// ModeEnforce: the call runs only if the decision allows it. ModeObserve: the decision is recorded, and the call runs whatever it says.
+	// ModeEnforce: the call runs only if the decision allows it. ModeObserve: the decision is recorded, and the call
+	// runs regardless.
 	ModeEnforce = "enforce"
 	ModeObserve = "observe"
-	// BeginPolicy names the decision that only says that a call begins. No policy made it, and it permits nothing.
+	// BeginPolicy names the decision that only notes that a call begins. No policy made it, and it permits nothing.
 	BeginPolicy = "waymark.begin"
-	// DecisionAllow lets it run.
+	// DecisionAllow lets the call run.
 	DecisionAllow = "allow"
-	// DecisionDeny does not; it fails without having run.
+	// DecisionDeny stops the call; it fails without having run.
 	DecisionDeny = "deny"
-	// DecisionAsk leaves it to a person; it does not run before another decision allows it.
+	// DecisionAsk leaves it to a person; the call does not run before another decision allows it.
 	DecisionAsk = "ask"
 )
 
-// DeniedType is the error type of a call that was denied, in tool.failed: its tool has not run.
+// DeniedType is the error type of a denied call, in tool.failed: its tool has not run.
 const DeniedType = "denied"
 
 // Reasons to wait.
@@ -99,42 +101,42 @@ const (
 
 // Reasons of a takeover.
 const (
-	// TakeoverClaim is an executor's that asked the fleet for work.
+	// TakeoverClaim is by an executor that asked the fleet for work.
 	TakeoverClaim = "claim"
-	// TakeoverRequest is one that somebody asked for, of whatever executor the run has. The default.
+	// TakeoverRequest was requested by name, whatever executor the run has. The default.
 	TakeoverRequest = "request"
-	// TakeoverRestart is one by the executor that has the run, begun again.
+	// TakeoverRestart is by the executor that has the run, after a restart.
 	TakeoverRestart = "restart"
-	// TakeoverInput is for an answer that the run waited for.
+	// TakeoverInput is for an answer to a wait of the run.
 	TakeoverInput = "input"
-	// TakeoverReopen is of a run that has ended. Only a rewind takes over one of those, too.
+	// TakeoverReopen continues a run that has ended. Only a rewind can do that too.
 	TakeoverReopen = "reopen"
-	// TakeoverRewind goes on behind an earlier record of the run; see [RunResumedData].
+	// TakeoverRewind continues after an earlier record of the run; see [RunResumedData].
 	TakeoverRewind = "rewind"
 )
 
 // Statuses of an answer.
 const (
-	// InputResolved gives it. The default.
+	// InputResolved is the answer. The default.
 	InputResolved = "resolved"
-	// InputCancelled says that nobody will answer.
+	// InputCancelled says that no answer will come.
 	InputCancelled = "cancelled"
-	// InputExpired says that nobody answered in time. It is the daemon's word alone.
+	// InputExpired says that no answer came in time. Only the daemon writes it.
 	InputExpired = "expired"
 )
 
-// Reasons of an executor that leaves a run.
+// Reasons why an executor leaves a run.
 const (
-	// InterruptedShutdown is one that was told to stop. The claim before it does not count as one without progress: a
-	// fleet that is restarted, one executor after the other, quarantines nothing.
+	// InterruptedShutdown: the executor was told to stop. The claim before it does not count as one without progress:
+	// a rolling restart of a fleet quarantines nothing.
 	InterruptedShutdown = "shutdown"
-	// InterruptedPreempted leaves the run to another executor, for this one cannot go on with it.
+	// InterruptedPreempted leaves the run to another executor, because this one cannot continue it.
 	InterruptedPreempted = "preempted"
-	// InterruptedUnreadable leaves the run to an executor that has the keys of its content. The claim before it does not count either: it
-	// says nothing about the run.
+	// InterruptedUnreadable leaves the run to an executor that has the keys of its content. The claim before it does
+	// not count either: it is no fault of the run.
 	InterruptedUnreadable = "unreadable"
-	// InterruptedBudget is an executor that has used up what it may spend.
+	// InterruptedBudget: the executor has used up its budget.
 	InterruptedBudget = "budget"
-	// InterruptedWaiting is of a run that nobody needs to attend until it is answered.
+	// InterruptedWaiting: the run needs no executor until it is answered.
 	InterruptedWaiting = "waiting"
 )

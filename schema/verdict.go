@@ -1,24 +1,24 @@
 package schema
 
-// VerdictKind says what the fold made of a record.
+// VerdictKind is the fold's decision about a record.
 type VerdictKind int
 
 // Verdicts.
 const (
 	// Applied: the event is part of the run's state.
 	Applied VerdictKind = iota + 1
-	// Evidence: a late result was kept beside its call; nothing else changed.
+	// Evidence: a late result was kept with its call; nothing else changed.
 	Evidence
-	// Duplicate: the event is in the log once more; nothing changed.
+	// Duplicate: the log has the event again; nothing changed.
 	Duplicate
-	// Replayed: the record is at or before the head's position; nothing changed at all.
+	// Replayed: the record is at or before the head's position; nothing changed.
 	Replayed
-	// Rejected: the event was refused for Reason and belongs to the dead letters.
+	// Rejected: the event was refused for Reason and belongs in the dead letters.
 	Rejected
-	// Regressed: another event stands at the head's position. The log was damaged and its sequences are
-	// re-used: nothing was changed, the caller must read the run again from the log's beginning.
+	// Regressed: another event is at the head's position. The log was damaged and its sequences were used again.
+	// Nothing was changed; the caller must read the run again from the log's beginning.
 	Regressed
-	// Skipped: the record is a mark and no event of the run; see [Placed]. Only the position moved.
+	// Skipped: the record is a tombstone and no event of the run; see [Placed]. Only the position moved.
 	Skipped
 )
 
@@ -44,25 +44,25 @@ func (k VerdictKind) String() string {
 	}
 }
 
-// Verdict is what the fold made of a record.
+// Verdict is the fold's decision about a record, with its effects.
 type Verdict struct {
 	Kind VerdictKind
 	// Reason and Detail of a rejection.
 	Reason Reason
 	Detail string
-	// Event as decoded; nil for what is no CloudEvent.
+	// Event as decoded; nil for a message that is no CloudEvent.
 	Event *Event
-	// Data of the event; nil for unknown types and for what was rejected before its data was read.
+	// Data of the event; nil for unknown types and for events rejected before their data was read.
 	Data Data
 	// Boundary: a run can resume after this event.
 	Boundary bool
 	// Call that the event opened, began, closed, settled or gave evidence for.
 	Call CallKey
-	// Begun: the event began a call that was requested.
+	// Begun: the event began a requested call.
 	Begun bool
 	// Calls that an answer requests, in its order.
 	Calls []CallKey
-	// Abandoned are the requested calls that nobody begins any more: the event ended their turn or the run.
+	// Abandoned are the requested calls that will never begin: the event ended their turn or the run.
 	Abandoned []CallKey
 	// Over: the turn ended with the event.
 	Over bool

@@ -15,25 +15,25 @@ const (
 	VerbGet = "get"
 	// VerbList lists runs.
 	VerbList = "list"
-	// VerbHistory lists the checkpoints kept of a run.
+	// VerbHistory lists the stored checkpoints of a run.
 	VerbHistory = "history"
-	// VerbSettle settles a call in doubt by an operator's word.
+	// VerbSettle settles a call in doubt by an operator's decision.
 	VerbSettle = "settle"
-	// VerbClaim hands a claimable run of the fleet to the executor that asks.
+	// VerbClaim gives a claimable run of the fleet to the requesting executor.
 	VerbClaim = "claim"
-	// VerbInput answers a run that waits.
+	// VerbInput answers a wait of a run.
 	VerbInput = "input"
 	// VerbCancel asks a run's executor to stop.
 	VerbCancel = "cancel"
 	// VerbHandoff accepts, declines or closes a hand-off.
 	VerbHandoff = "handoff"
-	// VerbMark pins the point where a run stands under a name.
+	// VerbMark pins the current point of a run under a name.
 	VerbMark = "mark"
 	// VerbSignal sends a message into a run that has not ended.
 	VerbSignal = "signal"
-	// VerbFleet says how the fleet is.
+	// VerbFleet returns the state of the fleet.
 	VerbFleet = "fleet"
-	// VerbErase removes a run for good.
+	// VerbErase removes a run permanently.
 	VerbErase = "erase"
 	// VerbCleanup removes the runs that a policy does not keep.
 	VerbCleanup = "cleanup"
@@ -41,7 +41,8 @@ const (
 	VerbRetry = "retry"
 )
 
-// Changes reports whether a request of a verb has an effect: its sender is proven, and a lost answer leaves in doubt whether it was carried out.
+// Changes reports whether a request of a verb has an effect: its sender is proven, and after a lost answer its
+// execution is uncertain.
 func Changes(verb string) bool {
 	switch verb {
 	case VerbGet, VerbList, VerbHistory, VerbFleet:
@@ -50,25 +51,26 @@ func Changes(verb string) bool {
 	return true
 }
 
-// Views of a run that recover and get answer with.
+// Views of a run in the answers of recover and get.
 const (
-	// ViewState answers with one message that has the head and the content, [StateView]. Of a run that does not fit it has the newest turns,
-	// and the request for the rest. It is the default.
+	// ViewState answers with one message that has the head and the content, [StateView]. For a run that does not fit
+	// it has the newest turns, and the request for the rest. It is the default.
 	ViewState = "state"
-	// ViewHead answers with one message that has the head alone: it costs the same for a run of any length.
+	// ViewHead answers with one message that has only the head: it costs the same for a run of any length.
 	ViewHead = "head"
 	// ViewEvents streams the run's segments as stored and then the tail, in replies that must be acknowledged; the client folds.
 	ViewEvents = "events"
 )
 
-// MinReplyBytes is the least that a request may bound its answer to.
+// MinReplyBytes is the smallest bound on its answer that a request may set.
 const MinReplyBytes = 4 << 10
 
 // Limits and defaults of the service.
 const (
-	// MaxStateView bounds the payload of a run that the daemon holds to answer with its state: of a larger one it holds the newest turns.
+	// MaxStateView bounds the payload of a run that the daemon holds to answer with its state: of a larger run it
+	// holds the newest turns.
 	MaxStateView = 16 << 20
-	// MaxFoldedView bounds the stored size of a run that the daemon folds for somebody else.
+	// MaxFoldedView bounds the stored size of a run that the daemon folds for a client.
 	MaxFoldedView = 256 << 20
 	// FlowWindow is the number of bytes of replies that may be unacknowledged.
 	FlowWindow = 4 << 20
@@ -81,25 +83,25 @@ const (
 const (
 	// HeaderReply numbers the replies to one request from 1.
 	HeaderReply = "Waymark-Reply"
-	// HeaderKind says what a reply's body is: one of the Kind… constants.
+	// HeaderKind is the kind of a reply's body: one of the Kind… constants.
 	HeaderKind = "Waymark-Kind"
 	// HeaderError and HeaderErrorCode are those of the NATS micro protocol.
 	HeaderError     = "Nats-Service-Error"
 	HeaderErrorCode = "Nats-Service-Error-Code"
 )
 
-// Kinds of replies. One of them is the answer, which is JSON; those of the view come before or behind it, pieces of
-// content in their order; an empty one ends it all. Content that comes before the answer is sent while the run is still
-// being read: nothing is known to be whole before the answer has come, says that it is complete, and its head has the
-// digest that the content folds to. A reply that carries a reply subject is acknowledged there with an empty message
-// once it was consumed; at most [FlowWindow] bytes are under way unacknowledged, and a client that acknowledges none of
-// them in time gets the error [CodeNotAcknowledged].
+// Kinds of replies. One of them is the answer, which is JSON. Replies with content come before or after it, in
+// content order; an empty reply ends them all. Content before the answer is sent while the run is still being read:
+// it is known to be complete only once the answer has come, says that it is complete, and its head has the digest of
+// the folded content. The client acknowledges a reply that has a reply subject there, with an empty message, once it
+// is consumed. At most [FlowWindow] bytes are unacknowledged at a time, and a client that acknowledges none of them
+// in time gets the error [CodeNotAcknowledged].
 const (
-	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once. With view events segments come before it
-	// and the tail behind it; every other answer is the first reply, and has no content beside it.
+	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once. With the view events, segments come
+	// before it and the tail after it; every other answer is the first reply, and has no further content.
 	KindAnswer = "answer"
-	// KindAgain takes back all that was sent before it, and is empty: the run was found to be damaged, and what it is
-	// comes behind. The numbers of replies go on.
+	// KindAgain cancels everything sent before it, and is empty: the run was found to be damaged, and its content
+	// follows from the start. The numbers of replies continue.
 	KindAgain = "again"
 	// KindSegment is a segment as stored; see [DecodeSegment].
 	KindSegment = "segment"
@@ -121,21 +123,22 @@ type RecoverRequest struct {
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request continue the epoch it opened. Required.
 	RequestID string `json:"request_id"`
-	// Epoch, if given, is the one that the request opened: it is continued or refused, and no other is opened.
+	// Epoch, if set, is the one that the request opened: it is continued or refused, and no other is opened.
 	Epoch Epoch `json:"epoch,omitzero"`
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
-	// After, for the view events, leaves out segments up to and including this number: the client has them.
+	// After, for the view events, omits segments up to and including this number: the client has them.
 	After int `json:"after,omitzero"`
 	// MaxBytes as in [GetRequest].
 	MaxBytes int64 `json:"max_bytes,omitzero"`
-	// At is a point of the run in its text form, see [Point]: the run as it was there is shown, and nothing is taken over.
-	// Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is taken over behind the point,
-	// also if it has ended: what came later stays in the record, and is no part of the state any more.
+	// At is a point of the run in its text form, see [Point]: the reply has the run at that point, and nothing is
+	// taken over. Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is
+	// taken over after the point, even if it has ended: later records stay in the log, and are no part of the state
+	// any more.
 	At string `json:"at,omitzero"`
 }
 
-// RecoverReply is the answer to a takeover. A repetition of the request is answered with the run as it is then, in the same epoch.
+// RecoverReply is the answer to a takeover. A repeat of the request gets the run's current state, in the same epoch.
 type RecoverReply struct {
 	Head Head `json:"head"`
 	// State is the content of the run, with the view state.
@@ -143,20 +146,20 @@ type RecoverReply struct {
 	// Epoch that the executor now holds, and the first sequence it writes in it.
 	Epoch        Epoch    `json:"epoch"`
 	NextSequence Sequence `json:"next_sequence"`
-	// LastStream is the stream sequence of the run's last event: the executor's next CAS.
+	// LastStream is the stream sequence of the run's last event, for the executor's next compare-and-set.
 	LastStream StreamSequence `json:"last_stream_sequence"`
-	// InDoubt calls must be settled before the run goes on with them.
+	// InDoubt calls must be settled before the run continues with them.
 	InDoubt []OpenCall `json:"in_doubt"`
-	// Complete is false when events of the run are known to be missing; Gaps says which.
+	// Complete is false if events of the run are known to be missing; Gaps lists them.
 	Complete bool         `json:"complete"`
 	Gaps     []Gap        `json:"gaps"`
 	Segments SegmentIndex `json:"segments"`
-	// Damage was met and survived: nothing of it is in the answer.
+	// Damage that was found and bypassed: the answer has none of it.
 	Damage []Damage `json:"damage,omitzero"`
-	// Shard that holds the run: where the executor publishes. Absent from daemons that do not say it.
+	// Shard of the run: where the executor publishes. Absent from daemons that do not report it.
 	Shard int `json:"shard"`
-	// At says where the point of the request was found. With it nothing was taken over: epoch and next sequence are
-	// those of the run at the point, for reading only.
+	// At is where the point of the request was found. Then nothing was taken over: epoch and next sequence are those
+	// of the run at the point, for reading only.
 	At *Moment `json:"at,omitzero"`
 }
 
@@ -168,8 +171,8 @@ const (
 	DamagedSegment = "segment"
 )
 
-// Damage tells who reads a run that something stored of it is damaged, and what was used instead. The answer is whole
-// unless it says otherwise; verify tells more.
+// Damage tells a reader of a run that some of its stored data is damaged, and what was used instead. The answer is
+// complete unless it says otherwise; verify reports more.
 type Damage struct {
 	// What is checkpoint or segment.
 	What string `json:"what"`
@@ -178,7 +181,7 @@ type Damage struct {
 	Segment  int      `json:"segment,omitzero"`
 	// Detail in words.
 	Detail string `json:"detail"`
-	// Instead is what the answer was made from, in words: an earlier checkpoint, segments and log, or the log.
+	// Instead is the source of the answer, in words: an earlier checkpoint, segments and log, or the log.
 	Instead string `json:"instead"`
 }
 
@@ -189,13 +192,13 @@ type GetRequest struct {
 	View string `json:"view,omitzero"`
 	// After as in [RecoverRequest].
 	After int `json:"after,omitzero"`
-	// MaxBytes, for the view state, bounds the answer: at least [MinReplyBytes]. Absent means what a message of the server may have
-	// (max_payload), which is the most in any case.
+	// MaxBytes, for the view state, bounds the answer: at least [MinReplyBytes]. Absent means the server's
+	// max_payload, which is the maximum in any case.
 	MaxBytes int64 `json:"max_bytes,omitzero"`
 	// At is a point of the run in its text form, see [Point]; absent means its end.
 	At string `json:"at,omitzero"`
-	// Before, for the view state at a point, asks for what is older than a page: the number of turns, calls and messages before it. Take it
-	// from [Older], with the point.
+	// Before, for the view state at a point, requests the content before a page: the number of turns, calls and
+	// messages before it. Copy it from [Older], with the point.
 	Before int `json:"before,omitzero"`
 }
 
@@ -204,7 +207,7 @@ type GetReply struct {
 	Head Head `json:"head"`
 	// State is the content of the run, with the view state.
 	State *StateView `json:"state,omitzero"`
-	// Quarantined as in [RunSummary], by the daemon's own number of claims.
+	// Quarantined as in [RunSummary], with the daemon's own number of claims.
 	Quarantined bool         `json:"quarantined,omitzero"`
 	Complete    bool         `json:"complete"`
 	Gaps        []Gap        `json:"gaps"`
@@ -213,19 +216,19 @@ type GetReply struct {
 	Bytes int64 `json:"bytes"`
 	// Shard that holds the run.
 	Shard int `json:"shard"`
-	// Overdue is work of the run that its executor says takes longer than it may; see [Overdue]. Not with At, and not from a replica that
-	// does not fold.
+	// Overdue is work of the run that exceeds its limit, as its executor reports; see [Overdue]. Not with At, and not
+	// from a replica that does not fold.
 	Overdue []Overdue `json:"overdue,omitzero"`
-	// Damage was met and survived: nothing of it is in the answer.
+	// Damage that was found and bypassed: the answer has none of it.
 	Damage []Damage `json:"damage,omitzero"`
-	// At says where the point of the request was found; absent for a run's end. Head, Complete and Gaps are the run's as it was
-	// there, Segments and Bytes are those of today.
+	// At is where the point of the request was found; absent for a run's end. Head, Complete and Gaps are those of
+	// the run at the point, Segments and Bytes the current ones.
 	At *Moment `json:"at,omitzero"`
 }
 
-// ListRequest lists runs by their checkpoints. It does not wait for the fold worker. The newest come first: those that have not
-// ended from the one started last, then those that have from the one ended last. With Parent or Related the list is in the
-// order of run ids.
+// ListRequest lists runs by their checkpoints. It does not wait for the fold worker. The newest come first: runs that
+// have not ended, from the one started last, then ended ones, from the one ended last. With Parent or Related the
+// list is in the order of run ids.
 type ListRequest struct {
 	// Status keeps runs of these statuses; empty keeps all.
 	Status []Status `json:"status,omitzero"`
@@ -233,25 +236,27 @@ type ListRequest struct {
 	Agent string `json:"agent,omitzero"`
 	// Parent keeps children of this run.
 	Parent string `json:"parent,omitzero"`
-	// Related keeps runs whose parent this is, or that continue it.
+	// Related keeps runs whose parent is this run, or that continue it.
 	Related string `json:"related,omitzero"`
 	// Quarantined keeps runs that are quarantined; see [RunSummary].
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Held keeps runs with a call that a person must settle, ended runs included; see [Head.HeldCalls].
 	Held bool `json:"held,omitzero"`
-	// Offered keeps runs with a hand-off that waits for a taker, ended runs included.
+	// Offered keeps runs with an offered hand-off, ended runs included.
 	Offered bool `json:"offered,omitzero"`
 	// ModelTier keeps runs that began with this class of models.
 	ModelTier string `json:"model_tier,omitzero"`
-	// Completion keeps completed runs that ended in one of these ways, with limit failed ones, too; empty keeps all runs.
+	// Completion keeps completed runs that ended in one of these ways, with limit also failed ones; empty keeps all
+	// runs.
 	Completion []Completion `json:"completion,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
-	// Since and Until keep runs of that time, RFC 3339, Since included and Until not: an ended run's is when the server
-	// stored its last event, that of another is when it was started, as its executor said. Not with Parent or Related.
+	// Since and Until keep runs of that time, RFC 3339, Since included and Until not. The time of an ended run is
+	// when the server stored its last event; of another run, when it started, by its executor's clock. Not with
+	// Parent or Related.
 	Since string `json:"since,omitzero"`
 	Until string `json:"until,omitzero"`
-	// After continues a list: it is the Next of the page before, and good for the same request only.
+	// After continues a list: the Next of the previous page, valid for the same request only.
 	After string `json:"after,omitzero"`
 	// Limit is the size of the page: 0 means [DefaultList], at most [MaxList].
 	Limit int `json:"limit,omitzero"`
@@ -276,15 +281,16 @@ type RunSummary struct {
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// HandoffOf is the run whose hand-off this one carries out.
 	HandoffOf string `json:"handoff_of,omitzero"`
-	// Waits counts what the run waits for, Handoffs its hand-offs that were neither declined nor closed.
+	// Waits counts the run's waits, Handoffs its hand-offs that are neither declined nor closed.
 	Waits    int `json:"waits,omitzero"`
 	Handoffs int `json:"handoffs,omitzero"`
-	// Overdue counts the work of the run that its executor says takes longer than it may; see [Overdue].
+	// Overdue counts the run's work that exceeds its limit, as its executor reports; see [Overdue].
 	Overdue int `json:"overdue,omitzero"`
 	// CompletedBy is the call of the completion tool that completed the run, Limit the limit that it reached; see [Head].
 	CompletedBy string `json:"completed_by,omitzero"`
 	Limit       string `json:"limit_reached,omitzero"`
-	// Quarantined: too many claims made no progress, and nobody is given the run before somebody asks for it by name.
+	// Quarantined: too many claims made no progress. No executor can claim the run automatically; release it, or
+	// resume it by name.
 	Quarantined bool `json:"quarantined,omitzero"`
 	// ModelTier is the class of models that the run began with.
 	ModelTier string `json:"model_tier,omitzero"`
@@ -297,53 +303,53 @@ type RunSummary struct {
 	Usage      Usage             `json:"usage,omitzero"`
 }
 
-// ListReply is a page of runs. A list of all its pages has every run once that could be listed from its beginning to its
-// end; one that was reopened meanwhile, or written to after its end, may be missing.
+// ListReply is a page of runs. All pages of a list together have each run once that could be listed from their
+// beginning to their end. A run that was reopened in the meantime, or written to after its end, may be missing.
 type ListReply struct {
 	Runs []RunSummary `json:"runs"`
-	// Next is the After of the following page; empty at the end. A page may be short, or empty, with more to come.
+	// Next is the After of the following page; empty at the end. A page may be short, or empty, although more follow.
 	Next string `json:"next,omitzero"`
-	// Incomplete: the index that the list is read from is still being built, and runs may be missing.
+	// Incomplete: the index behind the list is still being built, and runs may be missing.
 	Incomplete bool `json:"incomplete,omitzero"`
-	// Parked are runs that the fold leaves where they stand, whether the list has them or not: on the first page, the first
-	// [MaxListParked] of them.
+	// Parked are runs that their fold worker has stopped folding, whether the list has them or not: on the first
+	// page, the first [MaxListParked] of them.
 	Parked []ParkedRun `json:"parked,omitzero"`
 }
 
-// MaxListParked bounds the parked runs that an answer names: of all shards there may be more than fit into a message.
+// MaxListParked bounds the parked runs in an answer: all shards together may have more than fit into a message.
 const MaxListParked = 64
 
-// RetryReply says what came of a parked run that was folded again. All replicas hear the request, which is empty, and the one that folds the
-// run's shard answers.
+// RetryReply is the result of folding a parked run again. All replicas get the request, which is empty, and the one
+// that folds the run's shard answers.
 type RetryReply struct {
 	Run string `json:"run"`
 	// Tried is false for a run that was not parked: nothing was done.
 	Tried bool `json:"tried"`
-	// Parked is how it is parked after the try; absent when it is folded again.
+	// Parked describes the run if it is still parked after the try; absent if it is folded again.
 	Parked *ParkedRun `json:"parked,omitzero"`
 }
 
-// MarkRequest pins the point where a run stands: it can be restored by the name. A repeat is answered like the first one as
-// long as nothing was written behind it.
+// MarkRequest pins the current point of a run: it can be restored by the name. A repeat gets the first answer as long
+// as no event was written after it.
 type MarkRequest struct {
 	// Name of the point, at most [MaxIdentifier] bytes. Required.
 	Name string `json:"name"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
-	// Move takes the name from the point that has it; without it that is a conflict.
+	// Move takes the name from another point; without it, a name in use is a conflict.
 	Move bool `json:"move,omitzero"`
-	// RequestID makes a repeat of the request find its first try, so that it does not take the name back from who moved it since; empty
-	// means that a repeat is found only as long as the run stands where it was marked.
+	// RequestID lets a repeat of the request find its first try, so that it does not undo a later move of the name.
+	// If empty, a repeat is found only while the marked event is the run's last.
 	RequestID string `json:"request_id,omitzero"`
 }
 
-// HistoryReply lists the checkpoints kept of a run, newest first.
+// HistoryReply lists the stored checkpoints of a run, newest first.
 type HistoryReply struct {
 	Run         string         `json:"run"`
 	Checkpoints []HistoryEntry `json:"checkpoints"`
 }
 
-// HistoryEntry is one checkpoint kept.
+// HistoryEntry is one stored checkpoint.
 type HistoryEntry struct {
 	Revision  Revision `json:"revision"`
 	Epoch     Epoch    `json:"epoch"`
@@ -358,25 +364,26 @@ type HistoryEntry struct {
 	Stored string `json:"stored"`
 }
 
-// SettleRequest settles a call in doubt by an operator's word.
+// SettleRequest settles a call in doubt by an operator's decision.
 type SettleRequest struct {
 	CallKey
 	How     Settlement     `json:"how"`
 	Result  jsontext.Value `json:"result,omitzero"`
 	IsError *bool          `json:"is_error,omitzero"`
-	// Refs say that the result is encrypted; nothing else is taken.
+	// Refs mark the result as encrypted; other refs are refused.
 	Refs []Ref `json:"refs,omitzero"`
-	// Seen is the id of the last event of the run that the sender had read, as head.position of waymark.get says: the request is a conflict if
-	// the call was begun or settled behind it, so that it settles no attempt but the one that was seen. Empty settles whichever there is.
+	// Seen is the id of the last event of the run that the sender had read, from head.position of waymark.get. The
+	// request is a conflict if the call was begun or settled after it, so that it only settles the attempt that the
+	// sender saw. Empty settles any attempt.
 	Seen string `json:"seen,omitzero"`
 	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
-	// RequestID makes a repeat of the request find its first try, and settles nothing twice; empty means every try is one
-	// of its own.
+	// RequestID lets a repeat of the request find its first try, so that nothing is settled twice; empty makes every
+	// try a request of its own.
 	RequestID string `json:"request_id,omitzero"`
 }
 
-// SettleReply says where the settlement stands in the log.
+// SettleReply is the settlement's position in the log.
 type SettleReply struct {
 	EventID string         `json:"event_id"`
 	Stream  StreamSequence `json:"stream_sequence"`
@@ -403,33 +410,34 @@ const (
 	CodeStorageFull  Code = "storage_full"
 	CodeNotInDoubt   Code = "not_in_doubt"
 	CodeUnknownFleet Code = "unknown_fleet"
-	// CodeUnknownInterrupt answers something that the run does not wait for, or no longer.
+	// CodeUnknownInterrupt: the run does not wait for this, or no longer.
 	CodeUnknownInterrupt Code = "unknown_interrupt"
-	// CodeInvalidAnswer answers with what the run's response_schema does not allow; details name the places.
+	// CodeInvalidAnswer: the run's response_schema does not allow the answer; details name the places.
 	CodeInvalidAnswer Code = "invalid_answer"
-	// CodeUnknownHandoff names a hand-off that the run has not open.
+	// CodeUnknownHandoff: the run has no such open hand-off.
 	CodeUnknownHandoff Code = "unknown_handoff"
-	// CodeTooManySignals sends a signal into a run that has [MaxSignals] open ones.
+	// CodeTooManySignals: the run already has [MaxSignals] open signals.
 	CodeTooManySignals Code = "too_many_signals"
-	// CodeHandoffTaken accepts an offer that another accepted, or that is not the one that was read.
+	// CodeHandoffTaken: another run accepted the offer, or the hash is not that of the offer.
 	CodeHandoffTaken Code = "handoff_taken"
-	// CodeQuarantined claims by name a run whose claims made no progress.
+	// CodeQuarantined: a claim by name of a run whose claims made no progress.
 	CodeQuarantined Code = "quarantined"
-	// CodePointNotFound names a point that the run does not have; details name what there is.
+	// CodePointNotFound: the run has no such point; details list the existing ones.
 	CodePointNotFound Code = "point_not_found"
-	// CodePointAmbiguous names a point that the run has more than once; details name them.
+	// CodePointAmbiguous: the run has the point more than once; details list them.
 	CodePointAmbiguous Code = "point_ambiguous"
-	// CodePointPurged names a point whose events, or some before it, are no longer kept.
+	// CodePointPurged: the events of the point, or some before it, are no longer stored.
 	CodePointPurged Code = "point_purged"
-	// CodeErased names a run that was removed; its id is never used again.
+	// CodeErased: the run was removed; its id is never used again.
 	CodeErased Code = "erased"
-	// CodeNotAcknowledged: the client did not acknowledge the replies of the view events in time, and gets no more of them.
+	// CodeNotAcknowledged: the client did not acknowledge the replies of the view events in time, and gets no more of
+	// them.
 	CodeNotAcknowledged Code = "not_acknowledged"
-	// CodeNeeded asks for the removal of a run that something still needs; details name why, and the forks.
+	// CodeNeeded: something still needs the run that should be removed; details say what, and name the forks.
 	CodeNeeded Code = "needed"
 )
 
-// HTTPStatus is the number that goes into Nats-Service-Error-Code.
+// HTTPStatus is the number for Nats-Service-Error-Code.
 func (c Code) HTTPStatus() int {
 	switch c {
 	case CodeBadRequest:
@@ -459,17 +467,17 @@ func (c Code) HTTPStatus() int {
 	}
 }
 
-// ServiceError is the body of an error reply. The client SDK returns it as it is.
+// ServiceError is the body of an error reply. The client SDK returns it unchanged.
 type ServiceError struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
-	// Hint says what to do next.
+	// Hint is the next step.
 	Hint    string         `json:"hint,omitzero"`
 	Details jsontext.Value `json:"details,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// Fail returns the error reply with a code, the next step, and a message.
+// Fail returns an error reply with a code, the next step, and a message.
 func Fail(code Code, hint, format string, args ...any) *ServiceError {
 	return &ServiceError{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }

@@ -17,7 +17,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// played is a run that a test writes, of which the counters are told.
+// played is a run written by a test, with the counters that follow it.
 type played struct {
 	tb       testing.TB
 	counters *activity.Counters
@@ -91,7 +91,7 @@ func started(agent, tier string) *schema.RunStartedData {
 	return &schema.RunStartedData{Agent: agent, Executor: "executor-1", ModelTier: tier}
 }
 
-// answer is one to turn 1 that asks for calls of tools, with the ids c1, c2 and so on.
+// answer is an answer to turn 1 that calls tools, with the ids c1, c2 and so on.
 func answer(tools ...string) *schema.TurnAnsweredData {
 	d := &schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("I look")}}}
 	for i, tool := range tools {
@@ -104,7 +104,7 @@ func begun(id, tool string) *schema.ToolCalledData {
 	return &schema.ToolCalledData{ToolCallID: id, Name: tool}
 }
 
-// shown are the series that are not 0; of histograms the number and the sum.
+// shown are the series that are not 0; of histograms the count and the sum.
 func shown(c *activity.Counters) (lines []string) {
 	for _, s := range c.Series() {
 		d := activity.Descriptions()[s.Metric]
@@ -215,7 +215,7 @@ func TestCounters_NamesThatAreNoNames_CountAsOther(t *testing.T) {
 	require.Contains(t, shown(c), "tool_calls_total mcp__files.read returned 1")
 }
 
-// Models ask for tools that are not there, under names without end.
+// Models call tools that do not exist, under any number of names.
 func TestCounters_ToolsThatNeverRan_HaveNoSeries(t *testing.T) {
 	t.Parallel()
 	c := activity.New()
@@ -276,7 +276,7 @@ func TestWatch_TimeWithoutAnExecutor_BeginsWhereItWasLost(t *testing.T) {
 		"silent": {func(p *played) {
 			p.control(1, &schema.RunOrphanedData{LastSeen: schema.FormatTime(p.now.Add(-10 * time.Second))})
 			p.now = p.now.Add(2 * time.Second)
-			p.control(1, &schema.CheckpointMarkedData{Name: "here", By: "anna"}) // says nothing of the executor
+			p.control(1, &schema.CheckpointMarkedData{Name: "here", By: "anna"}) // no event of the executor
 			p.now = p.now.Add(3 * time.Second)
 		}, "silence 1 15"},
 		"silent, and another daemon folds since": {func(p *played) {
@@ -322,7 +322,7 @@ func TestWatch_TurnThatIsRepeated_EndsOnce(t *testing.T) {
 	p.takeOver(schema.TakeoverRestart)
 	p.write(1, &schema.TurnStartedData{Turn: 1}, answer())
 	p.write(2, &schema.TurnStartedData{Turn: 2})
-	p.write(3, &schema.TurnStartedData{Turn: 3}) // leaves turn 2 behind
+	p.write(3, &schema.TurnStartedData{Turn: 3}) // abandons turn 2
 	p.write(0, &schema.LimitReachedData{Limit: schema.LimitBudget}, &schema.RunEndedData{Status: string(schema.StatusCancelled)})
 	require.Equal(t, []string{
 		"runs_started_total coder large 1", "runs_ended_total coder large cancelled 1", "takeovers_total coder large restart 1",

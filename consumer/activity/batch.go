@@ -8,9 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// step is one thing to count, as small as it can be: a fold keeps some of each event for a moment.
+// step is one thing to count, as small as possible: a fold keeps some per event for a moment.
 type step struct {
-	// first and tier are the name.
+	// first and tier form the name.
 	first, tier string
 	// n is the count, or of a histogram the bits of the seconds.
 	n      uint64
@@ -22,15 +22,16 @@ type step struct {
 
 func (s *step) name() name { return name{descriptions[s.metric].By, s.first, s.tier} }
 
-// Batch is what events of a run say and is not counted yet: the fold counts it once it has stored what the events made of the run, as it
-// folds events of which it has not once more. The zero value is empty.
+// Batch counts events of a run before they count for the daemon: the fold worker adds it to the counters once it has
+// stored the events' effect, because it folds unstored events again. The zero value is empty.
 type Batch struct{ steps []step }
 
-// Watch reads what events say. Of each event [Watch.Before] looks at the run before the fold takes it, and [Watch.Accepted] after, if the
-// fold accepted it. It is of one goroutine.
+// Watch counts events. [Watch.Before] looks at the run before the fold of each event, and [Watch.Accepted] after it,
+// if the fold accepted the event. It is used by one goroutine.
 type Watch struct {
 	into *Batch
-	// before the event: the run's status, the time of its latest event, its open calls, its turn, and whether that had ended.
+	// The run before the event: its status, the time of its latest event, its open calls, its turn, and whether that
+	// had ended.
 	status  schema.Status
 	updated string
 	calls   []schema.OpenCall
@@ -38,7 +39,7 @@ type Watch struct {
 	final   bool
 }
 
-// Before looks at a run before an event.
+// Before records the state of a run before an event.
 func (w *Watch) Before(h *schema.Head, o *schema.Overview) {
 	w.status, w.updated = h.Status, h.UpdatedAt
 	w.calls = append(w.calls[:0], h.OpenCalls...)
@@ -48,12 +49,13 @@ func (w *Watch) Before(h *schema.Head, o *schema.Overview) {
 	}
 }
 
-// Accepted adds what an accepted event says to a batch. h is the head behind it, turns are the notices of its turns, and alone is the time since
-// when the run has no executor, which the caller keeps with the run; "" while it has one, or if it is not known.
+// Accepted adds an accepted event to a batch. h is the head after it, turns are the notices of its turns. alone is
+// the time since when the run has no executor, which the caller keeps with the run; "" while it has one, or if
+// unknown.
 func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns []schema.TurnNotice, alone *string) {
 	w.into = into
 	if v.Kind != schema.Applied {
-		return // late evidence changes no outcome
+		return // a late result changes no outcome
 	}
 	agent := name{ByAgent, h.Agent, h.ModelTier}
 	w.ends(agent, turns)
@@ -133,7 +135,7 @@ func (w *Watch) Accepted(into *Batch, h *schema.Head, v *schema.Verdict, turns [
 
 func tool(of string) name { return name{by: ByTool, first: of} }
 
-// keptSteps is how much room a batch keeps for the next events of its run.
+// keptSteps is the capacity that a batch keeps for the next events of its run.
 const keptSteps = 16
 
 func (w *Watch) add(m Metric, of name, value int, n uint64, known bool) {
@@ -158,12 +160,12 @@ func (w *Watch) observe(m Metric, of name, value int, seconds float64) {
 	w.add(m, of, value, math.Float64bits(seconds), true)
 }
 
-// outcome counts the outcome of a call. ran says that the tool is known to be one.
+// outcome counts the outcome of a call. ran says that the tool is known to exist.
 func (w *Watch) outcome(of string, outcome int, ran bool) {
 	w.add(ToolCalls, tool(of), outcome, 1, ran)
 }
 
-// ran counts how often and how long a tool ran, as far as its outcome says so.
+// ran counts how often and how long a tool ran, if the outcome has it.
 func (w *Watch) ran(of string, attempt, ms int64) {
 	w.count(ToolRetries, tool(of), attempt-1)
 	if ms > 0 {
@@ -171,7 +173,7 @@ func (w *Watch) ran(of string, attempt, ms int64) {
 	}
 }
 
-// call returns a call as it was before the event; nil for none that was open.
+// call returns a call as it was before the event; nil if it was not open.
 func (w *Watch) call(key schema.CallKey) *schema.OpenCall {
 	if i := slices.IndexFunc(w.calls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
 		return &w.calls[i]
@@ -179,7 +181,7 @@ func (w *Watch) call(key schema.CallKey) *schema.OpenCall {
 	return nil
 }
 
-// ends counts the turns that ended with the event: of what is told of a turn that had ended before, nothing.
+// ends counts the turns that ended with the event. A notice about a turn that had ended before does not count.
 func (w *Watch) ends(agent name, turns []schema.TurnNotice) {
 	for i := range turns {
 		t := &turns[i].Data
@@ -236,13 +238,13 @@ func (w *Watch) settled(c *schema.OpenCall, d *schema.ToolSettledData) {
 	}
 }
 
-// takenOver observes how long the run had no executor. One that a person reopened, or had go back, had none to lose.
+// takenOver observes how long the run had no executor. A run that a person reopened or rewound is not counted.
 func (w *Watch) takenOver(e *schema.Event, reason, alone string) {
 	if reason == schema.TakeoverReopen || reason == schema.TakeoverRewind || !w.status.Claimable() {
 		return
 	}
 	if alone == "" {
-		alone = w.updated // the daemon came into the shard since, and has the latest event
+		alone = w.updated // the daemon took the shard over since, and has the time of the latest event
 	}
 	after := afterSilence
 	if w.status == schema.StatusInterrupted {

@@ -7,7 +7,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// BenchmarkWatch is what counting costs beside the fold of a head and its overview, an event.
+// BenchmarkWatch measures the cost of counting on top of the fold of a head and its overview, per event.
 func BenchmarkWatch(b *testing.B) {
 	c := activity.New()
 	p := newRun(b, c, "run-1")

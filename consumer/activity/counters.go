@@ -18,23 +18,24 @@ const (
 )
 
 const (
-	// Other is the label of what has no series of its own.
+	// Other is the label of names without their own series.
 	Other = "other"
-	// None is the label of a name that is not known.
+	// None is the label of an unknown name.
 	None = "none"
 )
 
-// longest is what a longer duration counts as: clocks of executors are not to be trusted.
+// longest is the maximum for observed durations: clocks of executors are not trusted.
 const longest = 7 * 24 * 3600.0
 
-// name is what something counts by: an agent and its tier, a tool, or nothing.
+// name is the owner of a count: an agent and its tier, a tool, or none.
 type name struct {
 	by    Owner
 	first string
 	tier  string
 }
 
-// label returns a name as a label. One that is none is [Other]: what may stand there is a name, and no text of a person or a model.
+// label returns a name as a label, and [Other] for an invalid name: a label must be a name, and no text of a person
+// or a model.
 func label(s string) string {
 	if s == "" {
 		return None
@@ -53,7 +54,7 @@ func label(s string) string {
 	return s
 }
 
-// row is what counts by one name.
+// row is the counts of one name.
 type row struct {
 	// counts by metric and place of the value.
 	counts [len(descriptions)][]uint64
@@ -103,7 +104,7 @@ type Counters struct {
 	named [2]int
 }
 
-// New returns counters at 0. What counts by no name, and by [Other], has its series from the beginning.
+// New returns counters at 0. Series without a name, and those of [Other], exist from the beginning.
 func New() *Counters {
 	return &Counters{rows: map[name]*row{
 		{by: ByFleet}:  newRow(ByFleet),
@@ -120,7 +121,8 @@ func other(by Owner) name {
 	return n
 }
 
-// row returns where something of a name counts. A tool's name that nothing has run under has no series of its own: models invent names.
+// row returns the counts of a name. A tool's name has its own series only once a tool has run under it: models invent
+// names.
 func (c *Counters) row(n name, known bool) *row {
 	if r := c.rows[n]; r != nil {
 		return r
@@ -145,13 +147,13 @@ func (c *Counters) row(n name, known bool) *row {
 		return c.rows[other(n.by)]
 	}
 	c.named[n.by]++
-	given.first, given.tier = strings.Clone(given.first), strings.Clone(given.tier) // they are parts of messages
+	given.first, given.tier = strings.Clone(given.first), strings.Clone(given.tier) // they share memory with messages
 	r = newRow(n.by)
 	c.rows[given] = r
 	return r
 }
 
-// Add counts what a batch has, and empties it.
+// Add adds a batch to the counters, and empties it.
 func (c *Counters) Add(b *Batch) {
 	if len(b.steps) == 0 {
 		return
@@ -165,25 +167,25 @@ func (c *Counters) Add(b *Batch) {
 			r.observed[s.metric][s.value].observe(d.Buckets, math.Float64frombits(s.n))
 		} else {
 			n := &r.counts[s.metric][s.value]
-			*n = min(*n+s.n, math.MaxInt64) // both were below, and their sum fits
+			*n = min(*n+s.n, math.MaxInt64) // both were below the maximum, and their sum fits
 		}
 	}
 	if cap(b.steps) > keptSteps {
 		b.steps = nil
 		return
 	}
-	clear(b.steps) // they are parts of messages
+	clear(b.steps) // they share memory with messages
 	b.steps = b.steps[:0]
 }
 
-// Series is one series as it is now.
+// Series is the current value of one series.
 type Series struct {
 	Metric Metric
-	// Labels are those of the owner and of the metric, in the order of their names.
+	// Labels are those of the owner and of the metric, in the order of Labels in the description.
 	Labels []string
 	// N of a counter.
 	N uint64
-	// Count, Sum and Within of a histogram: how many took at most so many seconds.
+	// Count, Sum and Within of a histogram: Within is how many took at most each bound in seconds.
 	Count  uint64
 	Sum    float64
 	Within map[float64]uint64

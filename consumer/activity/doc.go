@@ -1,15 +1,16 @@
-// Package activity counts what agents did, from the events that a fold accepted.
+// Package activity counts the work of agents, from accepted events.
 //
 // # What it owns
 //
-// [Counters] of one daemon, which all its fold workers share, and the table of [Descriptions] that says what each metric means. A [Watch]
-// reads what events say into a [Batch]; [Counters.Add] counts it.
+// [Counters] of one daemon, which all its fold workers share, and the table of [Descriptions] with the meaning of
+// each metric. A [Watch] counts events into a [Batch]; [Counters.Add] adds it to the counters.
 //
 // # What it promises
 //
-// Names of agents, tiers and tools come from executors. A name that cannot be a label, and one more than [MaxAgents] pairs of agent and
-// tier or [MaxTools] tools, counts as [Other]: executors cannot make the number of series grow without bound. All other labels are from closed lists.
-// No label is made of a run, an executor, a message, an argument or a result.
+// Names of agents, tiers and tools come from executors. Names that cannot be labels, and names beyond [MaxAgents]
+// pairs of agent and tier or [MaxTools] tools, count as [Other]: executors cannot make the number of series grow
+// without bound. All other labels come from closed lists. No label contains a run, an executor, a message, an
+// argument or a result.
 //
 // # What it must not know
 //
@@ -17,5 +18,5 @@
 //
 // # On failure
 //
-// It cannot fail. Times that cannot be read are not observed.
+// It cannot fail. Unreadable times are not observed.
 package activity

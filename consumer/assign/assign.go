@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// assign gives each shard of a fleet to one of its replicas: evenly, so that the numbers of two replicas differ by one at
-// most; the same on every replica that knows of the same ones; and so that few shards move when a replica comes or goes
-// (rendezvous hashing: the best pairs of shard and replica are taken first, as long as the replica has room). The result
-// names the replica of each shard; it is empty strings when there is no replica.
+// assign assigns each shard of a fleet to one of its replicas: evenly, so that the numbers of two replicas differ by
+// at most one; with the same result on every replica that knows the same replicas; and so that few shards move when a
+// replica comes or goes (rendezvous hashing: the best pairs of shard and replica are taken first, as long as the
+// replica has room). The result names the replica of each shard, or is all empty if there is no replica.
 func assign(fleet string, shards int, replicas []string) []string {
 	owners := make([]string, shards)
 	if len(replicas) == 0 {
@@ -30,7 +30,7 @@ func assign(fleet string, shards int, replicas []string) []string {
 	slices.SortFunc(pairs, func(a, b pair) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.shard, b.shard), cmp.Compare(a.replica, b.replica))
 	})
-	// Everybody has room for least; some have room for one more.
+	// Each replica has room for least; some have room for one more.
 	least, more := shards/len(replicas), shards%len(replicas)
 	load := make(map[string]int, len(replicas))
 	for _, p := range pairs {
@@ -46,11 +46,11 @@ func assign(fleet string, shards int, replicas []string) []string {
 	return owners
 }
 
-// affinity is how well a shard and a replica suit each other: a hash that every replica computes alike.
+// affinity is the score of a shard and a replica: a hash that every replica computes equally.
 func affinity(fleet string, shard int, replica string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(fleet + "\n" + strconv.Itoa(shard) + "\n" + replica))
-	// Of texts that differ at their end FNV mixes the high bits badly.
+	// FNV mixes the high bits badly for texts that differ at their end.
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

@@ -38,7 +38,7 @@ func TestEveryShardIsAssignedEvenly(t *testing.T) {
 					require.GreaterOrEqual(t, n[r], shards/replicas, r)
 					require.LessOrEqual(t, n[r], (shards+replicas-1)/replicas, r)
 				}
-				require.Zero(t, n[""], "no shard is nobody's")
+				require.Zero(t, n[""], "every shard has a replica")
 				slices.Reverse(names)
 				require.Equal(t, owners, assign("default", shards, names), "whatever the order in which they were heard of")
 			})
@@ -58,7 +58,7 @@ func TestFewShardsMoveWhenAReplicaComesOrGoes(t *testing.T) {
 				moved++
 			}
 		}
-		// The newcomer's share must move; twice that is what evenness may cost on top.
+		// The newcomer's share must move; evenness may cost as much again.
 		require.LessOrEqual(t, moved, 2*(shards/(n+1)+1), "from %d replicas to %d", n, n+1)
 	}
 }

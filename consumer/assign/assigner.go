@@ -18,42 +18,42 @@ import (
 )
 
 const (
-	// announceEvery is how often a replica says that it is there.
+	// announceEvery is the interval of a replica's announcements.
 	announceEvery = time.Second
-	// goneAfter is the silence after which a replica counts as gone: three announcements, well below the time to live of
-	// a lease, so that the others know the next replica when a lease runs out.
+	// goneAfter is the silence after which a replica counts as gone: three announcements, well below the time to live
+	// of a lease, so that the others know the next replica when a lease expires.
 	goneAfter = 3 * announceEvery
-	// settling is how long a replica that came must stay before shards are handed over to it, and how long an assignment
-	// must stand.
+	// settling is how long a new replica must stay before it gets shards, and how long an assignment must be
+	// unchanged.
 	settling = 2 * time.Second
-	// handOverGap is the least time between two hand-overs of a replica: one shard after the other.
+	// handOverGap is the shortest time between two hand-overs by a replica: one shard after the other.
 	handOverGap = 250 * time.Millisecond
 	// handOverAgain is how long a replica keeps a shard that it took because the assigned replica did not fold it.
 	handOverAgain = time.Minute
 	// maxPeers bounds the replicas that are known; more are not counted.
 	maxPeers = 64
-	// MaxSeen bounds the executors that one announcement names.
+	// MaxSeen bounds the executors in one announcement.
 	MaxSeen = 512
-	// maxPresence is the largest announcement that is read, in bytes.
+	// maxPresence is the largest accepted announcement, in bytes.
 	maxPresence = 256 << 10
 )
 
-// Assigner tells which replica of a daemon should fold which shard of a fleet. Each replica announces itself once a second over core
-// NATS, and computes the assignment by itself; see assign. The assignment decides only which replica asks for a lease first, and which
-// one gives its lease up. Lease and compare-and-set alone make sure that a shard is folded once. A replica that hears no other folds
-// every shard that is free.
+// Assigner decides which replica of a daemon should fold which shard of a fleet. Each replica announces itself once a
+// second over core NATS, and computes the assignment by itself; see assign. The assignment only decides which replica
+// asks for a lease first, and which one gives its lease up. Lease and compare-and-set ensure that a shard is folded
+// once. A replica that hears no other folds every shard that is free.
 //
-//	a replica comes ──settled──▶ others hand shards over: commit, release, tell ──▶ it takes them at once
-//	a replica stops: release, tell ──▶ the next replicas take them at once
-//	a replica is killed ──silence──▶ it is not counted ──lease runs out──▶ the next replicas take them
-//	a replica is paused for less than the lease ──▶ nothing moves
+//	a replica comes ──settled──▶ others hand shards over: commit, release, announce ──▶ it takes them at once
+//	a replica stops: release, announce ──▶ the next replicas take them at once
+//	a replica is killed ──silence──▶ it is not counted ──lease expires──▶ the next replicas take them
+//	a replica is paused for less than the lease ──▶ no shard moves
 //	the next replica does not take a shard ──one more time to live──▶ any replica does, and keeps it for a while
 //
-// Announcements also name the executors that a replica saw alive by their events alone, so that an executor that never
+// Announcements also name the executors that a replica saw alive only by their events, so that an executor without
 // heartbeats is alive for the fold workers of all its runs.
 //
-// A nil *Assigner stands for a daemon that has no replicas: every shard is its own. All methods may be called at any time
-// from any goroutine.
+// A nil *Assigner is for a daemon without other replicas: every shard is its own. All methods may be called at any
+// time from any goroutine.
 type Assigner struct {
 	fleet, name, id string
 	nc              *nats.Conn
@@ -77,7 +77,7 @@ type Assigner struct {
 
 // Sightings exchanges the executors that one replica alone sees alive.
 type Sightings interface {
-	// TakeUnheard returns, once each, up to [MaxSeen] executors that this replica saw alive by their events alone.
+	// TakeUnheard returns, once each, up to [MaxSeen] executors that this replica saw alive only by their events.
 	TakeUnheard() []Seen
 	// HeardElsewhere notes executors that another replica saw alive.
 	HeardElsewhere(list []Seen)
@@ -86,42 +86,42 @@ type Sightings interface {
 // peer is another replica.
 type peer struct {
 	name string
-	// first is since when it has been heard without a break, and last when it was.
+	// first is since when it has been heard without a break, and last the latest time.
 	first, last time.Time
 }
 
-// shardStand is how this replica stands to a shard.
+// shardStand is this replica's state of a shard.
 type shardStand struct {
 	// wake tells the fold worker to ask for the lease now.
 	wake chan struct{}
-	// other is since when the shard is another's.
+	// other is since when the shard is assigned to another replica.
 	other time.Time
-	// to is who it was handed over to, and keep until when it is not handed over again.
+	// to is the replica that it was handed over to, and keep until when it is not handed over again.
 	to   string
 	keep time.Time
 }
 
-// presence is what replicas tell each other.
+// presence is the announcement of a replica.
 type presence struct {
 	Holder string `json:"holder"`
-	// ID tells one start of a replica from others under its name.
+	// ID distinguishes starts of replicas with the same name.
 	ID string `json:"id"`
 	// Leaving: the replica stops now.
 	Leaving bool `json:"leaving,omitzero"`
 	// Freed shards, whose lease was just released.
 	Freed []int `json:"freed,omitzero"`
-	// Seen are executors that were seen alive by their events and not by heartbeats.
+	// Seen are executors that were seen alive by their events, not by heartbeats.
 	Seen []Seen `json:"seen,omitzero"`
 }
 
-// Seen is an executor that a replica saw alive by its events alone.
+// Seen is an executor that a replica saw alive only by its events.
 type Seen struct {
 	Executor string `json:"executor"`
 	Instance string `json:"instance,omitzero"`
 }
 
-// New returns the assigner of a replica in a fleet of so many shards. name is the holder of its leases. Call Run to take part; before,
-// every shard is its own.
+// New returns the assigner of a replica in a fleet with a number of shards. name is the holder of its leases. Call
+// Run to take part; before that, every shard is its own.
 func New(fleet, name string, shards int, nc *nats.Conn, sightings Sightings, now func() time.Time, log zerolog.Logger) *Assigner {
 	a := &Assigner{
 		fleet: fleet, name: name, id: name + "." + rand.Text(), nc: nc, sightings: sightings, now: now,
@@ -131,7 +131,7 @@ func New(fleet, name string, shards int, nc *nats.Conn, sightings Sightings, now
 	return a
 }
 
-// Grow sets the number of shards, which never falls.
+// Grow sets the number of shards, which never decreases.
 func (a *Assigner) Grow(shards int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,14 +142,14 @@ func (a *Assigner) Grow(shards int) {
 	a.assign()
 }
 
-// Replicas counts those that share the shards, this one included.
+// Replicas counts the replicas that share the shards, this one included.
 func (a *Assigner) Replicas() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.counted)
 }
 
-// Run takes part until ctx ends, and then says that it leaves. It returns nil then.
+// Run takes part until ctx ends, then announces that it leaves and returns nil.
 func (a *Assigner) Run(ctx context.Context) error {
 	sub, err := a.nc.Subscribe(schema.ReplicaSubject(a.fleet), a.heard)
 	if err != nil {
@@ -176,8 +176,8 @@ func (a *Assigner) Run(ctx context.Context) error {
 	}
 }
 
-// tick looks who is gone. late says that this replica itself was stopped: what the others said meanwhile may not have
-// been read yet.
+// tick removes replicas that are gone. late says that this replica itself was paused: it may not have read the
+// others' announcements yet.
 func (a *Assigner) tick(now time.Time, late bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,7 +193,7 @@ func (a *Assigner) tick(now time.Time, late bool) {
 	a.assign()
 }
 
-// announce tells the others. What is not sent is said a second later.
+// announce publishes an announcement. A failed one is repeated a second later.
 func (a *Assigner) announce(p presence) {
 	p.Holder, p.ID = a.name, a.id
 	body, err := json.Marshal(&p)
@@ -205,7 +205,7 @@ func (a *Assigner) announce(p presence) {
 	}
 }
 
-// heard takes what another replica says.
+// heard handles another replica's announcement.
 func (a *Assigner) heard(m *nats.Msg) {
 	var p presence
 	if len(m.Data) > maxPresence {
@@ -247,7 +247,7 @@ func (a *Assigner) settled(p *peer, now time.Time) bool {
 	return now.Sub(p.first) >= settling || p.first.Sub(a.began) < settling
 }
 
-// assign computes the assignment again if the replicas that count changed. Under a.mu.
+// assign computes the assignment again if the counted replicas changed. Under a.mu.
 func (a *Assigner) assign() {
 	now, counted := a.now(), []string{a.id}
 	for id, p := range a.peers {
@@ -276,7 +276,7 @@ func (a *Assigner) assign() {
 	a.log.Info().Int("replicas", len(counted)).Int("mine", mine).Int("shards", a.shards).Msg("shards are shared again")
 }
 
-// wake tells the fold worker of a shard to look at the lease. Under a.mu.
+// wake tells the fold worker of a shard to try the lease. Under a.mu.
 func (a *Assigner) wake(shard int) {
 	select {
 	case a.stands[shard].wake <- struct{}{}:
@@ -284,7 +284,7 @@ func (a *Assigner) wake(shard int) {
 	}
 }
 
-// Mine reports whether the shard is this replica's to fold.
+// Mine reports whether the shard is assigned to this replica.
 func (a *Assigner) Mine(shard int) bool {
 	if a == nil {
 		return true
@@ -294,7 +294,7 @@ func (a *Assigner) Mine(shard int) bool {
 	return a.owners[shard] == a.id
 }
 
-// Await waits until it is time to look at the shard's lease again.
+// Await waits until it is time to try the shard's lease again.
 func (a *Assigner) Await(ctx context.Context, shard int, most time.Duration) error {
 	if a == nil {
 		return pause.For(ctx, most)
@@ -313,8 +313,8 @@ func (a *Assigner) Await(ctx context.Context, shard int, most time.Duration) err
 	return nil
 }
 
-// Took notes that this replica took the shard's lease. If it is another's, who did not take it although it was handed
-// over, it stays here for a while.
+// Took records that this replica took the shard's lease. If the shard was handed over to another replica that did not
+// take it, it stays here for a while.
 func (a *Assigner) Took(shard int) {
 	if a == nil {
 		return
@@ -329,7 +329,7 @@ func (a *Assigner) Took(shard int) {
 	s.to = ""
 }
 
-// HandOver reports whether the shard is to be given up now to the replica that should have it.
+// HandOver reports whether the shard must be released now for its assigned replica.
 func (a *Assigner) HandOver(shard int) bool {
 	if a == nil {
 		return false
@@ -352,7 +352,7 @@ func (a *Assigner) nameOf(id string) string {
 	return id
 }
 
-// Freed tells the others that a lease was released.
+// Freed announces that a lease was released.
 func (a *Assigner) Freed(shard int) {
 	if a != nil {
 		a.announce(presence{Freed: []int{shard}})

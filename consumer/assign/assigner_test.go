@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { natstest.Main(m) }
 
-// unheard are the sightings of a replica to whose executors all others listen.
+// unheard are the sightings of a replica whose executors all send heartbeats.
 type unheard struct{}
 
 func (unheard) TakeUnheard() []assign.Seen   { return nil }
@@ -32,7 +32,7 @@ func run(t *testing.T, work func(context.Context) error) {
 	})
 }
 
-// replica is one that shares shards and folds nothing.
+// replica is a replica that shares shards and folds nothing.
 func replica(tb testing.TB, server *natstest.Server, name string, shards int) *assign.Assigner {
 	tb.Helper()
 	nc := server.Conn(tb)
@@ -45,7 +45,7 @@ func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
 	const shards = 6
 	server := natstest.Start(t)
 	a, b := replica(t, server, "a", shards), replica(t, server, "b", shards)
-	require.Len(t, assign.Owned(a), shards, "who is alone has all")
+	require.Len(t, assign.Owned(a), shards, "a single replica has all shards")
 	run(t, a.Run)
 	run(t, b.Run)
 	agree := func(replicas ...*assign.Assigner) func() bool {
@@ -72,7 +72,7 @@ func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
 		require.Eventually(t, agree(a, b, c), time.Minute, 10*time.Millisecond)
 		require.Equal(t, 3, a.Replicas())
 	})
-	// It has said that it leaves.
+	// It has announced that it leaves.
 	require.Eventually(t, agree(a, b), time.Minute, 10*time.Millisecond)
 }
 

@@ -1,6 +1,6 @@
-// Package assign says which of the replicas of a daemon is to fold which shard of a fleet.
+// Package assign decides which of the replicas of a daemon folds which shard of a fleet.
 //
-// It owns what replicas tell each other of their presence, and the rule by which each computes the same assignment of it. It only says who
-// should ask for a lease first and who should give one up: it must not know leases, the fold or the log. That a shard is folded once goes
-// by lease and compare-and-set alone.
+// It owns the replicas' announcements, and the rule by which each replica computes the same assignment from them. It
+// only decides which replica asks for a lease first and which gives one up: it must not know leases, the fold or the
+// log. Lease and compare-and-set ensure that a shard is folded once.
 package assign

@@ -15,7 +15,7 @@ type alone struct{}
 func (alone) TakeUnheard() []Seen   { return nil }
 func (alone) HeardElsewhere([]Seen) {}
 
-// FuzzHeard tries what another replica, or somebody else on its subject, says.
+// FuzzHeard tries announcements of another replica, or of another client on its subject.
 func FuzzHeard(f *testing.F) {
 	f.Add([]byte(`{"holder":"a","id":"b","freed":[0,-1,99],"seen":[{"executor":"ex-1"}]}`))
 	f.Add([]byte(`{"holder":"a","id":"b","leaving":true}`))

@@ -25,7 +25,7 @@ func counted(c *activity.Counters) (lines []string) {
 	return lines
 }
 
-// An unclean start of the server folds again what a power cut may have taken.
+// An unclean start of the server folds events again whose checkpoints a power cut may have undone.
 func TestActivity_UncleanStart_CountsNothingAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// BenchmarkFoldCatchingUp folds a log that is already there, beside the time in which plain JetStream publishes the
-// same messages asynchronously to the same server: the ratio is fold speed by publish speed.
+// BenchmarkFoldCatchingUp folds an existing log. It also measures how long plain JetStream takes to publish the same
+// messages asynchronously to the same server: the ratio is fold speed by publish speed.
 func BenchmarkFoldCatchingUp(b *testing.B) {
 	const runs, turns = 64, 50
 	for b.Loop() {
@@ -46,7 +46,7 @@ func BenchmarkFoldCatchingUp(b *testing.B) {
 		var last jetstream.PubAckFuture
 		for _, m := range msgs {
 			var err error
-			last, err = w.JS.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)) // a busy disk is slow, not at fault
+			last, err = w.JS.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)) // a busy disk is slow, not faulty
 			require.NoError(b, err)
 		}
 		<-w.JS.PublishAsyncComplete()

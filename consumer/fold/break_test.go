@@ -44,7 +44,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextWorker(t *testing.T) {
 	worker, stop := w.Fold(fold.Config{})
 	ack, err := w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("run-1"), Data: []byte("garbage")})
 	require.NoError(t, err)
-	// Behind the garbage, so that it is not what the next fold worker begins with.
+	// After the garbage, so that the next fold worker does not begin with it.
 	ack2, err := w.JS.PublishMsg(t.Context(), &nats.Msg{Subject: w.Names.EventSubject("run-2"), Data: []byte("garbage")})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= ack2.Sequence }, time.Minute, time.Millisecond)
@@ -96,7 +96,7 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 		model.Apply(schema.NoKeys, &x.Acked[i])
 	}
 	require.Equal(t, model, c.Head)
-	// Past the place where the old log ended.
+	// Past the end of the old log.
 	for range 4 {
 		x.TurnOf(2000)
 	}
@@ -108,7 +108,7 @@ func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, at, _ := w.FoldedTurn(10)
-	// As if events of this run had been folded whose places the log has lost and gives away again.
+	// As if events of this run had been folded whose sequences the log has lost and uses again.
 	c, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	c.Position = schema.Position{Stream: at + 100, ID: "run-1.1.9.00000000"}
@@ -125,7 +125,7 @@ func TestASegmentThatAnotherWorkerCountedIsNeverReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, _, _ := w.FoldedTurn(2000)
-	// The other fold worker sealed what had waited long enough: another range than a tail of this size ends with.
+	// The other fold worker sealed an idle tail: another range than a tail of this size ends with.
 	idle := fold.Config{Holder: "worker-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
 	_, stop := w.Fold(idle)
 	at := x.TurnOf(10)
@@ -133,7 +133,7 @@ func TestASegmentThatAnotherWorkerCountedIsNeverReplaced(t *testing.T) {
 	stop()
 	before, err := w.Shard.Segments.GetFresh(t.Context(), "run-1", 1)
 	require.NoError(t, err)
-	// Taken back to before it was counted, as one sees it who read the checkpoint earlier.
+	// Reset to before it was counted, as seen by a worker that read the checkpoint earlier.
 	c, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Zero(t, c.TailEvents)
@@ -155,7 +155,7 @@ func TestASegmentThatAnotherWorkerCountedIsNeverReplaced(t *testing.T) {
 	require.Equal(t, x.Acked, w.Segments(c))
 }
 
-// A checkpoint bucket that is lost before anything was folded comes back, too: who lists the runs of all shards asks for it.
+// A checkpoint bucket that is lost before anything was folded is created again, too: lists of all shards read it.
 func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -166,7 +166,7 @@ func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 		return err == nil && state.Complete && f.Leads()
 	}
 	require.Eventually(t, settled, time.Minute, time.Millisecond)
-	// Nor to compare, which it does once when it begins.
+	// It has nothing to compare either, which it does once at its beginning.
 	beats := map[int64]bool{}
 	require.Eventually(t, func() bool {
 		beats[f.Stats().Beat.Load()] = true
@@ -181,7 +181,7 @@ func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 	require.Equal(t, x.Model(), c.Head)
 }
 
-// A fold worker that stood still must not put its safe watermark over that of the next one.
+// A paused fold worker must not overwrite the safe watermark of its successor.
 func TestSafeWatermark_PutByAnotherWorker_IsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -200,5 +200,5 @@ func TestSafeWatermark_PutByAnotherWorker_IsNotOverwritten(t *testing.T) {
 	_, err := safe.Put(t.Context(), w.Names, mark, rev)
 	require.NoError(t, err)
 	awaitSafe(x.TurnOf(10))
-	require.EqualValues(t, 1, f.Stats().Conflicts.Load(), "it gives way, and begins again with what is there")
+	require.EqualValues(t, 1, f.Stats().Conflicts.Load(), "it gives way, and begins again with the stored one")
 }

@@ -2,11 +2,11 @@ package fold
 
 import "container/list"
 
-// runCache has the runs in memory. It is the folding goroutine's.
+// runCache keeps runs in memory. Only the folding goroutine uses it.
 type runCache struct {
 	runs   map[string]*list.Element
 	recent *list.List // of *run, most recent first
-	// most is how many are kept.
+	// most is the largest number of runs.
 	most int
 }
 
@@ -14,17 +14,17 @@ func newRunCache(most int) runCache {
 	return runCache{runs: make(map[string]*list.Element), recent: list.New(), most: most}
 }
 
-// peek returns a run that is in memory, or nil.
+// peek returns a run in memory, or nil.
 func (c *runCache) peek(id string) *run {
 	el, ok := c.runs[id]
 	if !ok {
 		return nil
 	}
-	r, _ := el.Value.(*run) // nothing else is ever put in
+	r, _ := el.Value.(*run) // the list has no other values
 	return r
 }
 
-// get returns a run that is in memory, or nil, and makes it the most recent one.
+// get returns a run in memory, or nil, and makes it the most recent one.
 func (c *runCache) get(id string) *run {
 	if el, ok := c.runs[id]; ok {
 		c.recent.MoveToFront(el)
@@ -32,10 +32,10 @@ func (c *runCache) get(id string) *run {
 	return c.peek(id)
 }
 
-// add puts a run in that is not in memory.
+// add adds a run that is not in memory.
 func (c *runCache) add(r *run) { c.runs[r.id] = c.recent.PushFront(r) }
 
-// drop takes a run out, if it is in memory.
+// drop removes a run, if it is in memory.
 func (c *runCache) drop(id string) {
 	if r := c.peek(id); r != nil {
 		r.forget()
@@ -44,7 +44,7 @@ func (c *runCache) drop(id string) {
 	}
 }
 
-// evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.
+// evict keeps the number of runs in memory bounded; an evicted run is read from its checkpoint again.
 func (c *runCache) evict() {
 	for el := c.recent.Back(); el != nil && c.recent.Len() > c.most; {
 		prev := el.Prev()

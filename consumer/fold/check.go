@@ -11,16 +11,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// checkPosition compares the watermark with the log: what stands there must be what was folded, and the log must not
-// end before it.
+// checkPosition compares the watermark with the log: the event at the position must be the folded one, and the log
+// must not end before it.
 func (s *term) checkPosition(ctx context.Context) error {
 	return s.checkLog(ctx, s.mark.Position)
 }
 
-// errSeemsShorter says that the log of a replicated shard ends before what was folded, and did not for long enough to be believed.
+// errSeemsShorter says that the log of a replicated shard ends before the folded position, but not for long enough to
+// be sure.
 var errSeemsShorter = errors.New("the log seems to have gone back; a leader that is isolated may say so")
 
-// checkLog compares a position that was folded with the log. A log that ends before it is believed as eventlog.Shorter has it.
+// checkLog compares a folded position with the log. A log that ends before it counts under the rules of
+// eventlog.Shorter.
 func (s *term) checkLog(ctx context.Context, at schema.Position) error {
 	stream, err := s.js.Stream(ctx, s.names.EventStream())
 	if err != nil {
@@ -41,17 +43,17 @@ func (s *term) checkLog(ctx context.Context, at schema.Position) error {
 		return err
 	}
 	if !found {
-		return nil // purged: what follows is still in order
+		return nil // purged: the following events are still in order
 	}
 	if got := schema.PositionOf(&rec); got.ID != at.ID {
-		return fmt.Errorf("%w: %s stands at %d, folded was %s", errRegressed, got.ID, at.Stream, at.ID)
+		return fmt.Errorf("%w: %s is at %d, but %s was folded", errRegressed, got.ID, at.Stream, at.ID)
 	}
 	return nil
 }
 
-// checkFolded compares the log with what this worker itself has folded before, when the watermark is behind that. A server that was put
-// back to an older copy of its store has older checkpoints, too, and nothing there says that anything is missing. A watermark that went
-// back alone is lawful: a bucket that is not written through loses its end.
+// checkFolded compares the log with the position that this worker itself has folded, if the watermark is behind it. A
+// server with an older copy of its store has older checkpoints, too, and nothing in them shows that anything is
+// missing. A watermark alone may go back: a bucket that is not synced can lose its end.
 func (s *term) checkFolded(ctx context.Context) error {
 	if s.rebuild {
 		s.shorter.Reaches()

@@ -55,12 +55,12 @@ func TestWorker_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T
 	}
 	rebuilds := f.Stats().Rebuilds.Load()
 	stale.Store(1)
-	more(4) // the stale one, and some behind it
+	more(4) // the stale one, and some after it
 	clock.Forward(2 * eventlog.ShorterTrust)
 	stale.Store(1 << 40)
 	more(4)
 	require.Zero(t, f.Stats().Regressions.Load(), "a leader that is cut off may answer so")
-	require.Zero(t, f.Stats().Failures.Load(), "the reign goes on")
+	require.Zero(t, f.Stats().Failures.Load(), "the term goes on")
 	require.Equal(t, rebuilds, f.Stats().Rebuilds.Load())
 	clock.Forward(eventlog.ShorterTrust)
 	require.Eventually(t, func() bool { return f.Stats().Regressions.Load() > 0 }, time.Minute, time.Millisecond, "no leader is cut off for so long")

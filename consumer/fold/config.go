@@ -15,15 +15,15 @@ import (
 // DefaultPurgeAfter is how long events stay in the log after they were sealed.
 const DefaultPurgeAfter = 10 * time.Minute
 
-// Bounds of Config.Linger for a daemon: how often it puts checkpoints of a run that goes on.
+// Bounds of Config.Linger for a daemon: how often it puts checkpoints of an active run.
 const (
 	DefaultLinger = 20 * time.Millisecond
 	MinLinger     = time.Millisecond
-	// MaxLinger keeps claims, notices to executors and observers of checkpoints within a second of the event.
+	// MaxLinger keeps claims, notices to executors and checkpoint observers within a second of the event.
 	MaxLinger = time.Second
 )
 
-// Config sets how a shard is folded. The zero value of every field but the names means its default.
+// Config sets how a shard is folded. Zero values mean the defaults, except for the names.
 type Config struct {
 	// Fleet and Shard to fold. Fleet is required; shards count from 0.
 	Fleet string
@@ -31,73 +31,75 @@ type Config struct {
 	// Holder names this daemon replica in the lease and as the source of checkpoints. Required; the grammar of
 	// names.
 	Holder string
-	// BatchEvents and BatchBytes end a batch; of a log that has more than another batch it takes four times as many events.
-	// Defaults 1,024 events and 8 MiB.
+	// BatchEvents and BatchBytes end a batch. If the log has more than another batch, it takes four times as many
+	// events. Defaults 1,024 events and 8 MiB.
 	BatchEvents int
 	BatchBytes  int
-	// Linger is how long a batch waits for more events after its first. Each batch puts a checkpoint of each run in it, so small and fast
-	// steps share one. Answers to requests do not wait: they are read from the log. Default 20 ms.
+	// Linger is how long a batch waits for more events after its first. Each batch puts a checkpoint of each of its
+	// runs, so small and fast steps share one. Answers to requests do not wait: they are read from the log. Default
+	// 20 ms.
 	Linger time.Duration
 	// SealBytes and SealEvents are the size of an unsealed tail that is sealed at the next end of a turn.
 	// Defaults 256 KiB and 256 events.
 	SealBytes  int64
 	SealEvents int64
-	// SealMaxBytes and SealMaxEvents are sealed in any case, in the middle of a turn. Defaults 448 KiB, so that a
-	// segment that does not compress stays within schema.MaxSegment, and 1,024 events.
+	// SealMaxBytes and SealMaxEvents are the size of a tail that is sealed even in the middle of a turn. Defaults 448
+	// KiB, so that an incompressible segment stays within schema.MaxSegment, and 1,024 events.
 	SealMaxBytes  int64
 	SealMaxEvents int64
-	// IdleSealAfter seals a tail above IdleSealBytes that nothing was added to for so long. Defaults one hour and
-	// 16 KiB.
+	// IdleSealAfter is how long a tail above IdleSealBytes may be idle before it is sealed. Defaults one hour and 16
+	// KiB.
 	IdleSealAfter time.Duration
 	IdleSealBytes int64
 	// CachedRuns bounds the runs whose head is kept in memory. Default 8,192, about 32 MiB.
 	CachedRuns int
-	// TailMemory bounds, in bytes, the memory for what waits to be sealed; what finds no room there is read from the log
-	// once more. Default 32 MiB; negative keeps nothing.
+	// TailMemory bounds, in bytes, the memory for tails that wait to be sealed; the others are read from the log
+	// again. Default 32 MiB; negative keeps none.
 	TailMemory int64
-	// LeaseTTL is how long a worker that fell silent keeps its shard. Default 5 s; at least 1 s.
+	// LeaseTTL is how long a silent worker keeps its shard. Default 5 s; at least 1 s.
 	LeaseTTL time.Duration
-	// ReconcileEvery is the pace at which an idle worker compares its position with the log, seals idle tails and
+	// ReconcileEvery is the interval at which an idle worker compares its position with the log, seals idle tails and
 	// moves the safe watermark. Default 5 s.
 	ReconcileEvery time.Duration
 	// SafeAfter is the age of the safe watermark: two sync intervals of the server. Default 5 minutes.
 	SafeAfter time.Duration
-	// OrderPatience is the pace at which orders to remove runs are looked for; one that nobody decided for so long is withdrawn.
-	// Default one minute.
+	// OrderPatience is the interval at which removal orders are listed; an order that stays undecided for so long is
+	// withdrawn. Default one minute.
 	OrderPatience time.Duration
 	// UncleanStart begins at the safe watermark: the server may have lost unsynced checkpoints in a power cut.
 	UncleanStart bool
-	// AfterUnclean is called once everything that the unclean start put in doubt was folded again, so that the
-	// next start may be a clean one. May be nil.
+	// AfterUnclean is called once everything affected by the unclean start was folded again, so that the next start
+	// may be a clean one. May be nil.
 	AfterUnclean func()
-	// LiveRuns and Heartbeats of the fleet, which all workers of a daemon share. Without both no run is orphaned and no wait
-	// expires.
+	// LiveRuns and Heartbeats of the fleet, which all workers of a daemon share. Without both, no run is orphaned and
+	// no wait expires.
 	LiveRuns   *liveness.LiveRuns
 	Heartbeats *liveness.Heartbeats
-	// ShardOf returns the shard that a run belongs to: the one given, if it may be there by the fleet's settings. It reads those again
-	// unless that was begun after seen. Nil means that the shard takes any run.
+	// ShardOf returns the shard of a run: the given one, if the run may be there under the fleet's settings. It reads
+	// those again unless a read began after seen. Nil means that the shard accepts any run.
 	ShardOf func(ctx context.Context, run string, shard int, seen time.Time) (int, error)
-	// Assigner says whether the shard is this replica's to fold; nil means that it has no others.
+	// Assigner says whether this replica should fold the shard; nil means that there are no other replicas.
 	Assigner *assign.Assigner
-	// Silence is how long an executor may be silent before its runs are orphaned; three of its own intervals if that is
-	// longer. Default 10 s.
+	// Silence is how long an executor may be silent before its runs are orphaned, or three of its own intervals if
+	// that is longer. Default 10 s.
 	Silence time.Duration
-	// SweepEvery is the pace at which silent executors are looked for. Default 1 s.
+	// SweepEvery is the interval of the sweeps for silent executors. Default 1 s.
 	SweepEvery time.Duration
-	// OrphansPerSecond bounds the control events by which runs are orphaned and waits expire. Default 200.
+	// OrphansPerSecond bounds the control events that orphan runs and expire waits. Default 200.
 	OrphansPerSecond int
-	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default 3; a negative
-	// number is never.
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default 3; a
+	// negative number means never.
 	MaxClaims int
-	// PurgeAfter is how long events stay in the log after they were sealed. Default 10 minutes; a negative time is for ever.
+	// PurgeAfter is how long events stay in the log after they were sealed. Default 10 minutes; a negative time means
+	// forever.
 	PurgeAfter time.Duration
-	// Synced: the server writes each message through to the disk before it acknowledges it (sync_interval: always). If
-	// not, a power cut can take a segment back and leave the purge of its events, so that nothing is purged within
-	// SafeAfter, however full the log is, and PurgeAfter is at least SafeAfter.
+	// Synced: the server syncs each message to the disk before it acknowledges it (sync_interval: always). If not, a
+	// power cut can undo a segment but not the purge of its events. So nothing is purged within SafeAfter, however
+	// full the log is, and PurgeAfter is at least SafeAfter.
 	Synced bool
-	// Activity counts what agents did, for all workers of a daemon. Nil counts for the worker alone.
+	// Activity counts the work of agents, for all workers of a daemon. Nil counts for this worker alone.
 	Activity *activity.Counters
-	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
+	// Reprovision creates a lost checkpoint bucket again. Nil leaves that to the next start of the daemon.
 	Reprovision func(context.Context) error
 }
 
@@ -129,7 +131,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names the first field that cannot be used, with its value.
+// Validate names the first invalid field, with its value.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	if err := schema.CheckName("fleet", c.Fleet); err != nil {
@@ -169,12 +171,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("fold worker: PurgeAfter is %s, at least SafeAfter, %s, with a server that does not sync each message", c.PurgeAfter, c.SafeAfter)
 	}
 	if c.SealMaxBytes > schema.MaxSegment-(32<<10) {
-		return fmt.Errorf("fold worker: SealMaxBytes is %d, at most %d: a segment that does not compress must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
+		return fmt.Errorf("fold worker: SealMaxBytes is %d, at most %d: an incompressible segment must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
 	}
 	return nil
 }
 
-// sweeper is what the configuration says of the shard's sweeper.
+// sweeper returns the configuration of the shard's sweeper.
 func (c *Config) sweeper() liveness.SweeperConfig {
 	return liveness.SweeperConfig{Fleet: c.Fleet, Holder: c.Holder, Shard: c.Shard, Silence: c.Silence, Every: c.SweepEvery, PerSecond: c.OrphansPerSecond}
 }
@@ -182,8 +184,8 @@ func (c *Config) sweeper() liveness.SweeperConfig {
 // purges reports whether sealed events are ever purged.
 func (c *Config) purges() bool { return c.PurgeAfter > 0 }
 
-// leastGrace is how long sealed events stay even in a full log: two sync intervals of a server that may lose what it
-// acknowledged.
+// leastGrace is how long sealed events stay even in a full log: two sync intervals of a server that may lose
+// acknowledged messages.
 func (c *Config) leastGrace() time.Duration {
 	if c.Synced {
 		return 0

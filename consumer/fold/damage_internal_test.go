@@ -10,8 +10,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame damages what is derived from the log while the run's executor is
-// dead: no event of the run comes any more that would put it right.
+// The data derived from the log is damaged while the run's executor is dead: no event of the run comes any more that
+// would repair it.
 func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, *lifeWorld, *lifeRun){
@@ -63,7 +63,7 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 					return err == nil && c.Status == schema.StatusOrphaned
 				}, time.Minute, 10*time.Millisecond)
 				require.Eventually(t, func() bool {
-					l, known := w.roster.Get("r1")
+					l, known := w.liveRuns.Get("r1")
 					return known && l.Status == schema.StatusOrphaned
 				}, time.Minute, time.Millisecond, "and can be claimed")
 			})

@@ -14,38 +14,38 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Bounds on the dead letters of one run: a run that floods its log with garbage must neither slow the fold of its shard nor push the
-// letters of others out of their stream. The events themselves stay in the log.
+// Bounds on the dead letters of one run: a run that floods its log with garbage must neither slow the fold of its
+// shard nor push other runs' letters out of their stream. The events themselves stay in the log.
 const (
-	// LetterBurst is how many bytes of dead letters of a run are stored at once.
+	// LetterBurst is how many bytes of a run's dead letters may be stored at once.
 	LetterBurst = 4 << 20
-	// LetterRate is how many bytes of them are stored in each second after.
+	// LetterRate is how many further bytes are allowed per second.
 	LetterRate = 4 << 10
-	// letterCost is what a letter counts at least: what describes it is larger than most garbage.
+	// letterCost is the smallest size that a letter counts as: its description is larger than most garbage.
 	letterCost = 4 << 10
-	// letterRuns is how many runs have a quota of their own. The others share one, and so do subjects that name no run.
+	// letterRuns is how many runs have their own quota. The others share one, and so do subjects without a valid run.
 	letterRuns = 1024
 )
 
-// letterQuota says which dead letters are stored. It is the folding goroutine's, and forgotten with the term: what a batch was granted that
-// was not committed is granted again.
+// letterQuota decides which dead letters are stored. Only the folding goroutine uses it, and a new term starts with a
+// fresh one: letters of an uncommitted batch are granted again.
 type letterQuota struct {
 	runs   map[string]*letterBucket
 	shared letterBucket
 	swept  time.Time
 }
 
-// letterBucket is what was stored of late, in bytes, as of a time.
+// letterBucket is the recently stored size, in bytes, as of a time.
 type letterBucket struct {
 	used int
 	at   time.Time
 }
 
-// settle takes off what time allows.
+// settle subtracts the allowance for the time since.
 func (b *letterBucket) settle(now time.Time) {
 	passed := now.Sub(b.at)
 	if allowed := int(passed.Seconds() * LetterRate); allowed < b.used {
-		// What is below a byte counts the next time; a clock that went back allows nothing.
+		// The rest below a byte counts the next time; a clock that went back allows nothing.
 		allowed = max(allowed, 0)
 		b.used -= allowed
 		b.at = b.at.Add(time.Duration(allowed) * time.Second / LetterRate)
@@ -54,7 +54,7 @@ func (b *letterBucket) settle(now time.Time) {
 	b.used, b.at = 0, now
 }
 
-// grant reports whether a letter of a run may be stored. A run that has used nothing of late may store one of any size.
+// grant reports whether a letter of a run may be stored. A run without recent letters may store one of any size.
 func (q *letterQuota) grant(run string, size int, now time.Time) bool {
 	b := q.of(run, now)
 	b.settle(now)
@@ -92,7 +92,7 @@ func (q *letterQuota) of(run string, now time.Time) *letterBucket {
 	return b
 }
 
-// droppedLetters counts rejected events that are not stored as dead letters, and names one of their runs.
+// droppedLetters counts rejected events without a stored dead letter, and names one of their runs.
 type droppedLetters struct {
 	n   int64
 	run string
@@ -104,7 +104,7 @@ func (d *droppedLetters) add(n int64, run string) {
 	}
 }
 
-// letters stores the dead letters of a term. It is the folding goroutine's.
+// letters stores the dead letters of a term. Only the folding goroutine uses it.
 type letters struct {
 	dead        *kvstore.DeadLetters
 	names       schema.Names
@@ -112,12 +112,12 @@ type letters struct {
 	stats       *Stats
 	now         func() time.Time
 	log         zerolog.Logger
-	// quota says which rejected events are stored; dropped are those that are not, until it is logged.
+	// quota decides which rejected events are stored; dropped are the others, until they are logged.
 	quota   letterQuota
 	dropped droppedLetters
 }
 
-// reject makes a dead letter of an event, or counts it where its run has had its share of them.
+// reject makes a dead letter of an event, or counts it if its run has used up its share.
 func (x *letters) reject(b *batch, a *message, rec *schema.Record, reason schema.Reason, detail string) {
 	size := len(rec.Body)
 	for name, values := range rec.Header {
@@ -136,7 +136,7 @@ func (x *letters) reject(b *batch, a *message, rec *schema.Record, reason schema
 	})
 }
 
-// put stores the dead letters of a batch, all in flight together. Its size never makes a letter stop the shard.
+// put stores the dead letters of a batch, all in flight together. The size of a letter never stops the shard.
 func (x *letters) put(ctx context.Context, b *batch) error {
 	if len(b.dead) == 0 {
 		return nil
@@ -160,19 +160,19 @@ func (x *letters) put(ctx context.Context, b *batch) error {
 	return failed
 }
 
-// countDropped counts what a batch, once it is committed, has left out.
+// countDropped counts the letters that a batch dropped, once it is committed.
 func (x *letters) countDropped(b *batch) {
 	x.stats.DeadLettersDropped.Add(b.dropped.n)
 	x.dropped.add(b.dropped.n, b.dropped.run)
 }
 
-// sayDropped logs what was left out since it was last said.
+// sayDropped logs the letters dropped since the last log line.
 func (x *letters) sayDropped() {
 	if x.dropped.n == 0 {
 		return
 	}
 	x.log.Warn().Str(logkey.Run, x.dropped.run).Int64("events", x.dropped.n).
-		Str("hint", "the events stay in the log; one run that they are of is named: stop what publishes them").
+		Str("hint", "the events stay in the log; one of their runs is named: stop the client that publishes them").
 		Msg("rejected events not stored as dead letters")
 	x.dropped = droppedLetters{}
 }

@@ -37,11 +37,11 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 	w.garbage("run-1", n)
 	require.NoError(t, w.JS.DeleteStream(t.Context(), schema.DeadLetterStream("default")))
 	puts := make(chan *nats.Msg, 4*n)
-	_, err := w.NC.ChanSubscribe(schema.DeadLetterSubjects("default"), puts) // in the place of the stream
+	_, err := w.NC.ChanSubscribe(schema.DeadLetterSubjects("default"), puts) // instead of the stream
 	require.NoError(t, err)
 	require.NoError(t, w.NC.Flush())
 	f, _ := w.Fold(fold.Config{})
-	// batch takes the letters of one try, none of which is answered before the last one came.
+	// batch returns the letters of one try, none of which is answered before the last one arrived.
 	batch := func() (all []*nats.Msg) {
 		for range n {
 			select {
@@ -62,7 +62,7 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 	_, _, err = w.Shard.Checkpoints.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrNotFound, "a letter is under way")
 	require.NoError(t, first[0].Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"the disk failed"}}`)))
-	// The reign ends, as a crash would end it, and the next one stores all of them again.
+	// The term ends, as in a crash, and the next one stores all of them again.
 	again := batch()
 	_, _, err = w.Shard.Checkpoints.Watermark(t.Context())
 	require.ErrorIs(t, err, kvstore.ErrNotFound, "a letter was refused, so the watermark is not behind it")

@@ -12,10 +12,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// erase makes a run one that was removed, when the mark that was folded last belongs to a record of its removal. Who may
-// publish events could forge a mark, and does nothing with it: the records are the daemon's own.
+// erase turns a run into a removed one, if the tombstone that was folded last belongs to a record of its removal. Any
+// client that may publish events could forge a tombstone, but a forged one has no effect: only the daemon writes the
+// records.
 //
-// The checkpoint that says so is put with the batch; what there is of the run is taken out behind that, see package retention.
+// The checkpoint of the removal is put with the batch; package retention deletes the run's data after that.
 func (s *term) erase(ctx context.Context, b *batch, r *run, mark *schema.Event) error {
 	was := r.head.Status
 	record, err := s.erasure(ctx, r.id, mark.ID)
@@ -28,7 +29,7 @@ func (s *term) erase(ctx context.Context, b *batch, r *run, mark *schema.Event) 
 	return nil
 }
 
-// erasure returns the record of a run's removal that a mark belongs to, nil for none.
+// erasure returns the record of a run's removal that a tombstone belongs to, nil for none.
 func (s *term) erasure(ctx context.Context, run, mark string) (*schema.Erasure, error) {
 	record, _, done, err := s.shard.Erasures.Get(ctx, run)
 	switch {
@@ -38,12 +39,12 @@ func (s *term) erasure(ctx context.Context, run, mark string) (*schema.Erasure, 
 	case done || record.Decided() && record.Marks(mark):
 		return record, nil
 	}
-	s.log.Warn().Str(logkey.Run, run).Str("id", mark).Str("hint", "somebody published it who may publish events: the run is what it was").
-		Msg("mark of a removal that nobody ordered")
+	s.log.Warn().Str(logkey.Run, run).Str("id", mark).Str("hint", "a client that may publish events wrote it: the run is unchanged").
+		Msg("tombstone without a removal order")
 	return nil, nil
 }
 
-// eraseRefolded looks for the removal of a run that was folded again, from a log that has a mark.
+// eraseRefolded checks for the removal of a run that was folded again, from a log with a tombstone.
 func (s *term) eraseRefolded(ctx context.Context, r *run) error {
 	if r.mark == "" {
 		return nil
@@ -57,8 +58,8 @@ func (s *term) eraseRefolded(ctx context.Context, r *run) error {
 	return nil
 }
 
-// lookErased looks at a run whose checkpoint and the records of its removal may not agree: the fold passed the mark when the order was
-// not decided yet, or the checkpoint says that the run was removed and nobody ordered that.
+// lookErased checks a run whose checkpoint and removal records may not agree: the fold passed the tombstone before
+// the order was decided, or the checkpoint shows a removal without an order.
 func (s *term) lookErased(ctx context.Context, id string) error {
 	record, _, done, err := s.shard.Erasures.Get(ctx, id)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -79,10 +80,10 @@ func (s *term) lookErased(ctx context.Context, id string) error {
 	default:
 		at, marked, err := retention.MarkOf(ctx, s.js, s.names, record)
 		if err != nil || !marked || at > folded {
-			return err // the fold comes to it
+			return err // the fold will reach it
 		}
 	}
-	s.parked.try(id, s.now()) // what is left of it fits
+	s.parked.try(id, s.now()) // the rest of it fits
 	r := s.cache.peek(id)
 	if r == nil {
 		if r, err = s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
@@ -99,7 +100,7 @@ func (s *term) lookErased(ctx context.Context, id string) error {
 	return nil
 }
 
-// disown folds a run again whose checkpoint says that it was removed, when there is no record of that: a checkpoint alone removes nothing.
+// disown folds a run again whose checkpoint shows a removal without a record: a checkpoint alone removes nothing.
 func (s *term) disown(ctx context.Context, id string) error {
 	c, _, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) || err == nil && c.Status != schema.StatusErased {
@@ -111,7 +112,7 @@ func (s *term) disown(ctx context.Context, id string) error {
 	return err
 }
 
-// unordered reports whether a checkpoint says that its run was removed, and there is no record of that.
+// unordered reports whether a checkpoint shows a removal without a record.
 func (s *term) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error) {
 	if c.Status != schema.StatusErased {
 		return false, nil
@@ -123,7 +124,7 @@ func (s *term) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error
 	return false, err
 }
 
-// unsettle notes durably that runs which were removed have got something since. Behind the watermark nobody would come by it.
+// unsettle records durably that removed runs have got events since. After the watermark no worker would find them.
 func (s *term) unsettle(ctx context.Context, b *batch) error {
 	slices.Sort(b.late)
 	for _, run := range slices.Compact(b.late) {

@@ -100,7 +100,7 @@ func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 	require.Len(t, w.Segments(c), len(x.Acked))
 }
 
-// The largest event that the log takes, of bytes that do not compress, has a description beside it in its segment.
+// The segment of the largest event that the log accepts, of incompressible bytes, also has a description.
 func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -189,12 +189,12 @@ func TestAnUncountedSegmentIsAdopted(t *testing.T) {
 	old, rev, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	mark, _, err := w.Shard.Checkpoints.Watermark(t.Context())
-	require.NoError(t, err, "a stop finishes the batch in hand")
+	require.NoError(t, err, "a stop finishes the current batch")
 	_, stop = w.Fold(cfg)
 	at = x.TurnOf(3000)
 	sealed := w.Await("sealed", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at && c.Segments.Count > 0 })
 	stop()
-	// The crash: the segment is stored, the checkpoint that counts it in and the watermark are not.
+	// The crash: the segment is stored, its checkpoint and the watermark are not.
 	_, rev2, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Greater(t, rev2, rev)
@@ -220,7 +220,7 @@ func TestTwoWorkersNeverCorruptARun(t *testing.T) {
 	at := x.TurnOf(100)
 	w.Await("first", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.NotEqual(t, a.Leads(), b.Leads(), "one holds the lease")
-	// Force a second reign: take the lease away behind the holder's back.
+	// Force a second term: take the lease away from its holder.
 	require.NoError(t, w.JS.DeleteStream(t.Context(), "KV_"+schema.LeaseBucket))
 	w.Provision()
 	for range 30 {
@@ -275,7 +275,7 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 	x := w.Writer("run-1")
 	x.Start()
 	x.TurnOf(10)
-	// Behind each event stands what it changed of the turn.
+	// Each event is followed by its changes of the turn.
 	want := []string{
 		"run.started", "turn.started", "turn.created", "tool.called", "turn.updated", "tool.returned", "turn.updated", "turn.ended", "turn.finalized",
 	}
@@ -298,7 +298,8 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 	}
 }
 
-// A call is told once as tool.called, with what the answer says of it, whether it is begun by an event of its own or not.
+// A call is announced once as tool.called, with its data from the answer, whether or not an event of its own begins
+// it.
 func TestEachCallOfAnAnswerIsObservedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -380,8 +381,8 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
 }
 
-// The whole store goes back to an older copy of itself, checkpoints and watermark with it, below a fold worker that goes on. Nothing in the
-// store says that anything is gone.
+// The whole store goes back to an older copy of itself, checkpoints and watermark with it, below a running fold
+// worker. Nothing in the store shows that anything is gone.
 func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -408,7 +409,7 @@ func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
 	require.Eventually(t, func() bool { return f.Stats().Regressions.Load() == 1 }, time.Minute, time.Millisecond)
 	require.Eventually(t, w.NC.IsConnected, time.Minute, time.Millisecond)
 	*x, x.Acked = before, kept
-	at = x.TurnOf(20) // somebody goes on from what is left
+	at = x.TurnOf(20) // a client continues from the remaining events
 	w.Await("folded from there", func(c *schema.Checkpoint) bool { return c.Position.Stream == at && c.Digest == x.Model().Digest })
 	require.Equal(t, int64(1), f.Stats().Regressions.Load())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// gapKey is where a run's fold stands before events that the leader, too, has not.
+// gapKey is the position of a run's fold before events that the leader does not have either.
 type gapKey struct {
 	epoch    schema.Epoch
 	sequence schema.Sequence
@@ -17,8 +17,8 @@ type gapKey struct {
 
 func gapAt(h *schema.Head) gapKey { return gapKey{h.Epoch, h.Sequence} }
 
-// skips reports whether something of the run is missing before a message: the server compared it with a later one than was
-// folded last, or its sequence is not the next. An event without sequence that was not compared tells nothing.
+// skips reports whether events of the run are missing before a message: the server's compare-and-set saw a later one
+// than was folded last, or its sequence is not the next. An event without both shows nothing.
 func (r *run) skips(a *message) bool {
 	h := &r.head
 	if a.Record.Stream <= h.Position.Stream || h.Status == schema.StatusErased || a.First {
@@ -34,14 +34,15 @@ func (r *run) skips(a *message) bool {
 	return e.Epoch > h.Epoch || e.Epoch == h.Epoch && e.Sequence > h.Sequence+1
 }
 
-// fillGap folds what of a run is missing before a message. A consumer is served by one replica, and one whose copy is damaged
-// leaves messages out in silence; the others have them. What the leader has not either is a gap, and the fold says so.
+// fillGap folds the missing events of a run before a message. A consumer is served by one replica, and a replica with
+// a damaged copy silently leaves messages out; the others have them. Events that the leader lacks too are a gap,
+// which the fold reports.
 func (s *term) fillGap(ctx context.Context, r *run, a *message, fold func(*message) error) error {
 	for r.skips(a) {
 		after := r.head.Position.Stream
 		next, found, err := eventlog.Next(ctx, s.js, s.names, r.id, after+1)
 		if err != nil {
-			return fmt.Errorf("run %s: what is between %d and %d: %w", r.id, after, a.Record.Stream, err)
+			return fmt.Errorf("run %s: events between %d and %d: %w", r.id, after, a.Record.Stream, err)
 		}
 		if !found || next.Stream >= a.Record.Stream {
 			r.confirmed = gapAt(&r.head)
@@ -63,8 +64,9 @@ func (s *term) fillGap(ctx context.Context, r *run, a *message, fold func(*messa
 	return nil
 }
 
-// follow folds a run again whose end the log has lost: the server compared a message with an earlier one than was folded last, and that
-// is there no more. Whoever reads the run now does not know of it; what was lost the checkpoint names.
+// follow folds a run again whose end the log has lost: a message's compare-and-set saw an earlier event than was
+// folded last, and the later one no longer exists. Readers of the log cannot know that, so the checkpoint lists the
+// lost events.
 func (s *term) follow(ctx context.Context, r *run, a *message) error {
 	h := &r.head
 	if a.Record.Behind == 0 || a.Record.Behind >= h.Position.Stream || a.Record.Stream <= h.Position.Stream || h.Status == schema.StatusErased {
@@ -84,7 +86,7 @@ func (s *term) follow(ctx context.Context, r *run, a *message) error {
 	return nil
 }
 
-// observe folds a record of a run that is folded again, and what is missing before it.
+// observe folds a record of a run that is folded again, and the missing events before it.
 func (s *term) observe(ctx context.Context, r *run, rec *schema.Record) error {
 	keys, err := s.keys.Keys(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// logged is a run that is written behind the worker's back, by compare-and-set or without.
+// logged is a run that is written without the worker's knowledge, by compare-and-set or without.
 type logged struct {
 	*lifeRun
 	model schema.Head
@@ -48,7 +48,7 @@ func (r *logged) put(compared bool, e *schema.Event) {
 	r.model.Apply(schema.NoKeys, &rec)
 }
 
-// term is one of a worker that reads what the test brings it.
+// term is a term of a worker that reads the messages of the test.
 func (w *lifeWorld) term() *term {
 	w.TB.Helper()
 	worker, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
@@ -60,7 +60,7 @@ func (w *lifeWorld) term() *term {
 	return s
 }
 
-// skipping folds the run's log into a paused term as a consumer of a damaged replica would bring it: without some of its messages.
+// skipping folds the run's log into a paused term like a consumer of a damaged replica: without some of its messages.
 func (r *logged) skipping(s *term, left ...int) *batch {
 	r.w.TB.Helper()
 	reader, err := eventlog.Follow(r.w.TB.Context(), r.w.NC, r.w.JS, r.w.Names, eventlog.FollowFrom{Run: r.Out.Run})
@@ -80,7 +80,7 @@ func (r *logged) skipping(s *term, left ...int) *batch {
 	return b
 }
 
-// Nothing but one replica's copy is damaged: what it leaves out was acknowledged, and the leader has it.
+// Only one replica's copy is damaged: the missing events were acknowledged, and the leader has them.
 func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -117,7 +117,7 @@ func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 	}
 }
 
-// What the leader has not either is a gap, and no reason to leave out what is behind it.
+// Events that the leader lacks too are a gap, and no reason to drop later events.
 func TestAHoleThatTheLeaderConfirmsIsSaid(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -13,15 +13,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// indexed is what the index of runs holds of one: the key under which it is listed as ended, "" while it is live, at which
-// position, and the keys under which it is found by what it came of.
+// indexed is a run's entries in the index of runs: the key under which it is listed as ended, "" while it is live,
+// its position there, and the keys under its parents.
 type indexed struct {
 	ended string
 	at    schema.StreamSequence
-	// rev is the revision of the entry, 0 when this term did not put it.
+	// rev is the revision of the entry, 0 if this term did not put it.
 	rev      schema.Revision
 	children []string
-	// unsure: perhaps it does not hold them, and they are put whatever this says.
+	// unsure: the entries may be missing, and are put in any case.
 	unsure bool
 }
 
@@ -33,8 +33,8 @@ func indexedOf(h *schema.Head) indexed {
 	return i
 }
 
-// runIndex is the index of a shard's runs during a term: entries of ended runs, and of what came of a run. It is the folding
-// goroutine's.
+// runIndex is the index of a shard's runs during a term: entries of ended runs, and of children. Only the folding
+// goroutine uses it.
 type runIndex struct {
 	shard *kvstore.Shard
 	js    jetstream.JetStream
@@ -42,25 +42,25 @@ type runIndex struct {
 	lease *kvstore.Lease
 	stats *Stats
 	log   zerolog.Logger
-	// state is how far the index is, at a revision.
+	// state is the stored state of the index, at a revision.
 	state kvstore.IndexState
 	rev   schema.Revision
-	// upTo is the message up to which all must be folded before an index that is filled by folding is complete.
+	// upTo is the message up to which the log must be folded before an index that is filled by folding is complete.
 	upTo schema.StreamSequence
 }
 
-// read reads how far the index is.
+// read reads the stored state of the index.
 func (x *runIndex) read(ctx context.Context) (err error) {
 	x.state, x.rev, err = x.shard.Checkpoints.IndexState(ctx)
 	return err
 }
 
-// gone reports whether there is no index, neither a complete one nor one that is being filled.
+// gone reports whether there is no index, neither complete nor being filled.
 func (x *runIndex) gone() bool { return !x.state.Complete && !x.state.Folding }
 
-// put brings the index of runs up to what the heads say, before their checkpoints are put: what a run needs there
-// first, and then what it has there no more. A crash between leaves a name too many, which differs from its checkpoint, or
-// is put once more; a run is at every moment in the live index, or among the ended ones, or both.
+// put updates the index of runs from the heads, before their checkpoints are put: first it adds new entries, then it
+// removes old ones. A crash in between leaves a stale entry, which differs from its checkpoint, or one that is put
+// again; a run is always in the live index, or among the ended ones, or both.
 func (x *runIndex) put(ctx context.Context, runs []*run) error {
 	var puts []kvstore.IndexPut
 	var gone []kvstore.IndexAt
@@ -97,10 +97,10 @@ func (x *runIndex) put(ctx context.Context, runs []*run) error {
 	return nil
 }
 
-// putEntries puts entries into the index of runs and returns their revisions by key. What stands where nothing was
-// expected, or another revision, was left by a crash or an earlier term, and is replaced; or it is of another
-// worker, which took the shard while this one was paused. The lease tells: it was taken before anything else was done. It is
-// looked at behind the revisions, so that what is put after that look is in the way of compare-and-set.
+// putEntries puts entries into the index of runs and returns their revisions by key. An unexpected entry or revision
+// is from a crash or an earlier term, and is replaced; or it is from another worker, which took the shard while this
+// one was paused. The lease decides: that worker took it before any other step. The lease is checked after the
+// revisions were read, so that compare-and-set refuses our put if the other worker puts after the check.
 func (x *runIndex) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[string]schema.Revision, error) {
 	cps := x.shard.Checkpoints
 	revisions := make(map[string]schema.Revision, len(puts))
@@ -138,7 +138,8 @@ func (x *runIndex) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map
 	return revisions, nil
 }
 
-// takeEntries takes entries out of the index of runs, as they were before anybody else can have taken the shard.
+// takeEntries removes entries from the index of runs at revisions from before another worker can have taken the
+// shard.
 func (x *runIndex) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error {
 	var keys []string
 	for _, e := range entries {
@@ -163,7 +164,7 @@ func (x *runIndex) takeEntries(ctx context.Context, entries []kvstore.IndexAt) e
 	return x.shard.Checkpoints.TakeIndex(ctx, entries...)
 }
 
-// leads makes sure that nobody else has taken the shard up to now.
+// leads checks that no other worker has taken the shard so far.
 func (x *runIndex) leads(ctx context.Context) error {
 	err := x.lease.Stands(ctx)
 	if errors.Is(err, kvstore.ErrLeaseLost) {
@@ -172,7 +173,7 @@ func (x *runIndex) leads(ctx context.Context) error {
 	return err
 }
 
-// appendIndexPuts appends the entries that a run needs and does not have.
+// appendIndexPuts appends the entries that a run needs and lacks.
 func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kvstore.IndexPut {
 	needs := indexedOf(h)
 	if needs.ended != "" && (has.unsure || needs.ended != has.ended || needs.at != has.at) {
@@ -184,7 +185,7 @@ func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kv
 		puts = append(puts, put)
 	}
 	for i, key := range needs.children {
-		// What a run came of is only ever added to.
+		// A run's parents are only ever added to.
 		if has.unsure || i >= len(has.children) || has.children[i] != key {
 			puts = append(puts, kvstore.IndexPut{Key: key})
 		}
@@ -192,12 +193,12 @@ func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kv
 	return puts
 }
 
-// begin begins an index where there is none: as all runs come again, from checkpoints that are of another log or from none.
+// begin begins an index if there is none: all runs are folded again, from checkpoints of another log or from none.
 func (x *runIndex) begin(ctx context.Context, distrust, rebuild bool) error {
 	var err error
 	switch {
 	case distrust:
-		// What is there is of another log, and every run comes again.
+		// The entries are of another log, and every run is folded again.
 		if err := x.clear(ctx); err != nil {
 			return err
 		}
@@ -213,7 +214,7 @@ func (x *runIndex) begin(ctx context.Context, distrust, rebuild bool) error {
 	return err
 }
 
-// clear takes everything out of the index that was there before anybody else can have taken the shard.
+// clear removes all entries of the index from before another worker can have taken the shard.
 func (x *runIndex) clear(ctx context.Context) error {
 	latest, err := x.shard.Checkpoints.Latest(ctx)
 	if err != nil {
@@ -234,14 +235,14 @@ func (x *runIndex) keep(ctx context.Context, st kvstore.IndexState) error {
 	return nil
 }
 
-// folded is called between batches, with the last message that was taken and how many are behind it. An index that is filled by folding is complete when the fold has come to where the
-// log ended when it began.
+// folded is called between batches, with the last message that was taken and how many follow. An index that is filled
+// by folding is complete when the fold has reached the end that the log had at its beginning.
 func (x *runIndex) folded(ctx context.Context, passed schema.StreamSequence, behind uint64) error {
 	if !x.state.Folding || passed < x.upTo && behind > 0 {
 		return nil
 	}
 	if passed < x.upTo {
-		// What it ended with may be gone since, or still on its way here: the leader knows.
+		// The last message may be gone since, or still on its way here: the leader knows.
 		next, found, err := eventlog.Next(ctx, x.js, x.names, "*", passed+1)
 		if err != nil || found && next.Stream <= x.upTo {
 			return err
@@ -250,7 +251,7 @@ func (x *runIndex) folded(ctx context.Context, passed schema.StreamSequence, beh
 	return x.complete(ctx)
 }
 
-// complete says that the index has every run.
+// complete records that the index has every run.
 func (x *runIndex) complete(ctx context.Context) error {
 	if err := x.keep(ctx, kvstore.IndexState{Complete: true}); err != nil {
 		return err

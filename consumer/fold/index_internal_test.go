@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ended are the entries of the index of ended runs, whichever run they are of.
+// ended are the entries of the index of ended runs, of any run.
 func (w *lifeWorld) ended() []string {
 	w.TB.Helper()
 	page, err := w.Shard.Checkpoints.Ended(w.TB.Context(), kvstore.EndedQuery{Before: 1 << 20, Limit: 100})
@@ -28,7 +28,7 @@ func (w *lifeWorld) ended() []string {
 	return keys
 }
 
-// key is what ended has of a run that is as its checkpoint says.
+// key is the run's entry in ended that matches its checkpoint.
 func (r *lifeRun) key() string {
 	h := r.Checkpoint().Head
 	return schema.EndedKey(&h) + fmt.Sprintf("@%d", h.Position.Stream)
@@ -53,8 +53,8 @@ func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
 	require.Equal(t, []string{other.key(), r.key()}, w.ended())
 }
 
-// A worker stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended ones, and
-// the next worker makes of both what the checkpoint says.
+// A worker stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended
+// ones, and the next worker makes both match the checkpoint.
 func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*lifeRun){
@@ -139,8 +139,8 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	}
 }
 
-// A worker that was paused between two steps goes on with what it knew: the shard is another's by then, and the run has ended
-// under the same key once more.
+// A worker that was paused between two steps continues with its old knowledge: another worker has the shard by then,
+// and the run has ended again under the same key.
 func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"it did not put the entry itself": false, "it had put the entry itself": true} {
@@ -205,7 +205,7 @@ func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 	})
 }
 
-// A run that is folded again is listed as what it was until the fold says otherwise, and not in two places then.
+// A run that is folded again is listed as before until the fold changes that, and then not in two places.
 func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -237,11 +237,11 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	x := r.fetch(s)
 	x.index.ended = "somewhere"
 	require.NoError(t, s.refold(t.Context(), x, x.head.Position.Stream+1))
-	require.Equal(t, "somewhere", x.index.ended, "what is in memory is known, however it is folded again")
+	require.Equal(t, "somewhere", x.index.ended, "the run in memory keeps its entry, however it is folded again")
 }
 
-// Who folds everything again clears the index and may be gone before it is through. The next one finds checkpoints of runs that
-// the cleared index has no more.
+// A worker that folds everything again clears the index and may die before it is done. The next one finds checkpoints
+// of runs that the cleared index lacks.
 func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	// liveMarkAge is how long the mark of an erased entry stays, so that every watch of the index has seen it, and
-	// maxLiveMarks bounds those that wait.
+	// liveMarkAge is how long the delete marker of an entry stays, so that every watch of the index has seen it, and
+	// maxLiveMarks bounds the waiting ones.
 	liveMarkAge  = 10 * time.Second
 	maxLiveMarks = 1 << 16
-	// liveCheckEvery is the pace at which the whole index is compared with the checkpoints, beside the start of a term.
+	// liveCheckEvery is the interval at which the whole index is compared with the checkpoints, besides the start of
+	// a term.
 	liveCheckEvery = 10 * time.Minute
-	// liveCheckPage is the number of checkpoints in memory for it.
+	// liveCheckPage is the number of checkpoints in memory during that.
 	liveCheckPage = 512
-	// liveReads bounds the reads of single entries under way.
+	// liveReads bounds the concurrent reads of single entries.
 	liveReads = 16
 )
 
-// liveMark is the mark of an erased entry, and when it was left.
+// liveMark is the delete marker of an entry, and its time.
 type liveMark struct {
 	kvstore.LiveAt
 	at time.Time
 }
 
-// enter sets the run's entries of the live index and of that of runs beside its head: what these hold if every run's is as
-// its checkpoint says, which holds unless somebody else wrote there or a crash came between, and is mended then.
+// enter sets the run's expected entries of the two indexes from its head. They are right unless another client wrote
+// there or a crash came in between; then they are repaired.
 func (r *run) enter() {
 	r.live, r.liveRev = nil, 0
 	r.index = indexedOf(&r.head)
@@ -55,18 +56,18 @@ type liveIndex struct {
 	stats *Stats
 	now   func() time.Time
 	log   zerolog.Logger
-	// caughtUp reports whether everything but the last batch or so of the log is folded.
+	// caughtUp reports whether all but about the last batch of the log is folded.
 	caughtUp func() bool
-	// marks of erased entries that are yet to be purged, oldest first. They are the folding goroutine's.
+	// marks are delete markers that are still to be purged, oldest first. Only the folding goroutine uses them.
 	marks []liveMark
-	// suspects are runs whose entry is to be compared with their checkpoint, and vanished those whose entry is gone.
+	// suspects are runs whose entry must be compared with their checkpoint, and vanished those whose entry is gone.
 	suspects *suspects
 	vanished chan string
 }
 
-// put puts the entries of the runs that begin to live, or whose entry changed. It comes before their checkpoints,
-// so that a crash between leaves one entry too many and never one too few. A run that comes back to life has had no
-// entry, and gets one with a new revision.
+// put puts the entries of runs that became live, or whose entry changed. It comes before their checkpoints, so that a
+// crash in between leaves an extra entry and never a missing one. A run that is reopened has no entry, and gets one
+// with a new revision.
 func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 	var puts []kvstore.LivePut
 	var of []*run
@@ -78,7 +79,7 @@ func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 		if r.live != nil && r.live.Same(&l) && !x.missing(r) {
 			continue
 		}
-		// What this term did not put itself it puts over; what it put must still be there.
+		// Entries of other terms are overwritten; entries of this term must still be there.
 		puts = append(puts, kvstore.LivePut{Live: l, Revision: r.liveRev})
 		of = append(of, r)
 	}
@@ -92,14 +93,13 @@ func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 	return lost(err)
 }
 
-// missing reports whether the index has lost the entry of a run that this term put none of.
+// missing reports whether the index has lost the entry of a run that this term did not put.
 func (x *liveIndex) missing(r *run) bool {
 	return r.liveRev == 0 && x.cfg.LiveRuns != nil && x.cfg.LiveRuns.Lacks(x.cfg.Shard, r.id)
 }
 
-// end returns the entries that are to be erased once the checkpoints of the runs are put. Revisions that are not
-// known are read now, before: an entry that somebody puts after the checkpoint, because the run came back to life, has
-// a later one.
+// end returns the entries to delete once the checkpoints of the runs are put. Unknown revisions are read now, before
+// that: an entry that is put after the checkpoint, because the run was reopened, has a later one.
 func (x *liveIndex) end(ctx context.Context, runs []*run) ([]kvstore.LiveAt, error) {
 	var ended []*run
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -138,12 +138,12 @@ func (x *liveIndex) end(ctx context.Context, runs []*run) ([]kvstore.LiveAt, err
 	return entries, nil
 }
 
-// erase erases the entries of runs that have ended.
+// erase deletes the entries of ended runs.
 func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 	for i, res := range x.shard.Checkpoints.EraseLive(ctx, entries...) {
 		switch {
 		case errors.Is(res.Err, kvstore.ErrConflict):
-			// Somebody put it again. If that was no worker, who compares the index with the checkpoints mends it.
+			// Another client put it again. If it was no worker, the comparison with the checkpoints repairs it.
 			x.stats.LiveConflicts.Add(1)
 			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put again")
 		case res.Err != nil:
@@ -155,12 +155,12 @@ func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 	return nil
 }
 
-// leaveMark remembers the mark of an erased entry until it is old enough to be purged.
+// leaveMark remembers the delete marker of an entry until it is old enough to be purged.
 func (x *liveIndex) leaveMark(run string, rev schema.Revision) {
 	x.marks = append(x.marks, liveMark{kvstore.LiveAt{Run: run, Revision: rev}, x.now()})
 }
 
-// purgeMarks takes old marks away.
+// purgeMarks purges old delete markers.
 func (x *liveIndex) purgeMarks(ctx context.Context) error {
 	now, n := x.now(), 0
 	for n < len(x.marks) && (now.Sub(x.marks[n].at) >= liveMarkAge || len(x.marks)-n > maxLiveMarks) {
@@ -177,8 +177,8 @@ func (x *liveIndex) purgeMarks(ctx context.Context) error {
 	return nil
 }
 
-// check compares the live index with the checkpoints of the live runs, and not with those of all runs: entries are
-// put before the first checkpoint, so that none is missing that this would have to find.
+// check compares the live index with the checkpoints of the live runs only. That is enough, because entries are put
+// before the first checkpoint, so none is missing.
 func (x *liveIndex) check(ctx context.Context) error {
 	cps := x.shard.Checkpoints
 	entries := make(map[string]*schema.Live)
@@ -199,7 +199,7 @@ func (x *liveIndex) check(ctx context.Context) error {
 		for i := range page {
 			c, e := page[i].Checkpoint, entries[page[i].Run]
 			if c == nil || e == nil || !c.InLiveIndex() {
-				continue // whatever is left in entries is looked at
+				continue // the rest of entries is checked
 			}
 			if l := schema.LiveOf(&c.Head); e.Same(&l) {
 				delete(entries, page[i].Run)
@@ -216,8 +216,8 @@ func (x *liveIndex) check(ctx context.Context) error {
 	return nil
 }
 
-// keep compares the index with the checkpoints when a term has caught up with the log, and from time to time: what a
-// crash left between two puts, or another hand wrote, is mended.
+// keep compares the index with the checkpoints when a term has caught up with the log, and at intervals. It repairs
+// entries that a crash left between two puts, or that another client wrote.
 func (x *liveIndex) keep(ctx context.Context) error {
 	tick := time.NewTicker(x.cfg.SweepEvery)
 	defer tick.Stop()
@@ -255,12 +255,12 @@ func (x *liveIndex) keep(ctx context.Context) error {
 	}
 }
 
-// suspects are the runs whose live entry is to be compared with their checkpoint. Each is in it once, so that repeated scans do not fill it
-// with the same runs: it has at most the entries of the shard's index.
+// suspects are the runs whose live entry must be compared with their checkpoint. It has each run once, so that
+// repeated scans do not fill it: it has at most the entries of the shard's index.
 type suspects struct {
 	mu   sync.Mutex
 	runs map[string]struct{}
-	wake chan struct{} // can be received from while there are any
+	wake chan struct{} // receivable while there are any
 }
 
 func newSuspects() *suspects {
@@ -274,7 +274,7 @@ func (s *suspects) add(run string) {
 	s.signal()
 }
 
-// take takes out any of them, if there is one: a wake-up may be stale.
+// take removes any one of them, if there is one: a wake-up may be stale.
 func (s *suspects) take() (run string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,12 +295,12 @@ func (s *suspects) signal() {
 	}
 }
 
-// mend makes a run's entry what its checkpoint says, and its checkpoint what the log says if that is gone or cannot be
-// read: a run whose executor is dead has no next event that would. Only the goroutine that folds may, or an entry that
-// was put before its checkpoint would be taken for a wrong one.
+// mend repairs a run's entry from its checkpoint, and a missing or unreadable checkpoint from the log: a run with a
+// dead executor has no next event that would do so. Only the folding goroutine may call it, or an entry put before
+// its checkpoint would look wrong.
 func (s *term) mend(ctx context.Context, id string) error {
 	if s.parked.has(id) {
-		return nil // its next try makes both
+		return nil // its next try repairs both
 	}
 	_, err := s.spare(id, s.mendRun(ctx, id))
 	return err
@@ -315,7 +315,7 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 	case err != nil:
 		return err
 	case errors.Is(e.Err, schema.ErrFormat):
-		return nil // of a later version, which knows better
+		return nil // written by a later version
 	}
 	c, _, err := cps.GetFresh(ctx, id)
 	var head schema.Head
@@ -367,7 +367,7 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 				return err
 			}
 		case e.Revision != 0:
-			s.live.leaveMark(id, e.Revision) // left by a worker that did not come to purge it
+			s.live.leaveMark(id, e.Revision) // left by a worker that did not purge it
 			return nil
 		default:
 			return nil
@@ -378,10 +378,10 @@ func (s *term) mendRun(ctx context.Context, id string) error {
 	return nil
 }
 
-// restore folds a run again whose checkpoint is gone or cannot be read, and puts it.
+// restore folds a run again whose checkpoint is gone or unreadable, and puts it.
 func (s *term) restore(ctx context.Context, id string) (*run, error) {
 	s.cache.drop(id)
-	// Up to where the log is folded; what comes behind that comes by itself.
+	// Up to the folded position; the fold loop folds the rest.
 	r, err := s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: s.mark.Position.Stream + 1}})
 	if err != nil || r.head.Counts.Events == 0 {
 		return r, err
@@ -390,7 +390,7 @@ func (s *term) restore(ctx context.Context, id string) (*run, error) {
 	return r, s.store(ctx, map[string]*run{id: r})
 }
 
-// sweeper looks for the shard's silent executors while the term lasts.
+// sweeper searches for the shard's silent executors during the term.
 func (s *term) sweeper() *liveness.Sweeper {
 	return liveness.NewSweeper(s.cfg.sweeper(), liveness.Deps{
 		JS: s.js, Shard: s.shard, Keys: s.keys, LiveRuns: s.cfg.LiveRuns, Heartbeats: s.cfg.Heartbeats, Stats: &s.stats.Sweep,

@@ -24,13 +24,13 @@ func (r *lifeRun) entry() kvstore.LiveEntry {
 	return e
 }
 
-// erased waits until nothing is left of the run's entry.
+// erased waits until the run's entry is gone completely.
 func (r *lifeRun) erased() {
 	r.w.TB.Helper()
 	require.Eventually(r.w.TB, func() bool {
 		r.w.Clock.Forward(liveMarkAge)
 		_, err := r.w.Shard.Checkpoints.LiveOf(r.w.TB.Context(), r.Out.Run)
-		_, known := r.w.roster.Get(r.Out.Run)
+		_, known := r.w.liveRuns.Get(r.Out.Run)
 		return err != nil && !known
 	}, time.Minute, time.Millisecond)
 }
@@ -52,7 +52,7 @@ func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
 	require.NotEmpty(t, head.Interrupts[0].ExpiresAt)
 	require.Equal(t, head.Interrupts[0].ExpiresAt, waits.Live.ExpiresAt)
 	r.Own(&schema.RunEndedData{Status: "completed"})
-	_, known := w.roster.Get("run-1")
+	_, known := w.liveRuns.Get("run-1")
 	require.False(t, known)
 	mark := r.entry()
 	require.Nil(t, mark.Live)
@@ -70,7 +70,7 @@ func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
 	r := w.begin("run-1", "executor-1", "i1")
 	r.Own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
 	r.Own(&schema.RunEndedData{Status: "completed"})
-	l, known := w.roster.Get("run-1")
+	l, known := w.liveRuns.Get("run-1")
 	require.True(t, known)
 	require.Equal(t, []string{"agent-2"}, l.Offers)
 	r.Control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
@@ -86,7 +86,7 @@ func TestLiveIndex_RunEndsWithAHeldCall_KeepsItUntilThatIsSettled(t *testing.T) 
 	require.Empty(t, r.entry().Live.Attention, "it may still return")
 	r.Own(&schema.RunEndedData{Status: "failed", Error: &schema.Error{Type: "x", Message: "y"}})
 	require.Len(t, r.Checkpoint().HeldCalls(), 1)
-	l, known := w.roster.Get("run-1")
+	l, known := w.liveRuns.Get("run-1")
 	require.True(t, known)
 	require.Equal(t, schema.StatusFailed, l.Status)
 	require.NotEmpty(t, l.Attention)
@@ -147,12 +147,12 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	value, err = json.Marshal(&other)
 	require.NoError(t, err)
 	put("wrong", string(value))
-	other.Run = "nobody"
+	other.Run = "unknown"
 	value, err = json.Marshal(&other)
 	require.NoError(t, err)
-	put("nobody", string(value))
+	put("unknown", string(value))
 	require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
-	// A watch does not hear of a purge, as nobody but a worker does it to a mark.
+	// A watch does not see a purge, because only workers purge delete markers.
 	again := w.begin2(t)
 
 	cfg := w.config()
@@ -164,17 +164,17 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 		require.Equal(t, "e1", e.Live.Executor, r.Out.Run)
 		require.Equal(t, schema.StatusRunning, e.Live.Status)
 	}
-	w.roster = again
+	w.liveRuns = again
 	missing.Own(&schema.TurnStartedData{Turn: 1})
 	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it again")
 	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
-	for _, r := range []*lifeRun{ended, left, w.unwritten("nobody")} {
+	for _, r := range []*lifeRun{ended, left, w.unwritten("unknown")} {
 		r.erased()
 	}
 	require.Equal(t, kept, good.entry())
 	require.ErrorIs(t, newer.entry().Err, schema.ErrFormat, "a later version knows better")
 	require.Equal(t, liveness.Counts{Live: 5}, again.Counts())
-	// While the worker folds, an entry that cannot be read does not wait for the next check.
+	// While the worker folds, an unreadable entry does not wait for the next check.
 	put("good", "junk")
 	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
 	good.Folded()
@@ -213,7 +213,7 @@ func TestSuspects_DuplicateAdds_TakenOnce(t *testing.T) {
 	require.False(t, ok, "it was taken before")
 }
 
-// begin2 is another roster, as another daemon has.
+// begin2 is another table of live runs, as in another daemon.
 func (w *lifeWorld) begin2(tb testing.TB) *liveness.LiveRuns {
 	tb.Helper()
 	r := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, noLog)
@@ -222,13 +222,13 @@ func (w *lifeWorld) begin2(tb testing.TB) *liveness.LiveRuns {
 	return r
 }
 
-// paused is a term of a worker that was stopped by the system, after it had folded what the log has. The lease is another's.
+// paused is a term of a worker that the system paused after it had folded the log. Another worker has the lease.
 func (w *lifeWorld) paused() *term {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool {
 		_, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
 		return err == nil
-	}, time.Minute, 10*time.Millisecond, "the reign that is there has begun")
+	}, time.Minute, 10*time.Millisecond, "the current term has begun")
 	worker, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
 	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "paused"})
@@ -267,7 +267,7 @@ func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 		require.NoError(t, res.Err)
 	}
 
-	// The worker stands still here; another one takes the shard over, and the run is reopened.
+	// The worker is paused here; another one takes the shard over, and the run is reopened.
 	w.stop = w.fold(w.config())
 	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "reopen", RequestID: "q1"})
 	stands := r.entry()
@@ -275,7 +275,7 @@ func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	require.NoError(t, old.live.erase(t.Context(), entries))
 	require.Equal(t, int64(1), old.stats.LiveConflicts.Load())
 	require.Equal(t, stands, r.entry())
-	l, known := w.roster.Get("run-1")
+	l, known := w.liveRuns.Get("run-1")
 	require.True(t, known)
 	require.Equal(t, schema.StatusRunning, l.Status)
 }
@@ -296,7 +296,7 @@ func TestAWorkerPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	r.Own(&schema.RunEndedData{Status: "completed"})
 
 	require.ErrorIs(t, old.live.put(t.Context(), []*run{got}), errSuperseded)
-	_, known := w.roster.Get("run-1")
+	_, known := w.liveRuns.Get("run-1")
 	require.False(t, known)
 }
 
@@ -314,7 +314,7 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 	_, err := w.Shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: stale})
 	require.NoError(t, err)
 	known := func(run string) func() bool {
-		return func() bool { _, ok := w.roster.Get(run); return ok && w.roster.Synced() }
+		return func() bool { _, ok := w.liveRuns.Get(run); return ok && w.liveRuns.Synced() }
 	}
 	require.Eventually(t, known("stale"), time.Minute, time.Millisecond)
 
@@ -328,11 +328,11 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 		w.Clock.Forward(w.Tick)
 		return !known("stale")() && known("run-1")() && known("run-2")()
 	}, time.Minute, time.Millisecond)
-	_, total := w.roster.Claimable(w.Clock.Now(), liveness.Want{})
+	_, total := w.liveRuns.Claimable(w.Clock.Now(), liveness.Want{})
 	require.Zero(t, total)
 	r.Own(&schema.RunEndedData{Status: "completed"})
 	s.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
-	require.Equal(t, liveness.Counts{Live: 1}, w.roster.Counts())
+	require.Equal(t, liveness.Counts{Live: 1}, w.liveRuns.Counts())
 }
 
 // listenTo collects what comes on a subject.
@@ -365,7 +365,7 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	r.Control(&schema.RunCancelRequestedData{By: "me"})
 	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"})
-	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: nobody is told
+	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: no notice
 	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
 	r.Control(&schema.RunOrphanedData{Executor: "executor-2"})
 	require.Eventually(t, func() bool { return w.worker.stats.Notices.Load() == 5 }, time.Minute, time.Millisecond)
@@ -374,7 +374,7 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 		{"executor-1", schema.RunCancelRequested},
 		{"executor-1", schema.RunInput},
 		{"executor-1", schema.RunResumed},
-		{"executor-2", schema.RunResumed}, // it may have forgotten that it asked
+		{"executor-2", schema.RunResumed}, // it may have lost its own request
 		{"executor-2", schema.RunOrphaned},
 	} {
 		m := next(t, msgs)
@@ -389,7 +389,7 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 	require.Equal(t, schema.NoticeSubject("default", "end"), next(t, msgs).Subject)
 }
 
-// The instructions in the checkpoint go by the same number of claims as the fold worker.
+// The instructions in the checkpoint use the fold worker's number of claims.
 func TestCheckpoint_FewerClaimsThanByDefault_InstructionsSayQuarantined(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -434,17 +434,17 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	require.NoError(t, json.Unmarshal(e.Data, &data))
 	require.Equal(t, "3 claims in a row made no progress; the run is orphaned within turn 4, 1 open calls: "+
 		"pay (c1, held for a person); the last error: no route to bank", data.Reason)
-	require.Equal(t, liveness.Counts{Live: 1, Quarantined: 1}, w.roster.Counts())
+	require.Equal(t, liveness.Counts{Live: 1, Quarantined: 1}, w.liveRuns.Counts())
 
 	w.stop()
 	w.stop = w.fold(w.config())
-	r.Control(&schema.RunOrphanedData{Executor: "executor-1"}) // once more: it changes nothing
+	r.Control(&schema.RunOrphanedData{Executor: "executor-1"}) // again: it changes nothing
 	require.Eventually(t, func() bool { return w.worker.stats.Notices.Load() == 1 }, time.Minute, time.Millisecond)
 	require.Zero(t, w.worker.stats.Quarantined.Load(), "another fold worker does not say it again")
 	claim("request", "q4")
 	claim("claim", "q5")
 	claim("claim", "q6")
-	require.Equal(t, liveness.Counts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins again")
+	require.Equal(t, liveness.Counts{Live: 1, Claimable: 1}, w.liveRuns.Counts(), "a takeover by name starts the count again")
 	claim("claim", "q7")
 	next(t, msgs)
 	require.Equal(t, int64(1), w.worker.stats.Quarantined.Load())

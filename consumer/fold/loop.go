@@ -47,7 +47,7 @@ func (s *term) loop(ctx context.Context) error {
 	return err
 }
 
-// fold gathers batches and commits them. A batch is what is there now, up to a count, a size, and a linger.
+// fold gathers batches and commits them. A batch has the events available now, within a count, a size, and a linger.
 func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	tick := time.NewTicker(s.cfg.ReconcileEvery)
 	defer tick.Stop()
@@ -55,7 +55,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	defer linger.Stop()
 	quiet := false
 	defer s.letters.sayDropped()
-	// Who is told to stop may have left a chunk out, and takes nothing more: what comes next is behind it.
+	// A worker that is told to stop may have skipped a chunk, and must not fold the next one.
 	for ctx.Err() == nil {
 		s.beat()
 		if err := s.index.folded(ctx, s.passed, s.behind.Load()); err != nil {
@@ -76,7 +76,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 			if err := s.retryParked(ctx); err != nil {
 				return err
 			}
-			// Messages that were counted as waiting may have been purged instead of read.
+			// Messages counted as waiting may have been purged before they were read.
 			if quiet && len(in) == 0 {
 				s.behind.Store(0)
 			}
@@ -106,7 +106,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 			continue
 		case id := <-s.live.vanished:
 			if r := s.cache.peek(id); r != nil && !r.head.InLiveIndex() {
-				continue // for it has ended
+				continue // it has ended
 			}
 			if err := s.mend(ctx, id); err != nil {
 				return err
@@ -134,23 +134,24 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	return nil
 }
 
-// Bounds on how a worker paces its commits.
+// Bounds on how often a worker commits.
 const (
-	// pacedLinger is how many times as long as a commit a batch gathers: puts take a fifth of the time of a busy worker,
-	// and the server has the rest for those who publish.
+	// pacedLinger is the ratio of the time to gather a batch to the time of a commit: puts take a fifth of a busy
+	// worker's time, and the server has the rest for publishers.
 	pacedLinger = 4
-	// lingerPerPut bounds that by what was put: a short batch that took long met a slow disk, which waiting does not help.
+	// lingerPerPut bounds the linger by the number of puts: a short batch that took long met a slow disk, and waiting
+	// does not help.
 	lingerPerPut = 400 * time.Microsecond
-	// maxPacedLinger is the longest that is waited for this.
+	// maxPacedLinger is the longest such linger.
 	maxPacedLinger = 200 * time.Millisecond
 )
 
-// pace tells from what commits cost how long to gather for the next. Each batch puts a checkpoint of every run in it: with
-// many runs at work on a busy server a batch of a few milliseconds holds one event a run, and its puts take what the
-// executors' events need. Where commits are short or have few runs, so is the wait.
+// pace derives from the cost of commits how long to gather the next batch. Each batch puts a checkpoint of each of
+// its runs: with many active runs on a busy server, a batch of a few milliseconds has one event per run, and its puts
+// compete with the executors' events. If commits are short or have few runs, so is the linger.
 type pace struct{ last, before cost }
 
-// cost is how long a commit took, and of how many runs it put checkpoints.
+// cost is how long a commit took, and its number of checkpoints.
 type cost struct {
 	took time.Duration
 	puts int
@@ -158,7 +159,7 @@ type cost struct {
 
 func (p *pace) committed(c cost) { p.last, p.before = c, p.last }
 
-// linger returns how long to gather. It goes by the cheaper of two commits: one that sealed a segment says nothing.
+// linger returns how long to gather. It uses the cheaper of two commits: one that sealed a segment is not typical.
 func (p *pace) linger() time.Duration {
 	took := pacedLinger * min(p.last.took, p.before.took)
 	puts := lingerPerPut * time.Duration(min(p.last.puts, p.before.puts))
@@ -166,20 +167,21 @@ func (p *pace) linger() time.Duration {
 }
 
 const (
-	// catchUpLinger is how many lingers a batch waits for what the log is known to have.
+	// catchUpLinger is how many lingers a batch waits for messages that the log is known to have.
 	catchUpLinger = 2
-	// farBehindLinger and farBehindEvents are the same for who is more than a batch behind, and how many batches' events
-	// go into one then. Nobody's checkpoint is fresh before it has caught up, and it does so in fewer puts.
+	// farBehindLinger and farBehindEvents use larger batches while the worker is more than a batch behind: how many
+	// lingers to wait, and how many batches' events to put into one. No checkpoint is fresh before the worker has
+	// caught up, and larger batches need fewer puts.
 	farBehindLinger = 5
 	farBehindEvents = 4
 )
 
-// farBehind reports whether there is more than another batch behind this one.
+// farBehind reports whether there is more than another batch after this one.
 func (s *term) farBehind(b *batch) bool {
 	return b.behind > uint64(s.cfg.BatchEvents) //nolint:gosec // at least 1
 }
 
-// full reports whether a batch takes nothing more. Its bytes are bounded however far it is behind.
+// full reports whether a batch is full. Its bytes are bounded however far it is behind.
 func (s *term) full(b *batch) bool {
 	most := s.cfg.BatchEvents
 	if s.farBehind(b) {
@@ -188,8 +190,8 @@ func (s *term) full(b *batch) bool {
 	return b.events >= most || b.bytes >= s.cfg.BatchBytes
 }
 
-// gather fills a batch that has its first message. Who is behind the log takes larger batches for as long: each costs one
-// put of every run in it.
+// gather fills a batch that has its first message. It uses larger batches while catching up: each batch costs one put
+// of every run in it.
 func (s *term) gather(ctx context.Context, b *batch, in <-chan *chunk, linger *time.Timer) error {
 	linger.Reset(max(s.cfg.Linger, s.pace.linger()))
 	late := false
@@ -219,13 +221,13 @@ func (s *term) gather(ctx context.Context, b *batch, in <-chan *chunk, linger *t
 	return nil
 }
 
-// caughtUpWithLog reports whether everything but the last batch or so of the log is folded.
+// caughtUpWithLog reports whether all but about the last batch of the log is folded.
 func (s *term) caughtUpWithLog() bool { return s.behind.Load() <= uint64(s.cfg.BatchEvents) } //nolint:gosec // at least 1
 
-// commitGrace is how long a batch in hand may take once the worker is told to stop.
+// commitGrace is how long the current batch may take once the worker is told to stop.
 const commitGrace = 5 * time.Second
 
-// finish commits a batch even if the worker is told to stop meanwhile: half a batch would be folded twice for nothing.
+// finish commits a batch even if the worker is told to stop, or its events would be folded twice.
 func (s *term) finish(ctx context.Context, b *batch) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -234,7 +236,7 @@ func (s *term) finish(ctx context.Context, b *batch) error {
 	return s.commit(work, b)
 }
 
-// batch is what is folded between two puts of the watermark.
+// batch is the events folded between two puts of the watermark.
 type batch struct {
 	events, bytes int
 	last          schema.Position
@@ -245,28 +247,27 @@ type batch struct {
 	// signs of life of executors, and notices to them.
 	signs   map[assign.Seen]struct{}
 	notices []notice
-	// erased are runs that were removed, of which something may be left; late those of them to which something came since.
+	// erased are removed runs that may have remaining data; late are those with new events.
 	erased, late []string
-	// behind is the number of messages behind the last one.
+	// behind is the number of messages after the last one.
 	behind uint64
 }
 
-// accepted is an event to announce once it is checkpointed.
+// accepted is an event to announce after its checkpoint is put.
 type accepted struct {
 	run string
 	rec schema.Record
 	e   *schema.Event
-	// begun: it begins a call that was told with its answer.
+	// begun: it begins a call that was announced with its answer.
 	begun bool
-	// answer is its data if it is an answer, and calls are those that it requests.
+	// answer is its data if it is an answer, and calls are the requested calls.
 	answer *schema.TurnAnsweredData
 	calls  []schema.CallKey
-	// turns is what it changed of turns.
+	// turns are its changes of turns.
 	turns []schema.TurnNotice
 }
 
-// takeChunk folds a chunk into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
-// what is behind it.
+// takeChunk folds a prepared chunk into the batch. A worker told to stop skips it, and must not fold later chunks.
 func (s *term) takeChunk(ctx context.Context, b *batch, l *chunk) (told bool, err error) {
 	select {
 	case <-l.ready:
@@ -285,7 +286,7 @@ func (s *term) takeChunk(ctx context.Context, b *batch, l *chunk) (told bool, er
 	return false, nil
 }
 
-// take folds one message, which had come by the time seen, into the batch.
+// take folds one message, which had arrived by the time seen, into the batch.
 func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) error {
 	id := a.run
 	b.behind = a.Pending
@@ -296,13 +297,13 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 	b.events++
 	b.bytes += a.size
 	if !schema.ValidName(id) {
-		// Nobody can own or recover such a run: the message is kept as a dead letter and has no head.
+		// Such a run cannot be owned or recovered: the message is kept as a dead letter and has no head.
 		b.last = a.prepared.Position()
 		s.letters.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
 	}
 	if s.cfg.ShardOf != nil {
-		// The client knew settings that were stored before it published, so that a reading after seen has them.
+		// The client knew settings that were stored before it published, so a read after seen has them.
 		shard, err := s.cfg.ShardOf(ctx, id, s.names.Shard, seen)
 		if err != nil {
 			return err
@@ -319,7 +320,7 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 			s.measure(a)
 			return nil
 		}
-		s.parked.try(id, s.now()) // what is left of it fits
+		s.parked.try(id, s.now()) // the rest of it fits
 	}
 	parked, err := s.spare(id, s.takeRun(ctx, b, a))
 	if parked {
@@ -329,7 +330,7 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 	return err
 }
 
-// takeRun folds a message of a run, with what is missing before it, into the batch.
+// takeRun folds a message of a run, with missing events before it, into the batch.
 func (s *term) takeRun(ctx context.Context, b *batch, a *message) error {
 	id := a.run
 	r, err := s.load(ctx, id, &a.Arrived)
@@ -358,7 +359,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		}
 		b.last = a.prepared.Position()
 		if r.dirty {
-			b.touched[id] = r // folded again, from segments that have this event
+			b.touched[id] = r // folded again, from segments with this event
 		}
 		return nil
 	case schema.Regressed:
@@ -366,7 +367,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 	case schema.Rejected:
 		rec := &a.Record
 		if v.Reason == schema.ReasonErased {
-			// Nothing of what it says is kept, here or in the log.
+			// The content of the event is not kept, here or in the log.
 			rec = &schema.Record{Stream: rec.Stream}
 			b.late = append(b.late, id)
 		}
@@ -375,7 +376,7 @@ func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 		s.stats.Applied.Add(1)
 		answer, _ := v.Data.(*schema.TurnAnsweredData)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, v.Begun, answer, v.Calls, r.turns})
-		b.heed(r, had, &v)
+		b.observe(r, had, &v)
 		if !s.totals.counted(a.Record.Stream) {
 			s.watch.Accepted(&r.did, &r.head, &v, r.turns, &r.alone)
 		}
@@ -410,7 +411,7 @@ func (s *term) measure(a *message) {
 	}
 }
 
-// sealsAtOnce bounds the runs that are sealed side by side; each has its own tail in memory, below 1 MiB.
+// sealsAtOnce bounds the runs that are sealed concurrently; each has its own tail in memory, below 1 MiB.
 const sealsAtOnce = 16
 
 // commit stores a batch in the order that makes a crash between any two steps harmless: dead letters, segments,
@@ -510,7 +511,7 @@ func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	return failed
 }
 
-// pass puts the watermark behind a batch whose checkpoints are put.
+// pass puts the watermark after a batch whose checkpoints are put.
 func (s *term) pass(ctx context.Context, b *batch) error {
 	if b.last.Stream <= s.mark.Position.Stream && !s.parked.changed {
 		return nil
@@ -522,7 +523,7 @@ func (s *term) pass(ctx context.Context, b *batch) error {
 	return s.putMark(ctx, at)
 }
 
-// putMark puts the watermark, with the runs that are parked: from then on it hides none of them.
+// putMark puts the watermark, with the parked runs: from then on it does not hide them.
 func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
 	next.Position, next.Worker, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
@@ -536,10 +537,10 @@ func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	return failpoint.Hit(ctx, failpoint.AfterWatermark)
 }
 
-// settleDoubt says once that everything an unclean start put in doubt was folded again.
+// settleDoubt reports once that everything affected by an unclean start was folded again.
 func (s *term) settleDoubt() {
 	if !s.unclean || s.mark.Position.Stream < s.doubted {
-		return // a term that fails before leaves the doubt to the next one
+		return // if a term fails before, the next one does this
 	}
 	s.unclean = false
 	if s.cfg.AfterUnclean != nil {
@@ -547,13 +548,13 @@ func (s *term) settleDoubt() {
 	}
 }
 
-// store puts the checkpoints of the runs that moved, all at once, each with CAS on its own key. Runs whose entries or checkpoint cannot be
-// put because of their own state are parked, and taken out of touched.
+// store puts the checkpoints of the changed runs, all at once, each by compare-and-set on its own key. Runs whose
+// entries or checkpoint cannot be put because of their own state are parked, and removed from touched.
 func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	var runs []*run
 	for _, r := range touched {
-		// A run of which nothing was accepted has no checkpoint: garbage on a subject makes no run.
-		// It need not be kept in memory either: the log has it.
+		// A run without an accepted event has no checkpoint: garbage on a subject creates no run. It need not be kept
+		// in memory either, because the log has it.
 		if r.head.Counts.Events == 0 {
 			r.dirty = false
 		}
@@ -562,8 +563,8 @@ func (s *term) store(ctx context.Context, touched map[string]*run) error {
 		}
 		runs = append(runs, r)
 	}
-	// The index names every run that may be live: it is written before the first checkpoint and taken back after
-	// the last, so that a crash between leaves one name too many and never one too few.
+	// The index names every run that may be live: it is written before the first checkpoint and removed after the
+	// last, so that a crash in between leaves an extra name and never a missing one.
 	runs, err := s.spareOf(ctx, runs, s.live.put)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// The calls of an answer are told with the answer's id and a suffix. An id of 256 bytes is allowed.
+// The calls of an answer are announced with the answer's id and a suffix. An id of 256 bytes is allowed.
 func TestNotices_AnswerHasTheLongestID_CallsCanBeDecoded(t *testing.T) {
 	t.Parallel()
 	e := &schema.Event{

@@ -16,19 +16,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// notice is what an executor is told once the batch is stored.
+// notice is a message to an executor after the batch is stored.
 type notice struct {
 	executor string
 	schema.Notice
 }
 
-// heed takes what an accepted event says about its run's executor: an event of its own is a sign of life, and of
-// a control event it is told. had is the executor that the run had before the event: of a takeover both are told, the one
-// that lost it and the one that has it now.
-func (b *batch) heed(r *run, had string, v *schema.Verdict) {
+// observe applies an accepted event to its run's executor: the executor's own event is a sign of life, and a control
+// event causes a notice. had is the run's executor before the event: after a takeover, both the old and the new
+// executor get a notice.
+func (b *batch) observe(r *run, had string, v *schema.Verdict) {
 	e := v.Event
 	if v.Kind != schema.Applied {
-		return // evidence, of an executor that is fenced
+		return // evidence of a fenced executor
 	}
 	if !e.IsControl() {
 		if r.head.Executor != "" {
@@ -41,13 +41,14 @@ func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 		b.notices = append(b.notices, notice{had, said})
 	}
 	if e.Name() == schema.RunResumed && r.head.Executor != had {
-		// It may not know: the request may be one that it has long given up, which a replica read when it was woken.
+		// The executor may not know: a replica may have read a request on wake-up that the executor has given up long
+		// ago.
 		b.notices = append(b.notices, notice{r.head.Executor, said})
 	}
 }
 
-// announcer tells others of what was folded, and never before it is stored. Core NATS may lose it, and a log that is folded again is told
-// again, with the same ids.
+// announcer publishes folded events to others, never before they are stored. Core NATS may lose them, and a log that
+// is folded again is announced again, with the same ids.
 type announcer struct {
 	nc            *nats.Conn
 	fleet, holder string
@@ -57,7 +58,8 @@ type announcer struct {
 	log           zerolog.Logger
 }
 
-// notify tells executors of what others wrote into their runs. It is a hint, which may be lost or come again: the executor reads the log.
+// notify sends notices to executors about writes of others into their runs. They are hints, which may be lost or
+// repeated: the executor reads the log.
 func (x *announcer) notify(notices []notice) {
 	for i := range notices {
 		body, err := json.Marshal(&notices[i].Notice)
@@ -74,7 +76,7 @@ func (x *announcer) notify(notices []notice) {
 
 // quarantined is the data of run.quarantined.
 type quarantined struct {
-	// Reason in words, for people.
+	// Reason for people.
 	Reason string `json:"reason"`
 	// Claims in a row without progress.
 	Claims int `json:"claims_without_progress"`
@@ -85,8 +87,8 @@ type quarantined struct {
 	LastError *schema.Error `json:"last_error,omitzero"`
 }
 
-// quarantine announces the runs that nobody is given any more: once each time that a run becomes claimable after too
-// many claims without progress. Nothing of it is in the log; the head says the same.
+// quarantine announces quarantined runs, which cannot be claimed automatically: once each time that a run becomes
+// claimable after too many claims without progress. It is not in the log; the head shows the same.
 func (x *announcer) quarantine(touched map[string]*run) {
 	for _, r := range touched {
 		was := r.quarantined
@@ -117,11 +119,11 @@ func (x *announcer) quarantine(touched map[string]*run) {
 	}
 }
 
-// reasonCalls is the number of open calls that a reason names.
+// reasonCalls is the number of open calls in a reason.
 const reasonCalls = 3
 
-// quarantineReason says in words why a run is quarantined: how often it was claimed, where it stands, and what may keep
-// it there.
+// quarantineReason describes why a run is quarantined: how often it was claimed, where it is, and what may keep it
+// there.
 func quarantineReason(h *schema.Head) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d claims in a row made no progress; the run is %s ", h.Stalled, h.Status)
@@ -159,9 +161,9 @@ func quarantineReason(h *schema.Head) string {
 	return b.String()
 }
 
-// announce says on the observed subjects what was accepted, and behind each event what it changed of turns, in order. A program that must not
-// miss anything consumes the event stream. Each call is told as tool.called at one place: those of an answer behind it, whether they are
-// begun by an event of their own or not.
+// announce publishes accepted events on the observed subjects, each followed by its changes of turns, in order. A
+// program that must not miss any event consumes the event stream. Each call is announced once as tool.called: calls
+// of an answer after it, whether or not an event of their own begins them.
 func (x *announcer) announce(events []accepted) {
 	for i := range events {
 		a := &events[i]
@@ -170,7 +172,7 @@ func (x *announcer) announce(events []accepted) {
 			continue
 		}
 		if !a.begun {
-			// As it was published, without the instructions to the server.
+			// Unchanged, except for the instructions to the server.
 			msg := &nats.Msg{Subject: schema.ObservedSubject(x.fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
 			if err := x.nc.PublishMsg(msg); err != nil {
 				x.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("event not announced")
@@ -193,7 +195,8 @@ func (x *announcer) announce(events []accepted) {
 	}
 }
 
-// derived announces events that the daemon derived from an accepted one. It is false when the connection takes no more.
+// derived announces events that the daemon derived from an accepted one. It is false if the connection accepts no
+// more.
 func (x *announcer) derived(run, name string, events ...*schema.Event) bool {
 	for _, e := range events {
 		header, body := e.Encode()
@@ -205,7 +208,8 @@ func (x *announcer) derived(run, name string, events ...*schema.Event) bool {
 	return true
 }
 
-// turnEvent is a notice of a turn as an event. All of it comes from the event that changed the turn, so that each fold makes the same.
+// turnEvent is the event for a notice of a turn. All of it comes from the event that changed the turn, so each fold
+// makes the same.
 func turnEvent(a *accepted, n *schema.TurnNotice) (*schema.Event, error) {
 	body, err := json.Marshal(&n.Data) // it has no maps
 	if err != nil {
@@ -217,8 +221,8 @@ func turnEvent(a *accepted, n *schema.TurnNotice) (*schema.Event, error) {
 	}, nil
 }
 
-// requested are the calls of an answer that can be made, each as an event tool.called. Their ids are the answer's, a slash and the place
-// in it, from 1.
+// requested are the executable calls of an answer, each as an event tool.called. Their ids are the answer's, a slash
+// and the index in it, from 1.
 func requested(a *accepted) []*schema.Event {
 	e, d := a.e, a.answer
 	if d == nil {

@@ -35,8 +35,8 @@ func (w *world) olderCheckpoint() *foldtest.Writer {
 	return x
 }
 
-// A power cut may take back a checkpoint of an asynchronous bucket and not the watermark that was put behind it, and who
-// folds on a server that is not its own is not told of the cut.
+// A power cut may undo a checkpoint of an asynchronous bucket and keep a later watermark, and a daemon with an
+// external server is not told of the power cut.
 func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 	t.Parallel()
 	for name, cas := range map[string]bool{"behind a compare-and-set": true, "of an executor that does not compare": false} {
@@ -67,7 +67,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 	}
 }
 
-// The log went back, and gave the places away again to others before anybody looked: nothing but the run itself tells.
+// The log went back, and others used its sequences before any worker looked: only the run itself shows that.
 func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -90,23 +90,23 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	require.Equal(t, x.Model(), c.Head)
 }
 
-// Without an event of its own nothing would ever load such a run, and what the fold worker says of it would be refused for ever.
+// Without an event of its own no worker would load such a run, and every event of the sweeper would be refused.
 func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x := w.olderCheckpoint()
 	nc := w.Server.Conn(t)
-	roster := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, time.Now, natstest.Logger(t))
+	liveRuns := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, time.Now, natstest.Logger(t))
 	heartbeats := liveness.NewHeartbeats("default", nc, time.Now, natstest.Logger(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var group errgroup.Group
-	group.Go(func() error { return roster.Run(ctx) })
+	group.Go(func() error { return liveRuns.Run(ctx) })
 	group.Go(func() error { return heartbeats.Run(ctx) })
 	defer func() {
 		cancel()
 		require.NoError(t, group.Wait())
 	}()
-	_, stop := w.Fold(fold.Config{Holder: "worker-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
+	_, stop := w.Fold(fold.Config{Holder: "worker-3", LiveRuns: liveRuns, Heartbeats: heartbeats, Silence: 3 * time.Second})
 	defer stop()
 	c := w.Await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
 	require.Equal(t, len(x.Acked)+1, int(c.Counts.Events))

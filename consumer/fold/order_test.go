@@ -19,7 +19,7 @@ func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
 	at := x.TurnOf(10)
 	w.Await("first turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
-	// The bucket takes a watermark, and answers to no put of a checkpoint.
+	// The bucket accepts a watermark, and does not answer puts of checkpoints.
 	w.Subjects("KV_"+w.Names.CheckpointBucket(), "$KV."+w.Names.CheckpointBucket()+"._.>")
 	later := x.TurnOf(10)
 	require.Eventually(t, func() bool { return f.Stats().Failures.Load() >= 2 }, time.Minute, time.Millisecond)

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// parkedFirst and parkedMost are the least and the longest wait before a parked run is folded again.
+	// parkedFirst and parkedMost are the shortest and the longest wait before a parked run is folded again.
 	parkedFirst = 30 * time.Second
 	parkedMost  = time.Hour
-	// parkedShare bounds the time that goes into such tries: one that took a second is followed by a rest of so many.
+	// parkedShare bounds the time for such tries: after one that took a second, the worker rests for so many.
 	parkedShare = 50
-	// parkedReason bounds the stored words why a run is parked, in bytes.
+	// parkedReason bounds the stored reason of a parked run, in bytes.
 	parkedReason = 256
 )
 
-// ownFault reports whether an error is caused by one run's stored state: its checkpoint exceeds a message, or this version cannot read or
-// write it. All other errors, unknown ones included, stop the shard.
+// ownFault reports whether an error comes from one run's stored state: its checkpoint exceeds a message, or this
+// version cannot read or write it. All other errors, including unknown ones, stop the shard.
 func ownFault(err error) bool {
 	if errors.Is(err, errSuperseded) || errors.Is(err, errRegressed) || errors.Is(err, context.Canceled) {
 		return false
@@ -34,31 +34,32 @@ func ownFault(err error) bool {
 	return errors.Is(err, kvstore.ErrTooLarge) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, schema.ErrFormat)
 }
 
-// parking has the runs of a shard that the fold leaves where they stand.
+// parking has the parked runs of a shard, which the fold worker does not fold further.
 //
-//	folding ──fails by its own state──▶ parked ──due, an erasure's mark──▶ trying ──stored──▶ folding
-//	                                      ▲                                  │
-//	                                      └──────fails again, longer wait────┘
+//	folding ──fails by its own state──▶ parked ──due, or a tombstone──▶ trying ──stored──▶ folding
+//	                                      ▲                               │
+//	                                      └─────fails again, longer wait───┘
 //
-// The watermark names them and goes on without them. Nothing of them is lost: the purger purges only what a stored checkpoint counts, a
-// recovery reads the log behind it, and the next try folds everything up to where the fold is by then. The goroutine that folds
-// changes it; others look.
+// The watermark names them and moves on without them. No event is lost: the purger only purges what a stored checkpoint
+// counts, a recovery reads the log after it, and the next try folds everything up to the current position. Only the
+// folding goroutine changes it; others read.
 type parking struct {
 	mu   sync.RWMutex
 	runs map[string]*parkedRun
-	// changed: the watermark does not name them as they are.
+	// changed: the stored watermark names other parked runs.
 	changed bool
 	// retries are the runs that an operator wants folded at once.
 	retries chan retryOrder
 }
 
-// retryOrder asks for the try of a parked run. done is sent how it is parked afterwards, nil when it is not, and never blocks.
+// retryOrder asks for a try of a parked run. done gets its parking afterwards, nil if it is not parked, and never
+// blocks.
 type retryOrder struct {
 	run  string
 	done chan<- *schema.ParkedRun
 }
 
-// parkedRun is a run and when it is tried again.
+// parkedRun is a run and the time of its next try.
 type parkedRun struct {
 	schema.ParkedRun
 	next   time.Time
@@ -66,7 +67,7 @@ type parkedRun struct {
 	began  time.Time
 }
 
-// begin takes over the runs of watermarks. Of a run in several lists the last one counts.
+// begin takes over the runs of watermarks. For a run in several lists the last one counts.
 func (p *parking) begin(now time.Time, lists ...[]schema.ParkedRun) {
 	p.runs, p.retries = make(map[string]*parkedRun), make(chan retryOrder)
 	for _, list := range lists {
@@ -76,7 +77,7 @@ func (p *parking) begin(now time.Time, lists ...[]schema.ParkedRun) {
 	}
 }
 
-// parkedWait is how long a run waits that was tried so often.
+// parkedWait is the wait after a number of tries.
 func parkedWait(tries int) time.Duration {
 	return min(parkedFirst<<min(max(tries-1, 0), 10), parkedMost)
 }
@@ -89,7 +90,8 @@ func (p *parking) has(run string) bool {
 	return ok && !r.trying
 }
 
-// add parks a run, or says that a try has failed. It reports whether the run is new, and false for one too many.
+// add parks a run, or records that a try has failed. It reports whether the run is new, and false if there are too
+// many.
 func (p *parking) add(run, why string, now time.Time) (fresh, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +117,7 @@ func (p *parking) add(run, why string, now time.Time) (fresh, ok bool) {
 	return !known, true
 }
 
-// as is how a run is parked; nil when it is not.
+// as returns the parking of a run; nil if it is not parked.
 func (p *parking) as(run string) *schema.ParkedRun {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -126,7 +128,7 @@ func (p *parking) as(run string) *schema.ParkedRun {
 	return new(r.ParkedRun)
 }
 
-// try takes a run out of its rest.
+// try makes a run due.
 func (p *parking) try(run string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +137,7 @@ func (p *parking) try(run string, now time.Time) {
 	}
 }
 
-// folded ends the parking of a run that was tried and did not fail, and reports whether there is such a run.
+// folded ends the parking of a run that was tried without an error, and reports whether there is such a run.
 func (p *parking) folded(run string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +150,7 @@ func (p *parking) folded(run string) bool {
 	return true
 }
 
-// due is the run whose rest ended first, "" when all rest.
+// due is the run whose wait ended first, "" if all wait.
 func (p *parking) due(now time.Time) string {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -164,7 +166,7 @@ func (p *parking) due(now time.Time) string {
 	return first.Run
 }
 
-// list is what the watermark names, by run.
+// list is the list for the watermark, by run.
 func (p *parking) list() []schema.ParkedRun {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -183,7 +185,7 @@ func (s *term) spare(id string, err error) (parked bool, _ error) {
 	}
 	fresh, ok := s.parked.add(id, err.Error(), s.now())
 	if !ok {
-		// So many are nobody's own fault any more, and a watermark must fit a message.
+		// So many are not the runs' own fault any more, and a watermark must fit into a message.
 		return false, fmt.Errorf("%d runs of the shard are parked already: %s", schema.MaxParked, err) //nolint:errorlint // it must not be taken for this run's fault
 	}
 	s.cache.drop(id)
@@ -192,12 +194,13 @@ func (s *term) spare(id string, err error) (parked bool, _ error) {
 		s.stats.Parked.Add(1)
 		event = s.log.Error()
 	}
-	event.Err(err).Str(logkey.Run, id).Str("hint", "its events are kept, and recovered as ever; look at: waymark doctor").
+	event.Err(err).Str(logkey.Run, id).Str("hint", "its events are kept and can be recovered; run: waymark doctor").
 		Msg("run parked: its checkpoint cannot be stored")
 	return true, nil
 }
 
-// spareOf runs do for many runs at once, or, when it fails for the sake of one, for each. It returns those that are not parked.
+// spareOf runs do for many runs at once or, if it fails because of one, for each. It returns those that are not
+// parked.
 func (s *term) spareOf(ctx context.Context, runs []*run, do func(context.Context, []*run) error) ([]*run, error) {
 	err := do(ctx, runs)
 	if err == nil || !ownFault(err) {
@@ -216,7 +219,7 @@ func (s *term) spareOf(ctx context.Context, runs []*run, do func(context.Context
 	return left, nil
 }
 
-// keepParked puts the watermark when what it says of parked runs has changed between two batches.
+// keepParked puts the watermark if its list of parked runs has changed between two batches.
 func (s *term) keepParked(ctx context.Context) error {
 	if !s.parked.changed {
 		return nil
@@ -224,7 +227,7 @@ func (s *term) keepParked(ctx context.Context) error {
 	return s.putMark(ctx, s.mark.Position)
 }
 
-// retryParked folds one parked run whose rest is over.
+// retryParked folds one parked run that is due.
 func (s *term) retryParked(ctx context.Context) error {
 	id := s.parked.due(s.now())
 	if id == "" {
@@ -233,7 +236,7 @@ func (s *term) retryParked(ctx context.Context) error {
 	return s.retryRun(ctx, id)
 }
 
-// retryRun folds a parked run: up to where the shard is folded, from its segments and the log.
+// retryRun folds a parked run from its segments and the log, up to the shard's position.
 func (s *term) retryRun(ctx context.Context, id string) error {
 	s.parked.try(id, s.now())
 	at := max(s.passed, s.mark.Position.Stream) + 1
@@ -245,7 +248,7 @@ func (s *term) retryRun(ctx context.Context, id string) error {
 	return err
 }
 
-// retryOrdered folds a run that is still parked. The order is answered once the watermark says what came of it.
+// retryOrdered folds a run that is still parked. The order is answered once the watermark has the result.
 func (s *term) retryOrdered(ctx context.Context, order retryOrder) error {
 	if s.parked.has(order.run) {
 		if err := s.retryRun(ctx, order.run); err != nil {
@@ -259,7 +262,7 @@ func (s *term) retryOrdered(ctx context.Context, order retryOrder) error {
 	return nil
 }
 
-// unpark says that a run which was tried is folded as others are.
+// unpark records that a tried run is folded normally again.
 func (s *term) unpark(id string) {
 	if s.parked.folded(id) {
 		s.log.Info().Str(logkey.Run, id).Msg("parked run is folded again")

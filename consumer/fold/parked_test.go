@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// parkWorld has a run whose checkpoint does not fit the bucket, which holds checkpoints of small runs only.
+// parkWorld has a run whose checkpoint does not fit into the bucket, which only accepts checkpoints of small runs.
 func parkWorld(t *testing.T, cfg fold.Config) (w *world, large *foldtest.Writer, f *fold.Worker, stop func()) {
 	t.Helper()
 	w = newWorld(t)
@@ -49,10 +49,10 @@ func TestPark_CheckpointTooLarge_ShardGoesOn(t *testing.T) {
 	p := w.Parked()[0]
 	require.Equal(t, "large", p.Run)
 	require.Contains(t, p.Why, "too large")
-	require.Zero(t, f.Stats().Failures.Load(), "the reign goes on")
+	require.Zero(t, f.Stats().Failures.Load(), "the term goes on")
 	require.EqualValues(t, 1, f.Stats().Parked.Load())
 
-	// The next replica knows of it, and skips it as long as it rests.
+	// The next replica knows it, and skips it until its next try.
 	stop()
 	next, stop := w.Fold(fold.Config{Holder: "worker-2"})
 	large.Publish(&schema.PhaseCompletedData{Phase: "more"}, 0)
@@ -118,10 +118,10 @@ func TestPark_LaterCheckpointFormat_ShardGoesOn(t *testing.T) {
 	require.Zero(t, f.Stats().Failures.Load())
 }
 
-// forwardAll hands every request on.
+// forwardAll forwards every request.
 func forwardAll(nc *nats.Conn, m *nats.Msg, subject string) { natstest.Forward(nc, m, subject) }
 
-// laterCheckpoint is a checkpoint as a later version may write it, with the sum of a whole one.
+// laterCheckpoint is a checkpoint of a later version, with a correct sum.
 func laterCheckpoint(t *testing.T) []byte {
 	t.Helper()
 	stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: schema.NewHead("default", "run-1")})
@@ -134,7 +134,7 @@ func laterCheckpoint(t *testing.T) []byte {
 	return append(append(body, hex.EncodeToString(sum[:])...), `"}`...)
 }
 
-// The safe watermark lags behind: of a run that failed since, it knows fewer tries and an older reason.
+// The safe watermark is older: for a run that failed since, it has fewer tries and an older reason.
 func TestPark_UncleanStart_LaterTriesAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

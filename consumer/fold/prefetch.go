@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// chunkMessages and chunkBytes end a chunk. It is as small as the preparers can share evenly, and large enough that handing
-	// it on costs little beside the work.
+	// chunkMessages and chunkBytes end a chunk. It is small enough for the preparers to share evenly, and large
+	// enough that passing it on costs little compared to the work.
 	chunkMessages = 32
 	chunkBytes    = 256 << 10
-	// chunksAhead is the number of chunks that are prepared while a batch is folded and committed: about one batch, below
-	// 8 MiB beside a last message each.
+	// chunksAhead is the number of chunks that are prepared while a batch is folded and committed: about one batch,
+	// below 8 MiB plus one last message each.
 	chunksAhead = 32
 	// mostPreparers bounds the goroutines that prepare a shard's chunks.
 	mostPreparers = 4
 )
 
-// message is a message of the log, and what could be made of it before its turn to be folded.
+// message is a message of the log, prepared as far as possible before it is folded.
 type message struct {
 	eventlog.Arrived
-	// run that its subject names.
+	// run in its subject.
 	run      string
 	size     int
 	prepared schema.Prepared
 }
 
-// chunk is a few messages in the order of the log, prepared together.
+// chunk is a few messages in log order, prepared together.
 type chunk struct {
 	messages []message
 	bytes    int
@@ -39,13 +39,13 @@ type chunk struct {
 	ready chan struct{}
 }
 
-// prefetcher brings the log's messages in order, chunk by chunk: one goroutine reads, some prepare, and whoever folds waits for
-// each chunk in turn. A chunk is what has arrived, so that a lone message waits for nothing.
+// prefetcher delivers the log's messages in order, chunk by chunk: one goroutine reads, some prepare, and the fold
+// worker waits for each chunk in turn. A chunk is the messages that have arrived, so a single message does not wait.
 type prefetcher struct {
 	reader *eventlog.Follower
 	names  schema.Names
 	most   int
-	// keys returns those that control events are checked by. It waits for them.
+	// keys returns the keys that check control events. It waits for them.
 	keys   func(context.Context) (*schema.Keys, error)
 	chunks chan *chunk
 	work   chan *chunk
@@ -91,7 +91,7 @@ func (in *prefetcher) read(ctx context.Context) error {
 				break
 			}
 			if a, there, err = in.reader.NextIfThere(); err != nil {
-				return err // what was read and not handed on is read again
+				return err // messages read and not passed on are read again
 			}
 		}
 		for _, to := range []chan *chunk{in.chunks, in.work} {

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut: a hole would be folded over for ever.
+// Otherwise a gap would be folded over permanently.
 func TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -36,7 +36,7 @@ func TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	}
 }
 
-// TestAWorkerToldToStopTakesNoFurtherBatch: the chunk that a batch left out is in front of it.
+// The chunk that a batch skipped comes before it.
 func TestAWorkerToldToStopTakesNoFurtherBatch(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -52,7 +52,7 @@ func TestAWorkerToldToStopTakesNoFurtherBatch(t *testing.T) {
 	}
 }
 
-// TestABatchIsLargerFarBehindTheLogAndBoundedInBytes: catching up costs a put of every run and batch.
+// Catching up costs a put of every run per batch.
 func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

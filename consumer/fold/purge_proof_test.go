@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// tampered is a world with a sound run and one that something is wrong with, both sealed and not purged.
+// tampered is a world with a sound run and a faulty one, both sealed and not purged.
 type tampered struct {
 	*world
 	sound, bad *foldtest.Writer
@@ -49,7 +49,7 @@ func newTampered(t *testing.T) *tampered {
 	return w
 }
 
-// segment returns what is stored of the bad run.
+// segment returns a stored segment of the bad run.
 func (w *tampered) segment(n int) (schema.SegmentInfo, []byte, []byte) {
 	w.TB.Helper()
 	stored, err := w.Shard.Segments.GetFresh(w.TB.Context(), "run-bad", n)
@@ -59,7 +59,7 @@ func (w *tampered) segment(n int) (schema.SegmentInfo, []byte, []byte) {
 	return info, frames, stored
 }
 
-// from is what the log has of the bad run from an event on.
+// from is the bad run's log from an event on.
 func (w *tampered) from(at schema.StreamSequence) []schema.Record {
 	w.TB.Helper()
 	return slices.DeleteFunc(w.Log("run-bad"), func(rec schema.Record) bool { return rec.Stream < at })
@@ -139,7 +139,8 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			w := newTampered(t)
 			kept := schema.StreamSequence(0)
 			if strings.HasPrefix(name, "an event ") {
-				// The links are whole, and so is the segment before: a proof that ends before the second may take the events of the first.
+				// The links are correct, and so is the segment before: a proof that ends before the second may purge
+				// the events of the first.
 				second, _, _ := w.segment(2)
 				kept = second.First.Stream
 			}
@@ -168,14 +169,14 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 	w.RequireWhole(w.bad, w.AwaitPurged(w.bad))
 }
 
-// What a run misses may be in the log of another replica: as long as it is incomplete nothing of it is purged.
+// Another replica's log may have a run's missing events: an incomplete run is not purged.
 func TestARunWithAGapIsNotPurged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, _ := w.Fold(foldtest.Hasty())
 	x := w.Writer("run-1")
 	x.Start()
-	// Before anything that a seal could take: what is sealed before the gap is folded may be purged.
+	// Before anything that could be sealed: events sealed before the gap is folded may be purged.
 	e, err := x.Run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
 	require.NoError(t, x.Run.Commit(e))

@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A lost checkpoint bucket comes back from segments and what is left of the log: of runs that go on, and of runs that
-// have ended and left one event.
+// A lost checkpoint bucket is rebuilt from segments and the rest of the log: with active runs, and with ended runs
+// that left one event.
 func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -55,7 +55,7 @@ func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
 	}
 }
 
-// A checkpoint that a crash took back to before what was purged: the fold takes what is between from the segments.
+// A crash reset a checkpoint to before the purge: the fold reads the events in between from the segments.
 func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -83,11 +83,11 @@ func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
 	cfg.Holder = "worker-2"
 	f, _ := w.Fold(cfg)
 	w.RequireWhole(x, w.AwaitPurged(x))
-	require.Zero(t, f.Stats().DeadLetters.Load(), "what is between was not taken for a hole")
+	require.Zero(t, f.Stats().DeadLetters.Load(), "the events in between were not taken for a gap")
 	require.Zero(t, f.Stats().Regressions.Load())
 }
 
-// The walk of the next reign begins at the mark: ended runs below it, with one event each, are not looked at again.
+// The walk of the next term begins at the cursor: ended runs below it, with one event each, are not checked again.
 func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -116,8 +116,8 @@ func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
 	stop()
 }
 
-// A tail that waited long begins below the mark. The mark is set back before its segment is stored, so that no crash
-// can hide it.
+// A tail that waited long begins below the cursor. The cursor is set back before its segment is stored, so that no
+// crash can hide it.
 func TestASealOfAnOldTailSetsTheMarkBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -149,7 +149,7 @@ func TestASealOfAnOldTailSetsTheMarkBack(t *testing.T) {
 	w.RequireWhole(old, w.AwaitPurged(old))
 }
 
-// purgeMark is the purger's mark, 0 before there is one.
+// purgeMark is the purger's cursor, 0 before there is one.
 func (w *world) purgeMark() schema.StreamSequence {
 	w.TB.Helper()
 	mark, _, err := kvstore.NewPurgeMarks(w.JS).Get(w.TB.Context(), w.Names)
@@ -159,7 +159,7 @@ func (w *world) purgeMark() schema.StreamSequence {
 	return mark.Position.Stream
 }
 
-// What the log has no more is in the segments alone. One that is lost does not take those behind it along.
+// Purged events are only in the segments. A lost segment must not take later ones with it.
 func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world){
@@ -197,7 +197,7 @@ func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
 				x.TurnOf(900)
 			}
 			require.Eventually(t, func() bool { return f.Stats().SealsRefused.Load() > 0 }, time.Minute, 5*time.Millisecond,
-				"what is not sealed is said")
+				"unsealed events are reported")
 			require.Eventually(t, func() bool { return f.Stats().Position.Load() >= x.Last }, time.Minute, 5*time.Millisecond)
 			for n, was := range kept {
 				stored, err := w.Shard.Segments.GetFresh(t.Context(), "run-1", n)

@@ -45,7 +45,7 @@ func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
 	require.Positive(t, stats.Purge.Events.Load())
 	require.Greater(t, stats.Purge.Bytes.Load(), int64(4*5*900))
 	require.Zero(t, stats.Purge.ProofsFailed.Load())
-	// Who publishes next goes on behind the event that stayed.
+	// The next publisher continues after the event that stayed.
 	for _, x := range writers[2:] {
 		x.TurnOf(900)
 		w.RequireWhole(x, w.AwaitPurged(x))

@@ -11,9 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// reconcile is what an idle worker does from time to time: it compares its position with the log, so that it never
-// waits beyond the end of a log that went back; seals tails that nothing was added to; puts a
-// lifted quota back; moves the safe watermark.
+// reconcile is the periodic work of an idle worker: it compares its position with the log, so that it never waits
+// beyond the end of a log that went back; seals idle tails; lowers a raised quota; moves the safe watermark.
 func (s *term) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {
@@ -32,9 +31,10 @@ func (s *term) reconcile(ctx context.Context) error {
 	if err := s.sealIdle(ctx); err != nil {
 		return err
 	}
-	// What was lifted for a control event on a full stream goes back as soon as there is room below the quota.
+	// A limit that was raised for a control event on a full stream goes back as soon as there is room below the
+	// quota.
 	if _, err := s.shard.LiftQuota(ctx, 0); err != nil {
-		s.log.Warn().Err(err).Msg("quota stays lifted")
+		s.log.Warn().Err(err).Msg("stream limit stays above the quota")
 	}
 	if err := s.live.purgeMarks(ctx); err != nil {
 		return err
@@ -42,11 +42,11 @@ func (s *term) reconcile(ctx context.Context) error {
 	return s.safeMark.move(ctx, &s.mark)
 }
 
-// checkBucket notices a checkpoint bucket that was deleted or made again while nothing had to be put.
+// checkBucket notices a checkpoint bucket that was deleted or created again while there was nothing to put.
 func (s *term) checkBucket(ctx context.Context) error {
 	_, rev, err := s.shard.Checkpoints.Watermark(ctx)
 	if errors.Is(err, kvstore.ErrNotFound) && s.mark.Position.Stream == 0 {
-		return nil // nothing was folded yet, and the bucket is there
+		return nil // nothing is folded yet, and the bucket exists
 	}
 	if err != nil {
 		return fmt.Errorf("watermark: %w", err)
@@ -57,10 +57,10 @@ func (s *term) checkBucket(ctx context.Context) error {
 	return nil
 }
 
-// tailIdle is when the memory of a tail that nothing was added to goes to the others.
+// tailIdle is when an idle tail's memory is freed for others.
 const tailIdle = 30 * time.Second
 
-// sealIdle seals what has waited long enough and is large enough to be worth a segment.
+// sealIdle seals tails that have waited long enough and are large enough for a segment.
 func (s *term) sealIdle(ctx context.Context) error {
 	now := s.now()
 	idle := make(map[string]*run)
@@ -89,16 +89,16 @@ func (s *term) sealIdle(ctx context.Context) error {
 	return s.store(ctx, idle)
 }
 
-// stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
-// crash. If not, sequences were freed by damage, and what is read there now must not be taken for what was folded.
+// stands reports whether the log has the event of a checkpoint that is ahead of the message being read, as after a
+// crash. If not, damage freed sequences, and the messages there now are not those that were folded.
 func (s *term) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
 	rec, found, err := eventlog.Next(ctx, s.js, s.names, id, at.Stream)
 	return found && schema.PositionOf(&rec) == at, err
 }
 
-// adjoins reports whether a run is at its checkpoint until something comes of it at a place. A crash of the server can take puts
-// of an asynchronous bucket back and not the watermark behind them: then the log has what is between, or segments have, if
-// it was purged. Or the log went back, and what the checkpoint is at is there no more.
+// adjoins reports whether a run is still at its checkpoint until its next event at a position. A server crash can
+// undo puts of an asynchronous bucket and keep a later watermark: then the log has the events in between, or
+// segments, if they were purged. Or the log went back, and the checkpoint's event no longer exists.
 func (s *term) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.StreamSequence) (bool, error) {
 	if c.Status != schema.StatusErased {
 		rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream)
@@ -114,7 +114,7 @@ func (s *term) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.St
 	return !beyond, err
 }
 
-// older reports whether a readable checkpoint of a run that is not in memory misses what was folded of it, for which see adjoins.
+// older reports whether a readable checkpoint of a run that is not in memory lacks folded events; see adjoins.
 func (s *term) older(ctx context.Context, c *schema.Checkpoint) (bool, error) {
 	rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
 	return found && rec.Stream <= s.mark.Position.Stream, err

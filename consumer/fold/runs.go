@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// load returns the run from memory, from its checkpoint, or folded again when the checkpoint cannot be trusted.
+// load returns the run from memory, from its checkpoint, or folded again if the checkpoint cannot be trusted.
 func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, error) {
 	if r := s.cache.get(id); r != nil {
 		return r, nil
@@ -42,8 +42,8 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
 		r.enter()
 		if s.index.state.Folding {
-			// The index was begun again, perhaps by a term that trusted nothing and got no further than this event: that a run
-			// has a checkpoint does not say that the index has the run.
+			// The index was begun again, perhaps by a term that trusted nothing and ended before this event: the
+			// checkpoint does not prove that the index has the run.
 			r.index.unsure, r.dirty = true, true
 		}
 		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
@@ -56,11 +56,11 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		}
 		err = s.refold(ctx, r, a.Record.Stream)
 	case errors.Is(err, kvstore.ErrNotFound):
-		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
+		// A run without a checkpoint is new, or has no accepted event yet, or its checkpoint is lost.
 		err = nil
 		again := s.distrust || !a.First
 		if !again && s.purger.PurgedBefore() {
-			// A crash may have brought the first message back and not what was purged behind it.
+			// A crash may have brought the first message back, but not the purged ones after it.
 			again, err = s.sealer.sealedBeyond(ctx, id, 0)
 		}
 		if err == nil && again {
@@ -71,12 +71,12 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 		return nil, fmt.Errorf("load run %s: %w", id, err)
 	}
 	if r.refolded {
-		// What the index has of it is what the checkpoint says that was there, or, where nothing can be read, the fold up to here;
-		// all of it is put once more, and what is over is taken out.
+		// The index has the run's entries from the checkpoint or, if that is unreadable, from the fold up to here;
+		// all are put again, and extra ones are removed.
 		r.index = indexedOf(&r.head)
 		if c != nil {
 			r.index = indexedOf(&c.Head)
-			// The log may yet bring what that checkpoint had; until then, and for good if it does not, it is missing.
+			// The log may still deliver the events of that checkpoint; until then they are missing.
 			r.noteLost(&c.Head)
 		}
 		r.index.unsure = true

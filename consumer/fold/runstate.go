@@ -9,64 +9,66 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// run is what the worker keeps of one run: its head, where its checkpoint stands, and how the tail will be cut.
-// Only the fold loop touches it.
+// run is the worker's state of one run: its head, its checkpoint's revision, and the coming segments of the tail.
+// Only the fold loop uses it.
 type run struct {
 	id   string
 	head schema.Head
-	// overview is what the checkpoint tells people, and turns is what the last record changed of turns.
+	// overview is the checkpoint's overview for people, and turns are the last record's changes of turns.
 	overview schema.Overview
 	turns    []schema.TurnNotice
-	// segments as the last checkpoint counts them, advanced by sealing.
+	// segments of the last checkpoint, advanced by sealing.
 	segments schema.SegmentIndex
-	// tailEvents and tailBytes measure what is in the log after the last cut.
+	// tailEvents and tailBytes are the size of the log after the last segment end.
 	tailEvents int64
 	tailBytes  int64
-	// tailFirst is the position of its first record; unknown for a tail that was begun before the run was loaded.
+	// tailFirst is the position of its first record; unknown for a tail that began before the run was loaded.
 	tailFirst schema.Position
-	// tail has its frames, if they are kept.
+	// tail has its frames, if there was room.
 	tail tailbuffer
-	// cuts are the ends of segments to come, in order; see [run.observe].
+	// cuts are the ends of the next segments, in order; see [run.observe].
 	cuts []cut
-	// uncut: the tail was loaded too large to know its cuts; the run must be folded again before it is sealed.
+	// uncut: the loaded tail was too large to know its segment ends; the run must be folded again before it is
+	// sealed.
 	uncut bool
-	// lost are events that an earlier checkpoint had folded and that were not met again.
+	// lost are events that an earlier checkpoint had folded and that were not found again.
 	lost []schema.Gap
 	// revision of the checkpoint, 0 before the first.
 	revision schema.Revision
-	// live is the run's entry of the live index, nil when it should have none; liveRev is its revision, 0 when this term
+	// live is the run's entry of the live index, nil if it should have none; liveRev is its revision, 0 if this term
 	// did not put it.
 	live    *schema.Live
 	liveRev schema.Revision
-	// index is what the index of runs holds of it.
+	// index are its entries in the index of runs.
 	index indexed
-	// quarantined: it was announced that nobody is given the run.
+	// quarantined: the quarantine of the run was announced.
 	quarantined bool
 	// dirty: the head moved since the last checkpoint.
 	dirty bool
-	// loaded is the last event that it had when it came into memory.
+	// loaded is the run's last event when it was loaded into memory.
 	loaded schema.StreamSequence
-	// uncovered counts the boundaries that were accepted since then.
+	// uncovered counts the boundaries accepted since the last checkpoint.
 	uncovered int64
-	// did is what its events say of its agent since then, and alone since when it has no executor; see [activity.Watch].
+	// did counts its agent's work since the last checkpoint, and alone is since when it has no executor; see
+	// [activity.Watch].
 	did   activity.Batch
 	alone string
-	// refolded: the run was folded again, from the segments that could be used.
+	// refolded: the run was folded again, from its usable segments.
 	refolded bool
-	// sealed names what segments hold that the log may still bring, after the run was folded again: damage may have
-	// freed the sequences behind it, and others may stand there now.
+	// sealed are sealed events that the log may still deliver, after the run was folded again: damage may have freed
+	// their sequences, and other events may have them now.
 	sealed map[schema.StreamSequence]string
-	// confirmed is where the leader last said that it has not what is missing, either.
+	// confirmed is where the leader last confirmed that it lacks the missing events too.
 	confirmed gapKey
-	// mark is the id of the latest mark that the run was removed, forged or not; "" for none that was seen.
+	// mark is the id of the latest tombstone of the run's removal, forged or not; "" for none.
 	mark string
-	// touched is when an event last came, for sealing idle tails.
+	// touched is the time of the last event, for sealing idle tails.
 	touched time.Time
 }
 
-// cut is the end of a segment: everything a segment's description needs to know about that point.
+// cut is the end of a segment, with everything a segment's description needs at that point.
 type cut struct {
-	// first and frames of the segment, if they are kept.
+	// first position and frames of the segment, if kept.
 	first  schema.Position
 	frames tailbuffer
 	last   schema.Position
@@ -75,16 +77,16 @@ type cut struct {
 	bytes  int64
 }
 
-// take applies a record of a size and marks where the tail is to be cut. The cuts depend on nothing but the records, so
-// that after a crash the same segments are made again.
+// take applies a record of a size and marks where the tail will be cut. The cuts depend only on the records, so that
+// the same segments are made again after a crash.
 func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 	rec := p.Record
 	if rec.Stream <= r.segments.Last.Stream && r.segments.Last.Stream <= r.head.Position.Stream && r.sealed != nil {
 		if id, ok := r.sealed[rec.Stream]; ok && id == p.Position().ID {
 			return schema.Verdict{Kind: schema.Replayed}
 		}
-		// A sequence that damage freed and a later event uses again: it comes after everything sealed, and the tail
-		// begins with it.
+		// Damage freed this sequence and a later event uses it again: the event follows all sealed ones, and begins
+		// the tail.
 		r.head.Position = schema.Position{}
 		r.segments.Last.Stream = rec.Stream - 1
 		r.sealed = nil
@@ -104,7 +106,7 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 		r.mark = v.Event.ID
 	}
 	if r.head.Status == schema.StatusErased {
-		return v // nothing of it is ever sealed
+		return v // it is never sealed
 	}
 	if r.tailEvents == 0 {
 		r.tailFirst = r.head.Position
@@ -135,7 +137,7 @@ func (r *run) cut() {
 	r.tailEvents, r.tailBytes = 0, 0
 }
 
-// erase makes the run one that was removed, with the mark at the head's position.
+// erase turns the run into a removed one, with the tombstone at the head's position.
 func (r *run) erase(fleet, when string) {
 	r.forget()
 	r.head = schema.ErasedHead(fleet, r.id, r.head.Position, when)
@@ -145,12 +147,12 @@ func (r *run) erase(fleet, when string) {
 	r.dirty = true
 }
 
-// noteLost names the events that a head had folded and that this run, folded again, does not have. What a checkpoint shares is not changed.
+// noteLost records the events of a head that this run, folded again, lacks. Shared checkpoint data is not changed.
 func (r *run) noteLost(was *schema.Head) {
 	r.lost = append(slices.Clone(r.lost), replay.LostSince(was, &r.head)...)
 }
 
-// forget gives back what is kept of the tail: the log has it.
+// forget frees the memory of the tail, which the log has.
 func (r *run) forget() {
 	r.tail.drop()
 	for i := range r.cuts {

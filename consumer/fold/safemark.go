@@ -9,22 +9,22 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// aging is a watermark and when it was put.
+// aging is a watermark and the time of its put.
 type aging struct {
 	mark kvstore.Watermark
 	at   time.Time
 }
 
-// safeMark is the watermark from which an unclean start folds again.
+// safeMark is the watermark from which the fold begins after an unclean start.
 type safeMark struct {
 	store *kvstore.SafeWatermarks
 	names schema.Names
 	// after is how long a watermark waits before it is safe.
 	after time.Duration
 	now   func() time.Time
-	// rev is the revision of the safe watermark, as the term found or put it.
+	// rev is the revision of the safe watermark that the term found or put.
 	rev schema.Revision
-	// aging are watermarks on their way to becoming the safe one.
+	// aging are watermarks that wait to become the safe one.
 	aging []aging
 }
 
@@ -34,9 +34,9 @@ func (x *safeMark) read(ctx context.Context) (mark kvstore.Watermark, err error)
 	return mark, err
 }
 
-// move keeps the watermark of two sync intervals ago in a bucket that is synced: whatever a power cut took back of
-// the checkpoints, what stood there before that is on disk. A shard that is always busy has one entry a tick on its
-// way: SafeAfter divided by ReconcileEvery, a few dozen.
+// move keeps the watermark of two sync intervals ago in a synced bucket: whatever checkpoints a power cut undid,
+// those before that watermark are on disk. A busy shard has one waiting entry per tick: SafeAfter divided by
+// ReconcileEvery, a few dozen.
 func (x *safeMark) move(ctx context.Context, mark *kvstore.Watermark) error {
 	now := x.now()
 	if n := len(x.aging); n == 0 || x.aging[n-1].mark.Position != mark.Position || !slices.Equal(x.aging[n-1].mark.Parked, mark.Parked) {
@@ -51,7 +51,8 @@ func (x *safeMark) move(ctx context.Context, mark *kvstore.Watermark) error {
 	if due < 0 || x.aging[due].mark.Incarnation == "" {
 		return nil
 	}
-	// The revision is the one that this term began with, or put: a worker that stood still must not put over the next one's.
+	// The revision is from this term's beginning or last put: a paused worker must not overwrite its successor's
+	// value.
 	rev, err := x.store.Put(ctx, x.names, x.aging[due].mark, x.rev)
 	if err != nil {
 		return lost(err)

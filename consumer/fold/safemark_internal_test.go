@@ -31,7 +31,7 @@ func TestSafeMark_WatermarkAges_IsPutOnceItIsOldEnough(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 5, safe.Position.Stream)
 
-	// Another worker puts its own: the revision that this one has is no longer that of the bucket.
+	// Another worker puts its own: this worker's revision is no longer that of the bucket.
 	other := &safeMark{store: x.store, names: x.names, after: time.Second, now: w.Clock.Now, rev: x.rev}
 	require.NoError(t, other.move(t.Context(), at(20)))
 	w.Clock.Forward(time.Second)

@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sealer makes segments of the tails of runs, for several runs at once.
+// sealer makes segments from the tails of runs, for several runs at once.
 type sealer struct {
 	shard  *kvstore.Shard
 	js     jetstream.JetStream
@@ -29,12 +29,12 @@ type sealer struct {
 	purger *purge.Purger
 	stats  *Stats
 	log    zerolog.Logger
-	// refold makes a run again from its segments and the log, up to the record before stream until.
+	// refold folds a run again from its segments and the log, up to the record before stream until.
 	refold func(ctx context.Context, r *run, until schema.StreamSequence) error
 }
 
-// seal turns the cut part of a run's tail into segments. A bucket that is full or fails stops sealing and never
-// folding: the cuts stay and are tried again with the next batch.
+// seal turns the cut part of a run's tail into segments. A full or failing bucket stops sealing, never folding: the
+// cuts stay and are tried again with the next batch.
 func (x *sealer) seal(ctx context.Context, r *run) error {
 	if r.uncut {
 		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
@@ -55,7 +55,7 @@ func (x *sealer) seal(ctx context.Context, r *run) error {
 		}
 	}
 	if errors.Is(err, errRecut) {
-		// The cuts of what is behind it are found by folding again, which takes it in.
+		// Folding again finds the cuts after it, and includes it.
 		if err := x.refold(ctx, r, r.head.Position.Stream+1); err != nil {
 			return fmt.Errorf("run %s: fold again to adopt a segment: %w", r.id, err)
 		}
@@ -76,10 +76,10 @@ func (x *sealer) seal(ctx context.Context, r *run) error {
 	return nil
 }
 
-// errTailChanged says that the log does not hold what was folded from it.
+// errTailChanged says that the log does not have the events that were folded from it.
 var errTailChanged = errors.New("the log's tail is not what was folded")
 
-// rawSegments hold buffers for the frames of one segment.
+// rawSegments are buffers for the frames of one segment.
 var rawSegments = sync.Pool{New: func() any { return new([]byte) }}
 
 // sealCuts stores a segment for each cut.
@@ -92,7 +92,7 @@ func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 			}
 			continue
 		}
-		raw := rawSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
+		raw := rawSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // the pool has no other values
 		*raw = k.frames.appendTo((*raw)[:0])
 		err := x.storeSegment(ctx, r, k.first, k, *raw)
 		rawSegments.Put(raw)
@@ -106,8 +106,8 @@ func (x *sealer) sealCuts(ctx context.Context, r *run) error {
 	return nil
 }
 
-// sealFromLog reads what is not kept of the tail from the log, where it lies safely, and stores a segment for each cut up
-// to one whose frames are kept.
+// sealFromLog reads the part of the tail that is not in memory from the log, and stores a segment for each cut up to
+// one whose frames are in memory.
 func (x *sealer) sealFromLog(ctx context.Context, r *run) error {
 	var raw []byte
 	var first schema.Position
@@ -143,12 +143,11 @@ func (x *sealer) sealFromLog(ctx context.Context, r *run) error {
 	case err != nil:
 		return err
 	}
-	// The answer came from a replica that lags, or the end of the log is gone; the reconciler tells which.
+	// The answering replica lags, or the end of the log is gone; the reconciler finds out.
 	return fmt.Errorf("the log ends before the cut at %d", r.cuts[0].last.Stream)
 }
 
-// sealedBeyond reports whether there are segments of a run behind the first n: then what is known of the run is older
-// than what may be purged.
+// sealedBeyond reports whether a run has more than n segments: then its known state is older than what may be purged.
 func (x *sealer) sealedBeyond(ctx context.Context, run string, n int) (bool, error) {
 	_, err := x.shard.Segments.GetFresh(ctx, run, n+1)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -157,7 +156,7 @@ func (x *sealer) sealedBeyond(ctx context.Context, run string, n int) (bool, err
 	return err == nil, err
 }
 
-// storeSegment stores one segment and counts it in.
+// storeSegment stores one segment and counts it.
 func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
 		Fleet: x.names.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
@@ -190,7 +189,7 @@ func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position
 	return nil
 }
 
-// createSegment stores a segment, or adopts the one that is there.
+// createSegment stores a segment, or adopts an existing one.
 func (x *sealer) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
 	if err := failpoint.Hit(ctx, failpoint.BeforeSegmentPut); err != nil {
 		return err
@@ -202,14 +201,14 @@ func (x *sealer) createSegment(ctx context.Context, r *run, info schema.SegmentI
 	return err
 }
 
-// errRecut says that another range is sealed already than the one that was about to be.
+// errRecut says that another range is sealed already.
 var errRecut = errors.New("another range is sealed already")
 
-// adopt deals with a segment that nobody counted so far, or that another worker counted meanwhile. What continues the
-// run is taken as it is, whatever its range: it may be counted, and what it holds may be purged. Only what cannot be
-// used is replaced, by what the log has; one that is whole and does not continue the run, only while the log has all of it.
-// The replacement names the revision that was examined: a worker that stood still meanwhile must not replace what the next
-// one has put, counted, and purged the log by.
+// adopt handles a segment that no checkpoint counts yet, or that another worker counted in the meantime. A segment
+// that continues the run is used unchanged, whatever its range: it may be counted, and its events may be purged. Only
+// an unusable segment is replaced by the log's events; a readable one that does not continue the run, only while the
+// log has all of it. The replacement names the examined revision: a paused worker must not replace a segment that its
+// successor has put and counted, and after which it purged the log.
 func (x *sealer) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
 	existing, rev, err := x.shard.Segments.Examine(ctx, r.id, want.Number)
 	if err != nil {
@@ -236,11 +235,11 @@ func (x *sealer) adopt(ctx context.Context, r *run, want schema.SegmentInfo, sto
 	return lost(x.shard.Segments.Replace(ctx, r.id, want.Number, stored, rev))
 }
 
-// errOnlyCopy says that a segment behind a damaged or lost one has events that the log has no more.
-var errOnlyCopy = errors.New("the segment has events that the log has no more, and one before it is damaged or lost: restore that from a backup")
+// errOnlyCopy says that a segment after a damaged or lost one has events that the log no longer has.
+var errOnlyCopy = errors.New("the segment has events that the log no longer has, and one before it is damaged or lost: restore that from a backup")
 
-// keepsNext refuses to store a segment of a run that was folded again where the next one is there already and continues
-// another: the one in between was lost, and what follows it may be the only copy of its events.
+// keepsNext refuses to store a segment of a run that was folded again if the next one already exists and continues
+// another: the one in between was lost, and the next may be the only copy of its events.
 func (x *sealer) keepsNext(ctx context.Context, run string, next int, digest string) error {
 	stored, err := x.shard.Segments.GetFresh(ctx, run, next)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -255,12 +254,12 @@ func (x *sealer) keepsNext(ctx context.Context, run string, next int, digest str
 	return x.stillInLog(ctx, run, next, stored)
 }
 
-// stillInLog reports with [errOnlyCopy] that a whole segment of a run has an event that is not in the log as it was. Of one
-// that is damaged nothing is lost.
+// stillInLog returns [errOnlyCopy] if a readable segment of a run has an event that the log does not have unchanged.
+// A damaged segment has nothing to lose.
 func (x *sealer) stillInLog(ctx context.Context, run string, number int, stored []byte) error {
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil || info.Fleet != x.names.Fleet || info.Run != run || info.Number != number {
-		return nil //nolint:nilerr // it cannot be used by anybody
+		return nil //nolint:nilerr // it cannot be used
 	}
 	sums := make(map[schema.StreamSequence]replay.Sum, info.Events)
 	var scratch []byte
@@ -270,7 +269,7 @@ func (x *sealer) stillInLog(ctx context.Context, run string, number int, stored 
 		last = max(last, rec.Stream)
 		return true
 	}); err != nil {
-		return nil //nolint:nilerr // it cannot be used by anybody
+		return nil //nolint:nilerr // it cannot be used
 	}
 	err = eventlog.Read(ctx, x.js, x.names, run, info.First.Stream, func(rec schema.Record) error {
 		if rec.Stream > last {
@@ -291,8 +290,8 @@ func (x *sealer) stillInLog(ctx context.Context, run string, number int, stored 
 	return nil
 }
 
-// refold makes a run's head again from its segments and the log, up to the record before stream until. It is for a
-// checkpoint that is missing, corrupt or of another log.
+// refold makes a run's head again from its segments and the log, up to the record before stream until, if its
+// checkpoint is missing, corrupt or of another log.
 func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
 	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, lost: r.lost, refolded: true}
@@ -305,7 +304,7 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 	fresh.segments, err = replay.Segments(ctx, keys, s.shard.Segments.GetFresh, &fresh.head, &fresh.overview, r.id,
 		func(rec *schema.Record) { fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID },
 		func(n int, err error) {
-			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
+			// It is refused: recovery reports what is missing, and the log may still have the range.
 			s.log.Error().Err(err).Str(logkey.Run, r.id).Int(logkey.Segment, n).Msg("segment cannot be used")
 		})
 	if err != nil {
@@ -316,7 +315,7 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 	}
 	for at := range fresh.sealed {
 		if at < until {
-			delete(fresh.sealed, at) // it does not come again
+			delete(fresh.sealed, at) // it will not be delivered again
 		}
 	}
 	r.forget()
@@ -324,8 +323,8 @@ func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) 
 	return s.eraseRefolded(ctx, r)
 }
 
-// refoldLog folds what the log has of a run before stream until. Any server may answer, and it may be behind; the
-// leader tells whether that was all, for a hole here would be folded into the checkpoint.
+// refoldLog folds a run's log before stream until. Any server may answer, and it may lag; the leader confirms the
+// end, because a gap here would be folded into the checkpoint.
 func (s *term) refoldLog(ctx context.Context, fresh *run, until schema.StreamSequence) error {
 	from := schema.StreamSequence(1)
 	for {
@@ -353,8 +352,8 @@ func (s *term) refoldLog(ctx context.Context, fresh *run, until schema.StreamSeq
 	}
 }
 
-// sealPressed seals the largest tails in memory that are worth a segment, for so many bytes. What is sealed of them is
-// purged next.
+// sealPressed seals the largest tails in memory that are worth a segment, for a number of bytes. They are purged
+// next.
 func (s *term) sealPressed(ctx context.Context, need int64) error {
 	var tails []*run
 	s.cache.each(func(r *run) bool {

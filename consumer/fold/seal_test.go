@@ -14,12 +14,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// segmentOf is a segment of the first events of a run, which says that it continues a run with this digest.
+// segmentOf is a segment of the first events of a run, which claims to continue a run with this digest.
 func segmentOf(x *foldtest.Writer, events int, before string) []byte {
 	x.World.TB.Helper()
 	h := schema.NewHead("default", x.Run.Run)
 	var frames []byte
-	log := x.World.Log(x.Run.Run) // with the server's times, which an acknowledgement does not tell
+	log := x.World.Log(x.Run.Run) // with the server's times, which an acknowledgement does not have
 	for i := range log[:events] {
 		frames = schema.AppendFrame(frames, &log[i])
 		h.Apply(schema.NoKeys, &log[i])
@@ -40,7 +40,7 @@ func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextWorker(t *testing.T) {
 	for range 4 {
 		x.TurnOf(100)
 	}
-	// Whole, all in the log, and of another history: both fold workers replace it.
+	// Complete, all in the log, and of another history: both fold workers replace it.
 	require.NoError(t, w.Shard.Segments.Create(t.Context(), "run-1", 1, segmentOf(x, 3, strings.Repeat("0", 64))))
 	hold, held := make(chan struct{}), make(chan struct{})
 	var looked, paused atomic.Bool
@@ -52,7 +52,7 @@ func TestAdopt_PausedBeforeReplacement_KeepsSegmentOfNextWorker(t *testing.T) {
 		case strings.HasPrefix(subject, "$JS.API.STREAM.MSG.GET.KV_WAYMARK_SEGMENTS") && strings.Contains(string(m.Data), ".run-1.1\""):
 			looked.Store(true)
 		case looked.Load() && strings.HasPrefix(subject, "$JS.API.DIRECT.GET."+w.Names.EventStream()) && paused.CompareAndSwap(false, true):
-			// It has examined the segment, and makes sure that the log has all of it.
+			// It has examined the segment, and checks that the log has all of it.
 			natstest.ForwardLate(nc, m, subject, hold)
 			close(held)
 			return

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestSegmentsAreTheSameFromMemoryAndFromTheLog folds one log three times: with room for every tail, for some, for none.
+// One log is folded three times: with room for every tail, for some, for none.
 func TestSegmentsAreTheSameFromMemoryAndFromTheLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: the runs are folded and sealed twice")
@@ -61,7 +61,7 @@ func TestSegmentsAreTheSameFromMemoryAndFromTheLog(t *testing.T) {
 	require.Equal(t, memory, both)
 }
 
-// timeless is a segment as it would be had the server stored its events at no time: the logs that are compared are not of one moment.
+// timeless is a segment without the server's times of storage, because the compared logs are from different moments.
 func timeless(t *testing.T, stored []byte) []byte {
 	t.Helper()
 	info, frames, err := schema.DecodeSegment(stored)

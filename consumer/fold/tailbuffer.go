@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// minFrames and maxFrames are the smallest and the largest buffer for frames, as powers of two: 4 KiB and 8 MiB. A
-	// message beyond it is read from the log.
+	// minFrames and maxFrames are the smallest and the largest buffer for frames, as powers of two: 4 KiB and 8 MiB.
+	// A larger message is read from the log.
 	minFrames = 12
 	maxFrames = 23
-	// usualFrames is how large the buffers of a tail get by themselves, as a power of two: 32 KiB.
+	// usualFrames is the largest buffer for small records, as a power of two: 32 KiB.
 	usualFrames = 15
 )
 
-// framePools hold buffers that are not in use, by size.
+// framePools are unused buffers, by size.
 var framePools [maxFrames + 1]sync.Pool
 
-// frameRoom bounds what the frames of all tails of a term take. Sealing gives back from several goroutines.
+// frameRoom bounds the size of the frames of all tails of a term. Several sealing goroutines free it.
 type frameRoom struct {
 	limit int64
 	used  atomic.Int64
@@ -34,18 +34,19 @@ func (m *frameRoom) take(n int64) bool {
 	return false
 }
 
-// frames are the records behind a cut as they will stand in the next segment, up to the latest or, in a [cut], to its
-// end: sealing them needs no second reading of the log. They are there if there was room for them from the first one
-// on; if not, the log has them.
+// tailbuffer is the records after a cut in the form of the next segment, up to the latest record or, in a [cut], to
+// its end: sealing them needs no second read of the log. It has them if there was room from the first one on;
+// otherwise the log has them.
 type tailbuffer struct {
 	room *frameRoom
-	// parts hold whole frames each; without any nothing is kept.
+	// parts have whole frames each; without parts, nothing is kept.
 	parts []*[]byte
 }
 
 func (f *tailbuffer) kept() bool { return len(f.parts) > 0 }
 
-// add appends a record. begins says that it is the first of the tail; of a tail whose beginning is not kept nothing is.
+// add appends a record. begins says that it is the first of the tail; a tail without its beginning is not kept at
+// all.
 func (f *tailbuffer) add(rec *schema.Record, size int, begins bool) {
 	if f.room == nil || !begins && !f.kept() {
 		return
@@ -66,7 +67,7 @@ func (f *tailbuffer) appendTo(b []byte) []byte {
 	return b
 }
 
-// frameOverhead bounds what the frame of a record has beside its headers and body: numbers of up to ten bytes.
+// frameOverhead bounds the size of a record's frame without headers and body: numbers of up to ten bytes.
 func frameOverhead(rec *schema.Record) int {
 	n := 3
 	for _, values := range rec.Header {
@@ -80,7 +81,7 @@ func (f *tailbuffer) grow(n int) bool {
 	if i := len(f.parts) - 1; i >= 0 && len(*f.parts[i])+n <= cap(*f.parts[i]) {
 		return true
 	}
-	// Each part is twice as large as the one before, up to the usual size: many runs have short tails.
+	// Each part is twice as large as the one before, up to the usual size, because many runs have short tails.
 	class := max(bits.Len(uint(n-1)), min(minFrames+len(f.parts), usualFrames)) //nolint:gosec // a size in memory
 	if class > maxFrames || !f.room.take(1<<class) {
 		return false
@@ -94,7 +95,7 @@ func (f *tailbuffer) grow(n int) bool {
 	return true
 }
 
-// drop gives the memory back.
+// drop frees the memory.
 func (f *tailbuffer) drop() {
 	for _, part := range f.parts {
 		size := cap(*part)
@@ -105,7 +106,7 @@ func (f *tailbuffer) drop() {
 	f.parts = nil
 }
 
-// hand returns the frames and keeps none; the records that come begin a new tail.
+// hand returns the frames and keeps none; later records begin a new tail.
 func (f *tailbuffer) hand() tailbuffer {
 	h := *f
 	f.parts = nil

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestFramesAreWholeOrNotKeptAndWithinTheirRoom adds, hands over and drops in any order.
+// It adds, hands over and drops frames in any order.
 func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

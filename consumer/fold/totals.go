@@ -13,7 +13,7 @@ func (s *Stats) measure(a *eventlog.Arrived) {
 	s.LogBytes.Add(int64(a.Stored))
 }
 
-// measureEnd counts the end of a run that stands at head.
+// measureEnd counts the end of a run with its head.
 func (s *Stats) measureEnd(head *schema.Head, end *schema.RunEndedData) {
 	if end.Status == string(schema.StatusCompleted) {
 		s.Completed.Add(1)
@@ -36,7 +36,7 @@ func (s *Stats) measurePut(bytes int) {
 	s.CheckpointBytes.Add(int64(bytes))
 }
 
-// totals are the counters that go into the watermark, as they are now.
+// totals are the current counters for the watermark.
 func (s *Stats) totals() schema.FoldTotals {
 	return schema.FoldTotals{
 		Events: s.Events.Load(), PayloadBytes: s.PayloadBytes.Load(), LogBytes: s.LogBytes.Load(),
@@ -47,17 +47,17 @@ func (s *Stats) totals() schema.FoldTotals {
 	}
 }
 
-// totals adds what one term counts to what the highest watermark known at its begin says. That one may be ahead of where the
-// term begins: an unclean start of the server, a lost index, and checkpoints that are not trusted make it fold again what
-// was counted.
+// totals adds the counts of one term to those of the highest watermark known at its begin. That watermark may be
+// ahead of the term's beginning: an unclean start of the server, a lost index, and untrusted checkpoints make the
+// term fold counted events again.
 type totals struct {
 	before, began schema.FoldTotals
-	// through is the position up to which the events are in before.
+	// through is the position up to which events are in before.
 	through schema.StreamSequence
 }
 
-// countedOf returns what a shard's watermark and its safe watermark say was counted. The latter is older, and there when the
-// bucket of the other was lost.
+// countedOf returns the counts of a shard's watermark and its safe watermark. The latter is older, and exists if the
+// other's bucket was lost.
 func countedOf(mark, safe *kvstore.Watermark, incarnation string) kvstore.Watermark {
 	var found kvstore.Watermark
 	for _, w := range []*kvstore.Watermark{mark, safe} {
@@ -72,7 +72,7 @@ func countedThrough(w *kvstore.Watermark) schema.StreamSequence {
 	return max(w.Position.Stream, w.CountedThrough)
 }
 
-// begin sets what was counted before a term, and the counters of the process as it begins.
+// begin sets the earlier counts, and the counters of the process at the start of the term.
 func (t *totals) begin(found *kvstore.Watermark, now schema.FoldTotals) {
 	t.before, t.began, t.through = found.Totals, now, countedThrough(found)
 }
@@ -80,21 +80,21 @@ func (t *totals) begin(found *kvstore.Watermark, now schema.FoldTotals) {
 // counted reports whether an event is in the totals that the term began with.
 func (t *totals) counted(at schema.StreamSequence) bool { return at <= t.through }
 
-// leaveOut keeps an event that the process counts out of the totals.
+// leaveOut excludes an event that the process counts from the totals.
 func (t *totals) leaveOut(a *eventlog.Arrived) {
 	t.began.Events++
 	t.began.PayloadBytes += int64(len(a.Record.Body))
 	t.began.LogBytes += int64(a.Stored)
 }
 
-// add counts an event that the process does not: its checkpoint was put and, since a crash came between, no watermark.
+// add counts an event that the process does not count: its checkpoint was put, but no watermark, because of a crash.
 func (t *totals) add(a *eventlog.Arrived) {
 	t.before.Events++
 	t.before.PayloadBytes += int64(len(a.Record.Body))
 	t.before.LogBytes += int64(a.Stored)
 }
 
-// at sets a watermark's totals. What was put to come up to what was counted before is left out of them.
+// at sets a watermark's totals. Puts for events that were counted before are excluded.
 func (t *totals) at(w *kvstore.Watermark, now schema.FoldTotals) {
 	if w.Position.Stream <= t.through {
 		t.began = now

@@ -12,14 +12,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// turnNotice is all that an observer gets of a notice.
+// turnNotice is an observer's view of a notice.
 type turnNotice struct {
 	subject string
 	header  nats.Header
 	body    string
 }
 
-// observeTurns subscribes to the notices of turns, and returns what takes the next ones.
+// observeTurns subscribes to the notices of turns, and returns a function for the next ones.
 func (w *world) observeTurns() func(n int) []turnNotice {
 	w.TB.Helper()
 	seen := make(chan *nats.Msg, 256)
@@ -44,7 +44,7 @@ func (w *world) observeTurns() func(n int) []turnNotice {
 	}
 }
 
-// turnNotices is what a turn of foldtest tells: created, its call, the call's result, and its end.
+// turnNotices is the number of notices of a turn of foldtest: created, its call, the call's result, and its end.
 const turnNotices = 4
 
 func TestTurnNotices_AllFoldedAgainByAnotherWorker_AreTheSameToTheByte(t *testing.T) {
@@ -97,7 +97,7 @@ func TestTurnNotices_WorkerChangesWithinATurn_AreCountedOn(t *testing.T) {
 	require.Equal(t, "go on", c.Overview.Turn.Input.Text)
 }
 
-// What the log has no more is in the segments: a checkpoint that is made again of them shows people the same.
+// The segments have the purged events: a checkpoint made from them shows people the same.
 func TestOverview_CheckpointLostBehindAPurge_IsFoldedAgainFromSegments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -23,13 +23,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Stats counts what a worker did since it was made. Every field may be read at any time.
+// Stats counts a worker's work since it was created. Every field may be read at any time.
 type Stats struct {
-	// Events folded, accepted or not, without replays; Replayed are those seen once more.
+	// Events folded, accepted or not, without replays; Replayed are those read again.
 	Events, Replayed atomic.Int64
 	// Applied events, and duplicates.
 	Applied, Duplicates atomic.Int64
-	// DeadLetters stored, and rejected events that were not stored as one: their run had too many.
+	// DeadLetters stored, and rejected events without one, because their run had too many.
 	DeadLetters, DeadLettersDropped atomic.Int64
 	// Checkpoints put.
 	Checkpoints atomic.Int64
@@ -37,21 +37,21 @@ type Stats struct {
 	LeaseRenewal atomic.Int64
 	// Segments sealed, and their bytes as stored.
 	Segments, SegmentBytes atomic.Int64
-	// PayloadBytes and LogBytes of the events folded: their bodies, and what they take in the log; CheckpointBytes of the
+	// PayloadBytes and LogBytes of the folded events: their bodies, and their size in the log; CheckpointBytes of the
 	// checkpoints put, as JetStream counts them.
 	PayloadBytes, LogBytes, CheckpointBytes atomic.Int64
-	// SealedFromLog counts the segments whose events were read from the log again, as there was no memory to keep them.
+	// SealedFromLog counts the segments whose events were read from the log again for lack of memory.
 	SealedFromLog atomic.Int64
-	// Parked counts the times that a run was parked.
+	// Parked counts how often a run was parked.
 	Parked atomic.Int64
-	// SealsRefused counts sealings that a full or failing bucket put off.
+	// SealsRefused counts segments postponed by a full or failing bucket.
 	SealsRefused atomic.Int64
-	// Purge counts what was taken out of the log.
+	// Purge counts purged events.
 	Purge purge.Stats
-	// Failures that ended a term, the two below included.
+	// Failures that ended a term, including the two below.
 	Failures atomic.Int64
-	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
-	// stayed because they were put again before they were erased.
+	// LivePuts counts entries put into the live index, LiveMended repaired ones, and LiveConflicts those that stayed
+	// because they were put again before their deletion.
 	LivePuts, LiveMended, LiveConflicts atomic.Int64
 	// IndexPuts counts entries put into the index of runs.
 	IndexPuts atomic.Int64
@@ -59,38 +59,39 @@ type Stats struct {
 	Sweep liveness.SweepStats
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
-	// GapsFilled counts the events that the replica which the worker reads from left out, and the leader had.
+	// GapsFilled counts the events that the worker's replica left out, and the leader had.
 	GapsFilled atomic.Int64
 	// Batches committed; Conflicts lost to another worker; Regressions of the log; Rebuilds of a run.
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
 	Position atomic.Uint64
-	// HandedOver counts the times that the shard was given up to another replica.
+	// HandedOver counts how often the shard was released to another replica.
 	HandedOver atomic.Int64
-	// Boundaries accepted, and those of them that a checkpoint was put behind, without what an earlier worker had counted.
+	// Boundaries accepted, and those followed by a checkpoint, without the counts of earlier workers.
 	Boundaries, Covered atomic.Int64
 	// Completed, ByTool, Limited and SummedUp count ends of runs; see [schema.FoldTotals].
 	Completed, ByTool, Limited, SummedUp atomic.Int64
-	// Beat is when the worker last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
+	// Beat is when the worker last made progress, folding or standing by, in nanoseconds since 1970; 0 before it
+	// runs.
 	Beat atomic.Int64
 }
 
 // Worker folds one shard: it reads the shard's events in order, and turns them into checkpoints and segments. Many
-// replicas may run a Worker for the same shard; the lease lets one work, and should two ever work at once, the CAS of
-// every checkpoint and of the watermark lets one win.
+// replicas may run a Worker for the same shard. The lease lets one work; if two ever work at once, the
+// compare-and-set of every checkpoint and of the watermark lets one win.
 //
 //	standing by ──lease──▶ reading _.fold ──▶ folding ──error, conflict, lease lost──▶ standing by
 //	                                           │  ▲
 //	                                 regressed ▼  │ from the log's beginning
 //	                                          rebuilding
 //
-// On failure nothing is lost: the log has every event, and the watermark says from where to fold again.
+// A failure loses no data: the log has every event, and the watermark says where to begin again.
 type Worker struct {
 	cfg   Config
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	shard *kvstore.Shard
-	// keys are those that the fleet's control events are signed and checked by.
+	// keys sign and check the fleet's control events.
 	keys  *keyring.Ring
 	dead  *kvstore.DeadLetters
 	safe  *kvstore.SafeWatermarks
@@ -98,17 +99,17 @@ type Worker struct {
 	log   zerolog.Logger
 	stats Stats
 	now   func() time.Time
-	// fromStart: the next term folds the log from its beginning, as it went back. It is of Run's goroutine.
+	// fromStart: the next term folds the log from its beginning, because it went back. Only Run's goroutine uses it.
 	fromStart bool
-	// unclean: not all that an unclean start put in doubt was folded again. It is of the goroutine that folds.
+	// unclean: not everything affected by an unclean start is folded again. Only the folding goroutine uses it.
 	unclean bool
 	// leading: the worker holds the shard's lease, as far as it knows.
 	leading atomic.Bool
 	// folded is the last watermark that this worker put; see checkFolded.
 	folded kvstore.Watermark
-	// parkedNow has the runs that the term leaves where they stand; nil between two terms.
+	// parkedNow has the parked runs of the term; nil between two terms.
 	parkedNow atomic.Pointer[parking]
-	// shorter judges the signs that the log does not reach what was folded.
+	// shorter judges the signs that the log does not reach the folded position.
 	shorter eventlog.Shorter
 }
 
@@ -133,14 +134,15 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shard *kvstore.Shard
 	}, nil
 }
 
-// awaitKeys returns the fleet's keys, and waits while they cannot be read: a term that ended for it would begin again with the same wait.
+// awaitKeys returns the fleet's keys, and waits while they are unreadable: a term that failed because of them would
+// start with the same wait.
 func (f *Worker) awaitKeys(ctx context.Context) (*schema.Keys, error) {
 	for {
 		keys, err := f.keys.Keys(ctx)
 		if err == nil || !errors.Is(err, keyring.ErrRead) || ctx.Err() != nil {
 			return keys, err
 		}
-		f.log.Warn().Err(err).Msg("fold waits for the keys of the fleet")
+		f.log.Warn().Err(err).Msg("fold worker waits for the keys of the fleet")
 		if err := pause.For(ctx, time.Second); err != nil {
 			return nil, err
 		}
@@ -159,13 +161,13 @@ func (f *Worker) LeaseRenewal() time.Duration { return time.Duration(f.stats.Lea
 // Folds reports whether the worker folds the shard now.
 func (f *Worker) Folds() bool { return f.parkedNow.Load() != nil }
 
-// Parked reports whether the worker leaves a run where it stands.
+// Parked reports whether the worker has parked a run.
 func (f *Worker) Parked(run string) bool {
 	p := f.parkedNow.Load()
 	return p != nil && p.as(run) != nil
 }
 
-// ParkedRuns are the runs that the worker leaves where they stand.
+// ParkedRuns are the runs that the worker has parked.
 func (f *Worker) ParkedRuns() []schema.ParkedRun {
 	p := f.parkedNow.Load()
 	if p == nil {
@@ -177,7 +179,7 @@ func (f *Worker) ParkedRuns() []schema.ParkedRun {
 // errIdle says that the worker does not fold the shard.
 var errIdle = errors.New("the shard is not folded here")
 
-// Retry folds a parked run at once. It returns how the run is parked afterwards, nil when it is not.
+// Retry folds a parked run at once. It returns its parking afterwards, nil if it is not parked any more.
 func (f *Worker) Retry(ctx context.Context, run string) (*schema.ParkedRun, error) {
 	p := f.parkedNow.Load()
 	if p == nil {
@@ -197,20 +199,20 @@ func (f *Worker) Retry(ctx context.Context, run string) (*schema.ParkedRun, erro
 	}
 }
 
-// beat notes that the worker goes on.
+// beat records progress of the worker.
 func (f *Worker) beat() { f.stats.Beat.Store(f.now().UnixNano()) }
 
 var (
-	// errRegressed ends a term: the log is not the one that the checkpoints are of.
-	errRegressed = errors.New("the log went back: its sequences are re-used or its end is gone")
+	// errRegressed ends a term: the log does not match the checkpoints.
+	errRegressed = errors.New("the log went back: its sequences are used again or its end is gone")
 	// errSuperseded ends a term: another worker has won.
 	errSuperseded = errors.New("another fold worker won")
-	// errRebalanced ends a term: another replica should have the shard.
+	// errRebalanced ends a term: the shard is assigned to another replica.
 	errRebalanced = errors.New("the shard is handed over")
 )
 
-// Run folds until ctx ends. Failures of the server are waited out and logged, never returned: a worker that gives up
-// would leave its shard without checkpoints for good. It returns nil after a clean stop.
+// Run folds until ctx ends. It waits for the server after failures and logs them, but never returns them: a worker
+// that gave up would leave its shard without checkpoints. It returns nil after a clean stop.
 func (f *Worker) Run(ctx context.Context) error {
 	const first, most = 100 * time.Millisecond, 5 * time.Second
 	wait := first
@@ -219,7 +221,7 @@ func (f *Worker) Run(ctx context.Context) error {
 		began := f.now()
 		err := f.lead(ctx)
 		if stopped := ctx.Err() != nil; stopped {
-			return nil //nolint:nilerr // the term ended because it was told to
+			return nil //nolint:nilerr // the term was told to end
 		}
 		if errors.Is(err, errRebalanced) {
 			f.stats.HandedOver.Add(1)
@@ -246,7 +248,7 @@ func (f *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// lead is one term, a time of holding the lease: read the position, fold from there, until something fails.
+// lead is one term, while the lease is held: read the position, fold from there, until something fails.
 func (f *Worker) lead(ctx context.Context) error {
 	lease, err := f.acquire(ctx)
 	if err != nil {
@@ -256,7 +258,8 @@ func (f *Worker) lead(ctx context.Context) error {
 	defer f.leading.Store(false)
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	// The lease is kept until the batch in hand is committed, so that nobody folds the shard meanwhile.
+	// The lease is kept until the current batch is committed, so that no other worker folds the shard in the
+	// meantime.
 	keep, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	kept := make(chan error, 1)
@@ -288,7 +291,7 @@ func (f *Worker) work(ctx context.Context, lease *kvstore.Lease) error {
 	return s.loop(ctx)
 }
 
-// term is what one term keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
+// term is the memory of one term. It is dropped at the end, so that no stale state survives a lost lease.
 type term struct {
 	*Worker
 	incarnation string
@@ -297,24 +300,24 @@ type term struct {
 	pace        pace
 	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded again from segments and log.
 	rebuild bool
-	// distrust: stored checkpoints are of another log and are replaced, not read.
+	// distrust: stored checkpoints are of another log and are replaced unread.
 	distrust bool
-	// doubted is the watermark that the unclean start found.
+	// doubted is the watermark found by the unclean start.
 	doubted schema.StreamSequence
 	// passed is the last message of the log that was taken.
 	passed schema.StreamSequence
-	// behind is the number of messages of the log that were not folded when last looked.
+	// behind is the last known number of unfolded messages in the log.
 	behind atomic.Uint64
 	// committed is the stream sequence of the last batch committed.
 	committed atomic.Uint64
 	cache     runCache
 	// room for the frames of tails.
 	room frameRoom
-	// parked runs are left where they stand.
+	// parked runs are not folded further.
 	parked parking
-	// totals adds up what the term folds to what was folded before it.
+	// totals adds the events of the term to those folded before it.
 	totals totals
-	// watch reads what agents did.
+	// watch counts the work of agents.
 	watch     activity.Watch
 	safeMark  safeMark
 	letters   letters
@@ -322,12 +325,12 @@ type term struct {
 	live      liveIndex
 	index     runIndex
 	announcer announcer
-	// purger takes sealed events out of the log, and remover what is left of runs that were removed.
+	// purger removes sealed events from the log, and remover the data of removed runs.
 	purger  *purge.Purger
 	remover *retention.Remover
 }
 
-// newTerm is a term before anything was read.
+// newTerm is a term before it has read any state.
 func (f *Worker) newTerm(lease *kvstore.Lease) *term {
 	s := &term{
 		Worker: f, cache: newRunCache(f.cfg.CachedRuns), room: frameRoom{limit: f.cfg.TailMemory},
@@ -352,7 +355,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	s.letters.incarnation = s.incarnation
 	s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
 	if errors.Is(err, kvstore.ErrStreamMissing) && f.cfg.Reprovision != nil {
-		f.log.Error().Err(err).Msg("checkpoint bucket is gone, making it again")
+		f.log.Error().Err(err).Msg("checkpoint bucket is gone, creating it again")
 		if err := f.cfg.Reprovision(ctx); err != nil {
 			return nil, err
 		}
@@ -361,13 +364,13 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	found := s.mark
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
-		// A new shard, or a checkpoint bucket that was lost: it is derived and comes back.
+		// A new shard, or a lost checkpoint bucket: it is derived and built again.
 		s.rebuild = true
 		s.mark = kvstore.Watermark{}
 	case err != nil:
 		return nil, err
 	case s.mark.Incarnation != s.incarnation:
-		f.log.Error().Str("was", s.mark.Incarnation).Str("is", s.incarnation).Msg("event stream is another one, checkpoints are rebuilt")
+		f.log.Error().Str("was", s.mark.Incarnation).Str("is", s.incarnation).Msg("event stream was replaced, rebuilding checkpoints")
 		s.rebuild, s.distrust = true, true
 		s.mark = kvstore.Watermark{}
 	}
@@ -390,7 +393,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	if safeErr != nil && !errors.Is(safeErr, kvstore.ErrNotFound) && !errors.Is(safeErr, kvstore.ErrCorrupt) {
 		return nil, safeErr
 	}
-	was := s.mark.Parked // an older watermark does not know of those that were parked since
+	was := s.mark.Parked // an older watermark does not name runs parked since
 	if f.unclean && !s.rebuild {
 		switch {
 		case safeErr != nil:
@@ -405,7 +408,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 			return nil, err
 		}
 	}
-	// The safe watermark knows less of a run that both name.
+	// The safe watermark is older for a run that both name.
 	s.parked.begin(f.now(), s.mark.Parked, was)
 	s.mark.Incarnation = s.incarnation
 	if err := s.index.begin(ctx, s.distrust, s.rebuild); err != nil {
@@ -426,14 +429,14 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	return s, supersededOr(err)
 }
 
-// setCommitted notes that all up to the watermark is folded and stored.
+// setCommitted records that everything up to the watermark is folded and stored.
 func (s *term) setCommitted() {
 	at := uint64(s.mark.Position.Stream)
 	s.committed.Store(at)
 	s.stats.Position.Store(at)
 }
 
-// lost turns a conflict into yielding: another worker folds this shard and has won.
+// lost turns a conflict into errSuperseded: another worker folds this shard and has won.
 func lost(err error) error {
 	if errors.Is(err, kvstore.ErrConflict) {
 		return fmt.Errorf("%w: %w", errSuperseded, err)
@@ -441,7 +444,7 @@ func lost(err error) error {
 	return err
 }
 
-// supersededOr says of the purger's error that another worker won, if it does.
+// supersededOr turns the purger's error into errSuperseded if another worker won.
 func supersededOr(err error) error {
 	if errors.Is(err, purge.ErrSuperseded) {
 		return fmt.Errorf("%w: %w", errSuperseded, err)
@@ -474,11 +477,11 @@ func (f *Worker) acquire(ctx context.Context) (*kvstore.Lease, error) {
 	}
 }
 
-// keepLease renews the lease until ctx ends; before that it returns why the shard must not be folded on.
+// keepLease renews the lease until ctx ends, or returns why the shard must not be folded any more.
 func (f *Worker) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 	tick := time.NewTicker(f.cfg.LeaseTTL / leaseBeats)
 	defer tick.Stop()
-	// The first renewal comes at once: it tells what a durable write costs here.
+	// The first renewal comes at once: it measures the cost of a durable write.
 	for n := 0; ; n++ {
 		if f.cfg.Assigner.HandOver(f.cfg.Shard) {
 			return errRebalanced
@@ -494,7 +497,7 @@ func (f *Worker) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 			case errors.Is(err, kvstore.ErrLeaseLost):
 				return fmt.Errorf("%w: %w", errSuperseded, err)
 			case err != nil && !lease.Valid(f.now()):
-				// The work is fenced by CAS in any case; stopping spares both sides the conflicts.
+				// Compare-and-set fences the work in any case; stopping spares both sides the conflicts.
 				return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
 			}
 		}
@@ -507,15 +510,15 @@ func (f *Worker) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 }
 
 const (
-	// leaseRenewals is how often the lease is renewed within its time to live, and leaseBeats how often it is asked whether
-	// the shard is to be handed over.
+	// leaseRenewals is how often the lease is renewed within its time to live, and leaseBeats how often the worker
+	// checks whether the shard must be handed over.
 	leaseRenewals = 3
 	leaseBeats    = 12
 	// releasePatience bounds the release of a lease.
 	releasePatience = 2 * time.Second
 )
 
-// giveBack releases the lease, so that the next worker need not wait it out, and tells it.
+// giveBack releases the lease, so that the next worker need not wait until it expires, and announces that.
 func (f *Worker) giveBack(ctx context.Context, lease *kvstore.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releasePatience)
 	defer cancel()
@@ -523,6 +526,6 @@ func (f *Worker) giveBack(ctx context.Context, lease *kvstore.Lease) {
 	case err == nil:
 		f.cfg.Assigner.Freed(f.cfg.Shard)
 	case !errors.Is(err, kvstore.ErrLeaseLost):
-		f.log.Debug().Err(err).Msg("lease not released, it runs out by itself")
+		f.log.Debug().Err(err).Msg("lease not released, it will expire")
 	}
 }

@@ -16,12 +16,12 @@ import (
 
 var noLog = zerolog.Nop()
 
-// lifeWorld is a fleet whose worker folds in real time, by a clock that is the test's own.
+// lifeWorld is a fleet whose worker folds in real time, with a clock of the test.
 type lifeWorld struct {
 	*fleettest.World
-	roster *liveness.LiveRuns
-	hb     *liveness.Heartbeats
-	worker *Worker
+	liveRuns *liveness.LiveRuns
+	hb       *liveness.Heartbeats
+	worker   *Worker
 	// unwatch ends the watch of the live index, and stop the worker.
 	unwatch, stop func()
 }
@@ -30,21 +30,21 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	tb.Helper()
 	w := &lifeWorld{World: fleettest.New(tb, change...)}
 	log := natstest.Logger(tb)
-	w.roster = liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, log)
-	w.Live = w.roster
+	w.liveRuns = liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, log)
+	w.Live = w.liveRuns
 	w.hb = liveness.NewHeartbeats("default", w.NC, w.Clock.Now, log)
 	w.Go(w.hb.Run)
-	w.unwatch = w.Go(w.roster.Run)
+	w.unwatch = w.Go(w.liveRuns.Run)
 	w.stop = w.fold(w.config())
-	require.Eventually(tb, func() bool { return w.roster.Synced() && w.worker.Leads() }, time.Minute, time.Millisecond)
+	require.Eventually(tb, func() bool { return w.liveRuns.Synced() && w.worker.Leads() }, time.Minute, time.Millisecond)
 	return w
 }
 
-// config is that of a worker which does not sweep.
+// config is that of a worker that does not sweep.
 func (w *lifeWorld) config() Config {
 	return Config{
 		Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second, ReconcileEvery: 20 * time.Millisecond,
-		LiveRuns: w.roster, Heartbeats: w.hb, SweepEvery: time.Hour, Silence: 3 * time.Hour,
+		LiveRuns: w.liveRuns, Heartbeats: w.hb, SweepEvery: time.Hour, Silence: 3 * time.Hour,
 	}
 }
 
@@ -57,11 +57,11 @@ func (w *lifeWorld) fold(cfg Config) func() {
 	return w.Go(w.worker.Run)
 }
 
-// watchAgain has the live index read again, as happens from time to time.
+// watchAgain makes the live index be read again, as happens periodically.
 func (w *lifeWorld) watchAgain() {
 	w.TB.Helper()
 	w.unwatch()
-	w.unwatch = w.Go(w.roster.Run)
+	w.unwatch = w.Go(w.liveRuns.Run)
 }
 
 // lifeRun is a run that the test writes.
@@ -76,7 +76,7 @@ func (w *lifeWorld) begin(run, executor, instance string) *lifeRun {
 	return &lifeRun{w.Begin(run, executor, instance), w}
 }
 
-// unwritten is a run of which nothing is in the log.
+// unwritten is a run without events in the log.
 func (w *lifeWorld) unwritten(run string) *lifeRun {
 	return &lifeRun{w.Unwritten(run, "executor-1"), w}
 }

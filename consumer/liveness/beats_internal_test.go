@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// signedBeat is a heartbeat of an instance as its own process sends it.
+// signedBeat is a heartbeat of an instance, sent by its own process.
 func signedBeat(t *testing.T, key ed25519.PrivateKey, b schema.Heartbeat) *nats.Msg {
 	t.Helper()
 	body, err := json.Marshal(&b)
@@ -34,8 +34,9 @@ func newInstance(t *testing.T) (string, ed25519.PrivateKey) {
 	return instance, private
 }
 
-// Executors of a fleet share the credentials of the server: any of them may publish heartbeats in the name of another. What one sends in the
-// name of a dead process must not keep its runs, and what it sends in the name of a live one must not take them away.
+// Executors of a fleet share the credentials of the server: any of them may publish heartbeats in the name of
+// another. A forged heartbeat in the name of a dead process must not keep its runs, and one in the name of a live
+// process must not take them away.
 func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -59,7 +60,7 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 		require.NoError(t, err)
 		changed.Data = body
 		for _, m := range []*nats.Msg{
-			unsigned, other, changed, last, // the last heartbeat of the dead process, once more
+			unsigned, other, changed, last, // the last heartbeat of the dead process, again
 			signedBeat(t, wrongKey, schema.Heartbeat{Executor: "executor-1", Instance: dead, Beat: 100 + count}),
 			signedBeat(t, wrongKey, schema.Heartbeat{Executor: "executor-1", Instance: live, Beat: 100 + count, Leaving: true}),
 			signedBeat(t, wrongKey, schema.Heartbeat{
@@ -69,7 +70,7 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 			require.ErrorIs(t, w.hb.executor(m), errHeartbeat)
 			forged++
 		}
-		// A run that is begun in the name of the dead process, and goes on.
+		// A run that begins in the name of the dead process, and continues.
 		w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: dead}: {}})
 	})
 	require.Equal(t, 7*25, forged)
@@ -78,7 +79,7 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
 }
 
-// A process says by itself that it leaves and what it gives up, and what it signs counts.
+// A process itself announces that it leaves and which runs it abandons, and its signature counts.
 func TestHeartbeats_SignedByTheirInstance_Count(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -95,7 +96,7 @@ func TestHeartbeats_SignedByTheirInstance_Count(t *testing.T) {
 	left.Becomes(schema.StatusOrphaned)
 }
 
-// The table of instances is bounded. Who fills it with made-up names must not have a live executor forgotten and its runs orphaned.
+// The table of instances is bounded. A flood of made-up names must not displace a live executor and orphan its runs.
 func TestHeartbeats_FloodOfNames_OrphansNobody(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// FuzzHeard tries what a daemon hears without having asked: heartbeats of executors and agents.
+// FuzzHeard tries unsolicited messages to a daemon: heartbeats of executors and agents.
 func FuzzHeard(f *testing.F) {
 	f.Add(uint8(0), []byte(`{"executor":"ex-1","instance":"s1","interval_ms":3000,"leaving":true,"given_up":[{"run":"r-1","epoch":2}]}`))
 	f.Add(uint8(0), []byte(`{"executor":"ex-1","interval_ms":9223372036854775807}`))
@@ -29,7 +29,7 @@ func FuzzHeard(f *testing.F) {
 		}
 		require.LessOrEqual(t, h.Alive(10*time.Second), maxInstances)
 		if life, ok := h.last("ex-1", "s1", 10*time.Second); ok {
-			require.False(t, life.seen.After(now), "nobody is heard in the future")
+			require.False(t, life.seen.After(now), "no executor is seen in the future")
 			require.GreaterOrEqual(t, life.interval, time.Duration(0))
 		}
 	})

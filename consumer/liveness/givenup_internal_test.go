@@ -44,8 +44,8 @@ func TestAHeartbeatThatGivesUpTooManyIsRefused(t *testing.T) {
 	require.NoError(t, w.hb.executor(heartbeatMsg(t, &b)))
 }
 
-// One executor's key can name as many instances as it likes: all their lists together are bounded. The list without room must not end
-// the life of its executor.
+// One executor's key can name any number of instances: all their lists together are bounded. A list without room must
+// not end the life of its executor.
 func TestHeartbeats_GivenUpRunsOfAllInstances_AreBounded(t *testing.T) {
 	t.Parallel()
 	now := fleettest.Noon
@@ -71,18 +71,18 @@ func TestHeartbeats_GivenUpRunsOfAllInstances_AreBounded(t *testing.T) {
 	more := give("honest", "i1", 2)
 	require.EqualValues(t, 1, hb.Stats().Refused.Load())
 	require.Equal(t, now, more.seen, "it is a sign of life")
-	require.Equal(t, honest.givenUp, more.givenUp, "what it gave up before stays so")
+	require.Equal(t, honest.abandoned, more.abandoned, "the runs that it abandoned before stay abandoned")
 	err := hb.giveUp("honest", "i1", make([]schema.GivenUp, 2))
 	require.ErrorIs(t, err, errHeartbeat)
-	require.ErrorContains(t, err, "executor honest gives 2 runs up")
+	require.ErrorContains(t, err, "executor honest abandons 2 runs")
 
 	give("flood", "i0", 0)
-	require.Len(t, give("honest", "i1", 2).givenUp, 2, "there is room again")
+	require.Len(t, give("honest", "i1", 2).abandoned, 2, "there is room again")
 	give("flood", "i0", schema.MaxGivenUp-1)
 	require.EqualValues(t, 1, hb.Stats().Refused.Load())
 	now = now.Add(surelyGone)
-	require.Len(t, give("honest", "i1", schema.MaxGivenUp).givenUp, schema.MaxGivenUp, "instances that are gone take no room")
-	require.Equal(t, schema.MaxGivenUp, hb.givenUp)
+	require.Len(t, give("honest", "i1", schema.MaxGivenUp).abandoned, schema.MaxGivenUp, "instances that are gone take no room")
+	require.Equal(t, schema.MaxGivenUp, hb.abandoned)
 }
 
 func heartbeatMsg(t *testing.T, b *schema.Heartbeat) *nats.Msg {

@@ -22,101 +22,102 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Bounds on what is remembered of executors.
+// Bounds on the remembered state of executors.
 const (
-	// maxInstances bounds the instances of all executors; the one that has been silent for longest is forgotten first.
+	// maxInstances bounds the instances of all executors; the one that has been silent for longest is forgotten
+	// first.
 	maxInstances = 1 << 16
-	// maxOwnInstances bounds those of one executor that are remembered although they are gone for certain.
+	// maxOwnInstances bounds those of one executor that are remembered although they are certainly gone.
 	maxOwnInstances = 64
-	// maxHeartbeat is the largest heartbeat that is read, in bytes: 16 KiB, 128 bytes for each run that it gives up, and 1 KiB for
-	// each piece of overdue work.
+	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each abandoned run, and 1 KiB
+	// for each piece of overdue work.
 	maxHeartbeat = 16<<10 + schema.MaxGivenUp*128 + schema.MaxOverdue<<10
-	// maxGivenUp bounds the given-up runs that are remembered, over all instances.
+	// maxGivenUp bounds the remembered abandoned runs of all instances.
 	maxGivenUp = 1 << 16
-	// maxOverdue bounds the overdue work that is remembered, over all instances.
+	// maxOverdue bounds the remembered overdue work of all instances.
 	maxOverdue = 1 << 14
-	// maxInterval is the longest pace that an executor may say, so that none is trusted for days.
+	// maxInterval is the longest accepted interval of an executor, so that no executor is trusted for days.
 	maxInterval = 10 * time.Minute
-	// surelyGone is the silence after which nobody counts as alive any more, whatever its pace.
+	// surelyGone is the silence after which every executor counts as dead, whatever its interval.
 	surelyGone = 3 * maxInterval
-	// agentInterval is the pace of the Synadia Agent Protocol when a heartbeat does not say it.
+	// agentInterval is the interval of the Synadia Agent Protocol if a heartbeat does not state it.
 	agentInterval = 30 * time.Second
 	// heartbeatsWaiting is the number of heartbeats that wait to be read; more are lost, which is noticed.
 	heartbeatsWaiting = 1 << 13
-	// maxUnheard bounds the executors that wait to be told to other replicas.
+	// maxUnheard bounds the executors that wait to be announced to other replicas.
 	maxUnheard = 1 << 12
-	// awakeEvery is how often the daemon looks whether it was stopped.
+	// awakeEvery is how often the daemon checks whether it was paused.
 	awakeEvery = time.Second
 )
 
-// HeartbeatStats counts what was heard. Every field may be read at any time.
+// HeartbeatStats counts heartbeats. Every field may be read at any time.
 type HeartbeatStats struct {
-	// Received heartbeats that were lawful, Refused ones that were not, and Lost ones, that came too fast.
+	// Received heartbeats that were valid, Refused invalid ones, and Lost ones that came too fast.
 	Received, Refused, Lost atomic.Int64
 }
 
 // Heartbeats is when each executor of a fleet was last seen alive, by the daemon's clock: by its heartbeats over core
-// NATS, those of the Synadia Agent Protocol included, and by its accepted events, which the daemon's fold workers report. All
-// fold workers of a daemon share one.
+// NATS, including those of the Synadia Agent Protocol, and by its accepted events, which the daemon's fold workers
+// report. All fold workers of a daemon share it.
 //
-// It is bounded: of more than 65,536 instances the one that has been silent for longest is forgotten, and counts
-// as never seen. The instances give up at most 65,536 runs together.
+// It is bounded: beyond 65,536 instances the one that has been silent for longest is forgotten, and counts as never
+// seen. The instances may abandon at most 65,536 runs together.
 type Heartbeats struct {
 	fleet string
 	nc    *nats.Conn
 	now   func() time.Time
 	log   zerolog.Logger
 	stats HeartbeatStats
-	// silence that the fleet asks for; 0 when it does not.
+	// silence is the fleet's setting; 0 if it has none.
 	silence atomic.Int64
 
 	mu sync.Mutex
 	// executors by name; each has at least one instance.
 	executors map[string]map[string]*list.Element
-	// recent holds an *instanceLife each, last seen first.
+	// recent has an *instanceLife each, last seen first.
 	recent *list.List
-	// steady is since when nothing was missed; zero while nobody listens.
+	// steady is since when no heartbeat was missed; zero while Run does not listen.
 	steady time.Time
 	lost   int
-	// givenUp counts the given-up runs of all instances.
-	givenUp int
+	// abandoned counts the abandoned runs of all instances.
+	abandoned int
 	// overdue counts the overdue work of all instances.
 	overdue int
 	subs    []*nats.Subscription
-	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
+	// awake is when Run was last seen to run, by the machine's clock; zero while it does not run.
 	awake time.Time
 	// held: no executor counts as silent; see [Heartbeats.Hold].
 	held bool
-	// unheard are executors that were seen by their events and not by heartbeats, for other replicas to know.
+	// unheard are executors that were seen only by their events, to announce to other replicas.
 	unheard map[assign.Seen]struct{}
 }
 
-// instanceLife is what is known of one instance of an executor. The instance of who names none is "".
+// instanceLife is the state of one instance of an executor. Without a name the instance is "".
 type instanceLife struct {
 	executor, instance string
 	seen               time.Time
 	// beaten is when its last heartbeat came; zero for none.
 	beaten time.Time
-	// interval is the pace it said; 0 when only its events were seen.
+	// interval is its stated interval; 0 if only its events were seen.
 	interval time.Duration
-	// left is when it said that it leaves; zero when it did not.
+	// left is when it said that it leaves; zero if it did not.
 	left time.Time
-	// givenUp are the runs that it gives up.
-	givenUp []schema.GivenUp
-	// overdue is the work of which its last heartbeat said so.
+	// abandoned are its abandoned runs.
+	abandoned []schema.GivenUp
+	// overdue is the overdue work in its last heartbeat.
 	overdue []schema.Overdue
 	// count of its last heartbeat, if it signs them.
 	count uint64
 }
 
-// unheard reports whether the instance is known by its events and not by heartbeats: none came so far, or none any more.
+// unheard reports whether the instance is known only by its events: no heartbeat came yet, or none any more.
 func (l *instanceLife) unheard() bool {
 	return l.beaten.IsZero() || l.seen.Sub(l.beaten) > 2*l.interval
 }
 
-// gaveUp reports whether the instance does nothing more for the run in this epoch.
+// gaveUp reports whether the instance abandoned the run in this epoch.
 func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
-	return slices.Contains(l.givenUp, schema.GivenUp{Run: run, Epoch: epoch})
+	return slices.Contains(l.abandoned, schema.GivenUp{Run: run, Epoch: epoch})
 }
 
 // NewHeartbeats returns an empty table. Call Run to listen.
@@ -130,13 +131,13 @@ func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolo
 // Stats returns the counters.
 func (h *Heartbeats) Stats() *HeartbeatStats { return &h.stats }
 
-// SetSilence sets how long executors of the fleet may be silent; 0 means what each sweeper was made with.
+// SetSilence sets how long executors of the fleet may be silent; 0 means each sweeper's own setting.
 func (h *Heartbeats) SetSilence(d time.Duration) { h.silence.Store(int64(d)) }
 
-// Silence is what was set, 0 for nothing.
+// Silence returns that setting, 0 for none.
 func (h *Heartbeats) Silence() time.Duration { return time.Duration(h.silence.Load()) }
 
-// Run listens until ctx ends. It returns nil then, and an error when the connection was closed before.
+// Run listens until ctx ends and returns nil, or an error if the connection was closed before.
 func (h *Heartbeats) Run(ctx context.Context) error {
 	msgs := make(chan *nats.Msg, heartbeatsWaiting)
 	status := h.nc.StatusChanged(nats.CONNECTED, nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
@@ -183,8 +184,8 @@ func (h *Heartbeats) Run(ctx context.Context) error {
 	}
 }
 
-// wakeful notes that heartbeats are read. If they were not for some seconds, because the daemon was stopped, they may not
-// have been read yet. The daemon's own clock does not tell, where a test sets it.
+// wakeful records that heartbeats are being read. If they were not for some seconds, because the daemon was paused,
+// some may still be unread. The daemon's own clock does not show that if a test sets it.
 func (h *Heartbeats) wakeful(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,8 +206,8 @@ func (h *Heartbeats) setSteady(subs []*nats.Subscription, at time.Time) {
 	h.subs, h.steady = subs, at
 }
 
-// Hold counts no executor as silent until release is called. A test that moves the daemon's clock lets the living executors heartbeat
-// before they are judged by it.
+// Hold counts no executor as silent until release is called. A test that moves the daemon's clock first lets the live
+// executors send a heartbeat.
 func (h *Heartbeats) Hold() (release func()) {
 	set := func(held bool) {
 		h.mu.Lock()
@@ -217,8 +218,8 @@ func (h *Heartbeats) Hold() (release func()) {
 	return func() { set(false) }
 }
 
-// Living are the instances that heartbeat and have not been silent for too long, by the fleet's silence: the last heartbeat of each, by the
-// daemon's clock, and its pace.
+// Living are the instances with heartbeats that are not silent for too long, by the fleet's silence: the last
+// heartbeat of each, by the daemon's clock, and its interval.
 func (h *Heartbeats) Living(fleet time.Duration) map[assign.Seen]Beat {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -234,14 +235,14 @@ func (h *Heartbeats) Living(fleet time.Duration) map[assign.Seen]Beat {
 	return living
 }
 
-// Beat is the last heartbeat of an instance, and its pace.
+// Beat is the last heartbeat of an instance, and its interval.
 type Beat struct {
 	At    time.Time
 	Every time.Duration
 }
 
 // Steady is since when no heartbeat can have been missed: not before the last reconnect, and not before heartbeats
-// came faster than they were read. It is false while nothing listens, and while they are on hold.
+// came faster than they were read. It is false while Run does not listen, and while they are on hold.
 func (h *Heartbeats) Steady() (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -258,10 +259,10 @@ func (h *Heartbeats) Steady() (time.Time, bool) {
 	return h.steady, !h.steady.IsZero() && !h.held
 }
 
-// errHeartbeat says why a heartbeat is refused.
-var errHeartbeat = errors.New("no heartbeat")
+// errHeartbeat wraps the reason why a heartbeat is refused.
+var errHeartbeat = errors.New("invalid heartbeat")
 
-// take reads one message. What is no heartbeat is counted and says nothing of anybody.
+// take reads one message. An invalid heartbeat is counted and ignored.
 func (h *Heartbeats) take(m *nats.Msg) {
 	var err error
 	if strings.HasPrefix(m.Subject, "agents.") {
@@ -311,7 +312,7 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 	return errors.Join(h.giveUp(b.Executor, b.Instance, b.GivenUp), h.setOverdue(b.Executor, b.Instance, b.Overdue))
 }
 
-// counted refuses a signed heartbeat that was heard before.
+// counted refuses a signed heartbeat that was received before.
 func (h *Heartbeats) counted(b *schema.Heartbeat) error {
 	if _, signs := schema.InstanceKey(b.Instance); !signs {
 		return nil
@@ -356,7 +357,7 @@ func readHeartbeat(data []byte, into any) error {
 	return nil
 }
 
-// beat notes a heartbeat.
+// beat records a heartbeat.
 func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -367,33 +368,35 @@ func (h *Heartbeats) beat(executor, instance string, interval time.Duration, lea
 	}
 }
 
-// giveUp replaces the runs that an instance gives up. It refuses a list for which there is no room; the list before stays, and the
-// heartbeat is a sign of life all the same. Otherwise one executor could fill the table and have the runs of another one orphaned.
+// giveUp replaces the abandoned runs of an instance. If there is no room for the list, it refuses it and keeps the
+// previous one; the heartbeat is still a sign of life. Otherwise one executor could fill the table and have another
+// one's runs orphaned.
 func (h *Heartbeats) giveUp(executor, instance string, runs []schema.GivenUp) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.touch(executor, instance)
-	more := len(runs) - len(l.givenUp)
-	if more > 0 && h.givenUp+more > maxGivenUp {
+	more := len(runs) - len(l.abandoned)
+	if more > 0 && h.abandoned+more > maxGivenUp {
 		h.forgetGone()
 	}
-	if more > 0 && h.givenUp+more > maxGivenUp {
-		return fmt.Errorf("%w: executor %s gives %d runs up, but the fleet's instances have given %d up already, at most %d; "+
-			"it counts as a sign of life only: close the executors that gave runs up", errHeartbeat, executor, len(runs), h.givenUp, maxGivenUp)
+	if more > 0 && h.abandoned+more > maxGivenUp {
+		return fmt.Errorf("%w: executor %s abandons %d runs, but the fleet's instances have abandoned %d already, at most %d; "+
+			"it only counts as a sign of life: close the executors that abandoned runs", errHeartbeat, executor, len(runs), h.abandoned, maxGivenUp)
 	}
-	h.givenUp += more
-	l.givenUp = runs
+	h.abandoned += more
+	l.abandoned = runs
 	return nil
 }
 
-// forgetGone forgets the instances that are gone for certain. Under h.mu.
+// forgetGone forgets the instances that are certainly gone. Under h.mu.
 func (h *Heartbeats) forgetGone() {
 	for el := h.recent.Back(); el != nil && h.now().Sub(lifeOf(el).seen) >= surelyGone; el = h.recent.Back() {
 		h.forget(el)
 	}
 }
 
-// Signs notes signs of life. They do not take back that an instance leaves: what is folded now may have been published before.
+// Signs records signs of life. They do not undo that an instance leaves: events folded now may have been published
+// before.
 func (h *Heartbeats) Signs(of map[assign.Seen]struct{}) {
 	if len(of) == 0 {
 		return
@@ -402,7 +405,7 @@ func (h *Heartbeats) Signs(of map[assign.Seen]struct{}) {
 	defer h.mu.Unlock()
 	for s := range of {
 		if _, signs := schema.InstanceKey(s.Instance); signs {
-			continue // any executor of the fleet can begin a run in its name: its heartbeats are proven, and count alone
+			continue // any executor of the fleet can begin a run in its name: only its signed heartbeats count
 		}
 		l := h.touch(s.Executor, s.Instance)
 		if l.unheard() && len(h.unheard) < maxUnheard {
@@ -411,8 +414,8 @@ func (h *Heartbeats) Signs(of map[assign.Seen]struct{}) {
 	}
 }
 
-// TakeUnheard returns, once each, up to assign.MaxSeen executors that were seen by their events alone: only the daemon that folds
-// them sees those.
+// TakeUnheard returns, once each, up to assign.MaxSeen executors that were seen only by their events, which only the
+// folding daemon sees.
 func (h *Heartbeats) TakeUnheard() []assign.Seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -427,7 +430,7 @@ func (h *Heartbeats) TakeUnheard() []assign.Seen {
 	return list
 }
 
-// HeardElsewhere notes executors that another replica saw alive.
+// HeardElsewhere records executors that another replica saw alive.
 func (h *Heartbeats) HeardElsewhere(list []assign.Seen) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -443,7 +446,7 @@ func (h *Heartbeats) touch(executor, instance string) *instanceLife {
 	own := h.executors[executor]
 	el := own[instance]
 	if el == nil {
-		// A name that many processes share is no reason to take any of them for dead.
+		// A name shared by many processes is no reason to count any of them as dead.
 		if len(own) >= maxOwnInstances {
 			if first := oldest(own); h.now().Sub(lifeOf(first).seen) >= surelyGone {
 				h.forget(first)
@@ -451,7 +454,7 @@ func (h *Heartbeats) touch(executor, instance string) *instanceLife {
 		}
 		if h.recent.Len() >= maxInstances {
 			if first := h.recent.Back(); h.now().Sub(lifeOf(first).seen) < surelyGone && !h.steady.IsZero() {
-				// It may live, and a flood of invented names must not have its runs orphaned: all silence timers reset.
+				// It may be alive, and a flood of invented names must not orphan its runs: all silence timers reset.
 				h.steady = h.now()
 			}
 			h.forget(h.recent.Back())
@@ -470,7 +473,7 @@ func (h *Heartbeats) touch(executor, instance string) *instanceLife {
 }
 
 func lifeOf(el *list.Element) *instanceLife {
-	l, _ := el.Value.(*instanceLife) // nothing else is ever put in
+	l, _ := el.Value.(*instanceLife) // the list has no other values
 	return l
 }
 
@@ -487,7 +490,7 @@ func oldest(own map[string]*list.Element) *list.Element {
 func (h *Heartbeats) forget(el *list.Element) {
 	l := lifeOf(el)
 	h.recent.Remove(el)
-	h.givenUp -= len(l.givenUp)
+	h.abandoned -= len(l.abandoned)
 	h.overdue -= len(l.overdue)
 	own := h.executors[l.executor]
 	delete(own, l.instance)
@@ -496,11 +499,11 @@ func (h *Heartbeats) forget(el *list.Element) {
 	}
 }
 
-// silence is how long the instance may be silent, given the fleet's.
+// silence is how long the instance may be silent, given the fleet's setting.
 func (l *instanceLife) silence(fleet time.Duration) time.Duration { return max(fleet, 3*l.interval) }
 
-// last returns what is known of a run's executor: of the instance that the run names, or, when it names none, of the
-// instance that lives longest. It is false when it was never seen.
+// last returns the state of a run's executor: of the instance that the run names or, if it names none, of the
+// instance whose silence ends last, preferring one that does not leave. It is false if it was never seen.
 func (h *Heartbeats) last(executor, instance string, fleet time.Duration) (instanceLife, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -525,7 +528,7 @@ func (h *Heartbeats) last(executor, instance string, fleet time.Duration) (insta
 	return best, !best.seen.IsZero()
 }
 
-// Alive counts the executors that are alive, given the fleet's silence.
+// Alive counts the live executors, given the fleet's silence.
 func (h *Heartbeats) Alive(fleet time.Duration) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

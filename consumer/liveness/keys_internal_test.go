@@ -10,8 +10,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestSweeper_FleetWithKeys_SignsWhatItWrites has two waits expire in one sweep, whose events stand one behind the other, and a run orphaned. What
-// nobody signed changes nothing.
+// Two waits expire in one sweep, with events one after the other, and a run is orphaned. Unsigned events change
+// nothing.
 func TestSweeper_FleetWithKeys_SignsWhatItWrites(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t, fleettest.Keyed(t))

@@ -17,16 +17,16 @@ import (
 // MaxCandidates bounds the runs that [LiveRuns.Claimable] returns: as many as a claim may lose races for.
 const MaxCandidates = 32
 
-// maxVanished bounds the runs of a shard that are remembered because their entry is gone. The shard's fold worker looks at
-// them every tick; a daemon that does not fold it keeps the first.
+// maxVanished bounds the remembered runs of a shard whose entry is gone. The shard's fold worker checks them every
+// tick; a daemon that does not fold it keeps the first.
 const maxVanished = 1 << 12
 
-// LiveRuns is what a daemon knows of the runs of a fleet that have not ended: the live index of all its shards, in
-// memory. Fold workers find the runs whose executor is gone in it, and the service the runs that can be claimed. It is fed by
-// a watch of each shard's live index and lags behind it by as much as a message takes; nothing is decided by it
-// alone, as whoever acts on an entry does so by compare-and-set on the run's log.
+// LiveRuns is a daemon's table of the runs of a fleet that have not ended: the live index of all its shards, in
+// memory. Fold workers find runs with dead executors in it, and the service claimable runs. A watch of each shard's
+// live index fills it, so it lags by a message; no decision depends on it alone, because every action on an entry is
+// a compare-and-set on the run's log.
 //
-// It costs about one KiB a run. All methods may be called at any time from any goroutine.
+// It costs about one KiB per run. All methods may be called at any time from any goroutine.
 type LiveRuns struct {
 	maxClaims int
 	now       func() time.Time
@@ -35,78 +35,78 @@ type LiveRuns struct {
 	mu     sync.RWMutex
 	stores []*kvstore.Shard
 	shards []shardRuns
-	// follow begins to follow a shard while the index is watched; nil while it does not.
+	// follow begins to follow a shard while the index is watched; nil while it is not.
 	follow func(shard int, store *kvstore.Shard)
-	// claimable runs, quarantined ones included, the longest claimable first.
+	// claimable runs, including quarantined ones, the longest claimable first.
 	claimable []*entry
 	// taken finds the run of a takeover by its request.
 	taken map[takeoverKey]*entry
-	// twins are runs that have an entry in two shards.
+	// twins are runs with an entry in two shards.
 	twins map[string]struct{}
 	// inHand counts the runs of each holder.
 	inHand map[Holder]int
-	// became tells of runs that became claimable.
+	// became delivers runs that became claimable.
 	became chan schema.Live
 }
 
-// takeoverKey names a takeover: who asked for it, and by which request.
+// takeoverKey identifies a takeover by its executor and its request.
 type takeoverKey struct{ executor, request string }
 
-// shardRuns is the part of one shard.
+// shardRuns is the state of one shard.
 type shardRuns struct {
 	runs map[string]*entry
-	// broken are the runs whose entry cannot be read, at the revision it has.
+	// broken are the runs with an unreadable entry, and its revision.
 	broken map[string]schema.Revision
-	// vanished are runs that had an entry and have none: because they have ended, or because another hand took it.
+	// vanished are runs whose entry is gone: they have ended, or another client deleted it.
 	vanished map[string]struct{}
-	// synced: every entry that was there when the watch began is in.
+	// synced: every entry that existed when the watch began is here.
 	synced bool
-	// round counts the watches; an entry that a new one did not bring is gone.
+	// round counts the watches; an entry that a new one did not deliver is gone.
 	round uint64
-	// Revision is the last revision of the bucket that a change of an entry had.
+	// seen is the bucket's last revision of an entry's change.
 	seen schema.Revision
 }
 
-// entry is one run. Everything but hidden, holder and round is never changed: another entry takes its place.
+// entry is one run. Only hidden, holder and round change; otherwise a new entry replaces it.
 type entry struct {
 	live     schema.Live
 	revision schema.Revision
 	shard    int
-	// since is Live.Since, expires Live.ExpiresAt, and started Live.StartedAt; zero when there is none.
+	// since is Live.Since, expires Live.ExpiresAt, and started Live.StartedAt; zero if absent.
 	since, expires, started time.Time
-	// changed is when the entry came, by the daemon's clock.
+	// changed is when the entry arrived, by the daemon's clock.
 	changed time.Time
-	// held is since when the run has its executor, by the same clock: what others write does not change it.
+	// held is since when the run has its executor, by the same clock; writes of others do not change it.
 	held   time.Time
 	hidden time.Time
-	// holder is the executor that works on it, or that was given it a moment ago; zero for none.
+	// holder is the executor that works on it, or that has just got it; zero for none.
 	holder Holder
 	round  uint64
 }
 
-// NewLiveRuns returns an empty table of the live runs of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
-// maxClaims as in [schema.Live.Quarantined]; it is what [LiveRuns.Counts] goes by. now is the daemon's clock.
+// NewLiveRuns returns an empty table of the live runs of a fleet's shards, in the order of their numbers. Call Run to
+// fill it. maxClaims as in [schema.Live.Quarantined]; [LiveRuns.Counts] uses it. now is the daemon's clock.
 func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *LiveRuns {
 	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{}), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame)}
 	r.Grow(shards...)
 	return r
 }
 
-// Want says which runs an executor can be given.
+// Want describes the runs that an executor can take.
 type Want struct {
-	// Executor that claims: runs that were its own come first.
+	// Executor that claims: its own former runs come first.
 	Executor string
-	// Agents whose runs it can go on with; empty means all.
+	// Agents whose runs it can continue; empty means all.
 	Agents []string
 	// Labels must all be there with these values.
 	Labels map[string]string
-	// WithoutKeys are keys that it does not have.
+	// WithoutKeys are keys that it lacks.
 	WithoutKeys []string
 	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined]; 0 means that of [NewLiveRuns].
 	MaxClaims int
 }
 
-// Matches reports whether the executor can be given a run.
+// Matches reports whether the executor can take a run.
 func (w *Want) Matches(l *schema.Live) bool {
 	if l.Quarantined(w.MaxClaims) || len(w.Agents) > 0 && !slices.Contains(w.Agents, l.Agent) {
 		return false
@@ -119,10 +119,10 @@ func (w *Want) Matches(l *schema.Live) bool {
 	return !slices.ContainsFunc(l.KeyIDs, func(id string) bool { return slices.Contains(w.WithoutKeys, id) })
 }
 
-// Claimable returns up to [MaxCandidates] runs that the executor can be given, and the number of all of them: its own
-// first, then the one that has been claimable for longest. Runs that were hidden until after now are left out.
+// Claimable returns up to [MaxCandidates] runs that the executor can take, and the number of all of them: first its
+// own, then the one that has been claimable for longest. Runs that are hidden beyond now are left out.
 //
-// The cost is that of the claimable runs, not of the live ones.
+// The cost depends on the number of claimable runs, not of live ones.
 func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live, total int) {
 	var own, others []schema.Live
 	want.MaxClaims = cmp.Or(want.MaxClaims, r.maxClaims)
@@ -144,8 +144,8 @@ func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live
 	return candidates[:min(len(candidates), MaxCandidates)], total
 }
 
-// Hide leaves a run out of [LiveRuns.Claimable] until then, or until its entry changes: somebody is about to take it, or
-// has found it taken.
+// Hide leaves a run out of [LiveRuns.Claimable] until the given time, or until its entry changes: a claim is about to
+// take it, or found it taken.
 func (r *LiveRuns) Hide(run string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,7 +154,7 @@ func (r *LiveRuns) Hide(run string, until time.Time) {
 	}
 }
 
-// Get returns a run's entry; false when the run has ended, is unknown, or its entry cannot be read.
+// Get returns a run's entry; false if the run has ended or is unknown, or its entry is unreadable.
 func (r *LiveRuns) Get(run string) (schema.Live, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -183,8 +183,8 @@ func (r *LiveRuns) find(run string) *entry {
 	return nil
 }
 
-// Synced reports whether the live index of every shard is in, and none of their watches is broken. Without that an
-// answer may leave out runs.
+// Synced reports whether the live index of every shard is here, and all watches work. Otherwise an answer may miss
+// runs.
 func (r *LiveRuns) Synced() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -196,9 +196,9 @@ func (r *LiveRuns) Synced() bool {
 	return true
 }
 
-// Counts says how many runs are live, and how many of those claimable and quarantined: nobody is given one of
-// those before somebody asks for it by name. Unreadable entries are being mended by the shard's fold worker.
-// Twice are runs that were begun in two shards, which must not be.
+// Counts is how many runs are live, and how many of those are claimable and quarantined (not claimable
+// automatically). The shard's fold worker repairs unreadable entries. Twice are runs that began in two shards, which
+// must not happen.
 type Counts struct{ Live, Claimable, Quarantined, Unreadable, Twice int }
 
 // Counts counts the runs.
@@ -220,7 +220,7 @@ func (r *LiveRuns) Counts() Counts {
 	return c
 }
 
-// Lacks reports whether the shard's live index, as far as it is known to be complete, has no entry of the run.
+// Lacks reports whether the shard's live index, if known completely, has no entry of the run.
 func (r *LiveRuns) Lacks(shard int, run string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -229,7 +229,7 @@ func (r *LiveRuns) Lacks(shard int, run string) bool {
 	return s.synced && !there
 }
 
-// due returns up to limit entries of a shard that a run's fold worker has something to do for.
+// due returns up to limit entries of a shard that need work by a fold worker.
 func (r *LiveRuns) due(shard, limit int, is func(*entry) bool) []*entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -244,14 +244,14 @@ func (r *LiveRuns) due(shard, limit int, is func(*entry) bool) []*entry {
 	return due
 }
 
-// stands reports whether an entry is still that of its run.
+// stands reports whether an entry is still the current one of its run.
 func (r *LiveRuns) stands(e *entry) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.shards[e.shard].runs[e.live.Run] == e
 }
 
-// Unreadable returns the runs of a shard whose entry cannot be read.
+// Unreadable returns the runs of a shard with an unreadable entry.
 func (r *LiveRuns) Unreadable(shard int) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -280,8 +280,8 @@ func (r *LiveRuns) syncedShard(shard int) bool {
 	return r.shards[shard].synced
 }
 
-// begin is called when a watch of a shard begins, and sync when it has brought everything that was there: what it did
-// not bring is gone.
+// begin is called when a watch of a shard begins, and sync when it has delivered all existing entries: the others are
+// gone.
 func (r *LiveRuns) begin(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -312,21 +312,21 @@ func (r *LiveRuns) sync(shard int) {
 	s.synced = true
 }
 
-// unsync is called when a watch broke. What is known stays, as the best that is known.
+// unsync is called when a watch broke. The known entries stay.
 func (r *LiveRuns) unsync(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shards[shard].synced = false
 }
 
-// apply takes one change of a shard's live index.
+// apply handles one change of a shard's live index.
 func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
 	s.seen = max(s.seen, c.Revision)
 	old := s.runs[c.Run]
-	// A bucket that was created again counts its revisions from 1.
+	// A bucket that was created again has new revisions.
 	if old != nil && c.Live != nil && old.revision == c.Revision && old.live.Same(c.Live) {
 		old.round = s.round
 		return
@@ -384,7 +384,7 @@ func (r *LiveRuns) TakenBy(executor, request string) (schema.Live, bool) {
 	return schema.Live{}, false
 }
 
-// forget takes out what is known by an entry: its load, and its takeover unless another run's entry took its place.
+// forget removes an entry's effects: its load, and its takeover unless another run's entry replaced it.
 func (r *LiveRuns) forget(e *entry) {
 	r.unload(e)
 	key := takeoverKey{e.live.Executor, e.live.RequestID}
@@ -406,14 +406,14 @@ func byAge(a, b *entry) int {
 	return cmp.Or(cmp.Compare(a.live.Run, b.live.Run), cmp.Compare(a.shard, b.shard))
 }
 
-// parseTime returns the zero time for what is none.
+// parseTime returns the zero time for an invalid text.
 func parseTime(s string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, s)
 	return t
 }
 
-// Each calls yield for every run, and reports whether that were all there are: not before the live index of every shard is
-// in. yield must not call r.
+// Each calls yield for every run, and reports whether those are all: not before the live index of every shard is
+// here. yield must not call r.
 func (r *LiveRuns) Each(yield func(shard int, l *schema.Live, started time.Time)) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -430,7 +430,7 @@ func (r *LiveRuns) Each(yield func(shard int, l *schema.Live, started time.Time)
 	return true
 }
 
-// Revision is the last revision of a shard's bucket that was heard of.
+// Revision is the last seen revision of a shard's bucket.
 func (r *LiveRuns) Revision(shard int) schema.Revision {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

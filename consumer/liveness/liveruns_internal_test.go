@@ -15,7 +15,7 @@ import (
 
 var noLog = zerolog.Nop()
 
-// tableOf has one shard with these entries, which nothing feeds.
+// tableOf has one shard with these entries, without a watch.
 func tableOf(tb testing.TB, entries ...schema.Live) *LiveRuns {
 	tb.Helper()
 	r := NewLiveRuns(make([]*kvstore.Shard, 1), 3, func() time.Time { return fleettest.Noon }, zerolog.Nop())
@@ -52,7 +52,7 @@ func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
 	got, total := r.Claimable(fleettest.Noon, Want{Executor: "me", Agents: []string{"agent-1"}, Labels: map[string]string{"team": "a"}})
 	require.Equal(t, []string{"mine-old", "mine-young", "old", "young"}, runsOf(got))
 	require.Equal(t, 4, total)
-	got, total = r.Claimable(fleettest.Noon, Want{Executor: "nobody"})
+	got, total = r.Claimable(fleettest.Noon, Want{Executor: "unknown"})
 	require.Equal(t, []string{"other-agent", "unlabelled", "old", "mine-old", "young", "mine-young"}, runsOf(got))
 	require.Equal(t, 6, total)
 	_, total = r.Claimable(fleettest.Noon, Want{Executor: "me", MaxClaims: -1})
@@ -102,12 +102,12 @@ func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
 	r.unsync(0)
 	require.False(t, r.Synced())
 	_, total := r.Claimable(fleettest.Noon, Want{})
-	require.Equal(t, 3, total, "what is known stays while the watch is down")
+	require.Equal(t, 3, total, "the known entries stay while the watch is down")
 	r.begin(0)
 	same, again := fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20)
 	again.Epoch = 2
 	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Live: &same, Revision: 1})
-	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &again, Revision: 2}) // a bucket made again counts from 1
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &again, Revision: 2}) // a bucket created again counts from 1
 	r.sync(0)
 	require.True(t, r.Synced())
 	got, total := r.Claimable(fleettest.Noon, Want{})

@@ -6,17 +6,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Holder is an executor, and which start of it.
+// Holder is one start of an executor.
 type Holder struct{ Executor, Instance string }
 
-// InHand counts the runs that an executor works on: those that run, and those that it was given by [LiveRuns.Take] a moment ago.
+// InHand counts the runs that an executor works on: running ones, and those that it has just got by [LiveRuns.Take].
 func (r *LiveRuns) InHand(h Holder) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.inHand[h]
 }
 
-// Take counts a run as in the hands of an executor, and hides it until then, or until its entry changes: the index says so a moment later.
+// Take counts a run for an executor, and hides it until the given time, or until its entry changes: the index follows
+// a moment later.
 func (r *LiveRuns) Take(run string, by Holder, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -27,7 +28,7 @@ func (r *LiveRuns) Take(run string, by Holder, until time.Time) {
 	}
 }
 
-// Since is when a run's entry last changed, by the daemon's clock; zero when there is none.
+// Since is when a run's entry last changed, by the daemon's clock; zero if there is none.
 func (r *LiveRuns) Since(run string) time.Time {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -37,10 +38,11 @@ func (r *LiveRuns) Since(run string) time.Time {
 	return time.Time{}
 }
 
-// maxBecame bounds the runs that wait to be told of. Executors find those that are left out when they ask by themselves.
+// maxBecame bounds the runs waiting in Became. Executors find dropped ones by their own claims.
 const maxBecame = 1 << 8
 
-// Became tells of each run that became claimable since the live index of its shard is in, as far as it is read fast enough.
+// Became delivers each run that became claimable since the live index of its shard is here, if it is read fast
+// enough.
 func (r *LiveRuns) Became() <-chan schema.Live { return r.became }
 
 // tell is called under r.mu.
@@ -62,7 +64,7 @@ func holderOf(l *schema.Live) Holder {
 	return Holder{l.Executor, l.Instance}
 }
 
-// load and unload keep count of what executors have in hand. Under r.mu.
+// load and unload count the active runs of executors. Under r.mu.
 func (r *LiveRuns) load(e *entry) {
 	if e.holder != (Holder{}) {
 		r.inHand[e.holder]++

@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// setOverdue replaces the overdue work of an instance. One invalid entry refuses the whole list, and so does a lack of room: the list
-// before it stays. The heartbeat is a sign of life all the same.
+// setOverdue replaces the overdue work of an instance. One invalid entry refuses the whole list, and so does a lack
+// of room: the previous list stays. The heartbeat is still a sign of life.
 func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue) error {
 	if len(list) > schema.MaxOverdue {
 		return fmt.Errorf("%w: %d pieces of work are overdue, at most %d", errHeartbeat, len(list), schema.MaxOverdue)
@@ -40,15 +40,15 @@ func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue
 	return nil
 }
 
-// OverdueRuns tells which runs have work that takes longer than it may, as the executors that have them say. What an executor says of
-// a run that it does not have is left out.
+// OverdueRuns returns the runs with overdue work, as their executors report. Reports about runs of other executors
+// are ignored.
 type OverdueRuns struct {
 	beats *Heartbeats
 	runs  *LiveRuns
 }
 
-// NewOverdueRuns returns what the heartbeats say of the live runs. Without heartbeats no run is overdue, and
-// neither by a nil pointer.
+// NewOverdueRuns joins the heartbeats with the live runs. Without heartbeats, and for a nil pointer, no run is
+// overdue.
 func NewOverdueRuns(beats *Heartbeats, runs *LiveRuns) *OverdueRuns { return &OverdueRuns{beats, runs} }
 
 // Of returns the overdue work of a run, the oldest first.
@@ -77,7 +77,7 @@ func (o *OverdueRuns) Count() int {
 	return n
 }
 
-// overdueRuns are those of which any executor says that they are overdue.
+// overdueRuns are the runs that any executor reports as overdue.
 func (h *Heartbeats) overdueRuns() map[string]struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *Heartbeats) overdueRuns() map[string]struct{} {
 	return runs
 }
 
-// overdueOf returns the overdue work of a run, the oldest first, as the executor that has it says.
+// overdueOf returns the overdue work of a run, the oldest first, as reported by its executor.
 func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 	if !attended(l) {
 		return nil
@@ -114,8 +114,8 @@ func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 	return list
 }
 
-// tellOverdue publishes run.overdue to observers, once for each overdue try of work in the shard. Another daemon that takes over the
-// shard publishes it again with the same id. Nothing of it is in the log.
+// tellOverdue publishes run.overdue to observers, once for each overdue attempt in the shard. Another daemon that
+// takes over the shard publishes it again with the same id. It is not in the log.
 func (w *Sweeper) tellOverdue() {
 	told := make(map[string]struct{})
 	for run := range w.deps.Heartbeats.overdueRuns() {
@@ -142,7 +142,7 @@ func overdueID(o *schema.Overdue) string {
 
 func (w *Sweeper) tell(id string, l *schema.Live, o schema.Overdue) {
 	w.deps.Log.Warn().Str(logkey.Run, o.Run).Str("executor", l.Executor).Int32("turn", o.Turn).Str("tool", o.Tool).Str("call", o.ToolCallID).
-		Str("since", o.Since).Int64("limit_ms", o.LimitMS).Msg("work takes longer than it may")
+		Str("since", o.Since).Int64("limit_ms", o.LimitMS).Msg("work exceeds its time limit")
 	body, err := json.Marshal(&schema.OverdueData{Executor: l.Executor, Instance: l.Instance, Overdue: o})
 	if err == nil {
 		e := schema.Event{

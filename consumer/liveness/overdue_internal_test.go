@@ -21,8 +21,8 @@ func overdueTool(run string, epoch schema.Epoch) schema.Overdue {
 	}
 }
 
-// What an executor says of its own run in its own epoch counts, observers are told of it once, and it is over when the executor says so,
-// or is gone.
+// An executor's report about its own run in its own epoch counts, observers are told once, and it ends when the
+// executor reports the end, or is gone.
 func TestOverdue_ExecutorSaysSo_IsToldOnceAndEnds(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -123,7 +123,7 @@ func TestHeartbeats_InvalidOverdue_KeepsTheListBeforeAndIsASignOfLife(t *testing
 		require.Equal(t, before, l.overdue, name)
 		hb.forget(hb.executors[name][""])
 	}
-	// Executors together have room for so much; who is forgotten makes room.
+	// Executors share a limited room; a forgotten executor frees its part.
 	for i := range maxOverdue / schema.MaxOverdue {
 		require.NoError(t, hb.executor(heartbeatMsg(t, &schema.Heartbeat{Executor: fmt.Sprint("e", i), Overdue: many[1:]})))
 	}

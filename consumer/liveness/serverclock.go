@@ -10,18 +10,18 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-// serverClockEvery is how often the server is asked for its time. What lies between is measured by this machine's monotonic clock,
-// which no correction of its wall clock moves.
+// serverClockEvery is how often the server is asked for its time. In between, this machine's monotonic clock measures
+// the time, which no correction of its wall clock moves.
 const serverClockEvery = 10 * time.Second
 
-// serverClock tells the time as the server that stamps a stream's messages has it: their leader. It runs behind by the way of the answer,
-// never ahead. One goroutine uses it.
+// serverClock is the clock of the server that stamps a stream's messages: their leader. It is behind by the answer's
+// latency, never ahead. One goroutine uses it.
 type serverClock struct {
 	js    jetstream.JetStream
 	shard *kvstore.Shard
-	// daemon is the daemon's clock. It is this machine's, unless a test moves it, and then the server's time with it.
+	// daemon is the daemon's clock: this machine's, unless a test moves it, and the server's time with it.
 	daemon func() time.Time
-	// said is the server's answer, and heard when it came.
+	// said is the server's answer, and heard its arrival.
 	said, heard time.Time
 }
 
@@ -29,7 +29,7 @@ func (c *serverClock) now(ctx context.Context) (time.Time, error) {
 	if c.said.IsZero() || time.Since(c.heard) >= serverClockEvery {
 		said, err := kvstore.ServerTime(ctx, c.js, c.shard.Names.EventStream())
 		if err != nil {
-			return time.Time{}, fmt.Errorf("waits do not expire meanwhile: %w", err)
+			return time.Time{}, fmt.Errorf("no wait expires until it is known: %w", err)
 		}
 		c.said, c.heard = said, time.Now()
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 )
 
-// TestManyProcessesMayShareAName is a deployment of many replicas whose configuration names them all alike.
+// A deployment of many replicas whose configuration gives all the same name.
 func TestManyProcessesMayShareAName(t *testing.T) {
 	t.Parallel()
 	c := fleettest.NewHandClock(fleettest.Noon)
@@ -28,5 +28,5 @@ func TestManyProcessesMayShareAName(t *testing.T) {
 	}
 	c.Forward(surelyGone)
 	h.beat("coder", "pod-new", beat, false)
-	require.Len(t, h.executors["coder"], replicas, "what is surely gone makes room")
+	require.Len(t, h.executors["coder"], replicas, "certainly gone instances make room")
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestNobodyIsGoneBecauseTheServerWasStopped is a server that was paused for longer than the silence: when it goes on, it may answer
-// the fold worker before it brings the heartbeats that wait in it.
+// A server is paused for longer than the silence: afterwards it may answer the fold worker before it delivers the
+// waiting heartbeats.
 func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -29,7 +29,7 @@ func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	w.machine = now
 	require.Zero(t, w.deps.Stats.Orphaned.Load())
 
-	// And one that is heard of between the look at the clock and the answer has come back.
+	// An executor that was heard between the look at the clock and the answer has come back.
 	w.hb.beat("e1", "i1", beat, false)
 	require.NoError(t, w.write(t.Context(), due[0], true, w.Clock.Now(), time.Time{}))
 	require.Zero(t, w.deps.Stats.Orphaned.Load())

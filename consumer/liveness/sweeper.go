@@ -23,28 +23,29 @@ import (
 )
 
 const (
-	// lateTicks is the number of missed ticks after which the daemon itself counts as having been stopped.
+	// lateTicks is the number of missed ticks after which the daemon counts as having been paused.
 	lateTicks = 3
-	// sweepsPerSilence is how many ticks fit into the silence of a fleet at least.
+	// sweepsPerSilence is the smallest number of ticks per silence of a fleet.
 	sweepsPerSilence = 5
-	// sweepsAtOnce bounds the runs that a sweep writes to side by side.
+	// sweepsAtOnce bounds the concurrent writes of a sweep.
 	sweepsAtOnce = 8
 	// sweepPatience bounds one of them.
 	sweepPatience = 5 * time.Second
 )
 
-// SweeperConfig sets where a sweeper looks for silent executors, and how often. All fields are required.
+// SweeperConfig sets where a sweeper searches for silent executors, and how often. All fields are required.
 type SweeperConfig struct {
 	Fleet string
-	// Holder names the daemon replica in the events that it writes.
+	// Holder names the daemon replica in its events.
 	Holder string
 	Shard  int
-	// Silence is how long an executor may be silent, Every the pace of the sweeps, and PerSecond the most events that they write.
+	// Silence is how long an executor may be silent, Every the interval of the sweeps, and PerSecond the largest rate
+	// of their events.
 	Silence, Every time.Duration
 	PerSecond      int
 }
 
-// Deps are what a sweeper works with. All fields are required.
+// Deps are the dependencies of a sweeper. All fields are required.
 type Deps struct {
 	JS         jetstream.JetStream
 	Shard      *kvstore.Shard
@@ -54,54 +55,54 @@ type Deps struct {
 	Stats      *SweepStats
 	// Ready reports whether the shard is folded up to the end of the log.
 	Ready func() bool
-	// Suspect is told of a run whose entry or checkpoint may be wrong.
+	// Suspect gets a run whose entry or checkpoint may be wrong.
 	Suspect func(run string)
-	// Parked reports whether the fold leaves a run where it stands: its checkpoint is not that of its last event, so that nothing is
-	// written behind it.
+	// Parked reports whether the fold worker has parked a run: its checkpoint is not at its last event, so the
+	// sweeper writes nothing.
 	Parked func(run string) bool
 	// Now is the daemon's clock.
 	Now func() time.Time
 	Log zerolog.Logger
 }
 
-// SweepStats counts what sweepers did. Every field may be read at any time.
+// SweepStats counts the work of sweepers. Every field may be read at any time.
 type SweepStats struct {
-	// Orphaned runs; Expired waits; RacesLost of either, as another event came first.
+	// Orphaned runs; Expired waits; RacesLost of both, because another event came first.
 	Orphaned, Expired, RacesLost atomic.Int64
-	// FreshGraces counts the times that the silence timers reset.
+	// FreshGraces counts how often the silence timers were reset.
 	FreshGraces atomic.Int64
 	// Sweeps counts completed passes over the live runs.
 	Sweeps atomic.Int64
 }
 
-// Sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
-// in their log, behind the last event that is checkpointed. Another event there says that somebody was faster, and that
-// there is nothing to do.
+// Sweeper finds, tick by tick, the runs of a shard whose executor is gone or whose wait has expired, and writes that
+// into their log, after the last checkpointed event. If another event came first, there is nothing to do.
 //
 //	not ready ──caught up, index in, heartbeats heard──▶ in grace ──silence──▶ sweeping
 //	                                                        ▲                    │
 //	                                                        └──late tick, reconnect┘
 //
-// It keeps no timer and no goroutine for a run: a tick goes through the live runs once.
+// It has no timer and no goroutine per run: a tick goes through the live runs once.
 type Sweeper struct {
 	cfg  SweeperConfig
 	deps Deps
 	pace *rate.Limiter
-	// served is the time by the server's clock, which waits expire by.
+	// served is the time by the server's clock, by which waits expire.
 	served func(context.Context) (time.Time, error)
-	// machine is the machine's clock, which tells whether the daemon was stopped. A test moves only the daemon's clock.
+	// machine is the machine's clock, which shows whether the daemon was paused. A test moves only the daemon's
+	// clock.
 	machine func() time.Time
 
 	mu sync.Mutex
-	// grace is since when the silence of executors counts that are known by their events, which only a fold worker sees; zero
-	// before the first sweep. heard is since when that of executors that heartbeat does: a daemon hears them whoever
-	// folds.
+	// grace is since when silence counts for executors known by their events, which only a fold worker sees; zero
+	// before the first sweep. heardSince is the same for executors with heartbeats, which a daemon receives whichever
+	// daemon folds.
 	grace, heardSince time.Time
 	// beaten is when the sweeper was last seen to run.
 	beaten time.Time
-	// waits: the pass before met a run of which a wait may expire. It is the sweep's own.
+	// waits: the previous pass found a run whose wait may expire. Only the sweep uses it.
 	waits bool
-	// told are the ids of what observers were told of overdue work that still is. It is the sweep's own.
+	// told are the ids of overdue work that observers know and that still is overdue. Only the sweep uses it.
 	told map[string]struct{}
 }
 
@@ -116,14 +117,14 @@ func NewSweeper(cfg SweeperConfig, deps Deps) *Sweeper {
 // Run sweeps until ctx ends.
 func (w *Sweeper) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
+	// Separate from the sweeps: a sweep that waits for a slow disk is no sign that the daemon was paused.
 	group.Go(func() {
 		w.everyTick(ctx, func() { w.beat() })
 	})
 	group.Go(func() {
 		w.everyTick(ctx, func() {
 			if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
-				// The next tick tries again, and who loses the lease stops.
+				// The next tick tries again, and a worker that loses the lease stops.
 				w.deps.Log.Warn().Err(err).Msg("sweep interrupted, trying again")
 			}
 		})
@@ -149,11 +150,11 @@ func (w *Sweeper) everyTick(ctx context.Context, do func()) {
 	}
 }
 
-// silence is how long an executor may be silent: what the fleet asks for, else what the sweeper was made with.
+// silence is how long an executor may be silent: the fleet's setting, else the sweeper's.
 func (w *Sweeper) silence() time.Duration { return cmp.Or(w.deps.Heartbeats.Silence(), w.cfg.Silence) }
 
-// every is the pace of the sweeps: five fit into a silence that the fleet asks for. So a pause of the daemon that its late ticks do not
-// tell leaves room for a heartbeat within the silence.
+// every is the interval of the sweeps: five fit into the fleet's silence. So a pause of the daemon that its late
+// ticks do not show leaves room for a heartbeat within the silence.
 func (w *Sweeper) every() time.Duration {
 	if asked := w.deps.Heartbeats.Silence(); asked > 0 {
 		return min(w.cfg.Every, asked/sweepsPerSilence)
@@ -161,8 +162,8 @@ func (w *Sweeper) every() time.Duration {
 	return w.cfg.Every
 }
 
-// beat notes that the daemon runs. It reports false when it did not for some ticks: what executors said meanwhile may not
-// have been read yet, so that the silence timers reset.
+// beat records that the daemon runs. It reports false if it did not for some ticks: messages of executors may still
+// be unread, so the silence timers reset.
 func (w *Sweeper) beat() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,12 +176,12 @@ func (w *Sweeper) beat() bool {
 	return !late
 }
 
-// graceFrom brings the grace up to date with what is known of the heartbeats.
+// graceFrom updates the grace from the state of the heartbeats.
 func (w *Sweeper) graceFrom(steady time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.grace.IsZero() {
-		w.regrace(w.deps.Now(), "this fold worker begins; who heartbeats was heard before")
+		w.regrace(w.deps.Now(), "new fold worker; executors with heartbeats are known already")
 		w.heardSince = steady
 	}
 	if steady.After(w.grace) {
@@ -189,8 +190,8 @@ func (w *Sweeper) graceFrom(steady time.Time) {
 	w.heardSince = later(w.heardSince, steady)
 }
 
-// since is since when the silence of an executor counts. The begin of the fold does not reset the timer
-// of an executor that heartbeats and that this daemon heard before.
+// since is since when the silence of an executor counts. A new fold worker does not reset the timer of an executor
+// whose heartbeats this daemon received before.
 func (w *Sweeper) since(l *instanceLife) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -218,7 +219,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 	}
 	w.graceFrom(steady)
 	w.tellOverdue()
-	// No run that waits for a limited time costs no question.
+	// The server's time is only read if a run waits for a limited time.
 	var served time.Time
 	var unknown error
 	if w.waits {
@@ -237,7 +238,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 		if paced = w.pace.Wait(ctx); paced != nil {
 			break
 		}
-		// Waiting took time, in which the executor may have come back, or the daemon have been stopped.
+		// Waiting took time, in which the executor may have come back, or the daemon have been paused.
 		if !w.beat() || !w.deps.LiveRuns.stands(e) {
 			continue
 		}
@@ -264,7 +265,7 @@ func (w *Sweeper) perTick() int {
 	return max(int(float64(w.cfg.PerSecond)*w.every().Seconds()), 1)
 }
 
-// attended reports whether the run needs an executor. One that waits costs nothing, whoever is gone.
+// attended reports whether the run needs an executor. A waiting run does not.
 func attended(l *schema.Live) bool {
 	return l.Status == schema.StatusRunning || l.Status == schema.StatusWaiting && l.CancelRequested
 }
@@ -277,7 +278,8 @@ func (w *Sweeper) gone(e *entry) bool {
 	now := w.deps.Now()
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
 	if seen && !l.left.IsZero() && (e.live.Instance != "" || e.changed.Before(l.left)) {
-		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
+		// It is not active any more. A process without an instance name may be a new one by now, if it got the run
+		// later.
 		return true
 	}
 	if seen && l.gaveUp(e.live.Run, e.live.Epoch) {
@@ -285,8 +287,7 @@ func (w *Sweeper) gone(e *entry) bool {
 	}
 	since := e.changed
 	if seen && l.interval > 0 {
-		// It says by itself that it lives. That somebody else wrote, such as the answer to what the run waited for, is no
-		// sign that it does.
+		// Heartbeats show that it is alive. A write of another client, such as the answer to a wait, does not.
 		since = e.held
 	}
 	since = later(since, w.since(&l))
@@ -296,7 +297,7 @@ func (w *Sweeper) gone(e *entry) bool {
 	return now.Sub(since) >= l.silence(w.silence())
 }
 
-// heard reports whether the run's executor was heard of within its silence, and neither leaves nor gave the run up.
+// heard reports whether the run's executor was seen within its silence, and neither leaves nor abandoned the run.
 func (w *Sweeper) heard(e *entry) bool {
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
 	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.deps.Now().Sub(l.seen) < l.silence(w.silence())
@@ -314,13 +315,14 @@ func expired(e *entry, served time.Time) bool {
 	return !served.IsZero() && !e.expires.IsZero() && !e.expires.After(served)
 }
 
-// write says in the run's log that its executor is gone, or which of its waits have expired by the server's clock.
+// write writes into the run's log that its executor is gone, or which of its waits have expired by the server's
+// clock.
 func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served time.Time) error {
 	run := e.live.Run
 	asked := w.machine()
 	c, _, err := w.deps.Shard.Checkpoints.GetFresh(ctx, run)
 	if err == nil && gone && (w.machine().Sub(asked) > lateTicks*w.every() || w.heard(e)) {
-		// A server that was stopped answers before it brings the heartbeats that waited for it, too. The next tick tells.
+		// A server that was paused answers before it delivers the waiting heartbeats. The next tick decides.
 		return nil
 	}
 	switch {
@@ -332,7 +334,7 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 	}
 	l := schema.LiveOf(&c.Head)
 	if !c.Live() || !l.Same(&e.live) {
-		// The checkpoint comes a moment after its entry. If that is not it, the entry is wrong.
+		// The checkpoint comes a moment after its entry. Otherwise the entry is wrong.
 		w.deps.Suspect(run)
 		return nil
 	}
@@ -376,8 +378,8 @@ func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
 	return data
 }
 
-// publish stores a control event behind the run's last event, at which the run has a digest, and returns its place and the run's digest
-// there, or 0 when another came first.
+// publish stores a control event after the run's last event, at which the run has a digest, and returns its position
+// and the run's digest there, or 0 if another event came first.
 func (w *Sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence, digest string) (schema.StreamSequence, string, error) {
 	e, err := schema.NewControl(w.cfg.Fleet, w.cfg.Holder, c.Run, c.Epoch, rand.Text(), data, w.deps.Now())
 	if err != nil {
@@ -389,7 +391,7 @@ func (w *Sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema
 	at, err := control.Publish(ctx, w.deps.JS, w.deps.Shard, e, last)
 	if errors.Is(err, control.ErrRefused) {
 		w.deps.Stats.RacesLost.Add(1)
-		w.deps.Suspect(c.Run) // unless its checkpoint is older than what was folded, which would refuse it for ever
+		w.deps.Suspect(c.Run) // unless its checkpoint is older than the folded position, which would refuse it forever
 		w.deps.Log.Debug().Str(logkey.Run, c.Run).Str("event", data.EventName()).Msg("another event came first")
 		return 0, "", nil
 	}

@@ -106,7 +106,7 @@ func TestControlEventsAreNoSignOfLife(t *testing.T) {
 	r.Control(&schema.RunCancelRequestedData{By: "me"})
 	for range 3 {
 		w.pass(4, nil)
-		r.Control(&schema.RunCancelRequestedData{By: "me"}) // once more: it changes nothing in the entry
+		r.Control(&schema.RunCancelRequestedData{By: "me"}) // again: it changes nothing in the entry
 	}
 	r.Becomes(schema.StatusOrphaned)
 }
@@ -121,11 +121,11 @@ func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
 	w.pass(1, nil)
 	w.hb.beat("executor-1", "i1", beat, true)
 	w.hb.beat("executor-2", "", beat, true)
-	w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: "i1"}: {}, {Executor: "executor-2"}: {}}) // of events that were on their way
+	w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: "i1"}: {}, {Executor: "executor-2"}: {}}) // from events that were on their way
 	w.pass(1, nil)
 	first.Becomes(schema.StatusOrphaned)
 	second.Becomes(schema.StatusOrphaned)
-	// What the log brings of an instance later is not of its future.
+	// Events that the log delivers later say nothing of an instance's future.
 	late := w.begin("run-3", "executor-1", "i1")
 	w.pass(1, nil)
 	late.Becomes(schema.StatusOrphaned)
@@ -189,8 +189,8 @@ func TestAWaitExpires(t *testing.T) {
 	require.Zero(t, w.deps.Stats.Orphaned.Load())
 }
 
-// The executor's clock and the daemon's may be hours apart from the server's: a wait lasts as long as its executor said, from the moment
-// at which the server stored the question.
+// The executor's clock and the daemon's may differ from the server's by hours: a wait lasts as long as its executor
+// said, from the server's time of storage of the question.
 func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 	t.Parallel()
 	for name, clocks := range map[string]struct{ executor, daemon time.Duration }{
@@ -223,7 +223,7 @@ func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 
 func TestServerClock_TellsTheServersTime(t *testing.T) {
 	t.Parallel()
-	w := newLifeWorld(t) // its own clock is of another year
+	w := newLifeWorld(t) // its own clock is in another year
 	moved := time.Duration(0)
 	clock := &serverClock{js: w.JS, shard: w.Shard, daemon: func() time.Time { return time.Now().Add(moved) }}
 	for range 2 { // asked, then measured
@@ -242,7 +242,7 @@ func TestServerClock_TellsTheServersTime(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(time.Hour), at, time.Minute, "the daemon's clock was moved, and the server's with it")
 	clock = &serverClock{js: w.JS, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
 	_, err = clock.now(t.Context())
-	require.ErrorContains(t, err, "waits do not expire meanwhile")
+	require.ErrorContains(t, err, "no wait expires until it is known")
 }
 
 func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
@@ -263,7 +263,7 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(10, nil)
-	// The event is in the log, and the fold worker has not come to it.
+	// The event is in the log, and the fold worker has not folded it yet.
 	w.stop()
 	r.Publish(&schema.TurnStartedData{Turn: 1})
 	last := r.Last
@@ -286,7 +286,7 @@ func TestAnotherWorkerTakesAHeartbeatForWhatItIs(t *testing.T) {
 	w.pass(3, nil)
 	w.hb.beat("executor-1", "i1", beat, false)
 	w.pass(9, nil)
-	w.Sweeper = w.newSweeper() // its daemon has heard the heartbeats all along
+	w.Sweeper = w.newSweeper() // its daemon has received the heartbeats all along
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
 	require.Equal(t, schema.FormatTime(fleettest.Noon.Add(3*time.Second)), fleettest.LastData[schema.RunOrphanedData](r.Run).LastSeen)
@@ -302,7 +302,7 @@ func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherWorker(t 
 		r.Own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
 	}
 	w.pass(9, nil)
-	w.Sweeper = w.newSweeper() // it does not know what the other fold worker has seen last
+	w.Sweeper = w.newSweeper() // it does not know the signs of life that the other fold worker saw
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
@@ -320,7 +320,7 @@ func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
 	w.Clock.Forward(time.Second)
 	other.Signs(map[assign.Seen]struct{}{silent: {}, steady: {}})
 	told := other.TakeUnheard()
-	require.Equal(t, []assign.Seen{{Executor: "silent", Instance: "i1"}}, told, "who heartbeats is heard by all")
+	require.Equal(t, []assign.Seen{{Executor: "silent", Instance: "i1"}}, told, "executors with heartbeats are known to all")
 	require.Empty(t, other.TakeUnheard(), "once is enough")
 	w.hb.HeardElsewhere(append(told, assign.Seen{Executor: "no name"}))
 	l, seen := w.hb.last("silent", "i1", time.Minute)
@@ -364,7 +364,7 @@ func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(1, nil)
-	for range 8 { // a sweep waits for the disk meanwhile
+	for range 8 { // a sweep waits for the disk in between
 		w.Clock.Forward(time.Second)
 		require.True(t, w.beat())
 	}
@@ -443,7 +443,7 @@ func TestOrphansArePaced(t *testing.T) {
 	require.Equal(t, int64(12), w.deps.Stats.Orphaned.Load())
 }
 
-// heard waits until so many heartbeats were taken, lawful or not.
+// heard waits until so many heartbeats were handled, valid or not.
 func (w *lifeWorld) heard(n int64) {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool { return w.hb.Stats().Received.Load()+w.hb.Stats().Refused.Load() >= n }, time.Minute, time.Millisecond)

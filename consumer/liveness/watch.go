@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// watchReread is how often the live index is read again although nothing is known to be wrong: a watch that fell far
-	// behind may have missed that an entry was erased.
+	// watchReread is how often the live index is read again without a known error: a watch that lagged far behind may
+	// have missed a deletion.
 	watchReread = 5 * time.Minute
-	// watchWait and watchMaxWait are how long a broken watch is not begun again.
+	// watchWait and watchMaxWait bound the pause before a broken watch begins again.
 	watchWait    = 50 * time.Millisecond
 	watchMaxWait = 2 * time.Second
-	// watchPatience bounds the beginning of a watch: a request that a reconnect swallowed is not answered.
+	// watchPatience bounds the beginning of a watch: a request that is lost in a reconnect gets no answer.
 	watchPatience = 2 * time.Second
 )
 
-// errReread ends a watch that is to begin again.
+// errReread ends a watch that must begin again.
 var errReread = errors.New("it is time to read the index again")
 
-// Grow adds shards, in the order of their numbers, to those that are known. It may be called while Run runs,
-// which is not synced until their index is in.
+// Grow adds shards, in the order of their numbers. It may be called while Run runs, which is not synced until their
+// index is here.
 func (r *LiveRuns) Grow(added ...*kvstore.Shard) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +44,8 @@ func (r *LiveRuns) Grow(added ...*kvstore.Shard) {
 	}
 }
 
-// Run keeps the live runs up to date until ctx ends; it returns nil then. A watch that breaks is begun again, and brings
-// everything once more.
+// Run keeps the live runs up to date until ctx ends and returns nil. A broken watch begins again, and delivers
+// everything again.
 func (r *LiveRuns) Run(ctx context.Context) error {
 	var group errgroup.Group
 	r.followWith(func(i int, store *kvstore.Shard) {
@@ -59,7 +59,7 @@ func (r *LiveRuns) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// followWith begins to follow the shards, those that come later included, or ends that with nil.
+// followWith begins to follow the shards, including later ones, or ends that with nil.
 func (r *LiveRuns) followWith(follow func(int, *kvstore.Shard)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,8 +115,8 @@ func (r *LiveRuns) watch(ctx context.Context, shard int, cps *kvstore.Checkpoint
 	}
 }
 
-// suspectTwins looks for a run, whose entry has just come, in the other shards: it was begun twice. That cannot come from
-// executors whose settings are read as they must be, and is an alarm. Under r.mu.
+// suspectTwins searches for a run, whose entry has just arrived, in the other shards: then it began twice. Executors
+// with correct settings cannot cause that, so it is an alarm. Under r.mu.
 func (r *LiveRuns) suspectTwins(e *entry) {
 	for i := range r.shards {
 		other := r.shards[i].runs[e.live.Run]
@@ -134,7 +134,7 @@ func (r *LiveRuns) suspectTwins(e *entry) {
 	}
 }
 
-// parted forgets that a run is in two shards once it is not. Under r.mu, after an entry of it went.
+// parted forgets that a run is in two shards once it is not. Under r.mu, after one of its entries is gone.
 func (r *LiveRuns) parted(run string) {
 	if _, ok := r.twins[run]; !ok {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Worker folds the fleet of a test. The package's own tests cannot import one, so that the tests outside it say how to make it.
+// Worker folds the fleet of a test. The package's own tests cannot import it, so the external tests provide it.
 type Worker interface {
 	Leads() bool
 	Run(ctx context.Context) error
@@ -25,7 +25,7 @@ type Worker interface {
 // NewWorker makes a fold worker that leaves the sweeps to the test.
 var NewWorker func(w *fleettest.World, live *LiveRuns, heartbeats *Heartbeats) (Worker, error)
 
-// lifeWorld is a fleet whose fold worker folds in real time, and whose sweeps and clock are the test's own.
+// lifeWorld is a fleet whose fold worker folds in real time, and whose sweeps and clock belong to the test.
 type lifeWorld struct {
 	*fleettest.World
 	// begun is the server's time when the clock was at noon.
@@ -60,7 +60,7 @@ func (w *lifeWorld) fold() {
 	require.Eventually(w.TB, f.Leads, time.Minute, time.Millisecond)
 }
 
-// newSweeper is what a fold worker begins its term with, with the defaults.
+// newSweeper is a sweeper at the beginning of a term, with the defaults.
 func (w *lifeWorld) newSweeper() *Sweeper {
 	keys, err := kvstore.NewKeyring(w.JS, "default")
 	require.NoError(w.TB, err)
@@ -80,7 +80,7 @@ func newSweeper(deps Deps) *Sweeper {
 	return s
 }
 
-// skip lets time go by at once, with a sweep that notices it and two that go by it.
+// skip advances the clock at once, with a sweep that notices it and two more.
 func (w *lifeWorld) skip(d time.Duration) {
 	w.TB.Helper()
 	w.Clock.Forward(d)
@@ -88,7 +88,7 @@ func (w *lifeWorld) skip(d time.Duration) {
 	w.pass(2, nil)
 }
 
-// pass lets so many seconds go by, with a sweep each, and calls each every second.
+// pass advances the clock by so many seconds, with a sweep each, and calls each every second.
 func (w *lifeWorld) pass(seconds int, each func()) {
 	w.TB.Helper()
 	for range seconds {
@@ -112,12 +112,12 @@ func (w *lifeWorld) begin(run, executor, instance string) *lifeRun {
 	return &lifeRun{w.Begin(run, executor, instance), w}
 }
 
-// unwritten is a run of which nothing is in the log.
+// unwritten is a run without events in the log.
 func (w *lifeWorld) unwritten(run string) *lifeRun {
 	return &lifeRun{w.Unwritten(run, "executor-1"), w}
 }
 
-// stays is for a run that nothing was published for.
+// stays is for a run without a published event.
 func (r *lifeRun) stays(status schema.Status) {
 	r.w.TB.Helper()
 	stats := r.w.deps.Stats

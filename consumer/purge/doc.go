@@ -1,6 +1,6 @@
-// Package purge takes sealed events out of a shard's log.
+// Package purge removes sealed events from a shard's log.
 //
-// It owns the queue of runs to purge, the walk that finds what earlier terms left, the proof before each purge, and the purge mark. It
-// deletes nothing that it has not just proven to be in segments that the run's checkpoint counts. It must not know the fold worker, which
-// tells it what is being sealed and how far all is folded.
+// It owns the queue of runs to purge, the walk that finds what earlier terms left, the proof before each purge, and
+// the purge cursor. It only deletes events that it has just proven to be in segments of the run's checkpoint. It must
+// not know the fold worker, which reports seals and its position.
 package purge

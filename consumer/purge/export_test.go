@@ -6,12 +6,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// What the tests look for.
+// ProofTrust is for the tests.
 const ProofTrust = proofTrust
 
 var ErrSlowProof = errSlowProof
 
-// PurgeQueued purges what is queued without waiting for the grace, and returns how many runs are queued then.
+// PurgeQueued purges the queue without waiting for the grace, and returns how many runs remain in it.
 func PurgeQueued(ctx context.Context, p *Purger) (left int, err error) {
 	for _, e := range p.queue.gains(1<<30, 0, p.deps.Now()) {
 		if _, err := p.purgeRun(ctx, e, proofBytes); err != nil {

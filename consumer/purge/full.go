@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// A log that is fuller than fullAt of its quota is relieved until it is below fullTo, in percent.
+	// A log above fullAt percent of its quota is relieved until it is below fullTo.
 	fullAt, fullTo = 75, 50
-	// fillRate is how fast a log is taken to fill at most, in bytes a second: it says how soon to look again.
+	// fillRate is the assumed maximal rate at which a log fills, in bytes a second: it determines the next look.
 	fillRate = 200 << 20
-	// fullLookMin and fullLookMax bound the pauses between two looks at how full the log is.
+	// fullLookMin and fullLookMax bound the pauses between two looks at the size of the log.
 	fullLookMin, fullLookMax = 50 * time.Millisecond, purgeTick
-	// fullPieces is in how many pieces room is made at least, so that some is there soon.
+	// fullPieces is the smallest number of steps in which room is made, so that some is there soon.
 	fullPieces = 4
 )
 
-// relieve makes room in a log that is nearly full: what is sealed goes without waiting for the grace period, most gain
-// first, and if that is not enough, tails are sealed early. It returns when to look again.
+// relieve makes room in a log that is nearly full: sealed events are purged without waiting for the grace, the
+// largest gain first, and if that is not enough, tails are sealed early. It returns when to look again.
 func (p *Purger) relieve(ctx context.Context) (time.Duration, error) {
 	p.pressed = false
 	quota := p.deps.Shard.Quota()
@@ -30,7 +30,7 @@ func (p *Purger) relieve(ctx context.Context) (time.Duration, error) {
 		usage, err := p.deps.Shard.Usage(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				p.deps.Log.Warn().Err(err).Msg("how full the log is cannot be told")
+				p.deps.Log.Warn().Err(err).Msg("size of the log not known")
 			}
 			return fullLookMax / 4, nil
 		}
@@ -62,7 +62,8 @@ func (p *Purger) relieve(ctx context.Context) (time.Duration, error) {
 		waiting := p.queue.waiting()
 		p.mu.Unlock()
 		if waiting >= need {
-			// What is sealed will do once it is counted and may go; sealing more would only make small segments.
+			// The sealed events are enough once they are counted and may be purged; sealing more would only make
+			// small segments.
 			return fullLookMax / 4, nil
 		}
 		select {

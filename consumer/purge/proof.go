@@ -11,29 +11,29 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// provenAtOnce bounds the events of one proof, which are in memory as their sums.
+// provenAtOnce bounds the events of one proof, whose sums are in memory.
 const provenAtOnce = 1 << 15
 
-// proof says what of a run's log may be purged.
+// proof is the part of a run's log that may be purged.
 type proof struct {
-	// last is the stream sequence of the last event that may go, events and bytes how much that is.
+	// last is the stream sequence of the last event that may be purged; events and bytes are the amount.
 	last   schema.StreamSequence
 	events int64
 	bytes  int64
-	// more: the log has more to prove behind it.
+	// more: the log has more to prove after it.
 	more bool
-	// ended: the run has ended, all of it is sealed, and this is the last of it.
+	// ended: the run has ended, all of it is sealed, and this is its last part.
 	ended bool
-	// purged counts the events that went.
+	// purged counts the purged events.
 	purged int64
-	// sealed is up to where the checkpoint counts the run's events as sealed.
+	// sealed is the position up to which the checkpoint counts the run's events as sealed.
 	sealed schema.StreamSequence
 }
 
-// unproven says why what is sealed of a run must not be purged.
+// unproven is the reason why sealed events of a run must not be purged.
 type unproven struct {
 	run, why string
-	// segment that is at fault, 0 for none.
+	// segment at fault, 0 for none.
 	segment int
 	err     error
 }
@@ -51,7 +51,7 @@ func (e *unproven) Error() string {
 
 func (e *unproven) Unwrap() error { return e.err }
 
-// hint is what to do next.
+// hint is the next step.
 func (e *unproven) hint(run string) string {
 	if e.segment != 0 {
 		return fmt.Sprintf("the log still has what it held: keep it, restore the segment bucket from a backup, and look with: waymark export %s", run)
@@ -59,13 +59,13 @@ func (e *unproven) hint(run string) string {
 	return "look what is missing with: waymark get " + run
 }
 
-// prove shows that every event of the run that the log has up to a place is in a segment that the run's checkpoint
-// counts, byte for byte. What it goes by is read now, from the leaders; what it remembers is nothing.
+// prove shows that every event of the run in the log up to a position is in a segment of the run's checkpoint, byte
+// for byte. It reads everything from the leaders now, and uses nothing from memory.
 //
-//   - The checkpoint as stored names the number of segments and the digest they end with.
+//   - The stored checkpoint names the number of segments and the digest at their end.
 //   - Each segment, from the last one down, has the right sum, and ends where the next one begins.
-//   - Each event of the log in question has its equal in one of them.
-//   - The event at the checkpoint's position is in the log and stays: it is the run's last, or has later ones behind it.
+//   - Each event of the log in question is equal to one in a segment.
+//   - The event at the checkpoint's position is in the log and stays: it is the run's last, or has later ones after it.
 func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (proof, error) {
 	c, _, err := p.deps.Shard.Checkpoints.GetFresh(ctx, run)
 	switch {
@@ -74,14 +74,14 @@ func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequen
 	case err != nil:
 		return proof{}, err
 	case c.Status == schema.StatusErased:
-		p.deps.Erased(run) // a crash brought back what was purged
+		p.deps.Erased(run) // a crash brought purged events back
 		return proof{}, nil
 	case c.Incarnation != p.incarnation || c.Segments.Count == 0 || c.Position.Stream == 0:
 		return proof{}, nil
 	}
 	if !c.Complete() || len(c.Lost) > 0 {
-		// A replica whose copy is damaged may have shown the fold less than the others have: what is missing in the segments may
-		// be in the log, and is found there as long as it is not purged.
+		// A replica with a damaged copy may have shown the fold less than the others have: events missing in the
+		// segments may be in the log, and are found there as long as they are not purged.
 		return proof{}, &unproven{run: run, why: "its events have gaps, and what is missing may be in the log of another replica"}
 	}
 	upTo = min(upTo, c.Segments.Last.Stream, c.Position.Stream-1)
@@ -94,7 +94,7 @@ func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequen
 	}
 	if !found || schema.PositionOf(&rec) != c.Position {
 		if now, _, err := p.deps.Shard.Checkpoints.GetFresh(ctx, run); err != nil || now.Position != c.Position {
-			// It went on, and another fold worker purged what this one looked for.
+			// The run changed, and another fold worker purged the events that this one looked for.
 			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, eventlog.ErrStale), err)
 		}
 		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}
@@ -111,7 +111,8 @@ func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequen
 	return is, nil
 }
 
-// stretch reads what the log has of the run up to a place, about so many bytes of it, and where it begins.
+// stretch reads the run's events in the log up to a position, about piece bytes of them, and returns where they
+// begin.
 func (p *Purger) stretch(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (is proof, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence, err error) {
 	sums = make(map[schema.StreamSequence]replay.Sum)
 	var scratch []byte
@@ -138,15 +139,15 @@ func (p *Purger) stretch(ctx context.Context, run string, upTo schema.StreamSequ
 		return proof{}, nil, 0, err
 	}
 	if !beyond {
-		// The run has an event behind it, the leader said: this replica lags, and may hide one before it, too.
+		// The leader said that the run has an event after it: this replica lags, and may also hide one before it.
 		return proof{}, nil, 0, fmt.Errorf("run %s: a replica shows nothing behind %d: %w", run, upTo, eventlog.ErrStale)
 	}
 	return is, sums, first, nil
 }
 
-// match finds each of the sums in a segment that the checkpoint counts.
+// match finds each of the sums in a segment of the checkpoint.
 func (p *Purger) match(ctx context.Context, c *schema.Checkpoint, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence) error {
-	last := schema.StreamSequence(0) // that is looked for
+	last := schema.StreamSequence(0) // the last one to find
 	for at := range sums {
 		last = max(last, at)
 	}
@@ -179,7 +180,7 @@ func (p *Purger) match(ctx context.Context, c *schema.Checkpoint, sums map[schem
 		}
 		digest = info.DigestBefore
 		if info.First.Stream > last {
-			continue // all of it is younger than what is about to go
+			continue // all of it is newer than the events to purge
 		}
 		_, frames, err := schema.DecodeSegment(stored)
 		if err != nil {

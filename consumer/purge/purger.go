@@ -22,52 +22,52 @@ import (
 )
 
 const (
-	// maxQueue bounds the runs that wait for their purge; what does not fit is found again by a walk through the log.
+	// maxQueue bounds the runs that wait for their purge; a walk through the log finds the others again.
 	maxQueue = 1 << 16
-	// purgePause is the pause between two purges, unless the log is nearly full: executors publish meanwhile.
+	// purgePause is the pause between two purges, unless the log is nearly full: executors publish in between.
 	purgePause = 5 * time.Millisecond
-	// purgePatience bounds the proof and the purge of a run. What was proven is used within proofTrust or proven again: a
-	// process that was stopped in between must not act on what it knew.
+	// purgePatience bounds the proof and the purge of a run. A proof is used within proofTrust or repeated: a process
+	// that was paused in between must not act on old knowledge.
 	purgePatience = 30 * time.Second
 	proofTrust    = 10 * time.Second
-	// proofBytes bounds the events of one proof. A proof that took too long is begun again with a quarter, down to
-	// leastProofBytes: on a slow machine a long run goes piece by piece.
+	// proofBytes bounds the events of one proof. A proof that took too long is repeated with a quarter, down to
+	// leastProofBytes: on a slow machine a long run is purged in pieces.
 	proofBytes      = 32 << 20
 	leastProofBytes = 2 << 20
-	// markEvery is the pace at which the purge mark is stored.
+	// markEvery is the interval at which the purge cursor is stored.
 	markEvery = time.Minute
-	// purgeTick is the longest pause before the queue is looked at again.
+	// purgeTick is the longest pause between two looks at the queue.
 	purgeTick = 5 * time.Second
 )
 
-// ErrSuperseded ends a purger whose mark another one has moved: another fold worker has the shard.
+// ErrSuperseded ends a purger whose cursor was moved by another one: another fold worker has the shard.
 var ErrSuperseded = errors.New("another purger moved the purge mark")
 
-// Config sets when what is sealed leaves the log.
+// Config sets when sealed events leave the log.
 type Config struct {
-	// Holder names the daemon in the purge mark. Required.
+	// Holder names the daemon in the purge cursor. Required.
 	Holder string
-	// After is how long events stay in the log after they were sealed; 0 or less is for ever.
+	// After is how long events stay in the log after they were sealed; 0 or less is forever.
 	After time.Duration
-	// Least is how long they stay even in a log that is nearly full. 0 means that a full log does not wait.
+	// Least is how long they stay even in a log that is nearly full. 0 means no wait in a full log.
 	Least time.Duration
-	// Every is the pace at which a purger without work looks for some. Required, above 0.
+	// Every is the interval at which an idle purger looks for work. Required, above 0.
 	Every time.Duration
 }
 
 // purges reports whether sealed events are ever purged.
 func (c *Config) purges() bool { return c.After > 0 }
 
-// Stats counts what a purger did. Every field may be read at any time.
+// Stats counts the work of a purger. Every field may be read at any time.
 type Stats struct {
-	// Purges of a run, the events that they took out of the log, and their bytes (headers and data).
+	// Purges of a run, the events removed from the log, and their bytes (headers and data).
 	Purges, Events, Bytes atomic.Int64
-	// ProofsFailed counts the times that what was to be purged was not proven to be sealed; PutOff those that were tried again;
-	// Relieved those that the log was nearly full and was relieved without waiting.
+	// ProofsFailed counts the proofs that found events not sealed; PutOff the purges that were tried again; Relieved
+	// the times that a nearly full log was relieved without waiting.
 	ProofsFailed, PutOff, Relieved atomic.Int64
 }
 
-// Deps are what a purger works with. All are required.
+// Deps are the dependencies of a purger. All are required.
 type Deps struct {
 	Conn  *nats.Conn
 	JS    jetstream.JetStream
@@ -75,15 +75,15 @@ type Deps struct {
 	Stats *Stats
 	Now   func() time.Time
 	Log   zerolog.Logger
-	// Folded is the position up to which all is folded and stored.
+	// Folded is the position up to which all events are folded and stored.
 	Folded func() schema.StreamSequence
-	// Erased is told of a run that was removed and of which the log has more than the mark.
+	// Erased gets a removed run whose log has more than the tombstone.
 	Erased func(run string)
 }
 
-// Purger takes out of a shard's log what was sealed long enough ago. It knows which runs to look at from the fold that seals,
-// in this term, and from a walk through the log behind its mark for what earlier terms left. What it deletes it
-// proves again, each time, from what is stored; what it remembers only says when and where to look.
+// Purger removes events from a shard's log some time after they were sealed. It learns which runs to check from the
+// fold of this term, and from a walk through the log after its cursor for what earlier terms left. It proves
+// everything again from stored data before it deletes; its memory only says when and where to look.
 //
 //	sealing ──▶ queue ──grace──▶ prove ──▶ purge
 //	walk ──────▶  ▲                │ not proven: nothing is purged, an alarm
@@ -93,27 +93,28 @@ type Purger struct {
 	deps        Deps
 	incarnation string
 	marks       *kvstore.SafeWatermarks
-	// press asks the goroutine that folds to seal tails early, for so many bytes.
+	// press asks the fold goroutine to seal tails early, for a number of bytes.
 	press chan int64
 
 	mu    sync.Mutex
 	queue queue
-	// mark is what is stored: everything below it was looked at. markRev is its revision.
+	// mark is the stored cursor: everything below it was checked. markRev is its revision.
 	mark    schema.StreamSequence
 	markRev schema.Revision
-	// walking is where the walk that is under way began, 0 without one.
+	// walking is where the current walk began, 0 without one.
 	walking schema.StreamSequence
-	// purgedBefore: a purger was at work before this term.
+	// purgedBefore: a purger ran before this term.
 	purgedBefore bool
 	// wake tells the walk that there is room in the queue.
 	wake chan struct{}
-	// sealedMore tells the purge of a full log that more of it is sealed and counted.
+	// sealedMore tells the purge of a full log that more events are sealed and counted.
 	sealedMore chan struct{}
-	// pressed: the last look found the log nearly full. It is of the goroutine that purges.
+	// pressed: the last look found the log nearly full. Only the purging goroutine uses it.
 	pressed bool
 }
 
-// New reads the mark of earlier terms. incarnation is the event stream's. unclean says that the server may have taken purges back.
+// New reads the cursor of earlier terms. incarnation is the event stream's. unclean says that the server may have
+// undone purges.
 func New(ctx context.Context, cfg Config, deps Deps, incarnation string, unclean bool) (*Purger, error) {
 	p := &Purger{
 		cfg: cfg, deps: deps, incarnation: incarnation, marks: kvstore.NewPurgeMarks(deps.JS), press: make(chan int64),
@@ -132,7 +133,7 @@ func New(ctx context.Context, cfg Config, deps Deps, incarnation string, unclean
 		return p, nil
 	}
 	if unclean && p.mark > 1 {
-		// A purge may have been taken back, of runs that nothing is added to any more.
+		// A purge may have been undone for runs that get no more events.
 		if err := p.putMark(ctx, 1); err != nil {
 			return nil, err
 		}
@@ -141,14 +142,14 @@ func New(ctx context.Context, cfg Config, deps Deps, incarnation string, unclean
 	return p, nil
 }
 
-// PurgedBefore reports whether a purger was at work before this term.
+// PurgedBefore reports whether a purger ran before this term.
 func (p *Purger) PurgedBefore() bool { return p.purgedBefore }
 
-// Press is how many bytes of tails the fold is to seal early, as the log is nearly full.
+// Press is how many bytes of tails the fold should seal early, because the log is nearly full.
 func (p *Purger) Press() <-chan int64 { return p.press }
 
-// Sealing is told of a segment before it is stored. It returns when a crash from here on cannot hide the run from the
-// next term's walk.
+// Sealing is called before a segment is stored. When it returns, a crash can no longer hide the run from the next
+// term's walk.
 func (p *Purger) Sealing(ctx context.Context, run string, first, last schema.StreamSequence, bytes int64) error {
 	if !p.cfg.purges() {
 		return nil
@@ -159,11 +160,11 @@ func (p *Purger) Sealing(ctx context.Context, run string, first, last schema.Str
 	if first >= p.mark {
 		return nil
 	}
-	// The tail of a run that waited long begins below the mark.
+	// The tail of a run that waited long begins below the cursor.
 	return p.putMark(ctx, first)
 }
 
-// putMark stores the mark. Under p.mu.
+// putMark stores the cursor. Under p.mu.
 func (p *Purger) putMark(ctx context.Context, at schema.StreamSequence) error {
 	rev, err := p.marks.Put(ctx, p.deps.Shard.Names, kvstore.Watermark{
 		Incarnation: p.incarnation, Position: schema.Position{Stream: at, ID: "purger"}, Worker: p.cfg.Holder,
@@ -179,8 +180,8 @@ func (p *Purger) putMark(ctx context.Context, at schema.StreamSequence) error {
 	return nil
 }
 
-// markOnce makes sure that there is a mark before anything is purged: it tells later terms that a log which begins with
-// a run's first message may have been purged all the same.
+// markOnce ensures that there is a cursor before anything is purged: it tells later terms that the log may have been
+// purged even if it begins with a run's first message.
 func (p *Purger) markOnce(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +191,8 @@ func (p *Purger) markOnce(ctx context.Context) error {
 	return p.putMark(ctx, 1)
 }
 
-// storeMark stores the mark if it can be moved on: below everything that waits, and below what is not folded yet.
+// storeMark stores the cursor if it can move on: below everything that waits, and below events that are not folded
+// yet.
 func (p *Purger) storeMark(ctx context.Context, folded schema.StreamSequence) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +209,7 @@ func (p *Purger) storeMark(ctx context.Context, folded schema.StreamSequence) er
 	return p.putMark(ctx, at)
 }
 
-// Run purges what is due until ctx ends. caughtUp says that the fold is through with what others left.
+// Run purges the queue until ctx ends. caughtUp says that the fold has processed what other workers left.
 func (p *Purger) Run(ctx context.Context, caughtUp func() bool) error {
 	if !p.cfg.purges() {
 		return nil
@@ -230,7 +232,7 @@ func (p *Purger) Run(ctx context.Context, caughtUp func() bool) error {
 	return nil
 }
 
-// purge works the queue off.
+// purge processes the queue.
 func (p *Purger) purge(ctx context.Context) error {
 	var marked time.Time
 	for {
@@ -255,7 +257,7 @@ func (p *Purger) purge(ctx context.Context) error {
 				if errors.Is(err, ErrSuperseded) {
 					return err
 				}
-				p.deps.Log.Warn().Err(err).Msg("purge mark not stored: the next start looks further back")
+				p.deps.Log.Warn().Err(err).Msg("purge cursor not stored: the next start looks further back")
 			}
 			marked = now
 		}
@@ -265,7 +267,7 @@ func (p *Purger) purge(ctx context.Context) error {
 	}
 }
 
-// rest waits for that long, or until there is more to gain in a log that is nearly full.
+// rest waits for a duration, or until there is more to gain in a log that is nearly full.
 func (p *Purger) rest(ctx context.Context, d time.Duration) error {
 	var more <-chan struct{}
 	if p.pressed {
@@ -282,7 +284,7 @@ func (p *Purger) rest(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Counted is told that checkpoints count more segments than before.
+// Counted is called when checkpoints count more segments than before.
 func (p *Purger) Counted() {
 	select {
 	case p.sealedMore <- struct{}{}:
@@ -290,7 +292,7 @@ func (p *Purger) Counted() {
 	}
 }
 
-// takeDue takes a run whose time has come out of the queue.
+// takeDue takes a run that is due out of the queue.
 func (p *Purger) takeDue() (entry, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -301,7 +303,7 @@ func (p *Purger) takeDue() (entry, bool) {
 	return e, ok
 }
 
-// nextDue is how long to wait for the next run.
+// nextDue is the time until the next run is due.
 func (p *Purger) nextDue() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -316,11 +318,12 @@ func (p *Purger) room() {
 	}
 }
 
-// purgeRun proves and purges what an entry names, and returns how many events went. Only what concerns more than this run is an error.
+// purgeRun proves and purges an entry, and returns the number of purged events. Only problems beyond this run are
+// errors.
 func (p *Purger) purgeRun(ctx context.Context, e entry, piece int64) (events int64, err error) {
 	again, freed := false, false
 	for {
-		// Asked before the proof: what is folded by now has its checkpoint.
+		// Read before the proof: events folded by then have their checkpoint.
 		folded := p.deps.Folded()
 		work, cancel := context.WithTimeout(ctx, purgePatience)
 		is, err := p.purgeOnce(work, e.run, e.upTo, piece)
@@ -342,11 +345,11 @@ func (p *Purger) purgeRun(ctx context.Context, e entry, piece int64) (events int
 		case errors.As(err, &un):
 			p.deps.Stats.ProofsFailed.Add(1)
 			p.deps.Log.Error().Err(err).Str(logkey.Run, e.run).Str("hint", un.hint(e.run)).
-				Msg("what is sealed is not proven to be whole, nothing of the run is purged")
+				Msg("sealed events could not be proven complete, run not purged")
 			again, e.failed = true, true
 		default:
 			p.deps.Stats.PutOff.Add(1)
-			p.deps.Log.Debug().Err(err).Str(logkey.Run, e.run).Msg("purge put off")
+			p.deps.Log.Debug().Err(err).Str(logkey.Run, e.run).Msg("purge postponed")
 			again = true
 		}
 		break
@@ -360,10 +363,10 @@ func (p *Purger) purgeRun(ctx context.Context, e entry, piece int64) (events int
 	return events, nil
 }
 
-// errSlowProof says that a proof took so long that something may have changed meanwhile.
+// errSlowProof says that a proof took so long that data may have changed in the meantime.
 var errSlowProof = errors.New("the proof took too long")
 
-// purgeOnce proves a stretch of a run and purges it.
+// purgeOnce proves a part of a run and purges it.
 func (p *Purger) purgeOnce(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (proof, error) {
 	began := p.deps.Now()
 	is, err := p.prove(ctx, run, upTo, piece)
@@ -380,7 +383,7 @@ func (p *Purger) purgeOnce(ctx context.Context, run string, upTo schema.StreamSe
 		return is, err
 	}
 	if is.ended {
-		// Before the purge: who finds one event of an ended run in the log has nothing left to do for it.
+		// Before the purge: with a single event of an ended run in the log, no purger would look at the run again.
 		if err := p.deps.Shard.Checkpoints.Trim(ctx, run); err != nil {
 			return is, err
 		}

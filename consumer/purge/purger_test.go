@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { natstest.Main(m) }
 
-// noon is when purgers of tests work.
+// noon is the time of the tests' purgers.
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// world is a shard with an ended run that is folded and sealed, and no daemon any more.
+// world is a shard with an ended run that is folded and sealed, without a daemon.
 type world struct {
 	js    jetstream.JetStream
 	shard *kvstore.Shard
@@ -63,7 +63,7 @@ func newWorld(t *testing.T, events ...schema.Data) *world {
 	return w
 }
 
-// purger has all of the run in its queue.
+// purger has the whole run in its queue.
 func (w *world) purger(t *testing.T, now func() time.Time) *purge.Purger {
 	t.Helper()
 	incarnation, err := w.shard.Incarnation(t.Context())
@@ -86,7 +86,7 @@ func TestPurger_OnlyEventIsTheLogsFirst_IsDoneWithTheRun(t *testing.T) {
 	require.Zero(t, left, "there is nothing to wait for")
 }
 
-// A proof is used within its time, counted to the purge itself.
+// A proof is used within its time, counted up to the purge itself.
 func TestPurger_ProofIsTooOldAtItsPurge_IsNotUsed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, &schema.RunStartedData{Agent: "coder", Executor: "executor-1"}, &schema.TurnStartedData{Turn: 1}, &schema.RunEndedData{Status: "completed"})
@@ -95,13 +95,13 @@ func TestPurger_ProofIsTooOldAtItsPurge_IsNotUsed(t *testing.T) {
 		require.NoError(t, err)
 		return len(list)
 	}
-	// One batch put one checkpoint: as if there were more, the same is put once more.
+	// One batch put one checkpoint; the same is put again, so that there are more.
 	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
 	require.Greater(t, kept(), 1)
-	// The process is stopped behind the last thing that is done before the purge.
+	// The process is paused after the last step before the purge.
 	p := w.purger(t, func() time.Time {
 		if kept() == 1 {
 			return noon.Add(purge.ProofTrust + time.Second)

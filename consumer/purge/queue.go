@@ -9,38 +9,39 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// unknownGain is what the purge of a run is taken to free that was found by a walk, in bytes.
+// unknownGain is the assumed gain of purging a run that a walk found, in bytes.
 const unknownGain = 256 << 10
 
-// entry is a run of whose log something may be purged.
+// entry is a run with events that may be purged.
 type entry struct {
 	run string
-	// first and upTo bound what was sealed by the time since; bytes of the events in it.
+	// first and upTo bound the events sealed up to the time since; bytes is their size.
 	first, upTo schema.StreamSequence
 	bytes       int64
-	// counted is where a checkpoint must count the run as sealed before the entry is done; 0 if only a walk has met it.
+	// counted is the position up to which a checkpoint must count the run as sealed before the entry is done; 0 if
+	// only a walk has found it.
 	counted schema.StreamSequence
 	since   time.Time
-	// met is where a walk met the run last: the fold must have come so far before the entry is done.
+	// met is where a walk found the run last: the fold must have passed it before the entry is done.
 	met schema.StreamSequence
-	// next is the same of what was sealed, or met, too late to go with it.
+	// next has the same for events sealed, or found, too late for this purge.
 	nextFirst, nextUpTo, nextCounted, nextMet schema.StreamSequence
 	nextBytes                                 int64
-	// failed: the proof failed, and fullness is no reason to try sooner.
+	// failed: the proof failed, and a full log is no reason to try sooner.
 	failed bool
-	// fruitless counts the tries in a row that freed nothing and are to be repeated: others go first then.
+	// fruitless counts the tries in a row that freed nothing and must be repeated: other entries come first then.
 	fruitless int
 	// taken: it is being purged.
 	taken bool
 }
 
-// queue holds the runs in the order in which they come due. Seals of a run within a window go together, so that a
-// busy run is purged a few times in the grace period and not once for each segment.
+// queue has the runs in the order in which they are due. Seals of a run within a window are combined, so that a busy
+// run is purged a few times per grace period and not once per segment.
 type queue struct {
 	grace, window time.Duration
 	order         *list.List // of *entry, by since
 	byRun         map[string]*list.Element
-	// skipped is the first stream sequence of what did not fit, 0 for nothing.
+	// skipped is the first stream sequence that did not fit, 0 for none.
 	skipped schema.StreamSequence
 }
 
@@ -51,11 +52,11 @@ func newQueue(grace time.Duration) queue {
 func (q *queue) len() int { return q.order.Len() }
 
 func entryOf(el *list.Element) *entry {
-	e, _ := el.Value.(*entry) // nothing else is ever put in
+	e, _ := el.Value.(*entry) // the list has no other values
 	return e
 }
 
-// sealed adds what is being sealed of a run.
+// sealed adds events of a run that are being sealed.
 func (q *queue) sealed(run string, first, last schema.StreamSequence, bytes int64, now time.Time) {
 	el, ok := q.byRun[run]
 	if !ok {
@@ -71,20 +72,21 @@ func (q *queue) sealed(run string, first, last schema.StreamSequence, bytes int6
 		e.nextFirst = first
 	}
 	if e.upTo >= first {
-		// A walk could not know that this was not sealed yet.
+		// The walk could not know that these events were not sealed yet.
 		e.nextUpTo, e.nextMet = max(e.nextUpTo, e.upTo), max(e.nextMet, e.met)
 		e.upTo = first - 1
 	}
 	e.nextFirst, e.nextUpTo, e.nextCounted, e.nextBytes = min(e.nextFirst, first), max(e.nextUpTo, last), last, e.nextBytes+bytes
 }
 
-// mayGo reports whether what is being purged of a run may go up to a place: it was not sealed after the entry was taken.
+// mayGo reports whether a run may be purged up to a position: it was not sealed after the entry was taken.
 func (q *queue) mayGo(run string, upTo schema.StreamSequence) bool {
 	el, ok := q.byRun[run]
 	return ok && upTo <= entryOf(el).upTo
 }
 
-// found adds a run that a walk has met, with a place up to which it may be sealed. It reports false when there is no room.
+// found adds a run found by a walk, with a position up to which it may be sealed. It reports false if there is no
+// room.
 func (q *queue) found(run string, from, at schema.StreamSequence, now time.Time) bool {
 	if el, ok := q.byRun[run]; ok {
 		e := entryOf(el)
@@ -121,7 +123,7 @@ func (q *queue) skip(first schema.StreamSequence) {
 	}
 }
 
-// first is the lowest place of anything that waits.
+// first is the lowest position of the waiting entries.
 func (q *queue) first() (schema.StreamSequence, bool) {
 	low := q.skipped
 	for el := q.order.Front(); el != nil; el = el.Next() {
@@ -135,7 +137,7 @@ func (q *queue) first() (schema.StreamSequence, bool) {
 	return low, low != 0
 }
 
-// wait is the time until the next run comes due.
+// wait is the time until the next run is due.
 func (q *queue) wait(now time.Time) time.Duration {
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		if e := entryOf(el); !e.taken {
@@ -145,7 +147,7 @@ func (q *queue) wait(now time.Time) time.Duration {
 	return q.grace
 }
 
-// due marks the next run that has waited long enough as taken and returns it. Hand it to done.
+// due marks the next run that has waited long enough as taken and returns it. Pass it to done.
 func (q *queue) due(now time.Time) (entry, bool) {
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		e := entryOf(el)
@@ -161,16 +163,16 @@ func (q *queue) due(now time.Time) (entry, bool) {
 	return entry{}, false
 }
 
-// barren reports whether the entry frees nothing for now. The first try may only have come before the checkpoint.
+// barren reports whether the entry frees nothing for now. The first try may only have been before the checkpoint.
 func (e *entry) barren() bool { return e.failed || e.fruitless > 1 }
 
-// gains marks runs as taken whose purge frees most, for so many bytes, as far as they have waited for least. Those that freed
-// nothing when they were tried come last.
+// gains prioritises entries that free space: it marks as taken the runs with the largest gain, for a number of bytes,
+// if they have waited for least. Entries that freed nothing when tried come last.
 func (q *queue) gains(bytes int64, least time.Duration, now time.Time) []entry {
 	var may []*entry
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		e := entryOf(el)
-		// The last seal that went into it may be as old as the window.
+		// Its last seal may be as old as the window.
 		if e.taken || e.failed || least > 0 && now.Sub(e.since) < least+q.window {
 			continue
 		}
@@ -200,7 +202,7 @@ func (q *queue) gains(bytes int64, least time.Duration, now time.Time) []entry {
 	return most
 }
 
-// waiting is how much is sealed and not purged yet, in bytes, of what there is hope for.
+// waiting is the size of sealed events that are not purged yet, without hopeless entries.
 func (q *queue) waiting() (bytes int64) {
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		if e := entryOf(el); !e.barren() {
@@ -235,7 +237,7 @@ func (q *queue) done(was entry, again bool, now time.Time) {
 	q.byRun[was.run] = q.order.PushBack(e)
 }
 
-// join makes one of what an entry names and of what came too late to go with it.
+// join combines an entry with what came too late for its purge.
 func (e *entry) join() {
 	e.upTo, e.counted, e.met = max(e.upTo, e.nextUpTo), max(e.counted, e.nextCounted), max(e.met, e.nextMet)
 	e.bytes += e.nextBytes

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A walk through a long log meets a run again and again, also long after the run's purge came due: nothing of it is forgotten.
+// A walk through a long log finds a run repeatedly, even long after the run's purge was due: no event is forgotten.
 func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
@@ -30,7 +30,7 @@ func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 	require.EqualValues(t, 13, e.first)
 	require.EqualValues(t, 30, e.upTo)
 	require.EqualValues(t, 30, e.met)
-	require.Zero(t, e.counted, "a walk does not know what is sealed")
+	require.Zero(t, e.counted, "a walk does not know the sealed position")
 	q.done(e, true, now)
 	now = now.Add(2 * time.Minute)
 	e, ok = q.due(now)
@@ -40,7 +40,8 @@ func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 	require.Zero(t, q.len())
 }
 
-// What is sealed once its run is taken out of the queue waits for its own grace, though a walk met it before.
+// Events sealed after their run was taken out of the queue wait for their own grace, even if a walk found the run
+// before.
 func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
@@ -62,7 +63,7 @@ func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
 	require.Equal(t, []schema.StreamSequence{11, 30, 20, 30}, []schema.StreamSequence{e.first, e.upTo, e.counted, e.met})
 }
 
-// Who frees nothing when it is tried, as a run whose seal fails does, stands before no other in a full log.
+// An entry that freed nothing when tried, such as a run whose seal fails, must not block others in a full log.
 func TestAnEntryThatFreesNothingComesLastWhenRoomIsNeeded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// walkStep messages are looked at, then walkPause: about 50,000 a second at most.
+	// walkStep messages are read, then walkPause follows: about 50,000 a second at most.
 	walkStep  = 1000
 	walkPause = 20 * time.Millisecond
-	// walkRetry is the pause before a walk that broke off begins again.
+	// walkRetry is the pause before a failed walk starts over.
 	walkRetry = 5 * time.Second
-	// seenBits is the size of the memory of a walk: with a million runs one in nine is looked at for nothing.
+	// seenBits is the size of a walk's memory: with a million runs, one in nine is checked needlessly.
 	seenBits = 1 << 23
 )
 
-// seen remembers names, and sometimes ones that it never saw.
+// seen remembers names, with some false positives.
 type seen struct {
 	bits []uint64
 	seed maphash.Seed
@@ -28,7 +28,7 @@ type seen struct {
 
 func newSeen() *seen { return &seen{bits: make([]uint64, seenBits/64), seed: maphash.MakeSeed()} }
 
-// before reports whether the name was there before, and remembers it.
+// before reports whether the name was seen before, and remembers it.
 func (s *seen) before(name string) bool {
 	h := maphash.String(s.seed, name) % seenBits
 	was := s.bits[h/64]&(1<<(h%64)) != 0
@@ -36,8 +36,8 @@ func (s *seen) before(name string) bool {
 	return was
 }
 
-// walk looks through the log for runs of which something may be purged: from the mark on when a term begins, and from
-// what did not fit into the queue once there is room.
+// walk searches the log for runs to purge: from the cursor when a term begins, and from the first skipped sequence
+// once the queue has room.
 func (p *Purger) walk(ctx context.Context) error {
 	for {
 		from, ok := p.walkFrom()
@@ -64,7 +64,7 @@ func (p *Purger) walk(ctx context.Context) error {
 	}
 }
 
-// walkFrom says where a walk is to begin, false when there is none to do.
+// walkFrom returns where a walk must begin, false if none is needed.
 func (p *Purger) walkFrom() (schema.StreamSequence, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,9 +74,9 @@ func (p *Purger) walkFrom() (schema.StreamSequence, bool) {
 	return p.walking, p.walking != 0
 }
 
-// walkOnce looks at the messages of the log from a place to its end, which may be behind what is folded: an earlier term
-// may have sealed what is folded once more. A run that it meets once has nothing before that
-// message, or it was looked at: ended runs have one message each in the log, and cost nothing here.
+// walkOnce reads the log from a position to its end, which may be after the folded position: an earlier term may have
+// sealed events that are folded again. A run found once has no unchecked event before that message: ended runs have
+// one message each in the log, and cost nothing here.
 func (p *Purger) walkOnce(ctx context.Context, from schema.StreamSequence) error {
 	usage, err := p.deps.Shard.Usage(ctx)
 	if err != nil || from >= usage.Last {

@@ -22,28 +22,30 @@ import (
 )
 
 const (
-	// barrierPatience bounds one publish of a barrier; those who wait ask again until their own deadlines.
+	// barrierPatience bounds one publish of a barrier; waiting requests retry until their own deadlines.
 	barrierPatience = 2 * time.Second
-	// barrierPurgeEvery and barrierPurgeAfter say when older barriers are taken away: not more often, and
-	// not before there are that many.
+	// barrierPurgeEvery and barrierPurgeAfter limit the purges of older barriers: not more often, and not before
+	// there are that many.
 	barrierPurgeEvery = 10 * time.Second
 	barrierPurgeAfter = 64
 	// barrierFullFor is how long a log counts as full after a barrier found no room in it.
 	barrierFullFor = time.Minute
-	// barrierLifts bounds how often one publish makes room: executors publish into the same room.
+	// barrierLifts bounds how often one publish makes room: executors use the same room.
 	barrierLifts = 4
-	// replicatedFor is how long several replicas are remembered: a needless barrier costs only time.
+	// replicatedFor is how long it is remembered that the log has several replicas: a needless barrier costs only
+	// time.
 	replicatedFor = 10 * time.Second
 )
 
-// Bound is a place in a shard's log: every event that was acknowledged before the question is stored at it or before it.
+// Bound is a position in a shard's log: every event that was acknowledged before the request is stored at or before
+// it.
 type Bound struct {
 	At schema.StreamSequence
-	// lone: the server with the log's only replica named its end. No barrier stands at the place.
+	// lone: the server with the log's only replica reported its end. There is no barrier at the position.
 	lone bool
 }
 
-// in reports whether a server's answer of one moment reaches the bound.
+// in reports whether a server's answer includes the bound.
 func (b Bound) in(answer *eventlog.Answer) bool {
 	if b.lone {
 		return answer.UpTo >= b.At
@@ -51,14 +53,14 @@ func (b Bound) in(answer *eventlog.Answer) bool {
 	return answer.Records[schema.BarrierRun].Stream >= b.At
 }
 
-// Barrier finds bounds of one shard's log. Where the log has several replicas it publishes a barrier, which all waiting requests share: the
-// acknowledgement proves that the real leader was reached, and an answer that shows this barrier, or a later one, misses nothing that was
-// acknowledged before. Where the log has one replica, the server that holds it names the end of its log instead, and nothing is
-// written: see [eventlog.AskLone]. One replica is asserted only by an answer to this question. Several replicas are remembered for
-// 10 s: a needless barrier costs only time.
+// Barrier finds bounds of one shard's log. If the log has several replicas it publishes a barrier, which all waiting
+// requests share: the acknowledgement proves that the real leader was reached, and an answer that includes this
+// barrier, or a later one, misses no event acknowledged before. If the log has one replica, the server with it
+// reports the end of its log instead, and nothing is written: see [eventlog.AskLone]. Only an answer to this request
+// shows that there is one replica. Several replicas are remembered for 10 s: a needless barrier costs only time.
 //
-// One round serves the requests that waited when it began. A later request joins the next round: its question might be about an event
-// that was stored in between.
+// One round serves the requests that waited when it began. A later request joins the next round, because it may need
+// an event that was stored in between.
 type Barrier struct {
 	js    jetstream.JetStream
 	names schema.Names
@@ -72,28 +74,28 @@ type Barrier struct {
 	acked atomic.Int64
 
 	mu sync.Mutex
-	// next is the round that those who come now join; nil when nobody waits.
+	// next is the round that new requests join; nil if no request waits.
 	next    *round
 	stopped bool
 	wake    chan struct{}
 
-	// The rest belongs to run.
+	// The following fields belong to run.
 	unpurged int
 	purged   time.Time
-	// full is when a barrier last found no room; replicated is when the log was last seen to have several replicas.
+	// full is when a barrier last found no room; replicated is when the log was last seen with several replicas.
 	full, replicated time.Time
 }
 
 // round is one bound and the requests that wait for it.
 type round struct {
 	done chan struct{}
-	// write: a request waits for the proof that the log takes writes, which only a publish gives.
+	// write: a request waits for the proof that the log accepts writes, which only a publish gives.
 	write bool
 	bound Bound
 	err   error
 }
 
-// NewBarrier returns the barrier of a shard. actor is the source of the barriers that it publishes. Call Run to answer waiting reads.
+// NewBarrier returns the barrier of a shard. actor is the source of its barriers. Call Run to answer waiting reads.
 func NewBarrier(js jetstream.JetStream, shard *kvstore.Shard, actor string, now func() time.Time, log zerolog.Logger,
 	stats *Stats,
 ) *Barrier {
@@ -138,7 +140,7 @@ func (b *Barrier) join(ctx context.Context, write bool) (Bound, error) {
 	}
 }
 
-// take returns the waiting round and lets those who come from now on begin another.
+// take returns the waiting round; new requests begin another.
 func (b *Barrier) take() *round {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +178,7 @@ func (b *Barrier) Run(ctx context.Context) error {
 	}
 }
 
-// find returns a bound: the end of the log where one server has it all and no write is asked for, else a barrier.
+// find returns a bound: the end of the log if one server has all of it and no write is requested, else a barrier.
 func (b *Barrier) find(ctx context.Context, write bool) (Bound, error) {
 	ctx, cancel := context.WithTimeout(ctx, barrierPatience)
 	defer cancel()
@@ -194,8 +196,8 @@ func (b *Barrier) find(ctx context.Context, write bool) (Bound, error) {
 	return Bound{At: at}, err
 }
 
-// publish stores one barrier. A full log is lifted by what the barrier needs, which is less than any event does: executors that wait for
-// room find none in it.
+// publish stores one barrier. The limit of a full log is raised by the barrier's size, which is smaller than any
+// event: executors that wait for room cannot use it.
 func (b *Barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 	e := schema.Event{
 		ID:      schema.BarrierRun + "." + rand.Text(),
@@ -227,7 +229,8 @@ func (b *Barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 	}
 }
 
-// makeRoom lifts a full log by what a barrier needs. Once the reserve is used up, the barrier takes the place of those before it: reads go on.
+// makeRoom raises the limit of a full log by a barrier's size. Once the reserve is used up, the barrier replaces
+// earlier ones: reads continue.
 func (b *Barrier) makeRoom(ctx context.Context, need int64) error {
 	_, err := b.shard.LiftQuota(ctx, need)
 	if !errors.Is(err, kvstore.ErrFull) {
@@ -236,8 +239,9 @@ func (b *Barrier) makeRoom(ctx context.Context, need int64) error {
 	return b.purgeTo(ctx, 0)
 }
 
-// purge keeps the latest barrier only: it is all that a later answer is compared with. In a full log that is done after each barrier: what
-// becomes free is room for one barrier, and for no event, so that barriers do not hand the reserve over to executors.
+// purge keeps only the latest barrier: later answers are compared with it alone. In a full log it purges after each
+// barrier: the freed room is enough for one barrier, and for no event, so that barriers do not give the reserve to
+// executors.
 func (b *Barrier) purge(ctx context.Context) {
 	now := b.now()
 	full := !b.full.IsZero() && now.Sub(b.full) < barrierFullFor
@@ -256,7 +260,7 @@ func (b *Barrier) purge(ctx context.Context) {
 	b.unpurged = 0
 }
 
-// purgeTo purges barriers but the latest keep.
+// purgeTo purges all barriers except the latest keep.
 func (b *Barrier) purgeTo(ctx context.Context, keep uint64) error {
 	stream, err := b.js.Stream(ctx, b.names.EventStream())
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// baseOf reads the base of a run that is a fork, and finds where the fork began; forks counts how far down it is. What is not
-// as it was then is damage.
+// baseOf reads the base of a forked run, and finds where the fork began; forks is the depth of the chain. A base that
+// changed since is damage.
 func (rd *Reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, forks int) (*Snapshot, *Moment, error) {
 	gone := func(why string) error {
 		return schema.Fail(schema.CodeDamaged, "Restore run "+base.Run+" from a backup; view head shows where the fork stands.",
@@ -40,19 +40,20 @@ func (rd *Reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, 
 }
 
 const (
-	// knownBaseFor is how long a base that was found counts as there: the tries of one takeover come within it.
+	// knownBaseFor is how long a found base counts as present: the tries of one takeover fit into it.
 	knownBaseFor = 5 * time.Minute
 	// maxKnownBases bounds the bases that are remembered.
 	maxKnownBases = 4096
 )
 
-// knownBases remembers the bases that were found, so that the next try at a fork of a long chain goes on where the one before ran out of time.
+// knownBases remembers the bases that were found, so that the next try at a fork with a long chain continues where
+// the previous one ran out of time.
 type knownBases struct {
 	mu    sync.Mutex
 	found map[schema.BaseRef]knownBase
 }
 
-// knownBase is a base that was found, and what that one stands on.
+// knownBase is a base that was found, and its own base.
 type knownBase struct {
 	at   time.Time
 	base *schema.BaseRef
@@ -74,11 +75,11 @@ func (g *knownBases) put(ref schema.BaseRef, base *schema.BaseRef, now time.Time
 	g.found[ref] = knownBase{now, base}
 }
 
-// CheckBases makes sure that all that a fork stands on is there: before the fork is taken over by somebody who reads it next.
+// CheckBases checks that all bases of a fork are present, before the fork is taken over and read.
 func (rd *Reader) CheckBases(ctx context.Context, run string, base *schema.BaseRef) error {
 	for forks := 0; base != nil; forks++ {
 		found, ok := rd.bases.get(*base, time.Now())
-		if !ok || forks == schema.MaxBases { // the error of a chain that is too long is made there
+		if !ok || forks == schema.MaxBases { // the walk below returns the error for a chain that is too long
 			_, m, err := rd.baseOf(ctx, run, base, forks)
 			if err != nil {
 				return err
@@ -91,8 +92,8 @@ func (rd *Reader) CheckBases(ctx context.Context, run string, base *schema.BaseR
 	return nil
 }
 
-// Graft gives a state the content that a fork has of its base, and the base of that one; forks counts how far down. A run that
-// is no fork needs none. The sink's budget is for all of them together.
+// Graft gives a state the content of a fork's base, and of that base's base; forks is the depth. A run that is no
+// fork needs none. The sink's budget covers all of them together.
 func (rd *Reader) Graft(ctx context.Context, to *StateSink, run string, base *schema.BaseRef, forks int) error {
 	if base == nil {
 		return nil

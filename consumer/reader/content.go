@@ -16,19 +16,19 @@ import (
 const (
 	// maxFramesReply bounds a reply with frames of the tail; a single larger event has a reply of its own.
 	maxFramesReply = 256 << 10
-	// staleBackoff is the pause before a server is asked again that did not have what is known to be stored.
+	// staleBackoff is the pause before a request is repeated that returned less than is known to be stored.
 	staleBackoff = 5 * time.Millisecond
 )
 
-// Sink takes a run's content: its segments in order, then its tail.
+// Sink receives a run's content: its segments in order, then its tail.
 type Sink interface {
 	Segment(number int, stored []byte) error
 	Frames(chunk []byte) error
 }
 
-// Content hands over everything that was read of a run behind the given place: segments, then the tail up to exactly the
-// last event of the snapshot. A segment that is missing is a gap of the snapshot. One that is corrupt is a *Damaged error:
-// what follows it would not follow from what was sent before.
+// Content sends everything that was read of a run after the given position: segments, then the tail up to exactly the
+// last event of the snapshot. A missing segment is a gap of the snapshot. A corrupt one is a *Damaged error, because
+// the content after it would not continue the content before.
 func (rd *Reader) Content(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
 	if err := rd.Sealed(ctx, r, p, to); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (rd *Reader) Content(ctx context.Context, r *Snapshot, p *Cursor, to Sink) 
 	return rd.Tail(ctx, r, to)
 }
 
-// Sealed hands over the segments of a snapshot from a place on.
+// Sealed sends the segments of a snapshot from a position on.
 func (rd *Reader) Sealed(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
 	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
 	if err == nil {
@@ -54,8 +54,8 @@ func (rd *Reader) Sealed(ctx context.Context, r *Snapshot, p *Cursor, to Sink) e
 	}
 }
 
-// Mend makes a snapshot whole whose segments cannot all be used: by the segments before the first of those, and the log,
-// if that still has what they hold. It reports false when the snapshot stays as it is.
+// Mend completes a snapshot with unusable segments from the segments before the first of those, and the log, if that
+// still has their events. It reports false if the snapshot stays unchanged.
 func (rd *Reader) Mend(ctx context.Context, r *Snapshot, cause error) (bool, error) {
 	var bad *Damaged
 	if cause != nil && !errors.As(cause, &bad) || cause == nil && len(r.Lost) == 0 {
@@ -75,7 +75,7 @@ func (rd *Reader) Mend(ctx context.Context, r *Snapshot, cause error) (bool, err
 	return true, nil
 }
 
-// Tail hands over the tail of a snapshot.
+// Tail sends the tail of a snapshot.
 func (rd *Reader) Tail(ctx context.Context, r *Snapshot, to Sink) error {
 	if r.tail.dropped {
 		return rd.longTail(ctx, r, to)
@@ -88,7 +88,7 @@ func (rd *Reader) Tail(ctx context.Context, r *Snapshot, to Sink) error {
 	return nil
 }
 
-// gapOfSegment says which events a missing segment held, as far as the one before it tells.
+// gapOfSegment returns the events of a missing segment, as far as the segment before it shows them.
 func (rd *Reader) gapOfSegment(ctx context.Context, r *Snapshot, n int) (schema.Gap, error) {
 	gap := schema.Gap{Reason: schema.ReasonLost, Epoch: 1, From: 1, At: r.Segments.Last}
 	if n == 1 {
@@ -110,7 +110,7 @@ func (rd *Reader) gapOfSegment(ctx context.Context, r *Snapshot, n int) (schema.
 	return gap, nil
 }
 
-// placeOf reads epoch and sequence from an SDK's event id.
+// placeOf parses epoch and sequence from an SDK's event id.
 func placeOf(id, run string) (schema.Epoch, schema.Sequence, bool) {
 	parts := strings.Split(strings.TrimPrefix(id, run+"."), ".")
 	if len(parts) != 3 {
@@ -121,7 +121,7 @@ func placeOf(id, run string) (schema.Epoch, schema.Sequence, bool) {
 	return schema.Epoch(epoch), schema.Sequence(sequence), err == nil && err2 == nil
 }
 
-// FindEvent looks for an event of the run by its id, behind a place in the log.
+// FindEvent searches for an event of the run by its id, after a position in the log.
 func (rd *Reader) FindEvent(ctx context.Context, r *Snapshot, after schema.StreamSequence, id string) (schema.StreamSequence, bool, error) {
 	at := schema.StreamSequence(0)
 	err := eventlog.Read(ctx, rd.js, r.Source.Store.Names, r.Run, after+1, func(rec schema.Record) error {
@@ -143,8 +143,9 @@ func (rd *Reader) segmentGone(n int, r *Snapshot, err error) error {
 	return &Damaged{Segment: n, Gap: schema.Gap{Epoch: r.Head.Epoch, At: r.Segments.Last, Reason: schema.ReasonLost}, Err: err}
 }
 
-// ErrTooLarge says that a run is larger than the daemon folds for somebody else, or has a turn that is larger than it holds.
+// ErrTooLarge says that a run is larger than the daemon folds for a client, or has a turn that is larger than it
+// holds.
 var ErrTooLarge = errors.New("the run is too large for view state")
 
 // ErrBusy says that the budget for folding is used up.
-var ErrBusy = errors.New("the daemon folds as many states as it may")
+var ErrBusy = errors.New("the daemon has no budget for another fold")

@@ -7,33 +7,33 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrStopping is returned for work that was asked for while the service stops. Ask another replica.
+// ErrStopping is returned for requests while the service stops. Ask another replica.
 var ErrStopping = errors.New("the service is stopping")
 
-// ErrNoRun is returned for a run that no shard holds, which a barrier has proven.
+// ErrNoRun is returned for a run that no shard has, which a barrier has proven.
 var ErrNoRun = errors.New("no such run")
 
-// errAbsent says that the log has no event where the checkpoint stands.
+// errAbsent says that the log has no event at the checkpoint's position.
 var errAbsent = errors.New("nothing at the checkpoint's position")
 
-// errOtherThere says that the log has another event where the checkpoint or the last segment stands.
+// errOtherThere says that the log has another event at the position of the checkpoint or the last segment.
 var errOtherThere = errors.New("another event at the position")
 
 // errPurged says that events of the run were purged while the log was read.
-var errPurged = errors.New("purged meanwhile")
+var errPurged = errors.New("purged during the read")
 
-// errSealedDuringRead says that more of the run was sealed, and perhaps purged, while it was read.
-var errSealedDuringRead = errors.New("more of the run was sealed meanwhile")
+// errSealedDuringRead says that more of the run was sealed, and perhaps purged, during the read.
+var errSealedDuringRead = errors.New("more of the run was sealed during the read")
 
-// errPrefix says that the log does not hold all events between the last segment and the checkpoint.
+// errPrefix says that the log lacks events between the last segment and the checkpoint.
 var errPrefix = errors.New("events before the checkpoint are missing")
 
-// gapError is a place where a run's log does not go on as it should. The leader confirms it before it is believed.
+// gapError is a break in a run's log. The leader confirms it before it counts.
 type gapError struct {
-	// after is the last event before it, at the first one behind it.
+	// after is the last event before the gap, at the first one after it.
 	after, at schema.StreamSequence
 	reason    schema.Reason
-	// snapshot is the snapshot that met it.
+	// snapshot is the one that found it.
 	snapshot *Snapshot
 }
 

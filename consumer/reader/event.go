@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// lateSegments is how many of a run's latest segments are looked through for an earlier try of a request.
+// lateSegments is how many of a run's latest segments are searched for an earlier try of a request.
 const lateSegments = 2
 
 // byOf returns By of a control event.
@@ -28,8 +28,8 @@ func byOf(e *schema.Event) string {
 	return by
 }
 
-// LatestEvent looks for the latest event of the run that matches, in what the log holds and the latest segments. It returns
-// nil for none. match is given the event's id, and the event, nil when the message is none.
+// LatestEvent searches for the latest event of the run that matches, in the log and the latest segments. It returns
+// nil for none. match gets the event's id, and the event, nil if the message is no event.
 func (rd *Reader) LatestEvent(ctx context.Context, r *Snapshot, match func(id string, e *schema.Event) bool) (*schema.ControlReply, error) {
 	var found *schema.ControlReply
 	look := func(rec *schema.Record) {
@@ -83,7 +83,7 @@ func (rd *Reader) LatestEvent(ctx context.Context, r *Snapshot, match func(id st
 	return found, nil
 }
 
-// frames returns what a segment says of itself, and its records.
+// frames returns a segment's description, and its records.
 func (rd *Reader) frames(ctx context.Context, r *Snapshot, n int) (schema.SegmentInfo, []byte, error) {
 	stored, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, n)
 	switch {
@@ -99,8 +99,8 @@ func (rd *Reader) frames(ctx context.Context, r *Snapshot, n int) (schema.Segmen
 	return info, frames, nil
 }
 
-// eventAt returns the run's event at a position that its head names: from the log, or from the segment that it was sealed
-// into meanwhile. It is false when neither has it.
+// eventAt returns the run's event at a position from its head: from the log, or from the segment into which it was
+// sealed since. It reports false if neither has it.
 func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) (*schema.Event, bool, error) {
 	rec, found, err := eventlog.At(ctx, rd.js, r.Source.Store.Names, at.Stream)
 	if err != nil {
@@ -113,8 +113,8 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 	if err != nil {
 		return nil, false, err
 	}
-	// Segments follow each other in the log, so halving finds the one. Where damage let sequences be used again it may
-	// not, and the event counts as missing.
+	// Segments are in log order, so a binary search finds the one. After damage, sequences may be used again and the
+	// search may fail; then the event counts as missing.
 	slices.Sort(numbers)
 	for lo, hi := 0, len(numbers); lo < hi; {
 		mid := int(uint(lo+hi) >> 1) //nolint:gosec // both are lengths
@@ -146,7 +146,7 @@ func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 	return nil, false, nil
 }
 
-// EventAt is eventAt of an event that a fork may have taken over from its base.
+// EventAt is eventAt for an event that a fork may have taken over from its base.
 func (rd *Reader) EventAt(ctx context.Context, r *Snapshot, at schema.Position) (*schema.Event, bool, error) {
 	for range schema.MaxBases {
 		e, found, err := rd.eventAt(ctx, r, at)

@@ -12,10 +12,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// errSealed says that the tail's beginning was sealed and purged since it was read.
-var errSealed = errors.New("the tail was sealed meanwhile")
+// errSealed says that the beginning of the tail was sealed and purged since it was read.
+var errSealed = errors.New("the tail was sealed during the read")
 
-// chunks puts records together to replies with frames.
+// chunks combines records into replies with frames.
 type chunks struct {
 	to     Sink
 	buf    []byte
@@ -38,12 +38,12 @@ func (c *chunks) flush() error {
 		return nil
 	}
 	err := c.to.Frames(c.buf)
-	c.buf = nil // the sink may hold on to it
+	c.buf = nil // the sink may keep it
 	return err
 }
 
-// longTail reads a tail again that was too long to keep. A server that has less than was seen before is asked again, and
-// what was sealed and purged since then comes from the new segments.
+// longTail reads a tail again that was too long to keep. A server that has less than before is asked again, and
+// events that were sealed and purged since come from the new segments.
 func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 	from, out, ended := r.tail.from, &chunks{to: to}, false
 	for from <= r.LogLast {
@@ -76,20 +76,20 @@ func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 		}
 	}
 	if out.events != r.tail.events {
-		return fmt.Errorf("run %s: %d events were in the tail, %d are left: %w", r.Run, r.tail.events, out.events, eventlog.ErrStale)
+		return fmt.Errorf("run %s: the tail had %d events, %d are left: %w", r.Run, r.tail.events, out.events, eventlog.ErrStale)
 	}
 	return out.flush()
 }
 
-// sealedTail takes the beginning of a tail from the segments that it became, as the leader has them, and returns where
-// the log goes on. What a segment holds beyond the snapshot's last event is left out.
+// sealedTail reads the beginning of a tail from its new segments on the leader, and returns where the log continues.
+// Events after the snapshot's last event are left out.
 func (rd *Reader) sealedTail(ctx context.Context, r *Snapshot, out *chunks) (schema.StreamSequence, error) {
 	from, digest := r.tail.from, r.Segments.Digest
 	for n := r.Segments.Count + 1; from <= r.LogLast; n++ {
 		stored, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, n)
 		if errors.Is(err, kvstore.ErrNotFound) {
 			if out.events == 0 {
-				return 0, fmt.Errorf("run %s: the log begins behind %d, and no segment %d has what was before: %w", r.Run, r.tail.first, n, eventlog.ErrStale)
+				return 0, fmt.Errorf("run %s: the log begins after %d, and no segment %d has the events before: %w", r.Run, r.tail.first, n, eventlog.ErrStale)
 			}
 			break
 		}

@@ -13,37 +13,37 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxCandidates bounds the places that are named for a point that a run has more than once.
+// maxCandidates bounds the listed places of an ambiguous point.
 const maxCandidates = 16
 
-// Moment is a run as it was at a point.
+// Moment is a run at a point of its history.
 type Moment struct {
 	Head schema.Head
 	// records counts the run's messages up to the point.
 	records int64
-	// Begun as [schema.Moment] has it.
+	// Begun as in [schema.Moment].
 	Begun []schema.BegunCall
-	// later has seen the records behind the point, all of them if the moment is of [Reader.Rewind].
+	// later has seen the records after the point, all of them if the moment is from [Reader.Rewind].
 	later *schema.Later
 }
 
 // Complete reports whether no event up to the point is known to be missing.
 func (m *Moment) Complete() bool { return m.Head.Complete() }
 
-// walker is a sink that folds a run's content in the order of the log.
+// walker is a sink that folds a run's content in log order.
 type walker struct {
 	keys    *schema.Keys
 	head    schema.Head
 	records int64
-	// next is the number of the segment that comes next.
+	// next is the number of the next segment.
 	next int
 	last schema.StreamSequence
-	// before and behind see the head around each record; true of either ends the walk.
+	// before and behind see the head around each record; the walk ends if either returns true.
 	before func(*schema.Prepared) bool
 	behind func(schema.Verdict) bool
 }
 
-// errSegmentMissing says that a walk came to events that are no longer there.
+// errSegmentMissing says that a walk reached events that are no longer stored.
 var errSegmentMissing = errors.New("a segment is missing")
 
 func (w *walker) Segment(n int, stored []byte) error {
@@ -80,20 +80,20 @@ func (w *walker) Frames(chunk []byte) error {
 	return errors.Join(err, stop)
 }
 
-// Locate finds a point of a run that was read with its content, and folds exactly what is up to it. What the log has
-// instead of a damaged segment is taken from there.
+// Locate finds a point of a run that was read with its content, and folds exactly the records up to it. Events of a
+// damaged segment come from the log if it still has them.
 func (rd *Reader) Locate(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
 	return rd.locate(ctx, r, p, false)
 }
 
-// Rewind returns where a run that was read with its content goes on if it is taken over behind a point.
+// Rewind returns the record at which a run, read with its content, would continue after a takeover behind a point.
 func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*schema.Base, error) {
 	m, _, err := rd.locate(ctx, r, p, true)
 	switch {
 	case err != nil:
 		return nil, err
 	case m.Head.Status == "":
-		return nil, schema.Fail(schema.CodeBadRequest, "Name a point behind its first event: waymark runs history "+r.Run+" lists the points there are.",
+		return nil, schema.Fail(schema.CodeBadRequest, "Name a point after its first event: waymark runs history "+r.Run+" lists the existing points.",
 			"point %s is before the first event of run %s", p, r.Run)
 	case !m.Complete():
 		return nil, schema.Fail(schema.CodeDamaged, "Name a point before them, or see what is wrong with: waymark verify "+r.Run+".",
@@ -106,7 +106,7 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 	return base, nil
 }
 
-// locate finds a point; whole reads on to the last record, whatever the point needs.
+// locate finds a point; whole reads on to the last record, even after the point is found.
 func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, *Snapshot, error) {
 	m, err := rd.search(ctx, r, p, whole)
 	var bad *Damaged
@@ -132,8 +132,8 @@ func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole
 	return m, logged, nil
 }
 
-// fromLog reads a run of which a segment cannot be used from the segments before it and the log. It returns nil when the
-// log does not have the events any more. What was written meanwhile may be behind them.
+// fromLog reads a run with an unusable segment from the segments before it and the log. It returns nil if the log no
+// longer has the events. Newer events may follow.
 func (rd *Reader) fromLog(ctx context.Context, r *Snapshot) (*Snapshot, error) {
 	whole, err := rd.fromSegments(ctx, r.Source, r.Run, readOptions{content: true, acceptGaps: true})
 	if err != nil {
@@ -145,7 +145,7 @@ func (rd *Reader) fromLog(ctx context.Context, r *Snapshot) (*Snapshot, error) {
 	return whole, nil
 }
 
-// passes reports whether a snapshot is another one, or has come by it on its way.
+// passes reports whether another snapshot continues this one.
 func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) {
 	if r.LogLast <= other.LogLast {
 		return r.Head.Digest == other.Head.Digest && r.LogLast == other.LogLast, nil
@@ -167,8 +167,8 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 	return same, nil
 }
 
-// search walks through a run for a point; whole walks on to the end. With an error it returns the moment if what cannot be read is behind it
-// and the error says that it is damaged or gone; see [schema.Later.Unread].
+// search walks through a run to find a point; whole walks on to the end. With an error about damaged or missing events it
+// still returns the moment if they are after the point; see [schema.Later.Unread].
 func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)
 	if err != nil {
@@ -181,7 +181,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 	}
 	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.Run), next: 1}
 	many := finder.Many(r.Head.Epoch)
-	rewound := len(r.Head.Superseded) > 0 // calls that were closed may be open again
+	rewound := len(r.Head.Superseded) > 0 // closed calls may be open again
 	var ahead *Moment
 	var later *schema.Later
 	w.before = func(rec *schema.Prepared) bool {
@@ -241,7 +241,7 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 	return &found[0], nil
 }
 
-// finder is what looks for a point of a run, and the digest that the run must have there, if that is known.
+// finder returns the finder for a point of a run, and the digest that the run must have there, if known.
 func (rd *Reader) finder(ctx context.Context, r *Snapshot, p schema.Point) (*schema.Finder, string, error) {
 	switch p.Kind {
 	case schema.PointMark:
@@ -278,10 +278,10 @@ func (rd *Reader) finder(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 	}
 }
 
-// noPoint says that a run does not have a point, and what it has instead.
+// noPoint says that a run does not have a point, and which points exist.
 func noPoint(p schema.Point, h *schema.Head) error {
 	if h.Base != nil && p.Kind != schema.PointMark {
-		return schema.Fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are; what was before the fork are points of run "+h.Base.Run+".",
+		return schema.Fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the existing points; those before the fork are points of run "+h.Base.Run+".",
 			"run %s, a fork of run %s at %s, has no point %s of its own", h.Run, h.Base.Run, h.Base.Point, p)
 	}
 	has := fmt.Sprintf("it is at epoch %d, sequence %d, turn %d", h.Epoch, h.Sequence, h.Turn)
@@ -305,21 +305,21 @@ func noPoint(p schema.Point, h *schema.Head) error {
 		}
 	default:
 	}
-	return schema.Fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are.", "run %s has no point %s: %s", h.Run, p, has)
+	return schema.Fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the existing points.", "run %s has no point %s: %s", h.Run, p, has)
 }
 
-// manyPoints names the places of a point that a run has more than once.
+// manyPoints lists the places of an ambiguous point.
 func manyPoints(p schema.Point, run string, found []Moment) error {
 	names := make([]string, len(found))
 	for i := range found {
 		names[i] = schema.Point{Kind: p.Kind, Epoch: found[i].Head.Epoch, Number: p.Number}.String()
 	}
-	e := schema.Fail(schema.CodePointAmbiguous, "Say which one is meant: "+strings.Join(names, " or ")+".",
+	e := schema.Fail(schema.CodePointAmbiguous, "Choose one: "+strings.Join(names, " or ")+".",
 		"run %s has %d points %s, one in each of several epochs", run, len(found), p)
 	return withPoints(e, names)
 }
 
-// withPoints puts the names of points into the details of an error.
+// withPoints puts the names of points into an error's details.
 func withPoints(e *schema.ServiceError, names []string) error {
 	details, err := json.Marshal(map[string][]string{"points": names})
 	if err != nil {
@@ -329,8 +329,8 @@ func withPoints(e *schema.ServiceError, names []string) error {
 	return e
 }
 
-// cutter is a sink that hands on the first records of a run's content and ends behind them: whole segments as stored,
-// the rest as frames.
+// cutter is a sink that forwards the first records of a run's content and then ends: whole segments as stored, the
+// rest as frames.
 type cutter struct {
 	left int64
 	to   Sink
@@ -374,7 +374,7 @@ func (c *cutter) Frames(chunk []byte) error {
 	return c.done()
 }
 
-// done ends the snapshot behind the last record: what follows may be damaged and is nobody's business.
+// done ends the content after the last record: later content may be damaged and is not needed.
 func (c *cutter) done() error {
 	if c.left == 0 {
 		return eventlog.ErrStop
@@ -382,7 +382,7 @@ func (c *cutter) done() error {
 	return nil
 }
 
-// ContentTo hands over a run's content up to a moment.
+// ContentTo sends a run's content up to a moment.
 func (rd *Reader) ContentTo(ctx context.Context, r *Snapshot, m *Moment, to Sink) error {
 	c := &cutter{left: m.records, to: to}
 	if c.left == 0 {

@@ -15,23 +15,24 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// directTries is how often any replica is asked before the leader is, which answers record by record.
+// directTries is how often any replica is asked before the leader, which answers record by record.
 const directTries = 3
 
-// maxBackoff bounds the pauses between tries of a read that found a server behind.
+// maxBackoff bounds the pauses between tries of a read whose server lags.
 const maxBackoff = 100 * time.Millisecond
 
-// Want is how much of a run is read.
+// Want is how much of a run to read.
 type Want bool
 
 const (
 	// Head is the run's state without its content.
 	Head Want = false
-	// Content is the events of the run, too.
+	// Content also reads the run's events.
 	Content Want = true
 )
 
-// Find reads the run from the first of its shards that has it, without proof. An empty snapshot says that none showed it.
+// Find reads the run from the first of its shards that has it, without proof. An empty snapshot means that none has
+// it.
 func (rd *Reader) Find(ctx context.Context, shards []*Source, run string, want Want) (*Snapshot, error) {
 	var r *Snapshot
 	for _, src := range shards {
@@ -46,9 +47,9 @@ func (rd *Reader) Find(ctx context.Context, shards []*Source, run string, want W
 	return r, nil
 }
 
-// Proven reads the run so that every event acknowledged before the call is in the snapshot. It returns [ErrNoRunReal] when
-// that is proven, and otherwise tries until ctx ends. A run whose checkpoint is there and whose events are all gone is no run
-// that never was: it is damaged.
+// Proven reads the run so that every event acknowledged before the call is in the snapshot. It returns [ErrNoRun] if
+// a barrier proves that no shard has it, and otherwise tries until ctx ends. A run with a checkpoint whose events are
+// all gone is damaged, not missing.
 func (rd *Reader) Proven(ctx context.Context, shards []*Source, run string, want Want) (*Snapshot, error) {
 	return rd.Repeat(ctx, run, func() (*Snapshot, error) {
 		var gone error
@@ -72,7 +73,7 @@ func (rd *Reader) Proven(ctx context.Context, shards []*Source, run string, want
 	})
 }
 
-// allGone says that nothing is left of a run but its checkpoint, up to where lost says.
+// allGone reports that only a run's checkpoint is left, and the lost events.
 func allGone(run string, lost schema.Gap) error {
 	e := schema.Fail(schema.CodeDamaged, "Restore it from a backup; waymark verify "+schema.ShellWord(run)+" shows what is stored.",
 		"all events of run %s are gone from the log, and its checkpoint knows them up to sequence %d of epoch %d", run, lost.To, lost.Epoch)
@@ -82,12 +83,12 @@ func allGone(run string, lost schema.Gap) error {
 	return e
 }
 
-// readUpTo reads the run to an event that is known to be stored, 0 for none. Any replica may answer, and another one the
-// next time; in the end the leader does.
+// readUpTo reads the run up to an event that is known to be stored, 0 for none. Any replica may answer, another one
+// at the next try; finally the leader does.
 func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Want, last schema.StreamSequence) (*Snapshot, error) {
 	o := readOptions{content: bool(want)}
 	if last == 0 {
-		// A log without the run ends the question, unless segments show that the log itself was lost.
+		// A log without the run decides, unless segments show that the log itself was lost.
 		o.start = leaderCheckpoint
 	}
 	for try := 1; ; try++ {
@@ -106,7 +107,8 @@ func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Wa
 	}
 }
 
-// Current proves that a snapshot ends with the run's last event as of the call. It reports false when there is more.
+// Current proves that a snapshot ends with the run's last event at the time of the call. It reports false if there
+// are more.
 func (rd *Reader) Current(ctx context.Context, r *Snapshot) (bool, error) {
 	last := schema.StreamSequence(0)
 	_, err := rd.Repeat(ctx, r.Run, func() (*Snapshot, error) {
@@ -117,7 +119,8 @@ func (rd *Reader) Current(ctx context.Context, r *Snapshot) (bool, error) {
 	return err == nil && last == r.LogLast, err
 }
 
-// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that reaches a bound found after the call.
+// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that includes a bound
+// found after the call.
 func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (schema.StreamSequence, error) {
 	least, err := src.Barrier.Wait(ctx)
 	if err != nil {
@@ -133,12 +136,12 @@ func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (sche
 			return answer.Records[run].Stream, nil
 		}
 		if least.lone && answer.UpTo == 0 {
-			// An answer without a message does not say how far the server's log reaches. The leader's does.
+			// An answer without a message does not show how far the server's log reaches. The leader's answer does.
 			if log, err := eventlog.AskLone(ctx, rd.js, src.Store.Names, run); err != nil || log.Only && !log.Holds {
 				return 0, err
 			}
 		}
-		// This replica is behind. Any may answer the next time.
+		// This replica lags. Another may answer the next time.
 		rd.stats.StaleAnswers.Add(1)
 		if err := pause.For(ctx, backoff); err != nil {
 			return 0, fmt.Errorf("no server shows the log up to %d: %w: %w", least.At, eventlog.ErrStale, err)
@@ -147,8 +150,8 @@ func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (sche
 	}
 }
 
-// Advance reads the log from the last event of a snapshot to a place, folds it, and returns the verdict on the event there. The
-// verdict has no event when the log has none at the place.
+// Advance reads and folds the log from the last event of a snapshot to a position, and returns the verdict about the
+// event there. The verdict has no event if the log has none at the position.
 func (rd *Reader) Advance(ctx context.Context, r *Snapshot, to schema.StreamSequence) (last schema.Verdict, err error) {
 	backoff := staleBackoff
 	for try := 1; ; try++ {
@@ -182,7 +185,7 @@ func (rd *Reader) Advance(ctx context.Context, r *Snapshot, to schema.StreamSequ
 	}
 }
 
-// Repeat insists on a snapshot.
+// Repeat repeats a read until it succeeds or ctx ends.
 func (rd *Reader) Repeat(ctx context.Context, run string, try func() (*Snapshot, error)) (r *Snapshot, err error) {
 	err = Insist(ctx, "run "+run, func() (err error) {
 		r, err = try()
@@ -191,8 +194,8 @@ func (rd *Reader) Repeat(ctx context.Context, run string, try func() (*Snapshot,
 	return r, err
 }
 
-// Insist tries until ctx ends what a lost answer, a missing leader or a replica that is behind can make fail. again is called before
-// each further try, with what the last one came to; about is what an error begins with that ctx ended.
+// Insist retries failures of a lost answer, a missing leader or a lagging replica until ctx ends. again is called
+// before each further try, with the last error; about begins the error when ctx ended.
 func Insist(ctx context.Context, about string, try func() error, again func(error)) error {
 	backoff := staleBackoff
 	for {
@@ -208,7 +211,7 @@ func Insist(ctx context.Context, about string, try func() error, again func(erro
 	}
 }
 
-// transient reports whether a failure may pass by itself.
+// transient reports whether a failure may pass without intervention.
 func transient(err error) bool {
 	var d *Damaged
 	for _, lasting := range []error{ErrNoRun, ErrStopping, keyring.ErrSigner, context.Canceled} {
@@ -216,6 +219,6 @@ func transient(err error) bool {
 			return false
 		}
 	}
-	var told *schema.ServiceError // an answer
+	var told *schema.ServiceError // an answer of the service
 	return !errors.As(err, &d) && !errors.As(err, &told)
 }

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Quorum says whether the log of a shard takes writes.
+// Quorum says whether the log of a shard accepts writes.
 type Quorum struct {
 	Shard int
 	// At is when the last barrier was acknowledged; zero before the first.
 	At time.Time
-	// Err says why it takes none now; nil when it does.
+	// Err is why it accepts none now; nil if it does.
 	Err error
 }
 
-// Insist waits for a bound that was found after the call, and tries again while none is.
+// Insist waits for a bound that was found after the call, and retries.
 func (b *Barrier) Insist(ctx context.Context) error {
 	return Insist(ctx, "stream "+b.names.EventStream(), func() error {
 		_, err := b.Wait(ctx)
@@ -23,7 +23,7 @@ func (b *Barrier) Insist(ctx context.Context) error {
 	}, func(error) {})
 }
 
-// Proof is that of one shard.
+// Proof is the quorum of one shard.
 func (b *Barrier) Proof(ctx context.Context, now time.Time, fresh time.Duration) Quorum {
 	q := Quorum{Shard: b.names.Shard, At: b.lastAcked()}
 	if !q.At.IsZero() && now.Sub(q.At) < fresh {

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxReadTries bounds how often a read begins again because something moved beneath it.
+	// maxReadTries bounds how often a read starts over because data changed during it.
 	maxReadTries = 6
-	// checkpointPatience bounds the wait for a checkpoint: without it there are still segments and the log.
+	// checkpointPatience bounds the wait for a checkpoint: without it, segments and log are enough.
 	checkpointPatience = 2 * time.Second
 )
 
@@ -28,7 +28,7 @@ const (
 type Reader struct {
 	js    jetstream.JetStream
 	fleet string
-	// keys are those that the fleet's control events are checked by.
+	// keys check the fleet's control events.
 	keys  *keyring.Ring
 	log   zerolog.Logger
 	stats *Stats
@@ -50,45 +50,45 @@ type Source struct {
 	Barrier *Barrier
 }
 
-// start is where a read begins.
+// start is the beginning of a read.
 type start int
 
 const (
-	// anyCheckpoint is the run's checkpoint as any replica has it.
+	// anyCheckpoint is the run's checkpoint from any replica.
 	anyCheckpoint start = iota
-	// leaderCheckpoint is the run's checkpoint as the leader has it.
+	// leaderCheckpoint is the run's checkpoint from the leader.
 	leaderCheckpoint
 	// rebuild uses no checkpoint: the run is folded from segments and log.
 	rebuild
 )
 
-// readOptions say what a read begins with and what it relies on. Each disturbance of a read is answered by the next of these steps:
+// readOptions control where a read begins and what it trusts. Each disturbance moves it to the next step:
 //
 //	anyCheckpoint ──▶ leaderCheckpoint ──▶ rebuild
 //	log of any replica ──▶ log of the leader ──▶ gaps accepted
 type readOptions struct {
-	// content: the events are wanted, not only the head.
+	// content: read the events, not only the head.
 	content bool
 	start   start
-	// fromLeader: the log is read from the leader, record by record.
+	// fromLeader: read the log from the leader, record by record.
 	fromLeader bool
-	// acceptGaps: the leader confirmed a gap, and the fold notes gaps.
+	// acceptGaps: the leader confirmed a gap, and the fold records gaps.
 	acceptGaps bool
 }
 
-// withLeaderCheckpoint uses a checkpoint of the leader only.
+// withLeaderCheckpoint uses only a checkpoint from the leader.
 func (o readOptions) withLeaderCheckpoint() readOptions {
 	o.start = max(o.start, leaderCheckpoint)
 	return o
 }
 
-// withoutCheckpoint rebuilds the run, and believes no gap found before.
+// withoutCheckpoint rebuilds the run, and forgets gaps found before.
 func (o readOptions) withoutCheckpoint() readOptions {
 	o.start, o.acceptGaps = rebuild, false
 	return o
 }
 
-// read returns the run as the servers that answer show it. The leader confirmed its gaps.
+// read returns the run as the answering servers show it. The leader confirmed its gaps.
 func (rd *Reader) read(ctx context.Context, src *Source, run string, o readOptions) (*Snapshot, error) {
 	for range maxReadTries {
 		r, err := rd.attempt(ctx, src, run, o)
@@ -115,22 +115,22 @@ func (rd *Reader) read(ctx context.Context, src *Source, run string, o readOptio
 	return nil, fmt.Errorf("run %s: the log changed during %d reads: %w", run, maxReadTries, eventlog.ErrStale)
 }
 
-// contradictsCheckpoint reports whether the log is not what the checkpoint says of it.
+// contradictsCheckpoint reports whether the log does not match the checkpoint.
 func contradictsCheckpoint(err error) bool {
 	return errors.Is(err, errAbsent) || errors.Is(err, errOtherThere) || errors.Is(err, errPrefix)
 }
 
-// checkPurges makes sure that nothing of the run was purged during the read. The log was read in pieces, and a piece may begin
-// behind events that were sealed and purged since the piece before. A gap in sequences shows most of these; control events, and the
-// events of plain executors, have no sequence.
+// checkPurges ensures that no event of the run was purged during the read. The log is read in pieces, and a piece may
+// begin after events that were sealed and purged since the piece before. A gap in sequences reveals most of these;
+// control events, and the events of plain executors, have no sequence.
 func (rd *Reader) checkPurges(ctx context.Context, r *Snapshot, o readOptions) error {
 	switch {
 	case o.acceptGaps, r.rebuilt && !r.Empty():
 		return rd.unmoved(ctx, r)
 	case r.rebuilt || r.logFirst == r.LogLast:
-		return nil // there is nothing between
+		return nil // there is nothing in between
 	}
-	// A purge takes a run's events from the first on: as long as that is there, so are the others.
+	// A purge removes a run's events from the first on: while the first exists, so do the others.
 	rec, found, err := eventlog.Next(ctx, rd.js, r.Source.Store.Names, r.Run, r.logFirst)
 	switch {
 	case err != nil:
@@ -142,11 +142,11 @@ func (rd *Reader) checkPurges(ctx context.Context, r *Snapshot, o readOptions) e
 	}
 }
 
-// unmoved makes sure that what a snapshot misses was not sealed and purged while it was read: then there are segments that
-// it does not know. Only after that may something be called lost.
+// unmoved ensures that events missing from a snapshot were not sealed and purged during the read: then there would be
+// segments that it does not know. Only after that may events be reported as lost.
 func (rd *Reader) unmoved(ctx context.Context, r *Snapshot) error {
 	if r.unusable {
-		return nil // what is in it is missing from the snapshot for another reason
+		return nil // it has them for another reason
 	}
 	_, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, r.Segments.Count+1)
 	switch {
@@ -159,7 +159,7 @@ func (rd *Reader) unmoved(ctx context.Context, r *Snapshot) error {
 	}
 }
 
-// attempt reads once, and makes sure that nothing was purged meanwhile.
+// attempt reads once, and ensures that nothing was purged during the read.
 func (rd *Reader) attempt(ctx context.Context, src *Source, run string, o readOptions) (*Snapshot, error) {
 	var r *Snapshot
 	var err error
@@ -174,7 +174,7 @@ func (rd *Reader) attempt(ctx context.Context, src *Source, run string, o readOp
 	return r, rd.checkPurges(ctx, r, o)
 }
 
-// rebuilt reads from segments and log. The checkpoint says only which events were missing before it.
+// rebuilt reads from segments and log. The checkpoint only shows which events were missing before it.
 func (rd *Reader) rebuilt(ctx context.Context, src *Source, run string, o readOptions) (*Snapshot, error) {
 	r, err := rd.fromSegments(ctx, src, run, o)
 	if err != nil {
@@ -186,7 +186,7 @@ func (rd *Reader) rebuilt(ctx context.Context, src *Source, run string, o readOp
 	return r, nil
 }
 
-// continued reads from the checkpoint and the log behind it, and without a usable checkpoint from segments and log.
+// continued reads from the checkpoint and the log after it, or from segments and log without a usable checkpoint.
 func (rd *Reader) continued(ctx context.Context, src *Source, run string, o readOptions) (*Snapshot, error) {
 	c, damage := rd.checkpoint(ctx, src, run, o.start)
 	read := func() (*Snapshot, error) { return rd.fromSegments(ctx, src, run, o) }
@@ -200,8 +200,8 @@ func (rd *Reader) continued(ctx context.Context, src *Source, run string, o read
 	return r, err
 }
 
-// checkpoint returns the run's checkpoint, an earlier one when it cannot be read, and nil when there is none to be used. That
-// is never an error: it only costs time. What could not be read is told.
+// checkpoint returns the run's checkpoint, an earlier one if it is unreadable, and nil if there is no usable one.
+// That is never an error: it only costs time. Unreadable checkpoints are logged.
 func (rd *Reader) checkpoint(ctx context.Context, src *Source, run string, from start) (*schema.Checkpoint, *schema.Damage) {
 	ctx, cancel := context.WithTimeout(ctx, checkpointPatience)
 	defer cancel()
@@ -241,7 +241,7 @@ func (rd *Reader) checkpoint(ctx context.Context, src *Source, run string, from 
 func (rd *Reader) earlier(ctx context.Context, src *Source, run string, before schema.Revision) *kvstore.Stored {
 	list, err := src.Store.Checkpoints.History(ctx, run)
 	if err != nil {
-		return nil // without it there are still segments and the log
+		return nil // without it, segments and log are enough
 	}
 	for i := range list {
 		if s := &list[i]; s.Err == nil && s.Revision < before && s.Checkpoint.Position.Stream != 0 {
@@ -256,12 +256,12 @@ func (rd *Reader) fromCheckpoint(ctx context.Context, src *Source, run string, c
 	r := &Snapshot{Source: src, Run: run, Head: c.Head, Segments: c.Segments, carried: c.Lost}
 	at, sealed := c.Position, c.Segments.Last.Stream
 	if c.Status == schema.StatusErased {
-		o.content = false // there is none, and what the log still has is being taken out
+		o.content = false // there is none, and the rest of the log is being removed
 	}
 	r.tail.from = at.Stream
 	if o.content {
 		if sealed > at.Stream {
-			// Sequences were re-used after damage: the tail cannot be told from the sealed part by its place.
+			// Sequences were used again after damage: the position does not distinguish tail and sealed part.
 			return nil, errPrefix
 		}
 		r.tail.from = min(at.Stream, sealed+1)
@@ -351,8 +351,8 @@ func (rd *Reader) records(ctx context.Context, src *Source, run string, from sch
 	}
 }
 
-// afterGap asks the leader about a gap, and returns how to read on: the events may be missing from one replica only, or they were
-// sealed and purged during the read, or they are gone.
+// afterGap asks the leader about a gap, and returns how to read on: only one replica may lack the events, or they
+// were sealed and purged during the read, or they are gone.
 func (rd *Reader) afterGap(ctx context.Context, src *Source, run string, o readOptions, gap *gapError) (readOptions, error) {
 	if !o.fromLeader {
 		rec, found, err := eventlog.Next(ctx, rd.js, src.Store.Names, run, gap.after+1)
@@ -365,7 +365,7 @@ func (rd *Reader) afterGap(ctx context.Context, src *Source, run string, o readO
 		}
 	}
 	if o.start == anyCheckpoint {
-		// A newer checkpoint may stand behind the gap, newer segments may hold the missing events.
+		// There may be a newer checkpoint after the gap, or newer segments with the missing events.
 		return o.withLeaderCheckpoint(), nil
 	}
 	switch err := rd.unmoved(ctx, gap.snapshot); {
@@ -381,8 +381,8 @@ func (rd *Reader) afterGap(ctx context.Context, src *Source, run string, o readO
 	return o, nil
 }
 
-// rebuildAgainst reads the run without a checkpoint that the log contradicts, and notes the events that the checkpoint has and the
-// log does not.
+// rebuildAgainst reads the run without a checkpoint that contradicts the log, and records the events that only the
+// checkpoint has.
 func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o readOptions, cause error) (*Snapshot, error) {
 	c, damage := rd.checkpoint(ctx, src, run, leaderCheckpoint)
 	o.acceptGaps = true
@@ -402,8 +402,8 @@ func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o
 		return rd.reconcilePrefix(ctx, r, c, o)
 	}
 	if errors.Is(cause, errAbsent) && r.Segments.Last.Stream >= c.Position.Stream && r.Head.Counts.Events >= c.Counts.Events {
-		// The checkpoint is older than what was purged: a power cut can take puts of an asynchronous bucket back. The
-		// segments have what is between.
+		// The checkpoint is older than the purge: a power cut can undo puts of an asynchronous bucket. The segments
+		// have the events in between.
 		rd.log.Warn().Str(logkey.Run, run).Uint64(logkey.Position, uint64(c.Position.Stream)).Msg("checkpoint is older than the log's beginning, segments read")
 		return r, nil
 	}
@@ -412,7 +412,7 @@ func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o
 		return nil, err
 	}
 	if found && rec.Stream == c.Position.Stream && schema.PositionOf(&rec).ID == c.Position.ID {
-		// The leader has it: only the replica that answered was behind.
+		// The leader has it: only the answering replica lags.
 		return nil, fmt.Errorf("run %s: a replica does not have the checkpoint's position %d: %w", run, c.Position.Stream, eventlog.ErrStale)
 	}
 	rd.stats.Regressions.Add(1)
@@ -422,8 +422,9 @@ func (rd *Reader) rebuildAgainst(ctx context.Context, src *Source, run string, o
 	return r, nil
 }
 
-// reconcilePrefix compares a run read from segments and log with a checkpoint that counted other events in its tail. If
-// events are missing before the checkpoint, the checkpoint's head stands: it folded them, as the fold worker did.
+// reconcilePrefix compares a run read from segments and log with a checkpoint that counted other events in its tail.
+// If events are missing before the checkpoint, the checkpoint's head is used: it includes them, as the fold worker
+// had folded them.
 func (rd *Reader) reconcilePrefix(ctx context.Context, r *Snapshot, c *schema.Checkpoint, o readOptions) (*Snapshot, error) {
 	o.content = false
 	short, err := rd.fromCheckpoint(ctx, r.Source, r.Run, c, o)
@@ -431,7 +432,7 @@ func (rd *Reader) reconcilePrefix(ctx context.Context, r *Snapshot, c *schema.Ch
 	case err != nil:
 		return nil, err
 	case short.LogLast != r.LogLast:
-		return nil, fmt.Errorf("run %s went on from %d to %d: %w", r.Run, r.LogLast, short.LogLast, errSealedDuringRead)
+		return nil, fmt.Errorf("run %s grew from %d to %d: %w", r.Run, r.LogLast, short.LogLast, errSealedDuringRead)
 	case short.Head.Digest == r.Head.Digest:
 		return r, nil
 	}

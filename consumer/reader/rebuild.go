@@ -12,11 +12,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// fromSegments folds the run from its segments and the log behind them. Segments nobody counted yet are taken too: they
-// hold what may be purged from the log already.
+// fromSegments folds the run from its segments and the log after them. Segments that no checkpoint counts yet are
+// used too: their events may already be purged.
 func (rd *Reader) fromSegments(ctx context.Context, src *Source, run string, o readOptions) (*Snapshot, error) {
 	r := &Snapshot{Source: src, Run: run, Head: schema.NewHead(rd.fleet, run), rebuilt: true}
-	// Segments whose bucket is lost are no segments: the log may still have everything, and says so if not.
+	// A lost bucket counts as no segments: the log may still have everything, and shows it if not.
 	get := func(ctx context.Context, run string, n int) ([]byte, error) {
 		stored, err := src.Store.Segments.Get(ctx, run, n)
 		if errors.Is(err, kvstore.ErrStreamMissing) {
@@ -29,7 +29,7 @@ func (rd *Reader) fromSegments(ctx context.Context, src *Source, run string, o r
 		return nil, err
 	}
 	r.Segments, err = replay.Segments(ctx, keys, get, &r.Head, nil, run, nil, func(n int, err error) {
-		// The log may still hold its events; if not, the hole is found there and named.
+		// The log may still have its events; if not, the gap is found and reported there.
 		r.unusable = true
 		rd.stats.CorruptSegments.Add(1)
 		rd.log.Error().Err(err).Str(logkey.Run, run).Int(logkey.Segment, n).Msg("segment cannot be used")
@@ -53,7 +53,7 @@ func (rd *Reader) fromSegments(ctx context.Context, src *Source, run string, o r
 	return r, nil
 }
 
-// foldLog folds the log behind the last segment. errOtherThere says that the log went back.
+// foldLog folds the log after the last segment. errOtherThere says that the log went back.
 func (rd *Reader) foldLog(ctx context.Context, r *Snapshot, o readOptions) error {
 	sealed := r.Segments.Last
 	r.tail.from = sealed.Stream + 1
@@ -74,14 +74,14 @@ func (rd *Reader) foldLog(ctx context.Context, r *Snapshot, o readOptions) error
 	if err != nil || r.LogLast != 0 || r.Segments.Count == 0 {
 		return err
 	}
-	// Nothing at or behind the last sealed event, which as the run's last would have stayed: either this replica is
-	// behind, or the log went back, or it was purged by hand.
+	// There is no event at or after the last sealed one, which as the run's last would have stayed: either this
+	// replica lags, or the log went back, or it was purged by hand.
 	last, found, err := eventlog.Last(ctx, rd.js, r.Source.Store.Names, r.Run)
 	switch {
 	case err != nil:
 		return err
 	case !found:
-		// Purged by hand. What was sealed is whole; what else there was, only a checkpoint can tell.
+		// Purged by hand. The sealed events are complete; only a checkpoint can show what else there was.
 		return nil
 	case last.Stream < sealed.Stream:
 		return errOtherThere
@@ -90,8 +90,8 @@ func (rd *Reader) foldLog(ctx context.Context, r *Snapshot, o readOptions) error
 	}
 }
 
-// foldRegressedLog folds a log that begins again below what was sealed. What the segments hold already is told by epoch
-// and sequence; the rest is judged by the fold as it comes.
+// foldRegressedLog folds a log that begins again below the sealed position. Epoch and sequence identify the events
+// that the segments already have; the fold judges the others.
 func (rd *Reader) foldRegressedLog(ctx context.Context, r *Snapshot, o readOptions) error {
 	r.Head.Position = schema.Position{}
 	r.LogLast = 0

@@ -15,43 +15,43 @@ import (
 // segmentsAhead bounds the segments of one answer that are fetched before they can be sent: at most 2 MiB.
 const segmentsAhead = 4
 
-// Cursor is how far the segments of a run have been handed over, in order.
+// Cursor is how far the segments of a run have been sent, in order.
 type Cursor struct {
-	// Next is the number of the segment that comes next.
+	// Next is the number of the next segment.
 	Next int
-	// digest is what the run's digest was behind the segment before it, when follows says that it was handed over.
+	// digest is the run's digest after the previous segment, if follows says that it was sent.
 	digest  string
 	follows bool
-	// missing are segments that are counted and not there.
+	// missing are segments that are counted but not stored.
 	missing []int
 }
 
-// ErrDoesNotFollow says that a segment is another run's, or does not continue the one before it.
+// ErrDoesNotFollow says that a segment belongs to another run, or does not continue the one before it.
 var ErrDoesNotFollow = errors.New("segment does not follow")
 
-// sendError carries a sink's error past those of reading.
+// sendError distinguishes a sink's error from those of reading.
 type sendError struct{ err error }
 
 func (e *sendError) Error() string { return e.err.Error() }
 func (e *sendError) Unwrap() error { return e.err }
 
-// fetched is a segment as stored, or why there is none.
+// fetched is a segment as stored, or the error.
 type fetched struct {
 	stored []byte
 	info   schema.SegmentInfo
 	err    error
 }
 
-// segments hands the counted segments from p.next on over to the sink, each checked by its sum and by the digest that it
-// continues, while the next ones are fetched. p is moved behind each that was handed over or is missing. A segment
-// that is corrupt or does not follow is a *Damaged error; an error of the sink is a *sendError.
+// segments sends the counted segments from p.next on to the sink, each checked by its sum and by the digest that it
+// continues, while the next ones are fetched. p moves past each that was sent or is missing. A segment that is
+// corrupt or does not follow is a *Damaged error; an error of the sink is a *sendError.
 func (rd *Reader) segments(ctx context.Context, src *Source, run string, index *schema.SegmentIndex, p *Cursor, to Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var fetchers sync.WaitGroup
 	defer fetchers.Wait()
 	defer cancel()
 	var ahead []chan fetched
-	asked, room := p.Next, 1 // the first alone, so that it comes soon
+	asked, room := p.Next, 1 // the first alone, so that it is sent soon
 	for p.Next <= index.Count {
 		for ; asked <= index.Count && len(ahead) < room; asked++ {
 			n, ch := asked, make(chan fetched, 1)
@@ -80,7 +80,7 @@ func (rd *Reader) segments(ctx context.Context, src *Source, run string, index *
 	return nil
 }
 
-// fetchSegment reads a segment and its description. Of one that is damaged the error is a *Damaged.
+// fetchSegment reads a segment and its description. The error of a damaged one is a *Damaged.
 func fetchSegment(ctx context.Context, src *Source, run string, n int) fetched {
 	stored, err := src.Store.Segments.Get(ctx, run, n)
 	if err != nil {
@@ -93,7 +93,7 @@ func fetchSegment(ctx context.Context, src *Source, run string, n int) fetched {
 	return fetched{stored: stored, info: info}
 }
 
-// continuedBy checks that a segment is the one that comes next. The last counted one must end where the count says.
+// continuedBy checks that a segment is the next one. The last counted one must end where the index says.
 func (p *Cursor) continuedBy(info *schema.SegmentInfo, run string, index *schema.SegmentIndex) error {
 	before := p.digest
 	if !p.follows {
@@ -109,31 +109,31 @@ func (p *Cursor) continuedBy(info *schema.SegmentInfo, run string, index *schema
 	return nil
 }
 
-// Fits reports whether what was handed over is the beginning of a snapshot's segments, as far as that can be told before
-// the next one is read.
+// Fits reports whether the sent segments are the beginning of a snapshot's segments, as far as known before the next
+// one is read.
 func (p *Cursor) Fits(index *schema.SegmentIndex) bool {
 	return p.Next <= index.Count || p.Next == index.Count+1 && (!p.follows || p.digest == index.Digest)
 }
 
 // Early sends a run's segments while the run is still being read and proven. They never change, so whatever the proof
-// shows, they are the run's beginning; only damage can show otherwise, and then the answer says so and begins again.
+// shows, they are the run's beginning. Only damage can show otherwise, and then the answer says so and begins again.
 type Early struct {
 	Source *Source
 	Cursor Cursor
 	cancel context.CancelFunc
 	done   chan struct{}
-	// err is why nothing can be sent to this client any more. What went wrong with reading is left to the answer.
+	// err is why nothing more can be sent to this client. Read errors are left to the answer.
 	err error
 }
 
-// SendEarly sends the segments that a checkpoint counts, whichever is found first. The caller must end it with stop.
+// SendEarly sends the segments of the first checkpoint found. The caller must call Stop.
 func (rd *Reader) SendEarly(ctx context.Context, shards []*Source, run string, after int, to Sink) *Early {
 	e := &Early{Cursor: Cursor{Next: after + 1}, done: make(chan struct{})}
 	ctx, e.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(e.done)
 		for _, src := range shards {
-			// The answer waits for this: it must not wait for a bucket that does not answer longer than the snapshot does.
+			// The answer waits for this, so it must not wait longer for a silent bucket than the snapshot does.
 			look, cancel := context.WithTimeout(ctx, checkpointPatience)
 			c, _, err := src.Store.Checkpoints.Get(look, run)
 			cancel()
@@ -157,13 +157,13 @@ func (e *Early) Stop() {
 	<-e.done
 }
 
-// Wait waits until everything that can be sent early was, and returns why no more can be sent to this client.
+// Wait waits until everything that can be sent early was sent, and returns why no more can be sent to this client.
 func (e *Early) Wait() error {
 	<-e.done
 	return e.err
 }
 
-// noteMissing makes gaps of the segments that are counted and not there: the answer goes on behind them.
+// noteMissing turns counted but missing segments into gaps: the answer continues after them.
 func (rd *Reader) noteMissing(ctx context.Context, r *Snapshot, p *Cursor) error {
 	for _, n := range p.missing {
 		gap, err := rd.gapOfSegment(ctx, r, n)

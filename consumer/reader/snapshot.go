@@ -8,56 +8,59 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxTailBuffer is how much of a tail is kept in memory between folding and sending; a longer tail is read again. The tail of a
-// sealed run is below it.
+// maxTailBuffer is how much of a tail is kept in memory between folding and sending; a longer tail is read again. The
+// tail of a regularly sealed run is below it.
 const maxTailBuffer = 1 << 20
 
-// Snapshot is a run as it was read: folded up to the last event seen in the log. Whether that is the run's last event
-// is for the caller to prove.
+// Snapshot is a run at the time of a read, folded up to the last event seen in the log. The caller must prove whether
+// that is the run's last event.
 type Snapshot struct {
 	Source *Source
 	Run    string
 	Head   schema.Head
-	// Segments counts the segments that hold the run's older part.
+	// Segments describes the segments with the run's older part.
 	Segments schema.SegmentIndex
-	// Lost are events that were stored once and are missing; what the fold itself missed is in Head.Gaps.
+	// Lost are events that were stored once and are missing; gaps found by the fold itself are in Head.Gaps.
 	Lost []schema.Gap
-	// carried are those that the checkpoint says were lost before it.
+	// carried are the lost events of the checkpoint.
 	carried []schema.Gap
-	// logFirst and LogLast are the stream sequences of the first record of the run that was read from the log, and of the last
-	// one; 0 when the log has none.
+	// logFirst and LogLast are the stream sequences of the first and last record of the run that were read from the
+	// log; 0 if the log has none.
 	logFirst, LogLast schema.StreamSequence
 	// rebuilt: no checkpoint was used.
 	rebuilt bool
-	// Damage was met and survived.
+	// Damage that was found and bypassed.
 	Damage []schema.Damage
-	// Marked: the log has a mark that the run was removed. Whether it was, the record in the segment bucket says.
+	// Marked: the log has a tombstone of the run's removal. The record in the segment bucket decides whether the run
+	// was removed.
 	Marked bool
-	// Doubtful: the log misses events behind all that the fold worker is known to have folded. It may have folded them before they were lost.
+	// Doubtful: the log lacks events after the fold worker's known position. The worker may have folded them before
+	// they were lost.
 	Doubtful bool
-	// unusable: the segment behind those of the index is there, and damaged.
+	// unusable: the segment after those of the index exists, and is damaged.
 	unusable bool
 	tail     tailbuffer
 }
 
-// Empty reports whether nothing was found of the run. A mark that it is begun elsewhere is nothing of it.
+// Empty reports whether nothing was found of the run. A tombstone that the run begins in another shard does not
+// count.
 func (r *Snapshot) Empty() bool {
 	c := &r.Head.Counts
 	return !r.Marked && r.Segments.Count == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
 }
 
-// Gaps are all places where events of the run are known to be missing.
+// Gaps are all known gaps in the run's events.
 func (r *Snapshot) Gaps() []schema.Gap {
 	all := slices.Concat([]schema.Gap{}, r.Head.Gaps, r.carried)
 	for _, g := range r.Lost {
-		if !slices.Contains(all, g) { // read again, what a checkpoint says is met again
+		if !slices.Contains(all, g) { // a repeated read may find the checkpoint's gaps again
 			all = append(all, g)
 		}
 	}
 	return all
 }
 
-// TailBytes is the size of the events behind the last segment.
+// TailBytes is the size of the events after the last segment.
 func (r *Snapshot) TailBytes() int64 { return r.tail.bytes }
 
 // Complete reports whether no event of the run is known to be missing.
@@ -65,21 +68,21 @@ func (r *Snapshot) Complete() bool {
 	return r.Head.Complete() && len(r.Lost) == 0 && len(r.carried) == 0
 }
 
-// tailbuffer is the part of a run's log behind its last segment.
+// tailbuffer is the part of a run's log after its last segment.
 type tailbuffer struct {
-	// from is where a read of the log begins; records up to and including the last segment's are no part.
+	// from is where a read of the log begins; records up to the last segment's end do not belong to the tail.
 	from schema.StreamSequence
-	// first is the place of its first record.
+	// first is the position of its first record.
 	first  schema.StreamSequence
 	events int64
 	bytes  int64
-	// chunks are the tail's frames in pieces that fit a reply; nil when the tail was too long to keep, or only the
-	// head was asked for.
+	// chunks are the tail's frames in pieces that fit a reply; nil if the tail was too long to keep, or only the head
+	// was requested.
 	chunks  [][]byte
 	dropped bool
 }
 
-// add counts a record and keeps its frame as long as the tail is short.
+// add counts a record and keeps its frame while the tail is short.
 func (t *tailbuffer) add(rec *schema.Record, keep bool) {
 	if t.events == 0 {
 		t.first = rec.Stream
@@ -101,7 +104,7 @@ func (t *tailbuffer) add(rec *schema.Record, keep bool) {
 	t.chunks[n-1] = schema.AppendFrame(t.chunks[n-1], rec)
 }
 
-// placed adds to a gap which snapshot met it.
+// placed adds the snapshot to a gap error.
 func (r *Snapshot) placed(err error) error {
 	if gap, ok := errors.AsType[*gapError](err); ok {
 		gap.snapshot = r
@@ -109,7 +112,7 @@ func (r *Snapshot) placed(err error) error {
 	return err
 }
 
-// noteLost names the events that a checkpoint had folded and that this snapshot does not have.
+// noteLost records the events that a checkpoint had folded and that this snapshot lacks.
 func (r *Snapshot) noteLost(was *schema.Head) {
 	r.Lost = append(r.Lost, replay.LostSince(was, &r.Head)...)
 }

@@ -6,26 +6,28 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// foldGrain is the step in which a fold for view state takes its share of the budget.
+// foldGrain is the step in which a fold for view state reserves its budget.
 const foldGrain = 1 << 20
 
-// StateSink folds a run's content to its state, within a budget. Of a run larger than [schema.MaxStateView] it forgets the oldest turns as it
-// goes: which ones depends on the records alone, so that each fold of the same records forgets the same.
+// StateSink folds a run's content to its state, within a budget. For a run larger than [schema.MaxStateView] it
+// forgets the oldest turns on the way. Which ones depends on the records alone, so each fold of the same records
+// forgets the same.
 type StateSink struct {
 	keys   *schema.Keys
 	State  *schema.State
 	budget *semaphore.Weighted
 	held   int64
-	// last is the stream sequence of the last record that came.
+	// last is the stream sequence of the last record.
 	last schema.StreamSequence
-	// bytes counts the payload that the state has or forgot, content that of it which can be forgotten, and forgot what was.
+	// bytes counts the payload of the state including forgotten content, content the part that can be forgotten, and
+	// forgot the forgotten part.
 	bytes, content, forgot int64
 	places                 []place
-	// values are the bytes of the events that set the values there are, by key.
+	// values are the sizes of the events that set the current values, by key.
 	values map[string]int64
 }
 
-// place is where content can be forgotten, and how much of it came before.
+// place is where content can be forgotten, and how much precedes it.
 type place struct {
 	schema.Place
 	content int64
@@ -36,13 +38,13 @@ func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weig
 	return &StateSink{keys: keys, State: state, budget: budget, values: make(map[string]int64)}
 }
 
-// Bytes is the payload that the state has or forgot.
+// Bytes is the payload of the state including forgotten content.
 func (s *StateSink) Bytes() int64 { return s.bytes }
 
-// Again prepares the sink for a tail that comes once more from its beginning.
+// Again prepares the sink for a tail that is sent again from its beginning.
 func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
 
-// take takes its share of the budget for a piece of content, which is never waited for: those who wait while they hold a share would wait for
+// take reserves budget for a piece of content. It never waits: folds that wait while they hold a share would wait for
 // each other.
 func (s *StateSink) take(n int) error {
 	for s.held < s.bytes-s.forgot+int64(n) {
@@ -54,7 +56,7 @@ func (s *StateSink) take(n int) error {
 	return nil
 }
 
-// Release gives the share back.
+// Release returns the reserved budget.
 func (s *StateSink) Release() {
 	if s.held > 0 {
 		s.budget.Release(s.held)
@@ -110,7 +112,7 @@ func (s *StateSink) apply(frames []byte) error {
 	return err
 }
 
-// count counts an event that the state has content of. A value that is set again or deleted is not there any more.
+// count counts an event with content in the state. A value that is set again or deleted is no longer counted.
 func (s *StateSink) count(d schema.Data, size int64) {
 	switch d := d.(type) {
 	case *schema.StateSetData:
@@ -128,7 +130,7 @@ func (s *StateSink) count(d schema.Data, size int64) {
 	}
 }
 
-// forgettable reports whether what an event adds to the state is content of a turn.
+// forgettable reports whether an event's content belongs to a turn.
 func forgettable(d schema.Data) bool {
 	switch d.(type) {
 	case *schema.MessageAddedData, *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData,
@@ -139,7 +141,7 @@ func forgettable(d schema.Data) bool {
 	}
 }
 
-// forget makes room in a state that became too large: half of the limit, or as much as its last turn leaves.
+// forget makes room in a state that became too large: half of the limit, or as much as its last turn allows.
 func (s *StateSink) forget() error {
 	if s.bytes-s.forgot <= schema.MaxStateView {
 		return nil

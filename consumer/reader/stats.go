@@ -2,14 +2,16 @@ package reader
 
 import "sync/atomic"
 
-// Stats counts what reads of runs met. Every field may be read at any time.
+// Stats counts events during reads of runs. Every field may be read at any time.
 type Stats struct {
-	// Barriers published; Waiters wait for one now.
+	// Barriers published; Waiters are requests that wait for one now.
 	Barriers, Waiters atomic.Int64
-	// StaleAnswers were found older than a barrier and asked for again.
+	// StaleAnswers were older than a barrier and asked for again.
 	StaleAnswers atomic.Int64
-	// FoldsFromScratch are reads without a checkpoint. CorruptCheckpoints and CorruptSegments were met on the way.
+	// FoldsFromScratch are reads without a checkpoint. CorruptCheckpoints and CorruptSegments were found during
+	// reads.
 	FoldsFromScratch, CorruptCheckpoints, CorruptSegments atomic.Int64
-	// Holes confirmed by the leader; Regressions of the log behind what was checkpointed or sealed.
+	// Holes are gaps confirmed by the leader; Regressions are logs that ended before the checkpointed or sealed
+	// position.
 	Holes, Regressions atomic.Int64
 }

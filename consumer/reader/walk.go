@@ -8,8 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// each shows a run that was read with its content from its first record on: the head behind each, and what the fold made of it. What the log
-// has instead of a damaged segment is taken from there; then the walk begins again.
+// each calls see for a run that was read with its content, from its first record on: with the head after each record,
+// and the verdict about it. Events of a damaged segment come from the log if it still has them; then the walk starts
+// over.
 func (rd *Reader) each(ctx context.Context, r *Snapshot, see func(*schema.Head, schema.Verdict)) error {
 	walk := func(r *Snapshot) error {
 		keys, err := rd.keys.Keys(ctx)
@@ -46,7 +47,7 @@ func (rd *Reader) each(ctx context.Context, r *Snapshot, see func(*schema.Head, 
 	return err
 }
 
-// LeftBehind reports whether a rewind left the event with an id behind, in a run that was read with its content.
+// LeftBehind reports whether a rewind abandoned the event with an id, in a run that was read with its content.
 func (rd *Reader) LeftBehind(ctx context.Context, r *Snapshot, id string) (bool, error) {
 	at := int64(0)
 	err := rd.each(ctx, r, func(h *schema.Head, v schema.Verdict) {
@@ -57,8 +58,8 @@ func (rd *Reader) LeftBehind(ctx context.Context, r *Snapshot, id string) (bool,
 	return at > 0 && r.Head.LeftBehind(at), err
 }
 
-// Takeover returns the latest takeover with a request id, and its epoch, of a run that was read with its content; nil for none. It finds those
-// that a rewind left behind, too.
+// Takeover returns the latest takeover with a request id, and its epoch, of a run that was read with its content; nil
+// for none. It also finds those that a rewind abandoned.
 func (rd *Reader) Takeover(ctx context.Context, r *Snapshot, requestID string) (found *schema.RunResumedData, epoch schema.Epoch, err error) {
 	err = rd.each(ctx, r, func(h *schema.Head, v schema.Verdict) {
 		if d, ok := v.Data.(*schema.RunResumedData); ok && v.Kind == schema.Applied && d.RequestID == requestID {

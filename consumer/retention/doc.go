@@ -1,6 +1,6 @@
-// Package retention carries out orders to remove runs.
+// Package retention executes orders to remove runs.
 //
-// It owns the mark of a removal in the log, and the remover, which goes on with the orders of a shard: count, take out, count again,
-// receipt, and another look once a power cut can bring nothing back. It must not know the fold worker, which tells it of folded marks,
-// or the service, which orders.
+// It owns the tombstone of a removal in the log, and the remover, which executes the orders of a shard: count,
+// remove, count again, receipt, and another check once a power cut can no longer undo anything. It must not know the
+// fold worker, which reports folded tombstones, or the service, which writes orders.
 package retention

@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// eraseBatch is the number of runs whose blobs are looked for at once, and erasesAtOnce how many are removed side by side.
+	// eraseBatch is the number of runs whose blobs are searched together, and erasesAtOnce the number of concurrent
+	// removals.
 	eraseBatch   = 512
 	erasesAtOnce = 4
-	// eraseRetry is the pause before a removal is tried again that failed, or whose mark is not folded yet.
+	// eraseRetry is the pause before a removal is tried again that failed, or whose tombstone is not folded yet.
 	eraseRetry = time.Second
-	// erasePatience bounds the removal of one run; what is left of a very long one is left to the next try.
+	// erasePatience bounds the removal of one run; the next try continues a very long one.
 	erasePatience = time.Minute
-	// eraseTick is the longest pause before the queue is looked at again.
+	// eraseTick is the longest pause between two looks at the queue.
 	eraseTick = time.Second
 )
 
-// Config sets when removals go on. All fields are required.
+// Config sets the timing of removals. All fields are required.
 type Config struct {
-	// Holder names the daemon in the marks that it writes.
+	// Holder names the daemon in its tombstones.
 	Holder string
-	// Patience is the pace at which orders are looked for; one that nobody decided for so long is withdrawn.
+	// Patience is the interval at which orders are listed; an order that stays undecided for so long is withdrawn.
 	Patience time.Duration
-	// SafeAfter is how long a removal is looked at again: two sync intervals of the server.
+	// SafeAfter is how long a removal is checked again: two sync intervals of the server.
 	SafeAfter time.Duration
 }
 
-// Deps are what a remover works with. All are required.
+// Deps are the dependencies of a remover. All are required.
 type Deps struct {
 	JS    jetstream.JetStream
 	Shard *kvstore.Shard
@@ -50,28 +51,28 @@ type Deps struct {
 	Log   zerolog.Logger
 }
 
-// Remover takes out what is stored of runs that were removed: what the fold marked in this term, and what earlier ones
-// left, for the orders say what is not done. Each step may be repeated, and a crash between two only means that.
+// Remover deletes the stored data of removed runs: runs whose tombstone was folded in this term, and unfinished
+// orders of earlier terms. Each step may be repeated, so a crash between two steps is harmless.
 //
-//	mark folded ──checkpoint "erased" put──▶ count ──▶ take out ──▶ count again ──nothing──▶ receipt ──▶ settling ──▶ done
-//	                                                      └── tried later ◀── something left
+//	tombstone folded ──checkpoint "erased" put──▶ count ──▶ remove ──▶ count again ──nothing──▶ receipt ──▶ settling ──▶ done
+//	                                                           └── tried later ◀── something left
 //
-// Orders are listed from time to time: whoever gave one may have died. One that is decided is given its mark, or withdrawn when the
-// run went on; one that is not, and stays so, is withdrawn.
+// Orders are listed from time to time, because the service that wrote one may have died. A decided order gets its
+// tombstone, or is withdrawn if the run changed; an order that stays undecided is withdrawn.
 type Remover struct {
 	cfg  Config
 	deps Deps
 
 	mu sync.Mutex
-	// due are the runs to look at, and when.
+	// due are the runs to check, and when.
 	due   map[string]time.Time
 	wake  chan struct{}
 	stale chan string
-	// undecided are orders that nobody decided, since when, as listed last.
+	// undecided are the undecided orders of the last listing, and since when.
 	undecided map[string]waitingOrder
 }
 
-// waitingOrder is an order that is not decided, as it was first met.
+// waitingOrder is an undecided order when it was first seen.
 type waitingOrder struct {
 	rev   schema.Revision
 	since time.Time
@@ -85,10 +86,10 @@ func New(cfg Config, deps Deps) *Remover {
 	}
 }
 
-// Stale are runs that the fold is to look at: their checkpoint and the records of their removal do not agree.
+// Stale are runs for the fold worker to check: their checkpoint and the records of their removal do not agree.
 func (r *Remover) Stale() <-chan string { return r.stale }
 
-// look asks the fold to look at a run. It does not wait: what is left out is asked again.
+// look asks the fold worker to check a run. It does not wait: a skipped run is asked for again.
 func (r *Remover) look(run string) {
 	select {
 	case r.stale <- run:
@@ -96,7 +97,7 @@ func (r *Remover) look(run string) {
 	}
 }
 
-// Add asks for a look at runs, now.
+// Add schedules runs for a check now.
 func (r *Remover) Add(runs ...string) {
 	if len(runs) == 0 {
 		return
@@ -122,7 +123,7 @@ func (r *Remover) later(run string, after time.Duration) {
 	}
 }
 
-// take takes what is due out of the queue.
+// take takes the due runs out of the queue.
 func (r *Remover) take() map[string]struct{} {
 	now := r.deps.Now()
 	r.mu.Lock()
@@ -140,7 +141,7 @@ func (r *Remover) take() map[string]struct{} {
 	return runs
 }
 
-// Run removes until ctx ends. What fails is tried again: it must not end the fold.
+// Run removes until ctx ends. Failed removals are tried again: they must not end the fold.
 func (r *Remover) Run(ctx context.Context) error {
 	var listed time.Time
 	tick := time.NewTicker(eraseTick)
@@ -150,7 +151,7 @@ func (r *Remover) Run(ctx context.Context) error {
 			if err := r.list(ctx, listed.IsZero()); err == nil {
 				listed = now
 			} else if ctx.Err() == nil {
-				r.deps.Log.Warn().Err(err).Msg("what is to be removed cannot be listed, trying again")
+				r.deps.Log.Warn().Err(err).Msg("could not list removals, trying again")
 			}
 		}
 		if runs := r.take(); len(runs) > 0 {
@@ -166,7 +167,7 @@ func (r *Remover) Run(ctx context.Context) error {
 	return nil
 }
 
-// list looks for orders, and in the beginning for removals that are young.
+// list looks for orders, and at the start also for recent removals.
 func (r *Remover) list(ctx context.Context, first bool) error {
 	ordered := make(map[string]bool)
 	err := r.deps.Shard.Erasures.Pending(ctx, func(run string, settling bool) bool {
@@ -204,7 +205,7 @@ func (r *Remover) removeAll(ctx context.Context, runs map[string]struct{}) {
 			return nil
 		})
 	}
-	_ = group.Wait() // each puts itself off
+	_ = group.Wait() // each failure is scheduled again
 }
 
 func (r *Remover) putOff(ctx context.Context, err error, runs map[string]struct{}) {
@@ -212,13 +213,13 @@ func (r *Remover) putOff(ctx context.Context, err error, runs map[string]struct{
 		r.later(run, eraseRetry)
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		r.deps.Log.Warn().Err(err).Int("runs", len(runs)).Msg("removal put off")
+		r.deps.Log.Warn().Err(err).Int("runs", len(runs)).Msg("removal postponed")
 	}
 }
 
-// remove brings the removal of one run on as far as it goes.
+// remove continues the removal of one run as far as possible.
 func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) error {
-	// It is read before anything is looked at: what is stored of the run later asks for another look.
+	// Read before the check: data of the run that is stored later must cause another check.
 	settling, settlingRev, settlingErr := r.deps.Shard.Erasures.Settling(ctx, run)
 	if settlingErr != nil && settlingRev == 0 && !errors.Is(settlingErr, kvstore.ErrNotFound) {
 		return settlingErr
@@ -261,8 +262,8 @@ func (r *Remover) remove(ctx context.Context, run string, blobs []kvstore.Blob) 
 	return nil
 }
 
-// ready reports whether the run's content may be taken out: its checkpoint says that it was removed, and its last message
-// is the mark.
+// ready reports whether the run's content may be deleted: its checkpoint says that it was removed, and its last
+// message is the tombstone.
 func (r *Remover) ready(ctx context.Context, record *schema.Erasure, rev, settlingRev schema.Revision, done bool) (bool, error) {
 	run := record.Run
 	c, _, err := r.deps.Shard.Checkpoints.GetFresh(ctx, run)
@@ -278,14 +279,14 @@ func (r *Remover) ready(ctx context.Context, record *schema.Erasure, rev, settli
 	case !done && !erased:
 		return false, r.carry(ctx, record, rev)
 	case last == nil:
-		// The log lost it, or a backup has the receipt alone: with the mark its id is never used again.
+		// The log lost it, or a backup has only the receipt: with the tombstone its id is never used again.
 		if _, err := control.Publish(ctx, r.deps.JS, r.deps.Shard, schema.NewErased(r.deps.Shard.Names.Fleet, r.cfg.Holder, run, record.ID+"."+rand.Text(), r.deps.Now()), 0); err != nil {
 			return false, err
 		}
 		r.later(run, eraseRetry)
 		return false, nil
 	case !erased && !schema.IsErasedMark(last):
-		r.deps.Log.Error().Str(logkey.Run, run).Str("erasure", record.ID).Str("hint", "the log lost the mark of its removal; remove it by another cleanup, or keep it").
+		r.deps.Log.Error().Str(logkey.Run, run).Str("erasure", record.ID).Str("hint", "the log lost the tombstone of its removal; remove it by another cleanup, or keep it").
 			Msg("a run that was removed has events again, they are kept")
 		return false, r.deps.Shard.Erasures.Settled(ctx, run, settlingRev)
 	case !erased:
@@ -295,7 +296,7 @@ func (r *Remover) ready(ctx context.Context, record *schema.Erasure, rev, settli
 	case schema.IsErasedMark(last):
 		return true, nil
 	}
-	// Somebody without compare-and-set wrote behind the mark. It was refused, and goes, too.
+	// A client without compare-and-set wrote after the tombstone. The event was refused, and is removed as well.
 	mark := schema.NewErased(r.deps.Shard.Names.Fleet, r.cfg.Holder, run, record.ID+"."+rand.Text(), r.deps.Now())
 	if _, err := control.Publish(ctx, r.deps.JS, r.deps.Shard, mark, last.Stream); err != nil {
 		return false, err
@@ -304,12 +305,12 @@ func (r *Remover) ready(ctx context.Context, record *schema.Erasure, rev, settli
 	return false, nil
 }
 
-// carry goes on with an order of which the fold knows nothing yet.
+// carry continues an order that the fold does not know yet.
 func (r *Remover) carry(ctx context.Context, record *schema.Erasure, rev schema.Revision) error {
 	run := record.Run
 	if !record.Decided() {
 		if r.deps.Now().Sub(r.waits(run, rev)) < r.cfg.Patience {
-			return nil // it is looked at when orders are listed
+			return nil // the next listing of orders checks it
 		}
 	} else {
 		marked, err := Mark(ctx, r.deps.JS, r.deps.Shard, r.cfg.Holder, record, r.deps.Now())
@@ -317,7 +318,7 @@ func (r *Remover) carry(ctx context.Context, record *schema.Erasure, rev schema.
 			return err
 		}
 		if marked {
-			r.look(run) // which has come by the mark, perhaps, when it did not count yet
+			r.look(run) // which may have passed the tombstone when it did not count yet
 			r.later(run, eraseRetry)
 			return nil
 		}
@@ -325,7 +326,7 @@ func (r *Remover) carry(ctx context.Context, record *schema.Erasure, rev schema.
 	there, err := r.deps.Shard.Erasures.Withdraw(ctx, run, rev)
 	if there {
 		r.deps.Log.Warn().Str(logkey.Run, run).Str("by", record.By).Str("erasure", record.ID).Bool("decided", record.Decided()).
-			Str("hint", "the run is what it was; ask for its removal once more").Msg("order to remove a run was not carried out, it is withdrawn")
+			Str("hint", "the run is unchanged; request its removal again").Msg("removal order was not executed, withdrawn")
 	}
 	return err
 }
@@ -342,7 +343,7 @@ func (r *Remover) waits(run string, rev schema.Revision) time.Time {
 	return met.since
 }
 
-// count stores what there is before anything is taken out: what a later try finds is less.
+// count stores the numbers before anything is deleted: a later try finds less.
 func (r *Remover) count(ctx context.Context, record *schema.Erasure, rev schema.Revision, blobs []kvstore.Blob) error {
 	parts, err := r.deps.Shard.Stored(ctx, record.Run, record.Keys, blobs)
 	if err != nil {
@@ -359,7 +360,7 @@ func (r *Remover) count(ctx context.Context, record *schema.Erasure, rev schema.
 	return err
 }
 
-// takeOut takes out what there is, and makes sure that nothing is left.
+// takeOut deletes the stored data, and ensures that nothing is left.
 func (r *Remover) takeOut(ctx context.Context, record *schema.Erasure, blobs []kvstore.Blob) error {
 	if err := r.deps.Shard.Remove(ctx, record.Run, record.Keys, blobs, false); err != nil {
 		return err
@@ -377,14 +378,14 @@ func (r *Remover) takeOut(ctx context.Context, record *schema.Erasure, blobs []k
 	return nil
 }
 
-// again looks at a run that was removed before: a crash may have brought something back, or somebody wrote to it.
+// again checks a removed run: a crash may have brought data back, or a client wrote to it.
 func (r *Remover) again(ctx context.Context, record *schema.Erasure, blobs []kvstore.Blob) error {
 	left, err := r.deps.Shard.Left(ctx, record.Run, record.Keys, blobs, false)
 	if err != nil {
 		return err
 	}
 	if !left.None() {
-		r.deps.Log.Warn().Str(logkey.Run, record.Run).Interface("left", left).Msg("something came back of a run that was removed")
+		r.deps.Log.Warn().Str(logkey.Run, record.Run).Interface("left", left).Msg("data of a removed run came back")
 		if err := r.takeOut(ctx, record, blobs); err != nil {
 			return err
 		}
@@ -392,7 +393,7 @@ func (r *Remover) again(ctx context.Context, record *schema.Erasure, blobs []kvs
 	return r.deps.Shard.Erasures.EndOrder(ctx, record.Run)
 }
 
-// settle ends the time in which a removal is looked at again once it is over, by the record that was there before the look.
+// settle ends the time in which a removal is checked again, using the record that was read before the check.
 func (r *Remover) settle(ctx context.Context, settling *schema.Erasure, rev schema.Revision, err error) error {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil

@@ -27,7 +27,7 @@ func TestCancelIsAskedForOnce(t *testing.T) {
 	require.EqualValues(t, 3, w.svc.Stats().Cancels.Load())
 
 	require.Contains(t, w.refused(schema.VerbCancel, "run-1", schema.CancelRequest{}).Message, "/by")
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbCancel, "nobody", req).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbCancel, "unknown", req).Code)
 	ended := w.aRun("ended", 1, 10)
 	ended.Publish(&schema.RunEndedData{Status: "completed"}, 0)
 	require.Equal(t, schema.CodeRunEnded, w.refused(schema.VerbCancel, "ended", req).Code)
@@ -133,7 +133,7 @@ func TestRefusedHandoffs(t *testing.T) {
 		says      string
 	}{
 		{"a hand-off that the run does not have", "run-1", change(func(r *schema.HandoffRequest) { r.HandoffID = "h9" }), schema.CodeUnknownHandoff, `"h1" (offered)`},
-		{"a run that does not exist", "nobody", accept(hash, "run-2"), schema.CodeNotFound, "nobody"},
+		{"a run that does not exist", "unknown", accept(hash, "run-2"), schema.CodeNotFound, "unknown"},
 		{"another offer than the one that was read", "run-1", accept(other, "run-2"), schema.CodeHandoffTaken, hash},
 		{"no child", "run-1", accept(hash, ""), schema.CodeBadRequest, "/child_run"},
 		{"the run itself as its child", "run-1", accept(hash, "run-1"), schema.CodeBadRequest, "/child_run"},
@@ -141,7 +141,7 @@ func TestRefusedHandoffs(t *testing.T) {
 		{"a hash in other letters", "run-1", accept(strings.ToUpper(hash), "run-2"), schema.CodeBadRequest, "/offer_hash"},
 		{"half a hash", "run-1", accept(hash[:10], "run-2"), schema.CodeBadRequest, "/offer_hash"},
 		{"no hand-off", "run-1", change(func(r *schema.HandoffRequest) { r.HandoffID = "" }), schema.CodeBadRequest, "/handoff_id"},
-		{"nobody", "run-1", change(func(r *schema.HandoffRequest) { r.By = "" }), schema.CodeBadRequest, "/by"},
+		{"unknown", "run-1", change(func(r *schema.HandoffRequest) { r.By = "" }), schema.CodeBadRequest, "/by"},
 		{"no action", "run-1", change(func(r *schema.HandoffRequest) { r.Action = "" }), schema.CodeBadRequest, "/action"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -242,7 +242,7 @@ func TestTheVerbFleetTellsOfTheReplicaThatAnswers(t *testing.T) {
 	require.Equal(t, "service-1", first.Replica)
 	require.Zero(t, first.Recovery)
 	w.recover("run-1", takeover("executor-2", "req-1"))
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRecover, "nobody", takeover("executor-2", "req-2")).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRecover, "unknown", takeover("executor-2", "req-2")).Code)
 	var reply *schema.FleetReply
 	require.Eventually(t, func() bool {
 		reply = ask()

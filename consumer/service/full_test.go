@@ -88,7 +88,7 @@ func TestReads_FullLogOfOneReplica_PublishNoBarrier(t *testing.T) {
 		reply, _ := w.get("run-1", schema.ViewHead)
 		require.Equal(t, schema.StatusRunning, reply.Head.Status)
 	}
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{}).Code)
 	require.Zero(t, w.svc.Stats().Barriers.Load())
 	require.EqualValues(t, fullQuota, w.usage().Limit, "nothing was lifted")
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))

@@ -111,7 +111,7 @@ func TestRefusedAnswers(t *testing.T) {
 	}{
 		{"what the run does not wait for", "run-1", answerTo("w9", `{}`), schema.CodeUnknownInterrupt, `waits for "w1" (human_input)`, ``},
 		{"a run that has ended", "ended", answerTo("w1", `{"ok":true}`), schema.CodeRunEnded, "failed", ``},
-		{"a run that does not exist", "nobody", answerTo("w1", `{}`), schema.CodeNotFound, "nobody", ``},
+		{"a run that does not exist", "unknown", answerTo("w1", `{}`), schema.CodeNotFound, "unknown", ``},
 		{
 			"what was not asked for", "run-1", answerTo("w1", `{"ok":"yes","why":"because"}`), schema.CodeInvalidAnswer, `at "/ok"`,
 			`[{"path":"/ok","problem":"got string, want boolean"},{"path":"/why","problem":"maxLength: got 7, want 5"}]`,

@@ -163,7 +163,7 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 	}{
 		{"all", schema.ListRequest{}, func(*schema.Head) bool { return true }},
 		{"agent", schema.ListRequest{Agent: "beta"}, func(h *schema.Head) bool { return h.Agent == "beta" }},
-		{"nobody's", schema.ListRequest{Agent: "nobody"}, func(*schema.Head) bool { return false }},
+		{"nobody's", schema.ListRequest{Agent: "unknown"}, func(*schema.Head) bool { return false }},
 		{"live", schema.ListRequest{Status: []schema.Status{"running", "waiting"}}, func(h *schema.Head) bool { return h.Status == "running" || h.Status == "waiting" }},
 		{"ended", schema.ListRequest{Status: []schema.Status{"failed"}, Agent: "alpha"}, func(h *schema.Head) bool { return h.Status == "failed" && h.Agent == "alpha" }},
 		{"both", schema.ListRequest{Status: []schema.Status{"failed", "cancelled", "orphaned"}}, func(h *schema.Head) bool {

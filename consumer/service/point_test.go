@@ -331,7 +331,7 @@ func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 		require.JSONEq(t, `{"path":"`+path+`"}`, string(e.Details), reason)
 	}
 	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "turn:1", View: schema.ViewEvents, After: 1}).Code)
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{At: "turn:1"}).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{At: "turn:1"}).Code)
 }
 
 func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {

@@ -385,7 +385,7 @@ func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
 		reply, _ := w.recover(id, takeover("executor-2", "req-1"))
 		require.EqualValues(t, 2, reply.Epoch)
 	}
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{}).Code)
 }
 
 func TestStateOfARunWhoseLogBeginsAgainIsWhole(t *testing.T) {

@@ -131,7 +131,7 @@ func TestRefusedTakeovers(t *testing.T) {
 		code      schema.Code
 		says      string
 	}{
-		{"run that does not exist", "nobody", takeover("executor-2", "req-1"), schema.CodeNotFound, "nobody"},
+		{"run that does not exist", "unknown", takeover("executor-2", "req-1"), schema.CodeNotFound, "unknown"},
 		{"run of which nothing was accepted", "garbage", takeover("executor-2", "req-1"), schema.CodeNotFound, "accepted"},
 		{"run that has ended", "ended", takeover("executor-2", "req-1"), schema.CodeRunEnded, "completed"},
 		{"wrong agent", "running", req(func(r *schema.RecoverRequest) { r.Agent = "other" }), schema.CodeWrongAgent, "agent-1"},
@@ -291,7 +291,7 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 	bad = req
 	bad.How, bad.Result = schema.SettledAdopted, nil
 	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbSettle, "run-1", bad).Code)
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbSettle, "nobody", req).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbSettle, "unknown", req).Code)
 
 	a, err := w.ask(schema.VerbSettle, "run-1", req)
 	require.NoError(t, err)

@@ -151,7 +151,7 @@ func TestRewind_MostRangesInFrontOfThePoint_IsRefusedAndWritesNothing(t *testing
 		Executor: "executor-2", Reason: schema.TakeoverRewind, RequestID: "q-more", At: fmt.Sprintf("record:%d", before.Head.Records),
 	})
 	require.Equal(t, schema.CodeConflict, e.Code)
-	require.Contains(t, e.Message, "rewinds left 64 ranges behind in front of record 106")
+	require.Contains(t, e.Message, "rewinds abandoned 64 ranges before record 106")
 	after, _ := w.get("run-1", schema.ViewHead)
 	require.Equal(t, before.Head, after.Head)
 }

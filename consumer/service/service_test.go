@@ -505,7 +505,7 @@ func TestHistoryListsTheCheckpointsKept(t *testing.T) {
 	require.Len(t, reply.Checkpoints, 3)
 	require.EqualValues(t, 9, reply.Checkpoints[0].Sequence)
 	require.EqualValues(t, 2, reply.Checkpoints[2].Sequence)
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbHistory, "nobody", []byte(nil)).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbHistory, "unknown", []byte(nil)).Code)
 	w.aRun("run-2", 1, 10)
 	a, err = w.ask(schema.VerbHistory, "run-2", []byte(nil))
 	require.NoError(t, err)

@@ -110,7 +110,7 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 	require.Equal(t, x.World.Names.Shard, taken.Shard, "the executor is told where to go on")
 	taken, _ = g.recover("before", takeover("executor-2", "req-2"))
 	require.Zero(t, taken.Shard, "runs stay where they began")
-	require.Equal(t, schema.CodeNotFound, g.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
+	require.Equal(t, schema.CodeNotFound, g.refused(schema.VerbGet, "unknown", schema.GetRequest{}).Code)
 	require.EqualValues(t, 1, g.applied.Load(), "nothing changed since")
 }
 

@@ -132,7 +132,7 @@ func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
 		taken, _ := l.recover(id+"2", takeover("executor-2", "req-1"))
 		require.EqualValues(t, 2, taken.Epoch)
 	}
-	require.Equal(t, schema.CodeNotFound, l.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
+	require.Equal(t, schema.CodeNotFound, l.refused(schema.VerbGet, "unknown", schema.GetRequest{}).Code)
 }
 
 func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {

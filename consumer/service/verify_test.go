@@ -369,6 +369,6 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 func TestWhatIsNotThereIsNotVerified(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	_, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "nobody")
+	_, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "unknown")
 	require.ErrorIs(t, err, verify.ErrNoRun)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Bases checks that the run which a fork began with is what it was then, up to there, and what that run stands on itself,
-// down to the one that is no fork. shards returns those that can hold a run. It returns nil when all of them are, and else the
-// first that is not.
+// Bases checks that the run of a fork's base is unchanged up to the point of the fork, and so on for that run's own
+// base, down to a run that is no fork. shards returns those that can hold a run. It returns nil if all are unchanged,
+// else the first that is not.
 func Bases(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards func(run string) ([]*kvstore.Shard, error)) (*Finding, error) {
 	for forks := 0; base != nil; forks++ {
 		if forks == schema.MaxBases {
@@ -33,7 +33,7 @@ func Bases(ctx context.Context, js jetstream.JetStream, fleet string, base *sche
 	return nil, nil
 }
 
-// baseIn looks for a base in each of the shards that can hold it. below is what it stands on itself.
+// baseIn searches for a base in each of the shards that can hold it. below is its own base.
 func baseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards []*kvstore.Shard) (f *Finding, below *schema.BaseRef, err error) {
 	for _, shard := range shards {
 		at, err := headAt(ctx, js, shard, fleet, base)
@@ -52,7 +52,7 @@ func baseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *sch
 	return &Finding{In: InBase, Event: base.Position, Problem: "run " + base.Run + " is no longer there"}, nil, nil
 }
 
-// headAt folds a run of a shard up to where a fork of it began. It returns nil when the run does not come so far.
+// headAt folds a run of a shard up to the point where a fork of it began. It returns nil if the run ends before it.
 func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet string, base *schema.BaseRef) (*schema.Head, error) {
 	keys, err := kvstore.ReadKeys(ctx, js, fleet)
 	if err != nil {
@@ -72,7 +72,7 @@ func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 		if v.at != nil && v.at.Digest == base.Digest {
 			return v.at, nil
 		}
-		// Between the two readings more may have been sealed and purged.
+		// More may have been sealed and purged between the two reads.
 		moved, err := v.moved(ctx)
 		switch {
 		case err != nil:

@@ -1,5 +1,6 @@
-// Package verify compares everything that is stored of a run with the fold of its segments and its log.
+// Package verify compares all stored data of a run with the fold of its segments and its log.
 //
-// It owns what a finding is, and which of the stored copies has what another one lost. It reads from the leaders and writes nothing. It
-// knows the stored formats and package replay; it must not know the fold worker, the service or the reader, whose work it checks.
+// It owns the definition of a finding, and knows which stored copy has the data that another one lost. It reads from
+// the leaders and writes nothing. It knows the stored formats and package replay; it must not know the fold worker,
+// the service or the reader, whose work it checks.
 package verify

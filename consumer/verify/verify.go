@@ -17,32 +17,32 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrNoRun is returned for a run of which the shard stores nothing: look in the other shards that can hold it.
+// ErrNoRun is returned for a run without stored data in the shard: look in the other shards that can hold it.
 var ErrNoRun = errors.New("no such run")
 
-// Where a finding lies.
+// Places of findings.
 const (
 	InCheckpoint = "checkpoint"
 	InSegment    = "segment"
 	InLog        = "log"
-	// InBase is the part of another run that a fork begins with.
+	// InBase is the part of another run in which a fork begins.
 	InBase = "base"
 )
 
-// Finding is something stored of a run that is not what it must be.
+// Finding is an error in the stored data of a run.
 type Finding struct {
 	// In is checkpoint, segment or log.
 	In string `json:"in"`
 	// Revision of the checkpoint, Segment by its number.
 	Revision schema.Revision `json:"revision,omitzero"`
 	Segment  int             `json:"segment,omitzero"`
-	// Event is the first event concerned, as far as it can be named: its place, its id, or the epoch and sequence that is missing.
+	// Event is the first affected event, as far as known: its position, its id, or the missing epoch and sequence.
 	Event    schema.Position `json:"event,omitzero"`
 	Epoch    schema.Epoch    `json:"epoch,omitzero"`
 	Sequence schema.Sequence `json:"sequence,omitzero"`
-	// Problem in words.
+	// Problem is the description for people.
 	Problem string `json:"problem"`
-	// Instead is what a recovery uses instead; empty when nothing has what is missing.
+	// Instead is what a recovery uses instead; empty if no copy has the missing data.
 	Instead string `json:"instead,omitzero"`
 }
 
@@ -64,11 +64,11 @@ func (f *Finding) String() string {
 	return s
 }
 
-// Result is what was found about one run. It is whole when nothing was found.
+// Result is the result for one run. It is whole if there are no findings.
 type Result struct {
 	Run   string `json:"run"`
 	Shard int    `json:"shard"`
-	// Events accepted by the fold, Records with those that were not, Segments and Checkpoints that were read.
+	// Events accepted by the fold, Records including refused ones, Segments and Checkpoints that were read.
 	Events      int64 `json:"events"`
 	Records     int64 `json:"records"`
 	Segments    int   `json:"segments"`
@@ -76,21 +76,22 @@ type Result struct {
 	// Position and Digest of the run's last event, from its segments and the log.
 	Position schema.Position `json:"position"`
 	Digest   string          `json:"digest"`
-	// LogMissing counts the events that segments have and the log has no more, although it has earlier ones of the run, while the
-	// purger walks through the log again after an unclean start: the crash took a purge back in part. Nothing is missing.
+	// LogMissing counts the events that segments have and the log no longer has, although it has earlier ones of the
+	// run, while the purger walks through the log again after an unclean start: the crash partly undid a purge.
+	// Nothing is missing.
 	LogMissing int64     `json:"log_missing,omitzero"`
 	Findings   []Finding `json:"findings"`
-	// Base of a fork. It is another run's, perhaps in another shard: see [Bases].
+	// Base of a fork. It belongs to another run, perhaps in another shard: see [Bases].
 	Base *schema.BaseRef `json:"base,omitzero"`
 }
 
-// tries bounds how often a run is verified again because more of it was sealed and purged meanwhile.
+// tries bounds how often a run is verified again because more of it was sealed and purged in the meantime.
 const tries = 3
 
-// Run folds a run again from its segments and the log and compares all that is stored of it with that: the sums, links,
-// counts and digests of its segments, the sequences of its events, what the log still has of what was sealed,
-// and every checkpoint that is kept. It reads from the leaders, writes nothing, and holds 40 bytes an event.
-// [ErrNoRun] says that nothing is stored of the run in this shard; other errors that it could not be read.
+// Run folds a run again from its segments and the log and compares all its stored data with the result: the sums,
+// links, counts and digests of its segments, the sequences of its events, sealed events that the log still has, and
+// every stored checkpoint. It reads from the leaders, writes nothing, and needs 40 bytes of memory per event.
+// [ErrNoRun] says that the shard has no data of the run; other errors say that it could not be read.
 func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Result, error) {
 	keys, err := kvstore.ReadKeys(ctx, js, fleet)
 	if err != nil {
@@ -112,36 +113,36 @@ func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, flee
 	}
 }
 
-// verifier is one verification under way.
+// verifier is one verification in progress.
 type verifier struct {
 	js    jetstream.JetStream
 	keys  *schema.Keys
 	shard *kvstore.Shard
 	is    Result
 	head  schema.Head
-	// index is what the segments add up to, by their number; index[0] is none.
+	// index is the sum of the segments, by their number; index[0] is empty.
 	index []schema.SegmentIndex
 	// broken is the first segment that cannot be folded, 0 for none; mended says that the log has its events.
 	broken int
-	// sums are those of the sealed events, and sealed is where they end.
+	// sums are those of the sealed events, and sealed is their end.
 	sums   map[schema.StreamSequence]replay.Sum
 	sealed schema.StreamSequence
 	last   schema.StreamSequence
-	// links are what the run must be at the end of segments behind a broken one.
+	// links are the expected states of the run at the ends of segments after a broken one.
 	links map[schema.StreamSequence]link
-	// logFrom is where the log begins. walking: purges may have been taken back, and the purger is about to look.
+	// logFrom is the beginning of the log. walking: purges may have been undone, and the purger is about to check.
 	logFrom schema.StreamSequence
 	walking bool
-	// checkpoints that are to be compared, by their places.
+	// checkpoints to compare, by their positions.
 	checkpoints map[schema.StreamSequence][]kvstore.Stored
 	counted     int
-	// compared are checkpoints whose heads are right, and how many records were folded there.
+	// compared are checkpoints with correct heads, and the number of records folded there.
 	compared []comparedAt
 	scratch  []byte
-	// base is what is looked for in the other run of a fork, and at the head that the run has there.
+	// base is the base to find in the other run of a fork, and at the head that the run has there.
 	base *schema.BaseRef
 	at   *schema.Head
-	// suspect is the first event whose content is not what its id says.
+	// suspect is the first event whose content does not match its id.
 	suspect *Finding
 }
 
@@ -151,7 +152,7 @@ type comparedAt struct {
 	records int64
 }
 
-// link is a segment's word about the run at its end.
+// link is a segment's description of the run at its end.
 type link struct {
 	segment int
 	digest  string
@@ -159,7 +160,7 @@ type link struct {
 
 func (v *verifier) found(f *Finding) { v.is.Findings = append(v.is.Findings, *f) }
 
-// verify does it. moved reports that a hole may be none: more was sealed meanwhile.
+// verify verifies the run once. moved reports that a gap may be none, because more was sealed in the meantime.
 func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	if err := v.readCheckpoints(ctx); err != nil {
 		return false, err
@@ -190,13 +191,13 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	return v.moved(ctx)
 }
 
-// empty reports whether nothing is there of the run. A mark that it was begun in another shard is nothing of it.
+// empty reports whether there is no data of the run. A tombstone that it begins in another shard does not count.
 func (v *verifier) empty() bool {
 	c := &v.head.Counts
 	return v.is.Segments == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
 }
 
-// moved reports whether there is a segment behind those that were read, so that what is missing may be in it.
+// moved reports whether there is a segment after those that were read, which may have the missing events.
 func (v *verifier) moved(ctx context.Context) (bool, error) {
 	_, err := v.shard.Segments.GetFresh(ctx, v.is.Run, len(v.index))
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
@@ -205,7 +206,7 @@ func (v *verifier) moved(ctx context.Context) (bool, error) {
 	return err == nil && v.broken == 0, err
 }
 
-// readCheckpoints reads those that are kept. One that is gone is no fault: it is derived.
+// readCheckpoints reads the stored checkpoints. A missing one is no fault: it is derived.
 func (v *verifier) readCheckpoints(ctx context.Context) error {
 	list, err := v.shard.Checkpoints.History(ctx, v.is.Run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing) {
@@ -228,7 +229,7 @@ func (v *verifier) readCheckpoints(ctx context.Context) error {
 			continue
 		}
 		if c.Checkpoint.Status == schema.StatusErased {
-			return ErrNoRun // what may be left of it, a check of its removal tells
+			return ErrNoRun // a check of the run's removal reports what is left of it
 		}
 		at := c.Checkpoint.Position.Stream
 		v.checkpoints[at] = append(v.checkpoints[at], c)
@@ -237,7 +238,7 @@ func (v *verifier) readCheckpoints(ctx context.Context) error {
 	return nil
 }
 
-// readSegments folds the run's segments, and checks those behind one that cannot be folded by their links.
+// readSegments folds the run's segments, and checks those after an unfoldable one by their links.
 func (v *verifier) readSegments(ctx context.Context) error {
 	v.index = []schema.SegmentIndex{{}}
 	before := schema.SegmentInfo{}
@@ -274,7 +275,7 @@ func (v *verifier) readSegments(ctx context.Context) error {
 	}
 }
 
-// follows checks what a segment says of itself against the one before it, if that could be read.
+// follows compares a segment's description with the segment before it, if that was readable.
 func (v *verifier) follows(info, before *schema.SegmentInfo, n int) error {
 	digest := before.DigestAfter
 	if n > 1 && before.Number == 0 {
@@ -283,7 +284,7 @@ func (v *verifier) follows(info, before *schema.SegmentInfo, n int) error {
 	return replay.Continues(info, v.is.Run, n, digest)
 }
 
-// breakAt says that a segment cannot be used. What the log has of it is seen later.
+// breakAt records that a segment is unusable. Its events in the log are checked later.
 func (v *verifier) breakAt(n int, problem string) {
 	if v.broken == 0 {
 		v.broken = n
@@ -295,7 +296,7 @@ func (v *verifier) breakAt(n int, problem string) {
 	v.found(&f)
 }
 
-// foldSegment folds a segment, or notes what its events are when one before it is broken.
+// foldSegment folds a segment, or only records its events if an earlier one is broken.
 func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, stored int) error {
 	before, folded, place := v.head.Clone(), v.is.Records, v.last
 	records, last := 0, schema.Position{}
@@ -330,7 +331,7 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 	return nil
 }
 
-// fold applies a record, and compares what stands at its place.
+// fold applies a record, and compares the data at its position.
 func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	if rec.Stream <= v.last {
 		v.head.Position = schema.Position{} // sequences that damage freed were used again
@@ -357,7 +358,8 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	delete(v.checkpoints, rec.Stream)
 }
 
-// suspicious is the finding of a rejected event that damage or forgery made what it is; nil for one that was never lawful.
+// suspicious returns the finding for a rejected event that damage or forgery may have changed; nil for an event that
+// was never valid.
 func suspicious(rec *schema.Record, verdict *schema.Verdict, in string, segment int) *Finding {
 	at := schema.PositionOf(rec)
 	e := verdict.Event
@@ -376,7 +378,7 @@ func suspicious(rec *schema.Record, verdict *schema.Verdict, in string, segment 
 	return nil
 }
 
-// compare compares a checkpoint with the fold at its place.
+// compare compares a checkpoint with the fold at its position.
 func (v *verifier) compare(s *kvstore.Stored) {
 	c := s.Checkpoint
 	bad := func(format string, args ...any) {
@@ -395,7 +397,7 @@ func (v *verifier) compare(s *kvstore.Stored) {
 	v.compared = append(v.compared, comparedAt{*s, v.is.Records})
 }
 
-// compareCounts compares what a checkpoint counts with the segments there are.
+// compareCounts compares a checkpoint's counts with the stored segments.
 func (v *verifier) compareCounts(at *comparedAt) {
 	c := at.stored.Checkpoint
 	bad := func(format string, args ...any) {
@@ -446,8 +448,8 @@ func differing(a, b *schema.Head) []string {
 	return names
 }
 
-// readLog folds what the log has behind the segments, and compares what it still has of what they hold. Any server may
-// answer, and may be behind: the leader says what comes next.
+// readLog folds the log after the segments, and compares the sealed events that it still has. Any server may answer,
+// and may lag: the leader decides what comes next.
 func (v *verifier) readLog(ctx context.Context) error {
 	from := schema.StreamSequence(1)
 	for {
@@ -468,7 +470,8 @@ func (v *verifier) readLog(ctx context.Context) error {
 	}
 }
 
-// readBeginning looks where the log begins now if something before its end was not there: what was purged meanwhile is no hole.
+// readBeginning reads where the log begins now, if an event before its end was missing: events purged in the meantime
+// are no gap.
 func (v *verifier) readBeginning(ctx context.Context) error {
 	if _, events := v.missing(); events == 0 {
 		return nil
@@ -485,7 +488,7 @@ func (v *verifier) readBeginning(ctx context.Context) error {
 	return nil
 }
 
-// missing returns the first and the number of the sealed events that the log does not have behind its beginning.
+// missing returns the first and the number of the sealed events that the log lacks after its beginning.
 func (v *verifier) missing() (first schema.StreamSequence, events int64) {
 	for at := range v.sums {
 		if v.logFrom != 0 && at > v.logFrom {
@@ -497,7 +500,7 @@ func (v *verifier) missing() (first schema.StreamSequence, events int64) {
 	return first, events
 }
 
-// logged takes one record of the log.
+// logged handles one record of the log.
 func (v *verifier) logged(rec *schema.Record) {
 	if v.logFrom == 0 {
 		v.logFrom = rec.Stream
@@ -521,7 +524,7 @@ func (v *verifier) logged(rec *schema.Record) {
 	}
 }
 
-// conclude says what only the whole shows: gaps, and checkpoints that know more than there is.
+// conclude reports findings that only the complete run shows: gaps, and checkpoints that are ahead of the data.
 func (v *verifier) conclude() {
 	var newest *kvstore.Stored
 	for i := range v.compared {
@@ -544,7 +547,8 @@ func (v *verifier) conclude() {
 			}
 		}
 	}
-	// The log is purged from its beginning, also while it is read; what was purged before a crash may be back in any subset.
+	// The log is purged from its beginning, also during the read; after a crash, any subset of purged events may be
+	// back.
 	missing, events := v.missing()
 	switch {
 	case events > 0 && v.walking:

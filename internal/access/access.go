@@ -8,35 +8,36 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Role is what somebody does in a fleet.
+// Role is the role of a client in a fleet.
 type Role string
 
 // Roles.
 const (
-	// Executor drives runs: it publishes events, claims, recovers, and reads what it recovers.
+	// Executor drives runs: it publishes events, claims, recovers, and reads recovered runs.
 	Executor Role = "executor"
-	// Observer reads runs and sees what happens. It changes nothing.
+	// Observer reads runs and their changes. It changes nothing.
 	Observer Role = "observer"
-	// Operator does all that observers and executors may, and decides what people decide.
+	// Operator may do everything that observers and executors may, and makes the decisions of people.
 	Operator Role = "operator"
-	// Daemon folds, answers, and makes the fleet's streams and buckets. It is the only one in their account.
+	// Daemon folds, answers, and creates the fleet's streams and buckets. It is the only role in their account.
 	Daemon Role = "daemon"
 )
 
 // Roles are all of them, the least powerful first.
 func Roles() []Role { return append(ClientRoles(), Daemon) }
 
-// ClientRoles are the roles that ask the daemon, the least powerful first.
+// ClientRoles are the roles that send requests to the daemon, the least powerful first.
 func ClientRoles() []Role { return []Role{Observer, Executor, Operator} }
 
-// APIPrefix is where the requests of a client's account to JetStream's API are mapped to.
+// APIPrefix is the target of the mapping of a client account's requests to JetStream's API.
 const APIPrefix = "$JS.waymark.API."
 
-// refusedPrefix is where what a client may not publish is mapped to, with what answers it: no role is permitted it and nothing listens. A
-// permission that denies holds for a client's own messages only, a mapping for the answers that enter its account, too.
+// refusedPrefix is the target of the mapping of subjects that a client may not publish to, including answers to it:
+// no role is permitted it and nothing listens. A deny permission only covers a client's own messages; a mapping also
+// covers answers that enter its account.
 const refusedPrefix = "waymark.refused."
 
-// ObserverConsumer is the durable consumer of a shard's events that observers may read from, if it was made.
+// ObserverConsumer is the durable consumer of a shard's events that observers may read from, if it exists.
 const ObserverConsumer = "observer"
 
 // AccountOf is the account of a role in a fleet. That of the [Daemon] has the fleet's streams and buckets.
@@ -47,10 +48,10 @@ func AccountOf(role Role, fleet string) string {
 	return "FLEET_" + fleet + "_" + string(role)
 }
 
-// InboxPrefix begins the subjects on which a role is answered. The client must be told of it: nats.CustomInboxPrefix.
+// InboxPrefix begins the subjects of answers to a role. The client must set it: nats.CustomInboxPrefix.
 func InboxPrefix(role Role) string { return schema.InboxPrefix + "_" + string(role) }
 
-// kind is how something crosses from one account to the other.
+// kind is how messages cross from one account to the other.
 type kind int
 
 const (
@@ -58,32 +59,34 @@ const (
 	service kind = iota
 	// streaming is published by clients and may be answered many times.
 	streaming
-	// stream is published by the daemon, or the server, and heard by clients.
+	// stream is published by the daemon, or the server, and received by clients.
 	stream
 )
 
-// grant is one thing that clients may do.
+// grant is one permission of clients.
 type grant struct {
 	subject string
 	kind    kind
 	// api: the subject is one of JetStream's API.
 	api bool
-	// proven: the server tells the daemon the sender.
+	// proven: the server names the sender to the daemon.
 	proven bool
 	roles  []Role
 }
 
-// Verbs of the daemon's service, by who may use them.
+// Verbs of the daemon's service, by the roles that may use them.
 var (
 	// readingVerbs change nothing.
 	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbFleet}
-	// workingVerbs are what an executor needs: for its own runs, those it claims, those it started, and those that its agents talk to.
+	// workingVerbs are what an executor needs: for its own runs, those it claims, those it started, and those that
+	// its agents communicate with.
 	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal}
-	// decidingVerbs are a person's word: an executor that had them could approve its own calls.
+	// decidingVerbs are decisions of people: an executor with them could approve its own calls.
 	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbRetry}
 )
 
-// grants lists what clients of a fleet may do. It is the one list: rights, imports and exports are made of it.
+// grants lists the permissions of a fleet's clients. It is the only list: rights, imports and exports are made from
+// it.
 func grants(fleet string, shards int) []grant {
 	var list []grant
 	add := func(kind kind, subject string, roles ...Role) {
@@ -94,7 +97,7 @@ func grants(fleet string, shards int) []grant {
 	}
 	verbs := func(verbs []string, proven bool) {
 		for _, verb := range verbs {
-			// Those of the whole fleet end with its name, those of a run with the run.
+			// Subjects of the whole fleet end with its name, those of a run with the run.
 			for _, run := range []string{"", "*"} {
 				list = append(list, grant{subject: schema.ServiceSubject(verb, fleet, run), kind: streaming, proven: proven, roles: verbRoles(verb)})
 			}
@@ -110,15 +113,15 @@ func grants(fleet string, shards int) []grant {
 	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
 	add(stream, schema.NoticeSubject(fleet, "*"), Executor, Operator)
 	add(stream, schema.ObservedSubject(fleet, "*.*", "*"), Observer, Operator)
-	add(stream, "waymark.checkpoints."+fleet+".*.*", Observer, Operator) // of all shards, those to come included
+	add(stream, "waymark.checkpoints."+fleet+".*.*", Observer, Operator) // of all shards, including future ones
 
 	api(service, "STREAM.MSG.GET.KV_"+schema.FleetBucket, Observer, Executor, Operator)
-	// doctor looks at every stream and at the account.
+	// doctor inspects every stream and the account.
 	api(service, "INFO", Observer, Operator)
 	for _, name := range []string{"KV_" + schema.FleetBucket, "KV_" + schema.LeaseBucket, schema.DeadLetterStream(fleet)} {
 		api(service, "STREAM.INFO."+name, Observer, Operator)
 	}
-	api(service, "STREAM.MSG.GET.KV_"+schema.LeaseBucket, Observer, Operator) // when the last backup was, and who folds
+	api(service, "STREAM.MSG.GET.KV_"+schema.LeaseBucket, Observer, Operator) // the time of the last backup, and the fold workers' leases
 	api(service, "STREAM.MSG.GET."+schema.DeadLetterStream(fleet), Operator)
 	api(streaming, "DIRECT.GET."+schema.DeadLetterStream(fleet), Operator)
 	for i := range shards {
@@ -127,11 +130,11 @@ func grants(fleet string, shards int) []grant {
 		api(service, "STREAM.INFO."+n.EventStream(), Observer, Executor, Operator)
 		api(service, "STREAM.MSG.GET."+n.EventStream(), Observer, Executor, Operator)
 		api(streaming, "DIRECT.GET."+n.EventStream(), Observer, Executor, Operator)
-		// A durable consumer that the daemon's key, or NACK, made for observers that must miss nothing.
+		// A durable consumer for observers that must not miss events, created with the daemon's key or by NACK.
 		api(service, "CONSUMER.INFO."+n.EventStream()+"."+ObserverConsumer, Observer, Operator)
 		api(streaming, "CONSUMER.MSG.NEXT."+n.EventStream()+"."+ObserverConsumer, Observer, Operator)
 		add(service, "$JS.ACK."+n.EventStream()+"."+ObserverConsumer+".>", Observer, Operator)
-		// verify compares all that is stored of a run with its events.
+		// verify compares all stored data of a run with its events.
 		for _, bucket := range []string{n.SegmentBucket(), n.CheckpointBucket()} {
 			api(service, "STREAM.INFO.KV_"+bucket, Observer, Operator)
 			api(service, "STREAM.MSG.GET.KV_"+bucket, Observer, Operator)
@@ -153,8 +156,9 @@ func grants(fleet string, shards int) []grant {
 	return list
 }
 
-// grants are those of the fleet. With separate duties, operators lose an executor's rights: to start or take over a run, to publish an event
-// such as a question, to store a blob. Cancel stays: it asks for nothing that needs an approval.
+// grants are those of the fleet. With separate duties, operators lose an executor's rights: to start or take over a
+// run, to publish an event such as a question, to store a blob. Cancel stays: it requests nothing that needs an
+// approval.
 func (a Account) grants() []grant {
 	list := grants(a.Fleet, a.Shards)
 	if !a.SeparateDuties {
@@ -170,13 +174,13 @@ func (a Account) grants() []grant {
 	return list
 }
 
-// Rights are the permissions of a user, as the server's configuration has them.
+// Rights are the permissions of a user in the server's configuration.
 type Rights struct {
-	// Publish and Subscribe are what is allowed; all else is refused, and logged by the server.
+	// Publish and Subscribe are the allowed subjects; the server refuses and logs all others.
 	Publish, Subscribe []string
 }
 
-// RightsOf returns the rights of a role in a fleet of so many shards. More shards than there are do no harm.
+// RightsOf returns the rights of a role in a fleet with a number of shards. A larger number than exists is harmless.
 func RightsOf(role Role, fleet string, shards int) Rights {
 	return Account{Fleet: fleet, Shards: shards}.Rights(role)
 }
@@ -186,8 +190,8 @@ func (a Account) Rights(role Role) Rights {
 	if role == Daemon {
 		return daemonRights(a.Fleet, a.Shards)
 	}
-	// _R_ is where the server takes what is said to a long answer: go on. In a client's account nothing else is behind it; and
-	// allow_responses, which is meant for that, refused some of it on a cluster.
+	// _R_ is the subject of flow-control replies to long answers. In a client's account nothing else uses it; and
+	// allow_responses, which is meant for that, refused some of them on a cluster.
 	r := Rights{Subscribe: []string{InboxPrefix(role) + ".>"}, Publish: []string{"_R_.>"}}
 	for _, g := range a.grants() {
 		switch {
@@ -203,8 +207,9 @@ func (a Account) Rights(role Role) Rights {
 	return r
 }
 
-// mappings are those of a client's account. JetStream's requests go where they are imported; and the barrier's subject, which the import of
-// all runs covers, goes nowhere: a forged barrier could pass a stale answer off as whole.
+// mappings are those of a client's account. JetStream's requests are mapped to the imported subjects. The barrier's
+// subject, which the import of all runs covers, is mapped to nothing: a forged barrier could make a stale answer look
+// complete.
 func mappings(fleet string, shards int) [][2]string {
 	list := [][2]string{{serverAPI + ">", APIPrefix + ">"}}
 	for i := range shards {
@@ -217,11 +222,11 @@ func mappings(fleet string, shards int) [][2]string {
 // serverAPI is the prefix of JetStream's API.
 const serverAPI = "$JS.API."
 
-// daemonRights lists what the daemon does on the streams of its fleet. It can do nothing to another stream.
+// daemonRights lists the daemon's actions on the streams of its fleet. It can do nothing to another stream.
 func daemonRights(fleet string, shards int) Rights {
 	r := Rights{
 		Publish: []string{
-			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to who shares its key
+			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to processes with its key
 			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.NoticeSubject(fleet, "*"),
 			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", // its account's own
 			infoSubject,
@@ -235,7 +240,7 @@ func daemonRights(fleet string, shards int) Rights {
 		for _, run := range []string{"", "*"} {
 			r.Subscribe = append(r.Subscribe, schema.ServiceSubject(verb, fleet, run))
 			if !schema.Changes(verb) {
-				r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for who shares its key: fleet add, shards set
+				r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for processes with its key: fleet add, shards set
 			}
 		}
 	}
@@ -254,7 +259,8 @@ func daemonRights(fleet string, shards int) Rights {
 			serverAPI+"CONSUMER.MSG.NEXT."+stream+".*", "$JS.FC."+stream+".>",
 		)
 	}
-	// A backup reads whole streams, and a restore makes those that are not there: who may read and create them can do both already.
+	// A backup reads whole streams, and a restore creates missing ones: a role that may read and create them can do
+	// both already.
 	saved := func(stream string) {
 		r.Publish = append(r.Publish,
 			serverAPI+"STREAM.SNAPSHOT."+stream, "$JS.SNAPSHOT.ACK."+stream+".>",
@@ -291,7 +297,8 @@ func shardsText(n int) string {
 	return strconv.Itoa(n) + " shards"
 }
 
-// MayPublish are the roles of a fleet that may publish to a subject of it, the least powerful first; none for a subject that names no fleet.
+// MayPublish are the roles of a fleet that may publish to a subject, the least powerful first; none for a subject
+// that names no fleet.
 func MayPublish(subject string) []Role {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) < 3 || tokens[0] != "waymark" {

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the example again")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// example is the fleet of the file that is shipped; nobody has its seeds.
+// example is the fleet of the shipped file; its seeds were thrown away.
 func example() access.Account {
 	return access.Account{
 		Fleet: "example", Shards: 2, Storage: 120 << 30, Connections: 1000, VerifySubjects: []string{"tools.>"},
@@ -40,7 +40,7 @@ func TestTheShippedExampleIsWhatTheListsSay(t *testing.T) {
 	want, err := example().Config()
 	require.NoError(t, err)
 	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // an example is for everybody
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // an example is public
 	}
 	have, err := os.ReadFile(file)
 	require.NoError(t, err, "write it with: go test ./internal/access -update")
@@ -118,7 +118,7 @@ func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
 	}
 }
 
-// No role has both the rights to ask and those to approve, also after additions to the lists.
+// No role has both the rights to request and those to approve, even after additions to the lists.
 func TestRights_SeparateDuties_NoRoleAsksAndApproves(t *testing.T) {
 	t.Parallel()
 	rights := func(role access.Role, separate bool) []string {
@@ -154,7 +154,7 @@ func TestRights_SeparateDuties_NoRoleAsksAndApproves(t *testing.T) {
 	require.Contains(t, operators, schema.ServiceSubject(schema.VerbInput, "f", "*"))
 }
 
-// A verb that is added to the service must be given to somebody.
+// A new verb of the service must be granted to a role.
 func TestEveryVerbIsGranted(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(filepath.Join("..", "..", "schema", "wire.go"))

@@ -8,15 +8,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Account says what the configuration of a fleet's accounts is made of.
+// Account is the input for the configuration of a fleet's accounts.
 type Account struct {
 	// Fleet name. Required.
 	Fleet string
-	// Shards that the fleet has, or may get: their names are in the permissions. At least 1.
+	// Shards of the fleet, now or later: their names are in the permissions. At least 1.
 	Shards int
 	// Storage is how many bytes of disk the fleet may use on all servers together, copies counted. 0 is no limit.
 	Storage int64
-	// Connections is how many each role's clients may have together. 0 is no limit.
+	// Connections is how many connections each role's clients may have together. 0 is no limit.
 	Connections int64
 	// Keys are the users' public NKeys, by role. A role without a key has no user.
 	Keys map[Role][]string
@@ -28,9 +28,9 @@ type Account struct {
 	VerifySubjects []string
 }
 
-// Limits of an account beside its storage.
+// Limits of an account besides its storage.
 const (
-	// followMemory is room for consumers that are kept in memory.
+	// followMemory is the memory for in-memory consumers.
 	followMemory = 64 << 20
 	// accountConsumers bounds the consumers of an account: each replica of the daemon has a handful for each shard.
 	accountConsumers = 64
@@ -68,7 +68,7 @@ func (a Account) Validate() error {
 	return nil
 }
 
-// Config is the part of the server's configuration with the fleet's accounts: the inside of its accounts block.
+// Config is the part of the server's configuration with the fleet's accounts: the content of its accounts block.
 func (a Account) Config() (string, error) {
 	if err := a.Validate(); err != nil {
 		return "", err
@@ -122,8 +122,8 @@ func (a Account) store(w *writer) {
 	w.closeList()
 }
 
-// clients writes the account of a role. It imports what the role may do and nothing more: an answer enters the account on the subject that
-// the asker named, whatever the asker's permissions, and would go on by any import.
+// clients writes the account of a role. It imports only what the role may do: an answer enters the account on the
+// reply subject that the client chose, whatever the client's permissions, and any import would forward it.
 func (a Account) clients(w *writer, role Role) {
 	w.open("mappings: {")
 	for _, m := range mappings(a.Fleet, a.Shards) {
@@ -167,7 +167,7 @@ func (a Account) clients(w *writer, role Role) {
 	w.closeList()
 }
 
-// serverSubject is the subject where the daemon, or the server, takes it.
+// serverSubject is the subject on which the daemon, or the server, receives it.
 func (g *grant) serverSubject() string {
 	if g.api {
 		return serverAPI + g.subject

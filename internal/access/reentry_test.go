@@ -40,11 +40,12 @@ type fleetServer struct {
 	arrived map[arrival]answered
 }
 
-// answered says whether an answer is among the messages of an arrival, and whether the daemon would take it as a request.
+// answered says whether an answer is among the messages of an arrival, and whether the daemon would accept it as a
+// request.
 type answered struct{ answer, taken bool }
 
-// arrival is the pattern that a message matched and the subject that the message shows. They differ for a message of a consumer: the server
-// routes it by the reply subject of the pull request and shows the subject that the message was stored with.
+// arrival is the pattern that a message matched and the subject that the message shows. They differ for a message of
+// a consumer: the server routes it by the reply subject of the pull request and shows the subject of storage.
 type arrival struct{ pattern, shown string }
 
 const (
@@ -111,7 +112,7 @@ func startFleet(t *testing.T, fleet string, shards, nodes int) *fleetServer {
 	}
 	f.spy = f.connect(t, f.servers[0], nats.UserInfo("spy", "spy"))
 	f.provision(t, fleet, shards)
-	// One subscription for each pattern: a message shows another subject than the one that it was routed by.
+	// One subscription for each pattern, because a message shows another subject than the one it was routed by.
 	patterns := slices.Clone(access.RightsOf(access.Daemon, fleet, shards).Publish)
 	for _, role := range access.Roles() {
 		for _, pattern := range slices.Concat(access.RightsOf(role, fleet, shards).Publish, access.RightsOf(role, fleet, shards).Subscribe) {
@@ -150,7 +151,7 @@ func (f *fleetServer) as(t *testing.T, role access.Role, srv *server.Server) *na
 	return f.connect(t, srv, nats.Nkey(public, f.keys[role].Sign), nats.CustomInboxPrefix(access.InboxPrefix(role)))
 }
 
-// provision makes the fleet's streams, with a message in each: what they answer carries content that a client chose.
+// provision creates the fleet's streams, with a message in each: their answers carry content chosen by a client.
 func (f *fleetServer) provision(t *testing.T, fleet string, shards int) {
 	t.Helper()
 	js, err := jetstream.New(f.spy)
@@ -161,7 +162,7 @@ func (f *fleetServer) provision(t *testing.T, fleet string, shards int) {
 	}
 	store := func(name, subjects, message string) {
 		config := jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true, Storage: jetstream.MemoryStorage, Placement: first}
-		// A server is current before the leader has heard of it: until then it is offline to the leader.
+		// A server is current before the leader knows it: until then it is offline for the leader.
 		require.Eventually(t, func() bool {
 			_, err = js.CreateStream(t.Context(), config)
 			return err == nil
@@ -190,14 +191,14 @@ func (f *fleetServer) provision(t *testing.T, fleet string, shards int) {
 	}
 }
 
-// hear notes what arrives, and answers in the daemon's place, to any reply subject.
+// hear records arriving messages, and answers instead of the daemon, to any reply subject.
 func (f *fleetServer) hear(m *nats.Msg) {
 	f.mu.Lock()
 	at := arrival{m.Sub.Subject, m.Subject}
 	has := f.arrived[at]
 	if string(m.Data) != questionBody && string(m.Data) != pullBody {
 		has.answer = true
-		// The daemon does nothing for a request that it cannot answer.
+		// The daemon ignores a request that it cannot answer.
 		has.taken = has.taken || m.Reply != "" && schema.CheckReply(m.Reply) == nil
 	}
 	f.arrived[at] = has
@@ -221,18 +222,20 @@ func literal(pattern string) string {
 	return strings.NewReplacer("*.*", "x.y", "*", "x", ">", "x").Replace(pattern)
 }
 
-// A permission covers the subject of a message and not its reply subject, and an answer enters the asker's account, where its imports are: a
-// reply subject must lead to nothing that the asker may not publish to itself. All that a role may ask is asked with all that any role, the
-// daemon too, may publish to as reply subject: a grant that is added to the lists is in this test.
+// A permission covers the subject of a message and not its reply subject, and an answer enters the requester's
+// account, with its imports: a reply subject must not lead to anything that the requester may not publish to itself.
+// Every request that a role may send is sent with every subject that any role, including the daemon, may publish to
+// as reply subject: a new grant in the lists is in this test.
 //
-// A message of a consumer keeps its reply subject "$JS.ACK.…" on the way through imports, with "@" and the subject that it was stored with on a
-// route: it must arrive nowhere as a request that the daemon answers.
+// A message of a consumer keeps its reply subject "$JS.ACK.…" on the way through imports, with "@" and the subject of
+// storage on a route: it must not arrive anywhere as a request that the daemon answers.
 func TestReplySubject_AnyRequest_StaysWithinSendersRights(t *testing.T) {
 	t.Parallel()
 	eachRoleAsks(t, 1)
 }
 
-// An answer goes on where it enters the asker's account: on the asker's server, which is each of three in turn. The streams are on the first.
+// An answer is forwarded where it enters the requester's account: on the requester's server, which is each of three
+// in turn. The streams are on the first.
 func TestReplySubject_OnThreeServers_LeadsToNothingThatTheAskerMayNotPublish(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
@@ -260,7 +263,7 @@ func askAllWithEveryReply(t *testing.T, role access.Role, nodes int) {
 	rights := access.RightsOf(role, fleet, shards)
 	for _, srv := range f.servers {
 		nc := f.as(t, role, srv)
-		// Once each subject is answered, the servers know of each other's subscriptions.
+		// Once each subject is answered, the servers know each other's subscriptions.
 		for _, question := range rights.Publish {
 			require.Eventually(t, func() bool { return !answersOnce(question) || ask(nc, question) == nil }, reentryWait, pollEvery, question)
 		}
@@ -272,7 +275,7 @@ func askAllWithEveryReply(t *testing.T, role access.Role, nodes int) {
 				require.NoError(t, nc.PublishRequest(literal(question), reply, bodyOf(question)))
 			}
 		}
-		// Each subject is asked once more, with an inbox: its answer comes behind those before.
+		// Each subject is requested again, with an inbox: its answer comes after the previous ones.
 		for _, question := range rights.Publish {
 			if answersOnce(question) {
 				require.NoError(t, ask(nc, question), question)
@@ -283,7 +286,7 @@ func askAllWithEveryReply(t *testing.T, role access.Role, nodes int) {
 	again, misshown := 0, 0
 	for at, has := range f.took() {
 		if !covers(at.pattern, at.shown) {
-			// Of a message of a consumer only the pattern tells where it was routed to.
+			// For a message of a consumer only the pattern shows its routing.
 			misshown++
 			require.True(t, slices.ContainsFunc(rights.Publish, func(p string) bool {
 				return server.SubjectsCollide(strings.Replace(p, access.APIPrefix, "$JS.API.", 1), at.pattern)
@@ -319,7 +322,7 @@ func replyTargets(fleet string, shards int) []string {
 	return slices.Compact(targets)
 }
 
-// answersOnce reports whether a request to a subject that a role may publish to is answered.
+// answersOnce reports whether a request to a subject that a role may publish to gets an answer.
 func answersOnce(question string) bool {
 	return !strings.HasPrefix(question, "_R_") && !strings.HasPrefix(question, "$JS.ACK.")
 }
@@ -329,7 +332,7 @@ func ask(nc *nats.Conn, question string) error {
 	return err
 }
 
-// bodyOf is what is sent to a subject.
+// bodyOf is the body of a request to a subject.
 func bodyOf(question string) []byte {
 	if strings.Contains(question, ".CONSUMER.MSG.NEXT.") {
 		return []byte(pullBody)

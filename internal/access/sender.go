@@ -54,7 +54,8 @@ func Prover(fleet string) func(verb string, m *nats.Msg) (by string, err error) 
 		role, known := roles[info.Account]
 		switch {
 		case info.Service != "":
-			// The message is an answer that came in by a second import. Its header may be that of the answering client.
+			// The message is an answer that a second import forwarded. Its header may be that of the answering
+			// client.
 			return "", fmt.Errorf("%w: it is an answer to another request, forwarded by its reply subject", ErrNotProven)
 		case !known:
 			return "", fmt.Errorf("%w: account %.80q belongs to no client role of fleet %s", ErrNotProven, info.Account, fleet)
@@ -70,10 +71,11 @@ func Prover(fleet string) func(verb string, m *nats.Msg) (by string, err error) 
 
 // soleInfo returns the value of the info header if the server wrote it.
 //
-// The server removes the client's header of that name and appends its own line. It ends lines at CR LF, but nats.go ends them at LF: a client
-// can hide its line from the server behind a bare LF, and the server's line from nats.go behind an empty line. So every byte of the header
-// must belong to a parsed line. A line in its short form ("a:b", LF alone) makes up for two hidden bytes, hence the bound on the number of
-// lines: together they save less than the length of the server's line.
+// The server removes the client's header of that name and appends its own line. It ends lines at CR LF, but nats.go
+// ends them at LF: a client can hide its line from the server behind a bare LF, and the server's line from nats.go
+// behind an empty line. So every byte of the header must belong to a parsed line. A line in its short form ("a:b", LF
+// alone) compensates for two hidden bytes, hence the bound on the number of lines: together they save less than the
+// length of the server's line.
 func soleInfo(m *nats.Msg) (string, error) {
 	values := m.Header[InfoHeader]
 	if len(values) != 1 {

@@ -30,7 +30,7 @@ func (f *fleetServer) public(t *testing.T, role access.Role) string {
 	return key
 }
 
-// requests hears a verb as the daemon does.
+// requests receives a verb like the daemon.
 func (f *fleetServer) requests(t *testing.T, verb, run string) *nats.Subscription {
 	t.Helper()
 	nc := f.as(t, access.Daemon, f.servers[0])
@@ -50,7 +50,7 @@ func (f *fleetServer) byNKey(t *testing.T, role access.Role) func(nonce []byte) 
 	}
 }
 
-// rawRequest sends requests on one connection, whose headers are written as they are given, which no NATS library does.
+// rawRequest sends requests on one connection, with headers written unchanged, which no NATS library does.
 func rawRequest(t *testing.T, srv *server.Server, login func(nonce []byte) map[string]any, subject, reply string, headers ...string) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", srv.Addr().String())
@@ -131,7 +131,7 @@ func forgeSenders(t *testing.T, nodes int) {
 		send func()
 		sub  *nats.Subscription
 		verb string
-		// by is who it is, or err why it is not known.
+		// by is the proven sender, or err why there is none.
 		by  string
 		err error
 	}{
@@ -162,7 +162,7 @@ func forgeSenders(t *testing.T, nodes int) {
 		require.Equal(t, c.by, by, c.name)
 	}
 
-	// Short lines make up for what is hidden, at some number of them.
+	// Short lines compensate for hidden bytes, from some number on.
 	var tries []string
 	for n := range 300 {
 		for _, odd := range []string{"", "e: f\n"} {
@@ -189,11 +189,11 @@ func forgeSenders(t *testing.T, nodes int) {
 	}
 	require.Positive(t, exact, "the length alone would have been right once")
 
-	// An answer that comes in by the operator's import is not the operator's request, although its header says so.
+	// An answer that the operator's import forwards is not the operator's request, although its header claims that.
 	cleanup, tool := f.requests(t, schema.VerbCleanup, ""), f.as(t, access.Executor, last)
 	for _, header := range []nats.Header{nil, {access.InfoHeader: {forged}}} {
 		sub, err := tool.Subscribe("tools.x", func(m *nats.Msg) {
-			_ = tool.PublishMsg(&nats.Msg{Subject: m.Reply, Header: header, Data: []byte(answerBody)}) // what does not arrive fails below
+			_ = tool.PublishMsg(&nats.Msg{Subject: m.Reply, Header: header, Data: []byte(answerBody)}) // a missing message fails below
 		})
 		require.NoError(t, err)
 		require.NoError(t, tool.Flush())
@@ -265,7 +265,8 @@ func TestProves_AnotherAccountOrNoNKey_IsFalse(t *testing.T) {
 	require.Error(t, err, "a missing answer is not a claim")
 }
 
-// The daemon must be an NKey user itself, because a server without NKey users forwards the key that a client names without a check.
+// The daemon must be an NKey user itself, because a server without NKey users forwards the key that a client names
+// unchecked.
 func TestProves_ServerWithoutNKeys_ForwardsUnverifiedKeys(t *testing.T) {
 	t.Parallel()
 	const victim = "UCZLBXUNBYTDIN5WDQGCNSUXCNGIJF3AUARKKJ7C57RT7U5ITBFWDTKJ"

@@ -60,7 +60,7 @@ func TestImport_SameArchiveAgain_ChangesNothing(t *testing.T) {
 	require.Equal(t, archive.FateThere, done[0].Fate)
 	require.Zero(t, done[0].Since)
 	require.Equal(t, was, other.recordsOf("r1"))
-	// The run that it was made of is the very same, too.
+	// The original run is unchanged, too.
 	done, err = w.importing(b, nil)
 	require.NoError(t, err)
 	require.Equal(t, archive.FateThere, done[0].Fate)
@@ -107,7 +107,7 @@ func TestAnImportThatBrokeOffIsContinuedWhenAskedTo(t *testing.T) {
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	w.eventful("r1")
 	b, m := w.export(false, "r1")
-	// What a crash between two batches leaves: the run's beginning.
+	// A crash between two batches leaves the run's beginning.
 	for _, r := range w.recordsOf("r1")[:7] {
 		_, err := other.js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf("alpha", 0).EventSubject("r1"), Header: r.Header, Data: r.Body})
 		require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestARunThatHasNotEndedIsImportedOnlyWhenAskedTo(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNotEnded)
 	_, err = other.importing(b, func(to *archive.Target) { to.Live = true })
 	require.NoError(t, err)
-	// It is taken over and goes on, as anywhere.
+	// It can be taken over and continues, like any run.
 	r, err := other.fleet.Resume(t.Context(), "r1", publisher.ResumeSpec{})
 	require.NoError(t, err)
 	other.turn(r, "c2", 2)
@@ -175,7 +175,7 @@ func TestForksComeWithTheirBases(t *testing.T) {
 	done, err = other.importing(lone, nil)
 	require.NoError(t, err)
 	require.Equal(t, archive.FateThere, done[0].Fate)
-	// A base of the fleet serves as one of the archive.
+	// A base in the fleet is as good as one in the archive.
 	third := newWorld(t, "alpha")
 	bases, _ := w.export(true, "fork")
 	_, err = third.importing(bases, nil)
@@ -186,7 +186,7 @@ func TestForksComeWithTheirBases(t *testing.T) {
 	require.Equal(t, texts(before), texts(third.state("second")))
 }
 
-// What the other run began behind the point is known when a fork is made, and comes with the fork.
+// Calls that the other run began after the point are recorded in the fork when it is made, and are imported with it.
 func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")

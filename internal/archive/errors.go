@@ -6,37 +6,39 @@ import (
 )
 
 var (
-	// ErrHostile comes for an entry that no archive of Waymark has: another kind than a file, a name outside the form, a name
-	// twice or out of order.
-	ErrHostile = errors.New("no archive of waymark has it")
-	// ErrTooLarge comes when an entry, or all together, are larger than the limits, as declared or as read.
+	// ErrHostile comes for an entry that a Waymark archive cannot have: not a file, a name outside the form, a
+	// duplicate name or one out of order.
+	ErrHostile = errors.New("a waymark archive cannot have it")
+	// ErrTooLarge comes when an entry, or all together, exceed the limits, as declared or as read.
 	ErrTooLarge = errors.New("the archive is too large")
-	// ErrDamaged comes for an archive that is cut off, has something behind its end, or holds other bytes than its manifest says.
+	// ErrDamaged comes for an archive that is truncated, has data after its end, or does not match its manifest.
 	ErrDamaged = errors.New("the archive is damaged")
 	// ErrFormat comes for an archive of a later version.
 	ErrFormat = errors.New("unknown format of an archive")
 	// ErrOtherFleet comes for an archive of a fleet of another name: events name their fleet. Nothing was written.
 	ErrOtherFleet = errors.New("the archive is of another fleet")
-	// ErrOtherKeys comes for a run with control events that the fleet's keys of today do not accept. Nothing was written.
+	// ErrOtherKeys comes for a run with control events that the fleet's current keys do not accept. Nothing was
+	// written.
 	ErrOtherKeys = errors.New("the keys of the fleet refuse events of the run")
 	// ErrRunExists comes when the fleet has another run of that id. Nothing was written.
 	ErrRunExists = errors.New("the fleet has a run of that id")
-	// ErrPartly comes when the fleet has the run's beginning, as an import that broke off leaves it, or an earlier copy. Nothing
-	// was written. It can be continued.
+	// ErrPartly comes when the fleet has the beginning of the run, from an interrupted import or an earlier copy.
+	// Nothing was written. It can be continued.
 	ErrPartly = errors.New("the fleet has the beginning of the run")
-	// ErrNotEnded comes for a run that has not ended: once it is imported, the fleet's executors go on with it. Say so.
+	// ErrNotEnded comes for a run that has not ended: after the import, the fleet's executors continue it. Allow that
+	// explicitly.
 	ErrNotEnded = errors.New("the run has not ended")
 	// ErrBase comes for a fork whose base is neither in the archive nor in the fleet. Export it with its bases.
 	ErrBase = errors.New("the base of the run is missing")
-	// ErrIncomplete comes for a run that misses events: it is not exported. Look at it with verify.
-	ErrIncomplete = errors.New("the run misses events")
+	// ErrIncomplete comes for a run with missing events: it is not exported. Look at it with verify.
+	ErrIncomplete = errors.New("events of the run are missing")
 )
 
-// EntryError says what is wrong with an archive, and where.
+// EntryError is a problem of an archive, and its place.
 type EntryError struct {
 	// Entry of the archive; empty when it is about the whole file.
 	Entry string
-	// Problem in words.
+	// Problem is the description for people.
 	Problem string
 	// Hint is the next step.
 	Hint string
@@ -57,8 +59,8 @@ func (e *EntryError) Unwrap() error { return e.Err }
 
 const (
 	hintAgain   = "export it again; nothing was imported"
-	hintTrust   = "do not trust where it came from; nothing was imported"
-	hintLimit   = "allow more with --max-size if you know what it is; nothing was imported"
+	hintTrust   = "do not trust its origin; nothing was imported"
+	hintLimit   = "allow more with --max-size if you know its content; nothing was imported"
 	hintVersion = "use the version of waymark that made it, or a later one; nothing was imported"
 )
 

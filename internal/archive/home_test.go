@@ -12,7 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A run that the fleet does not have is imported where everybody who begins it looks first, or where a mark says that it begins.
+// A run that the fleet does not have is imported into its home, which every executor checks first, or into the shard
+// that a tombstone there names.
 func TestImport_NumberOfShardsChanged_RunIsInItsHomeOrWhereItsMarkSays(t *testing.T) {
 	t.Parallel()
 	const run = "r1"

@@ -166,7 +166,7 @@ func TestAHostileArchiveIsRefusedByName(t *testing.T) {
 		{"an entry twice", "runs/r1/events/000001", with(1, entries[0]), archive.ErrHostile},
 		{"a blob twice", entries[1].h.Name, with(2, entries[1]), archive.ErrHostile},
 		{"a run that comes again", "runs/r1/events/000001", with(4, entries[0]), archive.ErrHostile},
-		{"a blob that nobody refers to", "runs/r1/blobs/" + hash, instead(1, "runs/r1/blobs/"+hash, keep), archive.ErrDamaged},
+		{"a blob without a reference", "runs/r1/blobs/" + hash, instead(1, "runs/r1/blobs/"+hash, keep), archive.ErrDamaged},
 		{"a blob before its run", "runs/r1/blobs/" + hash, with(0, file("runs/r1/blobs/"+hash, []byte("x"))), archive.ErrHostile},
 		{"a changed event", "runs/r1/events/000001", instead(0, "", func(b []byte) []byte { return bytes.Replace(b, []byte("coder"), []byte("codez"), 1) }), archive.ErrDamaged},
 		{"frames that cannot be read", "runs/r1/events/000001", instead(0, "", func(b []byte) []byte { return b[:len(b)-3] }), archive.ErrDamaged},
@@ -231,7 +231,7 @@ func TestAnArchiveIsReadWithinItsLimits(t *testing.T) {
 		_, err := archive.Open(bytes.NewReader(good), l)
 		require.ErrorIs(t, err, archive.ErrTooLarge, "%+v", l)
 	}
-	// What is packed small and unpacks large is not held: reading ends where the limit is.
+	// Data that is packed small and unpacks large is not kept in memory: reading ends at the limit.
 	bomb := compress(t, tarOf(t, []entry{file("runs/r1/events/000001", make([]byte, 8<<20))}))
 	require.Less(t, len(bomb), 64<<10)
 	_, err := archive.Open(bytes.NewReader(bomb), archive.Limits{Bytes: 1 << 20})

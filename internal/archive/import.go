@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// batchEvents and batchBytes bound what is published at once, whole or not at all: a run of fewer events is never there in part.
+	// batchEvents and batchBytes bound one publish, which is atomic: a run with fewer events is never imported in
+	// part.
 	batchEvents = eventlog.MaxBatch
 	batchBytes  = 16 << 20
 	// batchWait is how long one batch may take.
@@ -36,29 +37,29 @@ const (
 	FateThere     = "already there"
 )
 
-// Target says into which fleet runs are imported, and how.
+// Target is the fleet for an import, and its options.
 type Target struct {
 	// Fleet to import into, of the name that the archive has. Required.
 	Fleet string
-	// Source reads what the fleet has. Required.
+	// Source reads the fleet's runs. Required.
 	Source Source
-	// Live allows runs that have not ended: executors of the fleet will go on with them.
+	// Live allows runs that have not ended: executors of the fleet will continue them.
 	Live bool
-	// Continue adds to a run of which the fleet has the beginning.
+	// Continue extends a run of which the fleet has the beginning.
 	Continue bool
 }
 
-// Imported is what became of one run.
+// Imported is the result for one run.
 type Imported struct {
 	Run string `json:"run"`
 	// Fate is imported, continued or already there.
 	Fate    string        `json:"fate"`
 	Status  schema.Status `json:"status"`
 	Records int64         `json:"records"`
-	// Before is how many of them were there already, Since how many came behind them.
+	// Before is how many of them existed already, Since how many followed them.
 	Before int64 `json:"records_before,omitzero"`
 	Since  int64 `json:"records_since,omitzero"`
-	// Digest of the run behind its last event of the archive.
+	// Digest of the run after its last event in the archive.
 	Digest string `json:"digest"`
 }
 
@@ -69,9 +70,9 @@ var (
 	errFound = errors.New("it is found")
 )
 
-// Import brings the runs of an archive into a fleet. Every run is checked, and compared with a run of its id that is there, before the
-// first is written. It returns [ErrOtherFleet], [ErrOtherKeys], [ErrRunExists], [ErrPartly], [ErrNotEnded], [ErrBase], and the
-// publisher's errors.
+// Import imports the runs of an archive into a fleet. Every run is checked, and compared with an existing run of its
+// id, before the first is written. It returns [ErrOtherFleet], [ErrOtherKeys], [ErrRunExists], [ErrPartly],
+// [ErrNotEnded], [ErrBase], and the publisher's errors.
 func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) ([]Imported, error) {
 	if to.Fleet != a.Manifest.Fleet {
 		return nil, fmt.Errorf("%w: the archive is of fleet %s, this one is %s", ErrOtherFleet, a.Manifest.Fleet, to.Fleet)
@@ -113,16 +114,16 @@ type importer struct {
 	plans    []*plan
 }
 
-// plan is what is to be done with one run.
+// plan is what to do with one run.
 type plan struct {
 	was   *Run
 	is    Imported
 	names schema.Names
-	// last is the stream sequence of the run's last message that is there.
+	// last is the stream sequence of the run's last existing message.
 	last uint64
 }
 
-// plan compares a run with what the fleet has, and refuses what must not be imported.
+// plan compares a run with the fleet's, and refuses runs that must not be imported.
 func (im *importer) plan(ctx context.Context, was *Run) error {
 	p := &plan{was: was, is: Imported{Run: was.Run, Status: was.Status, Records: was.Records, Digest: was.Digest}}
 	if !was.Status.Terminal() && !im.to.Live {
@@ -150,11 +151,11 @@ func (im *importer) plan(ctx context.Context, was *Run) error {
 	return nil
 }
 
-// accepted folds a run by the keys of the fleet that it goes to: events that were signed for other keys would be refused there.
+// accepted folds a run with the keys of the target fleet: it would refuse events that were signed with other keys.
 func (im *importer) accepted(p *plan) error {
 	t := newTally(im.keys, p.was.Run)
 	if err := im.a.records(p.was.Run, func(rec *schema.Record) error {
-		rec.Stored = 0 // it is stored again
+		rec.Stored = 0 // it will be stored again
 		t.add(rec)
 		return nil
 	}); err != nil {
@@ -166,7 +167,7 @@ func (im *importer) accepted(p *plan) error {
 	return nil
 }
 
-// findBase finds what a fork begins with: in the archive, or in the fleet.
+// findBase finds the base of a fork: in the archive, or in the fleet.
 func (im *importer) findBase(ctx context.Context, b *schema.BaseRef) error {
 	keys, read := im.keys, func(yield func(*schema.Record) error) error {
 		return im.to.Source.Events(ctx, b.Run, func(rec schema.Record) error { return yield(&rec) })
@@ -190,8 +191,8 @@ func (im *importer) findBase(ctx context.Context, b *schema.BaseRef) error {
 	return err
 }
 
-// place finds the shard that has the run. A run that is in no shard is imported into its home, where every executor looks that begins
-// it, or into the shard that a mark there names.
+// place finds the shard of the run. A new run is imported into its home, which every executor checks before it begins
+// the run, or into the shard that a tombstone there names.
 func (im *importer) place(ctx context.Context, p *plan) error {
 	home := schema.ShardOf(p.is.Run, im.settings.Mapped())
 	begins := home
@@ -217,7 +218,7 @@ func (im *importer) place(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// compare compares a run that is there with that of the archive.
+// compare compares an existing run with that of the archive.
 func (im *importer) compare(ctx context.Context, p *plan) error {
 	there, stop := make(chan *schema.Record), make(chan struct{})
 	ended := make(chan error, 1)
@@ -248,7 +249,7 @@ func (im *importer) compare(ctx context.Context, p *plan) error {
 		return nil
 	})
 	close(stop)
-	for range there { // what was on its way is let go
+	for range there { // drain the messages in flight
 	}
 	if workErr := <-ended; workErr != nil && !errors.Is(workErr, errOther) {
 		return workErr
@@ -268,7 +269,7 @@ func (im *importer) compare(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// write brings one run into the fleet.
+// write imports one run into the fleet.
 func (im *importer) write(ctx context.Context, p *plan) error {
 	if p.is.Fate == FateThere {
 		return nil
@@ -304,7 +305,7 @@ func (im *importer) write(ctx context.Context, p *plan) error {
 	return err
 }
 
-// publish stores messages of a run behind what it has, all or none of them.
+// publish stores messages of a run after its existing ones, all or none of them.
 func (im *importer) publish(ctx context.Context, p *plan, batch []*nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, batchWait)
 	defer cancel()
@@ -320,15 +321,15 @@ func (im *importer) publish(ctx context.Context, p *plan, batch []*nats.Msg) err
 		p.last = uint64(a.Stream)
 		return nil
 	case a.Outcome == eventlog.Outdated:
-		return fmt.Errorf("%w: somebody wrote to it meanwhile: %w", ErrRunExists, a.Err)
+		return fmt.Errorf("%w: another client wrote to it during the import: %w", ErrRunExists, a.Err)
 	case errors.Is(a.Err, context.DeadlineExceeded), errors.Is(a.Err, nats.ErrTimeout):
-		return fmt.Errorf("whether its events are there is not known: import it again: %w", a.Err)
+		return fmt.Errorf("its events may be stored or not: import it again: %w", a.Err)
 	default:
 		return a.Err
 	}
 }
 
-// writeBlobs stores what the run's events refer to, before them.
+// writeBlobs stores the blobs of the run's events, before them.
 func (im *importer) writeBlobs(ctx context.Context, p *plan) error {
 	if p.was.Blobs == 0 {
 		return nil

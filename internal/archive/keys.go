@@ -7,13 +7,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// keysName is the first entry of an archive of a fleet with keys: the runs behind it are folded by them.
+// keysName is the first entry of an archive of a fleet with keys: the runs after it are folded with them.
 const keysName = "keys.json"
 
 // maxKeysEntry bounds that entry.
 const maxKeysEntry = 64 << 10
 
-// fleetKeys are the keys of the fleet that an archive was made of.
+// fleetKeys are the keys of the archive's fleet.
 type fleetKeys struct {
 	Fleet string            `json:"fleet"`
 	Keys  []schema.FleetKey `json:"keys"`

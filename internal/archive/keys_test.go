@@ -25,7 +25,8 @@ func daemonKey(tb testing.TB) (nkeys.KeyPair, string) {
 	return pair, name
 }
 
-// keyedArchive is of a fleet with a key: a run with a request to cancel that its daemon signed, and one that an executor forged.
+// keyedArchive is of a fleet with a key: a run with a cancel request signed by its daemon, and one forged by an
+// executor.
 func keyedArchive(tb testing.TB) []byte {
 	tb.Helper()
 	pair, name := daemonKey(tb)
@@ -67,7 +68,7 @@ func keyedArchive(tb testing.TB) []byte {
 	return b.Bytes()
 }
 
-// TestArchive_FleetWithKeys_IsFoldedByThem: a reader that did not know the keys would find other digests than the manifest's.
+// A reader without the keys would compute other digests than the manifest's.
 func TestArchive_FleetWithKeys_IsFoldedByThem(t *testing.T) {
 	t.Parallel()
 	_, name := daemonKey(t)
@@ -76,7 +77,7 @@ func TestArchive_FleetWithKeys_IsFoldedByThem(t *testing.T) {
 	require.Equal(t, []string{name}, a.Keys.Signers())
 }
 
-// TestArchive_KeysExchanged_IsRefused gives the archive the key of another, and one that is there twice.
+// It gives the archive another archive's key, and one key twice.
 func TestArchive_KeysExchanged_IsRefused(t *testing.T) {
 	t.Parallel()
 	entries := unpack(t, keyedArchive(t))
@@ -100,7 +101,7 @@ func TestArchive_KeysExchanged_IsRefused(t *testing.T) {
 	}
 }
 
-// TestImport_KeysOfToday_DecideAboutControlEvents: the fleet has the key that signed, or another.
+// The fleet has the key that signed, or another.
 func TestImport_KeysOfToday_DecideAboutControlEvents(t *testing.T) {
 	t.Parallel()
 	_, signed := daemonKey(t)

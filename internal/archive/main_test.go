@@ -91,8 +91,8 @@ func (w *world) turn(r *publisher.Run, id string, result any) {
 // large is a result that goes to the blob store.
 var large = strings.Repeat("a large result, ", 1<<10)
 
-// eventful is a run with nearly everything that a run may have: blobs, a takeover, a hand-off that
-// was accepted, a mark, events that the fold refused.
+// eventful is a run with nearly everything that a run may have: blobs, a takeover, an accepted hand-off, a mark,
+// refused events.
 func (w *world) eventful(id string) {
 	w.tb.Helper()
 	ctx := w.tb.Context()
@@ -115,7 +115,7 @@ func (w *world) eventful(id string) {
 	require.NoError(w.tb, resumed.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted, Summary: "done"}))
 }
 
-// garbage publishes what the fold refuses: no CloudEvent, and an event of an epoch that is over.
+// garbage publishes messages that the fold refuses: no CloudEvent, and an event of a past epoch.
 func (w *world) garbage(id string) {
 	w.tb.Helper()
 	subject := schema.NamesOf(w.name, 0).EventSubject(id)
@@ -162,7 +162,7 @@ func (w *world) state(id string) *schema.State {
 	return s
 }
 
-// recordsOf are the records that a fleet has of a run.
+// recordsOf are a fleet's records of a run.
 func (w *world) recordsOf(id string) (records []schema.Record) {
 	w.tb.Helper()
 	require.NoError(w.tb, w.fleet.Events(w.tb.Context(), id, func(r schema.Record) error {

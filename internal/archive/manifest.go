@@ -18,7 +18,7 @@ const Format = 3
 
 const manifestName = "manifest.json"
 
-// Limits of what is read. The zero value means the defaults.
+// Limits of a read. The zero value means the defaults.
 type Limits struct {
 	// Bytes of all entries as unpacked; default 64 GiB.
 	Bytes int64
@@ -29,16 +29,16 @@ type Limits struct {
 const (
 	defaultBytes   = 64 << 30
 	defaultEntries = 1 << 20
-	// maxEvents bounds one entry of frames, maxBlob a blob, maxManifest the manifest, which has a line for each entry, and of these
-	// manifestOfEntry the part: with a run's line, as each run has an entry.
+	// maxEvents bounds one entry of frames, maxBlob a blob, maxManifest the manifest, which has a line for each
+	// entry. manifestOfEntry is the share of each entry, including a run's line, as each run has an entry.
 	maxEvents   = 8 << 20
 	maxBlob     = 64 << 20
 	maxManifest = 256 << 20
 
 	manifestOfNone, manifestOfEntry = 64 << 10, 4 << 10
-	// eventsTarget is the size at which frames go to an entry: with one more event they are below maxEvents.
+	// eventsTarget is the size at which frames are written to an entry: with one more event they are below maxEvents.
 	eventsTarget = 4 << 20
-	// window is how far back the compression looks, and how much a reader must hold.
+	// window is the compression window, and how much a reader must keep.
 	window = 4 << 20
 	// maxRuns bounds the runs of one archive.
 	maxRuns = 1 << 16
@@ -54,13 +54,13 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Manifest says what an archive holds.
+// Manifest describes the content of an archive.
 type Manifest struct {
 	// Format is [Format].
 	Format int `json:"format"`
 	// Fleet that the runs are of.
 	Fleet string `json:"fleet"`
-	// Made when, by the clock of who made it, RFC 3339.
+	// Made is when, by the clock of the exporting machine, RFC 3339.
 	Made string `json:"made"`
 	// Runs in order; a base comes before its forks.
 	Runs []Run `json:"runs"`
@@ -76,12 +76,12 @@ type Run struct {
 	Run    string        `json:"run"`
 	Agent  string        `json:"agent,omitzero"`
 	Status schema.Status `json:"status"`
-	// Records are the run's messages, Events those of them that the fold accepts.
+	// Records are the run's messages, Events the accepted ones.
 	Records int64 `json:"records"`
 	Events  int64 `json:"events"`
-	// Digest of the run behind its last event.
+	// Digest of the run after its last event.
 	Digest string `json:"digest"`
-	// Blobs that its events refer to.
+	// Blobs of its events.
 	Blobs int `json:"blobs,omitzero"`
 	// Base of a fork.
 	Base *schema.BaseRef `json:"base,omitzero"`
@@ -106,7 +106,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return json.Marshal(m, json.Deterministic(true), jsontext.WithIndent(" "))
 }
 
-// decodeManifest reads a manifest and checks what it says of itself.
+// decodeManifest reads a manifest and checks its own sum and fields.
 func decodeManifest(b []byte) (*Manifest, error) {
 	var probe struct {
 		Format int `json:"format"`
@@ -158,7 +158,7 @@ func eventsName(run string, number int) string {
 
 func blobName(run, sum string) string { return "runs/" + run + "/blobs/" + sum }
 
-// parseName reads the name of an entry, and takes no other spelling of it.
+// parseName reads the name of an entry, and accepts no other spelling of it.
 func parseName(s string) (n name, ok bool) {
 	parts := strings.Split(s, "/")
 	if len(parts) != 4 || parts[0] != "runs" || !schema.ValidName(parts[1]) {

@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Archive is one that was read as a whole and found right.
+// Archive is an archive that was read completely and is correct.
 type Archive struct {
 	// Manifest of the archive.
 	Manifest *Manifest
@@ -24,8 +24,9 @@ type Archive struct {
 	limits Limits
 }
 
-// Open reads a whole archive and checks it: see the package's documentation. Nothing else of it is to be used when an error is
-// returned, which is an [*EntryError]: [ErrHostile], [ErrTooLarge], [ErrDamaged] or [ErrFormat]. The reader is read again later.
+// Open reads a whole archive and checks it: see the package's documentation. If it returns an error, nothing else of
+// the archive may be used. The error is an [*EntryError]: [ErrHostile], [ErrTooLarge], [ErrDamaged] or [ErrFormat].
+// The reader is read again later.
 func Open(r io.ReadSeeker, limits Limits) (*Archive, error) {
 	a := &Archive{r: r, limits: limits.withDefaults()}
 	c := &checker{keys: schema.NoKeys}
@@ -37,7 +38,8 @@ func Open(r io.ReadSeeker, limits Limits) (*Archive, error) {
 	return a, err
 }
 
-// walk calls yield for each entry, with its content. It sees to names, sizes and the form of the container; not to sums.
+// walk calls yield for each entry, with its content. It checks names, sizes and the form of the container, not the
+// sums.
 func (a *Archive) walk(yield func(entry string, content []byte) error) error {
 	if _, err := a.r.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -49,7 +51,7 @@ func (a *Archive) walk(yield func(entry string, content []byte) error) error {
 	defer unpacked.Close()
 	within := &limited{unpacked, a.limits.Bytes}
 	t := tar.NewReader(within)
-	at := "" // the last entry, for what goes wrong behind it
+	at := "" // the last entry, for errors after it
 	broken := func(err error) error {
 		if errors.Is(err, ErrTooLarge) {
 			return tooLarge(at, "all entries together are more than %d bytes", a.limits.Bytes)
@@ -59,7 +61,7 @@ func (a *Archive) walk(yield func(entry string, content []byte) error) error {
 	for n := 0; ; n++ {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			// The end of a tar file is not the end of what is packed, nor of the file.
+			// Neither the packed data nor the file need end at the end of the tar file.
 			var one [1]byte
 			k, err := io.ReadFull(within, one[:])
 			if k > 0 {
@@ -88,7 +90,8 @@ func (a *Archive) walk(yield func(entry string, content []byte) error) error {
 		case h.Size > within.left:
 			return tooLarge(at, "all entries together are more than %d bytes", a.limits.Bytes)
 		}
-		// It grows with what is there, not with what is said. Records share its memory, so that each entry has its own.
+		// It grows with the actual data, not with the declared size. Records share its memory, so that each entry has
+		// its own.
 		content, err := readAll(t, h.Size)
 		if err != nil {
 			return broken(err)
@@ -99,7 +102,7 @@ func (a *Archive) walk(yield func(entry string, content []byte) error) error {
 	}
 }
 
-// readAll reads so many bytes.
+// readAll reads a number of bytes.
 func readAll(r io.Reader, size int64) ([]byte, error) {
 	const step = 1 << 20
 	var b []byte
@@ -115,7 +118,7 @@ func readAll(r io.Reader, size int64) ([]byte, error) {
 	return b, nil
 }
 
-// admit says whether an archive has such an entry behind so many others, and how large it may be.
+// admit reports whether an archive may have such an entry after a number of others, and how large it may be.
 func admit(h *tar.Header, before string, entries int) (most int64, err error) {
 	switch {
 	case before == manifestName:
@@ -144,14 +147,14 @@ func admit(h *tar.Header, before string, entries int) (most int64, err error) {
 	return maxEvents, nil
 }
 
-// checker sees to it that entries are in order, and are what the manifest says.
+// checker checks that entries are in order, and match the manifest.
 type checker struct {
 	entries []Entry
-	// run is the one that the entries are of, with its tally; blobs of it were seen up to last.
+	// run is the run of the current entries, with its tally; its blobs were seen up to last.
 	run  *tally
 	next int
 	last string
-	// runs so far, seen by their ids, with the number of their blobs.
+	// runs so far, with their ids, and the number of their blobs.
 	runs  []*tally
 	seen  map[string]bool
 	blobs map[string]int
@@ -174,7 +177,7 @@ func (c *checker) entry(entry string, content []byte) error {
 		c.keys = keys
 		return err
 	}
-	n, _ := parseName(entry) // it was admitted
+	n, _ := parseName(entry) // admit has accepted it
 	if c.run == nil || c.run.head.Run != n.run {
 		if c.seen == nil {
 			c.seen, c.blobs = map[string]bool{}, map[string]int{}
@@ -204,7 +207,7 @@ func (c *checker) entry(entry string, content []byte) error {
 	}
 	c.next++
 	return frames(entry, content, func(rec *schema.Record) error {
-		c.run.add(rec) // what the fold refuses is part of the run as well
+		c.run.add(rec) // refused events are part of the run as well
 		return nil
 	})
 }
@@ -221,7 +224,7 @@ func frames(entry string, content []byte, yield func(*schema.Record) error) erro
 			return damaged(entry, "%s", err)
 		}
 		for name := range rec.Header {
-			// An export has none. Published again they would tell the server what to do.
+			// An export has none. Published again they would be instructions to the server.
 			if strings.HasPrefix(strings.ToLower(name), "nats-") {
 				return hostile(entry, "a message has the header %.40q, which is the server's", name)
 			}
@@ -232,7 +235,7 @@ func frames(entry string, content []byte, yield func(*schema.Record) error) erro
 	}
 }
 
-// finish compares all with the manifest.
+// finish compares everything with the manifest.
 func (c *checker) finish() (*Manifest, error) {
 	if len(c.entries) != len(c.m.Entries) {
 		return nil, damaged(manifestName, "it lists %d entries, there are %d", len(c.m.Entries), len(c.entries))
@@ -267,7 +270,7 @@ func (c *checker) finish() (*Manifest, error) {
 	return c.m, nil
 }
 
-// again walks through the archive once more, and sees to it that it is still the same.
+// again walks through the archive again, and checks that it is unchanged.
 func (a *Archive) again(yield func(n name, entry string, content []byte) error) error {
 	i := 0
 	return a.walk(func(entry string, content []byte) error {
@@ -282,7 +285,7 @@ func (a *Archive) again(yield func(n name, entry string, content []byte) error) 
 		if entry == keysName {
 			return nil
 		}
-		n, _ := parseName(entry) // it was admitted
+		n, _ := parseName(entry) // admit has accepted it
 		return yield(n, entry, content)
 	})
 }
@@ -297,7 +300,7 @@ func (a *Archive) records(run string, yield func(*schema.Record) error) error {
 	})
 }
 
-// Run returns what the manifest says of a run.
+// Run returns the manifest's entry of a run.
 func (m *Manifest) Run(id string) (*Run, error) {
 	for i := range m.Runs {
 		if m.Runs[i].Run == id {

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// publishEvent stores an event as it is.
+// publishEvent stores an event unchanged.
 func (w *world) publishEvent(run string, e *schema.Event) {
 	w.tb.Helper()
 	header, body := e.Encode()
@@ -19,7 +19,7 @@ func (w *world) publishEvent(run string, e *schema.Event) {
 	require.NoError(w.tb, err)
 }
 
-// rewind takes a run over behind one of its records, as the daemon will.
+// rewind takes a run over after one of its records, like the daemon.
 func (w *world) rewind(run string, record int) {
 	w.tb.Helper()
 	var log []schema.Record

@@ -33,12 +33,12 @@ func refsOf(run string, e *schema.Event) []string {
 	return slices.Compact(sums)
 }
 
-// tally is what the records of a run add up to.
+// tally is the sum of a run's records.
 type tally struct {
 	keys    *schema.Keys
 	head    schema.Head
 	records int64
-	// blobs that accepted or refused events refer to.
+	// blobs of accepted or refused events.
 	blobs map[string]bool
 }
 
@@ -46,7 +46,7 @@ func newTally(keys *schema.Keys, run string) *tally {
 	return &tally{keys: keys, head: schema.NewHead("", run), blobs: map[string]bool{}}
 }
 
-// add folds a record. Places are counted, not taken from the record: they are the log's that it came from.
+// add folds a record. Positions are counted, not taken from the record: those belong to the log of its origin.
 func (t *tally) add(rec *schema.Record) schema.Verdict {
 	t.records++
 	counted := *rec
@@ -60,7 +60,7 @@ func (t *tally) add(rec *schema.Record) schema.Verdict {
 	return v
 }
 
-// run describes what was added.
+// run describes the added records.
 func (t *tally) run() Run {
 	return Run{
 		Run: t.head.Run, Agent: t.head.Agent, Status: t.head.Status, Records: t.records, Events: t.head.Counts.Events,
@@ -68,7 +68,7 @@ func (t *tally) run() Run {
 	}
 }
 
-// same reports in what a run is not as the manifest says; "" when it is.
+// same returns how a run differs from the manifest; "" if it does not.
 func (t *tally) same(want *Run) string {
 	is := t.run()
 	var differ []string
@@ -91,7 +91,7 @@ func (t *tally) same(want *Run) string {
 	return strings.Join(differ, "; ")
 }
 
-// baseText is what a fork stands on, to be compared.
+// baseText is the base of a fork, for comparison.
 func baseText(b *schema.BaseRef) string {
 	if b == nil {
 		return "none"

@@ -21,7 +21,7 @@ func TestAManifestThatSaysAnotherAgentOrBaseIsNotThatOfTheRun(t *testing.T) {
 	want := is.run()
 	require.Equal(t, "coder", want.Agent)
 	require.Empty(t, is.same(&want))
-	want.Agent = "somebody-else"
+	want.Agent = "another-agent"
 	require.Contains(t, is.same(&want), "agent")
 	want = is.run()
 	want.Base = &schema.BaseRef{Run: "another", Records: 1}

@@ -22,25 +22,25 @@ import (
 type Source interface {
 	// Events calls yield for each of a run's records, in order.
 	Events(ctx context.Context, run string, yield func(schema.Record) error) error
-	// Blob returns what a dataref names.
+	// Blob returns the content of a dataref.
 	Blob(ctx context.Context, dataref string) ([]byte, error)
 }
 
-// Export says what to put into an archive.
+// Export selects the content of an archive.
 type Export struct {
 	// Fleet that the runs are of, and their ids.
 	Fleet string
 	Runs  []string
 	// Keys of the fleet, as its settings have them.
 	Keys []schema.FleetKey
-	// Bases adds the runs that forks begin with.
+	// Bases adds the bases of forks.
 	Bases bool
-	// Made is when.
+	// Made is the time of the export.
 	Made time.Time
 }
 
-// Write writes an archive of runs as they are now. What was written before an error is no archive. It returns [ErrIncomplete]
-// for a run that misses events.
+// Write writes an archive of the current state of runs. After an error the output is no archive. It returns
+// [ErrIncomplete] for a run with missing events.
 func Write(ctx context.Context, w io.Writer, from Source, what Export) (*Manifest, error) {
 	if len(what.Runs) == 0 {
 		return nil, errors.New("no run is named")
@@ -68,7 +68,7 @@ func Write(ctx context.Context, w io.Writer, from Source, what Export) (*Manifes
 	return x.m, errors.Join(err, x.tar.Close(), packed.Close())
 }
 
-// exporter is one archive that is being written.
+// exporter is one archive being written.
 type exporter struct {
 	from Source
 	what *Export
@@ -94,16 +94,16 @@ func (x *exporter) add(name string, content []byte) error {
 	return x.put(name, content)
 }
 
-// errBase ends the reading of a fork whose base must go first.
-var errBase = errors.New("its base goes first")
+// errBase ends the reading of a fork whose base must be written first.
+var errBase = errors.New("its base comes first")
 
-// run writes a run; a base before it when bases are asked for.
+// run writes a run, and its base before it if bases are requested.
 func (x *exporter) run(ctx context.Context, run string, depth int) error {
 	if x.done[run] {
 		return nil
 	}
 	if depth > schema.MaxBases {
-		return fmt.Errorf("it stands on more than %d runs", schema.MaxBases)
+		return fmt.Errorf("its chain of bases has more than %d runs", schema.MaxBases)
 	}
 	t := newTally(x.keys, run)
 	var (

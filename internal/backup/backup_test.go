@@ -21,14 +21,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// underLoad backs a fleet up while its executors write and its folder seals and purges, and compares what comes back.
+// underLoad backs a fleet up while its executors write and its fold worker seals and purges, and compares the
+// restored fleet.
 func underLoad(t *testing.T, w, other *world, runs int) {
 	t.Helper()
 	w.fold()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	writers := make([]*writer, runs)
-	pace := rate.NewLimiter(100, 1) // so that there is not much to compare, however slow the machine is
+	pace := rate.NewLimiter(100, 1) // so that there is not much to compare on any machine
 	var wg sync.WaitGroup
 	for i := range writers {
 		x := w.writer(fmt.Sprintf("run-%d", i))
@@ -51,7 +52,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	require.NoError(t, err)
 	_, err = store.PutString(t.Context(), "run-0.sha256-"+strings.Repeat("0", 64), blob)
 	require.NoError(t, err)
-	// The folder has to have sealed and purged before it is interesting.
+	// The test needs sealed and purged events.
 	require.Eventually(t, func() bool {
 		for _, x := range writers {
 			if len(x.acknowledged()) < 40 {
@@ -98,14 +99,14 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 		}
 	}
 	compare()
-	require.Positive(t, late, "what is behind the cut is not in the backup")
+	require.Positive(t, late, "events after the cut are not in the backup")
 	store, err = other.js.ObjectStore(t.Context(), schema.BlobBucket(fleet))
 	require.NoError(t, err)
 	got, err := store.GetString(t.Context(), "run-0.sha256-"+strings.Repeat("0", 64))
 	require.NoError(t, err)
 	require.Equal(t, blob, got)
 
-	// The daemon makes the checkpoints, and executors go on where the backup ends.
+	// The daemon makes the checkpoints, and executors continue where the backup ends.
 	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)))
 	other.fold()
 	for _, x := range writers {
@@ -139,7 +140,7 @@ func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
 	}
 	w := newWorld(t, 1)
 	names := schema.NamesOf(fleet, 0)
-	// The log is more than what travels before the first acknowledgement, so that its end is read later.
+	// The log is larger than the data sent before the first acknowledgement, so that its end is read later.
 	filler := w.writer("filler")
 	require.NoError(t, filler.start(t.Context()))
 	for range 30 {
@@ -159,7 +160,8 @@ func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
 			return
 		}
 		sealed = true
-		// As the folder and the purger of a full log would: the run goes on, is sealed, and its events leave the log.
+		// Like the fold worker and the purger of a full log: the run goes on, is sealed, and its events leave the
+		// log.
 		require.NoError(t, x.oneTurn(t.Context(), 100))
 		w.seal(x, 1, 0, len(x.acked))
 		n, err := w.shard(0).PurgeRun(t.Context(), "x", x.acked[len(x.acked)-1].Stream)
@@ -285,7 +287,7 @@ func TestNothingIsWrittenOver(t *testing.T) {
 	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
 	require.ErrorIs(t, err, backup.ErrFleetExists, "a stream that is there")
 	_, err = other.js.Stream(t.Context(), schema.NamesOf(fleet, 0).EventStream())
-	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "nothing was restored beside it")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "nothing was restored with it")
 }
 
 func TestABackupThatBreaksOffIsNone(t *testing.T) {
@@ -301,7 +303,7 @@ func TestABackupThatBreaksOffIsNone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := backup.Take(ctx, w.js, backup.Config{Fleet: fleet, Dir: dir, Actor: "tester", Now: time.Now, OnStream: func(s string, _ uint64) {
 			if s == stream {
-				// What a crash at this moment would leave has no manifest.
+				// A crash at this moment would leave no manifest.
 				left := partial(t, dir)
 				require.Len(t, left, 1)
 				_, err := backup.Open(left[0], backup.Trust{})
@@ -338,7 +340,8 @@ func TestARestoreThatBrokeOffGoesOn(t *testing.T) {
 	other.requireRun(x, m.Shards[0].Cut)
 }
 
-// What was written to since it was restored is never taken for the rest of a restore, whatever became of the settings.
+// A stream that was written to since its restore is never treated as an unfinished restore, whatever became of the
+// settings.
 func TestALogThatGrewSinceItsRestoreIsNotMadeAnew(t *testing.T) {
 	t.Parallel()
 	_, _, dir, m := small(t)
@@ -358,7 +361,7 @@ func TestALogThatGrewSinceItsRestoreIsNotMadeAnew(t *testing.T) {
 	require.Equal(t, "acknowledged", string(last.Data))
 }
 
-// A daemon that is started beside a restore which broke off does not make what is missing, empty.
+// A daemon that starts after an interrupted restore does not create the missing streams empty.
 func TestAFleetThatIsHalfRestoredIsNotProvisioned(t *testing.T) {
 	t.Parallel()
 	_, x, dir, m := small(t)
@@ -455,7 +458,7 @@ func TestTheLastBackupIsRecorded(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }
 
-// partial lists what backups that broke off left beside a directory.
+// partial lists the leftovers of interrupted backups next to a directory.
 func partial(t *testing.T, dir string) []string {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".partial-*"))

@@ -19,25 +19,25 @@ import (
 // message is one message of a stream's file.
 type message struct {
 	subject string
-	// at is its time in nanoseconds, as the server had it.
+	// at is its time in nanoseconds, from the server.
 	at  int64
 	seq uint64
-	// header is as it travels, with its first line; empty without headers.
+	// header is the encoded form, with its first line; empty without headers.
 	header, body []byte
 }
 
-// stored is the size of the message as a server counts it in its file store.
+// stored is the size of the message in a server's file store.
 func (m *message) stored() uint64 {
 	return uint64(eventlog.StoredSize(len(m.subject), len(m.header), len(m.body))) //nolint:gosec // a size
 }
 
-// maxMessage bounds a message of a file: no stream of a fleet takes a larger one.
+// maxMessage bounds a message of a file: no stream of a fleet accepts a larger one.
 const maxMessage = 2 << 20
 
 // stateEntry begins a stream's file.
 const stateEntry = "state.json"
 
-// readContent reads a stream's file: its state, then each message in order. A file that does not end as the server ends one is
+// readContent reads a stream's file: its state, then each message in order. A file without the server's end is
 // [ErrDamaged]. The message's memory is used again.
 func readContent(r io.Reader, has func(stdjson.RawMessage) error, yield func(*message) error) error {
 	broken := func(what string, err error) error {
@@ -138,7 +138,7 @@ func (c *contentWriter) end() error {
 	return errors.Join(c.entry(new(archive.Header)), c.arc.Close(), c.packed.Close())
 }
 
-// encodeHeader is the form in which headers travel and are stored.
+// encodeHeader is the form in which headers are sent and stored.
 func encodeHeader(lines map[string][]string) []byte {
 	if len(lines) == 0 {
 		return nil

@@ -18,10 +18,10 @@ import (
 )
 
 var (
-	// ErrFuture comes for a cut at a time that is not over by the server's clock, or at a place that the log has not reached: it
-	// would not stay the same. Ask for one that is past.
+	// ErrFuture comes for a cut at a time that is not over by the server's clock, or at a position that the log has
+	// not reached: it would not stay the same. Choose one in the past.
 	ErrFuture = errors.New("it is not past")
-	// ErrMoving comes when more of a run was sealed each time that it was read. Try again.
+	// ErrMoving comes if more of a run was sealed during each read. Try again.
 	ErrMoving = errors.New("the run is being sealed")
 )
 
@@ -31,7 +31,8 @@ type CutConfig struct {
 	Fleet string
 	// Time of the cut, by the servers' clocks. Zero when Positions are given.
 	Time time.Time
-	// Positions are the last places of the shards' logs that count, by shard; every shard of the fleet must be there.
+	// Positions are the last included positions of the shards' logs, by shard; every shard of the fleet must be
+	// there.
 	Positions map[int]schema.StreamSequence
 	// OnShard is called with each shard's cut before its runs, OnRun with each run that had begun, in the order of shards and ids.
 	// An error ends the cut. Both are required.
@@ -42,10 +43,10 @@ type CutConfig struct {
 // ShardPoint is where a shard's log is cut.
 type ShardPoint struct {
 	Shard int `json:"shard"`
-	// Position is the last place that counts.
+	// Position is the last included position.
 	Position schema.StreamSequence `json:"position"`
-	// After is when the server stored the last message of the log that counts, Before when it stored the first that does not; empty
-	// when there is none. Events between the two were moved to segments, which have the server's times, too.
+	// After is when the server stored the last included message of the log, Before when it stored the first excluded
+	// one; empty if there is none. Events between the two were moved to segments, which have the server's times, too.
 	After  string `json:"after,omitzero"`
 	Before string `json:"before,omitzero"`
 }
@@ -54,9 +55,9 @@ type ShardPoint struct {
 type RunPoint struct {
 	Run   string `json:"run"`
 	Shard int    `json:"shard"`
-	// Point is that boundary as recover, fork and diff take it; empty for a run that had none.
+	// Point is that boundary in the form for recover, fork and diff; empty for a run that had none.
 	Point string `json:"point,omitzero"`
-	// The run behind the boundary.
+	// The run after the boundary.
 	Position schema.Position `json:"position"`
 	Epoch    schema.Epoch    `json:"epoch"`
 	Sequence schema.Sequence `json:"sequence"`
@@ -68,13 +69,13 @@ type RunPoint struct {
 	UpdatedAt string `json:"updated_at,omitzero"`
 	// WentOn: the run has later events.
 	WentOn bool `json:"went_on,omitzero"`
-	// Gaps counts what is missing before the boundary.
+	// Gaps counts the gaps before the boundary.
 	Gaps int64 `json:"gaps,omitzero"`
 }
 
-// Cut finds for each run of a fleet the last boundary up to a time or to places of the logs. Within a shard the cut is one place
-// of the log: an event counts if and only if it is not behind it. Between shards it is as good as the servers' clocks agree.
-// Nothing is written. Runs that were erased since are not in it.
+// Cut finds for each run of a fleet the last boundary up to a time or to positions of the logs. Within a shard the
+// cut is one position of the log: an event counts if and only if it is not after it. Between shards it is as exact as
+// the servers' clocks. Nothing is written. Removed runs are not in it.
 func Cut(ctx context.Context, js jetstream.JetStream, cfg CutConfig) error {
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, cfg.Fleet)
 	if err != nil {
@@ -123,7 +124,7 @@ func (c *cutter) cut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Only a leader with a quorum can do this, so that the answers that follow are not those of one that is cut off.
+	// Only a leader with a quorum can do this, so that the next answers do not come from an isolated one.
 	if err := stream.Purge(ctx, jetstream.WithPurgeSubject(names.EventSubject("_nothing"))); err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ type stored struct {
 	at  time.Time
 }
 
-// next asks the leader for the first message that the log has from a place on.
+// next asks the leader for the first message of the log from a position on.
 func (c *cutter) next(ctx context.Context, from schema.StreamSequence) (m stored, there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -180,7 +181,7 @@ func (c *cutter) next(ctx context.Context, from schema.StreamSequence) (m stored
 	return stored{schema.StreamSequence(answer.Sequence), answer.Time}, true, nil
 }
 
-// point finds the place of the log at which the shard is cut.
+// point finds the position of the log at which the shard is cut.
 func (c *cutter) point(ctx context.Context, info *jetstream.StreamInfo, runs []string) (ShardPoint, error) {
 	p := ShardPoint{Shard: c.shard.Names.Shard}
 	last := schema.StreamSequence(info.State.LastSeq)
@@ -192,9 +193,9 @@ func (c *cutter) point(ctx context.Context, info *jetstream.StreamInfo, runs []s
 		return p, nil
 	}
 	if c.cfg.Time.After(info.TimeStamp) {
-		return p, fmt.Errorf("%w: %s is after %s, which is what the server has", ErrFuture, schema.FormatTime(c.cfg.Time), schema.FormatTime(info.TimeStamp))
+		return p, fmt.Errorf("%w: %s is after the server's time, %s", ErrFuture, schema.FormatTime(c.cfg.Time), schema.FormatTime(info.TimeStamp))
 	}
-	// The places are in the order of time: look for the first of which the next message is not before the cut.
+	// The positions are in time order: search for the first whose next message is not before the cut.
 	low, high := schema.StreamSequence(info.State.FirstSeq), last+1
 	var before, after stored // the messages next to the cut
 	after.seq = last + 1
@@ -228,8 +229,8 @@ func (c *cutter) point(ctx context.Context, info *jetstream.StreamInfo, runs []s
 	return c.between(ctx, p, before.seq, after.seq, runs)
 }
 
-// between decides about places that the log has no messages of any more: their events are in segments, with the times at which the
-// server stored them. The cut is before the first of them that is not before its time.
+// between decides about positions that the log no longer has: their events are in segments, with the server's times
+// of storage. The cut is before the first of them that is not before its time.
 func (c *cutter) between(ctx context.Context, p ShardPoint, before, after schema.StreamSequence, runs []string) (ShardPoint, error) {
 	for _, run := range runs {
 		for n := 1; ; n++ {
@@ -271,10 +272,10 @@ func (c *cutter) between(ctx context.Context, p ShardPoint, before, after schema
 	return p, nil
 }
 
-// cutTries bounds how often a run is read again because more of it was sealed meanwhile.
+// cutTries bounds how often a run is read again because more of it was sealed during the read.
 const cutTries = 5
 
-// run finds a run's last boundary up to a place. begun is false for a run that has no event up to there.
+// run finds a run's last boundary up to a position. begun is false for a run that has no event up to there.
 func (c *cutter) run(ctx context.Context, run string, upTo schema.StreamSequence) (p RunPoint, begun bool, err error) {
 	for range cutTries {
 		f := &folding{keys: c.keys, head: schema.NewHead(c.shard.Names.Fleet, run), upTo: upTo}
@@ -299,8 +300,8 @@ func (c *cutter) run(ctx context.Context, run string, upTo schema.StreamSequence
 	return p, false, ErrMoving
 }
 
-// whole reports whether what the log had of a run up to a place is all of it: the first segment that was not read before may have
-// been sealed meanwhile, and the log lost what it has. What the log has behind the place says nothing about that.
+// whole reports whether the log's events of a run up to a position are complete: the first unread segment may have
+// been sealed during the read, and its events purged. Events after the position do not show that.
 func (c *cutter) whole(ctx context.Context, run string, n int, upTo schema.StreamSequence) (bool, error) {
 	packed, err := c.shard.Segments.GetFresh(ctx, run, n)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -316,8 +317,8 @@ func (c *cutter) whole(ctx context.Context, run string, n int, upTo schema.Strea
 	return info.First.Stream > upTo, nil
 }
 
-// read folds a run's segments and then the log, and returns the number of the first segment that it did not read, and whether it
-// came to the log.
+// read folds a run's segments and then the log, and returns the number of the first unread segment, and whether it
+// reached the log.
 func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, logged bool, err error) {
 	last := schema.StreamSequence(0)
 	next = 1
@@ -353,21 +354,21 @@ func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, lo
 	return next, true, err
 }
 
-// folding folds a run up to a place and keeps its last boundary.
+// folding folds a run up to a position and keeps its last boundary.
 type folding struct {
 	keys    *schema.Keys
 	head    schema.Head
 	upTo    schema.StreamSequence
 	records int
 	beyond  bool
-	// at is the head behind the last boundary.
+	// at is the head after the last boundary.
 	at     schema.Head
 	bounds bool
-	// name is the shortest name of that boundary: the place of an executor's event, else the event's id.
+	// name is the shortest name of that boundary: the sequence of an executor's event, else the event's id.
 	name schema.Point
 }
 
-// add folds a record, and is false for the first one beyond.
+// add folds a record, and returns false for the first one beyond.
 func (f *folding) add(r schema.Record) bool {
 	if r.Stream > f.upTo {
 		f.beyond = true

@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// While a cut reads a run, some of it is sealed and leaves the log. What is in the new segment below the cut was read by nobody, also
-// when the log has events of the run behind the cut.
+// While a cut reads a run, some of it is sealed and leaves the log. The events in the new segment below the cut were
+// not read, even if the log has events of the run after the cut.
 func TestWhatIsSealedBelowTheCutWhileARunIsReadIsReadAnew(t *testing.T) {
 	t.Parallel()
 	js, err := jetstream.New(natstest.Start(t).Conn(t))

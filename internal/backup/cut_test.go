@@ -28,7 +28,7 @@ func (w *world) cut(at time.Time, positions map[int]schema.StreamSequence) (shar
 	return shards, runs, err
 }
 
-// requireCut asserts that the cut has each run at its last boundary up to the place of its shard.
+// requireCut asserts that the cut has each run at its last boundary up to the position of its shard.
 func requireCut(t *testing.T, writers []*writer, shards []backup.ShardPoint, runs map[string]backup.RunPoint) {
 	t.Helper()
 	begun := 0
@@ -62,7 +62,7 @@ func requireCut(t *testing.T, writers []*writer, shards []backup.ShardPoint, run
 	require.Len(t, runs, begun)
 }
 
-// someRuns are runs whose events lie between each other's.
+// someRuns are runs with interleaved events.
 func someRuns(t *testing.T, w *world, n, turns int) []*writer {
 	t.Helper()
 	writers := make([]*writer, n)
@@ -148,7 +148,7 @@ func end(t *testing.T, writers []*writer) {
 	}
 }
 
-// sealed waits until the folder has sealed all runs, which have ended, and purged.
+// sealed waits until the fold worker has sealed all runs, which have ended, and the purger has purged them.
 func (w *world) sealed(writers []*writer) {
 	w.tb.Helper()
 	stop := w.fold()
@@ -159,7 +159,7 @@ func (w *world) sealed(writers []*writer) {
 	stop()
 }
 
-// The events' own times are an executor's: they decide nothing.
+// The events' own times come from an executor: they decide nothing.
 func TestCut_SealedEvents_UsesServerTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

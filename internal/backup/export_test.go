@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Resum returns a manifest with the sum that belongs to it.
+// Resum returns a manifest with its correct sum.
 func Resum(tb testing.TB, manifest map[string]any) []byte {
 	tb.Helper()
 	b, err := stdjson.Marshal(manifest)

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// file is one that is being written, with the sum of what was.
+// file is a file being written, with the sum of its content.
 type file struct {
 	f     *os.File
 	sum   hash.Hash
@@ -33,7 +33,7 @@ func (f *file) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// finish makes the file durable and says what it is.
+// finish makes the file durable and describes it.
 func (f *file) finish() (File, error) {
 	err := errors.Join(f.f.Sync(), f.f.Close())
 	return File{Name: filepath.Base(f.f.Name()), Bytes: f.bytes, SHA256: hex.EncodeToString(f.sum.Sum(nil))}, err
@@ -86,7 +86,7 @@ func (r *checkedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// finish reads what is left and says whether the file is the one that was described.
+// finish reads the rest and checks that the file matches its description.
 func (r *checkedReader) finish() error {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return err

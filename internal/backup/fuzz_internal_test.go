@@ -18,8 +18,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// FuzzBackup tries what a directory says that it is a backup: its manifest with a right sum, the description of a
-// stream, and a stream's file.
+// FuzzBackup tries the content of a directory that claims to be a backup: its manifest with a correct sum, the
+// description of a stream, and a stream's file.
 func FuzzBackup(f *testing.F) {
 	manifest := fuzzManifest()
 	whole, err := json.Marshal(manifest)
@@ -54,7 +54,7 @@ func FuzzBackup(f *testing.F) {
 		case 0:
 			tryManifest(t, b)
 		case 1:
-			_ = tryDescription(t, b) // it asserts what it takes
+			_ = tryDescription(t, b) // it asserts what it accepts
 		case 2:
 			tryContent(t, b)
 		case 3:
@@ -78,7 +78,7 @@ func fuzzManifest() *Manifest {
 	return m
 }
 
-// tryManifest gives a manifest its right sum first.
+// tryManifest first gives a manifest its correct sum.
 func tryManifest(tb testing.TB, b []byte) *Manifest {
 	tb.Helper()
 	m := new(Manifest)
@@ -101,7 +101,7 @@ func tryManifest(tb testing.TB, b []byte) *Manifest {
 	return m
 }
 
-// tryDescription says whether a restore would take the description.
+// tryDescription reports whether a restore would accept the description.
 func tryDescription(tb testing.TB, b []byte) bool {
 	tb.Helper()
 	m := fuzzManifest()

@@ -16,8 +16,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestRestore_FleetWithKeys_FoldsAsBefore backs up a run with an event that a daemon signed and one that was forged. The fleet that is restored,
-// by a connection without a key, has the keys, and folds the run to the same.
+// A run with an event signed by a daemon and a forged one is backed up. The fleet that a connection without a key
+// restores has the keys, and folds the run to the same state.
 func TestRestore_FleetWithKeys_FoldsAsBefore(t *testing.T) {
 	t.Parallel()
 	pair, err := nkeys.CreateUser()
@@ -51,7 +51,7 @@ func TestRestore_FleetWithKeys_FoldsAsBefore(t *testing.T) {
 		v, err := verify.Run(t.Context(), w.js, w.shard(0), fleet, "run-1")
 		require.NoError(t, err)
 		require.EqualValues(t, 7, v.Records)
-		require.EqualValues(t, 6, v.Events, "what is forged does not count")
+		require.EqualValues(t, 6, v.Events, "forged events do not count")
 		return v
 	}
 	was := verify(w)

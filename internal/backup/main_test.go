@@ -167,7 +167,7 @@ func (x *writer) acknowledged() []schema.Record {
 	return slices.Clip(x.acked)
 }
 
-// upTo is the fold of what was acknowledged up to a place, and the number of records.
+// upTo is the fold of the acknowledged records up to a position, and the number of records.
 func (x *writer) upTo(cut schema.StreamSequence) (schema.Head, int) {
 	h, n := schema.NewHead(fleet, x.run.Run), 0
 	records := x.acknowledged()
@@ -190,7 +190,7 @@ func target(tb testing.TB) string {
 	return filepath.Join(tb.TempDir(), "backup")
 }
 
-// requireRun asserts that a run in w is what x had published up to the cut, nothing damaged.
+// requireRun asserts that a run in w is x's published run up to the cut, without damage.
 func (w *world) requireRun(x *writer, cut schema.StreamSequence) (records int) {
 	w.tb.Helper()
 	want, n := x.upTo(cut)

@@ -29,7 +29,7 @@ const (
 	maxManifest = 16 << 20
 )
 
-// Manifest says what a backup holds.
+// Manifest describes the content of a backup.
 type Manifest struct {
 	// Format is [Format].
 	Format int `json:"format"`
@@ -38,33 +38,35 @@ type Manifest struct {
 	// Fleet that was backed up, and its settings.
 	Fleet    string               `json:"fleet"`
 	Settings schema.FleetSettings `json:"settings"`
-	// Began and Ended by the clock of who took the backup, RFC 3339. For people; what is in it says Shards.
+	// Began and Ended by the clock of the machine that took the backup, RFC 3339. They are for people; Shards define
+	// the content.
 	Began string `json:"began"`
 	Ended string `json:"ended"`
 	// Shards in order.
 	Shards []ShardCut `json:"shards"`
-	// Streams in the order in which they are restored.
+	// Streams in restore order.
 	Streams []Stream `json:"streams"`
 	// Sum is the SHA-256 (hex) of this value with an empty Sum.
 	Sum   string         `json:"sum"`
 	Extra jsontext.Value `json:",embed"`
 }
 
-// ShardCut says which part of a shard's log a backup holds.
+// ShardCut is the part of a shard's log in a backup.
 type ShardCut struct {
 	Shard int `json:"shard"`
-	// Barrier is a place of the log that was reached after the backup began: what was acknowledged before is not behind it.
+	// Barrier is a position of the log that was reached after the backup began: everything acknowledged before is up
+	// to it.
 	Barrier schema.StreamSequence `json:"barrier"`
-	// Cut is the last place of the log that the backup holds.
+	// Cut is the last position of the log in the backup.
 	Cut schema.StreamSequence `json:"cut"`
 	// Runs with an event in the log.
 	Runs int `json:"runs"`
-	// LeftOut is the number of segments that were stored meanwhile and reach beyond the cut, PutBack that of events which one of
-	// them had moved out of the log while it was read.
+	// LeftOut is the number of segments that were stored during the backup and reach beyond the cut, PutBack that of
+	// events which one of them had moved out of the log while it was read.
 	LeftOut int `json:"segments_left_out,omitzero"`
 	PutBack int `json:"events_put_back,omitzero"`
-	// Erased names runs that were erased while the backup was taken: it does not have them, save for the mark and the record of
-	// their removal.
+	// Erased names runs that were removed during the backup: it only has their tombstone and the record of their
+	// removal.
 	Erased []string `json:"erased,omitzero"`
 }
 
@@ -119,7 +121,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return json.Marshal(m, json.Deterministic(true), jsontext.WithIndent("  "))
 }
 
-// decodeManifest reads a manifest. What it returns is safe to use: names are those of the fleet's streams.
+// decodeManifest reads a manifest. Its result is safe to use: names are those of the fleet's streams.
 func decodeManifest(b []byte) (*Manifest, error) {
 	var probe struct {
 		Format int `json:"format"`
@@ -168,8 +170,8 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrSignature], [ErrFormat] or [ErrDamaged]. A manifest that must be signed is not
-// looked into before it is.
+// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrSignature], [ErrFormat] or [ErrDamaged]. If
+// the manifest must be signed, the signature is checked before the content.
 func Open(dir string, trust Trust) (*Manifest, error) {
 	b, err := readRegular(filepath.Join(dir, manifestName), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,8 +212,8 @@ type named struct {
 	shard int
 }
 
-// streamNames are the streams of a fleet that a backup holds, in the order in which they are read and restored: every log
-// first, as nothing that is read later may be missing what was purged from it.
+// streamNames are the streams of a fleet in a backup, in the order in which they are read and restored: every log
+// first, so that a stream read later has everything purged from it.
 func streamNames(s *schema.FleetSettings) []named {
 	var list []named
 	for i := range s.Shards() {

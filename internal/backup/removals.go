@@ -3,7 +3,7 @@ package backup
 import (
 	"context"
 	"encoding/base64"
-	stdjson "encoding/json" // descriptions of objects have their form for it
+	stdjson "encoding/json" // the form of object descriptions is defined by it
 	"errors"
 	"fmt"
 	"os"
@@ -16,34 +16,34 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A run can be removed while the streams are read, one after the other. Nothing of a run is taken out before the mark of its
-// removal is in the log, so what the leader has of it once all streams are read decides:
+// A run can be removed while the streams are read, one after the other. Nothing of a run is deleted before the
+// tombstone of its removal is in the log, so the leader's state of it after all streams are read decides:
 //
-//	mark in the log's file, of the record in the segments' file ──▶ the run stays as it was read: who restores goes on with its removal
-//	no mark at the leader                                       ──▶ the run was read whole: it stays, and an order does not
-//	mark at the leader alone                                    ──▶ the run may have been read in part: its content is left out, and
-//	                                                                with a record in the segments' file the mark takes its place
+//	tombstone in the log's file, of the record in the segments' file ──▶ the run stays as read: the restored fleet continues its removal
+//	no tombstone on the leader                                       ──▶ the run was read completely: it stays, and an order does not
+//	tombstone only on the leader                                     ──▶ the run may have been read in part: its content is left out, and
+//	                                                                     with a record in the segments' file the tombstone replaces it
 
-// removal is what a backup knows of the removal of one run.
+// removal is the state of one run's removal in a backup.
 type removal struct {
 	// order and receipt: the segments' file has them.
 	order   *schema.Erasure
 	receipt bool
-	// marked: the log's file has a mark that belongs to one of them.
+	// marked: the log's file has a tombstone of one of them.
 	marked bool
 	// last message of the run in the log's file.
 	last uint64
-	// decided: the leader has the mark, or the receipt.
+	// decided: the leader has the tombstone, or the receipt.
 	decided bool
 }
 
 // gone reports whether the run's content is left out of the backup.
 func (r *removal) gone() bool { return r != nil && r.decided && !r.marked }
 
-// withdrawn reports whether the order to remove the run is left out: the run stays, or there is nothing of it.
+// withdrawn reports whether the order to remove the run is left out: the run stays, or has no events.
 func (r *removal) withdrawn() bool { return r.order != nil && !r.marked && (!r.decided || r.last == 0) }
 
-// recordOf returns the run whose removal a key of the segment bucket is about; "" for other keys.
+// recordOf returns the run of a removal record's key in the segment bucket; "" for other keys.
 func recordOf(key string) string {
 	for _, prefix := range []string{schema.ErasingKeyPrefix, schema.ErasedKeyPrefix, schema.SettlingKeyPrefix} {
 		if run, ok := strings.CutPrefix(key, prefix); ok {
@@ -65,7 +65,7 @@ func (rs removals) of(run string) *removal {
 	return r
 }
 
-// note takes a message of the segments' file, and reports whether it is the record of a removal.
+// note handles a message of the segments' file, and reports whether it is the record of a removal.
 func (rs removals) note(key string, value []byte) (bool, error) {
 	run := recordOf(key)
 	if run == "" {
@@ -87,7 +87,7 @@ func (rs removals) note(key string, value []byte) (bool, error) {
 	return true, nil
 }
 
-// meet takes a message of the log's file.
+// meet handles a message of the log's file.
 func (rs removals) meet(run string, m *message) {
 	r := rs[run]
 	if r == nil {
@@ -101,14 +101,14 @@ func (rs removals) meet(run string, m *message) {
 	if len(m.header) > 0 {
 		var err error
 		if header, err = nats.DecodeHeadersMsg(m.header); err != nil {
-			return // damaged headers are no mark
+			return // damaged headers are no tombstone
 		}
 	}
 	e, err := schema.Decode(header, m.body)
 	r.marked = err == nil && schema.ErasedMark(e) && (r.receipt || r.order.Marks(e.ID))
 }
 
-// changes reports whether an order is to be left out.
+// changes reports whether an order must be left out.
 func (rs removals) changes() bool {
 	for _, r := range rs {
 		if r.withdrawn() {
@@ -118,7 +118,7 @@ func (rs removals) changes() bool {
 	return false
 }
 
-// decide asks the leaders about each removal that the files do not tell the end of. All streams must have been read before.
+// decide asks the leaders about each removal whose end the files do not show. All streams must have been read before.
 func (rs removals) decide(ctx context.Context, t *taker, shard int) error {
 	store, err := kvstore.OpenShard(t.js, t.m.Settings, shard, t.cfg.Actor)
 	if err != nil {
@@ -144,12 +144,12 @@ func decided(ctx context.Context, t *taker, store *kvstore.Shard, run string) (b
 	case err != nil || done:
 		return done, err
 	}
-	// The mark was stored by compare-and-set on the run's last event, so nothing is between the two.
+	// The tombstone was stored by compare-and-set on the run's last event, so nothing is between the two.
 	next, found, err := eventlog.Next(ctx, t.js, store.Names, run, record.Position.Stream+1)
 	return found && record.Decided() && record.Marks(schema.PositionOf(&next).ID), err
 }
 
-// mark is the message that takes the place of a run's content.
+// mark is the message that replaces a run's content.
 func (r *removal) mark(t *taker, names schema.Names, run string) message {
 	id := "restored"
 	if r.order != nil {
@@ -160,7 +160,7 @@ func (r *removal) mark(t *taker, names schema.Names, run string) message {
 	return message{subject: names.EventSubject(run), seq: r.last, header: encodeHeader(header), body: body}
 }
 
-// leaveOut leaves large payloads and dead letters of runs that are not in the backup out of it, too.
+// leaveOut also leaves out large payloads and dead letters of runs that are not in the backup.
 func (t *taker) leaveOut(gone map[string]bool, letters, blobs *Stream) error {
 	if len(gone) == 0 {
 		return nil
@@ -171,8 +171,8 @@ func (t *taker) leaveOut(gone map[string]bool, letters, blobs *Stream) error {
 	}); err != nil {
 		return err
 	}
-	// Content with a mark is that run's, whoever describes it. Of content without one what describes a payload says where it lies, and
-	// nothing goes that a run which stays lays claim to.
+	// Content with a run's prefix belongs to that run, whatever describes it. For content without one, the
+	// description names the owner, and content described by a run that stays is kept.
 	prefix := "$O." + schema.BlobBucket(t.cfg.Fleet)
 	theirs, others, marks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for run := range gone {
@@ -213,8 +213,8 @@ func (t *taker) leaveOut(gone map[string]bool, letters, blobs *Stream) error {
 	})
 }
 
-// payloadName is the name under which the content of a payload lies, as what describes it says: an executor's word. It is empty for
-// what is no name.
+// payloadName is the id of a payload's content, from its description, which an executor wrote. It is empty for an
+// invalid one.
 func payloadName(description []byte) string {
 	var about struct {
 		NUID string `json:"nuid"`

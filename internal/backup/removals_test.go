@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// order stores the order to remove a run, as the service does.
+// order stores the order to remove a run, like the service.
 func (w *world) order(x *writer, id string) (*schema.Erasure, schema.Revision) {
 	w.tb.Helper()
 	last := x.acked[len(x.acked)-1]
@@ -30,7 +30,7 @@ func (w *world) order(x *writer, id string) (*schema.Erasure, schema.Revision) {
 	return record, rev
 }
 
-// mark stores the mark of a removal behind a run's last event.
+// mark stores the tombstone of a removal after a run's last event.
 func (w *world) mark(x *writer, id string) {
 	w.tb.Helper()
 	header, body := schema.NewErased(fleet, "daemon", x.run.Run, id, time.Now()).Encode()
@@ -38,7 +38,7 @@ func (w *world) mark(x *writer, id string) {
 	require.NoError(w.tb, err)
 }
 
-// takeOut takes out what is stored of a run that has its mark, and stores the receipt.
+// takeOut deletes the data of a run with a tombstone, and stores the receipt.
 func (w *world) takeOut(x *writer, record *schema.Erasure) {
 	w.tb.Helper()
 	shard := w.shard(x.names.Shard)
@@ -64,7 +64,7 @@ func (w *world) begun(run string) *writer {
 	return x
 }
 
-// restored brings a backup back and returns the world and what its segment bucket has.
+// restored restores a backup and returns the world and the keys of its segment bucket.
 func restored(t *testing.T, dir string) (*world, []string) {
 	t.Helper()
 	_, err := backup.Check(dir, backup.Trust{})
@@ -81,7 +81,8 @@ func restored(t *testing.T, dir string) (*world, []string) {
 	return w, keys
 }
 
-// An order without its mark decides nothing: it can be withdrawn the next moment, and then the run must be in the backup.
+// An order without its tombstone decides nothing: it can be withdrawn the next moment, and then the run must be in
+// the backup.
 func TestARunWhoseRemovalIsNotDecidedIsInTheBackupWithoutTheOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -107,8 +108,8 @@ func TestARunWhoseRemovalIsNotDecidedIsInTheBackupWithoutTheOrder(t *testing.T) 
 	other.requireRun(kept, m.Shards[0].Cut)
 }
 
-// The removal goes through while one of the streams is read: whichever it is, and however far the removal was before, nothing of the
-// run but its removal is in the backup, and who restores it has no part of it.
+// The removal happens while one of the streams is read: whichever it is, and however far the removal was before, the
+// backup has only the removal of the run, and a restore brings nothing of it back.
 func TestARunWhoseRemovalGoesThroughBesideTheBackupIsNotHalfInIt(t *testing.T) {
 	t.Parallel()
 	names := schema.NamesOf(fleet, 0)
@@ -116,7 +117,7 @@ func TestARunWhoseRemovalGoesThroughBesideTheBackupIsNotHalfInIt(t *testing.T) {
 		names.EventStream(), "KV_" + names.SegmentBucket(), "OBJ_" + schema.BlobBucket(fleet), schema.DeadLetterStream(fleet),
 	} {
 		for _, before := range []string{"nothing", "order", "mark"} {
-			t.Run(before+" before, removed beside "+stream, func(t *testing.T) {
+			t.Run(before+" before, removed during "+stream, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, 1)
 				x, kept := w.begun("gone"), w.begun("kept")
@@ -149,7 +150,7 @@ func TestARunWhoseRemovalGoesThroughBesideTheBackupIsNotHalfInIt(t *testing.T) {
 	}
 }
 
-// An executor without compare-and-set writes behind the mark. The removal is decided all the same.
+// An executor without compare-and-set writes after the tombstone. The removal is decided all the same.
 func TestARunWithAnEventBehindItsMarkGoesOnBeingRemovedAfterARestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -168,8 +169,8 @@ func TestARunWithAnEventBehindItsMarkGoesOnBeingRemovedAfterARestore(t *testing.
 	other.requireRemoved("gone", keys)
 }
 
-// Executors name contents themselves. A run that stays keeps nothing of one that went by describing it, and what nobody describes goes with
-// its run.
+// Executors name contents themselves. A run that stays cannot keep content of a removed one by describing it, and
+// content without a description is removed with its run.
 func TestContentOfARemovedRunIsNotInTheBackupWhoeverDescribesIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -190,7 +191,7 @@ func TestContentOfARemovedRunIsNotInTheBackupWhoeverDescribesIt(t *testing.T) {
 	record, _ := w.order(x, "n1")
 	dir := target(t)
 	m, err := w.take(dir, func(stream string, _ uint64) {
-		if stream == schema.DeadLetterStream(fleet) { // the object store may have been read before, and whole
+		if stream == schema.DeadLetterStream(fleet) { // the object store may have been read before, and completely
 			w.mark(x, "n1")
 			w.takeOut(x, record)
 		}
@@ -210,10 +211,10 @@ func TestContentOfARemovedRunIsNotInTheBackupWhoeverDescribesIt(t *testing.T) {
 			mine++
 		}
 	}
-	require.Equal(t, 2, mine, "the content of the run that stays is there, whoever else describes it")
+	require.Equal(t, 2, mine, "the content of the run that stays is there, whatever else describes it")
 }
 
-// The receipt of a run that was removed before says for good that its id is not used again.
+// The receipt of an earlier removal permanently reserves the run's id.
 func TestAReceiptIsInEveryBackup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -230,8 +231,8 @@ func TestAReceiptIsInEveryBackup(t *testing.T) {
 	other.requireRemoved("gone", keys)
 }
 
-// requireRemoved asserts that of a run nothing is stored but its removal, once a folder has seen it. Without a record of its removal
-// there must be nothing at all.
+// requireRemoved asserts that only the removal of a run is stored, once a fold worker has folded it. Without a record
+// of its removal there must be nothing at all.
 func (w *world) requireRemoved(run string, keys []string) {
 	w.tb.Helper()
 	ctx := w.tb.Context()
@@ -242,7 +243,7 @@ func (w *world) requireRemoved(run string, keys []string) {
 	if last == nil {
 		require.NotContains(w.tb, keys, schema.ErasingKeyPrefix+run, "an order that can never be carried out")
 	} else {
-		require.True(w.tb, recorded, "there is nobody who removes it")
+		require.True(w.tb, recorded, "there is no daemon to remove it")
 		w.fold()
 		require.Eventually(w.tb, func() bool {
 			c, _, err := shard.Checkpoints.GetFresh(ctx, run)

@@ -17,30 +17,30 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Target says how to restore a backup.
+// Target describes the restore of a backup.
 type Target struct {
 	// Dir of the backup. Required.
 	Dir string
-	// Trust says what the backup must be.
+	// Trust is the required trust in the backup.
 	Trust Trust
-	// Replicas of every stream; 0 means as they were. A lone server can have 1.
+	// Replicas of every stream; 0 means as before. A single server can have 1.
 	Replicas int
-	// Quota of each shard's log in bytes, as kvstore.FleetConfig has it; 0 means as it was.
+	// Quota of each shard's log in bytes, as in kvstore.FleetConfig; 0 means as before.
 	Quota int64
 	// OnStream is called when a stream is about to be restored, with the bytes of its file. It may be nil.
 	OnStream func(stream string, bytes uint64)
 }
 
-// Restored says what a restore did.
+// Restored is the result of a restore.
 type Restored struct {
 	Manifest *Manifest
 	// Streams restored now, and those that an earlier try had restored.
 	Streams, Before int
 }
 
-// Restore brings a backup into a server or account that does not have the fleet. The whole backup is checked first; the
-// fleet exists once all of it is there. A daemon must not serve the fleet meanwhile. It may be repeated
-// after a failure, and goes on. Checkpoints are made by the daemon that starts next.
+// Restore restores a backup into a server or account without the fleet. The whole backup is checked first; the fleet
+// exists once all of it is there. A daemon must not serve the fleet during the restore. It may be repeated after a
+// failure, and continues. The daemon that starts next makes the checkpoints.
 //
 // It returns [ErrFleetExists], [ErrRestore], [ErrLone], and what [Check] returns.
 func Restore(ctx context.Context, js jetstream.JetStream, to Target) (*Restored, error) {
@@ -90,8 +90,8 @@ func bringBack(ctx context.Context, js jetstream.JetStream, m *Manifest, to *Tar
 	return done, nil
 }
 
-// begunBefore looks at the streams that are there. It returns those that are to be restored, and takes away what a restore of the
-// same backup left unfinished. Nothing is changed when any stream is another's.
+// begunBefore checks the existing streams. It returns those to restore, and deletes those that a restore of the same
+// backup left unfinished. Nothing is changed if any stream has another origin.
 func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest) ([]*Stream, error) {
 	var todo, unfinished []*Stream
 	for i := range m.Streams {
@@ -113,7 +113,7 @@ func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest) ([]*S
 		case info.State.LastSeq < s.LastSeq:
 			todo, unfinished = append(todo, s), append(unfinished, s)
 		default:
-			// A restore never gets beyond what the backup has: somebody wrote to it, or purged it, since.
+			// A restore never gets beyond the backup: a client wrote to the stream, or purged it, since.
 			return nil, fmt.Errorf("%w: stream %s was restored from this backup and used since: it has %d messages up to %d, the backup has %d up to %d; nothing was changed",
 				ErrFleetExists, s.Name, info.State.Msgs, info.State.LastSeq, s.Messages, s.LastSeq)
 		}
@@ -126,7 +126,7 @@ func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest) ([]*S
 	return todo, nil
 }
 
-// restoreStream makes one stream of its files.
+// restoreStream restores one stream from its files.
 func restoreStream(ctx context.Context, js jetstream.JetStream, m *Manifest, s *Stream, to *Target) error {
 	about, err := readAbout(to.Dir, s)
 	if err != nil {
@@ -148,7 +148,7 @@ func restoreStream(ctx context.Context, js jetstream.JetStream, m *Manifest, s *
 	}
 	has, err := restore(ctx, js, s.Name, about, content)
 	if err == nil {
-		err = content.finish() // it was checked before: this is for a file that was changed meanwhile
+		err = content.finish() // it was checked before: this finds a file that was changed since
 	}
 	if errors.Is(err, ErrRestore) && config.Replicas > 1 && js.Conn().ConnectedClusterName() == "" {
 		err = fmt.Errorf("stream %s: %w, and it is to have %d: %w", s.Name, ErrLone, config.Replicas, err)
@@ -183,8 +183,9 @@ func readAbout(dir string, s *Stream) (description, error) {
 	return about, nil
 }
 
-// checkedConfig returns the configuration of a stream to restore: the one that this version makes. A description with another one is
-// [ErrDamaged]: a stream with it would send its messages elsewhere, take in foreign ones or drop some, and the daemon would refuse it.
+// checkedConfig returns the configuration of a stream to restore: the one of this version. A description with another
+// one is [ErrDamaged]: a stream with it would send its messages elsewhere, accept foreign ones or drop some, and the
+// daemon would refuse it.
 func checkedConfig(about *description, m *Manifest, s *Stream) (jetstream.StreamConfig, state, error) {
 	want, differences, has, err := about.configOf(&m.Settings, s)
 	switch {
@@ -201,7 +202,7 @@ func checkedConfig(about *description, m *Manifest, s *Stream) (jetstream.Stream
 	return want, has, nil
 }
 
-// settings are the backup's, and what the target has otherwise.
+// settings are the backup's, changed by the target.
 func (to *Target) settings(m *Manifest) schema.FleetSettings {
 	settings := m.Settings
 	if to.Replicas != 0 {
@@ -213,7 +214,7 @@ func (to *Target) settings(m *Manifest) schema.FleetSettings {
 	return settings
 }
 
-// adapt gives a stream's configuration the backup's id and what the target's settings ask for.
+// adapt adds the backup's id and the target's settings to a stream's configuration.
 func adapt(config jetstream.StreamConfig, has state, m *Manifest, to *Target) (jetstream.StreamConfig, error) {
 	settings := to.settings(m)
 	used := has.stored()
@@ -226,7 +227,7 @@ func adapt(config jetstream.StreamConfig, has state, m *Manifest, to *Target) (j
 	}
 	meta := map[string]string{}
 	for name, value := range config.Metadata {
-		// What the server itself notes there is of the server that had the stream.
+		// The server's own notes there belong to the server that had the stream.
 		if !strings.HasPrefix(name, "_nats.") {
 			meta[name] = value
 		}
@@ -236,8 +237,9 @@ func adapt(config jetstream.StreamConfig, has state, m *Manifest, to *Target) (j
 	return config, nil
 }
 
-// Check reads a whole backup and compares every file with the manifest: sums, sizes, and that each stream is whole, in order, has the
-// configuration that this version makes, holds only messages that its subjects take, and ends where it should. It needs no server. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged], with all files that are.
+// Check reads a whole backup and compares every file with the manifest: sums, sizes, and that each stream is
+// complete, in order, has this version's configuration, only has messages of its subjects, and ends where it should.
+// It needs no server. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged], naming all damaged files.
 func Check(dir string, trust Trust) (*Manifest, error) {
 	m, err := Open(dir, trust)
 	if err != nil {
@@ -253,7 +255,7 @@ func Check(dir string, trust Trust) (*Manifest, error) {
 	return m, errors.Join(errs...)
 }
 
-// takes says whether a stream with the filter stores a message of the subject.
+// takes reports whether a stream with the filter stores a message of the subject.
 func takes(filter, subject string) bool {
 	for {
 		f, filterRest, more := strings.Cut(filter, ".")
@@ -270,7 +272,7 @@ func takes(filter, subject string) bool {
 	}
 }
 
-// checkStream checks one stream. Of the bytes that the messages of the backup may still have it takes those of this one.
+// checkStream checks one stream. It subtracts the stream's messages from the bytes left for the whole backup.
 func checkStream(dir string, m *Manifest, s *Stream, left *uint64) error {
 	about, err := readAbout(dir, s)
 	if err != nil {
@@ -294,7 +296,7 @@ func checkStream(dir string, m *Manifest, s *Stream, left *uint64) error {
 	}, func(m *message) error {
 		n, last = n+1, m.seq
 		if m.stored() > *left {
-			return fmt.Errorf("%w: behind message %d of %d", ErrTooLarge, m.seq, s.Messages)
+			return fmt.Errorf("%w: after message %d of %d", ErrTooLarge, m.seq, s.Messages)
 		}
 		*left -= m.stored()
 		if !slices.ContainsFunc(config.Subjects, func(filter string) bool { return takes(filter, m.subject) }) {
@@ -302,7 +304,7 @@ func checkStream(dir string, m *Manifest, s *Stream, left *uint64) error {
 		}
 		return nil
 	})
-	// A sum that differs says more than where the content breaks.
+	// A different sum says more than where the content breaks.
 	if sumErr := f.finish(); sumErr != nil && !errors.Is(err, ErrTooLarge) {
 		err = sumErr
 	}

@@ -23,9 +23,9 @@ const (
 	signedPrefix = "\xffwaymark backup\n"
 )
 
-// Trust says what a backup must be before anything is done with it.
+// Trust is what a backup must prove before it is used.
 type Trust struct {
-	// Key is the public NKey that must have signed the manifest; empty asks for no signature.
+	// Key is the public NKey that must have signed the manifest; empty requires no signature.
 	Key string
 	// MaxBytes bounds the messages of the backup when unpacked; 0 means 100 times the size of its files, and 64 MiB at least.
 	MaxBytes int64
@@ -39,7 +39,7 @@ func (t Trust) most(m *Manifest) uint64 {
 	return max(64<<20, 100*uint64(max(m.Bytes(), 0))) //nolint:gosec // not below 0
 }
 
-// sign returns the content of the signature's file for a manifest.
+// sign returns the content of the signature file for a manifest.
 func sign(key nkeys.KeyPair, manifest []byte) ([]byte, error) {
 	public, err := key.PublicKey()
 	if err != nil {
@@ -52,14 +52,14 @@ func sign(key nkeys.KeyPair, manifest []byte) ([]byte, error) {
 	return []byte(public + " " + base64.StdEncoding.EncodeToString(sum) + "\n"), nil
 }
 
-// check returns [ErrSignature] unless the manifest of a backup is signed as it must be.
+// check returns [ErrSignature] unless the manifest of a backup is signed as required.
 func (t Trust) check(dir string, manifest []byte) error {
 	if t.Key == "" {
 		return nil
 	}
 	key, err := nkeys.FromPublicKey(t.Key)
 	if err != nil {
-		return fmt.Errorf("%w: Trust.Key is not a public NKey", ErrConfig) // it may be a seed: it is in no message
+		return fmt.Errorf("%w: Trust.Key is not a public NKey", ErrConfig) // it may be a seed, so no message shows it
 	}
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w: %s", filepath.Join(dir, signatureName), ErrSignature, fmt.Sprintf(format, args...))
@@ -85,7 +85,7 @@ func (t Trust) check(dir string, manifest []byte) error {
 	return nil
 }
 
-// openRegular opens a file of a backup. A pipe or a device, which somebody may have put in its place, has no end, or none that comes.
+// openRegular opens a file of a backup. A pipe or a device in its place may never end.
 func openRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {

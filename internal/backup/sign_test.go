@@ -104,7 +104,7 @@ func TestRestore_SignedBackup_OnlyTheNamedKeyIsTaken(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrConfig)
 	other.requireNothing(t)
 
-	// A file that is not what the signed manifest says is refused as in any backup.
+	// A file that does not match the signed manifest is refused as in any backup.
 	damaged := changed(filepath.Join("streams", m.Streams[0].Name, "stream.arc.s2"), edit(func(b []byte) []byte { b[len(b)/2] ^= 1; return b }))
 	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: damaged, Trust: backup.Trust{Key: public}})
 	require.ErrorIs(t, err, backup.ErrDamaged)
@@ -116,7 +116,7 @@ func TestRestore_SignedBackup_OnlyTheNamedKeyIsTaken(t *testing.T) {
 	other.requireRun(x, done.Manifest.Shards[0].Cut)
 }
 
-// A NATS server has a client sign a text of its own choice. A manifest as such a text must not be a signed backup.
+// A NATS server makes a client sign a text of its choice. A manifest as such a text must not become a signed backup.
 func TestCheck_SignatureOfAServersQuestion_IsNone(t *testing.T) {
 	t.Parallel()
 	_, _, dir, _ := small(t)
@@ -145,7 +145,7 @@ func TestRestore_BombInABackup_EndsAtTheLimit(t *testing.T) {
 	other := empty(t)
 	_, err := backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
 	require.ErrorIs(t, err, backup.ErrTooLarge)
-	require.ErrorContains(t, err, "behind message 6")
+	require.ErrorContains(t, err, "after message 6")
 	other.requireNothing(t)
 	_, err = backup.Check(dir, backup.Trust{MaxBytes: 1 << 20})
 	require.ErrorIs(t, err, backup.ErrTooLarge)

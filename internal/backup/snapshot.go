@@ -2,7 +2,7 @@ package backup
 
 import (
 	"context"
-	// Configurations of streams have their form for encoding/json.
+	// The form of stream configurations is defined by encoding/json.
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// chunkSize is how much of a stream travels in one message, windowSize how much before the first of it is acknowledged.
+	// chunkSize is how much of a stream is sent in one message, windowSize how much before the first acknowledgement.
 	chunkSize  = 128 << 10
 	windowSize = 8 << 20
 	// patience is how long the server may take for the next step.
 	patience = 30 * time.Second
-	// listenPatience bounds the wait until the server that takes a stream is heard of.
+	// listenPatience bounds the wait until the server that accepts a stream is known to the others.
 	listenPatience = 5 * time.Second
-	// finishPatience is how long it may take to put a stream together at the end.
+	// finishPatience is how long it may take to assemble a stream at the end.
 	finishPatience = 10 * time.Minute
 )
 
-// state is what the server says of a stream's content.
+// state is the server's description of a stream's content.
 type state struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
@@ -62,8 +62,9 @@ func (d *description) configOf(settings *schema.FleetSettings, s *Stream) (want 
 	return want, differences, has, err
 }
 
-// describe writes a stream's description and makes its directory durable. A flag that somebody changed on the server, or that a change of the
-// settings has not reached yet, has the value that the settings give it: a restore takes no other.
+// describe writes a stream's description and makes its directory durable. A flag that an operator changed on the
+// server, or that a change of the settings has not reached yet, gets the value of the settings: a restore accepts no
+// other.
 func (t *taker) describe(s *Stream) error {
 	about := t.about[s.Name]
 	want, _, _, err := about.configOf(&t.m.Settings, s)
@@ -90,7 +91,8 @@ func request[T any](ctx context.Context, js jetstream.JetStream, subject string,
 	return jsapi.Request[T](ctx, js, subject, body)
 }
 
-// snapshot writes a stream as the server delivers it to w. begun is called with the server's description before the first byte.
+// snapshot writes a stream to w, as the server delivers it. begun is called with the server's description before the
+// first byte.
 func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.Writer, begun func(description, state) error) error {
 	failed := func(err error) error {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -105,7 +107,7 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 		return failed(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
-	// What the server sends without an acknowledgement is bounded by the window.
+	// The window bounds the data that the server sends without an acknowledgement.
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return failed(err)
 	}
@@ -133,7 +135,7 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 			return failed(err)
 		}
 		if len(msg.Data) == 0 {
-			// The last message has a status, of which 204 says that all is well.
+			// The last message has a status; 204 means success.
 			if status := msg.Header.Get("Status"); status != "" && status != "204" {
 				return failed(errors.New(status + " " + msg.Header.Get("Description")))
 			}
@@ -144,7 +146,7 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 		}
 		if msg.Reply != "" {
 			if !strings.HasPrefix(msg.Reply, "$JS.SNAPSHOT.ACK.") {
-				return failed(fmt.Errorf("it is to be acknowledged on %.120q", msg.Reply))
+				return failed(fmt.Errorf("it asks for an acknowledgement on %.120q", msg.Reply))
 			}
 			if err := msg.Respond(nil); err != nil {
 				return failed(err)
@@ -153,8 +155,9 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 	}
 }
 
-// sendChunk sends a part of a snapshot. The server that takes the stream can be another one of the cluster, which listens a moment before the
-// others know of it. A message without a responder has reached nobody, so it is sent again.
+// sendChunk sends a part of a snapshot. The server that accepts the stream can be another one of the cluster, which
+// listens a moment before the others know of it. A message without a responder has reached no server, so it is sent
+// again.
 func sendChunk(ctx context.Context, nc *nats.Conn, to string, chunk []byte) (*nats.Msg, error) {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
@@ -171,7 +174,7 @@ func sendChunk(ctx context.Context, nc *nats.Conn, to string, chunk []byte) (*na
 	}
 }
 
-// restore gives the server a stream to make, and returns what it then has.
+// restore sends the server a stream to create, and returns its resulting state.
 func restore(ctx context.Context, js jetstream.JetStream, stream string, about description, r io.Reader) (state, error) {
 	failed := func(err error) (state, error) {
 		return state{}, fmt.Errorf("stream %s: %w: %w", stream, ErrRestore, err)
@@ -183,7 +186,7 @@ func restore(ctx context.Context, js jetstream.JetStream, stream string, about d
 		return failed(err)
 	}
 	if !strings.HasPrefix(to.Deliver, "$JS.SNAPSHOT.RESTORE.") {
-		return failed(fmt.Errorf("it is to be sent to %q", to.Deliver))
+		return failed(fmt.Errorf("it asks to send to %q", to.Deliver))
 	}
 	chunk := make([]byte, chunkSize)
 	for {

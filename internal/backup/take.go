@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	stdjson "encoding/json" // descriptions of streams have their form for it
+	stdjson "encoding/json" // the form of stream descriptions is defined by it
 	"errors"
 	"fmt"
 	"math"
@@ -22,11 +22,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Config says what to back up, and where to.
+// Config is what to back up, and where to.
 type Config struct {
 	// Fleet to back up. Required.
 	Fleet string
-	// Dir is the directory to make. Required; it must not exist, the one it is in must.
+	// Dir is the directory to create. Required; it must not exist, its parent must.
 	Dir string
 	// Actor is the name under which the backup is recorded. Required.
 	Actor string
@@ -34,7 +34,7 @@ type Config struct {
 	Now func() time.Time
 	// SignWith signs the manifest; nil leaves it unsigned.
 	SignWith nkeys.KeyPair
-	// OnStream is called when a stream is about to be read or restored, with the bytes that it has. It may be nil.
+	// OnStream is called when a stream is about to be read or restored, with its size. It may be nil.
 	OnStream func(stream string, bytes uint64)
 }
 
@@ -48,9 +48,9 @@ func (c *Config) validate() error {
 	return errors.Join(schema.CheckName("fleet", c.Fleet), schema.CheckName("actor", c.Actor))
 }
 
-// Take backs a fleet up into a directory, while it goes on. See the package's documentation for what is in it. The
-// directory appears when it is whole. Take returns [ErrExists], [ErrSnapshot], [ErrStale], [ErrChanged], and what kvstore
-// returns for a fleet that does not exist.
+// Take backs a running fleet up into a directory. See the package's documentation for its content. The directory
+// appears when it is complete. Take returns [ErrExists], [ErrSnapshot], [ErrStale], [ErrChanged], and kvstore's
+// errors for a fleet that does not exist.
 func Take(ctx context.Context, js jetstream.JetStream, cfg Config) (*Manifest, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	if err != nil {
 		return nil, err
 	}
-	// The manifest comes last, and the directory's own name behind it.
+	// The manifest comes last, and the directory's own name after it.
 	if err := syncDir(filepath.Join(partial, streamsDir)); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 		return nil, err
 	}
 	if _, err := os.Lstat(cfg.Dir); err == nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Dir, ErrExists) // a rename would take the place of an empty one
+		return nil, fmt.Errorf("%s: %w", cfg.Dir, ErrExists) // a rename would replace an empty one
 	}
 	if err := os.Rename(partial, cfg.Dir); err != nil {
 		return nil, err
@@ -127,12 +127,12 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	}
 	record := kvstore.BackupRecord{ID: t.m.ID, Began: t.m.Began, Ended: t.m.Ended, Bytes: t.m.Bytes(), By: cfg.Actor}
 	if err := kvstore.PutBackup(ctx, js, cfg.Fleet, record); err != nil {
-		return t.m, fmt.Errorf("the backup in %s is whole; that it was taken could not be recorded: %w", cfg.Dir, err)
+		return t.m, fmt.Errorf("the backup in %s is complete, but could not be recorded: %w", cfg.Dir, err)
 	}
 	return t.m, nil
 }
 
-// taker is one backup under way.
+// taker is one backup in progress.
 type taker struct {
 	js  jetstream.JetStream
 	cfg *Config
@@ -144,7 +144,7 @@ type taker struct {
 	about map[string]description
 }
 
-// streams reads all streams and mends what they have of different moments.
+// streams reads all streams and repairs the differences between their moments.
 func (t *taker) streams(ctx context.Context) error {
 	if err := os.Mkdir(filepath.Join(t.dir, streamsDir), 0o700); err != nil {
 		return err
@@ -176,8 +176,8 @@ func (t *taker) streams(ctx context.Context) error {
 	return errors.Join(t.describe(blobs), t.describe(letters))
 }
 
-// begin reaches the leaders of a shard's streams by something that only a leader with a quorum can do: a server that is cut off
-// would not know what was acknowledged elsewhere.
+// begin reaches the leaders of a shard's streams by an action that needs a quorum: an isolated server would not know
+// messages acknowledged elsewhere.
 func (t *taker) begin(ctx context.Context, shard int) error {
 	names := schema.NamesOf(t.cfg.Fleet, shard)
 	e := schema.Event{
@@ -197,7 +197,7 @@ func (t *taker) begin(ctx context.Context, shard int) error {
 	return err
 }
 
-// reach has a stream's leader purge nothing, which takes a quorum, and returns the stream's last sequence.
+// reach makes a stream's leader purge nothing, which needs a quorum, and returns the stream's last sequence.
 func (t *taker) reach(ctx context.Context, stream, nothing string) (uint64, error) {
 	s, err := t.js.Stream(ctx, stream)
 	if err != nil {
@@ -218,7 +218,7 @@ func (t *taker) path(stream, name string) string {
 	return filepath.Join(t.dir, streamsDir, stream, name)
 }
 
-// read writes one stream's files as the server delivers them.
+// read writes one stream's files from the server's delivery.
 func (t *taker) read(ctx context.Context, s named) error {
 	if err := os.Mkdir(filepath.Join(t.dir, streamsDir, s.name), 0o700); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (t *taker) read(ctx context.Context, s named) error {
 	is := Stream{Name: s.name}
 	atLeast := uint64(0)
 	if s.kind == otherStream {
-		// Of what was stored before the log's cut nothing may be missing: who delivers it must know of all that.
+		// No message stored before the log's cut may be missing: the delivering server must know all of them.
 		if atLeast, err = t.reach(ctx, s.name, t.nothingIn(s.name)); err != nil {
 			_, err2 := content.finish()
 			return errors.Join(err, err2)
@@ -270,7 +270,7 @@ func (t *taker) read(ctx context.Context, s named) error {
 	return nil
 }
 
-// count reads a stream's file once and counts its messages, so that what is kept was whole.
+// count reads a stream's file once and counts its messages, so that only complete files are kept.
 func (t *taker) count(s *Stream) error {
 	f, err := os.Open(t.path(s.Name, contentName))
 	if err != nil {
@@ -286,8 +286,8 @@ func (t *taker) count(s *Stream) error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite writes a stream's file again: without the messages that are not to be kept, and with those that are missing, which
-// are in order. The state that the file begins with is counted first.
+// rewrite writes a stream's file again: without the messages that must not be kept, and with the missing ones, which
+// are in order. The state at the beginning of the file is counted first.
 func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) error {
 	old := t.path(s.Name, contentName)
 	var counted state
@@ -299,7 +299,7 @@ func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) 
 		upTo := func(seq uint64, at int64) error {
 			for len(left) > 0 && left[0].seq < seq {
 				back := left[0]
-				if back.at == 0 { // a mark, which no server has stored
+				if back.at == 0 { // a tombstone, which no server has stored
 					back.at = at
 				}
 				left = left[1:]
@@ -388,7 +388,7 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	names := schema.NamesOf(t.cfg.Fleet, shard)
 	cut := &t.m.Shards[shard]
 	events, segments := t.m.of(names.EventStream()), t.m.of("KV_"+names.SegmentBucket())
-	// What follows asks what became of runs while the streams were read: one that is cut off would not know.
+	// The following requests ask what became of runs while the streams were read: an isolated server would not know.
 	if _, err := t.reach(ctx, segments.Name, nothingIn(names)); err != nil {
 		return err
 	}
@@ -438,10 +438,10 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	return errors.Join(t.describe(events), t.describe(segments))
 }
 
-// nothingIn is a subject of a segment bucket that has nothing.
+// nothingIn is a subject of a segment bucket without messages.
 func nothingIn(names schema.Names) string { return "$KV." + names.SegmentBucket() + "._.backup" }
 
-// nothingIn is a subject of the large payloads or dead letters that has nothing.
+// nothingIn is a subject of the large payloads or dead letters without messages.
 func (t *taker) nothingIn(stream string) string {
 	if stream == schema.DeadLetterStream(t.cfg.Fleet) {
 		return "waymark.deadletters." + t.cfg.Fleet + "._backup._backup"
@@ -449,7 +449,7 @@ func (t *taker) nothingIn(stream string) string {
 	return "$O." + schema.BlobBucket(t.cfg.Fleet) + ".C._backup"
 }
 
-// recorded are the removals of which a shard's leader has a record now.
+// recorded are the removals with a record on a shard's leader now.
 func (t *taker) recorded(ctx context.Context, names schema.Names) (removals, error) {
 	removed := removals{}
 	prefix := "$KV." + names.SegmentBucket() + "."
@@ -472,10 +472,11 @@ type lateSegment struct {
 	records []schema.Record
 }
 
-// lateSegments finds the segments that were stored while the backup was taken and reach beyond the cut, by their places in the
-// bucket's stream. Of an older one that does so the log has lost its end: it is kept, as it is all that there is.
+// lateSegments finds the segments that were stored during the backup and reach beyond the cut, by their positions in
+// the bucket's stream. If an older one reaches beyond it, the log has lost its end: the segment is kept, as it is the
+// only copy.
 //
-// It notes the runs that are being removed, or were.
+// It also records the runs with a removal, finished or not.
 func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[uint64]*lateSegment, error) {
 	f, err := os.Open(t.path(s.Name, contentName))
 	if err != nil {
@@ -492,7 +493,7 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[ui
 		}
 		info, err := schema.DecodeSegmentInfo(m.body)
 		if err != nil || info.Last.Stream <= cut.Cut {
-			return nil //nolint:nilerr // what is damaged is kept as it is: verify names it
+			return nil //nolint:nilerr // damaged data is kept unchanged: verify names it
 		}
 		_, frames, err := schema.DecodeSegment(m.body)
 		if err != nil {
@@ -515,15 +516,15 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[ui
 	return late, nil
 }
 
-// logged is what a log's file has, beside what it should.
+// logged is the content of a log's file, and the changes to it.
 type logged struct {
-	// missing are the events up to the cut that only a late segment has, by their places.
+	// missing are the events up to the cut that only a late segment has, by their positions.
 	missing map[uint64]message
 	// runs that the file has, and those whose content is left out, by subject.
 	runs, gone map[string]bool
 }
 
-// compareLog compares a log's file with the late segments and with what the log has now.
+// compareLog compares a log's file with the late segments and with the current log.
 func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there map[string]bool, removed removals) (*logged, error) {
 	l := &logged{missing: map[uint64]message{}, runs: map[string]bool{}, gone: map[string]bool{}}
 	for _, seg := range late {
@@ -559,7 +560,7 @@ func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateS
 	return l, nil
 }
 
-// settle leaves out what was removed, notes it in the cut, and returns the messages that are to be put into the log's file, in
+// settle leaves out removed runs, records them in the cut, and returns the messages to add to the log's file, in
 // order.
 func (l *logged) settle(t *taker, names schema.Names, removed removals, cut *ShardCut) (put []message) {
 	for run, r := range removed {
@@ -572,7 +573,7 @@ func (l *logged) settle(t *taker, names schema.Names, removed removals, cut *Sha
 			put = append(put, m)
 			continue
 		}
-		// Of a run that left the log while that was read only a late segment has events.
+		// If a run left the log while that was read, only a late segment has its events.
 		l.runs[m.subject] = true
 		if r := removed[names.RunOfSubject(m.subject)]; r != nil && m.seq > r.last {
 			r.last = m.seq

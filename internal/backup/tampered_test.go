@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// tamper changes a backup's manifest, and makes its sum right again.
+// tamper changes a backup's manifest, and corrects its sum.
 func tamper(t *testing.T, dir string, change func(manifest map[string]any)) {
 	t.Helper()
 	name := filepath.Join(dir, "manifest.json")
@@ -128,7 +128,7 @@ func TestCheck_MessageOfAForeignSubject_IsDamaged(t *testing.T) {
 	require.ErrorContains(t, err, `subject "foreign.x"`)
 }
 
-// A flag that an operator changed on the server neither keeps a backup from being taken nor comes back with it.
+// A flag that an operator changed on the server neither prevents a backup nor comes back with it.
 func TestTake_ForeignFlag_BackupHasTheSettingsConfiguration(t *testing.T) {
 	t.Parallel()
 	w, x, _, m := small(t)
@@ -153,7 +153,7 @@ func TestTake_ForeignFlag_BackupHasTheSettingsConfiguration(t *testing.T) {
 	require.Equal(t, "team-a", stream.CachedInfo().Config.Metadata["owner"])
 }
 
-// What the last step of a restore would refuse is found before the first.
+// Errors of the last step of a restore are found before the first.
 func TestRestore_SharedStreamWithAForeignFlag_NothingIsWritten(t *testing.T) {
 	t.Parallel()
 	_, _, dir, _ := small(t)

@@ -20,11 +20,11 @@ import (
 )
 
 var (
-	// ErrTooLarge comes when there are more bytes than the caller takes.
+	// ErrTooLarge comes when the blob has more bytes than the caller accepts.
 	ErrTooLarge = errors.New("blob is too large")
-	// ErrChanged comes when the content is another than the name says: somebody wrote to the store by hand, or it is
+	// ErrChanged comes when the content does not match the name: a client wrote to the store by hand, or it is
 	// damaged.
-	ErrChanged = errors.New("blob is not what its name says")
+	ErrChanged = errors.New("blob does not match its name")
 )
 
 const (
@@ -33,11 +33,11 @@ const (
 	batchBytes  = 4 << 20
 	// patience is how long a server may take between two chunks.
 	patience = 5 * time.Second
-	// staleWait is the pause before a replica that lacks something is asked again.
+	// staleWait is the pause before a lagging replica is asked again.
 	staleWait = 20 * time.Millisecond
 )
 
-// errStale: replicas showed less than there is for all that time.
+// errStale: replicas lagged for the whole time.
 var errStale = errors.New("a replica lacks what its leader has")
 
 // Store is a fleet's object store. It is safe for concurrent use.
@@ -47,7 +47,7 @@ type Store struct {
 	stream jetstream.Stream
 }
 
-// Open looks a bucket up. It returns [jetstream.ErrBucketNotFound] when there is none.
+// Open looks a bucket up. It returns [jetstream.ErrBucketNotFound] if there is none.
 func Open(ctx context.Context, js jetstream.JetStream, bucket string) (*Store, error) {
 	stream, err := js.Stream(ctx, "OBJ_"+bucket)
 	if err != nil {
@@ -56,7 +56,7 @@ func Open(ctx context.Context, js jetstream.JetStream, bucket string) (*Store, e
 	return &Store{js: js, bucket: bucket, stream: stream}, nil
 }
 
-// translate turns the words of streams into those of object stores.
+// translate turns errors of streams into those of object stores.
 func translate(err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -74,7 +74,7 @@ func (s *Store) description(name string) string {
 	return "$O." + s.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// info returns what describes a run's object. Whoever may write to the store may have written it.
+// info returns the description of a run's object. Any client that may write to the store may have written it.
 func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
 	msg, err := s.stream.GetLastMsgForSubject(ctx, s.description(schema.BlobName(run, digest)))
 	if err != nil {
@@ -83,8 +83,8 @@ func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.Object
 	return described(run, msg.Data)
 }
 
-// infoFresh is info, but takes the word of no replica that nothing is there: one that is behind would have an executor that resumes miss
-// what is stored. The leader says whether it is, and then the replicas are asked again.
+// infoFresh is info, but does not trust a replica that has no description: because of a lagging one a resuming
+// executor would miss a stored blob. The leader decides, and then the replicas are asked again.
 func (s *Store) infoFresh(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
 	subject := s.description(schema.BlobName(run, digest))
 	asked := false
@@ -112,7 +112,7 @@ func (s *Store) infoFresh(ctx context.Context, run, digest string) (*jetstream.O
 	}
 }
 
-// described reads what describes an object of a run.
+// described reads the description of a run's object.
 func described(run string, text []byte) (*jetstream.ObjectInfo, error) {
 	var info jetstream.ObjectInfo
 	if err := json.Unmarshal(text, &info); err != nil {
@@ -125,14 +125,14 @@ func described(run string, text []byte) (*jetstream.ObjectInfo, error) {
 		return nil, fmt.Errorf("%w: it is a link", ErrChanged)
 	}
 	if schema.ForeignBlobID(run, info.NUID) {
-		// It is there for as long as the other run is, and whoever removes that must not have to ask who else means it.
+		// It exists only as long as the other run, whose removal must not depend on other descriptions.
 		return nil, fmt.Errorf("%w: its content is that of another run", ErrChanged)
 	}
 	return &info, nil
 }
 
-// Load returns the content of a run's blob with that SHA-256, of at most that many bytes. It reads by direct gets and needs
-// no consumer, so that it works across accounts.
+// Load returns the content of a run's blob with that SHA-256, of at most a number of bytes. It reads by direct gets
+// and needs no consumer, so that it works across accounts.
 func (s *Store) Load(ctx context.Context, run, digest string, most int64) ([]byte, error) {
 	info, err := s.infoFresh(ctx, run, digest)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Store) Load(ctx context.Context, run, digest string, most int64) ([]byt
 	return content, nil
 }
 
-// readAll reads the chunks in order. Replicas may be behind the one that told of the object: they are asked again.
+// readAll reads the chunks in order. Replicas may lag behind the one with the description: they are asked again.
 func (s *Store) readAll(ctx context.Context, info *jetstream.ObjectInfo, most int64) ([]byte, error) {
 	r := &reader{js: s.js, stream: "OBJ_" + s.bucket, subject: s.chunks(info.NUID), most: most, next: 1}
 	var begun time.Time
@@ -198,7 +198,7 @@ func (r *reader) batch(ctx context.Context) error {
 	return nil
 }
 
-// take takes one message of an answer.
+// take handles one message of an answer.
 func (r *reader) take(m *nats.Msg, status string) (done bool, err error) {
 	switch status {
 	case "":

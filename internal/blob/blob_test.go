@@ -63,7 +63,7 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 	}
 }
 
-// A replica that is behind does not know a blob that was stored a moment ago. That it is not there is the leader's to say.
+// A lagging replica does not know a blob that was just stored. Only the leader can say that it does not exist.
 func TestABlobThatAReplicaDoesNotKnowYetIsLoaded(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t).Conn(t)

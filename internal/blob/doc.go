@@ -1,19 +1,21 @@
-// Package blob stores and loads the large fields of events, which are in a fleet's object store under the name of their content.
+// Package blob stores and loads the large fields of events, which are in a fleet's object store, named by their
+// content.
 //
 // # What it owns
 //
-// [Store.Load], on both sides: for executors and for the daemon; [Store.Put], for executors. Both follow the protocol of the
-// client's object store (ADR-20 of NATS), which others may read with.
+// [Store.Load] for executors and the daemon; [Store.Put] for executors. Both follow the protocol of the client's
+// object store (ADR-20 of NATS), so other programs can read the objects.
 //
 // # What it promises
 //
-// What is loaded is what the name says, whole: its SHA-256 was compared. No more than the given number of bytes is held
-// in memory, whatever the object says of its own size. What is put is described only after all of it is acknowledged, and
-// what is found there counts only with all of its chunks. The id of an object begins with its run's mark ([schema.BlobID]), so that
-// chunks that nothing describes are found with the run; content with another run's mark is not loaded. Nothing is purged here.
+// Loaded content matches its name, because its SHA-256 is compared. At most the given number of bytes is held in
+// memory, whatever size the object claims. An object is described only after all of its content is acknowledged, and
+// an existing object counts only with all of its chunks. The id of an object begins with its run's prefix
+// ([schema.BlobID]), so that chunks without a description are found with the run; content with another run's prefix
+// is not loaded. Nothing is purged here.
 //
 // # On failure
 //
-// Nothing that is half stored has a name. [ErrTooLarge] and [ErrChanged] say that what is stored cannot be used, and trying again is of no use; a blob that is
-// missing is [jetstream.ErrObjectNotFound]. Other errors are of the way there.
+// An incomplete object has no name. [ErrTooLarge] and [ErrChanged] say that a stored object cannot be used, and a
+// retry cannot help; a missing blob is [jetstream.ErrObjectNotFound]. Other errors concern the connection.
 package blob

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// FuzzDescription tries what describes an object, which whoever may write to the store can write.
+// FuzzDescription tries descriptions of objects, which any client that may write to the store can write.
 func FuzzDescription(f *testing.F) {
 	f.Add([]byte(`{"name":"r1.sha256-00","options":{"max_chunk_size":131072},"bucket":"b","nuid":"x","size":5,"chunks":1,"digest":"SHA-256=","mtime":"2026-11-22T00:00:00Z"}`))
 	f.Add([]byte(`{"name":"r1.sha256-00","options":{"link":{"bucket":"other","name":"n"}},"nuid":"x"}`))
@@ -27,7 +27,7 @@ func FuzzDescription(f *testing.F) {
 		}
 		// It becomes part of a subject.
 		require.NoError(t, schema.CheckName("nuid", info.NUID))
-		require.False(t, schema.ForeignBlobID("r1", info.NUID), "it is no other run's content")
+		require.False(t, schema.ForeignBlobID("r1", info.NUID), "it is not another run's content")
 		require.False(t, info.Deleted)
 	})
 }

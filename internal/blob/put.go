@@ -18,12 +18,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// chunkSize is the object store's own.
+// chunkSize is the object store's default.
 const chunkSize = 128 << 10
 
-// Put stores content, whose SHA-256 is digest, as a run's blob, unless an object of that name and size is there with all of
-// its chunks. When it returns nil, all of it is acknowledged. After an error it may be tried again; chunks of a try that
-// failed can stay behind, as no executor may purge. Their name says whose they are: they go with the run.
+// Put stores content, whose SHA-256 is digest, as a run's blob, unless a complete object of that name and size
+// exists. When it returns nil, all of it is acknowledged. After an error it may be repeated. Chunks of a failed try
+// can stay behind, because executors may not purge; their ids have the run's prefix, so they are removed with the
+// run.
 func (s *Store) Put(ctx context.Context, run, digest string, content []byte) error {
 	if there, err := s.whole(ctx, run, digest, len(content)); there || err != nil {
 		return err
@@ -31,12 +32,12 @@ func (s *Store) Put(ctx context.Context, run, digest string, content []byte) err
 	return s.Replace(ctx, run, digest, content)
 }
 
-// Replace is Put, whatever is there.
+// Replace is Put without regard to an existing object.
 //
-// The client's own object store sends the chunks and the message that describes them in one go. When a server goes away in
-// between, the description can be stored without a chunk, and whoever tries again is told that the object is there. It also purges
-// what it found described before: here nothing is ever purged, so that of some who put the same at once, whoever describes it last
-// names chunks that are there, and the chunks of the others stay until the run is removed.
+// The client's own object store sends the chunks and their description together. If a server goes away in between,
+// the description can be stored without a chunk, and a retry finds the object complete. It also purges the chunks of
+// the previous description. Here nothing is purged, so that of several concurrent puts of the same content the last
+// description names existing chunks, and the chunks of the others stay until the run is removed.
 func (s *Store) Replace(ctx context.Context, run, digest string, content []byte) error {
 	sum, err := hex.DecodeString(digest)
 	if err != nil {
@@ -85,8 +86,8 @@ func (s *Store) whole(ctx context.Context, run, digest string, size int) (bool, 
 	return state.State.Subjects[subject] == uint64(info.Chunks), nil
 }
 
-// putChunks stores content, and returns in how many chunks once each of them is acknowledged. nats.go's asynchronous publisher
-// would do the same with a goroutine that may outlive the call for good.
+// putChunks stores content, and returns the number of chunks once each of them is acknowledged. nats.go's
+// asynchronous publisher would do the same with a goroutine that may outlive the call.
 func (s *Store) putChunks(ctx context.Context, id string, content []byte) (uint32, error) {
 	n := (len(content) + chunkSize - 1) / chunkSize
 	nc := s.js.Conn()

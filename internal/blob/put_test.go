@@ -68,7 +68,7 @@ func TestContentIsStoredOnce(t *testing.T) {
 	require.NoError(t, err, "what was deleted is stored again")
 }
 
-// A server that goes away between the chunks of an object, and comes back before what describes them, leaves that.
+// A server that goes away between the chunks of an object, and comes back before their description, leaves that.
 func TestAnObjectThatLacksAChunkIsPutAgain(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -86,7 +86,7 @@ func TestAnObjectThatLacksAChunkIsPutAgain(t *testing.T) {
 func TestWhatIsNotAcknowledgedIsNotDescribed(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
-	// Nobody stores chunks.
+	// No stream stores chunks.
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OBJ_blobs", Subjects: []string{"$O.blobs.M.>"}, AllowRollup: true, AllowDirect: true})
 	require.NoError(t, err)
 	ours, err := blob.Open(t.Context(), js, "blobs")
@@ -109,7 +109,7 @@ func TestAPutEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, jetstream.ErrBucketNotFound)
 }
 
-// slow is an executor that waits before it describes what it has stored.
+// slow is an executor that waits before it describes its stored content.
 type slow struct {
 	jetstream.JetStream
 	stored chan<- struct{}
@@ -122,7 +122,7 @@ func (s slow) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.P
 	return s.JetStream.PublishMsg(ctx, msg, opts...)
 }
 
-// Whichever of them describes it last, what it names is there; what the others stored is found by the run's mark.
+// Whichever description is the last, its content is there; the run's prefix finds the content of the others.
 func TestOfSomeWhoPutTheSameAtOnceTheLastOneHoldsWhole(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -160,7 +160,7 @@ func TestOfSomeWhoPutTheSameAtOnceTheLastOneHoldsWhole(t *testing.T) {
 		ids[info.NUID] = true
 	}
 	require.Len(t, ids, executors, "each has an id of its own")
-	require.EqualValues(t, executors*3+1, messages(t, stream), "and nobody took out another's")
+	require.EqualValues(t, executors*3+1, messages(t, stream), "and no put removed another's")
 }
 
 func TestContentOfAnotherRunIsNotLoadedAndIsPutAnew(t *testing.T) {

@@ -2,15 +2,16 @@
 //
 // # What it owns
 //
-// [Text], which stands for an encrypted field, and the readers that put it in place of cipher text: [Field], [Value], [Content] and [Data].
+// [Text], which replaces an encrypted field, and the functions that put it in place of cipher text: [Field], [Value],
+// [Content] and [Data].
 //
 // # What it promises
 //
-// Executors write the events, so any path may be named, often, or lead nowhere. Each part of the data is decoded once, however many refs
-// there are. Fields that are not encrypted stay as they are. Nothing is decrypted: that is done before, by package encryption, as far as there
-// are keys.
+// Executors write the events, so refs may name any path, repeatedly, or a missing one. Each part of the data is
+// decoded once, however many refs there are. Fields that are not encrypted stay unchanged. Nothing is decrypted here:
+// package encryption does that before, as far as keys are available.
 //
 // # On failure
 //
-// Data that cannot be read comes back as it is.
+// Unreadable data is returned unchanged.
 package encrypted

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// KeyOf is the key that the field at a path is encrypted with; empty for a field that is not encrypted.
+// KeyOf is the key of the encrypted field at a path; empty for a field that is not encrypted.
 func KeyOf(refs []schema.Ref, path string) string {
 	if i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.Path == path }); i >= 0 {
 		return refs[i].KeyID
@@ -20,7 +20,7 @@ func KeyOf(refs []schema.Ref, path string) string {
 	return ""
 }
 
-// Text stands for a field that is encrypted with a key.
+// Text replaces a field that is encrypted with a key.
 func Text(key string) string { return "(encrypted with key " + key + ")" }
 
 // Field is the text of the field at a path, or [Text] of its key.
@@ -31,7 +31,7 @@ func Field(text string, refs []schema.Ref, path string) string {
 	return text
 }
 
-// Value is a value in which [Text] stands for each encrypted field. The paths of refs begin at the value.
+// Value is a value with [Text] instead of each encrypted field. The paths of refs begin at the value.
 func Value[T any](v T, refs []schema.Ref) T {
 	if !slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
 		return v
@@ -47,7 +47,8 @@ func Value[T any](v T, refs []schema.Ref) T {
 	return out
 }
 
-// Content is the data of an event in which [Text] stands for each encrypted value of content. It is a copy where it has one, and otherwise data.
+// Content is an event's data with [Text] instead of each encrypted content value. It is a copy if it has one, and
+// otherwise data itself.
 func Content(data schema.Data) schema.Data {
 	refs := schema.RefsOf(data)
 	if refs == nil || !slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
@@ -73,7 +74,7 @@ func Content(data schema.Data) schema.Data {
 	return shown
 }
 
-// Data is the data of an event in which [Text] stands for each encrypted field.
+// Data is an event's data with [Text] instead of each encrypted field.
 func Data(data []byte) []byte {
 	if !bytes.Contains(data, []byte(`"key_id"`)) {
 		return data
@@ -87,7 +88,7 @@ func Data(data []byte) []byte {
 	return readable(data, d.Refs)
 }
 
-// field is the text that stands at a path, whose parts are left to go.
+// field is the text for a path, with the remaining parts of the path.
 type field struct {
 	path []string
 	text jsontext.Value
@@ -117,7 +118,7 @@ func readable(data jsontext.Value, refs []schema.Ref) jsontext.Value {
 	return replaced(data, fields)
 }
 
-// replaced is a JSON value with fields in it replaced. A field that is missing is added where its parent is there.
+// replaced is a JSON value with some fields replaced. A missing field is added if its parent exists.
 func replaced(v jsontext.Value, fields []field) jsontext.Value {
 	below := make(map[string][]field)
 	for _, f := range fields {

@@ -37,7 +37,7 @@ func TestValue_PathsOfOthers_ChangeOnlyWhatIsThere(t *testing.T) {
 	require.Equal(t, "x", encrypted.Field("x", []schema.Ref{ref("/a")}, "/b"))
 }
 
-// An executor may name as many paths as an event holds.
+// An executor may name as many paths as fit into an event.
 func TestData_ThousandsOfRefs_AreReadOnce(t *testing.T) {
 	t.Parallel()
 	d := schema.TurnAnsweredData{Turn: 1}
@@ -52,7 +52,7 @@ func TestData_ThousandsOfRefs_AreReadOnce(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 }
 
-// What is shown is a copy: what is kept can be decrypted later.
+// The result for people is a copy: the original can still be decrypted.
 func TestContent_EncryptedValues_AreNamedByTheirKey(t *testing.T) {
 	t.Parallel()
 	d := &schema.HandoffOfferedData{
@@ -69,7 +69,7 @@ func TestContent_EncryptedValues_AreNamedByTheirKey(t *testing.T) {
 	require.Same(t, plain, encrypted.Content(plain))
 }
 
-// FuzzData tries the data of events, which anybody wrote.
+// FuzzData tries event data of any writer.
 func FuzzData(f *testing.F) {
 	f.Add([]byte(`{"result":"c2VjcmV0","refs":[{"path":"/result","key_id":"k","codec":"c"}]}`))
 	f.Add([]byte(`{"a":[{"b":1}],"refs":[{"path":"/a/0/b","key_id":"k"},{"path":"/a","key_id":"k"},{"path":"/refs/0","key_id":"k"}]}`))

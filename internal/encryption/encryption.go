@@ -22,46 +22,48 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Codec names how values are encrypted, in the refs of events.
+// Codec names the encryption in the refs of events.
 const Codec = "xchacha20-poly1305"
 
 // KeySize is the size of a key in bytes.
 const KeySize = 32
 
 var (
-	// ErrNoKey comes for a value whose key is not there. Add the key, by its id.
-	ErrNoKey = errors.New("the key is not there")
+	// ErrNoKey comes for a value whose key is missing. Add the key, by its id.
+	ErrNoKey = errors.New("the key is missing")
 	// ErrUnusableKey comes for a key of another size than [KeySize]. Make one with: openssl rand -base64 32.
 	ErrUnusableKey = errors.New("the key cannot be used")
-	// ErrNotOpened comes for a value that its key does not open: the key is another one of the same id, or the value was changed, or put elsewhere.
+	// ErrNotOpened comes for a value that its key does not open: the key is another one of the same id, or the value
+	// was changed or moved.
 	ErrNotOpened = errors.New("the key does not open the value: it is another key of that id, or the value was changed or put elsewhere")
-	// ErrCodec comes for a value that was encrypted in a way that this version does not know. Read it with what encrypted it.
-	ErrCodec = errors.New("the value was encrypted in a way that this version does not know")
-	// ErrNoPlace comes for content in an event that cannot have refs, or of a type that this version does not know: it would leave readable.
-	// Leave the member out, or publish it within an event of the vocabulary.
+	// ErrCodec comes for a value with an encryption that this version does not know. Read it with the program that
+	// encrypted it.
+	ErrCodec = errors.New("this version does not know the encryption of the value")
+	// ErrNoPlace comes for content in an event that cannot have refs, or of a type that this version does not know:
+	// it would stay readable. Leave the member out, or publish it within an event of the vocabulary.
 	ErrNoPlace = errors.New("content cannot be encrypted there")
 )
 
-// Keys gives keys by their ids, and remembers them.
+// Keys looks keys up by their ids, and remembers them.
 type Keys struct {
-	// Current is the id of the key of new values; empty where nothing is encrypted.
+	// Current is the id of the key for new values; empty without encryption.
 	Current string
-	// Readable labels keep their values as they are.
+	// Readable labels keep their values unencrypted.
 	Readable []string
-	// Key returns a key of [KeySize] bytes, and ErrNoKey for one that is not there.
+	// Key returns a key of [KeySize] bytes, and ErrNoKey for a missing one.
 	Key func(ctx context.Context, id string) ([]byte, error)
 
 	mu   sync.Mutex
 	made map[string]*key
 }
 
-// key is what is derived from a key.
+// key has the keys derived from a key.
 type key struct {
 	aead cipher.AEAD
 	mac  []byte
 }
 
-// known returns a key that is remembered.
+// known returns a remembered key.
 func (k *Keys) known(id string) (*key, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,7 +95,7 @@ func (k *Keys) get(ctx context.Context, id string) (*key, error) {
 	return made, nil
 }
 
-// newKey derives what encrypts from a key.
+// newKey derives the encryption keys from a key.
 func newKey(secret []byte) (*key, error) {
 	if len(secret) != KeySize {
 		return nil, fmt.Errorf("%w: it has %d bytes, and %d are needed", ErrUnusableKey, len(secret), KeySize)
@@ -116,7 +118,7 @@ func newKey(secret []byte) (*key, error) {
 	return &key{aead: aead, mac: mac}, nil
 }
 
-// Check reports whether there is a usable key of each id, and names the first that is not.
+// Check reports whether there is a usable key for each id, and names the first without one.
 func (k *Keys) Check(ctx context.Context, ids ...string) (missing string, err error) {
 	for _, id := range ids {
 		if _, err := k.get(ctx, id); err != nil {
@@ -126,15 +128,16 @@ func (k *Keys) Check(ctx context.Context, ids ...string) (missing string, err er
 	return "", nil
 }
 
-// Place is what a value is bound to. turn is that of an executor's event, and 0 of a control event, whose turn the daemon says. encrypted reports
-// whether the name of the tool, at its path, is encrypted: then it is not known where the value is decrypted.
+// Place is what a value is bound to. turn is that of an executor's event, and 0 for a control event, whose turn the
+// daemon sets. encrypted reports whether the tool's name at its path is encrypted: then it is unknown when the value
+// is decrypted.
 func Place(run, event string, turn int32, c *schema.Content, encrypted func(path string) bool) string {
 	parts := append([]string{run, event, strconv.Itoa(int(turn)), c.Path}, c.IDs...)
 	if c.Tool != "" && c.Tool != c.Path && !encrypted(c.Tool) {
 		parts = append(parts, "tool="+c.ToolName)
 	}
 	b, err := json.Marshal(parts)
-	if err != nil { // texts that are no UTF-8: they are still told apart
+	if err != nil { // texts that are no valid UTF-8 still stay distinct
 		return strings.Join(parts, "\n")
 	}
 	return string(b)
@@ -148,8 +151,8 @@ func placeTurn(e *schema.Event) int32 {
 	return e.Turn
 }
 
-// Encrypt returns the data of an event with its content encrypted, as a copy. invented says that the name of the tool in tool.called is
-// the model's own.
+// Encrypt returns the data of an event with its content encrypted, as a copy. invented says that the model invented
+// the name of the tool in tool.called.
 func (k *Keys) Encrypt(ctx context.Context, run string, turn int32, data schema.Data, body []byte, invented bool) (schema.Data, error) {
 	return k.encrypt(ctx, k.Current, run, turn, data, body, invented)
 }
@@ -169,7 +172,7 @@ func (k *Keys) encrypt(ctx context.Context, id, run string, turn int32, data sch
 		return nil, fmt.Errorf("key %s: %w", id, err)
 	}
 	if offer, ok := c.(*schema.HandoffOfferedData); ok {
-		offer.SizeChars = max(offer.SizeChars, offer.Size()) // nobody else can count it
+		offer.SizeChars = max(offer.SizeChars, offer.Size()) // only the executor can measure it
 	}
 	names := map[string]bool{"/name": invented}
 	if answer, ok := c.(*schema.TurnAnsweredData); ok {
@@ -198,7 +201,7 @@ func (k *Keys) encrypt(ctx context.Context, id, run string, turn int32, data sch
 		}
 		if i := slices.IndexFunc(*refs, func(r schema.Ref) bool { return r.Path == content.Path }); i >= 0 {
 			if (*refs)[i].KeyID == "" {
-				return nil, fmt.Errorf("%w: %s of %s stands there, and its ref says that it is elsewhere", ErrNoPlace, content.Path, name)
+				return nil, fmt.Errorf("%w: %s of %s has a value, although its ref says that it is elsewhere", ErrNoPlace, content.Path, name)
 			}
 			continue // the caller has encrypted it
 		}
@@ -219,14 +222,14 @@ func (k *Keys) readable(path string) bool {
 	return ok && slices.Contains(k.Readable, strings.NewReplacer("~1", "/", "~0", "~").Replace(label))
 }
 
-// Open decrypts the content of an event's data in place as far as its keys are there, and takes the refs of what it decrypted away. The others
-// get their place, so that [Keys.Value] can open them later: what is in the blob store, too. The error is of the first value that cannot be
-// opened for another reason than ErrNoKey.
+// Open decrypts the content of an event's data in place as far as keys are available, and removes the refs of
+// decrypted values. The others get their place, so that [Keys.Value] can open them later, including values in the
+// blob store. The error is that of the first value that cannot be opened for another reason than ErrNoKey.
 func (k *Keys) Open(ctx context.Context, e *schema.Event, data schema.Data) error {
 	return openAll(func(id string) (*key, error) { return k.get(ctx, id) }, e, data)
 }
 
-// OpenKnown is Open with the keys that are remembered: it asks nobody.
+// OpenKnown is Open with the remembered keys only: it calls no key function.
 func (k *Keys) OpenKnown(e *schema.Event, data schema.Data) error { return openAll(k.known, e, data) }
 
 // keyOf returns a key by its id.
@@ -250,7 +253,7 @@ func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
 			left = append(left, ref)
 			continue
 		}
-		if ref.Place == "" { // its place is that of the first look: what was decrypted since is no part of it
+		if ref.Place == "" { // it keeps the place of the first call, in which values decrypted since are no part
 			ref.Place = Place(e.Subject, e.Name(), placeTurn(e), content, func(path string) bool { return keyed(given, path) })
 		}
 		if ref.DataRef == "" {
@@ -270,7 +273,7 @@ func openAll(keys keyOf, e *schema.Event, data schema.Data) error {
 	return first
 }
 
-// keyed reports whether refs say that the value at a path is encrypted.
+// keyed reports whether refs mark the value at a path as encrypted.
 func keyed(refs []schema.Ref, path string) bool {
 	return slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.Path == path && r.KeyID != "" })
 }
@@ -287,7 +290,7 @@ func (keys keyOf) open(ref *schema.Ref, content *schema.Content) error {
 	return content.Set(value)
 }
 
-// Value decrypts a value by a ref that has its place.
+// Value decrypts a value with a ref that has its place.
 func (k *Keys) Value(ctx context.Context, ref *schema.Ref, text jsontext.Value) (jsontext.Value, error) {
 	return keyOf(func(id string) (*key, error) { return k.get(ctx, id) }).value(ref, text)
 }

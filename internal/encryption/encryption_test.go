@@ -63,7 +63,7 @@ func TestOpen_KeyIsNotThere_ValueIsOpenedLater(t *testing.T) {
 	require.ErrorIs(t, err, encryption.ErrNoKey)
 
 	known := keys("k1")
-	require.NoError(t, known.OpenKnown(e, d), "it asks nobody")
+	require.NoError(t, known.OpenKnown(e, d), "it calls no key function")
 	require.Len(t, d.Refs, 1)
 	_, err = known.Check(t.Context(), "k1")
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestOpen_KeyIsNotThere_ValueIsOpenedLater(t *testing.T) {
 	require.JSONEq(t, `{"a":1}`, string(d.Value))
 }
 
-// A ref is no proof that the value is encrypted.
+// A ref does not prove that the value is encrypted.
 func TestEncrypt_RefWithoutKey_IsNoCipherText(t *testing.T) {
 	t.Parallel()
 	seal := func(refs ...schema.Ref) (*schema.StateSetData, error) {
@@ -94,7 +94,7 @@ func TestEncrypt_RefWithoutKey_IsNoCipherText(t *testing.T) {
 	require.Equal(t, `"canary"`, string(out.Value), "it is the caller's cipher text")
 }
 
-// What stands beside a value, and stays readable, cannot be exchanged.
+// Readable members next to a value cannot be exchanged.
 func TestOpen_ReadableNeighbourIsAnother_IsNotOpened(t *testing.T) {
 	t.Parallel()
 	seal := func(data schema.Data, invented bool) schema.Data {
@@ -129,7 +129,7 @@ func TestOpen_ReadableNeighbourIsAnother_IsNotOpened(t *testing.T) {
 	m.Message.Role = schema.RoleSystem
 	require.ErrorIs(t, open(m), encryption.ErrNotOpened)
 
-	// A second look, when the name was decrypted by the first, finds the same place.
+	// A second call, after the first decrypted the name, computes the same place.
 	d := called(true)
 	known := keys("k1")
 	e := &schema.Event{ID: "e", Type: schema.TypeOf(schema.ToolCalled), Subject: "r1", Turn: 1, Epoch: 1, Sequence: 1}
@@ -151,7 +151,7 @@ func TestKeys_WrongSize_IsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "it has 16 bytes, and 32 are needed")
 }
 
-// FuzzOpen opens the data of events, which anybody wrote.
+// FuzzOpen opens event data of any writer.
 func FuzzOpen(f *testing.F) {
 	f.Add(schema.StateSet, []byte(`{"key":"plan","value":"c2VjcmV0","refs":[{"path":"/value","key_id":"k1","codec":"xchacha20-poly1305"}]}`))
 	f.Add(schema.RunStarted, []byte(`{"agent":"a","executor":"e","labels":{"a/b":"x"},"more":{"a":1},"refs":[{"path":"/labels/a~1b","key_id":"k1","codec":"xchacha20-poly1305"},{"path":"/more","key_id":"k1","codec":"xchacha20-poly1305"}]}`))
@@ -163,7 +163,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil || parsed == nil {
 			return
 		}
-		_ = k.Open(t.Context(), e, parsed) // whatever it says, it does not panic
+		_ = k.Open(t.Context(), e, parsed) // it must not panic on any data
 		if body, err := schema.MarshalData(parsed); err == nil {
 			sealed, err := k.Encrypt(t.Context(), "r1", 1, parsed, body, true)
 			if err == nil {

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// ErrKeyFile comes for a file that has no keys, or a line that is none. Write an id and a key on a line, such as: k1 $(openssl rand -base64 32).
+// ErrKeyFile comes for a file without keys, or with an invalid line. Write an id and a key on a line, such as: k1
+// $(openssl rand -base64 32).
 var ErrKeyFile = errors.New("key file cannot be used")
 
 const lineHint = "write an id and a key on a line, such as: k1 $(openssl rand -base64 32)"
@@ -26,8 +27,8 @@ type File struct {
 	keys    map[string][]byte
 }
 
-// ReadFile reads keys from a file: one a line, its id and its 32 bytes in base64, with white space between them. Empty lines, and those that
-// begin with #, are left out. No error shows a line.
+// ReadFile reads keys from a file: one per line, its id and its 32 bytes in base64, with white space between them.
+// Empty lines, and those that begin with #, are ignored. No error shows a line.
 func ReadFile(path string) (*File, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -67,7 +68,7 @@ func ReadFile(path string) (*File, error) {
 	return f, nil
 }
 
-// Exposed returns the mode of a file that every user of the machine can read, and false for any other.
+// Exposed returns the mode of a file that every user of the machine can read, else false.
 func Exposed(path string) (os.FileMode, bool) {
 	info, err := os.Stat(path)
 	if err != nil || runtime.GOOS == "windows" {
@@ -92,7 +93,7 @@ func (f *File) derived(id string) (*key, error) {
 	return newKey(secret)
 }
 
-// Wrap encrypts a key by the one of an id, for a purpose; see [File.Unwrap].
+// Wrap encrypts a key with the key of an id, for a purpose; see [File.Unwrap].
 func (f *File) Wrap(id, purpose string, inner []byte) ([]byte, error) {
 	k, err := f.derived(id)
 	if err != nil {
@@ -101,7 +102,8 @@ func (f *File) Wrap(id, purpose string, inner []byte) ([]byte, error) {
 	return k.seal(purpose, inner), nil
 }
 
-// Unwrap returns what [File.Wrap] encrypted for the purpose: ErrNoKey without the key, ErrNotOpened with another one of the id.
+// Unwrap returns what [File.Wrap] encrypted for the purpose: ErrNoKey without the key, ErrNotOpened with another key
+// of that id.
 func (f *File) Unwrap(id, purpose string, wrapped []byte) ([]byte, error) {
 	k, err := f.derived(id)
 	if err != nil {

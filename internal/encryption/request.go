@@ -9,14 +9,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// logged is what a request puts into the run's log: the data of the event that the daemon makes of it, and the request with the content and
-// the refs of other such data.
+// logged is the part of a request that reaches the run's log: the data of the daemon's event, and a function for the
+// request with the content and the refs of other such data.
 type logged struct {
 	data schema.Data
 	with func(schema.Data) any
 }
 
-// loggedBy returns what a request puts into the run's log, nil for nothing. A request of an unknown type is an error: it might have content.
+// loggedBy returns the part of a request that reaches the run's log, nil for none. A request of an unknown type is an
+// error: it might have content.
 func loggedBy(request any) (*logged, error) {
 	switch r := request.(type) {
 	case schema.InputRequest:
@@ -63,7 +64,7 @@ func loggedBy(request any) (*logged, error) {
 	return nil, fmt.Errorf("%w: a request of type %T", ErrNoPlace, request)
 }
 
-// loggedByHandoff is the reason as that of the event which the action makes.
+// loggedByHandoff is the reason as data of the event for the action.
 func loggedByHandoff(r *schema.HandoffRequest) *logged {
 	with := func(reason string, refs []schema.Ref) any {
 		out := *r
@@ -82,7 +83,7 @@ func loggedByHandoff(r *schema.HandoffRequest) *logged {
 
 func logs[D schema.Data](data D, with func(D) any) *logged {
 	return &logged{data, func(sealed schema.Data) any {
-		d, _ := sealed.(D) // encrypt returns data of the type that it was given
+		d, _ := sealed.(D) // encrypt returns data of its argument's type
 		return with(d)
 	}}
 }
@@ -106,10 +107,11 @@ func HasContent(request any) (bool, error) {
 	return false, nil
 }
 
-// Request returns a request to the recovery service as it leaves the process: what it puts into the run's log is encrypted as the event is that
-// the daemon makes of it, with the newest of the run's keys that is there. Whoever reads the run has that key. keyIDs returns the ids of the
-// run's keys, oldest first; it is asked for a request with content. In a run without keys the request comes back as it is, and so does each
-// without a current key. The error is ErrNoKey where none of the run's keys is there.
+// Request returns a request to the recovery service in the form in which it leaves the process: content for the run's
+// log is encrypted like the event that the daemon makes of it, with the newest available key of the run. Every reader
+// of the run has that key. keyIDs returns the ids of the run's keys, oldest first; it is called for a request with
+// content. In a run without keys, or without a current key, the request comes back unchanged. The error is ErrNoKey
+// if none of the run's keys is available.
 func (k *Keys) Request(ctx context.Context, run string, request any, keyIDs func(context.Context) ([]string, error)) (any, error) {
 	has, err := HasContent(request)
 	if err != nil || !has || k == nil || k.Current == "" {

@@ -42,10 +42,10 @@ func runHas(ids ...string) func(context.Context) ([]string, error) {
 	return func(context.Context) ([]string, error) { return ids, nil }
 }
 
-// Each type of request is known: one that is new is sent by nobody until it is.
+// Each type of request is known: a new one cannot be sent until it is.
 func TestRequest_EachType_IsEncryptedOrHasNoContent(t *testing.T) {
 	t.Parallel()
-	tested := map[string]bool{"VerifyRequest": true} // a question to a tool, which no service is asked
+	tested := map[string]bool{"VerifyRequest": true} // a question to a tool, which is not for the service
 	for _, request := range requests {
 		name := reflect.TypeOf(request).Name()
 		tested[name] = true
@@ -90,11 +90,11 @@ func TestRequest_EachType_IsEncryptedOrHasNoContent(t *testing.T) {
 	}
 	for _, k := range []*encryption.Keys{keys("k1"), nil} {
 		_, err = k.Request(t.Context(), "r1", struct{ Text string }{"canary"}, runHas("k1"))
-		require.ErrorIs(t, err, encryption.ErrNoPlace, "what is unknown may have content")
+		require.ErrorIs(t, err, encryption.ErrNoPlace, "an unknown type may have content")
 	}
 }
 
-// A request is readable by whoever reads the run, and makes it need no other key.
+// Every reader of the run can read a request, which makes the run need no other key.
 func TestRequest_KeysOfTheRun_NewestThatIsThere(t *testing.T) {
 	t.Parallel()
 	request := schema.SignalRequest{SignalID: "s", Name: "note", Payload: jsontext.Value(`"canary"`), By: "ann"}

@@ -17,15 +17,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Outcome is what the server's answer to one append means.
+// Outcome is the meaning of the server's answer to one append.
 type Outcome int
 
 const (
 	// Stored means: the message is durable.
 	Stored Outcome = iota + 1
-	// Outdated means: the run's last message is another than expected.
+	// Outdated means: the run's last message is not the expected one.
 	Outdated
-	// Contended means: the run's last message is another than expected, or another publish to the run is under way; the server does not say which.
+	// Contended means: the run's last message is not the expected one, or another publish to the run is in progress;
+	// the server does not distinguish them.
 	Contended
 	// InFlight means: a message with the same id is being stored, or the leader is not ready to compare.
 	InFlight
@@ -39,24 +40,25 @@ const (
 	Unanswered
 	// Denied means: the server does not permit the publish. The message was not stored.
 	Denied
-	// AnswerDenied means: the server does not permit to be answered. The message may be stored or not.
+	// AnswerDenied means: the server does not permit the answer. The message may be stored or not.
 	AnswerDenied
-	// Refused means: the server will not take this message; trying again is of no use.
+	// Refused means: the server will never accept this message; do not try again.
 	Refused
 )
 
 // Appended is the answer to one append.
 type Appended struct {
 	Outcome Outcome
-	// Stream is the stream sequence of a [Stored] message, of a batch that of the last, or of the run's last message where the message was [Outdated].
+	// Stream is the stream sequence of a [Stored] message, or of the last one of a batch; for an [Outdated] message
+	// it is that of the run's last message.
 	Stream schema.StreamSequence
-	// Duplicate: the server had the message id already.
+	// Duplicate: the server already had the message id.
 	Duplicate bool
 	// Err is nil when the message is stored.
 	Err error
 }
 
-// Request publishes a message and returns the server's answer, as RequestMsgWithContext of a connection does.
+// Request publishes a message and returns the server's answer, like RequestMsgWithContext of a connection.
 type Request func(ctx context.Context, m *nats.Msg) (*nats.Msg, error)
 
 // Message returns an event as the message that [Append] stores.
@@ -67,12 +69,13 @@ func Message(names schema.Names, e *schema.Event) *nats.Msg {
 	return msg
 }
 
-// Expect makes a message one that is stored only behind last, by compare-and-set on its subject; 0 is a subject without messages.
+// Expect makes the server store a message only after last, by compare-and-set on its subject; 0 is a subject without
+// messages.
 func Expect(m *nats.Msg, last schema.StreamSequence) {
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(uint64(last), 10)}
 }
 
-// Append stores a message behind the run's last message, by compare-and-set, in one try until ctx ends.
+// Append stores a message after the run's last message, by compare-and-set, in one try until ctx ends.
 func Append(ctx context.Context, request Request, m *nats.Msg, last schema.StreamSequence) Appended {
 	Expect(m, last)
 	answer, err := request(ctx, m)
@@ -86,9 +89,9 @@ func Append(ctx context.Context, request Request, m *nats.Msg, last schema.Strea
 	return Appended{Outcome: Stored, Stream: schema.StreamSequence(ack.Sequence), Duplicate: ack.Duplicate}
 }
 
-// AppendBatch stores messages behind the run's last message as one atomic batch, in one try. It leaves them as they are but for the
-// expectation of the first. Only the last is answered: a batch of which anything did not arrive is refused there. Only [Stored] is final: after
-// any other outcome each message must be resolved on its own.
+// AppendBatch stores messages after the run's last message as one atomic batch, in one try. It changes only the
+// expectation of the first. Only the last is answered: an incomplete batch is refused there. Only [Stored] is final:
+// after any other outcome each message must be resolved on its own.
 func AppendBatch(ctx context.Context, nc *nats.Conn, request Request, msgs []*nats.Msg, expected schema.StreamSequence) Appended {
 	Expect(msgs[0], expected)
 	id := rand.Text()
@@ -106,7 +109,7 @@ func AppendBatch(ctx context.Context, nc *nats.Conn, request Request, msgs []*na
 			break
 		}
 		if err := nc.PublishMsg(member); err != nil {
-			return outcomeOf(&jsapi.UnsentError{Err: err}) // without its end the server drops the batch
+			return outcomeOf(&jsapi.UnsentError{Err: err}) // the server drops a batch without its end
 		}
 	}
 	answer, err := request(ctx, end)
@@ -123,10 +126,10 @@ func AppendBatch(ctx context.Context, nc *nats.Conn, request Request, msgs []*na
 	return Appended{Outcome: Stored, Stream: schema.StreamSequence(ack.Sequence)}
 }
 
-// MaxBatch is the number of messages that the server takes in one atomic batch.
+// MaxBatch is the number of messages that the server accepts in one atomic batch.
 const MaxBatch = 1000
 
-// batchSequences are the numbers of a batch's members as header values, made once.
+// batchSequences are the numbers of a batch's members as header values, created once.
 var batchSequences = func() (list [MaxBatch][]string) {
 	for i := range list {
 		list[i] = []string{strconv.Itoa(i + 1)}
@@ -134,7 +137,8 @@ var batchSequences = func() (list [MaxBatch][]string) {
 	return list
 }()
 
-// ResourcesExhausted reports whether the server refused a message for a limit: of its stream, of the account, or of the storage.
+// ResourcesExhausted reports whether the server refused a message because of a limit of its stream, of the account,
+// or of the storage.
 func ResourcesExhausted(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -148,7 +152,7 @@ func ResourcesExhausted(err error) bool {
 	}
 }
 
-// outcomeOf translates what NATS says into what it means for the message.
+// outcomeOf translates a NATS error into its meaning for the message.
 func outcomeOf(err error) Appended {
 	a := Appended{Outcome: Unanswered, Err: err}
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
@@ -171,7 +175,7 @@ func outcomeOf(err error) Appended {
 		case api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 			a.Outcome = Oversized
 		case api.ErrorCode == jsapi.CodeStoreFailed, api.Code >= 500:
-			// The store failed at an unknown point, or a leader is on its way.
+			// The store failed at an unknown point, or a leader is being elected.
 			a.Outcome = Unanswered
 		}
 		return a

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// behindTries is how often the counts are taken again when barriers came between them.
+	// behindTries is how often the counts are repeated if barriers came between them.
 	behindTries = 3
-	// behindPage and behindPageBytes bound one look for the first event behind a place.
+	// behindPage and behindPageBytes bound one search for the first event after a position.
 	behindPage      = 256
 	behindPageBytes = 64 << 10
-	// behindPages bounds the looks: more than 16,384 barriers without an event between are not walked through.
+	// behindPages bounds the searches: more than 16,384 barriers without an event in between are not read.
 	behindPages = 64
 )
 
-// Waiting is what a shard's log holds behind a place.
+// Waiting is the content of a shard's log after a position.
 type Waiting struct {
-	// Events of runs; barriers are none.
+	// Events of runs, without barriers.
 	Events int64
-	// First and Stored are where the first of them stands and when the server stored it; zero without events.
+	// First and Stored are the position and time of storage of the first of them; zero without events.
 	First  schema.StreamSequence
 	Stored time.Time
 }
 
-// Behind counts the events that a shard's log holds behind a stream sequence, as one server shows it. It reads nothing
-// but the first of them: the server counts. Events that are stored meanwhile may be counted or not.
+// Behind counts the events of a shard's log after a stream sequence, as one server shows it. It only reads the first
+// of them: the server counts. Events that are stored during the call may be counted or not.
 func Behind(ctx context.Context, js jetstream.JetStream, names schema.Names, after schema.StreamSequence) (Waiting, error) {
 	d, err := dial(js, names, 2*behindPage)
 	if err != nil {
@@ -43,7 +43,7 @@ func Behind(ctx context.Context, js jetstream.JetStream, names schema.Names, aft
 	defer d.Close()
 	w, err := d.behind(ctx, names, uint64(after)+1)
 	if err != nil {
-		return w, fmt.Errorf("what stream %s holds behind %d: %w", names.EventStream(), after, err)
+		return w, fmt.Errorf("events of stream %s after %d: %w", names.EventStream(), after, err)
 	}
 	return w, nil
 }
@@ -71,7 +71,7 @@ func (d *direct) behind(ctx context.Context, names schema.Names, from uint64) (w
 	if w.Events == 0 {
 		return Waiting{}, nil
 	}
-	// Most often the first message is the one; barriers before it are few, as older ones are purged.
+	// Usually the first message is the one; barriers before it are few, as older ones are purged.
 	batch := 1
 	for range behindPages {
 		next, more := from, false
@@ -102,7 +102,7 @@ func (d *direct) behind(ctx context.Context, names schema.Names, from uint64) (w
 	return w, nil
 }
 
-// countFrom asks how many messages of a subject there are from a stream sequence on.
+// countFrom asks how many messages of a subject the stream has from a sequence on.
 func (d *direct) countFrom(ctx context.Context, subject string, from uint64) (n int64, err error) {
 	err = d.ask(ctx, jsapi.GetRequest{Seq: from, NextFor: subject, Batch: 1, MaxBytes: 1}, func(m *nats.Msg, status string) (bool, error) {
 		switch status {
@@ -126,7 +126,7 @@ func (d *direct) countFrom(ctx context.Context, subject string, from uint64) (n 
 	return n, err
 }
 
-// expectEnd turns the server's own words that end no answer into an error.
+// expectEnd turns a status message that ends no answer into an error.
 func expectEnd(status string) error {
 	if status == jsapi.StatusEnd || status == jsapi.StatusNotFound {
 		return nil

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// pullMessages and pullBytes bound what is under way from the server to the fold.
+	// pullMessages and pullBytes bound the messages in flight from the server to the fold worker.
 	pullMessages = 2048
 	pullBytes    = 16 << 20
-	// pullExpires is how long one request waits for messages, pullHeartbeat how often the server says meanwhile that
-	// it is still there, and pullSilence how long its silence is borne.
+	// pullExpires is how long one request waits for messages, pullHeartbeat how often the server sends an idle
+	// heartbeat, and pullSilence how long it may be silent.
 	pullExpires   = 30 * time.Second
 	pullHeartbeat = time.Second
 	pullSilence   = 4 * time.Second
-	// consumerIdle is when the server takes away a consumer that nobody asks any more: of a daemon that was killed.
+	// consumerIdle is when the server removes an unused consumer, as of a killed daemon.
 	consumerIdle = time.Minute
 )
 
@@ -32,34 +32,35 @@ const (
 type Arrived struct {
 	Subject string
 	Record  schema.Record
-	// First: the server accepted it as the first message on its subject, so nothing of its run is before it.
+	// First: the server accepted it as the first message on its subject, so its run has no earlier one.
 	First bool
-	// Pending is the number of messages behind it when it was sent.
+	// Pending is the number of messages after it when it was sent.
 	Pending uint64
-	// Stored is the number of bytes that the message takes in the stream, as JetStream counts them.
+	// Stored is the size of the message in the stream, as JetStream counts it.
 	Stored int
 }
 
-// FollowFrom says where a [Follower] begins and what it reads.
+// FollowFrom is where a [Follower] begins and what it reads.
 type FollowFrom struct {
 	// Run to read; empty means all runs of the shard.
 	Run string
 	// Stream sequence to begin with, inclusive; 0 means the log's beginning.
 	Stream schema.StreamSequence
-	// Since begins with the first message stored then or later; it counts when Stream is 0.
+	// Since begins with the first message stored at or after a time; used if Stream is 0.
 	Since time.Time
-	// New begins behind what is stored now; it counts when Stream is 0 and Since is zero.
+	// New begins after the currently stored messages; used if Stream is 0 and Since is zero.
 	New bool
 	// HeadersOnly leaves the bodies out.
 	HeadersOnly bool
 }
 
-// Follower reads a shard's log in the order of the stream, each message once. It speaks to the consumer itself, as
-// stock clients take a message without a body whose headers look like the server's own words (Status: 100) for
-// exactly that: one such message, published by anybody, would keep them from ever reading what is behind it. What
-// the server says comes without a reply subject, what the stream holds comes with one.
+// Follower reads a shard's log in stream order, each message once. It implements the pull protocol itself, because
+// stock clients mistake a message without a body whose headers look like a server's status message (Status: 100) for
+// one: a single such message, published by any client, would keep them from reading further. Status messages have no
+// reply subject, stream messages have one.
 //
-// Whatever goes wrong ends the reading with an error that wraps [ErrBroken]: what was not delivered is read again, by another reader.
+// Any problem ends the reading with an error that wraps [ErrBroken]; another reader reads the undelivered messages
+// again.
 type Follower struct {
 	nc       *nats.Conn
 	consumer jetstream.Consumer
@@ -69,9 +70,9 @@ type Follower struct {
 	msgs     chan *nats.Msg
 	sub      *nats.Subscription
 	status   chan nats.Status
-	// pulls counts the requests, and names the inbox of the last; open is how many messages it may still bring.
+	// pulls counts the requests, and names the inbox of the last; open is how many messages it may still deliver.
 	pulls, open int
-	// delivered is the consumer's sequence of the last message: a hole in it is a message lost on its way.
+	// delivered is the consumer's sequence of the last message: a gap means a lost message.
 	delivered uint64
 }
 
@@ -101,11 +102,12 @@ func Follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names sc
 	return follow(ctx, nc, js, names.EventStream(), config)
 }
 
-// FollowKeys makes a follower of a bucket's stream that reads what is stored on the keys that the filter matches, and then what
-// is put there, in the order of the stream. It is for keys of which the stream keeps one message each, as all that
-// are put with a roll-up are; of another every message comes, the last one last.
+// FollowKeys makes a follower of a bucket's stream that reads the stored keys that match the filter, and then new
+// puts, in stream order. It is for keys with one stored message each, such as those put with a roll-up; of another
+// key every message comes, the last one last.
 //
-// To ask for the last message of each subject instead makes the server read all blocks that hold one before it answers, and
+// A request for the last message of each subject instead would make the server read all blocks with one before it
+// answers, and store nothing in the meantime: five seconds and more in a bucket of a million runs.
 // nothing is stored meanwhile: five seconds and more in a bucket of a million runs.
 func FollowKeys(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream, filter string) (*Follower, error) {
 	return follow(ctx, nc, js, stream, jetstream.ConsumerConfig{
@@ -126,7 +128,7 @@ func follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream s
 	}
 	r := &Follower{
 		nc: nc, consumer: cons, stream: stream, inbox: nc.NewInbox(),
-		// Never full: of one request's messages, with room for what the server says.
+		// Never full: for one request's messages, with room for status messages.
 		msgs:    make(chan *nats.Msg, pullMessages+256),
 		subject: jsapi.Subject(js, "CONSUMER.MSG.NEXT."+stream+"."+cons.CachedInfo().Name),
 	}
@@ -137,10 +139,10 @@ func follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream s
 	return r, nil
 }
 
-// Pending is the number of messages that were stored when the follower was made and are to be read.
+// Pending is the number of messages to read that were stored when the follower was made.
 func (r *Follower) Pending() uint64 { return r.consumer.CachedInfo().NumPending }
 
-// Close ends the reading and takes the consumer away, which otherwise goes by itself.
+// Close ends the reading and removes the consumer, which otherwise expires.
 func (r *Follower) Close(ctx context.Context, js jetstream.JetStream) {
 	r.nc.RemoveStatusListener(r.status)
 	_ = r.sub.Unsubscribe()
@@ -179,7 +181,7 @@ func (r *Follower) Next(ctx context.Context) (Arrived, error) {
 	}
 }
 
-// Waiting asks the server how many messages are yet to be read.
+// Waiting asks the server how many messages are still unread.
 func (r *Follower) Waiting(ctx context.Context) (uint64, error) {
 	info, err := r.consumer.Info(ctx)
 	if err != nil {
@@ -188,8 +190,8 @@ func (r *Follower) Waiting(ctx context.Context) (uint64, error) {
 	return info.NumPending, nil
 }
 
-// NextOrIdle is Next, but returns with idle set, and no message, about every second in which none came and the server
-// said that it is still there.
+// NextOrIdle is Next, but returns with idle set, and no message, about every second in which no message came and the
+// server sent a heartbeat.
 func (r *Follower) NextOrIdle(ctx context.Context) (a Arrived, idle bool, err error) {
 	a, h, err := r.there()
 	if err != nil || h != nothing {
@@ -202,7 +204,7 @@ func (r *Follower) NextOrIdle(ctx context.Context) (a Arrived, idle bool, err er
 		case <-ctx.Done():
 			return Arrived{}, false, ctx.Err()
 		case status := <-r.status:
-			// What was under way is lost, and so may the consumer be.
+			// Messages in flight are lost, and perhaps the consumer.
 			return Arrived{}, false, r.broken(fmt.Errorf("the connection was %s", strings.ToLower(status.String())))
 		case <-silence.C:
 			return Arrived{}, false, r.broken(fmt.Errorf("no answer within %s", pullSilence))
@@ -219,25 +221,25 @@ func (r *Follower) NextOrIdle(ctx context.Context) (a Arrived, idle bool, err er
 	}
 }
 
-// NextIfThere is Next for who does not want to wait: there is false when no message has arrived.
+// NextIfThere is Next without waiting: there is false if no message has arrived.
 func (r *Follower) NextIfThere() (a Arrived, there bool, err error) {
 	a, h, err := r.there()
 	return a, h == message, err
 }
 
-// heard is what a message on the inbox was.
+// heard is the kind of a message on the inbox.
 type heard int
 
 const (
-	// nothing that concerns a reader.
+	// nothing of interest to a reader.
 	nothing heard = iota
-	// stillThere is the server's word that it has nothing to send.
+	// stillThere is an idle heartbeat of the server.
 	stillThere
 	// message of the stream.
 	message
 )
 
-// there takes what has arrived, and asks for more before the last of it was taken.
+// there takes arrived messages, and asks for more before the last of them.
 func (r *Follower) there() (Arrived, heard, error) {
 	for {
 		if r.open == 0 {
@@ -256,7 +258,7 @@ func (r *Follower) there() (Arrived, heard, error) {
 	}
 }
 
-// hear takes one message of the inbox.
+// hear handles one message of the inbox.
 func (r *Follower) hear(m *nats.Msg) (Arrived, heard, error) {
 	if m.Reply == "" {
 		if err := r.said(m); err != nil {
@@ -271,7 +273,7 @@ func (r *Follower) hear(m *nats.Msg) (Arrived, heard, error) {
 	return a, message, err
 }
 
-// message takes a message of the stream.
+// message handles a message of the stream.
 func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	meta, err := m.Metadata()
 	if err != nil {
@@ -288,9 +290,8 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	return Arrived{Subject: m.Subject, Record: rec, First: first, Pending: meta.NumPending, Stored: StoredBytes(m)}, nil
 }
 
-// expected tells which message the server found to be the last on the message's subject when it accepted it; first says
-// that there was none. What the event says of itself is no proof: an event of epoch 1 and sequence 1 can stand behind
-// others.
+// expected returns the last message on the message's subject when the server accepted it; first means that there was
+// none. The event's own attributes are no proof: an event of epoch 1 and sequence 1 can follow others.
 func expected(h nats.Header) (last schema.StreamSequence, first bool) {
 	values := h[jetstream.ExpectedLastSubjSeqHeader]
 	if len(values) != 1 || len(h[jetstream.ExpectedLastSubjSeqSubjHeader]) != 0 {
@@ -300,7 +301,7 @@ func expected(h nats.Header) (last schema.StreamSequence, first bool) {
 	return schema.StreamSequence(n), err == nil && values[0] == "0"
 }
 
-// said takes what the server says of a request.
+// said handles a status message about a request.
 func (r *Follower) said(m *nats.Msg) error {
 	if m.Subject != r.inbox+"."+strconv.Itoa(r.pulls) {
 		return nil // of an earlier request
@@ -311,7 +312,7 @@ func (r *Follower) said(m *nats.Msg) error {
 		return nil
 	case status == "404", status == "408",
 		status == "409" && (strings.Contains(description, "MaxBytes") || strings.Contains(description, "Batch Completed")):
-		r.open = 0 // the request has ended; the next one goes on
+		r.open = 0 // the request has ended; the next one continues
 		return nil
 	default:
 		return fmt.Errorf("the server said %s %s", status, description)

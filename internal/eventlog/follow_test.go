@@ -67,7 +67,7 @@ func TestFollowerBringsWhatHasArrivedWithoutWaiting(t *testing.T) {
 	_, there, err := f.NextIfThere()
 	require.NoError(t, err)
 	require.False(t, there)
-	const all = 5000 // more than one request brings
+	const all = 5000 // more than one request delivers
 	go func() {
 		for range all {
 			_ = js.Conn().Publish(names.EventSubject("a"), nil)

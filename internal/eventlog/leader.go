@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sentinel is the error of a request to the leader as this package's callers know it.
+// sentinel translates the error of a request to the leader into this package's errors.
 func sentinel(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	switch {
@@ -29,18 +29,18 @@ func sentinel(err error) error {
 	}
 }
 
-// Last returns the run's last record from the stream's leader, false when the leader knows none.
+// Last returns the run's last record from the stream's leader, false if the leader has none.
 func Last(ctx context.Context, js jetstream.JetStream, names schema.Names, run string) (schema.Record, bool, error) {
 	return get(ctx, js, names, run, jsapi.GetRequest{LastFor: names.EventSubject(run)})
 }
 
-// Next returns the run's first record with a stream sequence of at least from, from the stream's leader; false when the
-// leader knows none.
+// Next returns the run's first record with a stream sequence of at least from, from the stream's leader; false if the
+// leader has none.
 func Next(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence) (schema.Record, bool, error) {
 	return get(ctx, js, names, run, jsapi.GetRequest{Seq: max(uint64(from), 1), NextFor: names.EventSubject(run)})
 }
 
-// At returns the record at a stream sequence, of whichever run, from the stream's leader; false when there is none.
+// At returns the record of any run at a stream sequence, from the stream's leader; false if there is none.
 func At(ctx context.Context, js jetstream.JetStream, names schema.Names, at schema.StreamSequence) (schema.Record, bool, error) {
 	return get(ctx, js, names, fmt.Sprintf("at %d", at), jsapi.GetRequest{Seq: uint64(at)})
 }
@@ -63,7 +63,7 @@ func get(ctx context.Context, js jetstream.JetStream, names schema.Names, run st
 	case err != nil:
 		return schema.Record{}, false, readError(names, run, sentinel(err))
 	}
-	// What is no header block is left out, as it is everywhere a client meets it; the fold says what it thinks of it.
+	// A malformed header block is left out, as everywhere in a client; the fold judges the record.
 	header, err := m.Header()
 	if err != nil {
 		header = nil

@@ -11,26 +11,27 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Lone is what the leader of a shard's log says of the log, and whether it holds the only replica.
+// Lone is the answer of a shard's leader about its log, and whether it has the only replica.
 type Lone struct {
-	// Only is true when the server that answered holds the only replica: it takes writes without any other server, so an event that
-	// was acknowledged before the question is in its store, or no server has it.
+	// Only is true if the answering server has the only replica: it accepts writes without any other server, so an
+	// event that was acknowledged before the request is in its store, or no server has it.
 	Only bool
-	// Last is the last stream sequence of the log as the answer shows it, 0 for none.
+	// Last is the last stream sequence of the log in the answer, 0 for none.
 	Last schema.StreamSequence
-	// Holds is true when the log has an event of the run that was asked for.
+	// Holds is true if the log has an event of the requested run.
 	Holds bool
 	// Now is the server's time.
 	Now time.Time
 }
 
-// loneAnswer is the part of STREAM.INFO's answer that is read.
+// loneAnswer is the used part of STREAM.INFO's answer.
 type loneAnswer struct {
 	Config struct {
 		Replicas int `json:"num_replicas"`
 	} `json:"config"`
 	Cluster struct {
-		// Group is the Raft group of the replicas. A stream that has one replica, and is not on its way to another server or number, has none.
+		// Group is the Raft group of the replicas. It is empty for a stream with one replica that is not moving to
+		// another server or number.
 		Group    string     `json:"raft_group"`
 		Replicas []struct{} `json:"replicas"`
 		Desired  *struct{}  `json:"desired"`
@@ -42,9 +43,9 @@ type loneAnswer struct {
 	Now time.Time `json:"ts"`
 }
 
-// AskLone asks the leader of a shard's log whether it holds the only replica. With a run it also asks whether the log has an event of it;
-// all of the answer is one server's. A log with one replica needs no barrier: a server that takes itself for the only one would acknowledge
-// that by itself, too, so a barrier would prove no more than this answer.
+// AskLone asks the leader of a shard's log whether it has the only replica. With a run it also asks whether the log
+// has an event of it; the whole answer comes from one server. A log with one replica needs no barrier: a server that
+// believes it is the only one would also acknowledge the barrier alone, so it would prove no more than this answer.
 func AskLone(ctx context.Context, js jetstream.JetStream, names schema.Names, run string) (Lone, error) {
 	var body any
 	if run != "" {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// batchMessages and batchBytes bound one request of a read, and so what waits for a slow reader.
+	// batchMessages and batchBytes bound one request of a read, and so the memory for a slow reader.
 	batchMessages = 512
 	batchBytes    = 1 << 20
 	// patience is how long a server may take between two messages of an answer.
@@ -24,9 +24,10 @@ const (
 )
 
 // Read calls yield for the run's records with a stream sequence of at least from, in order, to the end of the log as
-// one server shows it. The answer may be stale: compare it with a barrier. What this server has lost, before its first record or
-// between two, the leader is asked for, where the next record tells of it (see [schema.Record]); of a log whose begin is purged that
-// is one request in vain. An error of yield ends the read and is returned as it is. A run without records is no error.
+// one server shows it. The answer may be stale: compare it with a barrier. Records that this server has lost, before
+// its first record or between two, are read from the leader if the next record reveals them (see [schema.Record]); if
+// the log's beginning is purged, that costs one needless request. An error of yield ends the read and is returned
+// unchanged. A run without records is no error.
 func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence,
 	yield func(schema.Record) error,
 ) error {
@@ -55,8 +56,8 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 				}
 				rec, _, err := record(m)
 				if errors.Is(err, errNoPlace) {
-					// The message's own headers are no header block, so its place is lost. The leader's answer
-					// has it apart.
+					// The message's own headers are malformed, so its position is lost. The leader's answer has it
+					// separately.
 					rec, err = d.nextOfLeader(ctx, names, run, next)
 				}
 				if err != nil {
@@ -96,16 +97,16 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 	}
 }
 
-// Answer is what one server knew at one moment.
+// Answer is one server's state at one moment.
 type Answer struct {
-	// Records holds the last record of each run asked for that has one.
+	// Records has the last record of each requested run that has one.
 	Records map[string]schema.Record
-	// UpTo is the last stream sequence that the server had; 0 when it knew none of the runs.
+	// UpTo is the last stream sequence of the server; 0 if it knew none of the runs.
 	UpTo schema.StreamSequence
 }
 
-// LastOf returns the last record of each of the runs as one single server shows them. It may be stale as a whole, but
-// it is of one moment: if it shows a barrier, it shows every event stored before that barrier.
+// LastOf returns the last record of each of the runs from one single server. It may be stale as a whole, but it is of
+// one moment: if it includes a barrier, it includes every event stored before that barrier.
 func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, runs ...string) (Answer, error) {
 	answer := Answer{Records: make(map[string]schema.Record, len(runs))}
 	if len(runs) == 0 {
@@ -120,7 +121,7 @@ func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, run
 	for i, run := range runs {
 		subjects[i] = names.EventSubject(run)
 	}
-	// A message whose own headers are no header block comes without its place; what follows it names that.
+	// A message with a malformed header block comes without its position; the next message names it.
 	var bare *schema.Record
 	err = d.ask(ctx, jsapi.GetRequest{MultiLast: subjects}, func(m *nats.Msg, status string) (bool, error) {
 		if bare != nil && bare.Stream == 0 {
@@ -172,7 +173,7 @@ func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, run
 	return answer, nil
 }
 
-// give hands a record without headers to the only run that it can be of.
+// give assigns a record without headers to the only run that it can belong to.
 func (a *Answer) give(runs []string, rec *schema.Record) error {
 	owner := ""
 	for _, run := range runs {
@@ -191,7 +192,7 @@ func (a *Answer) give(runs []string, rec *schema.Record) error {
 	return nil
 }
 
-// direct is one caller's line to the direct get of a shard's log.
+// direct is a connection to the direct get of a shard's log.
 type direct struct {
 	*jsapi.Direct
 	js     jetstream.JetStream
@@ -203,7 +204,7 @@ func dial(js jetstream.JetStream, names schema.Names, room int) (*direct, error)
 	return &direct{Direct: line, js: js, stream: names.EventStream()}, err
 }
 
-// ask is Ask with the errors of this package; those of handle pass as they are.
+// ask is Ask with the errors of this package; those of handle are returned unchanged.
 func (d *direct) ask(ctx context.Context, what jsapi.GetRequest, handle func(m *nats.Msg, status string) (done bool, err error)) error {
 	var handled error
 	err := d.Ask(ctx, patience, what, func(m *nats.Msg, status string) (done bool, err error) {
@@ -220,10 +221,10 @@ func (d *direct) ask(ctx context.Context, what jsapi.GetRequest, handle func(m *
 	}
 }
 
-// errNoPlace says that a message came without the headers that name its place.
+// errNoPlace says that a message came without the headers for its position.
 var errNoPlace = errors.New("message without its place")
 
-// record is the record of a message of an answer, and whether it was the first on its subject, as for [expected].
+// record returns the record of a message in an answer, and whether it was the first on its subject, as in [expected].
 func record(m *nats.Msg) (rec schema.Record, first bool, err error) {
 	if len(m.Header) == 0 {
 		return rec, false, errNoPlace
@@ -240,8 +241,8 @@ func record(m *nats.Msg) (rec schema.Record, first bool, err error) {
 	return rec, first, nil
 }
 
-// own is schema.NewRecord of a message that is ours alone: what belongs to NATS is taken out in place, which a copy of
-// the map would cost more. first is what [expected] says.
+// own is schema.NewRecord for a message that only we use: it removes NATS headers in place, which is cheaper than
+// copying the map. first is the result of [expected].
 func own(stream schema.StreamSequence, at time.Time, m *nats.Msg) (rec schema.Record, first bool) {
 	behind, first := expected(m.Header)
 	for name := range m.Header {
@@ -252,7 +253,7 @@ func own(stream schema.StreamSequence, at time.Time, m *nats.Msg) (rec schema.Re
 	return schema.Record{Stream: stream, Stored: at.UnixNano(), Header: m.Header, Body: m.Data, Behind: behind}, first
 }
 
-// yieldError carries a caller's error past the wrapping of this package's own.
+// yieldError distinguishes a caller's error from this package's own.
 type yieldError struct{ err error }
 
 func (e *yieldError) Error() string { return e.err.Error() }

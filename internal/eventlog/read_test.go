@@ -52,7 +52,8 @@ func read(t *testing.T, js jetstream.JetStream, run string, from schema.StreamSe
 	return got
 }
 
-// A replica has lost a message: the next one, which was compared with it, tells. What the leader has lost, too, is left out.
+// A replica has lost a message: the next one, whose compare-and-set saw it, reveals that. Messages that the leader
+// has lost, too, are left out.
 func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
@@ -109,7 +110,7 @@ func TestReadReturnsOneRunInOrderOverManyBatches(t *testing.T) {
 	}
 	require.Equal(t, want[700:], positions(read(t, js, "a", want[700])), "from is inclusive")
 	require.Empty(t, read(t, js, "a", want[len(want)-1]+1))
-	require.Empty(t, read(t, js, "nobody", 0))
+	require.Empty(t, read(t, js, "unknown", 0))
 }
 
 func positions(records []schema.Record) (at []schema.StreamSequence) {
@@ -139,8 +140,8 @@ func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
 	require.Equal(t, stop, eventlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return stop }))
 }
 
-// A publisher may write any header block. None of these may look like the server's word, or the log's end would be
-// seen too early and events after it lost.
+// A publisher may write any header block. None of these may look like a status message of the server, or the reader
+// would end too early and lose events.
 func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
 	t.Parallel()
 	js := start(t)
@@ -196,12 +197,12 @@ func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
 		require.Equal(t, want, got.Records["a"])
 	}
 	publish(t, js, schema.BarrierRun, nil, nil)
-	_, err := eventlog.LastOf(t.Context(), js, names, "a", "nobody", schema.BarrierRun)
-	require.ErrorIs(t, err, eventlog.ErrAnswer, "nobody's or a's: it is not guessed")
+	_, err := eventlog.LastOf(t.Context(), js, names, "a", "unknown", schema.BarrierRun)
+	require.ErrorIs(t, err, eventlog.ErrAnswer, "of no run or of a: it is not guessed")
 }
 
-// rawClient writes header blocks that the client library would refuse, and waits until each is stored: the server answers
-// the sender before that.
+// rawClient writes header blocks that the client library would refuse, and waits until each is stored, because the
+// server answers the sender before that.
 func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body string) {
 	t.Helper()
 	nc := js.Conn()
@@ -243,14 +244,14 @@ func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
 	publish(t, js, "a", nil, []byte("2"))
 	publish(t, js, schema.BarrierRun, nil, []byte("3"))
 	publish(t, js, "b", nil, []byte("4"))
-	got, err := eventlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "nobody")
+	got, err := eventlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "unknown")
 	require.NoError(t, err)
 	require.Len(t, got.Records, 2)
 	require.EqualValues(t, 2, got.Records["a"].Stream)
 	require.EqualValues(t, 3, got.Records[schema.BarrierRun].Stream)
 	require.EqualValues(t, 4, got.UpTo)
 
-	got, err = eventlog.LastOf(t.Context(), js, names, "nobody")
+	got, err = eventlog.LastOf(t.Context(), js, names, "unknown")
 	require.NoError(t, err)
 	require.Empty(t, got.Records)
 }
@@ -273,7 +274,7 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 	require.True(t, found)
 	require.EqualValues(t, 3, rec.Stream)
 
-	_, found, err = eventlog.Last(t.Context(), js, names, "nobody")
+	_, found, err = eventlog.Last(t.Context(), js, names, "unknown")
 	require.NoError(t, err)
 	require.False(t, found)
 }
@@ -318,7 +319,7 @@ func TestAnswerThatBreaksOffIsAnError(t *testing.T) {
 	require.Len(t, read(t, js, "a", 0), 600)
 }
 
-// However a message is read, it has the time at which the server stored it.
+// Every way to read a message returns the time at which the server stored it.
 func TestRecords_AnyReader_SameStored(t *testing.T) {
 	js := start(t)
 	at := publish(t, js, "a", nil, []byte("1"))

@@ -15,17 +15,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// scanPause is how often a scanner that is at the end asks whether there is more.
+// scanPause is how often a scanner at the end asks for more.
 const scanPause = 250 * time.Millisecond
 
-// Scanner reads a shard's log by direct gets: for who may read and may make no consumer. It asks a few times a second
-// while there is nothing new, and any replica may answer: a [Follower] is quicker and cheaper for who reads for long.
+// Scanner reads a shard's log by direct gets, for clients that may read and may not create consumers. At the end of
+// the log it asks a few times a second, and any replica may answer: a [Follower] is quicker and cheaper for a long
+// read.
 type Scanner struct {
 	names   schema.Names
 	run     string
 	line    *direct
 	request jsapi.GetRequest
-	// ready are records that were read and not yet handed over; pending is what the server said lies behind them.
+	// ready are records that were read and not yet returned; pending is the server's count of later ones.
 	ready   []Arrived
 	pending uint64
 }
@@ -61,8 +62,8 @@ func Scan(ctx context.Context, js jetstream.JetStream, names schema.Names, from 
 // Close ends the reading.
 func (s *Scanner) Close() { s.line.Close() }
 
-// Next returns the next message of the log, and waits for it until ctx ends. Its Pending is how many lie behind it, as far
-// as the server that answered knows.
+// Next returns the next message of the log, and waits for it until ctx ends. Its Pending is the number of later
+// messages, as far as the answering server knows.
 func (s *Scanner) Next(ctx context.Context) (Arrived, error) {
 	for {
 		a, there, err := s.NextIfThere(ctx)
@@ -75,7 +76,7 @@ func (s *Scanner) Next(ctx context.Context) (Arrived, error) {
 	}
 }
 
-// NextIfThere is Next for who does not wait: there is false at the end of the log.
+// NextIfThere is Next without waiting: there is false at the end of the log.
 func (s *Scanner) NextIfThere(ctx context.Context) (a Arrived, there bool, err error) {
 	if len(s.ready) == 0 {
 		if err := s.more(ctx); err != nil {
@@ -108,8 +109,8 @@ func (s *Scanner) more(ctx context.Context) error {
 		subject := jsapi.Last(m.Header, jsapi.HeaderSubject)
 		rec, first, err := record(m)
 		if errors.Is(err, errNoPlace) {
-			// Its own headers are no header block, so its place is lost: the leader's answer has it apart. Whose it is does
-			// not matter: it is no event.
+			// Its own headers are malformed, so its position is lost: the leader's answer has it separately. Its run
+			// does not matter: it is no event.
 			rec, err = s.line.nextOfLeader(ctx, s.names, s.run, s.request.Seq)
 		}
 		if err != nil {

@@ -8,8 +8,8 @@ const (
 	headerBytes = 4
 )
 
-// StoredSize is the size of a message in its stream, as JetStream counts it, from the lengths of its subject, of its headers as
-// they are sent, and of its body.
+// StoredSize is the size of a message in its stream, as JetStream counts it, from the lengths of its subject, of its
+// encoded headers, and of its body.
 func StoredSize(subject, header, body int) int {
 	n := recordBytes + subject + header + body
 	if header > 0 {
@@ -18,7 +18,7 @@ func StoredSize(subject, header, body int) int {
 	return n
 }
 
-// StoredBytes is [StoredSize] of a message that is published, or was delivered as it is stored. The reply subject is not stored.
+// StoredBytes is [StoredSize] for a published or delivered message. The reply subject is not stored.
 func StoredBytes(m *nats.Msg) int {
 	subject, body := len(m.Subject), len(m.Data)
 	return StoredSize(subject, m.Size()-len(m.Reply)-subject-body, body)

@@ -1,13 +1,13 @@
-// Package failpoint names the places where tests let a process die, wait or fail.
+// Package failpoint names the places where tests make a process die, wait or fail.
 //
 // # What it owns
 //
-//   - [Point] and [Hit]: a place in the daemon's or the executor's work. A test gives the work a context with a [Hook] of its
-//     own; a process of its own is told by the environment (WAYMARK_FAILPOINT=after-checkpoint-put:3:kill).
+//   - [Point] and [Hit]: a place in the daemon's or the executor's work. A test gives the work a context with its own [Hook];
+//     a separate process reads the environment (WAYMARK_FAILPOINT=after-checkpoint-put:3:kill).
 //
 // # What it promises
 //
-// In a binary that is built without the tag waymark_failpoints there is none of it: [Enabled] is the constant false, and [Hit] is
-// empty and compiled away. A test sees to it that no release is built with the tag. The pure fold has no failpoints. See
+// A binary built without the tag waymark_failpoints has no failpoints: [Enabled] is the constant false, and [Hit] is
+// empty and compiled away. A test checks that no release is built with the tag. The pure fold has no failpoints. See
 // docs/decisions/0042-mutants-are-patches-and-failpoints-a-build-tag.md.
 package failpoint

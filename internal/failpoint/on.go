@@ -16,7 +16,7 @@ import (
 // Enabled says that this binary has failpoints.
 const Enabled = true
 
-// Hook is called where work meets a point. It may wait, and an error ends the work there.
+// Hook is called when work reaches a point. It may wait, and an error ends the work there.
 type Hook func(context.Context, Point) error
 
 type hookKey struct{}
@@ -26,7 +26,7 @@ func With(ctx context.Context, hook Hook) context.Context {
 	return context.WithValue(ctx, hookKey{}, hook)
 }
 
-// Hit tells that work is at a point. An error means that it must not go on.
+// Hit reports that work is at a point. An error means that it must not continue.
 func Hit(ctx context.Context, p Point) error {
 	if hook, ok := ctx.Value(hookKey{}).(Hook); ok {
 		return hook(ctx, p)
@@ -34,10 +34,10 @@ func Hit(ctx context.Context, p Point) error {
 	return environment().hit(p)
 }
 
-// ErrFailed is what work ends with at a point that the environment lets fail. Its daemon tries again.
+// ErrFailed ends work at a point that the environment makes fail. Its daemon tries again.
 var ErrFailed = errors.New("failed at a failpoint")
 
-// outside is what the environment asks for.
+// outside is the setting in the environment.
 type outside struct {
 	point  Point
 	at     int64
@@ -48,7 +48,7 @@ type outside struct {
 var environment = sync.OnceValue(func() *outside {
 	o, err := parse(os.Getenv(PointVariable))
 	if err != nil {
-		panic(err) // a test that asks for nothing proves nothing
+		panic(err) // a test without an effect proves nothing
 	}
 	return o
 })
@@ -69,7 +69,7 @@ func parse(s string) (*outside, error) {
 	}
 	action := parts[2]
 	if err != nil || n < 1 || !known || action != "kill" && action != "stop" && action != "fail" {
-		return nil, fmt.Errorf("%s is %q: the point, the number or the action is none", PointVariable, s)
+		return nil, fmt.Errorf("%s is %q: the point, the number or the action is invalid", PointVariable, s)
 	}
 	o.point, o.at, o.action = Point(parts[0]), n, action
 	return o, nil

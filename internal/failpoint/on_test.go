@@ -28,7 +28,7 @@ func TestWorkUnderAHookMeetsIt(t *testing.T) {
 	require.NoError(t, failpoint.Hit(t.Context(), failpoint.AfterApply), "other work does not meet it")
 }
 
-// TestProcessesAreToldByTheEnvironment starts this binary again.
+// It starts this binary again.
 func TestProcessesAreToldByTheEnvironment(t *testing.T) {
 	if os.Getenv("WAYMARK_FAILPOINT_CHILD") != "" {
 		for range 2 {

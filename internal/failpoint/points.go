@@ -1,14 +1,14 @@
 package failpoint
 
-// PointVariable of the environment tells a process of its own POINT:N:ACTION: at the nth time, counted from 1, that the process
-// meets the point it is killed (kill), stopped (stop), or ends the work there (fail).
+// PointVariable of the environment sets POINT:N:ACTION for a separate process: the nth time, counted from 1, that the
+// process reaches the point it is killed (kill), stopped (stop), or ends the work there (fail).
 const PointVariable = "WAYMARK_FAILPOINT"
 
-// Point is a place in the work. Its text is what the environment names it by.
+// Point is a place in the work. Its text is its name in the environment.
 type Point string
 
-// Points of the daemon, in the order in which a batch meets them, then those of its service and its purger, then the
-// executor's.
+// Points of the daemon, in the order in which a batch reaches them, then those of its service and its purger, then
+// the executor's.
 const (
 	// AfterFetch: messages were read, nothing is folded.
 	AfterFetch Point = "after-fetch"
@@ -34,16 +34,16 @@ const (
 	AfterTakeover  Point = "after-takeover"
 	// BeforeReply: the answer to a request is about to be sent.
 	BeforeReply Point = "before-reply"
-	// BeforePurge and AfterPurge: what was proven to be sealed is about to be purged, or was.
+	// BeforePurge and AfterPurge: proven events are about to be purged, or were.
 	BeforePurge Point = "before-purge"
 	AfterPurge  Point = "after-purge"
-	// BeforePublish and AfterPublish: an executor's event is about to be sent, or was answered. An error there is a message,
-	// or an answer, that was lost.
+	// BeforePublish and AfterPublish: an executor's event is about to be sent, or was answered. An error there means
+	// a lost message, or a lost answer.
 	BeforePublish Point = "before-publish"
 	AfterPublish  Point = "after-publish"
 )
 
-// Points are all of them.
+// Points are all points.
 func Points() []Point {
 	return []Point{
 		AfterFetch, AfterApply, AfterDeadLetters, BeforeSegmentPut, AfterSegmentPut, AfterIndexPut, BeforeCheckpointPut,

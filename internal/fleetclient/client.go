@@ -17,15 +17,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// repliesUnpacked bounds the replies that were unpacked and wait to be consumed: at most 8 MiB, mostly less than 1 MiB.
+// repliesUnpacked bounds the unpacked replies that wait to be consumed: at most 8 MiB, mostly less than 1 MiB.
 const repliesUnpacked = 2
 
-// repliesHeld is the number of replies that wait to be consumed. It is above what the flow control's window lets the
+// repliesHeld is the number of replies that wait to be consumed. It is above what the flow-control window lets the
 // daemon send in pieces of a kilobyte.
 const repliesHeld = schema.FlowWindow / 1024
 
 const (
-	// servicePatience is how long a request waits for a daemon to appear.
+	// servicePatience is how long a request waits for a daemon to start.
 	servicePatience = 2 * time.Second
 	// replyPatience is the longest silence within an answer of several replies.
 	replyPatience = 10 * time.Second
@@ -34,26 +34,26 @@ const (
 // maxBroken is the number of answers that may break off before the request fails.
 const maxBroken = 4
 
-// Replies puts the numbered replies to one request together.
+// Replies assembles the numbered replies to one request.
 type Replies struct {
-	// next is the number of the reply that must come; answered says that the answer has come.
+	// next is the number of the next reply; answered says that the answer has come.
 	next     int
 	answered bool
-	// Answer takes the answer, Piece what content comes before and behind it: the frames of records, or a kind that was
-	// not asked for. Again forgets all pieces before it.
+	// Answer receives the answer, Piece the content before and after it: the frames of records, or an unexpected
+	// kind. Again drops all pieces before it.
 	Answer func(body []byte) error
 	Piece  func(kind string, frames []byte) error
 	Again  func()
 }
 
-// reply is one reply as it came. The frames of a segment are unpacked already, or err says why they are not.
+// reply is one reply. The frames of a segment are already unpacked, or err says why not.
 type reply struct {
 	*nats.Msg
 	frames []byte
 	err    error
 }
 
-// unpack makes a reply ready to be taken: what can be done of it while another one is taken.
+// unpack prepares a reply: the work that can be done while another one is consumed.
 func unpack(m *nats.Msg) reply {
 	r := reply{Msg: m, frames: m.Data}
 	if m.Header.Get(schema.HeaderKind) == schema.KindSegment && m.Header.Get(schema.HeaderErrorCode) == "" {
@@ -69,7 +69,7 @@ func (a *Replies) take(m reply) (done bool, err error) {
 	}
 	text, kind := m.Header.Get(schema.HeaderReply), m.Header.Get(schema.HeaderKind)
 	if text == "" && kind == "" && a.next == 1 {
-		// A daemon may leave out the numbers where there is one reply only.
+		// A daemon may omit the numbers if there is only one reply.
 		return true, a.Answer(m.Data)
 	}
 	number, err := strconv.Atoi(text)
@@ -100,16 +100,16 @@ func (a *Replies) take(m reply) (done bool, err error) {
 	return false, a.Piece(kind, m.frames)
 }
 
-// errBroken: the answer broke off or has a hole. The request may be sent again.
+// errBroken: the answer broke off or has a gap. The request may be sent again.
 var errBroken = errors.New("the answer broke off")
 
-// retriable is a service error that another try may mend.
+// retriable is a service error that another try may resolve.
 type retriable struct{ err error }
 
 func (e *retriable) Error() string { return e.err.Error() }
 func (e *retriable) Unwrap() error { return e.err }
 
-// ErrorOf returns the error that a reply carries, nil for none: a [schema.ServiceError], or [ErrBadAnswer].
+// ErrorOf returns the error in a reply, nil for none: a [schema.ServiceError], or [ErrBadAnswer].
 func ErrorOf(m *nats.Msg) error {
 	code := m.Header.Get(schema.HeaderErrorCode)
 	if code == "" {
@@ -122,7 +122,7 @@ func ErrorOf(m *nats.Msg) error {
 	return e
 }
 
-// errorOf is ErrorOf, and says which errors another try may mend.
+// errorOf is ErrorOf, and marks the errors that another try may resolve.
 func errorOf(m *nats.Msg) error {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return &retriable{ErrNoService}
@@ -132,7 +132,7 @@ func errorOf(m *nats.Msg) error {
 	e, readable := err.(*schema.ServiceError) //nolint:errorlint // ErrorOf does not wrap it
 	switch {
 	case readable && e.Code == schema.CodeNotAcknowledged:
-		return fmt.Errorf("%w: %w", errBroken, e) // the caller took its time, and the replies waited
+		return fmt.Errorf("%w: %w", errBroken, e) // the caller was slow, and the replies waited
 	case readable && (e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded):
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, e)}
 	case err != nil && !readable && (code == "503" || code == "429"):
@@ -145,18 +145,18 @@ func errorOf(m *nats.Msg) error {
 type Client struct {
 	Conn  *nats.Conn
 	Fleet string
-	// Timeout bounds the wait for the first reply, and the time for which requests are repeated that no daemon can serve now.
+	// Timeout bounds the wait for the first reply, and the time for repeating requests that no daemon can serve now.
 	Timeout time.Duration
 	// Backoff is the pause before the second try, MaxBackoff the longest.
 	Backoff, MaxBackoff time.Duration
-	// Refusals hears what the server does not permit on the connection.
+	// Refusals receives the server's permission errors on the connection.
 	Refusals *permissions.Watch
-	// Translate gives the daemon's own error the name that the caller's users know it by.
+	// Translate turns the daemon's own error into one for the caller's users.
 	Translate func(*schema.ServiceError) error
 }
 
-// Ask sends a request until it has a whole answer. begin is called before each try and makes what consumes it. When a
-// request that changes something was sent, [ErrUnavailable] comes with [ErrUnresolved].
+// Ask sends a request until it has a complete answer. begin is called before each try and creates the consumer of the
+// answer. If a request that changes something was sent, [ErrUnavailable] comes with [ErrUnresolved].
 func (c *Client) Ask(ctx context.Context, verb, run string, request any, begin func() *Replies) error {
 	sent := false
 	err := c.askUntil(ctx, verb, run, request, begin, &sent)
@@ -179,7 +179,7 @@ func (c *Client) askUntil(ctx context.Context, verb, run string, request any, be
 		if err == nil {
 			return nil
 		}
-		if e, ok := err.(*schema.ServiceError); ok { //nolint:errorlint // of the daemon, and not wrapped
+		if e, ok := err.(*schema.ServiceError); ok { //nolint:errorlint // from the daemon, and not wrapped
 			err = c.Translate(e)
 		}
 		what := verb
@@ -197,7 +197,7 @@ func (c *Client) askUntil(ctx context.Context, verb, run string, request any, be
 				return fmt.Errorf("%w for fleet %s: start one with: waymark serve", err, c.Fleet)
 			}
 		case errors.Is(err, errBroken):
-			// It had begun: its deadline is one of progress, not of time.
+			// The answer had begun: its deadline is one of progress, not of total time.
 			if broken++; broken >= maxBroken {
 				return fmt.Errorf("%w: %w", ErrUnavailable, err)
 			}
@@ -220,7 +220,7 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // a closed connection has no subscription to end
-	// An answer that was on its way when the connection broke never comes: ask again at once.
+	// An answer in flight when the connection broke never comes: ask again at once.
 	lost := c.Conn.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer c.Conn.RemoveStatusListener(lost)
 	if err := c.Conn.PublishRequest(subject, inbox, body); err != nil {
@@ -260,7 +260,8 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 				return err
 			}
 			if m.Reply != "" {
-				// The daemon may send more now. If this is lost the answer stops, and the request is sent again.
+				// The daemon may send more now. If this message is lost, the answer stops, and the request is sent
+				// again.
 				if err := schema.CheckReply(m.Reply); err != nil {
 					return fmt.Errorf("reply %d: %w", a.next-1, err)
 				}
@@ -300,7 +301,7 @@ func One[T any](ctx context.Context, c *Client, verb, run string, request any) (
 			},
 			Again: func() {},
 			Piece: func(kind string, _ []byte) error {
-				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
+				return fmt.Errorf("%w: unexpected reply of kind %.20q", ErrBadAnswer, kind)
 			},
 		}
 	})

@@ -1,8 +1,8 @@
-// Package fleetclient asks the recovery service of a fleet.
+// Package fleetclient sends requests to the recovery service of a fleet.
 //
-// It owns the request, its repetition while no daemon can serve it, the numbered replies of one answer with their flow control, and the errors
-// of what lies between the caller and the daemon. It does not know what is asked: the caller consumes the answer, and gives the daemon's own
-// errors their names.
+// It owns the request, its repetition while no daemon can serve it, the numbered replies of one answer with their
+// flow control, and the errors between the caller and the daemon. It does not know the content of requests: the
+// caller consumes the answer, and translates the daemon's own errors.
 //
-// An answer that breaks off is asked for again, a few times; it never looks like a whole one.
+// An answer that breaks off is requested again, a few times; it never looks complete.
 package fleetclient

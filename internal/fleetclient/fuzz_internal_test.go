@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// FuzzReplies puts replies of the daemon together in any order.
+// FuzzReplies delivers replies of the daemon in any order.
 func FuzzReplies(f *testing.F) {
 	head := schema.NewHead("f", "r-1")
 	answer, err := json.Marshal(&schema.RecoverReply{Head: head, Epoch: 2, NextSequence: 1, Complete: true})
@@ -35,7 +35,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// tryReplies takes the message as the first, a later and a repeated reply.
+// tryReplies tries the message as the first, a later and a repeated reply.
 func tryReplies(t *testing.T, m *nats.Msg) {
 	t.Helper()
 	state := schema.NewState("f", "r-1")

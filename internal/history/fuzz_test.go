@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// FuzzFiles tries what a person brings: a file of calls, and a predicate over events whose data anybody wrote.
+// FuzzFiles tries the input of a person: a file of calls, and a predicate over events with any data.
 func FuzzFiles(f *testing.F) {
 	golden, err := (&history.Golden{Run: "r-1", Point: "end", Steps: []history.Step{{}}}).Encode()
 	require.NoError(f, err)
@@ -26,7 +26,7 @@ func FuzzFiles(f *testing.F) {
 			require.Len(t, back.Steps, len(g.Steps))
 		}
 		if len(text) > 256 {
-			return // what a person types; the library is not ours to bound
+			return // a person types it; we cannot bound the library
 		}
 		p, err := history.CompilePredicate(text)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 // goldenFormat is the format version of files of calls.
 const goldenFormat = 1
 
-// Golden is a run's calls in a file: what a later replay is held against.
+// Golden is a run's calls in a file, to compare later replays with.
 type Golden struct {
 	// Format is 1.
 	Format int    `json:"format"`

@@ -19,29 +19,30 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Predicate is a question about a run after one of its events. It is an expression of github.com/expr-lang/expr over two
-// values, with the members that their JSON has:
+// Predicate is a question about a run after one of its events. It is an expression of github.com/expr-lang/expr over
+// two values, with the members of their JSON:
 //
 //   - event: name, id, type, source, time, epoch, sequence, turn, and data, the event's own members
-//   - run: the run's head after the event, as waymark runs get --json shows it
+//   - run: the run's head after the event, as in waymark runs get --json
 type Predicate struct {
 	program *vm.Program
-	// heads: the expression speaks of the run, which costs writing its head out.
+	// heads: the expression uses the run, which costs encoding its head.
 	heads bool
 	// made counts the bytes of text that one evaluation made.
 	made int
-	// over is why no evaluation may begin any more: the one before may still run.
+	// over is why no evaluation may begin any more: the previous one may still run.
 	over error
 }
 
 // ErrPredicateCost comes for an expression that would take too much memory or time. Write a simpler one.
 var ErrPredicateCost = errors.New("predicate costs too much")
 
-// CompilePredicate reads an expression. The error says where it is wrong.
+// CompilePredicate reads an expression. The error names the place of the problem.
 //
-// The language has no bound of its own on text: let a = s + s; let b = a + a; and so on doubles it with each step. So an expression
-// has the built-in functions that make no text and no copies, and an addition and a change of case that count what they make. Constants are
-// not computed before the first event, where nothing could end it.
+// The language has no bound on text: let a = s + s; let b = a + a; and so on doubles it with each step. So an
+// expression only has the built-in functions that make no text and no copies, and an addition and a change of case
+// that count the text they make. Constants are not computed before the first event, because nothing could interrupt
+// that.
 func CompilePredicate(text string) (*Predicate, error) {
 	p := &Predicate{heads: strings.Contains(text, "run")}
 	visitor := new(bounded)
@@ -64,8 +65,8 @@ func CompilePredicate(text string) (*Predicate, error) {
 	return p, nil
 }
 
-// builtins are the functions of an expression. What they return is no larger than what they are given; lists count against the budget of the
-// library, 1,000,000 elements in an evaluation.
+// builtins are the functions of an expression. Their results are no larger than their arguments; lists count against
+// the budget of the library, 1,000,000 elements in an evaluation.
 var builtins = []string{
 	"all", "none", "any", "one", "filter", "map", "find", "findIndex", "findLast", "findLastIndex", "count", "sum", "len", "type", "abs", "ceil", "floor",
 	"round", "int", "float", "trim", "trimPrefix", "trimSuffix", "indexOf", "lastIndexOf", "hasPrefix", "hasSuffix", "max", "min", "mean", "median",
@@ -73,15 +74,15 @@ var builtins = []string{
 }
 
 const (
-	// maxMade is how many bytes of text an expression may make after one event.
+	// maxMade is how many bytes of text an expression may make per event.
 	maxMade = 16 << 20
-	// maxEvaluation is how long an expression may take after one event.
+	// maxEvaluation is how long an expression may take per event.
 	maxEvaluation = 10 * time.Second
 	boundedPlus   = "__plus"
 )
 
-// bounded replaces additions, which join text too, by those that count, and names a function that is not in the list: the library disables those
-// with a closure only in part.
+// bounded replaces additions, which also join text, by counting ones, and names a function that is not in the list:
+// the library disables functions with a closure only in part.
 type bounded struct{ unknown string }
 
 // Visit looks at one node.
@@ -94,7 +95,7 @@ func (b *bounded) Visit(node *ast.Node) {
 	}
 }
 
-// makes counts text that is made.
+// makes counts text.
 func (p *Predicate) makes(bytes int) error {
 	if p.made += bytes; p.made > maxMade {
 		return fmt.Errorf("%w: it makes more than %d bytes of text", ErrPredicateCost, maxMade)
@@ -130,8 +131,9 @@ func (p *Predicate) changed(change func(string) string) func(...any) (any, error
 	}
 }
 
-// exactNumbers reads whole numbers of 64 bits as such, and other numbers as doubles where these say the same: the number
-// exactly, or in its shortest form. A number that a double would change is read as its text, so that neighbours stay apart.
+// exactNumbers reads whole numbers of 64 bits as such, and other numbers as doubles if that is exact or gives the
+// same shortest form. A number that a double would change is read as its text, so that neighbouring numbers stay
+// different.
 var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
 	if dec.PeekKind() != '0' {
 		return errors.ErrUnsupported
@@ -154,9 +156,10 @@ var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsonte
 	return nil
 }))
 
-// Holds reports whether the predicate holds after an event, of which the head is the run's. An error says that it makes no
-// sense there: a member is missing, or of another type. An [ErrPredicateCost], and the cause of ctx, end the use of the predicate: the
-// evaluation cannot be interrupted and goes on, within its bounds, until it ends by itself or with the process.
+// Holds reports whether the predicate holds after an event, given the run's head there. An error says that it cannot
+// be evaluated there: a member is missing, or of another type. An [ErrPredicateCost], and the cause of ctx, end the
+// use of the predicate: the evaluation cannot be interrupted and continues, within its bounds, until it or the
+// process ends.
 func (p *Predicate) Holds(ctx context.Context, h *schema.Head, e *schema.Event) (bool, error) {
 	event := map[string]any{
 		"name": e.Name(), "id": e.ID, "type": e.Type, "source": e.Source, "time": e.Time,

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// doubling is an expression whose value is as long as one text doubled so often.
+// doubling is an expression whose value is one text doubled a number of times.
 func doubling(steps int, step string) string {
 	var b strings.Builder
 	b.WriteString(`let v0 = event.id; `)
@@ -74,5 +74,5 @@ func TestPredicate_LongEvaluation_EndsWithItsContext(t *testing.T) {
 	_, err = p.Holds(ctx, &h, e)
 	require.ErrorIs(t, err, stopped)
 	_, err = p.Holds(t.Context(), &h, e)
-	require.ErrorIs(t, err, stopped, "the evaluation before may still go on: none begins beside it")
+	require.ErrorIs(t, err, stopped, "the previous evaluation may still run: no other begins")
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Step is one tool call of a run, as its record has it.
+// Step is one tool call of a run, from its record.
 type Step struct {
 	// Number counts the run's calls from 1, in the order in which they were recorded.
 	Number int `json:"step"`
 	schema.CallKey
 	Name string `json:"name"`
-	// Arguments, or ArgumentsHash of those that are in the blob store.
+	// Arguments, or ArgumentsHash if they are in the blob store.
 	Arguments     jsontext.Value `json:"arguments,omitzero"`
 	ArgumentsHash string         `json:"arguments_sha256,omitzero"`
 	Outcome       schema.Outcome `json:"outcome"`
@@ -45,7 +45,7 @@ func Steps(s *schema.State) []Step {
 		for _, ref := range c.Refs {
 			_, hash, err := schema.ParseDataRef(ref.DataRef)
 			if err != nil {
-				hash = ref.DataRef // it is what it is, and compared as such
+				hash = ref.DataRef // it is compared unchanged
 			}
 			switch ref.Path {
 			case "/arguments":
@@ -63,7 +63,7 @@ const (
 	FieldName      = "name"
 	FieldArguments = "arguments"
 	FieldResult    = "result"
-	// FieldMissing: one of the two has no such step any more.
+	// FieldMissing: one of the two has no such step.
 	FieldMissing = "missing"
 )
 
@@ -78,17 +78,17 @@ type Comparison struct {
 	Divergence *Divergence `json:"divergence,omitzero"`
 }
 
-// Divergence is the first step that two runs do not share.
+// Divergence is the first step at which two runs differ.
 type Divergence struct {
 	Step int `json:"step"`
 	// Field is name, arguments, result or missing.
 	Field string `json:"field"`
-	// Left and Right are the two steps; one that is missing is nil.
+	// Left and Right are the two steps; a missing one is nil.
 	Left  *Step `json:"left,omitzero"`
 	Right *Step `json:"right,omitzero"`
 }
 
-// String says it in one line.
+// String describes it in one line.
 func (d *Divergence) String() string {
 	switch {
 	case d.Left == nil:

@@ -2,7 +2,7 @@ package journal
 
 import "fmt"
 
-// Event is one event of a run as somebody read it back: in the order of the log, only what was accepted.
+// Event is one event of a run as read back: in log order, only accepted ones.
 type Event struct {
 	Epoch, Sequence uint64
 	// Kind is called or returned for a tool call's two events, else anything.
@@ -10,17 +10,17 @@ type Event struct {
 	Call Call
 }
 
-// Facts sum up what the checker has compared; with no Problems the proof holds.
+// Facts are the results of the checker; without Problems the proof holds.
 type Facts struct {
 	// Acknowledged boundaries, how many of them came back, and how many did not.
 	Acknowledged, Recovered, Lost int
-	// Executions of tools, Calls they belong to, and those that were run twice although they must not be.
+	// Executions of tools, Calls they belong to, and calls that were run twice although they must not be.
 	Executions, Calls, Twice int
-	// Reruns are executions that were lawful: the call was in doubt, and its policy or a person said rerun.
+	// Reruns are permitted executions: the call was in doubt, and its policy or a person allowed the rerun.
 	Reruns int
 	// Takeovers that were answered.
 	Takeovers int
-	// Problems say what does not hold, in words.
+	// Problems are the violations, in words.
 	Problems []string
 }
 
@@ -38,15 +38,14 @@ type place struct {
 	epoch, sequence uint64
 }
 
-// Check compares a history with the events that were recovered, by run. It goes through both in order and
-// believes neither:
+// Check compares a history with the recovered events, by run. It goes through both in order and trusts neither:
 //
-//   - every acknowledged boundary is among the recovered events, and what it was about is the same;
-//   - the recovered events of an epoch are dense, epochs rise, nothing is there twice;
-//   - a takeover goes on from no earlier place than the last one acknowledged before it was asked for, and
-//     nothing of the older epoch is acknowledged to begin after it;
-//   - a tool whose result was acknowledged is not run again; a call that was begun is run again only after a
-//     takeover, and then only if its policy is pure or idempotent, or a person has said so.
+//   - every acknowledged boundary is among the recovered events, with the same content;
+//   - the recovered events of an epoch have no gap, epochs increase, and there are no duplicates;
+//   - a takeover continues from no earlier place than the last boundary acknowledged before its request, and
+//     no event of the older epoch that began after it is acknowledged;
+//   - a tool whose result was acknowledged is not run again; a call that had begun is run again only after a
+//     takeover, and then only if its policy is pure or idempotent, or a person has allowed it.
 func Check(history []Entry, recovered map[string][]Event) Facts {
 	var f Facts
 	events := make(map[place]Event)
@@ -55,7 +54,7 @@ func Check(history []Entry, recovered map[string][]Event) Facts {
 		for i, e := range list {
 			at := place{run, e.Epoch, e.Sequence}
 			if _, twice := events[at]; twice {
-				f.problem("%s: epoch %d sequence %d is there twice", run, e.Epoch, e.Sequence)
+				f.problem("%s: epoch %d sequence %d is recovered twice", run, e.Epoch, e.Sequence)
 				continue
 			}
 			events[at] = e
@@ -124,10 +123,10 @@ func (f *Facts) takeovers(history []Entry) {
 	}
 }
 
-// execution is what is known of a call while the history is read.
+// execution is the known state of a call while the history is read.
 type execution struct {
 	begun, returned bool
-	// takenOver and settled since it was begun last.
+	// takenOver and settled since it last began.
 	takenOver, settled bool
 }
 
@@ -170,7 +169,7 @@ func (f *Facts) again(h Entry, c *execution) {
 	case !c.takenOver:
 		why = "by the same executor"
 	case h.Replay != "pure" && h.Replay != "idempotent" && !c.settled:
-		why = "although nobody settled it so"
+		why = "although no person settled it as rerun"
 	default:
 		f.Reruns++
 		return

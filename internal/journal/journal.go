@@ -19,25 +19,25 @@ const (
 	End   = "end"
 	// Ack says that a boundary is durable: the server has acknowledged it.
 	Ack = "ack"
-	// Resumed says that a takeover was answered; Start is when it was asked for.
+	// Resumed says that a takeover was answered; Start is the time of its request.
 	Resumed = "resumed"
-	// Settled says what became of a call in doubt, Held that it waits for a person.
+	// Settled is the settlement of a call in doubt, Held that it waits for a person.
 	Settled = "settled"
 	Held    = "held"
 	// Done says that the run has ended, Failed that its executor gave up.
 	Done   = "done"
 	Failed = "failed"
-	// Effect is written by a tool itself, at the moment at which the world outside is changed: between its Begin and
-	// its End. It counts executions that were cut short.
+	// Effect is written by a tool itself, at the moment of its side effect, between its Begin and its End. It counts
+	// interrupted executions.
 	Effect = "effect"
-	// Killed is written by whoever kills a process, right before; PIDOf is the process.
+	// Killed is written by the process that kills another, right before; PIDOf is the killed one.
 	Killed = "killed"
 )
 
 // Rerun is the note of a [Settled] entry that lets the tool run again.
 const Rerun = "rerun"
 
-// Kinds of acknowledged boundaries that the checker looks at more closely.
+// Kinds of acknowledged boundaries that the checker examines further.
 const (
 	KindCalled   = "called"
 	KindReturned = "returned"
@@ -62,12 +62,12 @@ func (c Call) String() string {
 // Entry is one line.
 type Entry struct {
 	Op string `json:"op"`
-	// Start is when the operation began, At when it was over and written down; both in Unix nanoseconds.
+	// Start is when the operation began, At when it had ended and was recorded; both in Unix nanoseconds.
 	Start int64  `json:"start,omitzero"`
 	At    int64  `json:"at"`
 	PID   int    `json:"pid"`
 	Run   string `json:"run,omitzero"`
-	// Epoch and Sequence of an acknowledged boundary, or the place from which a takeover goes on.
+	// Epoch and Sequence of an acknowledged boundary, or the place from which a takeover continues.
 	Epoch    uint64 `json:"epoch,omitzero"`
 	Sequence uint64 `json:"sequence,omitzero"`
 	// Kind of an acknowledged boundary.
@@ -79,7 +79,7 @@ type Entry struct {
 	Replay string `json:"replay,omitzero"`
 	// Note is for people: how a call was settled, why an executor gave up.
 	Note string `json:"note,omitzero"`
-	// PIDOf is the process that a killed entry is about.
+	// PIDOf is the process of a killed entry.
 	PIDOf int `json:"pid_of,omitzero"`
 }
 
@@ -91,7 +91,7 @@ type Writer struct {
 	unsynced bool
 }
 
-// Open opens the file for appending, and makes it when it is not there.
+// Open opens the file for appending, and creates it if missing.
 func Open(path string, now func() time.Time) (*Writer, error) {
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -100,7 +100,7 @@ func Open(path string, now func() time.Time) (*Writer, error) {
 	return &Writer{file: file, pid: os.Getpid(), now: now}, nil
 }
 
-// OpenUnsynced is [Open] for a writer that leaves the syncing to the system: what is killed is a process and not the
+// OpenUnsynced is [Open] for a writer that leaves syncing to the system: the test kills processes and not the
 // machine, and hundreds of writers must not wait for one disk.
 func OpenUnsynced(path string, now func() time.Time) (*Writer, error) {
 	w, err := Open(path, now)
@@ -118,7 +118,7 @@ func (w *Writer) Write(e Entry) error {
 	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
-	// The line break before it ends what a killed writer has left of a line.
+	// The line break before it ends a line that a killed writer left.
 	if _, err := w.file.Write(slices.Concat([]byte("\n"), line, []byte("\n"))); err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
@@ -146,10 +146,11 @@ type Reader struct {
 // NewReader returns a reader that begins at the file's start.
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
-// Torn counts the lines so far that a killed writer left unfinished. What such a line was to announce did not go on.
+// Torn counts the lines so far that a killed writer left unfinished. The action announced by such a line did not
+// happen.
 func (r *Reader) Torn() int { return r.torn }
 
-// Next returns the entries that were completed since the last call; none when there are none.
+// Next returns the entries completed since the last call; none if there are none.
 func (r *Reader) Next() ([]Entry, error) {
 	file, err := os.Open(r.path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -51,7 +51,7 @@ func TestAReaderFollowsWhatSeveralWritersAppend(t *testing.T) {
 	require.ErrorContains(t, err, "line 6")
 }
 
-// A write that crosses the end of a page of the file is ended there when its process is killed.
+// A write across the end of a page of the file ends there when its process is killed.
 func TestReader_KilledWriter_TornLineIsCountedAndTheNextIsRead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
@@ -110,7 +110,7 @@ func TestCheck(t *testing.T) {
 		name    string
 		history []journal.Entry
 		events  []journal.Event
-		want    string // "" when all is well
+		want    string // "" without problems
 	}{
 		{"all acknowledged events came back", []journal.Entry{ack(1, 1), ack(1, 2)}, []journal.Event{ev(1, 1), ev(1, 2)}, ""},
 		{"an unacknowledged event may be there", []journal.Entry{ack(1, 1)}, []journal.Event{ev(1, 1), ev(1, 2)}, ""},
@@ -141,9 +141,9 @@ func TestCheck(t *testing.T) {
 		},
 		{"a pure call run twice by one executor", []journal.Entry{begin, begin}, nil, "by the same executor"},
 		{"a pure call run again after a takeover", []journal.Entry{begin, resumed(1, 1, 5), begin}, nil, ""},
-		{"a held call run again after a takeover", []journal.Entry{held, resumed(1, 1, 5), held}, nil, "nobody settled"},
+		{"a held call run again after a takeover", []journal.Entry{held, resumed(1, 1, 5), held}, nil, "no person settled"},
 		{"a held call run again as a person said", []journal.Entry{held, resumed(1, 1, 5), rerun, held}, nil, ""},
-		{"a held call run a third time", []journal.Entry{held, resumed(1, 1, 5), rerun, held, resumed(2, 1, 6), held}, nil, "nobody settled"},
+		{"a held call run a third time", []journal.Entry{held, resumed(1, 1, 5), rerun, held, resumed(2, 1, 6), held}, nil, "no person settled"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

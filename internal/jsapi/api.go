@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subject is a subject of the JetStream API as this client reaches it: by its prefix or domain. The constructors of package jetstream set one
-// of them, or none.
+// Subject is a subject of the JetStream API for this client: with its prefix or domain. The constructors of package
+// jetstream set one of them, or none.
 func Subject(js jetstream.JetStream, rest string) string {
 	opts := js.Options()
 	switch {
@@ -45,7 +45,7 @@ func Request[T any](ctx context.Context, js jetstream.JetStream, subject string,
 	return Decode[T](msg.Data)
 }
 
-// ErrAnswer is returned for an answer that is not in a form this version knows. It says what was received.
+// ErrAnswer is returned for an answer in a form this version does not know. It quotes the answer.
 var ErrAnswer = errors.New("unexpected answer of JetStream")
 
 // Decode reads an answer of the server into a struct. The server's own error is a [jetstream.APIError].
@@ -54,7 +54,7 @@ func Decode[T any](answer []byte) (T, error) {
 		Error  *jetstream.APIError `json:"error"`
 		Answer T                   `json:",embed"`
 	}
-	// Subjects that are no text look alike in an answer; they must not spoil the others.
+	// Subjects that are no valid text look alike in an answer; they must not spoil the others.
 	if err := json.Unmarshal(answer, &reply, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return reply.Answer, fmt.Errorf("%w: %.80q: %w", ErrAnswer, answer, err)
 	}
@@ -64,7 +64,7 @@ func Decode[T any](answer []byte) (T, error) {
 	return reply.Answer, nil
 }
 
-// GetRequest is the body of a get, direct or of the leader.
+// GetRequest is the body of a get, direct or from the leader.
 type GetRequest struct {
 	Seq       uint64   `json:"seq,omitzero"`
 	NextFor   string   `json:"next_by_subj,omitzero"`
@@ -72,11 +72,11 @@ type GetRequest struct {
 	MultiLast []string `json:"multi_last,omitzero"`
 	Batch     int      `json:"batch,omitzero"`
 	MaxBytes  int      `json:"max_bytes,omitzero"`
-	// Start stands for the sequence: from this time on.
+	// Start replaces the sequence: from this time on.
 	Start time.Time `json:"start_time,omitzero"`
 }
 
-// Message is a message as its stream's leader has it.
+// Message is a message from its stream's leader.
 type Message struct {
 	Sequence uint64 `json:"seq"`
 	// RawHeader may be anything; see [Message.Header].
@@ -86,7 +86,7 @@ type Message struct {
 	Time time.Time `json:"time"`
 }
 
-// Header decodes the message's headers, nil for none. It is an error when they are no header block.
+// Header decodes the message's headers, nil for none. A malformed header block is an error.
 func (m *Message) Header() (nats.Header, error) {
 	if len(m.RawHeader) == 0 {
 		return nil, nil
@@ -94,7 +94,7 @@ func (m *Message) Header() (nats.Header, error) {
 	return nats.DecodeHeadersMsg(m.RawHeader)
 }
 
-// Get asks a stream's leader for one message. For none it returns an error that is [jetstream.ErrMsgNotFound].
+// Get asks a stream's leader for one message. If there is none, the error is [jetstream.ErrMsgNotFound].
 func Get(ctx context.Context, js jetstream.JetStream, stream string, what GetRequest) (*Message, error) {
 	answer, err := Request[struct {
 		Message *Message `json:"message"`
@@ -105,16 +105,16 @@ func Get(ctx context.Context, js jetstream.JetStream, stream string, what GetReq
 	return answer.Message, err
 }
 
-// PurgeRequest says which messages of one subject are to go. A request that names neither of the two takes all.
+// PurgeRequest selects the messages of one subject to remove. Without Below and Keep it removes all.
 type PurgeRequest struct {
 	Filter string `json:"filter"`
-	// Below says below which sequence.
+	// Below removes only messages below a sequence.
 	Below uint64 `json:"seq,omitzero"`
-	// Keep says how many of the last ones stay.
+	// Keep is how many of the last ones stay.
 	Keep uint64 `json:"keep,omitzero"`
 }
 
-// Purge takes messages of one subject out of a stream, and returns how many they were.
+// Purge removes messages of one subject from a stream, and returns their number.
 func Purge(ctx context.Context, js jetstream.JetStream, stream string, what PurgeRequest) (uint64, error) {
 	answer, err := Request[struct {
 		Purged uint64 `json:"purged"`
@@ -144,7 +144,7 @@ func DecodeAck(msg *nats.Msg) (Ack, error) {
 	return ack, err
 }
 
-// Headers of an atomic batch: its id, the number of the member, and the mark of the last one.
+// Headers of an atomic batch: its id, the number of the member, and the flag of the last one.
 const (
 	HeaderBatch         = "Nats-Batch-Id"
 	HeaderBatchSequence = "Nats-Batch-Sequence"

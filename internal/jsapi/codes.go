@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Error codes of the server that nats.go has no names for. Its own are in package jetstream, as JSErrCode….
+// Error codes of the server without a name in nats.go. Its own are in package jetstream, as JSErrCode….
 const (
 	CodeAccountResources       jetstream.ErrorCode = 10002
 	CodeNoPeers                jetstream.ErrorCode = 10005
@@ -24,8 +24,8 @@ const (
 	CodeNotReady jetstream.ErrorCode = 10163
 )
 
-// StreamFull reports whether a message was not stored because its stream has reached its limit. The server has one code for all failures of
-// its store, and tells them apart in words only.
+// StreamFull reports whether a message was not stored because its stream has reached its limit. The server has one
+// code for all failures of its store, and distinguishes them only by text.
 func StreamFull(err error) bool {
 	e, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && e.ErrorCode == CodeStoreFailed && strings.Contains(e.Description, "maximum ") && strings.Contains(e.Description, "exceeded")

@@ -14,12 +14,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Headers of the answers to direct gets, of which the server's are the last.
+// Headers of the answers to direct gets. The server appends its own values last.
 const (
 	HeaderSequence = jetstream.SequenceHeader
 	HeaderSubject  = jetstream.SubjectHeader
 	HeaderTime     = jetstream.TimeStampHeaer
-	// HeaderBefore names the message that was sent before in the same answer.
+	// HeaderBefore names the previous message in the same answer.
 	HeaderBefore  = "Nats-Last-Sequence"
 	HeaderPending = "Nats-Num-Pending"
 	HeaderUpTo    = "Nats-UpTo-Sequence"
@@ -27,7 +27,7 @@ const (
 	headerStatus = "Status"
 )
 
-// Statuses of the server's own words.
+// Statuses of the server's status messages.
 const (
 	StatusEnd          = "204"
 	StatusNotFound     = "404"
@@ -43,7 +43,7 @@ func Last(h nats.Header, name string) string {
 	return ""
 }
 
-// Pending is how many messages lie behind an answer, from the words that end it.
+// Pending is the number of messages after an answer, from its last status message.
 func Pending(m *nats.Msg) (uint64, error) {
 	n, err := strconv.ParseUint(Last(m.Header, HeaderPending), 10, 64)
 	if err != nil {
@@ -52,8 +52,8 @@ func Pending(m *nats.Msg) (uint64, error) {
 	return n, nil
 }
 
-// Status returns the status of the server's own words, "" for a message of the stream. The server adds the sequence to each message of a
-// stream, whatever headers that message brought along.
+// Status returns the status of a status message, "" for a message of the stream. The server adds the sequence to each
+// message of a stream, whatever headers the message has.
 func Status(m *nats.Msg) string {
 	if len(m.Header) == 0 || Last(m.Header, HeaderSequence) != "" {
 		return ""
@@ -69,8 +69,8 @@ func Status(m *nats.Msg) string {
 	}
 }
 
-// LastOf asks any replica for the last message of a subject. For none it returns [jetstream.ErrMsgNotFound], where nothing serves the stream
-// [nats.ErrNoResponders].
+// LastOf asks any replica for the last message of a subject. If there is none it returns [jetstream.ErrMsgNotFound],
+// and [nats.ErrNoResponders] if no server has the stream.
 func LastOf(ctx context.Context, js jetstream.JetStream, stream, subject string) (*nats.Msg, error) {
 	m, err := js.Conn().RequestWithContext(ctx, Subject(js, "DIRECT.GET."+stream+"."+subject), nil)
 	if err != nil {
@@ -86,7 +86,8 @@ func LastOf(ctx context.Context, js jetstream.JetStream, stream, subject string)
 	}
 }
 
-// Direct is one caller's line to a stream's direct get: any replica answers, and its answer may be stale. Close it after use.
+// Direct is a connection to a stream's direct get: any replica answers, and its answer may be stale. Close it after
+// use.
 type Direct struct {
 	js      jetstream.JetStream
 	subject string
@@ -96,7 +97,7 @@ type Direct struct {
 	closed  chan nats.Status
 }
 
-// Dial makes a line. Room is for how many messages of one answer: nats.go drops what does not fit.
+// Dial makes one. room is the capacity for messages of one answer: nats.go drops messages beyond it.
 func Dial(js jetstream.JetStream, stream string, room int) (*Direct, error) {
 	nc := js.Conn()
 	d := &Direct{js: js, subject: Subject(js, "DIRECT.GET."+stream), inbox: nc.NewRespInbox(), msgs: make(chan *nats.Msg, room)}
@@ -109,15 +110,16 @@ func Dial(js jetstream.JetStream, stream string, room int) (*Direct, error) {
 	return d, nil
 }
 
-// Close ends the line.
+// Close ends the subscription.
 func (d *Direct) Close() {
 	d.js.Conn().RemoveStatusListener(d.closed)
 	_ = d.sub.Unsubscribe() // a closed connection has no subscription to end
 }
 
-// Ask sends one request and hands its answer over, message by message, until handle says done: status is empty for a message of the stream
-// and set for the server's own words. An answer that breaks off is an error, never a short one: [nats.ErrTimeout] after a silence as long as
-// that (0: as long as ctx lasts), [nats.ErrNoResponders] where nothing serves the stream. The line is of no use after an error of Ask's own.
+// Ask sends one request and passes its answer on, message by message, until handle returns done: status is empty for
+// a message of the stream and set for a status message. An answer that breaks off is an error, never a short one:
+// [nats.ErrTimeout] after the given silence (0: as long as ctx lasts), [nats.ErrNoResponders] if no server has the
+// stream. After an error of Ask itself the Direct is unusable.
 func (d *Direct) Ask(ctx context.Context, silence time.Duration, what GetRequest, handle func(m *nats.Msg, status string) (done bool, err error)) error {
 	body, err := json.Marshal(what)
 	if err != nil {

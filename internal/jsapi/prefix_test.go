@@ -23,7 +23,7 @@ func TestSubject_PrefixOrDomain_IsTheClientsOwn(t *testing.T) {
 	} {
 		js, err := open()
 		require.NoError(t, err)
-		_, _ = js.AccountInfo(t.Context()) // behind the other subjects is no server, and what it is asked by is enough
+		_, _ = js.AccountInfo(t.Context()) // no server answers on the other subjects; the request's subject is enough
 		require.Equal(t, want, asked)
 		require.Equal(t, asked, jsapi.Subject(js, "INFO"))
 	}

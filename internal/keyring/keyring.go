@@ -12,20 +12,21 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrKeys comes when a fleet's keys cannot be used, or cannot be read. The message says what is wrong; waymark fleet keys ls shows them.
+// ErrKeys comes when a fleet's keys are invalid or unreadable. The message says what is wrong; waymark fleet keys ls
+// shows them.
 var ErrKeys = errors.New("keys of the fleet")
 
-// ErrSigner comes when a connection may not sign: the fleet has keys, and the connection's is not among them. The message says which key
-// it is, and what to do.
+// ErrSigner comes when a connection may not sign: the fleet has keys, and the connection's is not among them. The
+// message names the key and the next step.
 var ErrSigner = errors.New("control events cannot be signed")
 
-// ErrRead comes when the fleet's keys could not be read: nothing is folded by older ones. Try again.
+// ErrRead comes when the fleet's keys could not be read: nothing is folded with older ones. Try again.
 var ErrRead = errors.New("the fleet's keys could not be read")
 
-// patience bounds one reading of the settings.
+// patience bounds one read of the settings.
 const patience = 5 * time.Second
 
-// Parse returns the keys that a fleet's settings or an archive name.
+// Parse returns the keys of a fleet's settings or an archive.
 func Parse(fleet string, list []schema.FleetKey) (*schema.Keys, error) {
 	if len(list) > schema.MaxKeys {
 		return nil, fmt.Errorf("%w: %d keys, %d are the most", ErrKeys, len(list), schema.MaxKeys)
@@ -66,20 +67,21 @@ type Ring struct {
 
 	mu   sync.Mutex
 	keys *schema.Keys
-	// at is when the reading that brought them began.
+	// at is when the read that returned them began.
 	at time.Time
-	// said is the server's time, for the signer, and heard when it came.
+	// said is the server's time, for the signer, and heard its arrival.
 	said, heard time.Time
 }
 
-// New returns the ring of a fleet. read reads its keys from its settings, from their leader; nil of them is a fleet without keys.
-// signer is that of a daemon, which signs by the server's time, as clock tells it. Both are nil for a ring that signs nothing.
+// New returns the ring of a fleet. read reads its keys from its settings, from their leader; nil keys mean a fleet
+// without keys. signer is that of a daemon, which signs with the server's time from clock. Both are nil for a ring
+// that signs nothing.
 func New(fleet string, read func(context.Context) ([]schema.FleetKey, error), signer *Signer, clock func(context.Context) (time.Time, error)) *Ring {
 	return &Ring{fleet: fleet, read: read, signer: signer, clock: clock, fresh: schema.KeysFresh, turn: make(chan struct{}, 1)}
 }
 
-// Keys returns the fleet's keys, as they were read at most schema.KeysFresh ago: whoever folds an event asks for them once it
-// has the event. It returns [ErrRead] or [ErrKeys].
+// Keys returns the fleet's keys, read at most schema.KeysFresh ago: call it once the event to fold is there. It
+// returns [ErrRead] or [ErrKeys].
 func (r *Ring) Keys(ctx context.Context) (*schema.Keys, error) {
 	if keys := r.current(); keys != nil {
 		return keys, nil
@@ -91,7 +93,7 @@ func (r *Ring) Keys(ctx context.Context) (*schema.Keys, error) {
 		return nil, fmt.Errorf("fleet %s: %w: %w", r.fleet, ErrRead, context.Cause(ctx))
 	}
 	if keys := r.current(); keys != nil {
-		return keys, nil // another caller read them meanwhile
+		return keys, nil // another caller has read them
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -103,7 +105,7 @@ func (r *Ring) Keys(ctx context.Context) (*schema.Keys, error) {
 	return r.set(list, began)
 }
 
-// Set gives the ring the keys of a reading of the settings that began at a time.
+// Set gives the ring the keys of a read of the settings that began at a time.
 func (r *Ring) Set(list []schema.FleetKey, began time.Time) error {
 	_, err := r.set(list, began)
 	return err
@@ -117,7 +119,7 @@ func (r *Ring) set(list []schema.FleetKey, began time.Time) (*schema.Keys, error
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keys.Any() && !keys.Any() {
-		// The last key that signs cannot be retired: these are no settings of the fleet.
+		// The last signing key cannot be retired: these are not the fleet's settings.
 		return nil, fmt.Errorf("fleet %s: %w: it had keys and has none now: restore its settings from a backup", r.fleet, ErrKeys)
 	}
 	if r.keys == nil || began.After(r.at) {
@@ -126,7 +128,7 @@ func (r *Ring) set(list []schema.FleetKey, began time.Time) (*schema.Keys, error
 	return r.keys, nil
 }
 
-// current returns the keys, or nil when they are too old. Either clock may stand still while a process is stopped.
+// current returns the keys, or nil if they are too old. Either clock may stand still while a process is stopped.
 func (r *Ring) current() *schema.Keys {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,9 +138,9 @@ func (r *Ring) current() *schema.Keys {
 	return r.keys
 }
 
-// Sign signs a control event for the place behind a run's digest. Without a signer it leaves the event as it is in a fleet without
-// keys, and returns [ErrSigner] in a fleet with keys; so it does when the signer's key is none of the fleet's, is not in
-// effect yet, or its end is near.
+// Sign signs a control event for the place after a run's digest. Without a signer it leaves the event unchanged in a
+// fleet without keys, and returns [ErrSigner] in a fleet with keys; it also does so if the signer's key does not
+// belong to the fleet, is not in effect yet, or its end is near.
 func (r *Ring) Sign(ctx context.Context, e *schema.Event, digest string) error {
 	keys, err := r.Keys(ctx)
 	if err != nil {
@@ -157,7 +159,8 @@ func (r *Ring) Sign(ctx context.Context, e *schema.Event, digest string) error {
 	return e.Sign(r.signer.Name, digest, r.signer.sign)
 }
 
-// CheckSigner reports whether the ring's signer may sign, as [Ring.Sign] would, and after how long: until then its key is not in effect.
+// CheckSigner reports whether the ring's signer may sign, like [Ring.Sign], and after how long: until then its key is
+// not in effect.
 func (r *Ring) CheckSigner(ctx context.Context) (wait time.Duration, err error) {
 	keys, err := r.Keys(ctx)
 	if err != nil {
@@ -178,8 +181,8 @@ func (r *Ring) CheckSigner(ctx context.Context) (wait time.Duration, err error) 
 	return wait, nil
 }
 
-// served is the time by the server's clock, as it said it at most schema.KeysFresh ago. It runs behind by the way of the answer, never ahead.
-// It is not asked for where nothing is signed by time.
+// served is the time by the server's clock, as reported at most schema.KeysFresh ago. It is behind by the answer's
+// latency, never ahead. It is not read if no time is needed to sign.
 func (r *Ring) served(ctx context.Context, keys *schema.Keys) (time.Time, error) {
 	if r.signer == nil || !keys.Any() {
 		return time.Time{}, nil

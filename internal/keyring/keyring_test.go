@@ -59,7 +59,7 @@ func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// signs fails unless a fleet with the key takes what the ring of the connection signed.
+// signs fails unless a fleet with the key accepts the signature of the connection's ring.
 func signs(t *testing.T, nc *nats.Conn, key string) {
 	t.Helper()
 	signer, err := keyring.SignerOf(nc)
@@ -90,7 +90,7 @@ func TestSignerOf_NKey_Signs(t *testing.T) {
 	nc := connect(t, url, option)
 	signs(t, nc, public)
 
-	// Another seed in the file is not taken for the key that the connection was made by.
+	// Another seed in the file is not accepted for the key of the connection.
 	_, _, other := newUser(t)
 	require.NoError(t, os.WriteFile(file, other, 0o600))
 	_, err = keyring.SignerOf(nc)
@@ -128,7 +128,7 @@ func TestSignerOf_Password_IsNone(t *testing.T) {
 	signer, err := keyring.SignerOf(connect(t, url, nats.UserInfo("u", "p")))
 	require.NoError(t, err)
 	require.Nil(t, signer)
-	require.NoError(t, signer.May(schema.NoKeys, time.Now()), "in a fleet without keys nobody signs")
+	require.NoError(t, signer.May(schema.NoKeys, time.Now()), "in a fleet without keys no daemon signs")
 	_, public, _ := newUser(t)
 	keys, err := keyring.Parse("f", []schema.FleetKey{{Key: public}})
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ func TestSigner_KeyThatIsNotTheFleets_MayNotSign(t *testing.T) {
 		require.ErrorContains(t, err, test.want, name)
 	}
 
-	// Before the fleet's first key is in effect, no event is refused: its daemon goes on, and signs.
+	// Before the fleet's first key is in effect, no event is refused: its daemon continues, and signs.
 	keys, err := keyring.Parse("f", []schema.FleetKey{{Key: public, Since: schema.FormatTime(now.Add(time.Minute))}})
 	require.NoError(t, err)
 	require.NoError(t, signer.May(keys, now))
@@ -177,7 +177,7 @@ func TestSigner_KeyThatIsNotTheFleets_MayNotSign(t *testing.T) {
 	require.NoError(t, signer.May(keys, now.Add(2*time.Minute)))
 }
 
-// TestRing_OldReading_IsReadAnew: nothing is folded by keys that were read so long ago that a change since may be in effect.
+// Nothing is folded with keys read so long ago that a later change may be in effect.
 func TestRing_OldReading_IsReadAnew(t *testing.T) {
 	t.Parallel()
 	_, first, _ := newUser(t)
@@ -203,7 +203,7 @@ func TestRing_OldReading_IsReadAnew(t *testing.T) {
 		require.Len(t, signers(), 2)
 		require.Less(t, schema.KeysFresh, schema.KeyDelay, "by then the second does not sign yet")
 
-		// What cannot be read is no fleet without keys, and neither is one whose keys are gone.
+		// Unreadable settings do not mean a fleet without keys, and neither do missing keys.
 		failing = errors.New("no leader")
 		wait(schema.KeysFresh)
 		_, err := ring.Keys(t.Context())

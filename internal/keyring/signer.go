@@ -11,15 +11,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Signer signs by the key with which a connection proves itself to the server.
+// Signer signs with the key by which a connection proves itself to the server.
 type Signer struct {
 	// Name is the public key, as NATS writes it (U…).
 	Name string
 	sign func([]byte) ([]byte, error)
 }
 
-// SignerOf returns the signer of a connection: its NKey, or the key of its credentials file. It is nil for a connection by password,
-// token or certificate alone, which has no key.
+// SignerOf returns the signer of a connection: its NKey, or the key of its credentials file. It is nil for a
+// connection with only password, token or certificate, which has no key.
 func SignerOf(nc *nats.Conn) (*Signer, error) {
 	opts := &nc.Opts
 	if opts.SignatureCB == nil {
@@ -58,10 +58,11 @@ func SignerOf(nc *nats.Conn) (*Signer, error) {
 	return s, nil
 }
 
-// stopBefore is how long before a key's end a daemon signs no more by it: what it publishes is stored in time.
+// stopBefore is how long before a key's end a daemon stops signing with it, so that its events are stored in time.
 const stopBefore = 15 * time.Second
 
-// May says why a daemon may not sign at a time of the server's clock, as [ErrSigner], or nil. A nil Signer is a daemon without a key.
+// May returns why a daemon may not sign at a time of the server's clock, as [ErrSigner], or nil. A nil Signer is a
+// daemon without a key.
 func (s *Signer) May(keys *schema.Keys, now time.Time) error {
 	if !keys.Any() {
 		return nil
@@ -81,8 +82,8 @@ func (s *Signer) May(keys *schema.Keys, now time.Time) error {
 	return nil
 }
 
-// early reports whether the fold refuses, at a time of the server's clock, what the signer's key signs, because the key is not in effect
-// yet. Before the fleet's first key is in effect, nothing is refused.
+// early reports whether the fold refuses signatures of the signer's key at a time of the server's clock, because the
+// key is not in effect yet. Before the fleet's first key is in effect, nothing is refused.
 func (s *Signer) early(keys *schema.Keys, now time.Time) bool {
 	key, ok := keys.Key(s.Name)
 	return ok && now.UnixNano() < key.Since && now.Add(stopBefore).UnixNano() >= keys.Since() && key.Since > keys.Since()

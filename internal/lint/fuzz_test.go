@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fuzzed lists every function that decodes something, and the fuzz target that tries it; or why none does, behind a dash.
-// Whoever writes a decoder is made to add a line here, and a target if what it reads may come from somebody else.
+// fuzzed lists every function that decodes something, and the fuzz target that tries it; or why none does, after a
+// dash. A new decoder needs a line here, and a target if its input may come from outside.
 var fuzzed = map[string]string{
 	"internal/cli.runIDs":                   "- reads what this program printed",
 	"publisher/waymarktest.crashes.history": "- reads events of the test's own log for a report",
 	"publisher/waymarktest.plain":           "- compares what the fold of a test has accepted",
 	"tools/structure.list":                  "- what go list prints of this repository, read into plain fields",
-	"tools/structure.unpack":                "- what git archive prints of this repository, unpacked within one folder",
+	"tools/structure.unpack":                "- what git archive prints of this repository, unpacked within one directory",
 	"tools/tiers.follow":                    "- what go test prints, read into plain fields that are counted",
 	"tools/tiers.readRecords":               "- its own records of test runs, read into plain fields",
 	"schema.DecodeCheckpoint":               "schema.FuzzStored",
@@ -187,7 +187,7 @@ func targets(files []file) map[string]bool {
 	return found
 }
 
-// notShipped are packages that read nothing of anybody else's: tests, measurements, demonstrations.
+// notShipped are packages that read no foreign input: tests, measurements, demonstrations.
 func notShipped(f file) bool {
 	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "internal/player", "internal/journal", "docs", "schema/internal/gen"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {

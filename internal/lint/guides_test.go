@@ -23,8 +23,8 @@ var (
 	testedRun = regexp.MustCompile(`^go test (?:-short )?\./(\S+) -run (\w+)`)
 )
 
-// namedInVain finds paths and tests that a page names and that are not there: links, paths in code, packages in the first column of a
-// table, and the tests that a command runs.
+// namedInVain finds paths and tests that a page names and that do not exist: links, paths in code, packages in the
+// first column of a table, and the tests that a command runs.
 func namedInVain(name, page string, there func(path string) bool, all map[string]*tests) []string {
 	var findings []string
 	number, fenced := 0, false

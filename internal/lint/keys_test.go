@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// keylessFolds are the files that may fold by schema.NoKeys, and why. Whatever else folds asks for its fleet's keys: a reader without them
-// takes forged control events for genuine, or disagrees with the daemon.
+// keylessFolds are the files that may fold with schema.NoKeys, and why. All other folds need their fleet's keys: a
+// reader without them accepts forged control events, or disagrees with the daemon.
 var keylessFolds = map[string]string{
 	"internal/cli/events/otel.go":             "a file of events does not say when the server stored them",
 	"internal/archive/read.go":                "an archive of a fleet without keys",
@@ -23,10 +23,10 @@ var keylessFolds = map[string]string{
 	"tools/bench/internal/bench/verify.go":    "the same",
 }
 
-// executorsFolds are the files that may fold by schema.ExecutorsOnly: what an executor publishes itself.
+// executorsFolds are the files that may fold with schema.ExecutorsOnly: an executor's own events.
 var executorsFolds = []string{"publisher/late.go", "publisher/fold.go"}
 
-// keylessFold looks for folds that do not go by the keys of the fleet.
+// keylessFold finds folds that do not use the keys of the fleet.
 func keylessFold(f file) []string {
 	if f.isTest() || f.dir() == "schema" {
 		return nil

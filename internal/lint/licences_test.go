@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// licences are those that allow the binary to be passed on under any terms, with their notices, each by words of its own text. What is not among them
-// is chosen on purpose: added here with the reason, or left out of the binary.
+// licences are those that allow passing the binary on under any terms, with their notices, each recognised by words
+// of its own text. Any other licence needs a decision: add it here with the reason, or leave the module out of the
+// binary.
 var licences = map[string]*regexp.Regexp{
 	"MIT":        regexp.MustCompile(`Permission\s+is\s+hereby\s+granted,\s+free\s+of\s+charge,\s+to\s+any\s+person\s+obtaining\s+a\s+copy`),
 	"Apache-2.0": regexp.MustCompile(`Apache License\s+Version 2\.0, January 2004`),
@@ -20,7 +21,7 @@ var licences = map[string]*regexp.Regexp{
 	"ISC":        regexp.MustCompile(`Permission to use, copy, modify, and/or distribute this software for any\s+purpose`),
 }
 
-// refused are phrases of licences that ask for more, also where a module may be had under another one as well.
+// refused are phrases of licences with further conditions, even if a module may be used under another one as well.
 var refused = regexp.MustCompile(`GNU (?:LESSER |AFFERO )?GENERAL PUBLIC LICENSE|FreeType Project LICENSE|Mozilla Public License|Business Source License|Server Side Public License`)
 
 func TestBinary_Modules_HavePermissiveLicences(t *testing.T) {
@@ -43,7 +44,7 @@ func TestBinary_Modules_HavePermissiveLicences(t *testing.T) {
 			files, err := filepath.Glob(filepath.Join(dir, pattern))
 			require.NoError(t, err)
 			for _, file := range files {
-				if b, err := os.ReadFile(file); err == nil { // a directory of licences is read by nobody
+				if b, err := os.ReadFile(file); err == nil { // a directory of licences is not a text
 					text.Write(b)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/mutant/overlay"
 )
 
-// TestMutantPatches_OnThisSource_Apply is the quick half of what internal/harness/mutant/overlay tests: there they are compiled, too.
+// It is the quick half of what internal/harness/mutant/overlay tests: there they are compiled, too.
 func TestMutantPatches_OnThisSource_Apply(t *testing.T) {
 	t.Parallel()
 	all, err := mutant.All()

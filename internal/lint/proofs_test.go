@@ -14,14 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Pages name a test by its folder and its name, `internal/harness/chaos.TestX`, and a subtest behind a slash, whose words may end in an
-// ellipsis. That is what keeps a page from naming what is no more.
+// Pages name a test by its directory and its name, `internal/harness/chaos.TestX`, and a subtest after a slash, whose
+// words may end in an ellipsis. So a page cannot name a removed test.
 var (
 	citation   = regexp.MustCompile("`((?:[a-z0-9_]+/)*[a-z0-9_]+)\\.((?:Test|Fuzz)[A-Z]\\w*)(?:/([^`]+))?`")
 	makeTarget = regexp.MustCompile("`make ([a-z-]+)")
 )
 
-// tests are what a folder's test files declare: functions, and every text in them, which a subtest's name is one of.
+// tests are the declarations of a directory's test files: functions, and every text in them, which may be a subtest's
+// name.
 type tests struct {
 	functions map[string]bool
 	texts     []string
@@ -55,7 +56,7 @@ func testsOf(files []file) map[string]*tests {
 	return all
 }
 
-// citedInVain are the tests and make targets that a page names and that are not there.
+// citedInVain are the tests and make targets that a page names and that do not exist.
 func citedInVain(name, page, makefile string, all map[string]*tests) []string {
 	var findings []string
 	number := 0

@@ -73,7 +73,7 @@ func walk(t *testing.T, visit func(path string)) {
 			}
 			return nil
 		}
-		// In a linked work tree .git is a file, and no part of the repository.
+		// In a linked work tree .git is a file, which is not part of the repository.
 		if entry.Type().IsRegular() && entry.Name() != ".git" {
 			visit(filepath.ToSlash(rel))
 		}

@@ -46,7 +46,7 @@ func undocumentedPackages(files []file) []string {
 	return findings
 }
 
-// sleepsAndSkips looks at tests alone; elsewhere forbidigo forbids time.Sleep.
+// sleepsAndSkips looks at tests only; elsewhere forbidigo forbids time.Sleep.
 func sleepsAndSkips(f file) []string {
 	if !f.isTest() {
 		return nil
@@ -87,8 +87,8 @@ func skipsWithoutReason(method string, args []ast.Expr) bool {
 	return false
 }
 
-// A path below somebody's home or in a machine's work directory works on that machine only. Homes in examples
-// are those of user, nats and waymark.
+// A path below a user's home or in a machine's work directory works on that machine only. Homes in examples are those
+// of user, nats and waymark.
 var machinePath = regexp.MustCompile(`(?:^|[\s"'` + "`" + `=:(,])(/(?:work|root|Users|home|mnt|private/var|var/folders)/[A-Za-z0-9._-]+|[A-Z]:\\Users\\\w+)`)
 
 var examplePath = regexp.MustCompile(`^/(?:home|Users)/(?:user|nats|nonroot|waymark)$`)

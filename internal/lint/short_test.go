@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shorts returns each testing.Short() of a file as "package.Test: reason", and what is wrong with others. A call stands in a test
-// itself, as the condition of an if that skips the test or logs what it leaves out, with a reason that begins with "short: ". So
-// tools/tiers finds the long tests in the sources, and a run says what it left out.
+// shorts returns each testing.Short() of a file as "package.Test: reason", and problems with others. A call must be
+// in a test itself, as the condition of an if that skips the test or logs what it leaves out, with a reason that
+// begins with "short: ". So tools/tiers finds the long tests in the sources, and a run reports what it left out.
 func shorts(f file) (listed, findings []string) {
 	allowed := map[token.Pos]bool{}
 	for _, decl := range f.syntax.Decls {
@@ -35,7 +35,7 @@ func shorts(f file) (listed, findings []string) {
 			}
 			return true
 		})
-		// TestMain alone may ask whether any test will need what it builds.
+		// Only TestMain may check whether any test will need its builds.
 		if fn.Name.Name == "TestMain" {
 			ast.Inspect(fn.Body, func(node ast.Node) bool {
 				if call := f.shortCall(node); call != nil {

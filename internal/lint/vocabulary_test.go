@@ -12,21 +12,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// typeSwitches are the functions that have a case for each type of event, by folder. A type without one is not validated, changes
-// nothing in the fold, or is no part of a state, and no compiler says so.
+// typeSwitches are the functions that have a case for each type of event, by directory. A type without one is not
+// validated, changes nothing in the fold, or is missing from a state, and no compiler reports that.
 var typeSwitches = map[string][]string{
 	"schema":         {"Validate", "Head.applyKnown", "State.add"},
 	"internal/spans": {""}, // any function
 }
 
-// unfolded are the constants of events that no run's log has.
+// unfolded are the constants of events that are never folded.
 var unfolded = []string{"Barrier", "RunPlaced", "RunErased"}
 
-// vocabularyGaps finds types of events that one of the places lacks: the names of the events, the map newData, a method EventName, or one of
-// the type switches.
+// vocabularyGaps finds types of events that are missing in one of the places: the names of the events, the map
+// newData, a method EventName, or one of the type switches.
 func vocabularyGaps(files []file) []string {
 	names, made, events := map[string]bool{}, map[string]bool{}, map[string]string{} // constants; of those in newData; constants by type
-	cases := map[string]map[string]bool{}                                            // types by folder and function
+	cases := map[string]map[string]bool{}                                            // types by directory and function
 	for _, f := range files {
 		if f.isTest() || typeSwitches[f.dir()] == nil {
 			continue

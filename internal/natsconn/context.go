@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// maxContextFile bounds what is read as a context.
+// maxContextFile bounds the size of a context file.
 const maxContextFile = 1 << 20
 
 // configDir is where the NATS tools keep their contexts: the same on every system.
@@ -62,7 +62,7 @@ func contextPath(nameOrPath string, getenv func(string) string) (string, error) 
 	return path, nil
 }
 
-// known says which contexts there are.
+// known lists the existing contexts.
 func known(dir string) string {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil || len(files) == 0 {

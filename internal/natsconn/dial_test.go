@@ -13,8 +13,8 @@ import (
 	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
-// TestAnAttemptThatIsNotAnsweredAsAServerDoesLeavesNoFileOpen connects through something that accepts connections and has no server behind it, as a
-// proxy may. Each attempt closes the link of the one before.
+// It connects through something that accepts connections without a server behind it, like a proxy. Each attempt
+// closes the link of the one before.
 func TestAnAttemptThatIsNotAnsweredAsAServerDoesLeavesNoFileOpen(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -33,7 +33,7 @@ func TestAnAttemptThatIsNotAnsweredAsAServerDoesLeavesNoFileOpen(t *testing.T) {
 			open++
 			mu.Unlock()
 			work.Go(func() {
-				_, _ = conn.Write([]byte("nobody is there\r\n"))
+				_, _ = conn.Write([]byte("no server here\r\n"))
 				_, _ = io.Copy(io.Discard, conn) // until the client closes it
 				_ = conn.Close()
 				mu.Lock()

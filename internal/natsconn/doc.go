@@ -1,16 +1,16 @@
-// Package natsconn finds the NATS server that a command, or a program with the SDK, is to talk to, and connects to it.
+// Package natsconn finds the NATS server for a command, or a program with the SDK, and connects to it.
 //
 // # What it owns
 //
-// The order in which a server is looked for, and the translation of settings into connection options:
+// The order in which a server is searched for, and the translation of settings into connection options:
 //
 //  1. flags               --nats, --context
 //  2. environment         WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT
 //  3. state directory     the server that "waymark serve" runs on this machine
 //  4. selected context    the one chosen with "nats context select"
 //
-// The first level that names a server decides; those below it are not looked at. Within a level an address
-// wins over the address of a context, whose credentials are then still used.
+// The first level that names a server decides; the others are ignored. Within a level an address wins over the
+// address of a context, whose credentials are then still used.
 //
 // Credentials follow the server: those on the command line are always used; those in the environment only
 // when the server was named on the command line by its address, or in the environment. So a forgotten
@@ -18,12 +18,12 @@
 //
 // # What it promises
 //
-// Nothing is guessed: a name that does not exist, a file that cannot be read or two kinds of credentials at once
-// are errors before a connection is tried. Connections do not buffer what is published while they are
-// down, so that nothing is sent long after its sender gave up.
+// Nothing is guessed: a name that does not exist, an unreadable file or two kinds of credentials at once are errors
+// before a connection is tried. Connections do not buffer messages while they are down, so that nothing is sent long
+// after its sender gave up.
 //
 // # On failure
 //
-// Every error wraps one of the sentinels of this package and names the setting, where it came from, and what was
-// found. Passwords and tokens are in no message.
+// Every error wraps one of the sentinels of this package and names the setting, its origin, and what was found. No
+// message has passwords or tokens.
 package natsconn

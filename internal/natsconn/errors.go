@@ -3,12 +3,12 @@ package natsconn
 import "errors"
 
 var (
-	// ErrSettings comes when the settings contradict each other or name a file that cannot be read. The
-	// message names the setting and where it came from.
+	// ErrSettings comes when settings contradict each other or name an unreadable file. The message names the setting
+	// and its origin.
 	ErrSettings = errors.New("connection settings")
 
-	// ErrUnknownContext comes when a NATS context does not exist or cannot be read. The message lists those
-	// that do exist.
+	// ErrUnknownContext comes when a NATS context does not exist or is unreadable. The message lists the existing
+	// ones.
 	ErrUnknownContext = errors.New("nats context")
 
 	// ErrNoServer comes when no level names a server. Start one with "waymark serve" or name one.

@@ -32,17 +32,17 @@ const (
 	OriginProgram     Origin = "program" // see [To]
 )
 
-// Config says where to look.
+// Config says where to search.
 type Config struct {
 	// Flags are the settings on the command line.
 	Flags Settings
 	// Getenv reads the environment. Required.
 	Getenv func(string) string
-	// StateDir is the state directory of the local server. Empty means that no local server is looked for.
+	// StateDir is the state directory of the local server. Empty means that no local server is searched for.
 	StateDir string
 }
 
-// Explicit returns the server that flags or environment name; ok is false when they name none.
+// Explicit returns the server in flags or environment; ok is false if they name none.
 func (c Config) Explicit() (t Target, ok bool, err error) {
 	env := FromEnvironment(c.Getenv)
 	switch {
@@ -61,7 +61,7 @@ func (c Config) Explicit() (t Target, ok bool, err error) {
 	return Target{}, false, nil
 }
 
-// Resolve returns the server to talk to: named, else local, else that of the selected context.
+// Resolve returns the server to use: named, else local, else that of the selected context.
 func (c Config) Resolve(ctx context.Context) (Target, error) {
 	if t, ok, err := c.Explicit(); ok || err != nil {
 		return t, err
@@ -123,7 +123,7 @@ func (c Config) target(origin Origin, s Settings) (Target, error) {
 	return t, checkAddresses(t.URL, s.named("--nats", origin))
 }
 
-// To is the servers at addresses, separated by commas, that a program names by a setting of its own. Nothing else is looked at.
+// To is the servers at addresses, separated by commas, from a program's own setting. No other source is used.
 func To(addresses, setting string) (Target, error) {
 	return Target{Origin: OriginProgram, URL: addresses}, checkAddresses(addresses, setting)
 }
@@ -137,7 +137,7 @@ func checkAddresses(addresses, setting string) error {
 	return nil
 }
 
-// parseAddress accepts what nats.go does: a URL, or host and port.
+// parseAddress accepts the same as nats.go: a URL, or host and port.
 func parseAddress(address string) (*url.URL, error) {
 	address = strings.TrimSpace(address)
 	if !strings.Contains(address, "://") {
@@ -145,7 +145,7 @@ func parseAddress(address string) (*url.URL, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		// The error of url.Parse holds the whole address, and so a password.
+		// The error of url.Parse has the whole address, and so a password.
 		return nil, errors.New("not an address such as nats://127.0.0.1:4222")
 	}
 	switch u.Scheme {
@@ -159,7 +159,7 @@ func parseAddress(address string) (*url.URL, error) {
 	return u, nil
 }
 
-// redact takes user and password out of addresses.
+// redact removes user and password from addresses.
 func redact(addresses string) string {
 	list := strings.Split(addresses, ",")
 	for i, address := range list {
@@ -182,7 +182,7 @@ func redact(addresses string) string {
 type Target struct {
 	// Origin says which level named it.
 	Origin Origin
-	// URL is its address; it may hold credentials: show Address instead.
+	// URL is its address; it may have credentials: show Address instead.
 	URL string
 	// Context is the path of the context file, or "".
 	Context string
@@ -192,8 +192,9 @@ type Target struct {
 // Address is the address without credentials.
 func (t Target) Address() string { return redact(t.URL) }
 
-// PingEvery and MaxPings find a connection whose other end is gone without a word, as behind a partition, within fifteen seconds. By the
-// client's defaults that takes up to six minutes, for which the daemon would neither hear nor say anything.
+// PingEvery and MaxPings find a connection whose other end is silently gone, as behind a partition, within fifteen
+// seconds. With the client's defaults that takes up to six minutes, in which the daemon would receive and send
+// nothing.
 const (
 	PingEvery = 5 * time.Second
 	MaxPings  = 2
@@ -203,7 +204,7 @@ const (
 // use of the connection. Options are added to those of the target.
 func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, error) {
 	d := &dialer{ctx: ctx}
-	// What accepts a connection and then says nothing is not waited for longer than ctx lasts.
+	// If the other side accepts a connection and then says nothing, wait no longer than ctx.
 	stop := context.AfterFunc(ctx, d.close)
 	defer stop()
 	all := []nats.Option{
@@ -215,7 +216,7 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 	}
 	all = append(append(append(all, t.opts...), opts...), func(o *nats.Options) error {
 		d.timeout = o.Timeout
-		if o.Dialer != nil { // the client ignores it beside a custom one
+		if o.Dialer != nil { // the client ignores it next to a custom one
 			d.net = *o.Dialer
 		}
 		return nil
@@ -261,8 +262,9 @@ func refused(err error) bool {
 	return false
 }
 
-// dialer lets a context end the attempt to connect. It is one connection's, which has one link at a time: the client leaves one that was
-// accepted and then not answered, as by a proxy whose servers are away, to the garbage collection, and this closes it.
+// dialer lets a context end the attempt to connect. It belongs to one connection, which has one link at a time: the
+// client leaves a link that was accepted and then not answered, as by a proxy without its servers, to the garbage
+// collector; dialer closes it.
 type dialer struct {
 	ctx     context.Context //nolint:containedctx // nats.go's dialer interface has no context
 	net     net.Dialer

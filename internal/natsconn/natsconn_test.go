@@ -53,7 +53,7 @@ func (w *world) resolve(t *testing.T, flags natsconn.Settings, stateDir string) 
 	return natsconn.Config{Flags: flags, Getenv: w.getenv, StateDir: stateDir}.Resolve(t.Context())
 }
 
-// connects reports whether the target lets the caller in.
+// connects reports whether the target accepts the caller.
 func connects(t *testing.T, target natsconn.Target) error {
 	t.Helper()
 	closed := make(chan struct{})
@@ -130,7 +130,7 @@ func TestCredentialsFollowTheServerTheyAreFor(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, connects(t, target))
 
-	// For an address it is what there is: refused, and not shown.
+	// For an address it is the only credential: refused, and not shown.
 	target, err = w.resolve(t, natsconn.Settings{URL: server.URL()}, "")
 	require.NoError(t, err)
 	err = connects(t, target)
@@ -142,7 +142,7 @@ func TestCredentialsFollowTheServerTheyAreFor(t *testing.T) {
 	target, err = w.resolve(t, right, "")
 	require.NoError(t, err)
 	require.NoError(t, connects(t, target))
-	target, err = w.resolve(t, natsconn.Settings{Context: "named", User: "somebody", Password: "else"}, "")
+	target, err = w.resolve(t, natsconn.Settings{Context: "named", User: "other", Password: "else"}, "")
 	require.NoError(t, err)
 	require.ErrorIs(t, connects(t, target), natsconn.ErrRefused)
 
@@ -165,11 +165,11 @@ func TestSettingsThatCannotWorkAreErrorsBeforeConnecting(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"an unknown context lists those there are": {flags: natsconn.Settings{Context: "nowhere"}, want: natsconn.ErrUnknownContext, text: "there are: empty, torn"},
-		"a context that leads out of its folder":   {flags: natsconn.Settings{Context: ".."}, want: natsconn.ErrUnknownContext, text: `".."`},
-		"a context without an address":             {flags: natsconn.Settings{Context: "empty"}, want: natsconn.ErrUnknownContext, text: "names no url"},
-		"a context that does not parse":            {flags: natsconn.Settings{Context: "torn"}, want: natsconn.ErrUnknownContext, text: "does not parse"},
-		"a missing credentials file, by its flag":  {flags: natsconn.Settings{URL: "nats://h", Creds: missing}, want: natsconn.ErrSettings, text: "--creds"},
+		"an unknown context lists those there are":  {flags: natsconn.Settings{Context: "nowhere"}, want: natsconn.ErrUnknownContext, text: "there are: empty, torn"},
+		"a context that leads out of its directory": {flags: natsconn.Settings{Context: ".."}, want: natsconn.ErrUnknownContext, text: `".."`},
+		"a context without an address":              {flags: natsconn.Settings{Context: "empty"}, want: natsconn.ErrUnknownContext, text: "names no url"},
+		"a context that does not parse":             {flags: natsconn.Settings{Context: "torn"}, want: natsconn.ErrUnknownContext, text: "does not parse"},
+		"a missing credentials file, by its flag":   {flags: natsconn.Settings{URL: "nats://h", Creds: missing}, want: natsconn.ErrSettings, text: "--creds"},
 		"a missing credentials file, by its variable": {
 			env: map[string]string{"NATS_URL": "nats://h", "NATS_CREDS": missing}, want: natsconn.ErrSettings, text: "NATS_CREDS",
 		},

@@ -34,7 +34,7 @@ type Settings struct {
 	CA   string
 	Cert string
 	Key  string
-	// InboxPrefix begins the subjects on which this user is answered, where the server permits no others.
+	// InboxPrefix begins the subjects of answers to this user, if the server permits no others.
 	InboxPrefix string
 }
 
@@ -83,7 +83,7 @@ func FromEnvironment(getenv func(string) string) Settings {
 	return s
 }
 
-// Flags yields the settings as flags of a command line, in a fixed order, for commands that are shown. What is secret is
+// Flags yields the settings as flags of a command line, in a fixed order, for commands that are shown. Secrets are
 // left out: the password, the token, and the credentials within addresses.
 func (s Settings) Flags() iter.Seq2[string, string] {
 	s.Password, s.Token, s.URL = "", "", redact(s.URL)
@@ -99,13 +99,12 @@ func (s Settings) Flags() iter.Seq2[string, string] {
 // NamesServer reports whether the settings name a server, by address or context.
 func (s Settings) NamesServer() bool { return s.URL != "" || s.Context != "" }
 
-// hasCredentials reports whether the settings say who connects.
+// hasCredentials reports whether the settings have credentials.
 func (s Settings) hasCredentials() bool {
 	return s.Creds != "" || s.User != "" || s.Password != "" || s.NKey != "" || s.Token != ""
 }
 
-// credentials returns s with what is said in over taken from there: who connects as a whole, TLS field by
-// field.
+// credentials returns s with the credentials of over: the user as a whole, TLS field by field.
 func (s Settings) credentials(over Settings) Settings {
 	if over.hasCredentials() {
 		s.Creds, s.User, s.Password, s.NKey, s.Token = over.Creds, over.User, over.Password, over.NKey, over.Token
@@ -136,7 +135,7 @@ func (s Settings) validate(origin Origin) error {
 	case s.Password != "" && s.User == "":
 		return fmt.Errorf("%w: %s is set without %s", ErrSettings, s.named("--password", origin), s.named("--user", origin))
 	case s.InboxPrefix != "" && schema.CheckReply(s.InboxPrefix+".x") != nil:
-		return fmt.Errorf("%w: %s %q is no beginning of an inbox that the daemon answers: use such as _INBOX_executor", ErrSettings, s.named("--inbox-prefix", origin), s.InboxPrefix)
+		return fmt.Errorf("%w: %s %q is no prefix of an inbox that the daemon answers: use for example _INBOX_executor", ErrSettings, s.named("--inbox-prefix", origin), s.InboxPrefix)
 	case (s.Cert == "") != (s.Key == ""):
 		return fmt.Errorf("%w: %s and %s only work together", ErrSettings, s.named("--tls-cert", origin), s.named("--tls-key", origin))
 	}
@@ -154,8 +153,9 @@ func (s Settings) validate(origin Origin) error {
 	return nil
 }
 
-// KeyOption returns the public key in the file of --nkey or --creds, and the option with which a connection proves itself by it. Without such a
-// file the key is "". A local server has no such user unless it is told of the key.
+// KeyOption returns the public key in the file of --nkey or --creds, and the option with which a connection proves
+// itself by it. Without such a file the key is "". A local server only has such a user if it is configured with the
+// key.
 func (s Settings) KeyOption() (public string, option nats.Option, err error) {
 	if err := s.validate(OriginFlag); err != nil {
 		return "", nil, err
@@ -178,7 +178,7 @@ func (s Settings) KeyOption() (public string, option nats.Option, err error) {
 func readable(path string) error {
 	// The opening of a named pipe waits for a writer.
 	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
-		return fmt.Errorf("%s is a pipe: copy what it gives into a file", path)
+		return fmt.Errorf("%s is a pipe: copy its content into a file", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -187,7 +187,7 @@ func readable(path string) error {
 	return file.Close()
 }
 
-// named is how a person knows a setting: by its flag or by its variable.
+// named is a setting's name for people: its flag or its variable.
 func (s Settings) named(flag string, origin Origin) string {
 	if origin != OriginEnvironment {
 		return flag
@@ -200,7 +200,7 @@ func (s Settings) named(flag string, origin Origin) string {
 	return flag
 }
 
-// options are the connection options of credentials and TLS. They replace what a context says.
+// options are the connection options of credentials and TLS. They override those of a context.
 func (s Settings) options() ([]nats.Option, error) {
 	var opts []nats.Option
 	if s.hasCredentials() {

@@ -23,74 +23,75 @@ const (
 	maxMaxPayload = 64 << 20
 )
 
-// Sync says when JetStream writes its files through to the disk.
+// Sync is when JetStream syncs its files to the disk.
 type Sync int
 
 const (
-	// SyncAlways writes every acknowledged message through. The zero value, and the only safe one.
+	// SyncAlways syncs every acknowledged message. The zero value, and the only safe one.
 	SyncAlways Sync = iota
-	// SyncInterval writes through every two minutes: a power cut takes back what was acknowledged since
-	// then. For tests, and for measuring what SyncAlways costs.
+	// SyncInterval syncs every two minutes: a power cut loses messages acknowledged since then. For tests, and for
+	// measuring the cost of SyncAlways.
 	SyncInterval
 )
 
-// Config says how to run the embedded server. Only StateDir is required.
+// Config configures the embedded server. Only StateDir is required.
 type Config struct {
 	// StateDir is the directory that the server owns. Required; created with mode 0700 if missing.
 	StateDir string
 
-	// Port is the TCP port on 127.0.0.1. 0, the default, means the port of the last start in this
-	// directory when it is still free, otherwise any free one: clients that reconnect find a restarted
-	// server again, and two servers on one machine do not collide.
+	// Port is the TCP port on 127.0.0.1. 0, the default, means the port of the last start in this directory if it is
+	// still free, otherwise any free one: reconnecting clients find a restarted server again, and two servers on one
+	// machine do not collide.
 	Port int
 
-	// Sync says when files are written through. Default SyncAlways.
+	// Sync is when files are synced. Default SyncAlways.
 	Sync Sync
 
 	// MaxPayload is the largest message in bytes, headers included. 0 means 1 MiB; 4 KiB to 64 MiB.
 	MaxPayload int
 
-	// MaxStore bounds JetStream's files, in bytes. 0 means three quarters of the disk that the state directory is on: how much of
-	// it is free when the server starts makes no difference.
+	// MaxStore bounds JetStream's files, in bytes. 0 means three quarters of the disk of the state directory, however
+	// much of it is free at the start.
 	MaxStore int64
 
-	// StoreKeys encrypt the store: a new one by the current key. One that is encrypted needs the key that it was given last, and gets the
-	// current one. Nil means that the store is not encrypted.
+	// StoreKeys encrypt the store: a new one with the current key. An encrypted store needs its latest key, and is
+	// switched to the current one. Nil means that the store is not encrypted.
 	StoreKeys *encryption.File
 
-	// Keys are public NKeys of users (U…) that may connect with all rights, beside the user of the state directory: a daemon signs by the
-	// key that it connects with.
+	// Keys are public NKeys of users (U…) that may connect with all rights, besides the user of the state directory:
+	// a daemon signs with the key that it connects with.
 	Keys []string
 
 	// StopTimeout bounds Close. 0 means 30 seconds.
 	StopTimeout time.Duration
 
-	// Ping is how often a route or a client that says nothing is asked whether it lives; two questions without an answer end the
-	// connection. 0 means 5 seconds: one that is gone without a word is found within 15 seconds. By the server's own defaults that takes
-	// 90 seconds for a route and six minutes for a client, and until then requests are sent to subscribers behind it, and lost.
+	// Ping is how often a silent route or client is pinged; after two pings without an answer the server ends the
+	// connection. 0 means 5 seconds: a connection that is silently gone is found within 15 seconds. With the server's
+	// defaults that takes 90 seconds for a route and six minutes for a client, and until then requests are sent to
+	// subscribers behind it, and lost.
 	Ping time.Duration
 
-	// Cluster makes the server one node of a cluster on this machine. Nil, the default, means a lone server.
+	// Cluster makes the server one node of a cluster on this machine. Nil, the default, means a single server.
 	Cluster *Cluster
 
 	// Verbose passes the server's notices to the logger as well, at info level. Default: warnings and errors.
 	Verbose bool
 }
 
-// Cluster names the nodes of a cluster on one machine, for measurements and rehearsals: its routes listen on 127.0.0.1
-// and speak no TLS. Every node is given the same name, ports and credentials, and a state directory of its own.
+// Cluster configures the nodes of a cluster on one machine, for measurements and tests: its routes listen on
+// 127.0.0.1 without TLS. Every node has the same name, ports and credentials, and its own state directory.
 type Cluster struct {
 	// Name of the cluster. Required.
 	Name string
-	// Node is this node's place in Ports, from 0.
+	// Node is this node's index in Ports, from 0.
 	Node int
-	// Ports are where the nodes take each other's routes. Required, one a node.
+	// Ports are the ports of the nodes' routes. Required, one per node.
 	Ports []int
-	// Via are the ports at which this node reaches the others' routes, where that is not at Ports: something that can be cut
-	// lies between them. One a node, its own is not used. Nil, the default, means Ports. With it no node tells anybody an address
-	// that leads past it.
+	// Via are the ports at which this node reaches the others' routes, if not at Ports: for example of a proxy that
+	// can be cut. One per node, its own is not used. Nil, the default, means Ports. With it, nodes do not tell each
+	// other addresses that bypass it.
 	Via []int
-	// User and Password of clients and routes, instead of those that a lone server makes for itself. Required.
+	// User and Password of clients and routes, instead of those that a single server generates. Required.
 	User, Password string
 }
 

@@ -23,7 +23,8 @@ func TestStart_AnyDisk_StoreIsBoundedByItsSize(t *testing.T) {
 	require.Equal(t, total/4*3, start(t, natsd.Config{StateDir: dir}).MaxStore())
 }
 
-// A store whose quotas are above the limit, as on a disk that is smaller than the one before, is recovered whole and takes writes.
+// A store whose quotas are above the limit, as after a move to a smaller disk, is recovered completely and accepts
+// writes.
 func TestStart_LimitBelowTheQuotas_StreamsAreThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -38,7 +39,7 @@ func TestStart_LimitBelowTheQuotas_StreamsAreThere(t *testing.T) {
 	}
 }
 
-// A server that starts on a nearly full disk takes writes once there is room, without another start.
+// A server that starts on a nearly full disk accepts writes once there is room, without a restart.
 func TestStart_NearlyFullDisk_TakesWritesOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
 	disk := natstest.Disk(t, 256)
@@ -63,7 +64,7 @@ func TestStart_NearlyFullDisk_TakesWritesOnceThereIsRoom(t *testing.T) {
 	}
 }
 
-// diskStream opens a stream with a quota, and makes it if there is none.
+// diskStream opens a stream with a quota, and creates it if missing.
 func diskStream(t *testing.T, s *natsd.Server) jetstream.JetStream {
 	t.Helper()
 	nc, err := s.Connect()

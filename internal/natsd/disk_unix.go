@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// DiskRoom is what is free for this user on the disk of a directory, and how large that is, in bytes.
+// DiskRoom returns the free and total size of a directory's disk, in bytes, for this user.
 func DiskRoom(dir string) (free, total int64, err error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

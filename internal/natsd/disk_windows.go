@@ -4,5 +4,5 @@ import "errors"
 
 // DiskRoom is not known on this system.
 func DiskRoom(string) (free, total int64, err error) {
-	return 0, 0, errors.New("how much room the disk has is not looked at on this system")
+	return 0, 0, errors.New("the free disk space is not known on this system")
 }

@@ -1,5 +1,5 @@
-// Package natsd runs the NATS server that a fresh machine gets: a JetStream server inside this
-// process, on loopback, with generated credentials and a state directory of its own.
+// Package natsd runs the embedded NATS server: a JetStream server in this process, on loopback, with generated
+// credentials and its own state directory.
 //
 // # What it owns
 //
@@ -8,10 +8,9 @@
 // # What it promises
 //
 // With SyncAlways, the default, an acknowledged message is on disk. Nothing listens beyond 127.0.0.1, and a
-// connection without credentials is refused. One process at a time uses a state directory: two
-// servers on one store both acknowledge and then lose messages, so the second one is refused with the
-// holder's process id. A store that was encrypted with another key is refused before the server can
-// replace its streams.
+// connection without credentials is refused. One process at a time uses a state directory: two servers on one store
+// both acknowledge and then lose messages, so the second one is refused with the first one's process id. A store that
+// was encrypted with another key is refused before the server can replace its streams.
 //
 // # States
 //
@@ -20,15 +19,15 @@
 //	            └─▶ kill -9, power cut, Close timed out, running.json stays: the next start is unclean
 //	                or the disk was full
 //
-// A clean stop with SyncAlways also writes back what JetStream itself leaves in the page cache
-// (buckets with asynchronous persistence), so that the absence of running.json can be trusted.
+// A clean stop with SyncAlways also syncs the files that JetStream leaves in the page cache (buckets with
+// asynchronous persistence), so that the absence of running.json can be trusted.
 //
-// UncleanStart stays true, over any number of clean restarts, until ClearUnclean is called: the reader
-// that has to make good for lost writes may need more than one start to get there.
+// UncleanStart stays true, over any number of clean restarts, until ClearUnclean is called: the repair of lost writes
+// may need more than one start.
 //
 // # On failure
 //
-// Every error names the file, directory or port and what to do next. A Start that fails leaves no
-// server, lock or marker behind. Close is bounded by Config.StopTimeout; when that passes, the marker stays
-// and so does the lock, because the server may still be writing.
+// Every error names the file, directory or port and the next step. A Start that fails leaves no server, lock or
+// marker. Close is bounded by Config.StopTimeout; after that, the marker and the lock stay, because the server may
+// still be writing.
 package natsd

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// ErrInvalidConfig comes when a field of Config is out of range; the message names field and value.
+	// ErrInvalidConfig is returned if a field of Config is out of range; the message names field and value.
 	ErrInvalidConfig = errors.New("invalid configuration of the embedded nats server")
 
 	// ErrLocked comes when another process uses the state directory. Use errors.As with *LockedError
@@ -20,12 +20,12 @@ var (
 	// ErrStart comes when the server refused to start for any other reason; the message is the server's.
 	ErrStart = errors.New("nats server did not start")
 
-	// ErrDiskFull comes when the disk of the state directory has no room for what a start writes. Use errors.As with *DiskFullError
-	// for the disk. Make room and start again: what was acknowledged is kept.
+	// ErrDiskFull comes when the disk of the state directory has no room for the files of a start. Use errors.As with
+	// *DiskFullError for the disk. Make room and start again: acknowledged messages are kept.
 	ErrDiskFull = errors.New("disk is full")
 
-	// ErrStoreKey comes when the store is encrypted and its key is not given, or another one is, or when it is not encrypted and a key is given.
-	// The message says what to do; nothing was changed.
+	// ErrStoreKey comes when the store is encrypted and the key is missing or wrong, or when it is not encrypted and
+	// a key is given. The message has the next step; nothing was changed.
 	ErrStoreKey = errors.New("the store cannot be opened")
 
 	// ErrStopTimeout comes when the server did not stop within Config.StopTimeout. It may still be
@@ -36,11 +36,11 @@ var (
 	ErrUnhealthy = errors.New("nats server is unhealthy")
 )
 
-// LockedError tells who holds a state directory. It matches ErrLocked.
+// LockedError names the holder of a state directory. It matches ErrLocked.
 type LockedError struct {
 	Dir     string    // The state directory.
-	PID     int       // The holder's process id; 0 when it is not known.
-	Started time.Time // When the holder started; zero when it is not known.
+	PID     int       // The holder's process id; 0 if unknown.
+	Started time.Time // When the holder started; zero if unknown.
 }
 
 // Error names the directory, the holder and what to do.
@@ -56,14 +56,14 @@ func (e *LockedError) Error() string {
 // Is makes errors.Is(err, ErrLocked) true.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// DiskFullError tells which disk has no room. It matches ErrDiskFull.
+// DiskFullError names the disk without room. It matches ErrDiskFull.
 type DiskFullError struct {
 	Dir         string // The state directory.
-	Free, Total int64  // Bytes of its disk; both 0 where the system does not tell.
-	Err         error  // What could not be written.
+	Free, Total int64  // Bytes of its disk; both 0 if the system does not report them.
+	Err         error  // The failed write.
 }
 
-// Error names the directory, its disk and what could not be written.
+// Error names the directory, its disk and the failed write.
 func (e *DiskFullError) Error() string {
 	room := ""
 	if e.Total > 0 {
@@ -72,10 +72,10 @@ func (e *DiskFullError) Error() string {
 	return fmt.Sprintf("%v: the disk of %s has no room%s: %v", ErrDiskFull, e.Dir, room, e.Err)
 }
 
-// Unwrap is ErrDiskFull, and what could not be written.
+// Unwrap is ErrDiskFull, and the failed write.
 func (e *DiskFullError) Unwrap() []error { return []error{ErrDiskFull, e.Err} }
 
-// noRoom makes a DiskFullError of an error that says that a disk is full, and leaves any other as it is.
+// noRoom turns an error about a full disk into a DiskFullError, and returns any other unchanged.
 func noRoom(dir string, err error) error {
 	if err == nil || !saysFull(err.Error()) {
 		return err

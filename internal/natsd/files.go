@@ -32,7 +32,7 @@ func createDirs(l statedir.Layout) error {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
 			return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
 		}
-		// MkdirAll leaves an existing directory's mode alone.
+		// MkdirAll does not change an existing directory's mode.
 		if err := os.Chmod(dir, dirMode); err != nil {
 			return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
 		}
@@ -40,7 +40,7 @@ func createDirs(l statedir.Layout) error {
 	return nil
 }
 
-// writeJSON replaces a file as a whole: after a crash there is the old content or the new, never half of it.
+// writeJSON replaces a file atomically: after a crash it has the old content or the new, never half of it.
 func writeJSON(path string, value any) (err error) {
 	data, err := json.Marshal(value, jsontext.WithIndent("  "))
 	if err != nil {
@@ -67,7 +67,7 @@ func writeJSON(path string, value any) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// removeFile removes a file for good; that it is not there already is fine.
+// removeFile removes a file durably; a missing file is no error.
 func removeFile(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +91,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// syncTree writes every file and directory below root through to the disk.
+// syncTree syncs every file and directory below root to the disk.
 func syncTree(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -102,7 +102,7 @@ func syncTree(root string) error {
 		case !entry.Type().IsRegular():
 			return nil
 		}
-		file, err := os.OpenFile(path, os.O_RDWR, 0) // Windows syncs only what is open for writing.
+		file, err := os.OpenFile(path, os.O_RDWR, 0) // Windows syncs only files that are open for writing.
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-// identity is what stays the same over restarts: clients keep their credentials and their address.
+// identity is the data that stays the same over restarts: clients keep their credentials and their address.
 type identity struct {
 	ServerName string `json:"server_name"`
 	User       string `json:"user"`
@@ -22,7 +22,8 @@ func loadIdentity(l statedir.Layout) (identity, error) {
 	err := statedir.ReadJSON(l.Identity(), &id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// Letters and digits only: in "--password TEXT" a text that begins with a dash would be taken for a flag, and shown in the error.
+		// Letters and digits only: in "--password TEXT" a text that begins with a dash would be read as a flag, and
+		// shown in the error.
 		id = identity{ServerName: "waymark-" + rand.Text(), User: "waymark", Password: rand.Text()}
 		return id, writeJSON(l.Identity(), id)
 	case err != nil:

@@ -9,28 +9,28 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// serverLog hands the server's log lines to zerolog. The text is a field, since it may hold what a client
-// chose (its name, a subject): encoded, it cannot forge a line. Traces, which hold payloads, never pass.
+// serverLog forwards the server's log lines to zerolog. The text is a field, because it may contain text of a client
+// (its name, a subject): encoded, it cannot forge a line. Traces, which contain payloads, are never forwarded.
 type serverLog struct {
 	logger  zerolog.Logger
 	verbose bool
 
 	mu    sync.Mutex
-	fatal string // first fatal line: the server logs those and goes on, we do not
+	fatal string // first fatal line: the server logs those and continues, we do not
 	full  string // first line that says that the disk is full
 
 	out chan struct{} // closed with full
 }
 
-// outOfSpace are how systems say that a disk is full. The server's own code looks for the first of them, and its errors reach us as
-// text alone.
+// outOfSpace are the systems' texts for a full disk. The server's own code looks for the first of them, and its
+// errors reach us only as text.
 var outOfSpace = []string{"no space left", "not enough space on the disk", "disk quota exceeded"}
 
 func (l *serverLog) text(format string, v []any) string {
 	return strings.TrimSpace(fmt.Sprintf(format, v...))
 }
 
-// Noticef logs what is worth knowing only when watching the server itself.
+// Noticef logs details of the server.
 func (l *serverLog) Noticef(format string, v ...any) {
 	if l.verbose {
 		l.logger.Info().Str("detail", l.text(format, v)).Msg("nats server notice")
@@ -40,8 +40,8 @@ func (l *serverLog) Noticef(format string, v ...any) {
 // Warnf logs a warning.
 func (l *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Plaintext passwords detected") {
-		// It means passwords in a configuration file. Ours is 256 random bits, in memory and in a file that only its
-		// owner may read; hashing it would slow every connection and hide nothing.
+		// It is about passwords in a configuration file. Ours is 256 random bits, in memory and in a file that only
+		// its owner may read; hashing it would slow every connection and hide nothing.
 		return
 	}
 	l.logger.Warn().Str("detail", l.text(format, v)).Msg("nats server warning")

@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-// host is the only address the embedded server listens on: it speaks no TLS.
+// host is the only address the embedded server listens on, as it has no TLS.
 const host = "127.0.0.1"
 
 // Server is a running embedded server. Its methods may be called from any goroutine.
@@ -33,21 +33,21 @@ type Server struct {
 	nats   *server.Server
 	id     identity
 	end    statedir.Endpoint
-	// storeSecret as secret returns it.
+	// storeSecret is the result of secret.
 	storeSecret string
 
-	marked  bool // running.json is ours; only Start looks at it
+	marked  bool // running.json is ours; only Start uses it
 	unclean atomic.Bool
 	started chan struct{} // closed when the server's own start has returned
-	stopped chan struct{} // closed when the server has shut down, whoever asked for it
+	stopped chan struct{} // closed when the server has shut down for any reason
 
 	closeOnce sync.Once
 	closeErr  error
 }
 
-// Start locks the state directory, starts the server in it and returns when it accepts connections. ctx
-// bounds the start only. A start that takes long is recovering a large store; ending it early waits for that
-// recovery within Config.StopTimeout.
+// Start locks the state directory, starts the server in it and returns when it accepts connections. ctx bounds the
+// start only. A long start is recovering a large store; ending it early waits for that recovery within
+// Config.StopTimeout.
 //
 // It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
@@ -100,8 +100,8 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 	return s, nil
 }
 
-// abort takes a failed Start back. Before mark, running.json belongs to a process that ended uncleanly and
-// must stay for the next start to see.
+// abort undoes a failed Start. Before mark, running.json belongs to a process that ended uncleanly and must stay for
+// the next start.
 func (s *Server) abort() error {
 	switch {
 	case s.nats != nil:
@@ -112,7 +112,7 @@ func (s *Server) abort() error {
 	return s.lock.Unlock()
 }
 
-// InUse returns a LockedError when another process uses the state directory, and nil for any other.
+// InUse returns a LockedError if another process uses the state directory, else nil.
 func InUse(stateDir string) error {
 	l, err := statedir.Of(stateDir)
 	if err != nil {
@@ -120,7 +120,7 @@ func InUse(stateDir string) error {
 	}
 	s := &Server{layout: l}
 	if _, err := os.Stat(l.Lock()); err != nil {
-		return nil //nolint:nilerr // a directory that nobody has used
+		return nil //nolint:nilerr // an unused directory
 	}
 	if err := s.acquire(); err != nil {
 		return err
@@ -128,7 +128,7 @@ func InUse(stateDir string) error {
 	return s.lock.Unlock()
 }
 
-// acquire locks the directory. flock is released by the system when the process ends, however it ends.
+// acquire locks the directory. The system releases a flock when the process ends, however it ends.
 func (s *Server) acquire() error {
 	s.lock = flock.New(s.layout.Lock(), flock.SetPermissions(fileMode))
 	ok, err := s.lock.TryLock()
@@ -140,17 +140,17 @@ func (s *Server) acquire() error {
 	}
 	locked := &LockedError{Dir: s.layout.Root}
 	var holder statedir.Marker
-	if statedir.ReadJSON(s.layout.Running(), &holder) == nil { // without it the message is merely poorer
+	if statedir.ReadJSON(s.layout.Running(), &holder) == nil { // without it the message only has less detail
 		locked.PID, locked.Started = holder.PID, holder.Started
 	}
 	return errors.Join(locked, s.lock.Close())
 }
 
-// mark notes an unclean stop of the process before, then that this one runs.
+// mark records an unclean stop of the previous process, then that this one runs.
 func (s *Server) mark() error {
 	var before statedir.Marker
 	switch err := statedir.ReadJSON(s.layout.Running(), &before); {
-	case err == nil || errors.Is(err, statedir.ErrUnusable): // a marker that does not parse was cut short: unclean as well
+	case err == nil || errors.Is(err, statedir.ErrUnusable): // an unreadable marker was cut short: unclean as well
 		if err := writeJSON(s.layout.Unclean(), before); err != nil {
 			return err
 		}
@@ -166,8 +166,8 @@ func (s *Server) mark() error {
 	return writeJSON(s.layout.Running(), statedir.Marker{PID: os.Getpid(), Started: time.Now().UTC()})
 }
 
-// choosePort tries the port before the server opens its store: the server would first recover every stream
-// and then fail. The answer can be overtaken, so run looks again.
+// choosePort tries the port before the server opens its store: the server would first recover every stream and then
+// fail. The port may be taken afterwards, so run checks again.
 func (s *Server) choosePort(ctx context.Context) (int, error) {
 	port := s.cfg.Port
 	if port == 0 {
@@ -195,8 +195,8 @@ func portError(port int, err error) error {
 // maxPings without an answer end a connection.
 const maxPings = 2
 
-// options are the server's. DontListen is never set, in-process clients or not: with it, the server's
-// shutdown hangs in lame duck mode.
+// options are the server's. DontListen is never set, even for in-process clients: with it, the server's shutdown
+// hangs in lame duck mode.
 func (s *Server) options(port int) *server.Options {
 	opts := &server.Options{
 		ServerName:             s.id.ServerName,
@@ -226,7 +226,7 @@ func (s *Server) options(port int) *server.Options {
 		if len(c.Via) > 0 {
 			ports = c.Via
 			opts.Cluster.NoAdvertise = true
-			// Nodes tell each other where others are: at an address where nobody is, what was cut stays so.
+			// Nodes tell each other the addresses of others: with an unreachable one, a cut link stays cut.
 			opts.Cluster.Advertise = net.JoinHostPort(host, "1")
 		}
 		for i, port := range ports {
@@ -239,20 +239,21 @@ func (s *Server) options(port int) *server.Options {
 	return opts
 }
 
-// maxStore is the limit of JetStream's files; 0 leaves it to the server. The server takes three quarters of what is free as it starts. A server that
-// starts on a nearly full disk would keep that limit, and refuse every write, whatever room is made: so the size of the disk counts.
+// maxStore is the limit of JetStream's files; 0 leaves it to the server. The server uses three quarters of the free
+// space at its start. On a nearly full disk it would keep that limit, and refuse every write, however much room is
+// made: so the size of the disk counts.
 func (s *Server) maxStore() int64 {
 	if s.cfg.MaxStore > 0 {
 		return s.cfg.MaxStore
 	}
 	_, total, err := DiskRoom(s.layout.Root)
 	if err != nil {
-		return 0 // not known on this system
+		return 0 // unknown on this system
 	}
 	return total / 4 * 3
 }
 
-// run starts the server and waits until it serves.
+// run starts the server and waits until it is ready.
 func (s *Server) run(ctx context.Context, port int) error {
 	ns, err := server.NewServer(s.options(port))
 	if err != nil {
@@ -287,7 +288,7 @@ func (s *Server) run(ctx context.Context, port int) error {
 	return nil
 }
 
-// publish writes what clients need to find the server.
+// publish writes the files that clients need to find the server.
 func (s *Server) publish() error {
 	s.end = statedir.Endpoint{
 		URL:      s.nats.ClientURL(),
@@ -314,27 +315,27 @@ func (s *Server) publish() error {
 	return writeJSON(s.layout.Endpoint(), s.end)
 }
 
-// Close stops the server and gives the directory back; calling it again returns the same answer. Clients
-// should be drained before. It returns ErrStopTimeout when the server does not end within
-// Config.StopTimeout; the directory then stays locked until the process ends.
+// Close stops the server and releases the directory; another call returns the same result. Drain clients before. It
+// returns ErrStopTimeout if the server does not end within Config.StopTimeout; the directory then stays locked until
+// the process ends.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() { s.closeErr = s.close() })
 	return s.closeErr
 }
 
 func (s *Server) close() error {
-	// Clients stop finding the server before it stops answering.
+	// Clients must stop finding the server before it stops answering.
 	found := removeFile(s.layout.Endpoint())
 	if err := s.stop(); err != nil {
 		return errors.Join(found, err)
 	}
 	if s.log.fullText() != "" {
-		// Buckets with asynchronous persistence had acknowledged what found no room. The marker stays: the next start is unclean,
-		// and what is derived is made again.
+		// Buckets with asynchronous persistence acknowledged data that found no room. The marker stays: the next
+		// start is unclean, and derived data is made again.
 		return errors.Join(found, s.lock.Unlock())
 	}
-	// JetStream leaves asynchronously persisted buckets in the page cache, even on a clean stop. Only
-	// when they are on disk too may the marker go.
+	// JetStream leaves asynchronously persisted buckets in the page cache, even on a clean stop. The marker may only
+	// be removed once they are on disk too.
 	if s.cfg.Sync == SyncAlways {
 		if err := syncTree(s.layout.Store()); err != nil {
 			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", statedir.ErrUnusable, s.layout.Store(), err), s.lock.Unlock())
@@ -345,7 +346,7 @@ func (s *Server) close() error {
 
 func (s *Server) stop() error {
 	go func() { // ends when stopped is closed
-		<-s.started // stopping a server that is half started would leave its JetStream running
+		<-s.started // stopping a half-started server would leave its JetStream running
 		s.nats.Shutdown()
 	}()
 	select {
@@ -361,7 +362,7 @@ func (s *Server) stopTimeout() error {
 		ErrStopTimeout, s.cfg.StopTimeout, s.layout.Root, os.Getpid())
 }
 
-// WaitForShutdown returns when the server has shut down, for whatever reason, or with ctx's error.
+// WaitForShutdown returns when the server has shut down for any reason, or with ctx's error.
 func (s *Server) WaitForShutdown(ctx context.Context) error {
 	select {
 	case <-s.stopped:
@@ -384,18 +385,18 @@ func (s *Server) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// OutOfSpace is closed once the server has said that its disk is full, and Full is its message then. Such a server stores nothing more
-// until it is started again, whatever room is made: publishers see that no answer comes.
+// OutOfSpace is closed once the server has reported a full disk; Full then returns its message. Such a server stores
+// nothing until it is restarted, however much room is made: publishers get no answer.
 func (s *Server) OutOfSpace() <-chan struct{} { return s.log.out }
 
-// Full is the server's first message of a full disk; empty while there was none.
+// Full is the server's first message about a full disk; empty if there was none.
 func (s *Server) Full() string { return s.log.fullText() }
 
-// UncleanStart is true when an earlier process ended without Close and ClearUnclean was not called since:
-// what was not synced may be missing, whatever the streams say.
+// UncleanStart is true if an earlier process ended without Close and ClearUnclean was not called since: unsynced
+// messages may be missing, whatever the streams report.
 func (s *Server) UncleanStart() bool { return s.unclean.Load() }
 
-// ClearUnclean records that the damage an unclean stop may have done was made good.
+// ClearUnclean records that the effects of an unclean stop were repaired.
 func (s *Server) ClearUnclean() error {
 	if err := removeFile(s.layout.Unclean()); err != nil {
 		return err
@@ -404,7 +405,7 @@ func (s *Server) ClearUnclean() error {
 	return nil
 }
 
-// Endpoint tells how clients on this machine reach the server.
+// Endpoint is how clients on this machine reach the server.
 func (s *Server) Endpoint() statedir.Endpoint { return s.end }
 
 // URL is the address clients connect to, without credentials.
@@ -437,7 +438,7 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// Map publishes what clients publish on one subject on another, in the form of a subject mapping of the server's configuration.
+// Map publishes messages on one subject on another, in the form of a subject mapping of the server's configuration.
 // Mapping the same subject again replaces the mapping. It lasts as long as the server.
 func (s *Server) Map(from, to string) error {
 	if err := s.nats.GlobalAccount().AddMapping(from, to); err != nil {
@@ -446,7 +447,7 @@ func (s *Server) Map(from, to string) error {
 	return nil
 }
 
-// MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or what was chosen by the disk.
+// MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or the value derived from the disk.
 func (s *Server) MaxStore() int64 {
 	if c := s.nats.JetStreamConfig(); c != nil {
 		return c.MaxStore

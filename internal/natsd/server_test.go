@@ -148,7 +148,7 @@ func TestStateFilesAreTheOwnersAlone(t *testing.T) {
 			return err
 		}
 		if strings.HasPrefix(path, store+string(filepath.Separator)) {
-			return nil // the server's own, below a directory that nobody else may enter
+			return nil // the server's own file, below a directory that no other user may enter
 		}
 		info, err := entry.Info()
 		if err != nil {
@@ -280,7 +280,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	cancel(why)
 	cfg := natsd.Config{StateDir: t.TempDir()}
 	s, err := natsd.Start(ctx, cfg, natstest.Logger(t))
-	if err == nil { // the start was quicker than the look at ctx
+	if err == nil { // the start was quicker than the check of ctx
 		require.NoError(t, s.Close())
 	} else {
 		require.ErrorIs(t, err, why)
@@ -304,7 +304,8 @@ func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
 	require.ErrorIs(t, err, statedir.ErrNotRunning)
 }
 
-// A client behind a partition keeps its subscriptions, and takes requests that others would answer, until the server ends its connection.
+// A client behind a partition keeps its subscriptions, and receives requests that others would answer, until the
+// server ends its connection.
 func TestServer_ClientAnswersNoPing_ConnectionEnds(t *testing.T) {
 	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir(), Ping: 500 * time.Millisecond})
@@ -329,7 +330,7 @@ func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
 	var cfg natsd.Config
 	var s *natsd.Server
 	var err error
-	// On a busy machine the server may have stopped before anybody looks at the clock: then it was in time.
+	// On a busy machine the server may have stopped before the clock is read: then it was in time.
 	for try := 0; err == nil && try < 20; try++ {
 		cfg = natsd.Config{StateDir: t.TempDir(), StopTimeout: 1}
 		s, err = natsd.Start(t.Context(), cfg, natstest.Logger(t))

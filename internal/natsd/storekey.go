@@ -15,18 +15,20 @@ import (
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-// storeKey is a file of the state directory: the store's own key, encrypted by one that is given. The store's key never changes, so that another
-// one is given at once: nothing of the store is written again, and a start that is cut off leaves it as it was.
+// storeKey is a file of the state directory: the store's own key, encrypted with a given key. The store's key never
+// changes, so a new given key takes effect at once: the store is not written again, and an interrupted start leaves
+// it unchanged.
 type storeKey struct {
-	// KeyID names the key that is to be given, and Wrapped is the store's key in its cipher text.
+	// KeyID names the given key, and Wrapped is the store's key in its cipher text.
 	KeyID   string `json:"key_id"`
 	Wrapped []byte `json:"wrapped"`
 }
 
 const wrapPurpose = "waymark store key"
 
-// secret is the key that the server encrypts its store with; empty for a store that is not encrypted. It looks before the server does: a server
-// with another key leaves the streams out that it cannot read, and would make new ones in their place.
+// secret is the key with which the server encrypts its store; empty for a store without encryption. It is checked
+// before the server starts: a server with another key skips the streams that it cannot read, and would create new
+// ones instead.
 func (s *Server) secret() (string, error) {
 	path, keys := s.layout.StoreKey(), s.cfg.StoreKeys
 	var stored storeKey
@@ -53,12 +55,12 @@ func (s *Server) secret() (string, error) {
 		if err := s.wrap(path, inner); err != nil {
 			return "", err
 		}
-		s.log.logger.Info().Str("key", keys.Current).Str("before", stored.KeyID).Msg("store has another key now, the one before is not needed any more")
+		s.log.logger.Info().Str("key", keys.Current).Str("before", stored.KeyID).Msg("store has a new key, the previous one is no longer needed")
 	}
 	return base64.StdEncoding.EncodeToString(inner), nil
 }
 
-// newSecret makes the key of a store that is not there yet.
+// newSecret makes the key of a new store.
 func (s *Server) newSecret(path string) (string, error) {
 	store, streams := os.DirFS(s.layout.Store()), server.JetStreamStoreDir+"/*/streams/*"
 	encrypted, err := fs.Glob(store, streams+"/"+server.JetStreamMetaFileKey)

@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// keyFile has a key for each id, which may be followed by = and the byte that it is made of.
+// keyFile has a key for each id, which may be followed by = and the byte to make it from.
 func keyFile(t *testing.T, ids ...string) *encryption.File {
 	t.Helper()
 	var lines []string
@@ -35,7 +35,7 @@ func keyFile(t *testing.T, ids ...string) *encryption.File {
 	return f
 }
 
-// holding returns the files below a directory that have a text.
+// holding returns the files below a directory that contain a text.
 func holding(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -89,7 +89,7 @@ func write(t *testing.T, cfg natsd.Config) {
 	require.NoError(t, s.Close())
 }
 
-// read returns how often the canary is there.
+// read returns how often the canary is found.
 func read(t *testing.T, cfg natsd.Config) (n int) {
 	t.Helper()
 	s := start(t, cfg)
@@ -110,7 +110,7 @@ func TestStoreKey_StoreIsEncrypted_FilesHaveNoContent(t *testing.T) {
 	t.Parallel()
 	plain, secret := t.TempDir(), t.TempDir()
 	write(t, natsd.Config{StateDir: plain})
-	require.NotEmpty(t, holding(t, plain, canary), "the search finds what is there")
+	require.NotEmpty(t, holding(t, plain, canary), "the search finds the canary")
 	cfg := natsd.Config{StateDir: secret, StoreKeys: keyFile(t, "k1")}
 	write(t, cfg)
 	require.Empty(t, holding(t, secret, canary))
@@ -128,7 +128,7 @@ func TestStoreKey_KeyIsRotated_StoreIsReadWithTheNewOneAlone(t *testing.T) {
 	require.ErrorIs(t, err, natsd.ErrStoreKey)
 }
 
-// Whatever key is wrong, the server does not start, and no file is changed.
+// With any wrong key, the server does not start, and no file is changed.
 func TestStoreKey_WrongOrMissing_NothingIsChanged(t *testing.T) {
 	t.Parallel()
 	dir, plain := t.TempDir(), t.TempDir()

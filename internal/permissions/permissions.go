@@ -11,19 +11,19 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Error says what the server does not permit.
+// Error is a refusal by the server.
 type Error struct {
-	// Publish: it was a message; else a subscription.
+	// Publish: a message was refused; else a subscription.
 	Publish bool
-	// Subject that was refused.
+	// Subject of the refusal.
 	Subject string
 	err     error
 }
 
-// Error names what was refused, and the next step.
+// Error names the refused action, and the next step.
 func (e *Error) Error() string { return e.What() + ": " + e.Hint() }
 
-// What is what was refused.
+// What is the refused action.
 func (e *Error) What() string {
 	what := "subscribe to"
 	if e.Publish {
@@ -41,7 +41,7 @@ func (e *Error) Hint() string {
 	return "use the credentials of the fleet and of a role that may; docs/security.md says which may what"
 }
 
-// Of reports whether a request on subject that is answered below inbox was refused, or its answer.
+// Of reports whether a request on subject with an answer below inbox was refused, or its answer.
 func (e *Error) Of(subject, inbox string) bool {
 	return e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox)
 }
@@ -49,7 +49,7 @@ func (e *Error) Of(subject, inbox string) bool {
 // Unwrap is nats.go's error.
 func (e *Error) Unwrap() error { return e.err }
 
-// From returns the refusal that an asynchronous error of a connection is.
+// From returns the refusal in an asynchronous error of a connection.
 func From(err error) (*Error, bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil, false
@@ -75,13 +75,13 @@ func From(err error) (*Error, bool) {
 	return nil, false
 }
 
-// Watch hears the refusals on one connection.
+// Watch receives the refusals on one connection.
 type Watch struct {
 	mu   sync.Mutex
 	tail *node
 }
 
-// node is one refusal, or the place of the next.
+// node is one refusal, or the place for the next.
 type node struct {
 	filled chan struct{}
 	err    *Error
@@ -90,10 +90,10 @@ type node struct {
 
 func newNode() *node { return &node{filled: make(chan struct{})} }
 
-// New returns a watch that hears nothing until its handler is given to a connection.
+// New returns a watch, which receives nothing until its handler is set on a connection.
 func New() *Watch { return &Watch{tail: newNode()} }
 
-// Handler is a connection's error handler, which passes on to before; nil for none.
+// Handler is a connection's error handler, which also calls before; nil for none.
 func (w *Watch) Handler(before nats.ErrHandler) nats.ErrHandler {
 	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		if e, ok := From(err); ok {
@@ -127,7 +127,7 @@ func (w *Watch) Tail() Tail {
 // Heard is closed when there is a refusal to take.
 func (t *Tail) Heard() <-chan struct{} { return t.at.filled }
 
-// Take returns the next refusal; after Heard was closed.
+// Take returns the next refusal, after Heard was closed.
 func (t *Tail) Take() *Error {
 	<-t.at.filled
 	e := t.at.err
@@ -135,8 +135,8 @@ func (t *Tail) Take() *Error {
 	return e
 }
 
-// Context returns one that ends, with the refusal as its cause, when an inbox or a subject with about in it is refused: for
-// calls of libraries that know nothing of refusals. Call the function when done.
+// Context returns a context that ends, with the refusal as its cause, if an inbox or a subject that contains about is
+// refused: for calls of libraries that do not know of refusals. Call the function when done.
 func (w *Watch) Context(ctx context.Context, about string) (context.Context, func()) {
 	tail := w.Tail()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -160,7 +160,7 @@ func (w *Watch) Context(ctx context.Context, about string) (context.Context, fun
 	}
 }
 
-// Cause puts the refusal that ended a context of [Watch.Context] in front of what came of it.
+// Cause adds the refusal that ended a context of [Watch.Context] to a call's error.
 func Cause(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*Error](context.Cause(ctx)); ok && err != nil {
 		return e
@@ -168,13 +168,13 @@ func Cause(ctx context.Context, err error) error {
 	return err
 }
 
-// watches are those of connections that somebody else made, while they are open.
+// watches are those of connections that other code made, while they are open.
 var watches = struct {
 	sync.Mutex
 	of map[*nats.Conn]*Watch
 }{of: make(map[*nats.Conn]*Watch)}
 
-// Of returns the watch of a connection that was made without one. Its error handler, if it has one, goes on to be called.
+// Of returns the watch of a connection that was made without one. Its error handler, if any, is still called.
 func Of(nc *nats.Conn) *Watch {
 	watches.Lock()
 	defer watches.Unlock()

@@ -10,26 +10,26 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Run is what a plan goes by.
+// Run is the input of a plan for one run.
 type Run struct {
 	ID     string
 	Status schema.Status
-	// Last is the time of the run's last event; zero when it is not known.
+	// Last is the time of the run's last event; zero if unknown.
 	Last time.Time
-	// Bytes that are known to be stored of it.
+	// Bytes known to be stored for it.
 	Bytes int64
 	// Pins are the names of its pinned points.
 	Pins []string
-	// Handoffs counts those that are offered or accepted; OpenCalls the calls whose outcome a person must say, InDoubt
-	// those that are in doubt or held; Waits what it waits for.
+	// Handoffs counts the offered or accepted ones; OpenCalls the calls whose outcome a person must decide, InDoubt
+	// those that are in doubt or held; Waits its waits.
 	Handoffs, OpenCalls, InDoubt, Waits int
-	// Forks are the runs that stand on it and are stored, removed ones left out.
+	// Forks are the stored runs that are based on it, without removed ones.
 	Forks []string
-	// Unreadable: what is stored of the run does not say how it stands.
+	// Unreadable: the stored data of the run does not show its state.
 	Unreadable bool
 }
 
-// RunOf is what a plan needs to know of a run, from its checkpoint. The forks are for the caller to find.
+// RunOf is the plan's input from a run's checkpoint. The caller must find the forks.
 func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
 	r := Run{
 		ID: c.Run, Status: c.Status, Bytes: bytes, Handoffs: len(c.Handoffs), OpenCalls: len(c.HeldCalls()), Waits: len(c.Interrupts),
@@ -49,12 +49,12 @@ func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
 	return r
 }
 
-// Pending says what of a run forbids its removal whatever its age, and in words; "" for nothing. The forks are not
-// looked at.
+// Pending returns what forbids the removal of a run at any age, with a description; "" for nothing. It ignores the
+// forks.
 func (r *Run) Pending() (why schema.Why, detail string) {
 	switch {
 	case r.Unreadable:
-		return schema.WhyUnknown, "what is stored of it does not say how it stands"
+		return schema.WhyUnknown, "its stored data does not show its state"
 	case r.Waits > 0 || r.Status == schema.StatusWaiting:
 		return schema.WhyWaiting, inNumber(max(r.Waits, 1), "it waits for one thing", "it waits for %d things")
 	case r.InDoubt > 0:
@@ -89,20 +89,19 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// Plan says what becomes of each run.
+// Plan is the decision about each run.
 type Plan struct {
 	Policy schema.RetentionPolicy
 	// Now is the time that ages were counted from.
 	Now time.Time
-	// Items in the order of the runs that were given, those to be removed behind the others: first forks, then what they
-	// stood on.
+	// Items in the order of the given runs, with those to be removed after the others: first forks, then their bases.
 	Items []schema.CleanupItem
-	// Bases are the runs to be removed that others to be removed stand on.
+	// Bases are runs to be removed that are bases of others to be removed.
 	Bases map[string]bool
 }
 
-// New plans. now is the time that ages are counted from. The runs need not be all of a fleet: a run that is not among them
-// is kept.
+// New makes a plan. now is the time that ages are counted to. The runs need not be all of a fleet: a run that is not
+// among them is kept.
 func New(runs []Run, policy schema.RetentionPolicy, now time.Time) Plan {
 	p := planner{policy: policy, now: now, byID: make(map[string]*Run, len(runs)), judged: make(map[string]*judgement, len(runs))}
 	for i := range runs {
@@ -137,7 +136,7 @@ func New(runs []Run, policy schema.RetentionPolicy, now time.Time) Plan {
 	return plan
 }
 
-// judgement of a run. depth is above that of every fork of it; 0 while the run is being judged.
+// judgement of a run. depth is greater than that of each of its forks; 0 while the run is being judged.
 type judgement struct {
 	why    schema.Why
 	detail string
@@ -151,12 +150,12 @@ type planner struct {
 	judged map[string]*judgement
 }
 
-// judge decides about a run, and before that about the forks of it.
+// judge decides about a run, and before that about its forks.
 func (p *planner) judge(r *Run) *judgement {
 	if j, ok := p.judged[r.ID]; ok {
 		if j.depth == 0 {
-			// A run that stands on itself is no lawful fork. Nothing of such a ring is removed.
-			return &judgement{why: schema.WhyBase, detail: "its forks stand on each other", depth: 1}
+			// A run that is its own base, over any number of forks, is not valid. No run of such a ring is removed.
+			return &judgement{why: schema.WhyBase, detail: "its forks are based on each other", depth: 1}
 		}
 		return j
 	}
@@ -192,7 +191,7 @@ func (p *planner) decide(r *Run) (why schema.Why, detail string, depth int) {
 	return schema.WhyAge, detail, depth
 }
 
-// alone decides about a run as if there were no forks.
+// alone decides about a run without regard to its forks.
 func (p *planner) alone(r *Run) (schema.Why, string) {
 	if why, detail := r.Pending(); why != "" {
 		return why, detail
@@ -200,7 +199,7 @@ func (p *planner) alone(r *Run) (schema.Why, string) {
 	keep := p.policy.For(r.Status)
 	switch {
 	case keep <= 0:
-		return schema.WhyForEver, "the policy keeps what is " + string(r.Status)
+		return schema.WhyForEver, "the policy keeps runs that are " + string(r.Status)
 	case r.Last.IsZero():
 		return schema.WhyUnknown, "the time of its last event is not known"
 	}
@@ -215,7 +214,7 @@ func (p *planner) alone(r *Run) (schema.Why, string) {
 	}
 }
 
-// Removals are the runs to be removed, in the order in which they must be: a fork comes before what it stands on.
+// Removals are the runs to be removed, in the required order: a fork comes before its base.
 func (p *Plan) Removals() []schema.CleanupItem {
 	var gone []schema.CleanupItem
 	for i := range p.Items {

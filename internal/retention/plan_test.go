@@ -77,7 +77,7 @@ func TestForksGoBeforeWhatTheyStandOn(t *testing.T) {
 	require.Empty(t, planOf(runs).Removals(), "a ring is never removed")
 }
 
-// keepers are the invariants, written once more and by themselves: the run must stay.
+// keepers are the invariants, written again independently: the run must stay.
 func keepers(r *retention.Run, p *schema.RetentionPolicy) bool {
 	ended := r.Status == schema.StatusCompleted || r.Status == schema.StatusFailed || r.Status == schema.StatusCancelled
 	seconds := map[schema.Status]int64{
@@ -117,7 +117,7 @@ func TestNoPlanBreaksAnInvariant(t *testing.T) {
 			if few.Draw(t, "pins") > 0 {
 				runs[i].Pins = []string{"pin"}
 			}
-			// Forks of this run: later ones, some that are not in the plan, and now and then a ring.
+			// Forks of this run: later ones, some that are not in the plan, and sometimes a ring.
 			for range few.Draw(t, "forks") {
 				runs[i].Forks = append(runs[i].Forks, fmt.Sprintf("r%d", rapid.IntRange(0, n+1).Draw(t, "fork")))
 			}
@@ -145,7 +145,7 @@ func TestNoPlanBreaksAnInvariant(t *testing.T) {
 			}
 			gone[item.Run] = true
 		}
-		// And nothing is kept without a reason.
+		// And every kept run has a reason.
 		for i := range plan.Items {
 			item := &plan.Items[i]
 			r := byID[item.Run]

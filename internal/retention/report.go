@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Report is what a cleanup did, or would do: the plan's own items and what they add up to.
+// Report is what a cleanup did, or would do: the plan's items and their totals.
 type Report struct {
 	Fleet  string                 `json:"fleet"`
 	Policy schema.RetentionPolicy `json:"policy"`
@@ -17,29 +17,29 @@ type Report struct {
 	DryRun bool `json:"dry_run,omitzero"`
 	// Proposed: the fleet has no policy, and the command named none. Policy is the proposed one; DryRun is set.
 	Proposed bool `json:"proposed,omitzero"`
-	// Began and Ended are times, RFC 3339. Interrupted: not all runs were looked at; the next cleanup goes on.
+	// Began and Ended are times, RFC 3339. Interrupted: not all runs were checked; the next cleanup continues.
 	Began       string `json:"began"`
 	Ended       string `json:"ended"`
 	Interrupted bool   `json:"interrupted,omitzero"`
-	// Scanned runs, and what was decided about them. Bytes are those that are known to be stored of the runs removed:
-	// segments, tails, checkpoints.
+	// Scanned runs, and the decisions about them. Bytes are those known to be stored for the removed runs: segments,
+	// tails, checkpoints.
 	Scanned int64 `json:"scanned"`
 	Removed int64 `json:"removed"`
 	Kept    int64 `json:"kept"`
 	Failed  int64 `json:"failed"`
 	Bytes   int64 `json:"bytes"`
-	// ByWhy counts the runs by why they were kept, or removed.
+	// ByWhy counts the runs by the reason to keep or remove them.
 	ByWhy map[schema.Why]int64 `json:"by_why"`
-	// Pending runs were ordered to be removed and are not gone yet; the daemon goes on with them.
+	// Pending runs have an unfinished removal; the daemon continues it.
 	Pending int64 `json:"pending"`
-	// Verified is what came of the verification of the runs that are left; nil when there was none, and NotVerified says why.
+	// Verified is the result of verifying the remaining runs; nil if there was none, and NotVerified says why.
 	Verified    *Verified `json:"verified,omitzero"`
 	NotVerified string    `json:"not_verified,omitzero"`
 	// Runs are the items of the plan.
 	Runs []schema.CleanupItem `json:"runs"`
 }
 
-// Verified is what came of the verification of the runs that are left.
+// Verified is the result of verifying the remaining runs.
 type Verified struct {
 	Runs    int   `json:"runs"`
 	Events  int64 `json:"events"`
@@ -70,7 +70,7 @@ func (r *Report) Add(items []schema.CleanupItem) {
 	r.Runs = append(r.Runs, items...)
 }
 
-// Reasons are the reasons met, sorted.
+// Reasons are the occurring reasons, sorted.
 func (r *Report) Reasons() []schema.Why {
 	reasons := make([]schema.Why, 0, len(r.ByWhy))
 	for why := range r.ByWhy {
@@ -141,7 +141,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// cell makes text fit for a table's cell.
+// cell escapes text for a table's cell.
 func cell(s string) string {
 	return strings.Map(func(c rune) rune {
 		switch {

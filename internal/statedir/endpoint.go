@@ -17,13 +17,14 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 )
 
-// discoverTimeout bounds the look at one server on the same machine, which may be busy. Where nothing listens, the answer comes at once.
+// discoverTimeout bounds the check of one server on the same machine, which may be busy. If nothing listens, the
+// answer comes at once.
 const discoverTimeout = 5 * time.Second
 
-// maxInfo bounds the greeting of whatever listens at the port.
+// maxInfo bounds the greeting of the process that listens at the port.
 const maxInfo = 64 << 10
 
-// Endpoint tells where the server of a state directory is.
+// Endpoint is the address of a state directory's server.
 type Endpoint struct {
 	URL      string    `json:"url"`       // Address, without credentials.
 	Context  string    `json:"context"`   // Path of the NATS context file, with credentials.
@@ -40,9 +41,9 @@ type ContextFile struct {
 	Password    string `json:"password"`
 }
 
-// Discover finds the running server of a state directory. The file alone proves nothing: a killed
-// process leaves it behind, and its port and process id may belong to somebody else by now. So it asks
-// what listens there for its server id. It returns ErrNotRunning, with the reason, when there is no such server.
+// Discover finds the running server of a state directory. The file alone proves nothing: a killed process leaves it,
+// and its port and process id may belong to another process now. So it asks the listening process for its server id.
+// It returns ErrNotRunning, with the reason, if there is no such server.
 func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 	l, err := Of(stateDir)
 	if err != nil {
@@ -60,7 +61,7 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 	case err != nil:
 		return Endpoint{}, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	end.Context = l.Context() // the directory may be mounted elsewhere than where the server sees it
+	end.Context = l.Context() // the directory may be mounted elsewhere than in the server
 
 	id, err := serverID(ctx, end.URL)
 	if err != nil {
@@ -85,7 +86,7 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 	return end, nil
 }
 
-// Options are the credentials of the endpoint's context file, for clients that connect by themselves.
+// Options are the credentials of the endpoint's context file, for clients that connect themselves.
 func (e Endpoint) Options() ([]nats.Option, error) {
 	var c ContextFile
 	if err := ReadJSON(e.Context, &c); err != nil {
@@ -104,7 +105,7 @@ func (e Endpoint) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// serverID reads the id out of the greeting that a NATS server sends to anybody, before any credentials.
+// serverID reads the id from the greeting that a NATS server sends to every client, before any credentials.
 func serverID(ctx context.Context, rawURL string) (string, error) {
 	address, err := url.Parse(rawURL)
 	if err != nil {
@@ -118,7 +119,7 @@ func serverID(ctx context.Context, rawURL string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }() // only read from
-	// What accepts a connection and then says nothing is not waited for longer than ctx lasts.
+	// If the other side accepts a connection and then says nothing, wait no longer than ctx.
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetReadDeadline(deadline); err != nil {
@@ -131,7 +132,7 @@ func serverID(ctx context.Context, rawURL string) (string, error) {
 	}
 	body, ok := bytes.CutPrefix(line, []byte("INFO "))
 	if !ok {
-		return "", errors.New("what listens there is not a nats server")
+		return "", errors.New("the process that listens there is not a nats server")
 	}
 	var info struct {
 		ServerID string `json:"server_id"`

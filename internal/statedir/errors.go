@@ -6,19 +6,19 @@ import (
 )
 
 var (
-	// ErrUnusable comes when the state directory cannot be used: not a directory, not writable, open to
-	// every user, or one of its files does not parse. The message names the path and the remedy.
+	// ErrUnusable comes when the state directory cannot be used: not a directory, not writable, writable by every
+	// user, or with a file that does not parse. The message names the path and the remedy.
 	ErrUnusable = errors.New("state directory cannot be used")
 
-	// ErrNotRunning comes when no server can be found by way of a state directory. Use errors.As with
-	// *NotRunningError for what was found instead. Start one with "waymark serve".
+	// ErrNotRunning comes when no server can be found through a state directory. Use errors.As with *NotRunningError
+	// for what was found instead. Start one with "waymark serve".
 	ErrNotRunning = errors.New("no waymark server is running")
 )
 
-// NotRunningError tells why no server was found in a state directory. It matches ErrNotRunning.
+// NotRunningError is why no server was found in a state directory. It matches ErrNotRunning.
 type NotRunningError struct {
 	Dir    string // The state directory that was searched.
-	PID    int    // The process id that endpoint.json names; 0 when there is no such file.
+	PID    int    // The process id in endpoint.json; 0 if there is no such file.
 	Reason string // What was found.
 	Err    error  // The underlying error, if any.
 }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// processAlive says whether a process with this id exists, whoever owns it.
+// processAlive reports whether a process with this id exists, of any user.
 func processAlive(pid int) bool {
 	process, err := os.FindProcess(pid)
 	if err != nil {

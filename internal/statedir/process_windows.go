@@ -2,7 +2,7 @@ package statedir
 
 import "os"
 
-// processAlive says whether a process with this id exists: on Windows, opening it is the test.
+// processAlive reports whether a process with this id exists: on Windows, by opening it.
 func processAlive(pid int) bool {
 	process, err := os.FindProcess(pid)
 	if err != nil {

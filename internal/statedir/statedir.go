@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// maxStateFile bounds what is read from one of the small JSON files.
+// maxStateFile bounds the size of one of the small JSON files.
 const maxStateFile = 64 << 10
 
 // Default returns the state directory of this user: WAYMARK_STATE_DIR if set, else
@@ -51,10 +51,10 @@ func Default(getenv func(string) string) (string, error) {
 	return "", fmt.Errorf("%w: none is set for this user: set WAYMARK_STATE_DIR", ErrUnusable)
 }
 
-// Layout knows the paths within a state directory; Root is the absolute one of the directory itself.
+// Layout has the paths within a state directory; Root is the absolute path of the directory itself.
 type Layout struct{ Root string }
 
-// Of is the layout of a state directory, which need not be there.
+// Of is the layout of a state directory, which need not exist.
 func Of(dir string) (Layout, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -76,13 +76,13 @@ func Used(dir string) bool {
 // Lock is held by the process that uses the directory.
 func (l Layout) Lock() string { return filepath.Join(l.Root, "waymark.lock") }
 
-// Running is there while a server runs, or when one did not stop cleanly.
+// Running exists while a server runs, or if one did not stop cleanly.
 func (l Layout) Running() string { return filepath.Join(l.Root, "running.json") }
 
-// Unclean is an unclean stop that is still to be cleared up.
+// Unclean is an unclean stop whose effects are not repaired yet.
 func (l Layout) Unclean() string { return filepath.Join(l.Root, "unclean.json") }
 
-// Endpoint tells where the running server is.
+// Endpoint is the address of the running server.
 func (l Layout) Endpoint() string { return filepath.Join(l.Root, "endpoint.json") }
 
 func (l Layout) nats() string { return filepath.Join(l.Root, "nats") }
@@ -99,8 +99,8 @@ func (l Layout) StoreKey() string { return filepath.Join(l.nats(), "store-key.js
 // Store has JetStream's files.
 func (l Layout) Store() string { return filepath.Join(l.nats(), "store") }
 
-// Check refuses a directory that every user may write to: anyone could swap its files for their own. The root may be wider than 0700 when
-// another program made it (a systemd state directory is 0755), since every secret is a level below.
+// Check refuses a directory that every user may write to: any user could replace its files. The root may be wider
+// than 0700 if another program created it (a systemd state directory is 0755), because every secret is a level below.
 func (l Layout) Check() error {
 	info, err := os.Stat(l.Root)
 	if err != nil {
@@ -119,8 +119,7 @@ type Marker struct {
 	Started time.Time `json:"started"`
 }
 
-// ReadJSON reads a small state file. A missing file is fs.ErrNotExist, anything else that is wrong with
-// it [ErrUnusable].
+// ReadJSON reads a small state file. A missing file is fs.ErrNotExist, any other problem [ErrUnusable].
 func ReadJSON(path string, into any) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -142,7 +141,7 @@ func ReadJSON(path string, into any) error {
 	return nil
 }
 
-// unusable wraps the error of a file that is there.
+// unusable wraps the error of an existing file.
 func unusable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return err

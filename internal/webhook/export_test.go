@@ -2,10 +2,10 @@ package webhook
 
 import "net/http"
 
-// SetTransport has the watch post through a transport. Call it before Run.
+// SetTransport makes the watch post through a transport. Call it before Run.
 func SetTransport(w *Watch, transport http.RoundTripper) { w.client.Transport = transport }
 
-// Transport is what a watch posts through.
+// Transport is the transport of a watch's posts.
 func Transport(w *Watch) http.RoundTripper { return w.client.Transport }
 
 // Known counts the runs that a watch has in memory. Call it after Run.

@@ -21,17 +21,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrConfig is returned for an address or a secret that cannot be used. The message says what to write instead.
+// ErrConfig is returned for an invalid address or secret. The message says what to write instead.
 var ErrConfig = errors.New("webhook cannot be used")
 
-// Sizes of secrets, as the specification asks, in bytes.
+// Sizes of secrets under the specification, in bytes.
 const minSecret, maxSecret = 24, 64
 
 // secretPrefix begins a secret in text form.
 const secretPrefix = "whsec_"
 
-// ParseSecret reads a secret as the specification writes it, whsec_ and base64, and returns what signs with it. It returns [ErrConfig] for
-// other text.
+// ParseSecret reads a secret in the form of the specification, whsec_ and base64, and returns a signer with it. It
+// returns [ErrConfig] for other text.
 func ParseSecret(text string) (*standard.Webhook, error) {
 	text = strings.TrimSpace(text)
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
@@ -57,10 +57,11 @@ func checkURL(text string) error {
 // postTimeout bounds one post, its answer included.
 const postTimeout = 10 * time.Second
 
-// maxAnswer is what is read of an answer, in bytes.
+// maxAnswer is how much of an answer is read, in bytes.
 const maxAnswer = 64 << 10
 
-// newClient returns a client that follows no redirect: posts go to the configured URL and to no other. Its connections are its own.
+// newClient returns a client that follows no redirect: posts only go to the configured URL. It has its own
+// connections.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout:       postTimeout,
@@ -72,13 +73,13 @@ func newClient() *http.Client {
 	}
 }
 
-// data of an event that is posted.
+// data of a posted event.
 type data struct {
 	Fleet string `json:"fleet"`
 	standstill.Reason
 }
 
-// eventType is the type of the events that are posted.
+// eventType is the type of the posted events.
 const eventType = "run.attention"
 
 // event is the CloudEvent of a reason, in structured form.
@@ -101,7 +102,7 @@ func (w *Watch) event(r *standstill.Reason) ([]byte, error) {
 	return b, nil
 }
 
-// post posts a reason. Only an answer of 2xx takes it.
+// post posts a reason. Only an answer of 2xx counts as accepted.
 func (w *Watch) post(ctx context.Context, r *standstill.Reason) error {
 	body, err := w.event(r)
 	if err != nil {
@@ -123,7 +124,7 @@ func (w *Watch) post(ctx context.Context, r *standstill.Reason) error {
 	request.Header.Set(standard.HeaderWebhookSignature, signature)
 	response, err := w.client.Do(request)
 	if err != nil {
-		// The address may have a password in it.
+		// The address may contain a password.
 		if broken, ok := errors.AsType[*url.Error](err); ok {
 			err = broken.Err
 		}

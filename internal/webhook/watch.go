@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// every is the pace of looks.
+	// every is the interval of looks.
 	every = time.Second
 	// firstPause is the pause after a failure; it doubles up to mostPause.
 	firstPause, mostPause = time.Second, 5 * time.Minute
-	// readsAtOnce and postsAtOnce bound the work under way, and mostPosts the posts that begin in a second.
+	// readsAtOnce and postsAtOnce bound the concurrent work, and mostPosts the posts that begin in a second.
 	readsAtOnce, postsAtOnce, mostPosts = 8, 16, 64
-	// maxWhy bounds the text of a failure that is kept, in bytes.
+	// maxWhy bounds the stored text of a failure, in bytes.
 	maxWhy = 200
 )
 
 // Config of a watch. All fields are required.
 type Config struct {
-	// URL that is posted to, and Secret that posts are signed with, see [ParseSecret].
+	// URL of the posts, and Secret that signs them, see [ParseSecret].
 	URL    string
 	Secret *standard.Webhook
 	// Fleet and Name of the daemon, the source of the events.
@@ -42,16 +42,16 @@ type Candidate struct {
 	Shard int
 	// Since when, RFC 3339: older ones are read first.
 	Since string
-	// Changed is a fingerprint of what needs a person in the run: it changes with each reason that comes or ends.
+	// Changed is a fingerprint of the reasons: it changes with each reason that begins or ends.
 	Changed string
 }
 
-// Deps are what a watch works with. All fields are required.
+// Deps are the dependencies of a watch. All fields are required.
 type Deps struct {
-	// Candidates are the runs of the shards that this daemon folds that may need a person; false when it does not know them now.
+	// Candidates are the runs of this daemon's shards that may need a person; false if it does not know them now.
 	Candidates func() ([]Candidate, bool)
-	// Reasons for which a run stands still now. It returns an error for a run that cannot be read, or whose state is not known at the
-	// moment.
+	// Reasons why a run stands still now. It returns an error for an unreadable run, or if its state is unknown at
+	// the moment.
 	Reasons func(ctx context.Context, c Candidate) ([]standstill.Reason, error)
 	Now     func() time.Time
 	Log     zerolog.Logger
@@ -59,30 +59,31 @@ type Deps struct {
 
 // Stats counts posts. Every field may be read at any time.
 type Stats struct {
-	// Taken by the receiver, and Failed: refused, or not delivered. Each try counts.
+	// Taken is accepted by the receiver, and Failed refused or not delivered. Each try counts.
 	Taken, Failed atomic.Int64
-	// Unread counts the reads of runs that failed. Each is repeated.
+	// Unread counts failed reads of runs. Each is repeated.
 	Unread atomic.Int64
-	// Pending are the things that need a person and that the receiver has not taken.
+	// Pending are the items that need a person and that the receiver has not accepted.
 	Pending atomic.Int64
-	// Failing is the pending thing whose posts fail for longest; nil when there is none.
+	// Failing is the pending item whose posts have failed for longest; nil if there is none.
 	Failing atomic.Pointer[Failing]
 }
 
-// Failing is a thing whose posts fail: since when, and why the last one failed.
+// Failing is an item whose posts fail: since when, and the last error.
 type Failing struct {
 	Since time.Time
 	Why   string
 }
 
-// Watch posts the reasons for which runs need a person. See the package.
+// Watch posts the reasons why runs need a person. See the package.
 type Watch struct {
 	cfg    Config
 	deps   Deps
 	client *http.Client
 	stats  Stats
 
-	// What follows is Run's own. Reads and posts hand their results to it through done, which has room for all of them.
+	// Only Run uses the following fields. Reads and posts send their results to it through done, which has room for
+	// all of them.
 	runs    map[string]*watched
 	unread  []*watched
 	due     []*thing
@@ -97,22 +98,22 @@ type Watch struct {
 type watched struct {
 	Candidate
 	retry
-	// read: things are those of Changed. busy: the run is being read.
+	// read: things match Changed. busy: the run is being read.
 	read, busy bool
 	things     map[string]*thing
 }
 
-// thing is one reason, for as long as it lasts.
+// thing is one reason, while it lasts.
 type thing struct {
 	of *watched
 	retry
 	id, kind, since string
 	taken, busy     bool
-	// failing is zero before the first post that failed.
+	// failing is zero before the first failed post.
 	failing Failing
 }
 
-// retry is when something that failed is tried again.
+// retry is when a failed action is tried again.
 type retry struct {
 	next  time.Time
 	pause time.Duration
@@ -157,12 +158,12 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// look lists the runs, and queues those to be read and the things to be posted. It does not wait for either.
+// look lists the runs, and queues the runs to read and the things to post. It waits for neither.
 func (w *Watch) look() {
 	w.unread, w.due, w.begun = w.unread[:0], w.due[:0], 0
 	candidates, known := w.deps.Candidates()
 	if !known {
-		return // what was known may be over
+		return // the known things may be over
 	}
 	there := make(map[string]bool, len(candidates))
 	for _, c := range candidates {
@@ -200,13 +201,13 @@ func (w *Watch) look() {
 	w.stats.Pending.Store(pending)
 	w.stats.Failing.Store(failing)
 	slices.SortFunc(w.unread, func(a, b *watched) int { return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Run, b.Run)) })
-	// Things that were not tried yet do not wait for those that fail.
+	// Things without a try yet do not wait for failing ones.
 	slices.SortFunc(w.due, func(a, b *thing) int {
 		return cmp.Or(cmp.Compare(a.pause, b.pause), cmp.Compare(a.since, b.since), cmp.Compare(a.id, b.id))
 	})
 }
 
-// begin begins as much of the queued work as may be under way.
+// begin begins as much of the queued work as the limits allow.
 func (w *Watch) begin(ctx context.Context) {
 	for w.reading < readsAtOnce && len(w.unread) > 0 {
 		r := w.unread[0]
@@ -225,7 +226,7 @@ func (w *Watch) begin(ctx context.Context) {
 	}
 }
 
-// read reads for which reasons a run needs a person. Reasons that were known before keep their state.
+// read reads why a run needs a person. Known reasons keep their state.
 func (w *Watch) read(ctx context.Context, r *watched) {
 	c := r.Candidate
 	w.work.Go(func() {
@@ -273,18 +274,18 @@ func (w *Watch) try(ctx context.Context, t *thing) {
 				w.stats.Failed.Add(1)
 				why := refused.Error()
 				t.failing = Failing{Since: cmp.Or(t.failing.Since, now), Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
-				log.Warn().Err(refused).Dur("again_in", t.failed(now)).Msg("webhook not taken")
+				log.Warn().Err(refused).Dur("again_in", t.failed(now)).Msg("webhook not accepted")
 			default:
 				t.taken = true
 				w.stats.Taken.Add(1)
 				w.stats.Pending.Add(-1)
-				log.Info().Msg("webhook taken")
+				log.Info().Msg("webhook accepted")
 			}
 		}
 	})
 }
 
-// reasons are those for which a run needs a person now.
+// reasons are the current reasons why a run needs a person.
 func (w *Watch) reasons(ctx context.Context, c Candidate) ([]standstill.Reason, error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
@@ -292,7 +293,7 @@ func (w *Watch) reasons(ctx context.Context, c Candidate) ([]standstill.Reason, 
 	return slices.DeleteFunc(all, func(r standstill.Reason) bool { return !r.NeedsPerson() }), err
 }
 
-// unreadable has a read repeated later. One failure is normal: the run changes at the moment.
+// unreadable repeats a read later. One failure is normal, because the run may be changing.
 func (w *Watch) unreadable(r *retry, run string, err error) {
 	level := zerolog.DebugLevel
 	if r.pause != 0 {

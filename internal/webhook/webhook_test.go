@@ -27,11 +27,11 @@ import (
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// receiver takes posts as a receiver that follows the specification does, with the specification's own library.
+// receiver accepts posts like a receiver that follows the specification, with the specification's own library.
 type receiver struct {
 	t  *testing.T
 	mu sync.Mutex
-	// ids of the posts that came, and answers to the next ones; 200 when there is none left.
+	// ids of the received posts, and answers to the next ones; 200 if there is none left.
 	ids     []string
 	answers []int
 	last    map[string]any
@@ -78,15 +78,15 @@ func (r *receiver) got() []string {
 	return append([]string(nil), r.ids...)
 }
 
-// fleet is what the daemon knows.
+// fleet is the state that the daemon knows.
 type fleet struct {
 	mu    sync.Mutex
 	heads map[string]*schema.Head
 	known bool
-	// broken: a head cannot be read. reads counts the tries.
+	// broken: a head is unreadable. reads counts the tries.
 	broken bool
 	reads  int
-	// listed is what is listed whatever the heads say; nil for nothing of the kind.
+	// listed is the list regardless of the heads; nil to use them.
 	listed []webhook.Candidate
 }
 
@@ -201,7 +201,7 @@ func TestWatch_PersonIsNeeded_IsPostedOnceUntilTaken(t *testing.T) {
 		after(time.Hour)
 		require.Len(t, r.got(), 4, "what was taken is not posted again")
 
-		// The same question asked again, and one thing more, are other ones.
+		// The same question asked again, and an additional one, are new things.
 		h := waiting("r1", "q1", "e2")
 		h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{InterruptID: "q2", Reason: schema.WaitExternalSystem, Position: schema.Position{ID: "e3"}})
 		f.set("r1", h)
@@ -232,7 +232,7 @@ func TestWatch_Answered_IsPostedNoMore(t *testing.T) {
 	})
 }
 
-// The daemon dies between a post and its end; the next one posts what still waits, with the same id.
+// The daemon dies between a post and its end; the next one posts the things that still wait, with the same id.
 func TestWatch_AnotherDaemon_PostsWithTheSameID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestWatch_NothingIsKnown_WaitsForIt(t *testing.T) {
 	})
 }
 
-// A receiver that takes 9 s. 60 runs ask, and all are answered 2 s later; then another one asks.
+// A receiver takes 9 s. 60 runs ask, and all are answered 2 s later; then another one asks.
 func TestWatch_SlowReceiver_GetsNothingThatWasAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestWatch_SlowReceiver_GetsNothingThatWasAnswered(t *testing.T) {
 			f.set(fmt.Sprint("r", i), waiting(fmt.Sprint("r", i), "q", "e"))
 		}
 		after(3 * time.Second)
-		require.Equal(t, int64(60), w.Stats().Pending.Load(), "all of them are looked at meanwhile")
+		require.Equal(t, int64(60), w.Stats().Pending.Load(), "all of them are read in the meantime")
 		for i := range 60 {
 			f.set(fmt.Sprint("r", i), nil)
 		}
@@ -311,7 +311,7 @@ func TestWatch_SlowReceiver_GetsNothingThatWasAnswered(t *testing.T) {
 	})
 }
 
-// The receiver is dead, and a hundred things fail again and again: a new one does not wait for all of them.
+// The receiver is dead, and a hundred things fail repeatedly: a new one does not wait for all of them.
 func TestWatch_DeadReceiver_NewThingIsTriedFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestWatch_DeadReceiver_NewThingIsTriedFirst(t *testing.T) {
 	})
 }
 
-// Its watch of the live index broke, and the person has answered meanwhile.
+// Its watch of the live index broke, and the person has answered in the meantime.
 func TestWatch_RunsAreNotKnownAnyMore_PostsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestWatch_OneOfTwoIsAnswered_PostsTheOtherOnly(t *testing.T) {
 	})
 }
 
-// The answer came after the look at the live runs: the run is read once more before the post.
+// The answer came after the look at the live runs: the run is read again before the post.
 func TestWatch_AnsweredSinceTheLook_IsNotPosted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -425,7 +425,7 @@ func TestWatch_RunCannotBeRead_IsReadEverMoreSeldom(t *testing.T) {
 	})
 }
 
-// Everything for which only a person can do something is posted, whatever the run's status.
+// Every reason that only a person can resolve is posted, whatever the run's status.
 func TestWatch_EachKindThatNeedsAPerson_IsPosted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,17 +21,19 @@ const (
 	controlPatience = 2 * time.Second
 	// minBackoff and maxBackoff bound the pauses between two tries.
 	minBackoff, maxBackoff = 5 * time.Millisecond, 100 * time.Millisecond
-	// maxLifts is how often a full stream is lifted for a control event before there are pauses, and by how many times its size at most.
+	// maxLifts is how often the limit of a full stream is raised for a control event before pauses begin, and the
+	// largest multiple of its size.
 	maxLifts = 8
 )
 
-// ErrRefused says that the compare-and-set of a control event found another last event. Read the run, and decide again.
+// ErrRefused says that the compare-and-set of a control event found another last event. Read the run, and decide
+// again.
 var ErrRefused = errors.New("another event came first")
 
-// Publish stores a control event behind the run's last event, given by its stream sequence. A try without an
-// answer is repeated as the same message until ctx ends: then the outcome is unknown. It returns ErrRefused when
-// another event came first, or when an earlier try had succeeded without our hearing of it: read the run to tell.
-// A full stream is lifted by what the event needs, within the fleet's reserve.
+// Publish stores a control event after the run's last event, given by its stream sequence. A try without an answer is
+// repeated as the same message until ctx ends: then the outcome is unknown. It returns ErrRefused if another event
+// came first, or if an earlier try had succeeded and its answer was lost: read the run to find out. The limit of a
+// full stream is raised by the event's size, within the fleet's reserve.
 func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
 	last schema.StreamSequence,
 ) (schema.StreamSequence, error) {
@@ -46,8 +48,8 @@ func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, 
 		case a.Outcome == eventlog.Outdated, a.Outcome == eventlog.Contended:
 			return 0, fmt.Errorf("%s: %w: %w", e.ID, ErrRefused, a.Err)
 		case jsapi.StreamFull(a.Err):
-			// Executors that wait for room publish into the same: the event follows at once, and each time that they came first
-			// there is room for more of them.
+			// Executors that wait for room use it too: the event is published at once, and each time that they came
+			// first, the limit is raised for more of them.
 			lifts++
 			if _, err := shard.LiftQuota(ctx, min(lifts, maxLifts)*int64(eventlog.StoredBytes(msg))); err != nil {
 				return 0, fmt.Errorf("%s: full stream: %w", e.ID, err)

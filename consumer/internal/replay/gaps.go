@@ -6,7 +6,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// LostSince returns the events of a head that another head, a new fold of the same run, does not have.
+// LostSince returns the events of a head that a new fold of the same run lacks.
 func LostSince(was, is *schema.Head) []schema.Gap {
 	if is.Counts.Events >= was.Counts.Events {
 		return nil
@@ -18,8 +18,8 @@ func LostSince(was, is *schema.Head) []schema.Gap {
 	return []schema.Gap{gap}
 }
 
-// StillLost returns the gaps of a checkpoint that remain once a fold reached a head: without gaps whose last message the fold
-// met, and without the events that it has. It does not change the list, which is shared.
+// StillLost returns the gaps of a checkpoint that remain at a head: without the gaps whose last message the fold
+// reached, and without the events that it has. It does not change the list, which is shared.
 func StillLost(lost []schema.Gap, at *schema.Head) []schema.Gap {
 	for i := range lost {
 		g := &lost[i]

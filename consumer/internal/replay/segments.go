@@ -9,9 +9,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Segments folds the segments of a run onto a head, in order, up to the first that is absent or cannot be used; bad gets the
-// number of the latter and why. overview, if not nil, follows the head. each, if not nil, gets every record, those of an unusable segment
-// included.
+// Segments folds the segments of a run onto a head, in order, up to the first missing or unusable one; bad gets the
+// number of an unusable segment and the reason. overview, if not nil, follows the head. each, if not nil, gets every
+// record, including those of an unusable segment.
 func Segments(ctx context.Context, keys *schema.Keys, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, overview *schema.Overview,
 	run string, each func(*schema.Record), bad func(n int, err error),
 ) (schema.SegmentIndex, error) {
@@ -41,7 +41,7 @@ func Segments(ctx context.Context, keys *schema.Keys, get func(ctx context.Conte
 	}
 }
 
-// Count returns an index with one more segment, the next one, which takes so many bytes as stored.
+// Count returns an index with the next segment added, which takes a number of bytes as stored.
 func Count(index schema.SegmentIndex, info *schema.SegmentInfo, stored int) schema.SegmentIndex {
 	return schema.SegmentIndex{
 		Count: info.Number, Bytes: index.Bytes + int64(stored), Events: index.Events + int64(info.Events),
@@ -49,7 +49,7 @@ func Count(index schema.SegmentIndex, info *schema.SegmentInfo, stored int) sche
 	}
 }
 
-// segment folds one segment onto a head, which is of no use after an error.
+// segment folds one segment onto a head, which must not be used after an error.
 func segment(keys *schema.Keys, head *schema.Head, overview *schema.Overview, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil {

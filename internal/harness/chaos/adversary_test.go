@@ -16,8 +16,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// adversary publishes into runs, past the SDK and without compare-and-set, what must change nothing. He has the credentials of
-// an executor, so that an event at the very next place of a run would be lawful; that he leaves out.
+// adversary publishes into runs, without the SDK and without compare-and-set, events that must change nothing. It has
+// the credentials of an executor, so that an event at the next place of a run would be valid; it never publishes that
+// one.
 type adversary struct {
 	w     *world
 	count int
@@ -32,7 +33,8 @@ func (a *adversary) tookOver(run string) bool {
 	return a.taken[run]
 }
 
-// forgeries are what he can do in every fleet. In one with keys there is "control", too: a request to cancel, in the daemon's name.
+// forgeries are possible in every fleet. In one with keys there is also "control": a cancel request in the daemon's
+// name.
 var forgeries = []string{"duplicate", "fork", "old epoch", "takeover", "garbage", "another fleet", "another run", "wrong id", "plain"}
 
 func (a *adversary) act(what, run string, pick uint64) {
@@ -100,8 +102,8 @@ func (a *adversary) forge(what, run string, pick uint64) error {
 	fleet := fleetName
 	switch what {
 	case "old epoch":
-		// Behind a forged takeover the run's epoch is not the last message's, and this could be an event ahead of the run's
-		// next, which flags it as gapped: it may have been lost.
+		// After a forged takeover the run's epoch is not the last message's, and this could be an event ahead of the
+		// run's next, which flags it as gapped: one may have been lost.
 		if epoch < 2 || a.tookOver(run) {
 			return errNothingToForge
 		}
@@ -129,8 +131,8 @@ func (a *adversary) forge(what, run string, pick uint64) error {
 	return a.send(run, forged)
 }
 
-// plain publishes an event as an executor without the SDK does, without epoch and sequence, and then once more. It counts once as
-// long as nobody took the run over.
+// plain publishes an event like an executor without the SDK, without epoch and sequence, and then again. It counts
+// once until an executor takes the run over.
 func (a *adversary) plain(run string) error {
 	token := checker.Token("plain", a.count)
 	data, err := schema.MarshalData(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(token)}}})
@@ -138,13 +140,13 @@ func (a *adversary) plain(run string) error {
 		return err
 	}
 	e := &schema.Event{
-		ID: fmt.Sprintf("plain-%d", a.count), Source: "/somebody", Type: schema.TypeOf(schema.MessageAdded), Subject: run,
+		ID: fmt.Sprintf("plain-%d", a.count), Source: "/another", Type: schema.TypeOf(schema.MessageAdded), Subject: run,
 		Time: schema.FormatTime(time.Now()), DataContentType: schema.ContentTypeJSON, Data: data,
 	}
 	op := a.w.rec.Begin(checker.Op{Actor: "plain", Kind: checker.Publish, Run: run, Detail: "message.added", Token: token, Event: e.ID})
 	err = a.send(run, e)
 	again := a.send(run, e)
-	// Without compare-and-set nobody knows whether it counts.
+	// Without compare-and-set its acceptance is unknown.
 	a.w.rec.End(op, func(op *checker.Op) { op.Outcome = checker.Unknown })
 	return errors.Join(err, again)
 }

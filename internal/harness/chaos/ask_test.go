@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// found is what a read was answered with.
+// found is the result of a read.
 type found struct {
 	run   string
 	keys  *schema.Keys
@@ -24,7 +24,7 @@ type found struct {
 	events bool
 }
 
-// answer is what the read says. Events that do not add up to the head make it an answer that was never true.
+// answer is the answer in a read. Events that do not add up to the head make it an answer that was never true.
 func (f *found) answer() checker.Answer {
 	a := checker.AnswerOf(&f.reply.Head, f.reply.Complete)
 	if !f.events {
@@ -40,7 +40,7 @@ func (f *found) answer() checker.Answer {
 	return a
 }
 
-// ask reads a run by the service's own protocol, so that the answer is seen as it came.
+// ask reads a run with the service's own protocol, to see the answer unchanged.
 func (w *world) ask(ctx context.Context, nc *nats.Conn, run, view string) (*found, error) {
 	body, err := json.Marshal(schema.GetRequest{View: view})
 	if err != nil {
@@ -63,7 +63,7 @@ func (w *world) ask(ctx context.Context, nc *nats.Conn, run, view string) (*foun
 		f.log = append(f.log, r)
 		return true
 	}
-	// Segments may come before or behind the answer; the frames of the tail are behind all of them.
+	// Segments may come before or after the answer; the frames of the tail come after all of them.
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {

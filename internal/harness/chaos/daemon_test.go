@@ -36,7 +36,7 @@ const silent = 30 * time.Millisecond
 // errCrashed ends the work of a daemon that died.
 var errCrashed = errors.New("the daemon died here")
 
-// daemon is one replica: a folder for each shard and a service on connections of their own.
+// daemon is one replica: a fold worker for each shard and a service on its own connections.
 type daemon struct {
 	w       *world
 	name    string
@@ -46,9 +46,9 @@ type daemon struct {
 	group   sync.WaitGroup
 	// dead: it died at a failpoint, and does nothing more.
 	dead atomic.Bool
-	// held: it stands at a failpoint.
+	// held: it is stopped at a failpoint.
 	held atomic.Bool
-	// points counts the failpoints that it met.
+	// points counts the failpoints that it reached.
 	points atomic.Int64
 
 	mu      sync.Mutex
@@ -57,7 +57,7 @@ type daemon struct {
 	stopped bool
 }
 
-// trap is what happens to a daemon when it meets a failpoint for the nth time.
+// trap is what happens to a daemon when it reaches a failpoint for the nth time.
 type trap struct {
 	point failpoint.Point
 	nth   int
@@ -130,7 +130,7 @@ func (w *world) startDaemon() error {
 	case <-d.waymark.Ready():
 		return nil
 	case <-ended:
-		return nil // a fault met it while it started, and whoever is answerable for that fault goes on
+		return nil // a fault hit it while it started, and the process behind that fault continues
 	case <-time.After(patience):
 		return fmt.Errorf("%s does not answer within %s", d.name, patience)
 	}
@@ -184,8 +184,8 @@ func (d *daemon) setTrap(t *trap) {
 	d.trap = t
 }
 
-// letGo ends a standstill, and takes a trap away that was not met.
-func (d *daemon) letGo() {
+// resume ends a standstill, and removes a trap that was not reached.
+func (d *daemon) resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.trap = nil
@@ -197,7 +197,7 @@ func (d *daemon) letGo() {
 
 // stop ends the daemon, if it still runs, and waits for it.
 func (d *daemon) stop() {
-	d.letGo()
+	d.resume()
 	d.mu.Lock()
 	stopped := d.stopped
 	d.stopped = true
@@ -250,8 +250,8 @@ func (w *world) alive() []*daemon {
 // leader is a daemon that folds, or nil.
 func (w *world) leader() *daemon {
 	for _, d := range w.alive() {
-		for _, folder := range d.waymark.Workers() {
-			if folder.Leads() && !d.held.Load() {
+		for _, worker := range d.waymark.Workers() {
+			if worker.Leads() && !d.held.Load() {
 				return d
 			}
 		}

@@ -34,7 +34,7 @@ type executor struct {
 	name  string
 	fleet *publisher.Fleet
 	runs  map[string]*publisher.Run
-	// tokens and requests count what it did.
+	// tokens and requests count its work.
 	tokens, requests int
 	// loseMessages and loseAnswers of what it publishes next.
 	loseMessages, loseAnswers atomic.Int64
@@ -92,8 +92,8 @@ func judge(op *checker.Op, err error) {
 	}
 }
 
-// placed notes which event a publish became, and where. What others wrote may already stand behind it, as a notice told the
-// handle: then its token says which it is.
+// placed records the event and the position of a publish. Another event may already follow it, which the handle
+// learned from a notice: then its token identifies it.
 func placed(op *checker.Op, run *publisher.Run) {
 	h := run.Head()
 	if strings.HasPrefix(h.Position.ID, fmt.Sprintf("%s.%d.%d.", op.Run, op.Epoch, op.Sequence)) {
@@ -117,12 +117,12 @@ func (x *executor) start(id string) {
 	}
 }
 
-// step does the next thing for a run that it has a handle of, lawful or fenced by now.
+// step does the next thing for a run of which it has a handle, valid or fenced by now.
 func (x *executor) step(id string, choice int) {
 	x.publish(id, func(h *schema.Head, token string) (schema.Data, int32) { return x.next(h, token, choice) })
 }
 
-// publish publishes what is chosen by the head that the executor has of a run.
+// publish publishes an event chosen from the executor's head of a run.
 func (x *executor) publish(id string, choose func(h *schema.Head, token string) (schema.Data, int32)) {
 	run := x.runs[id]
 	if run == nil {
@@ -149,7 +149,7 @@ func (x *executor) publish(id string, choose func(h *schema.Head, token string) 
 		if err == nil {
 			placed(op, run)
 		}
-		// Who meets a forged takeover stops, too: better so than the other way round.
+		// A forged takeover also stops an executor: that is the safe direction.
 		op.Fenced = op.Fenced && !x.w.adversary.tookOver(id)
 	})
 	if run.Err() != nil {
@@ -157,7 +157,7 @@ func (x *executor) publish(id string, choose func(h *schema.Head, token string) 
 	}
 }
 
-// next chooses what is lawful behind a head.
+// next chooses a valid event after a head.
 func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, int32) {
 	pad := strings.Repeat("waymark ", choice%7*40)
 	said := func(role string) schema.Message {
@@ -204,7 +204,7 @@ func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, 
 	return &schema.ToolCalledData{ToolCallID: fmt.Sprintf("c%d-%s", x.tokens, x.name), Name: "read", Arguments: []byte(`{"token":"` + token + `"}`), Replay: schema.ReplayPure}, h.Turn
 }
 
-// takeOver resumes a run, whoever has it.
+// takeOver resumes a run from any executor.
 func (x *executor) takeOver(id string) {
 	x.requests++
 	request := fmt.Sprintf("%s-q%d", x.name, x.requests)
@@ -252,7 +252,7 @@ func (x *executor) claim() {
 	}
 }
 
-// leave lets a run go: somebody else may claim it.
+// leave releases a run: another executor may claim it.
 func (x *executor) leave(id string) {
 	x.publish(id, func(_ *schema.Head, token string) (schema.Data, int32) {
 		return &schema.RunInterruptedData{Reason: schema.InterruptedShutdown, Extra: []byte(`{"note":"` + token + `"}`)}, 0

@@ -14,8 +14,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// An event whose answer was lost, and behind which another took the run over, is in the log: its call must not be told
-// otherwise. The next one is told that the handle is fenced. (Seed 19.)
+// An event whose answer was lost, and after which another executor took the run over, is in the log: its call must
+// not report otherwise. The next call reports that the handle is fenced. (Seed 19.)
 func TestAnEventThatIsStoredIsNotReportedAsFenced(t *testing.T) {
 	w, err := newWorld(t.Context(), &plan{executors: 2, runs: 1, batch: 4, seal: 100})
 	require.NoError(t, err)

@@ -19,11 +19,12 @@ import (
 // heldCall is the call of the acts hold and rescue: its tool must not run twice.
 var heldCall = publisher.ToolCall{ID: "mail", Name: "mail", Replay: schema.ReplayHold}
 
-// hearsAfter is when the executor that was cut off hears again, once it goes on with the call.
+// hearsAfter is when the isolated executor receives messages again, once it continues with the call.
 const hearsAfter = 200 * time.Millisecond
 
-// twoBegin has an executor record a call and hear nothing more. Another takes the run over, a person settles the call as rerun, and its tool
-// runs. Then the first one goes on with the call, and only then hears again.
+// twoBegin makes an executor record a call and then receive nothing more. Another takes the run over, a person
+// settles the call as rerun, and its tool runs. Then the first one continues with the call, and only then receives
+// messages again.
 func twoBegin(seed uint64) *plan {
 	return &plan{
 		seed: seed, executors: 2, runs: 1, batch: 64, seal: 8, steps: []step{
@@ -34,7 +35,7 @@ func twoBegin(seed uint64) *plan {
 	}
 }
 
-// link is an executor's connection, which can be deaf: what the server says is lost, for good.
+// link is an executor's connection, which can be deaf: messages of the server are lost permanently.
 type link struct {
 	mu   sync.Mutex
 	deaf bool
@@ -53,7 +54,7 @@ func (l *link) Dial(network, address string) (net.Conn, error) {
 	return &linkConn{Conn: conn, link: l}, nil
 }
 
-// set makes it deaf. When it hears again its connections end, as something is missing in them.
+// set makes it deaf. When it receives again its connections end, because messages are missing.
 func (l *link) set(deaf bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +84,7 @@ func (c *linkConn) Read(b []byte) (int, error) {
 	}
 }
 
-// tool asks for the held call, and records what it publishes and whether its tool runs.
+// tool requests the held call, and records its events and whether its tool runs.
 func (x *executor) tool(ctx context.Context, run *publisher.Run) error {
 	op := x.w.rec.Begin(checker.Op{
 		Actor: x.name, Kind: checker.Call, Run: run.ID(), Epoch: run.Epoch(), Sequence: run.Head().Sequence + 1, Tool: heldCall.ID, Replay: heldCall.Replay,
@@ -102,7 +103,7 @@ func (x *executor) tool(ctx context.Context, run *publisher.Run) error {
 	return err
 }
 
-// hold records the call, hears nothing any more, and calls the tool when another executor has brought the call to its end.
+// hold records the call, receives nothing more, and calls the tool when another executor has finished the call.
 func (x *executor) hold(id string) {
 	run := x.runs[id]
 	if run == nil || run.OpenTurn() == nil {

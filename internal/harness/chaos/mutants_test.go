@@ -20,14 +20,14 @@ type mutantCase struct {
 	name    string
 	profile profile
 	rules   []checker.Rule
-	// directed makes a schedule that shows it by itself, in place of those that are drawn from the profile.
+	// directed makes a schedule that reveals it directly, instead of those drawn from the profile.
 	directed func(seed uint64) *plan
-	// from is the first of them that was seen to show it; 0 is 1. within so many it must be found: what goes on within a step is
-	// up to the scheduler, so that it is many times what it takes.
+	// from is the first schedule that was seen to reveal it; 0 is 1. It must be found within so many: the scheduler
+	// decides the order within a step, so the number is a multiple of the usual one.
 	from, within uint64
 }
 
-// mix is bursts and what is named.
+// mix is bursts and the given steps.
 func mix(weights map[stepKind]int) map[stepKind]int {
 	weights[burst] = 60
 	return weights
@@ -76,12 +76,12 @@ var mutantCases = []mutantCase{
 	},
 	{
 		name: "begun-as-requested", within: 100,
-		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
+		profile: profile{weights: mix(map[stepKind]int{resume: 1}), takes: 8},
 		rules:   []checker.Rule{checker.RuleModel, checker.RuleCalls},
 	},
 	{
 		name: "requested-kept", within: 100,
-		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
+		profile: profile{weights: mix(map[stepKind]int{resume: 1}), takes: 8},
 		rules:   []checker.Rule{checker.RuleModel},
 	},
 	{
@@ -101,7 +101,7 @@ var mutantCases = []mutantCase{
 	},
 	{
 		name: "no-publish-cas", within: 200,
-		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
+		profile: profile{weights: mix(map[stepKind]int{resume: 1}), takes: 8},
 		rules:   []checker.Rule{checker.RuleAcknowledged, checker.RuleFenced},
 	},
 	{
@@ -126,8 +126,9 @@ var mutantCases = []mutantCase{
 	},
 }
 
-// twoFold has a daemon stand still just before it puts a checkpoint, another fold on, and the first go on then. Within the time that a
-// lease lasts it may believe that it folds alone; on a machine that is too slow for that, it gives up.
+// twoFold stops a daemon just before it puts a checkpoint, lets another fold, and then lets the first continue.
+// Within the time to live of the lease it may believe that it folds alone; on a machine that is too slow for that, it
+// stops.
 func twoFold(seed uint64) *plan {
 	all := func(times int) step {
 		return step{kind: burst, acts: []act{{executor: 0, run: "run-1", what: "step", times: times, choice: int(seed % 97)}}} //nolint:gosec // small
@@ -168,13 +169,13 @@ func TestMutants_RandomSchedules_AreFound(t *testing.T) {
 				require.Less(t, seed, first+b.within, "%d schedules did not show the mistake", b.within)
 				out, err := runMistaken(t, seed, &b)
 				if errors.Is(err, errBehind) && slices.Contains(b.rules, checker.RuleConverged) {
-					// What the rule says of checkpoints at rest, of a fold that never comes to rest.
+					// A violation of the rule about checkpoints at rest, for a fold that never comes to rest.
 					t.Logf("found by schedule %d of %d: %v", seed-first+1, b.within, err)
 					break
 				}
 				if err != nil {
 					t.Logf("schedule %d did not come to its end: %v", seed, err)
-					continue // it shows that something is wrong, and not what
+					continue // it shows that something is wrong, but not what
 				}
 				if broke(out.report, b.rules) {
 					t.Logf("found by schedule %d of %d: %v, e.g. %s", seed-first+1, b.within, out.report.Rules(), out.report.Violations[0])

@@ -9,27 +9,27 @@ import (
 	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
-// plan is what a seed makes.
+// plan is made from a seed.
 type plan struct {
 	seed            uint64
 	executors, runs int
-	// batch and seal are the folder's batch and segment sizes in events.
+	// batch and seal are the fold worker's batch and segment sizes in events.
 	batch int
 	seal  int64
-	// stale: replicas answer, and may be behind. deletable: damage can be done to the log. purges: sealed events go.
+	// stale: replicas answer, and may lag. deletable: the log can be damaged. purges: sealed events are purged.
 	stale, deletable, purges bool
-	// forget: in the end the checkpoints are thrown away, and must come back.
+	// forget: at the end the checkpoints are deleted, and must come back.
 	forget bool
 	// shards that the runs are spread over; 0 is 1.
 	shards int
-	// claims: who is silent is orphaned, some leave their runs, and others claim what is left.
+	// claims: runs of silent executors are orphaned, some executors leave their runs, and others claim them.
 	claims bool
 	// keyed: the fleet has keys, and its daemons sign.
 	keyed bool
 	steps []step
 }
 
-// stepKind is what a step does.
+// stepKind is the kind of a step.
 type stepKind int
 
 const (
@@ -37,7 +37,7 @@ const (
 	forge
 	crash
 	pause
-	letGo
+	resume
 	second
 	stopOne
 	restart
@@ -47,9 +47,9 @@ const (
 	freeze
 	thaw
 	damage
-	// Steps that no weight draws: silence waits until a run is orphaned, stands until a daemon stands at its failpoint, settle
-	// until the fold has caught up. goOn lets who stands go on, waits until it has done what it stood before or gave up, and
-	// sees that nothing has gone back.
+	// Steps without a weight: silence waits until a run is orphaned, stands until a daemon is stopped at its
+	// failpoint, settle until the fold has caught up. goOn releases the stopped daemon, waits until it has finished
+	// or abandoned the interrupted action, and checks that nothing has gone back.
 	silence
 	stands
 	settle
@@ -61,7 +61,7 @@ type step struct {
 	kind stepKind
 	// acts of a burst: at most one for each executor.
 	acts []act
-	// what, run and pick of a forgery; executor of what is lost; point and nth of a failpoint.
+	// what, run and pick of a forgery; executor of the lost messages; point and nth of a failpoint.
 	what     string
 	run      string
 	pick     uint64
@@ -70,7 +70,7 @@ type step struct {
 	nth      int
 }
 
-// act is what one executor does in a burst.
+// act is the action of one executor in a burst.
 type act struct {
 	executor int
 	run      string
@@ -80,9 +80,9 @@ type act struct {
 	choice int
 }
 
-// profile shifts what a plan is made of. The zero profile is the ordinary mix.
+// profile changes the mix of a plan. The zero profile is the ordinary mix.
 type profile struct {
-	// Weights of steps beside bursts; nil is the ordinary mix.
+	// Weights of steps besides bursts; nil is the ordinary mix.
 	weights map[stepKind]int
 	// points of crashes and pauses; nil is all of the daemon's.
 	points []failpoint.Point
@@ -100,10 +100,10 @@ type profile struct {
 }
 
 var ordinary = map[stepKind]int{
-	burst: 60, forge: 10, crash: 9, pause: 4, letGo: 4, second: 2, stopOne: 3, restart: 1, loseBucket: 1, loseMessage: 4, loseAnswer: 5, freeze: 5, thaw: 2,
+	burst: 60, forge: 10, crash: 9, pause: 4, resume: 4, second: 2, stopOne: 3, restart: 1, loseBucket: 1, loseMessage: 4, loseAnswer: 5, freeze: 5, thaw: 2,
 }
 
-// daemonPoints are those of folder, service and purger.
+// daemonPoints are those of fold worker, service and purger.
 func daemonPoints() []failpoint.Point {
 	var list []failpoint.Point
 	for _, p := range failpoint.Points() {
@@ -123,7 +123,7 @@ func newPlan(seed uint64, f profile) *plan {
 	p.keyed = f.keyed
 	p.stale, p.deletable, p.purges = p.stale || f.stale, f.deletable, p.purges || f.purges
 	if f.deletable {
-		p.purges, p.forget = false, true // what is folded again meets the damage
+		p.purges, p.forget = false, true // a repeated fold finds the damage
 	}
 	if f.runs > 0 {
 		p.runs = f.runs
@@ -174,8 +174,8 @@ func newPlan(seed uint64, f profile) *plan {
 	return p
 }
 
-// widen spreads the runs over shards, and lets executors leave and claim. It draws from numbers of its own, so that the rest of a
-// seed's plan is what it is without.
+// widen spreads the runs over shards, and lets executors leave and claim. It draws from its own numbers, so that the
+// rest of a seed's plan is the same without it.
 func (p *plan) widen() {
 	rng := rand.New(rand.NewPCG(p.seed, 0x5851f42d4c957f2d)) //nolint:gosec // a schedule, no secret
 	p.shards = []int{1, 1, 1, 2, 2, 3}[rng.IntN(6)]

@@ -18,8 +18,8 @@ const (
 
 func copyName(shard int) string { return fmt.Sprintf("STALE_COPY_%d", shard) }
 
-// replicas answers the daemons' direct gets of the event stream as a cluster does: now from the real stream, now from a
-// replica that has what the log had some time ago. Everything else goes to the leader.
+// replicas answers the daemons' direct gets of the event stream like a cluster: sometimes from the real stream,
+// sometimes from a replica with an older copy of the log. Everything else goes to the leader.
 type replicas struct {
 	w   *world
 	sub *nats.Subscription
@@ -55,7 +55,7 @@ func newReplicas(w *world) (*replicas, error) {
 	return r, nc.Flush()
 }
 
-// freeze lets a replica of each shard fall behind what the log has now.
+// freeze makes a replica of each shard fall behind the log.
 func (r *replicas) freeze(stale int64) error {
 	if err := r.thaw(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (r *replicas) freeze(stale int64) error {
 	return nil
 }
 
-// copy makes a stream that has what a shard's log has now.
+// copy makes a stream with a shard's current log.
 func (r *replicas) copy(i int) error {
 	w := r.w
 	real, err := w.js.Stream(w.ctx, w.names[i].EventStream())

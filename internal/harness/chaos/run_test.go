@@ -18,27 +18,27 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// outcome is what became of one schedule.
+// outcome is the result of one schedule.
 type outcome struct {
 	history *checker.History
 	report  *checker.Report
 	finals  []checker.Final
-	// met counts the failpoints at which a daemon died or stood still; stale the answers of a replica that was behind.
+	// met counts the failpoints at which a daemon died or was stopped; stale the answers of a lagging replica.
 	met   map[string]int
 	stale int64
 	// sealed and purged count segments and purges.
 	sealed, purged int64
 	shards         int
-	// orphaned counts events that say so.
+	// orphaned counts run.orphaned events.
 	orphaned int
 }
 
-// scheduleTime bounds one schedule; what takes longer hangs.
+// scheduleTime bounds one schedule; a longer one hangs.
 const scheduleTime = 3 * time.Minute
 
 // runPlan carries a plan out. The error is one of the harness, or of a part that did not end.
 func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
-	// No deadline: who has one trusts it to bound each request, and a daemon has none.
+	// No deadline: requests of a caller with one rely on it, and a daemon has none.
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	defer time.AfterFunc(scheduleTime, func() { cancel(fmt.Errorf("the schedule took longer than %s", scheduleTime)) }).Stop()
@@ -85,9 +85,9 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 		out.stale = w.replicas.shown.Load()
 	}
 	for _, d := range w.alive() {
-		for _, folder := range d.waymark.Workers() {
-			out.sealed += folder.Stats().Segments.Load()
-			out.purged += folder.Stats().Purge.Purges.Load()
+		for _, worker := range d.waymark.Workers() {
+			out.sealed += worker.Stats().Segments.Load()
+			out.purged += worker.Stats().Purge.Purges.Load()
 		}
 	}
 	return out, nil
@@ -134,7 +134,7 @@ func (x *executor) act(a *act) {
 	}
 }
 
-// breakIt does what a step says to the system.
+// breakIt executes a step's fault.
 func (w *world) breakIt(s *step) {
 	quiet := func(what string, do func() error) {
 		op := w.fault("%s", what)
@@ -153,12 +153,12 @@ func (w *world) breakIt(s *step) {
 			d = all[s.pick%uint64(len(all))]
 		}
 		d.setTrap(&trap{point: s.point, nth: s.nth, pause: s.kind == pause})
-	case letGo:
+	case resume:
 		for _, d := range w.alive() {
-			d.letGo()
+			d.resume()
 		}
 	case second:
-		// Whoever stands still loses its shard to another.
+		// A stopped daemon loses its shard to another.
 		if len(w.alive()) < 3 {
 			quiet("another daemon starts, the lease runs out", func() error { return errors.Join(w.expireLease(), w.startDaemon()) })
 		}
@@ -209,14 +209,14 @@ func (w *world) breakIt(s *step) {
 	}
 }
 
-// must notes what a plan's step could not do.
+// must records that a step of the plan could not be done.
 func (w *world) must(err error) {
 	if err != nil {
 		w.fail(err)
 	}
 }
 
-// held is a daemon that stands at a failpoint, or nil.
+// held is a daemon that is stopped at a failpoint, or nil.
 func (w *world) held() *daemon {
 	for _, d := range w.alive() {
 		if d.held.Load() {
@@ -226,28 +226,28 @@ func (w *world) held() *daemon {
 	return nil
 }
 
-// goOn lets the daemon that stands go on, and notes what has gone back when it did what it stood before.
+// goOn releases the stopped daemon, and records what has gone back when it finished the interrupted action.
 func (w *world) goOn() error {
 	d := w.held()
 	if d == nil {
 		return errors.New("no daemon stands at a failpoint")
 	}
 	before := d.points.Load()
-	d.letGo()
+	d.resume()
 	err := w.eventually(d.name+" does what it stood before, or gives up", func() error {
-		for _, folder := range d.waymark.Workers() {
-			if folder.Leads() && d.points.Load() == before {
+		for _, worker := range d.waymark.Workers() {
+			if worker.Leads() && d.points.Load() == before {
 				return errors.New("it is not there yet")
 			}
 		}
 		return nil
 	})
-	// Nobody has published anything since all was folded.
+	// Nothing was published since everything was folded.
 	w.wentBack = w.caughtUp()
 	return err
 }
 
-// awaitOrphan waits a moment for a run to be orphaned: there may be none that is without its executor, or nobody who says so.
+// awaitOrphan waits a moment for a run to be orphaned: there may be no such run, or no daemon to orphan it.
 func (w *world) awaitOrphan() {
 	op := w.fault("all executors are silent")
 	defer w.over(op, nil)
@@ -282,7 +282,7 @@ func (w *world) awaitOrphan() {
 
 func runName(i int) string { return fmt.Sprintf("run-%d", i+1) }
 
-// damage takes an event out of the middle of a run. That the last one is gone nobody can tell before the next one comes.
+// damage removes an event from the middle of a run. A missing last event cannot be noticed before the next one comes.
 func (w *world) damage(run string, pick uint64) error {
 	names := w.names[w.shardOf(run)]
 	stream, err := w.js.Stream(w.ctx, names.EventStream())
@@ -301,7 +301,7 @@ func (w *world) damage(run string, pick uint64) error {
 	return stream.DeleteMsg(w.ctx, uint64(at[1+pick%uint64(len(at)-2)]))
 }
 
-// heal ends all faults and waits until the folders have caught up.
+// heal ends all faults and waits until the fold workers have caught up.
 func (w *world) heal() error {
 	for _, x := range w.executors {
 		x.loseMessages.Store(0)
@@ -313,7 +313,7 @@ func (w *world) heal() error {
 		}
 	}
 	for _, d := range w.alive() {
-		d.letGo()
+		d.resume()
 	}
 	op := w.fault("all is healed")
 	w.over(op, nil)
@@ -339,10 +339,10 @@ func (w *world) heal() error {
 	return w.folded("the fold catches up")
 }
 
-// errBehind: a fold that nothing disturbs any more did not come to the log's end.
+// errBehind: an undisturbed fold did not reach the log's end.
 var errBehind = errors.New("the checkpoints are not the log's")
 
-// folded waits until the folders have caught up.
+// folded waits until the fold workers have caught up.
 func (w *world) folded(what string) error {
 	if err := w.eventually(what, w.caughtUp); err != nil {
 		return fmt.Errorf("%w: %w", errBehind, err)
@@ -350,7 +350,7 @@ func (w *world) folded(what string) error {
 	return nil
 }
 
-// forgetCheckpoints throws the checkpoints away once they are right: they must come back.
+// forgetCheckpoints deletes the checkpoints once they are correct: they must come back.
 func (w *world) forgetCheckpoints() error {
 	if err := w.folded("the fold catches up before its checkpoints are lost"); err != nil {
 		return err
@@ -361,13 +361,13 @@ func (w *world) forgetCheckpoints() error {
 	return err
 }
 
-// caughtUp says what is behind the log.
+// caughtUp returns which checkpoints are behind the log.
 func (w *world) caughtUp() error {
 	last := make([]schema.StreamSequence, len(w.names))
 	marks := make([]schema.StreamSequence, len(w.names))
 	for n, shard := range w.shards {
 		mark, _, err := shard.Checkpoints.Watermark(w.ctx)
-		if err != nil && !errors.Is(err, kvstore.ErrNotFound) { // there is none where nothing was folded
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) { // there is none if nothing was folded
 			return err
 		}
 		marks[n] = mark.Position.Stream
@@ -392,7 +392,7 @@ func (w *world) caughtUp() error {
 	return nil
 }
 
-// behind says where a run's last message stands, 0 if it has none, and whether its checkpoint is behind it.
+// behind returns the position of a run's last message, 0 if it has none, and whether its checkpoint is behind it.
 func (w *world) behind(run string) (at schema.StreamSequence, behind, err error) {
 	n := w.shardOf(run)
 	r, err := eventlog.LastOf(w.ctx, w.js, w.names[n], run)
@@ -412,7 +412,7 @@ func (w *world) behind(run string) (at schema.StreamSequence, behind, err error)
 	return at, behind, nil
 }
 
-// rested is finals of a log to which nothing came meanwhile: a takeover whose requester is long gone may still be under way.
+// rested is finals of a log without a write in between: a takeover whose requester is gone may still be in progress.
 func (w *world) rested() (finals []checker.Final, err error) {
 	err = w.eventually("the log rests", func() error {
 		before, err := w.lasts()
@@ -451,7 +451,7 @@ func (w *world) lasts() ([]schema.StreamSequence, error) {
 	return list, nil
 }
 
-// finals reads every run from the service, and what the buckets say of it.
+// finals reads every run from the service, and its state in the buckets.
 func (w *world) finals() ([]checker.Final, error) {
 	var finals []checker.Final
 	for i := range w.plan.runs {
@@ -493,7 +493,7 @@ func notFound(err error) bool {
 	return errors.As(err, &e) && e.Code == schema.CodeNotFound
 }
 
-// story is all there is to say about a schedule.
+// story is the complete report of a schedule.
 func (o *outcome) story(seed uint64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: run it alone with WAYMARK_SEED=%d WAYMARK_SCHEDULES=1\n", seed, seed)
@@ -502,7 +502,7 @@ func (o *outcome) story(seed uint64) string {
 	} else if o.history != nil {
 		_ = o.history.Timeline(&b, nil)
 	}
-	// Where each message stands tells more than who sent it.
+	// The order of the messages tells more than their senders.
 	for i := range o.finals {
 		fmt.Fprintf(&b, "log of %s:\n", o.finals[i].Run)
 		for _, rec := range o.finals[i].Log {

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	if d, err := time.ParseDuration(os.Getenv("WAYMARK_PATIENCE")); err == nil {
 		patience = d
 	}
-	// A server that is stopped while a block of a stream is loaded can leave the block's flusher behind (nats-server v2.15.2): it is started
-	// once the store has stopped those it knows of. What else a server leaves is still found.
+	// A server that is stopped while it loads a block of a stream can leave the block's flusher running (nats-server
+	// v2.15.2): it is started once the store has stopped the known ones. Other leaks of a server are still found.
 	const flusher = "github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"
 	natstest.Main(m, goleak.IgnoreTopFunction(flusher))
 }
@@ -38,18 +38,18 @@ func number(tb testing.TB, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// ciSchedules is how many schedules run where nobody asks for more.
+// ciSchedules is the default number of schedules.
 const ciSchedules = 60
 
-// TestNothingAcknowledgedIsLostInRandomSchedules is the whole of it: see the package's page.
+// See the package's page for the whole test.
 func TestNothingAcknowledgedIsLostInRandomSchedules(t *testing.T) {
 	if total := schedules(t, profile{}, ciSchedules); total.schedules >= ciSchedules {
 		total.meant(t)
 	}
 }
 
-// TestWhatALogLostIsTold runs schedules that take events out of logs, of what a folder has and of what it has not. What is taken out
-// may be missing where that is said, and nothing else.
+// The schedules remove events from logs, folded ones and others. Only removed events may be missing, and only where
+// that is reported.
 func TestWhatALogLostIsTold(t *testing.T) {
 	schedules(t, holes, 6)
 }
@@ -104,7 +104,7 @@ type tally struct {
 	kinds                     map[checker.Kind][3]int
 	points                    map[string]int
 	stale, sealed, purged     int64
-	// sharded counts schedules of several shards, claims those that were answered with a run, orphaned the events that say so.
+	// sharded counts schedules of several shards, claims those answered with a run, orphaned the run.orphaned events.
 	sharded, claims, orphaned int
 }
 
@@ -144,7 +144,7 @@ func (s *tally) log(t *testing.T, first uint64) {
 		s.schedules, first, s.events, s.faults, s.kinds[checker.Publish], s.kinds[checker.Takeover], s.kinds[checker.Read], s.stale, s.sealed, s.purged, s.sharded, s.claims, s.orphaned, s.points)
 }
 
-// meant fails when the schedules did not do what they are meant to do: then they prove nothing.
+// meant fails if the schedules did not exercise what they should: then they prove nothing.
 func (s *tally) meant(t *testing.T) {
 	t.Helper()
 	require.Positive(t, s.kinds[checker.Takeover][0], "takeovers")

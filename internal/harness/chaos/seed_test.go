@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What failed can be run again: a seed is a plan. And plans differ, in all that they are meant to differ in.
+// A failure can be run again, because a seed is a plan. And plans differ in every intended aspect.
 func TestASeedIsAPlan(t *testing.T) {
 	kinds, acts, shards := map[stepKind]int{}, map[string]int{}, map[int]int{}
 	claims := 0
@@ -40,7 +40,7 @@ func TestASeedIsAPlan(t *testing.T) {
 	require.Positive(t, kinds[silence])
 	require.Len(t, shards, 3)
 	require.Positive(t, claims)
-	// What shows a mistake is drawn as it ever was.
+	// Plans that reveal a mistake are still drawn the same.
 	narrow := newPlan(7, profile{weights: mix(map[stepKind]int{crash: 5})})
 	require.Zero(t, narrow.shards)
 	require.False(t, narrow.claims)

@@ -8,7 +8,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// afterTheTurn has an executor write what its turns do not take any more: a second end and a call behind the end, and a second answer.
+// afterTheTurn makes an executor write events that its turns no longer accept: a second end and a call after the end,
+// and a second answer.
 func afterTheTurn(seed uint64) *plan {
 	p := &plan{seed: seed, executors: 1, runs: 1, batch: 64, seal: 8}
 	for _, a := range []act{

@@ -28,7 +28,7 @@ const (
 	fleetName = "f"
 )
 
-// patience bounds every wait for something that must happen: what is slower is a fault.
+// patience bounds every wait for something that must happen: a longer wait is a fault.
 var patience = 90 * time.Second
 
 // world is a fleet with its server.
@@ -46,8 +46,8 @@ type world struct {
 	rec      *checker.Recorder
 	replicas *replicas
 
-	// serving is held by who makes streams, and by who stops the server: nats-server 2.15.2 panics when it cannot write a
-	// new stream's metadata, as when it is stopped at that moment.
+	// serving is held while streams are created, and while the server is stopped: nats-server 2.15.2 panics if it
+	// cannot write a new stream's metadata, as when it is stopped at that moment.
 	serving sync.RWMutex
 
 	mu      sync.Mutex
@@ -62,9 +62,9 @@ type world struct {
 	executors []*executor
 	adversary *adversary
 	damaged   map[string]bool
-	// wentBack is what a step found to be behind that had not been.
+	// wentBack is what a step found to have gone back.
 	wentBack error
-	// met counts the failpoints at which something was done.
+	// met counts the failpoints with an effect.
 	met map[string]int
 }
 
@@ -211,7 +211,7 @@ func (w *world) connect(opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// fail notes what the harness itself could not do.
+// fail records an error of the harness itself.
 func (w *world) fail(err error) { w.failed.CompareAndSwap(nil, &err) }
 
 func (w *world) fault(format string, args ...any) *checker.Op {

@@ -8,8 +8,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// expand puts an operation for each event in place of those that publish several: what was acknowledged of them is ok, and what the log
-// has behind that, in the same epoch, is of unknown outcome.
+// expand replaces an operation that publishes several events by one per event: the acknowledged ones are ok, and
+// later ones in the same epoch have an unknown outcome.
 func (c *runCheck) expand() {
 	published := map[epochSequence]bool{}
 	for _, op := range c.ops {
@@ -52,30 +52,31 @@ func (c *runCheck) expand() {
 	c.ops = all
 }
 
-// epochSequence is where an executor's event stands among its own.
+// epochSequence is an executor event's place among its own.
 type epochSequence struct {
 	epoch    schema.Epoch
 	sequence schema.Sequence
 }
 
-// callStory is what the log says of one call.
+// callStory is one call in the log.
 type callStory struct {
-	// called is the epoch in which it was recorded; free says that an answer requests it, and that it may run without a begin.
+	// called is the epoch in which it was recorded; free says that an answer requests it, and that it may run without
+	// a begin.
 	called schema.Epoch
 	replay schema.Replay
 	free   bool
-	// begun are the epochs in which it began, or was run again by its executor's word.
+	// begun are the epochs in which it began, or in which its executor ran it again.
 	begun []schema.Epoch
-	// reruns are the epochs in which it was settled as rerun, by a person where byPerson says so.
+	// reruns are the epochs in which it was settled as rerun, by a person if byPerson says so.
 	reruns   []schema.Epoch
 	byPerson []bool
-	// closed is the epoch in which it came to its end, result what it came to.
+	// closed is the epoch in which it ended, result its outcome.
 	closed schema.Epoch
 	result string
 	late   bool
 }
 
-// stories reads the log for calls. Rules that one event alone breaks are told at once.
+// stories reads the log for calls. Violations by one event alone are reported at once.
 func (c *runCheck) stories() map[string]*callStory {
 	stories := map[string]*callStory{}
 	of := func(id string) *callStory {
@@ -168,12 +169,13 @@ func (c *runCheck) calls() {
 	}
 }
 
-// proofLasts is how long the tool of a guarded call may begin behind the takeover that ended its epoch: by the proof of the epoch that its
-// executor had, and the moment that it takes to begin. See docs/decisions/0044-tools-begin-after-a-fresh-acknowledgement.md.
+// proofLasts is how long after the takeover that ended its epoch the tool of a guarded call may begin: the validity
+// of its executor's proof of the epoch, and a moment to begin. See
+// docs/decisions/0044-tools-begin-after-a-fresh-acknowledgement.md.
 const proofLasts = 2500 * time.Millisecond
 
-// whenRun holds the times at which the tool of a hold or verify call ran against whose epoch stood: none begins once its epoch is over, and none
-// behind one of a later epoch.
+// whenRun compares the times at which the tool of a hold or verify call ran with the epochs: none begins once its
+// epoch is over, and none after one of a later epoch.
 func (c *runCheck) whenRun(id string, s *callStory, runs []*Op) {
 	if s.replay.Rerunnable() {
 		return
@@ -195,7 +197,7 @@ func (c *runCheck) whenRun(id string, s *callStory, runs []*Op) {
 	}
 }
 
-// runsOf holds the runs of one call's tool against what the log says of it.
+// runsOf compares the runs of one call's tool with the log.
 func (c *runCheck) runsOf(id string, s *callStory, runs []*Op) {
 	slices.SortStableFunc(runs, func(a, b *Op) int { return compare(int64(a.Epoch), int64(b.Epoch)) })
 	effects := 0
@@ -227,11 +229,11 @@ func (c *runCheck) runsOf(id string, s *callStory, runs []*Op) {
 		if i > 0 {
 			after = runs[i-1].Epoch
 		} else if op.Epoch == after {
-			continue // what it was begun for
+			continue // the run for which it had begun
 		}
 		at := slices.IndexFunc(s.reruns, func(e schema.Epoch) bool { return e > after && e <= op.Epoch })
 		switch {
-		case op.Epoch == after: // told already
+		case op.Epoch == after: // already reported
 		case at < 0:
 			c.add(RuleCalls, []int64{op.ID}, "the tool of call %s, policy %s, ran in epoch %d, and nothing settled it as rerun since epoch %d", id, s.replay, op.Epoch, after)
 		case s.replay == schema.ReplayHold && !s.byPerson[at]:

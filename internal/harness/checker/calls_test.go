@@ -67,7 +67,7 @@ func (w *world) runs(actor, result string) *checker.Op {
 	return w.op(op)
 }
 
-// person settles the call by an operator's word.
+// person settles the call as an operator.
 func (w *world) person(how schema.Settlement, result string) {
 	w.t.Helper()
 	e, err := schema.NewControl("f", "daemon", "r1", w.head.Epoch, "p1", settled(how, result), time.Unix(1_700_000_000+w.clock, 0))
@@ -175,14 +175,14 @@ func TestUnlawfulCallsAreRefused(t *testing.T) {
 		rule    checker.Rule
 		happens func(*world)
 	}{
-		"a recovery that does not say what is in doubt": {"an answer has the open calls", checker.RuleCalls, func(w *world) {
+		"a recovery without its calls in doubt": {"an answer has the open calls", checker.RuleCalls, func(w *world) {
 			w.start("ex-1")
 			w.asks("ex-1", 1, called(schema.ReplayHold))
 			op := w.takeover("ex-2", "q1")
 			op.Answer.Calls = ""
 			w.read("op")
 		}},
-		"a recovery that calls in doubt what is not": {"an answer has the open calls", checker.RuleCalls, func(w *world) {
+		"a recovery with a call in doubt that is not": {"an answer has the open calls", checker.RuleCalls, func(w *world) {
 			w.start("ex-1")
 			w.asks("ex-1", 1, called(schema.ReplayHold))
 			before := w.answer().Calls
@@ -253,7 +253,7 @@ func TestUnlawfulCallsAreRefused(t *testing.T) {
 			w.takeover("ex-2", "q1")
 			w.runs("ex-2", "1")
 		}},
-		"a held one that a person cleared and nobody began": {"it was not begun there", checker.RuleCalls, func(w *world) {
+		"a held one that a person cleared and that has not begun": {"it was not begun there", checker.RuleCalls, func(w *world) {
 			w.crashed(schema.ReplayHold, "none")
 			w.person(schema.SettledRerun, "")
 			w.runs("ex-2", "2")

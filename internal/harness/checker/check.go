@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Rule is what must hold; see the package's page.
+// Rule is an invariant; see the package's page.
 type Rule string
 
 // Rules.
@@ -32,7 +32,7 @@ const (
 	RuleEnough       Rule = "enough"
 )
 
-// Violation is one place where a rule does not hold.
+// Violation is one violation of a rule.
 type Violation struct {
 	Rule Rule
 	Run  string
@@ -54,7 +54,7 @@ func (v Violation) String() string {
 	return s
 }
 
-// Options say what is lawful in this run of a test.
+// Options say what is valid in this run of a test.
 type Options struct {
 	Fleet string
 	// Keys that the fleet's control events are checked by; schema.NoKeys for a fleet without. Required.
@@ -64,15 +64,15 @@ type Options struct {
 	Least map[Kind]int
 	// Damaged are runs whose log was damaged on purpose: events may be missing, and then it must be said so.
 	Damaged map[string]bool
-	// Unlogged are kinds of operations that some actors did not record: events and takeovers of nobody are no strangers then.
+	// Unlogged are kinds of operations that some actors did not record: unknown events and takeovers are accepted
+	// then.
 	Unlogged bool
 }
 
-// Report is what was found.
+// Report is the result.
 type Report struct {
 	Violations []Violation
-	// OK, Failed and Unknown count the operations by kind, Faults what was done to the system and took effect, Events those that
-	// count.
+	// OK, Failed and Unknown count the operations by kind, Faults the effective faults, Events the accepted ones.
 	OK, Failed, Unknown map[Kind]int
 	Faults, Events      int
 }
@@ -121,7 +121,7 @@ func (r *Report) add(rule Rule, run string, ops []int64, format string, args ...
 	r.Violations = append(r.Violations, Violation{Rule: rule, Run: run, Ops: ops, Detail: fmt.Sprintf(format, args...)})
 }
 
-// Check judges a history by what was found in the end.
+// Check judges a history by the final state of the runs.
 func Check(h *History, finals []Final, opts Options) *Report {
 	r := &Report{OK: map[Kind]int{}, Failed: map[Kind]int{}, Unknown: map[Kind]int{}}
 	byRun := map[string][]*Op{}
@@ -194,7 +194,7 @@ func tokenIn(data []byte) string {
 	return tokenBegin + token + ";"
 }
 
-// entry is a record of the log, with what is known of it.
+// entry is a record of the log, with its analysis.
 type entry struct {
 	rec   *schema.Record
 	event *schema.Event
@@ -205,9 +205,9 @@ type entry struct {
 	counts int
 	// request of a takeover, and the executor that it names.
 	request, executor string
-	// again: the same event stands before it.
+	// again: the same event precedes it.
 	again bool
-	// evidence: the late result of an executor that was fenced, kept beside its call.
+	// evidence: the late result of a fenced executor, kept with its call.
 	evidence bool
 }
 
@@ -219,7 +219,7 @@ type runCheck struct {
 	opts  *Options
 	model *referencefold.Model
 	log   []entry
-	// was is what the run was at each number of events.
+	// was is the run's state after each number of events.
 	was     []Answer
 	byEvent map[string][]*entry
 	byToken map[string][]*entry
@@ -290,7 +290,7 @@ func (c *runCheck) add(rule Rule, ops []int64, format string, args ...any) {
 	c.r.add(rule, c.f.Run, ops, format, args...)
 }
 
-// entries are where the log has what an operation published.
+// entries are an operation's events in the log.
 func (c *runCheck) entries(op *Op) []*entry {
 	if op.Token != "" {
 		return c.byToken[op.Token]
@@ -301,7 +301,7 @@ func (c *runCheck) entries(op *Op) []*entry {
 	return nil
 }
 
-// counted is the number among the events that count of what an operation published; 0 when it does not count.
+// counted is the number of an operation's event among the accepted ones; 0 if it was not accepted.
 func (c *runCheck) counted(op *Op) int {
 	for _, x := range c.entries(op) {
 		if x.counts > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestLawfulHistoriesAreAccepted has what must not be called a fault.
+// Histories that must not be reported as faulty.
 func TestLawfulHistoriesAreAccepted(t *testing.T) {
 	tests := map[string]func(*world){
 		"two executors and reads": (*world).good,
@@ -101,7 +101,7 @@ func TestLawfulHistoriesAreAccepted(t *testing.T) {
 	}
 }
 
-// TestUnlawfulHistoriesAreRefused breaks each rule alone, and wants it named.
+// Each rule is broken alone, and must be named.
 func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 	refold := func(w *world) {
 		w.head = schema.NewHead("f", "r1")
@@ -154,11 +154,11 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			w.publish("ex-1", said("one"))
 			w.ops[1].Outcome = checker.Failed
 		}},
-		{"nobody published it", []checker.Rule{checker.RuleStranger}, func(w *world) {
+		{"an event without a publisher", []checker.Rule{checker.RuleStranger}, func(w *world) {
 			w.start("ex-1")
 			w.store(w.event("ex-1", said("forged")))
 		}},
-		{"nobody asked for the takeover", []checker.Rule{checker.RuleStranger}, func(w *world) {
+		{"a takeover without a request", []checker.Rule{checker.RuleStranger}, func(w *world) {
 			w.start("ex-1")
 			w.store(w.resumed("ex-2", "forged"))
 		}},
@@ -242,7 +242,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			w.start("ex-1")
 			stale := w.answer()
 			w.publish("ex-1", said("one")).Name()
-			w.ops[1].Outcome, w.ops[1].End = checker.Unknown, 0 // nothing but the answers tells
+			w.ops[1].Outcome, w.ops[1].End = checker.Unknown, 0 // only the answers show it
 			w.read("op")
 			w.op(checker.Op{Actor: "op", Kind: checker.Read, Answer: stale})
 		}},
@@ -251,7 +251,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			w.takeover("ex-2", "q1")
 			w.op(checker.Op{Actor: "ex-3", Kind: checker.Takeover, Executor: "ex-3", Request: "q2", Answer: w.answer()})
 		}},
-		{"fenced before anybody took over", []checker.Rule{checker.RuleLinear}, func(w *world) {
+		{"fenced before any takeover", []checker.Rule{checker.RuleLinear}, func(w *world) {
 			w.start("ex-1")
 			op := w.published("ex-1", w.event("ex-1", said("refused")), 0)
 			op.Outcome, op.Fenced = checker.Failed, true

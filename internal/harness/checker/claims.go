@@ -9,10 +9,11 @@ import (
 // DetailClaim is the detail of a takeover that the daemon chose the run of. Its request is the SDK's, and known only from the answer.
 const DetailClaim = "claim"
 
-// AttributeClaims tells claims which takeover was theirs: operations of kind [Takeover] with [DetailClaim] as their detail. One that
-// was not answered has no run: the log names the executor, not the operation, and any claim of it that was under way or unknown
-// when the epoch was opened may be the one. One that was answered may have repeated such a claim, and have had its effect long before
-// it began. A repeat may have been given another run than the claim, whose own was claimable again meanwhile.
+// AttributeClaims assigns takeovers in the log to claims: operations of kind [Takeover] with [DetailClaim] as their
+// detail. A claim without an answer has no run: the log names the executor, not the operation, and any of its claims
+// that was in progress or unknown when the epoch was opened may be the one. A claim with an answer may have repeated
+// such a claim, and so have taken effect long before it began. A repeat may have got another run than the claim,
+// whose own was claimable again by then.
 func AttributeClaims(h *History, finals []Final) {
 	type given struct{ request, run string }
 	answered := make(map[given]*Op)
@@ -40,7 +41,7 @@ func AttributeClaims(h *History, finals []Final) {
 			}
 			before := claimBefore(h, resumed.Executor, at.UnixNano())
 			switch {
-			case before == nil: // nobody asked for it: the checker will say so
+			case before == nil: // it has no request: the checker will report that
 			case op != nil:
 				op.Start = before.Start
 			default:

@@ -1,35 +1,36 @@
-// Package checker judges what executors, operators and daemons did while things were broken: from a history of operations,
-// and from what is found of the runs once everything has healed.
+// Package checker judges the operations of executors, operators and daemons during faults: from a history of
+// operations, and from the final state of the runs after everything has healed.
 //
 // # What it owns
 //
 //   - [Op]: one operation, with start, end and outcome. [Recorder] writes them as JSON lines, one when an operation begins
-//     and one when it ends, so that the history of a process that was killed says what it was at. [ReadHistory] puts the histories
-//     of many processes together; [History.Timeline] is the same for a reader.
-//   - [Final]: what was found of one run in the end: its events, and what each place that knows the run says of it.
-//   - [Check]: all rules. Each [Violation] names the rule, the run, and the operations that it is about.
+//     and one when it ends, so that the history of a killed process shows its last operation. [ReadHistory] combines the
+//     histories of many processes; [History.Timeline] is the same for a reader.
+//   - [Final]: the final state of one run: its events, and each place's view of the run.
+//   - [Check]: all rules. Each [Violation] names the rule, the run, and the operations concerned.
 //
 // # What it promises
 //
-// An operation of outcome ok had its effect, one that failed had none, and one whose outcome is unknown may have had it at
-// any time since it began, or never: its end is infinity. Against these, and the naive fold of internal/harness/referencefold, hold:
+// An operation of outcome ok took effect, one that failed did not, and one whose outcome is unknown may have taken
+// effect at any time since it began, or never: its end is infinity. With these, and the naive fold of
+// internal/harness/referencefold, it checks:
 //
-//   - acknowledged: every event that was acknowledged is in the run, at the place that was acknowledged, and the large field of every
-//     event that counts can be read.
-//   - refused: what certainly failed is not in the run. stranger: neither is what nobody published.
-//   - twice: no event, and no operation by whatever event, counts twice.
-//   - dense: the sequences of each epoch are 1, 2, 3 … in the order of the log.
-//   - model: the head that is answered is what the naive fold makes of the log, and nothing is called missing.
-//   - fenced: nothing of an epoch is accepted behind the takeover that ended it, except late evidence.
-//   - converged: all places say the same.
+//   - acknowledged: every acknowledged event is in the run, at the acknowledged place, and the large field of every
+//     accepted event can be read.
+//   - refused: events that certainly failed are not in the run. stranger: nor are events without a publisher.
+//   - twice: no event, and no operation by any event, counts twice.
+//   - dense: the sequences of each epoch are 1, 2, 3 … in log order.
+//   - model: the answered head equals the naive fold of the log, and no event is reported missing.
+//   - fenced: no event of an epoch is accepted after the takeover that ended it, except late evidence.
+//   - converged: all places agree.
 //   - past: every answer is a state that the run was in: a prefix of its log.
-//   - whole (P2): an answer has every event that was acknowledged before it was asked for.
-//   - backwards (P4): an answer has all that an answer before it had.
-//   - calls: every answer says of tool calls which are open and which of them in doubt, as the naive fold does; and a tool runs no
-//     more often than its call's policy and the settlements in the log allow. One that must not run twice begins neither once its
-//     epoch is over nor behind a run of a later epoch.
+//   - whole (P2): an answer has every event that was acknowledged before its request.
+//   - backwards (P4): an answer has everything that an earlier answer had.
+//   - calls: every answer lists the open calls and those in doubt like the naive fold; and a tool runs no more often
+//     than its call's policy and the settlements in the log allow. One that must not run twice begins neither once its
+//     epoch is over nor after a run of a later epoch.
 //   - linear: publishes, takeovers and reads of a run are linearizable (porcupine).
-//   - enough: so many operations succeeded that the run means something.
+//   - enough: enough operations succeeded for a meaningful result.
 //
-// The package has no idea of NATS or processes: it is data in, violations out.
+// The package does not know NATS or processes: it is data in, violations out.
 package checker

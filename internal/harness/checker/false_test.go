@@ -9,8 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestFalseHistoriesThatLookLawful has histories in which something is wrong that is easily overlooked: what is recorded agrees with
-// itself as far as ids, digests and numbers go.
+// Histories with an error that is easily overlooked: the records agree with each other in ids, digests and numbers.
 func TestFalseHistoriesThatLookLawful(t *testing.T) {
 	call := &schema.ToolCalledData{ToolCallID: "c1", Name: "charge", Replay: schema.ReplayHold}
 	tests := []struct {
@@ -31,7 +30,7 @@ func TestFalseHistoriesThatLookLawful(t *testing.T) {
 			w.start("ex-1")
 			w.op(checker.Op{Actor: "op", Kind: checker.Read, Answer: checker.Absent()})
 		}},
-		{"a run that was begun is called unknown to who wants to take it over", []checker.Rule{checker.RuleWhole, checker.RuleLinear}, func(w *world) {
+		{"a takeover is told that an existing run is unknown", []checker.Rule{checker.RuleWhole, checker.RuleLinear}, func(w *world) {
 			w.start("ex-1")
 			w.op(checker.Op{Actor: "ex-2", Kind: checker.Takeover, Request: "q1", Outcome: checker.Failed, Answer: checker.Absent()})
 		}},
@@ -54,7 +53,7 @@ func TestFalseHistoriesThatLookLawful(t *testing.T) {
 			op := w.takeover("ex-2", "q1")
 			op.Outcome, op.Answer = checker.Failed, nil
 		}},
-		{"nobody asked for the run's end", []checker.Rule{checker.RuleStranger}, func(w *world) {
+		{"an end without a request", []checker.Rule{checker.RuleStranger}, func(w *world) {
 			w.start("ex-1")
 			w.control(&schema.RunCancelRequestedData{By: "mallory"})
 		}},
@@ -74,7 +73,7 @@ func TestFalseHistoriesThatLookLawful(t *testing.T) {
 			w.good()
 			w.ops = append(w.ops, checker.Op{ID: 99, Actor: "ann", Kind: checker.Control, Run: "r9", Start: 1, End: 2, Outcome: checker.OK, Event: "r9.1.c.x"})
 		}},
-		{"nobody knows what was acknowledged", []checker.Rule{checker.RuleAcknowledged, checker.RuleStranger}, func(w *world) {
+		{"an acknowledged event without a record", []checker.Rule{checker.RuleAcknowledged, checker.RuleStranger}, func(w *world) {
 			w.good()
 			w.ops[1].Event = ""
 		}},
@@ -93,7 +92,7 @@ func TestFalseHistoriesThatLookLawful(t *testing.T) {
 		{"an answer's sequence is another one's", []checker.Rule{checker.RulePast}, func(w *world) {
 			w.start("ex-1")
 			w.publish("ex-1", said("one"))
-			w.ops[1].Outcome, w.ops[1].End = checker.Unknown, 0 // so that any order is lawful
+			w.ops[1].Outcome, w.ops[1].End = checker.Unknown, 0 // so that any order is valid
 			w.read("op").Answer.Sequence = 1
 		}},
 		{"the stored checkpoint has another policy for an open call", []checker.Rule{checker.RuleConverged, checker.RuleModel}, func(w *world) {
@@ -153,7 +152,7 @@ func TestFalseHistoriesThatLookLawful(t *testing.T) {
 	}
 }
 
-// TestMoreLawfulHistories has what the rules about these must let pass.
+// Histories that the rules about these must accept.
 func TestMoreLawfulHistories(t *testing.T) {
 	tests := map[string]func(*world){
 		"a run is unknown before it is begun": func(w *world) {
@@ -161,7 +160,7 @@ func TestMoreLawfulHistories(t *testing.T) {
 			w.op(checker.Op{Actor: "ex-2", Kind: checker.Takeover, Request: "q0", Outcome: checker.Failed, Answer: checker.Absent()})
 			w.good()
 		},
-		"a run of which nobody knows whether it was begun is unknown": func(w *world) {
+		"a run that may have begun is unknown": func(w *world) {
 			w.good()
 			w.ops = append(
 				w.ops, checker.Op{ID: 98, Actor: "ex-9", Kind: checker.Publish, Run: "r9", Start: 1, Outcome: checker.Unknown, Event: "r9.1.1.x"},
@@ -209,6 +208,6 @@ func TestFaultsThatDidNotHappenAreNotCounted(t *testing.T) {
 	w := newWorld(t)
 	w.good()
 	w.op(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: "kill"})
-	w.op(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: "there was nobody to kill", Outcome: checker.Unknown})
+	w.op(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: "there was no process to kill", Outcome: checker.Unknown})
 	require.Equal(t, 1, w.check().Faults)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// world makes small histories by hand: a log, what was done, and what is found in the end.
+// world makes small histories by hand: a log, the operations, and the final state.
 type world struct {
 	turn    int32 // of the events of executors
 	t       *testing.T
@@ -21,7 +21,7 @@ type world struct {
 	clock   int64
 	writers map[string]*schema.Writer
 	opts    checker.Options
-	// complete and places of what is found; places are made of the head when nil.
+	// complete and places of the final state; places are made from the head if nil.
 	complete bool
 	unread   map[string]string
 	places   map[string]checker.Answer
@@ -96,7 +96,7 @@ func (w *world) start(actor string) {
 	w.publish(actor, &schema.RunStartedData{Agent: "a", Executor: actor})
 }
 
-// publish is the whole of a publish that goes well.
+// publish is a complete successful publish.
 func (w *world) publish(actor string, data schema.Data) *schema.Event {
 	w.t.Helper()
 	e := w.event(actor, data)
@@ -126,13 +126,13 @@ func (w *world) control(data schema.Data) *schema.Event {
 	return e
 }
 
-// copied is the stored checkpoint's head as it must be.
+// copied is the expected head of the stored checkpoint.
 func (w *world) copied() *schema.Head {
 	h := w.head.Clone()
 	return &h
 }
 
-// folded is the state that the log adds up to, as it is answered.
+// folded is the log's state in an answer.
 func (w *world) folded() *schema.StateView {
 	s := schema.NewState("f", "r1")
 	for i := range w.log {
@@ -141,7 +141,7 @@ func (w *world) folded() *schema.StateView {
 	return s.View()
 }
 
-// takeover is the whole of a takeover that goes well.
+// takeover is a complete successful takeover.
 func (w *world) takeover(actor, request string) *checker.Op {
 	w.t.Helper()
 	e := w.resumed(actor, request)

@@ -14,19 +14,21 @@ import (
 // test are few.
 const linearTime = 30 * time.Second
 
-// runState is a run as those see it who publish into it, take it over, and read it.
+// runState is a run's state for publishers, takeovers and readers.
 type runState struct {
 	epoch    schema.Epoch
 	sequence schema.Sequence
 	request  string
 }
 
-// linear: there is an order of the run's operations in which each takes effect at one moment between its start and its end.
+// linear: there is an order of the run's operations in which each takes effect at one moment between its start and
+// its end.
 //
-// A run that was never begun is in epoch 0. An executor's event of epoch e and sequence s is accepted in state (e, s-1) and
-// makes it (e, s); the first one of all begins epoch 1. A takeover is answered with the next epoch, or with the present one
-// if the same request opened it; one that the log alone shows happened at any time since it was asked for. A read is answered with the state. Who is told that it is fenced was told so in a later
-// epoch. An operation of unknown outcome has its effect once, at any time since its start, or never.
+// A run that never began is in epoch 0. An executor's event of epoch e and sequence s is accepted in state (e, s-1)
+// and makes it (e, s); the first event begins epoch 1. A takeover is answered with the next epoch, or with the
+// current one if the same request opened it; one that only the log shows happened at any time since its request. A
+// read is answered with the state. An operation that failed as fenced did so in a later epoch. An operation of
+// unknown outcome takes effect once, at any time since its start, or never.
 func (c *runCheck) linear() {
 	var ops []porcupine.Operation
 	clients := map[string]int{}
@@ -68,8 +70,8 @@ func (c *runCheck) linear() {
 	}
 }
 
-// unanswered are the epochs that the log shows and nobody was answered with: a takeover whose outcome is unknown had opened
-// one, or its first try had, before its second one opened another.
+// unanswered are the epochs in the log without an answer: a takeover with an unknown outcome had opened one, or its
+// first try had, before its second one opened another.
 func (c *runCheck) unanswered() []*Op {
 	answered := map[schema.Epoch]bool{}
 	by := map[string]*Op{}
@@ -108,7 +110,7 @@ func idsOf(ops []porcupine.Operation) []int64 {
 	return ids
 }
 
-// linearizable reports whether an operation says something about the run's epoch and sequence.
+// linearizable reports whether an operation concerns the run's epoch and sequence.
 func linearizable(op *Op) bool {
 	switch op.Kind {
 	case Publish:
@@ -136,12 +138,12 @@ var linearModel = porcupine.NondeterministicModel{
 	},
 }
 
-// step returns the states that an operation may leave behind.
+// step returns the possible states after an operation.
 func (s runState) step(op *Op) []any {
 	var next []any
 	kind := op.Kind
 	if kind == Takeover && op.Outcome == Failed {
-		kind = Read // it was told what it found
+		kind = Read // it got the current state
 	}
 	switch kind {
 	case Publish:

@@ -16,18 +16,18 @@ const (
 	Takeover Kind = "takeover"
 	// Read asks for a run without taking it over.
 	Read Kind = "read"
-	// Control is what an operator adds to a run: an input, a cancellation, a settlement.
+	// Control is an operator's request to a run: an input, a cancellation, a settlement.
 	Control Kind = "control"
-	// Call asks for a tool call, which publishes as many events as it takes: that it is called, how it is settled when it is in
-	// doubt, what it returned. They are those from Sequence to Last in Epoch, and if it did not return any behind these.
+	// Call requests a tool call, which publishes as many events as needed: its begin, its settlement if it is in
+	// doubt, its result. They are those from Sequence to Last in Epoch, and later ones if it did not return.
 	Call Kind = "call"
 	// Execute is one run of a call's tool: of outcome ok when the tool returned, failed when it certainly had no effect.
 	Execute Kind = "execute"
-	// Fault is what was done to the system. It is no operation on a run, and is told in the timeline.
+	// Fault is a fault. It is no operation on a run, and is shown in the timeline.
 	Fault Kind = "fault"
 )
 
-// Outcome of an operation, as far as whoever did it can know.
+// Outcome of an operation, as far as its actor can know.
 type Outcome string
 
 // Outcomes.
@@ -41,11 +41,11 @@ const (
 	Unknown Outcome = "unknown"
 )
 
-// Op is one operation. What does not apply to its kind is left empty.
+// Op is one operation. Fields that do not apply to its kind are empty.
 type Op struct {
 	// ID is unique within a history; [Recorder] gives it.
 	ID int64 `json:"id"`
-	// Actor is who did it. An actor does one thing at a time.
+	// Actor is the actor. An actor does one thing at a time.
 	Actor string `json:"actor"`
 	Kind  Kind   `json:"kind"`
 	Run   string `json:"run,omitzero"`
@@ -55,7 +55,7 @@ type Op struct {
 	End   int64 `json:"end,omitzero"`
 	// Outcome is empty while it is under way, which counts as unknown.
 	Outcome Outcome `json:"outcome,omitzero"`
-	// Error as it was said, of what is not ok. Fenced: it failed since a higher epoch was seen.
+	// Error of an operation that is not ok. Fenced: it failed because of a higher epoch.
 	Error  string `json:"error,omitzero"`
 	Fenced bool   `json:"fenced,omitzero"`
 	// Detail is for the reader of a timeline: the event's name, a fault's parameters.
@@ -73,20 +73,21 @@ type Op struct {
 
 	// Last is the sequence of the last event of a Call that was acknowledged; it is below Sequence when there was none.
 	Last schema.Sequence `json:"last,omitzero"`
-	// Tool of a Call or an Execute is the call's id, unique in its run, Replay its policy, and Result what a run of it returned.
+	// Tool of a Call or an Execute is the call's id, unique in its run, Replay its policy, and Result the result of a
+	// run.
 	Tool   string        `json:"tool,omitzero"`
 	Replay schema.Replay `json:"replay,omitzero"`
 	Result string        `json:"result,omitzero"`
 
-	// Evidence: the late result of an executor that is fenced. That it was acknowledged says that it is in the log, and not
-	// that it counts.
+	// Evidence: the late result of a fenced executor. Its acknowledgement says that it is in the log, not that it
+	// counts.
 	Evidence bool `json:"evidence,omitzero"`
 
-	// Executor and Request of a takeover: who, and the request_id.
+	// Executor and Request of a takeover: its executor, and the request_id.
 	Executor string `json:"executor,omitzero"`
 	Request  string `json:"request,omitzero"`
-	// Answer of a takeover or read that is ok. One that was told that there is no such run has [Absent]: a read is ok then, and
-	// a takeover failed.
+	// Answer of a successful takeover or read. If the answer was that there is no such run, it is [Absent]: a read is
+	// ok then, and a takeover failed.
 	Answer *Answer `json:"answer,omitzero"`
 }
 
@@ -96,12 +97,12 @@ func (o *Op) done() bool { return o.Outcome == OK && o.End != 0 }
 // maybe reports whether the effect may be there.
 func (o *Op) maybe() bool { return o.Outcome != Failed }
 
-// answered reports whether somebody was told what the run is.
+// answered reports whether the actor got the run's state.
 func (o *Op) answered() bool {
 	return o.Answer != nil && o.End != 0 && (o.Outcome == OK || o.Outcome == Failed)
 }
 
-// Answer is what some place says of a run.
+// Answer is some place's view of a run.
 type Answer struct {
 	Epoch    schema.Epoch    `json:"epoch"`
 	Sequence schema.Sequence `json:"sequence"`
@@ -111,7 +112,7 @@ type Answer struct {
 	// Complete: it names no gap.
 	Complete bool          `json:"complete"`
 	Status   schema.Status `json:"status,omitzero"`
-	// Calls are the open calls, and which of them are in doubt, in referencefold's words.
+	// Calls are the open calls, and which of them are in doubt, in referencefold's form.
 	Calls string `json:"calls,omitzero"`
 }
 
@@ -119,7 +120,7 @@ type Answer struct {
 // whose beginning was acknowledged must not be called unknown.
 func Absent() *Answer { return &Answer{Complete: true} }
 
-// AnswerOf is what a head says.
+// AnswerOf is the answer for a head.
 func AnswerOf(h *schema.Head, complete bool) Answer {
 	return Answer{
 		Epoch: h.Epoch, Sequence: h.Sequence, Events: h.Counts.Events, Digest: h.Digest, Complete: complete && h.Complete(), Status: h.Status,
@@ -127,22 +128,22 @@ func AnswerOf(h *schema.Head, complete bool) Answer {
 	}
 }
 
-// Final is what was found of one run when everything had healed and caught up.
+// Final is the state of one run after everything had healed and caught up.
 type Final struct {
 	Run string `json:"run"`
 	// Log has the run's messages in the order of the log, as a read of its events answered them.
 	Log []schema.Record `json:"-"`
-	// Head is what was answered with them.
+	// Head is from the same answer.
 	Head schema.Head `json:"head"`
 	// Complete: nothing was called missing.
 	Complete bool `json:"complete"`
-	// Unread are the large fields of its events that could not be read whole, by reference, and why. A field is stored before
-	// its event.
+	// Unread are the large fields of its events that could not be read completely, by reference, and why. A field is
+	// stored before its event.
 	Unread map[string]string `json:"unread,omitzero"`
-	// Stored is the head of the stored checkpoint, and State what was answered with messages and results; nil where nobody looked.
+	// Stored is the head of the stored checkpoint, and State the answered messages and results; nil if not read.
 	Stored *schema.Head      `json:"-"`
 	State  *schema.StateView `json:"-"`
-	// Places are what else is known of the run, by where it is known: the stored checkpoint, each replica of the service,
-	// a takeover's answer is not one of them, as it changes the run.
+	// Places are other views of the run, by place: the stored checkpoint, each replica of the service. A takeover's
+	// answer is not one of them, because it changes the run.
 	Places map[string]Answer `json:"places,omitzero"`
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Recorder keeps what one process does. It may be used by many goroutines.
+// Recorder records the operations of one process. Many goroutines may use it.
 type Recorder struct {
 	began time.Time
 	base  int64
@@ -33,8 +33,8 @@ func NewRecorder(w io.Writer, first int64) *Recorder {
 	return &Recorder{began: now, base: now.UnixNano(), next: first, w: w}
 }
 
-// NewWriter returns a recorder like that of NewRecorder, which keeps nothing in memory: its History is empty, and what it takes
-// does not grow.
+// NewWriter returns a recorder like NewRecorder, but keeps nothing in memory: its History is empty, and its size does
+// not grow.
 func NewWriter(w io.Writer, first int64) *Recorder {
 	r := NewRecorder(w, first)
 	r.written = true
@@ -58,7 +58,7 @@ func (r *Recorder) Begin(op Op) *Op {
 	return &kept
 }
 
-// End records how an operation ended. change fills in the outcome and what was answered.
+// End records how an operation ended. change sets the outcome and the answer.
 func (r *Recorder) End(op *Op, change func(*Op)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *Recorder) Err() error {
 	return r.err
 }
 
-// History is what was recorded so far.
+// History is the recorded history so far.
 func (r *Recorder) History() *History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +100,7 @@ func (r *Recorder) History() *History {
 	return h
 }
 
-// History is what was done, in the order in which it began.
+// History is the operations, in the order in which they began.
 type History struct {
 	Ops []Op
 }
@@ -150,7 +150,7 @@ func ReadHistory(from ...io.Reader) (*History, error) {
 		for number := 1; ; number++ {
 			line, err := lines.ReadBytes('\n')
 			if errors.Is(err, io.EOF) {
-				break // with what is behind the last line feed
+				break // with the rest after the last line feed
 			}
 			if err != nil {
 				return nil, fmt.Errorf("history %d: %w", n+1, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// acknowledged: what was acknowledged is in the run, where it was acknowledged.
+// acknowledged: acknowledged events are in the run, at the acknowledged place.
 func (c *runCheck) acknowledged() {
 	if c.damaged() {
 		return // it is said that events are missing
@@ -41,7 +41,7 @@ func (c *runCheck) acknowledged() {
 // fields: the large field of an event that counts is there, too.
 func (c *runCheck) fields() {
 	if c.opts.Damaged[c.f.Run] {
-		return // whoever reads it is told
+		return // its readers are told
 	}
 	for i := range c.log {
 		x := &c.log[i]
@@ -58,13 +58,13 @@ func (c *runCheck) fields() {
 	}
 }
 
-// is reports whether an event that counts is the one that was acknowledged, as far as its id, epoch and sequence were told.
+// is reports whether an accepted event is the acknowledged one, as far as its id, epoch and sequence were returned.
 func (o *Op) is(x *entry) bool {
 	return x.counts > 0 && (o.Event == "" || x.event.ID == o.Event) && (o.Epoch == 0 || max(x.event.Epoch, 1) == o.Epoch) &&
 		(o.Sequence == 0 || x.event.Sequence == o.Sequence)
 }
 
-// takeovers: who was handed an epoch has opened it, and who was certainly refused has not.
+// takeovers: an executor that got an epoch has opened it, and one that was certainly refused has not.
 func (c *runCheck) takeovers() {
 	if c.damaged() {
 		return // the takeovers themselves may be missing
@@ -95,8 +95,8 @@ func (c *runCheck) takeovers() {
 	}
 }
 
-// refused: what certainly failed has no effect, unless another operation published the same, or the executor handed the result
-// in as evidence when it was fenced.
+// refused: a certain failure has no effect, unless another operation published the same, or the fenced executor
+// delivered the result as evidence.
 func (c *runCheck) refused() {
 	if c.damaged() {
 		return // the takeover that they were refused for may be missing
@@ -113,14 +113,14 @@ func (c *runCheck) refused() {
 	}
 }
 
-// strangers: what counts was published by somebody, each takeover was asked for, and so was what an operator adds.
+// strangers: every accepted event has a publisher, and every takeover and operator's event has a request.
 func (c *runCheck) strangers() {
 	if c.opts.Unlogged {
 		return
 	}
 	asked := map[string]bool{}
 	failed := map[string]bool{}
-	unknown := 0 // operators' requests that were not answered: nobody knows their events
+	unknown := 0 // operators' requests without an answer: their events are unknown
 	for _, op := range c.ops {
 		if op.Kind == Control && op.Outcome != OK && op.maybe() && op.Event == "" && op.Token == "" {
 			unknown++
@@ -137,18 +137,19 @@ func (c *runCheck) strangers() {
 		switch {
 		case x.counts == 0 || x.event == nil:
 		case x.request != "" && !asked[x.request]:
-			c.add(RuleStranger, nil, "takeover %s at %d was asked for by nobody: request %s", x.event.ID, x.rec.Stream, x.request)
+			c.add(RuleStranger, nil, "takeover %s at %d has no request: %s", x.event.ID, x.rec.Stream, x.request)
 		case len(x.ops) > 0, x.event.IsControl() && byDaemon(x.event):
-		case failed[x.event.ID] || failed[x.token] && x.token != "": // told by another rule
+		case failed[x.event.ID] || failed[x.token] && x.token != "": // reported by another rule
 		case x.event.IsControl() && unknown > 0:
 			unknown--
 		default:
-			c.add(RuleStranger, nil, "event %s at %d counts and was published by nobody", x.event.ID, x.rec.Stream)
+			c.add(RuleStranger, nil, "event %s at %d is accepted but has no publisher", x.event.ID, x.rec.Stream)
 		}
 	}
 }
 
-// byDaemon reports whether a control event is one that the daemon adds unasked, or a takeover, which is told by its request.
+// byDaemon reports whether the daemon adds a control event without a request, or whether it is a takeover, which its
+// request identifies.
 func byDaemon(e *schema.Event) bool {
 	data, err := schema.ParseData(e)
 	if err != nil {
@@ -182,7 +183,7 @@ func (c *runCheck) twice() {
 	}
 	look(c.byEvent, "event")
 	look(c.byToken, "operation with")
-	// Whoever was acknowledged twice for one operation's token published two events.
+	// Two acknowledgements for one operation's token mean two published events.
 	for _, token := range slices.Sorted(maps.Keys(c.byToken)) {
 		ids := map[string]bool{}
 		var ops []int64
@@ -209,7 +210,7 @@ func appendOps(ids []int64, ops []*Op) []int64 {
 	return ids
 }
 
-// dense: of what executors published, each epoch has the sequences 1, 2, 3 … in the order of the log.
+// dense: among executors' events, each epoch has the sequences 1, 2, 3 … in log order.
 func (c *runCheck) dense() {
 	if c.damaged() {
 		return
@@ -228,8 +229,8 @@ func (c *runCheck) dense() {
 	}
 }
 
-// fenced: behind a takeover that counts, nothing of an older epoch is acknowledged; and nothing is that began when it was
-// known to be over.
+// fenced: after an accepted takeover, no event of an older epoch is acknowledged, nor one that began when the epoch
+// was known to be over.
 func (c *runCheck) fenced() {
 	if c.damaged() {
 		return // the takeovers themselves may be missing
@@ -259,8 +260,8 @@ func (c *runCheck) fenced() {
 	}
 }
 
-// sameAsModel: the head that was answered is what the log adds up to, and so are the stored checkpoint, the state with its
-// messages and results, and what the fold itself makes of the log; and nothing is said to be missing without cause.
+// sameAsModel: the answered head, the stored checkpoint, the state with its messages and results, and the fold of the
+// log all equal the model's fold of the log; and no event is reported missing without cause.
 func (c *runCheck) sameAsModel() {
 	if c.damaged() {
 		return
@@ -299,7 +300,7 @@ func (c *runCheck) differ(where string, all []referencefold.Difference) {
 	}
 }
 
-// converged: every place says the same, and the stored checkpoint is the answer's head in everything.
+// converged: all places agree, and the stored checkpoint equals the answer's head.
 func (c *runCheck) converged() {
 	if c.f.Stored != nil && !c.damaged() {
 		for _, field := range unlike(&c.f.Head, c.f.Stored) {
@@ -314,7 +315,7 @@ func (c *runCheck) converged() {
 	}
 }
 
-// told reports whether an answer says what was true while it was asked for: that a run that was damaged misses something.
+// told reports whether an answer was true during its request: that a damaged run misses events.
 func (c *runCheck) told(op *Op) bool {
 	return c.opts.Damaged[c.f.Run] && op.Answer != nil && !op.Answer.Complete
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Timeline writes who did what, which fault when: a line for each operation in the order in which they began, with the time
-// since the first. Operations that marked tells true of have an arrow.
+// Timeline writes the operations and faults: a line for each operation in the order in which they began, with the
+// time since the first. Operations for which marked returns true have an arrow.
 func (h *History) Timeline(w io.Writer, marked func(*Op) bool) error {
 	if len(h.Ops) == 0 {
 		_, err := fmt.Fprintln(w, "nothing was done")

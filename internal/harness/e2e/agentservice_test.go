@@ -19,8 +19,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// agentServiceVariable names what npm installs as the host SDK, such as a folder or an archive of the package; empty
-// means the package of the registry.
+// agentServiceVariable names what npm installs as the host SDK, such as a directory or an archive of the package;
+// empty means the package of the registry.
 const agentServiceVariable = "WAYMARK_E2E_AGENT_SERVICE"
 
 // agentService is the host SDK of the Synadia Agent Protocol.
@@ -54,7 +54,7 @@ func TestAnAgentOfTheSynadiaAgentProtocolIsSeenAliveAndDead(t *testing.T) {
 	})
 }
 
-// agentFolder installs the agent into a folder of the test's own.
+// agentFolder installs the agent into a directory of the test.
 func agentFolder(t *testing.T) string {
 	t.Helper()
 	for _, program := range []string{"node", "npm"} {

@@ -1,12 +1,12 @@
-// Package e2e holds the acceptance tests: what the README promises, shown with real processes.
+// Package e2e has the acceptance tests: the README's promises, shown with real processes.
 //
-// The daemon is the program itself, built once; executors are the test binary, started again. They are killed
-// with SIGKILL from outside. What executors did is told by the journal outside, what must come out by code that
-// reads the input files as plain JSON ([check]); neither knows the fold.
+// The daemon is the program itself, built once; executors are the test binary, started again. They are killed with
+// SIGKILL from outside. The journal records the executors' actions independently, and code that reads the input files
+// as plain JSON ([check]) computes the expected result; neither knows the fold.
 //
 // There are two kinds of executors. Those of executor_test.go play transcripts and are told which runs to resume. The
 // workers of worker_test.go are a fleet: they start runs and claim those of others, with calls of every policy, whose
-// tools count their effects in the journal. Tools with policy verify live in a process of their own, the shop.
+// tools count their effects in the journal. Tools with policy verify are in a separate process, the shop.
 //
 // Environment:
 //
@@ -19,11 +19,10 @@
 //	WAYMARK_E2E_AGENT_SERVICE=specs
 //	                          what npm installs as the host SDK of the Synadia Agent Protocol, such as archives of its
 //	                          packages, where the registry does not have it
-//	WAYMARK_TRANSCRIPTS=dir   a folder of further transcripts for the round trip
+//	WAYMARK_TRANSCRIPTS=dir   a directory of further transcripts for the round trip
 //
-// Real transcripts are read from shared/data beside the repository when they are there; a test that misses them
-// says so. So do tests that need Node.js and npm. The plain run keeps below five minutes on two cores under the race
-// detector.
+// Real transcripts are read from shared/data next to the repository if they exist; a test without them says so. So do
+// tests that need Node.js and npm. The plain run takes less than five minutes on two cores under the race detector.
 //
 // [check]: https://pkg.go.dev/github.com/waymarkio/waymark/internal/harness/transcriptcheck
 package e2e

@@ -35,7 +35,7 @@ func TestAnExecutorWithTheOlderEpochIsFenced(t *testing.T) {
 	require.ErrorIs(t, first.End(t.Context(), publisher.RunEnd{}), publisher.ErrFenced, "the handle is over")
 	require.NoError(t, second.AddMessage(t.Context(), text("user", "after")))
 
-	// An executor that asks nobody, and publishes its older epoch without an expectation.
+	// An executor that publishes its older epoch without an expectation.
 	js, err := jetstream.New(w.conn(t))
 	require.NoError(t, err)
 	head := first.Head()
@@ -46,7 +46,7 @@ func TestAnExecutorWithTheOlderEpochIsFenced(t *testing.T) {
 	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: "waymark.events.default.contested", Header: header, Data: body})
 	require.NoError(t, err)
 
-	require.NoError(t, second.AddMessage(t.Context(), text("user", "last")), "what was forged does not stop the lawful writer")
+	require.NoError(t, second.AddMessage(t.Context(), text("user", "last")), "a forged event does not stop the valid writer")
 	require.NoError(t, second.End(t.Context(), publisher.RunEnd{}))
 	state, err := newer.Get(t.Context(), "contested")
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo does to one run after the other what the service must refuse.
+// The service must refuse several actions on one run, one after the other.
 func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -28,7 +28,7 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 		// refused does it, on a run that was started.
 		refused func(t *testing.T, run *publisher.Run) error
 		is      error
-		// says must be in the error's text, hint in what it says to do next.
+		// says must be in the error's text, hint in its next step.
 		says, hint string
 	}{
 		{"a resumed run asks for something else", func(t *testing.T, run *publisher.Run) error {
@@ -43,7 +43,7 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 			_, err = again.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c", Name: "water", Arguments: []byte(`{"bed":"B"}`)}, nil)
 			return err
 		}, publisher.ErrDiverged, `water({"bed":"A"}) and is now asked as water({"bed":"B"})`, "ask for what was recorded"},
-		{"a run that is in hand is claimed", func(t *testing.T, run *publisher.Run) error {
+		{"an active run is claimed", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			_, err := newer.Claim(t.Context(), publisher.ClaimSpec{Labels: map[string]string{"id": run.ID()}})
 			return err
@@ -56,7 +56,7 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 			_, err := older.Claim(t.Context(), spec)
 			return err
 		}, publisher.ErrNothing, "no run to claim", "ask again in"},
-		{"who lost a run by a claim goes on with it", func(t *testing.T, run *publisher.Run) error {
+		{"an executor continues a run that was claimed from it", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			require.NoError(t, run.Interrupt(t.Context(), "shutdown"))
 			claim(t, newer, publisher.ClaimSpec{Labels: map[string]string{"id": run.ID()}})
@@ -108,7 +108,7 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 	require.Zero(t, w.deadLetters(t))
 }
 
-// claim claims one run; the daemon may hear of it a moment later than the log.
+// claim claims one run; the daemon may learn of it a moment after the log.
 func claim(t *testing.T, fleet *publisher.Fleet, spec publisher.ClaimSpec) *publisher.Run {
 	t.Helper()
 	var run *publisher.Run

@@ -20,10 +20,10 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// executorVariable makes this test binary an executor; its value says which.
+// executorVariable makes this test binary an executor; its value has the settings.
 const executorVariable = "WAYMARK_E2E_EXECUTOR"
 
-// executorSettings say what an executor plays.
+// executorSettings are the settings of an executor.
 type executorSettings struct {
 	Name     string          `json:"name"`
 	StateDir string          `json:"state_dir"`
@@ -42,7 +42,8 @@ type executorOrder struct {
 	Resume bool `json:"resume"`
 }
 
-// exitUnavailable is how an executor ends that gave up because the server was away: another one has to go on.
+// exitUnavailable is the exit code of an executor that gave up because the server was away: another one must
+// continue.
 const exitUnavailable = 3
 
 // executorMain plays its orders one after the other until it is killed or done.

@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// fleetSize says how large the fleet is and what it suffers.
+// fleetSize is the size of the fleet and its faults.
 type fleetSize struct {
 	workers, runs, kills int
 	// pause is how long a tool takes at the median, in milliseconds.
@@ -54,7 +54,7 @@ func TestEveryRunOfAFleetEndsAlthoughItsExecutorsAreKilled(t *testing.T) {
 	s.prove(t, fleet)
 }
 
-// siege kills the executors of a fleet, and looks at what becomes of its runs.
+// siege kills the executors of a fleet, and checks what becomes of its runs.
 type siege struct {
 	world   *world
 	rnd     *rand.Rand
@@ -106,7 +106,7 @@ func (s *siege) start(t *testing.T) {
 	}, 2*patience, 50*time.Millisecond, "the runs are never begun")
 }
 
-// look reads what was written since the last time.
+// look reads the new entries since the last time.
 func (s *siege) look(t *testing.T) []journal.Entry {
 	t.Helper()
 	entries, err := s.reader.Next()
@@ -157,8 +157,8 @@ func (s *siege) kill(t *testing.T) {
 	}
 }
 
-// settleUntilAllHaveEnded is the person: it settles each call that is held, by what the tool's own file says, until
-// every run has ended.
+// settleUntilAllHaveEnded is the person: it settles each held call, by the tool's own file, until every run has
+// ended.
 func (s *siege) settleUntilAllHaveEnded(t *testing.T, fleet *publisher.Fleet) {
 	t.Helper()
 	deadline := time.Now().Add(4 * patience)
@@ -209,7 +209,7 @@ func (s *siege) ended(t *testing.T, fleet *publisher.Fleet) {
 	}
 }
 
-// settle settles what a run waits for.
+// settle settles a run's waits.
 func (s *siege) settle(t *testing.T, fleet *publisher.Fleet, run string) {
 	t.Helper()
 	head, err := fleet.Head(t.Context(), run)
@@ -226,7 +226,7 @@ func (s *siege) settle(t *testing.T, fleet *publisher.Fleet, run string) {
 			request.Result, err = json.Marshal(toolResult(run, key))
 			require.NoError(t, err)
 		}
-		// The word is written down before it is given: an executor may act on it at once.
+		// The decision is recorded before it is given: an executor may act on it at once.
 		require.NoError(t, s.witness.Write(journal.Entry{
 			Op: journal.Settled, Run: run, Call: callOf(key), Note: string(request.How),
 		}))
@@ -236,7 +236,7 @@ func (s *siege) settle(t *testing.T, fleet *publisher.Fleet, run string) {
 	}
 }
 
-// open says where the runs are that have not ended.
+// open lists the runs that have not ended, and their states.
 func (s *siege) open(t *testing.T, fleet *publisher.Fleet) string {
 	t.Helper()
 	said := fmt.Sprintf("%d of %d ended;", len(s.done), len(s.runs))
@@ -306,15 +306,15 @@ func (s *siege) prove(t *testing.T, fleet *publisher.Fleet) {
 		s.size.kills, len(toNew), quantile(toNew, 50), quantile(toNew, 99), quantile(toNew, 100),
 		quantile(toBoundary, 50), quantile(toBoundary, 99))
 	t.Logf("the daemon reset the silence timers %d times", s.world.server.log.count("silence timers reset"))
-	t.Logf("%d takeovers, %d calls held and settled by a person; %d boundaries acknowledged, %d lost; %d executions of %d calls, %d again lawfully, %d not",
+	t.Logf("%d takeovers, %d calls held and settled by a person; %d boundaries acknowledged, %d lost; %d executions of %d calls, %d again validly, %d not",
 		resumed, s.settled, facts.Acknowledged, facts.Lost, facts.Executions, facts.Calls, facts.Reruns, facts.Twice)
 	require.Empty(t, facts.Problems)
-	require.GreaterOrEqual(t, len(toNew), s.size.kills, "too few kills met a run in hand for the test to mean something")
+	require.GreaterOrEqual(t, len(toNew), s.size.kills, "too few kills hit an active run for the test to mean something")
 	require.Zero(t, s.world.deadLetters(t))
 }
 
-// recoveries are the times from a kill to the takeover of each run that the killed executor had in hand, and to the
-// first boundary behind it, in rising order.
+// recoveries are the times from a kill to the takeover of each active run of the killed executor, and to the first
+// boundary after it, in rising order.
 func (s *siege) recoveries() (toNew, toBoundary []time.Duration) {
 	owner := make(map[string]int)
 	killed := make(map[string]int64) // runs without an executor, and since when
@@ -350,7 +350,7 @@ func (s *siege) recoveries() (toNew, toBoundary []time.Duration) {
 		default:
 			continue
 		}
-		// What the tool's begin needs is durable, too: the settlement that lets it run again.
+		// The settlement that lets the tool run again is also durable.
 		if since, ok := taken[e.Run]; ok {
 			toBoundary = append(toBoundary, time.Duration(e.At-since))
 			delete(taken, e.Run)

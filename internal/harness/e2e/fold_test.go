@@ -60,7 +60,7 @@ func TestWithoutAFolderRecoveryReturnsEveryAcknowledgedEvent(t *testing.T) {
 	if err == nil {
 		_, err = bucket.Get(t.Context(), "open")
 	}
-	require.Error(t, err, "nobody folds, so there is no checkpoint")
+	require.Error(t, err, "no daemon folds, so there is no checkpoint")
 }
 
 // live is a witness that lets others see how far a run is.
@@ -83,7 +83,7 @@ func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *test
 	reader := w.fleet(t, "reader")
 	done := make(chan error, 1)
 	progress := new(live)
-	// One run that goes on until it is told to stop.
+	// One run that continues until it is told to stop.
 	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "busy", Agent: "a"})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -168,7 +168,7 @@ func TestAFullFleetIsAClearErrorAndLosesNothing(t *testing.T) {
 	require.ErrorIs(t, full, publisher.ErrFleetFull)
 	require.Equal(t, "default", full.Fleet)
 
-	// Reads and takeovers work on a full fleet, and what was acknowledged is there.
+	// Reads and takeovers work on a full fleet, and the acknowledged events are there.
 	other := w.fleet(t, "other")
 	for id := range runs {
 		state, err := other.Get(t.Context(), id)

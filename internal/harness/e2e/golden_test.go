@@ -38,7 +38,7 @@ func goldenName() string {
 		kvstore.WatermarkFormat, schema.SettingsFormat, kvstore.LeaseFormat)
 }
 
-// goldenRun is what a run of a golden store was when the store was made.
+// goldenRun is the state of a run in a golden store when the store was made.
 type goldenRun struct {
 	Run string `json:"run"`
 	// Head as the daemon of that version answered.
@@ -81,7 +81,7 @@ func TestEveryGoldenStoreIsOpenedWithAllItsRunsAndWrittenOn(t *testing.T) {
 			require.NoError(t, json.Unmarshal(w.cli(t, "verify", "--all", "--json"), &verified))
 			require.Zero(t, verified.Damaged)
 			require.GreaterOrEqual(t, verified.Runs, len(runs))
-			// And once more, after a kill.
+			// And again, after a kill.
 			w.server.kill9(t)
 			w.serve(t, goldenFlags...)
 			require.Len(t, w.listed(t, "--all"), verified.Runs)
@@ -89,7 +89,7 @@ func TestEveryGoldenStoreIsOpenedWithAllItsRunsAndWrittenOn(t *testing.T) {
 	}
 }
 
-// requireGolden compares every run with what it was.
+// requireGolden compares every run with its recorded state.
 func (w *world) requireGolden(t *testing.T, runs []goldenRun) {
 	t.Helper()
 	listed, fleet := names(w.listed(t, "--all")), w.fleet(t, "golden-reader")
@@ -100,13 +100,13 @@ func (w *world) requireGolden(t *testing.T, runs []goldenRun) {
 		require.Equal(t, want.Digest, have.Digest, "%s", want.Run)
 		require.Equal(t, want.Events, have.Events, "%s", want.Run)
 		require.Equal(t, want.Content, have.Content, "the events of %s, to the byte", want.Run)
-		// Later versions may say more of a run, and nothing else.
+		// Later versions may add members to a run, and nothing else.
 		now := members(t, have.Head)
 		for name, value := range members(t, want.Head) {
 			require.JSONEq(t, string(value), string(now[name]), "%s of %s", name, want.Run)
 		}
 	}
-	// What a later version had written is kept and named.
+	// Events of a later version are kept and named.
 	future := string(w.cli(t, "export", "golden-future", "--format", "cloudevents"))
 	for _, text := range []string{`"type":"io.waymark.dream.recalled.v3"`, `"mood":"blue"`, `"colour":"green"`, `"type":"hologram"`, `"half_life_ms":7`} {
 		require.Contains(t, future, text)
@@ -128,7 +128,7 @@ func members(t *testing.T, object jsontext.Value) map[string]jsontext.Value {
 	return m
 }
 
-// golden reads what a run is now.
+// golden reads a run's current state.
 func golden(tb testing.TB, fleet *publisher.Fleet, run string) goldenRun {
 	tb.Helper()
 	head, err := fleet.Head(tb.Context(), run)
@@ -202,14 +202,15 @@ func writeGolden(t *testing.T) {
 	}
 	require.NoError(t, w.server.cmd.Process.Signal(os.Interrupt))
 	<-w.server.gone
-	require.NoError(t, os.MkdirAll(goldenDir, 0o755)) //nolint:gosec // test data is for everybody
+	require.NoError(t, os.MkdirAll(goldenDir, 0o755)) //nolint:gosec // test data is public
 	packGolden(t, w.state(), store)
 	b, err := json.Marshal(runs, json.Deterministic(true), jsontext.WithIndent(" "))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(strings.TrimSuffix(store, ".tar.gz")+".json", append(b, '\n'), 0o644)) //nolint:gosec // test data is for everybody
+	require.NoError(t, os.WriteFile(strings.TrimSuffix(store, ".tar.gz")+".json", append(b, '\n'), 0o644)) //nolint:gosec // test data is public
 }
 
-// goldenRuns makes the runs that no generator has: in doubt, waiting, with a blob, with a mark, a fork, and one that a later version wrote.
+// goldenRuns makes the runs that no generator makes: in doubt, waiting, with a blob, with a mark, a fork, and one
+// that a later version wrote.
 func (w *world) goldenRuns(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -258,7 +259,7 @@ func (w *world) goldenRuns(t *testing.T) {
 	}
 }
 
-// goldenFuture are events with what this version does not know.
+// goldenFuture are events with data unknown to this version.
 var goldenFuture = []struct{ kind, turn, data string }{
 	{"io.waymark.run.started.v1", "0", `{"agent":"golden","executor":"golden-9","colour":"green"}`},
 	{"io.waymark.turn.started.v1", "1", `{"turn":1,"messages":[{"role":"user","parts":[{"type":"hologram","content":"x","depth":3}],"tone":"soft"}]}`},

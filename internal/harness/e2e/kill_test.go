@@ -39,7 +39,7 @@ func TestKilledExecutorsAndServers(t *testing.T) {
 }
 
 // killTest plays transcripts, kills executors at random boundaries and the daemon with its server in between, and
-// proves that what comes out is what comes out without kills.
+// proves that the result is the same as without kills.
 func killTest(t *testing.T, kills, servers int) {
 	t.Helper()
 	if !testbin.Full(t) {
@@ -50,7 +50,7 @@ func killTest(t *testing.T, kills, servers int) {
 	sources := killSources(t)
 	d := &director{world: w, reader: journal.NewReader(w.journal()), rnd: rnd, sources: sources}
 	d.order()
-	// The reference comes first: it tells how many boundaries there are, so that the kills spread over all of them.
+	// The reference comes first: it shows the number of boundaries, so that the kills spread over all of them.
 	reference := d.reference(t, sources)
 	d.play(t, kills, servers)
 
@@ -73,7 +73,7 @@ func killTest(t *testing.T, kills, servers int) {
 	require.Empty(t, facts.Problems)
 	require.Equal(t, kills, d.killed)
 	require.Equal(t, servers, d.serverKills)
-	require.GreaterOrEqual(t, facts.Takeovers, kills/2, "too few kills met a run in hand for the test to mean something")
+	require.GreaterOrEqual(t, facts.Takeovers, kills/2, "too few kills hit an active run for the test to mean something")
 	require.Zero(t, w.deadLetters(t))
 }
 
@@ -109,7 +109,7 @@ type directed struct {
 	index  int
 }
 
-// director kills and restarts from outside; it knows what the journal shows.
+// director kills and restarts from outside; it knows the journal.
 type director struct {
 	world   *world
 	reader  *journal.Reader
@@ -157,7 +157,7 @@ func (d *director) reference(t *testing.T, sources []source) map[string]string {
 	return list
 }
 
-// order adds every run, once more.
+// order adds every run again.
 func (d *director) order() {
 	d.rounds++
 	for _, s := range d.sources {
@@ -214,8 +214,8 @@ func (d *director) play(t *testing.T, kills, servers int) {
 	}
 }
 
-// unfinished returns the orders whose runs have not ended. Whoever was killed can have begun the first of them; the
-// next one is told to resume it, and finds out how far it is.
+// unfinished returns the orders whose runs have not ended. The killed executor may have begun the first of them; the
+// next executor is told to resume it, and finds its state.
 func (d *director) unfinished() []executorOrder {
 	ended := make(map[string]bool)
 	for _, e := range d.history {
@@ -236,7 +236,7 @@ func (d *director) unfinished() []executorOrder {
 	return orders
 }
 
-// look reads what executors wrote since the last time.
+// look reads executors' new entries since the last time.
 func (d *director) look(t *testing.T) {
 	t.Helper()
 	entries, err := d.reader.Next()
@@ -285,7 +285,7 @@ func (d *director) boundary(t *testing.T, p *child) bool {
 		}
 		require.Less(t, time.Now(), deadline, "no progress: %s", p.log)
 	}
-	// Not only right behind a boundary.
+	// Not only right after a boundary.
 	timer := time.NewTimer(time.Duration(d.rnd.IntN(3000)) * time.Microsecond)
 	defer timer.Stop()
 	select {

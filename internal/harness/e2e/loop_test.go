@@ -31,7 +31,7 @@ const loopVariable = "WAYMARK_E2E_LOOP"
 // loopAgent is the agent of its runs.
 const loopAgent = "loop"
 
-// loopSettings say what an executor of loops does.
+// loopSettings are the settings of an executor of loops.
 type loopSettings struct {
 	Name     string `json:"name"`
 	StateDir string `json:"state_dir"`
@@ -43,7 +43,7 @@ type loopSettings struct {
 	Stuck       bool  `json:"stuck,omitzero"`
 }
 
-// loopRequest is what a model of the loops is asked.
+// loopRequest is the request to a model of the loops.
 type loopRequest struct {
 	Executor string           `json:"executor"`
 	Run      string           `json:"run"`
@@ -150,7 +150,7 @@ func (s *loopSettings) loop(epoch schema.Epoch) publisher.Loop {
 	}
 }
 
-// loopPause is what a model takes, and half of what a tool does: nobody knows how long.
+// loopPause is the time of a model, and half of the time of a tool: random.
 func loopPause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -191,7 +191,7 @@ func (s *loopSettings) ask(ctx context.Context, request loopRequest) (answer pub
 // loopPlans is the number of different conversations.
 const loopPlans = 6
 
-// planOf returns what the model answers in the turns of a run, whose id ends with the number of its plan.
+// planOf returns the model's answers in the turns of a run, whose id ends with the number of its plan.
 func planOf(run string) (plan [][]loopCall) {
 	rnd := rand.New(rand.NewPCG(uint64(run[len(run)-1]), 3)) //nolint:gosec // a test's
 	tools := []string{"look", "price", "put", "mail"}
@@ -205,7 +205,7 @@ func planOf(run string) (plan [][]loopCall) {
 	return append(plan, nil)
 }
 
-// loopModel answers by the plan, and keeps what it was asked.
+// loopModel answers by the plan, and records its requests.
 type loopModel struct {
 	mu    sync.Mutex
 	asked map[string][]loopRequest // by run
@@ -239,7 +239,7 @@ func (m *loopModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.MarshalWrite(w, plan[request.Turn-1])
 }
 
-// loopSiege kills executors of loops, and looks at what becomes of their runs.
+// loopSiege kills executors of loops, and checks what becomes of their runs.
 type loopSiege struct {
 	*world
 	rnd      *rand.Rand
@@ -249,15 +249,16 @@ type loopSiege struct {
 	workers  []*child
 	runs     []string
 	ended    map[string]bool
-	// seen are calls that had a result when somebody looked, with it.
+	// seen are calls that had a result at the last look, with it.
 	seen    map[string]map[schema.CallKey]schema.Call
 	settled map[schema.Settlement]int
 	// released counts the runs that were quarantined.
 	released int
 }
 
-// Three executors are killed at random moments while agents of theirs ask a model and run tools. Each run comes to the conversation of an
-// undisturbed one; what must not happen twice happens once; the model is asked at most once more for each executor that died.
+// Three executors are killed at random moments while their agents call a model and run tools. Each run reaches the
+// conversation of an undisturbed one; exactly-once effects happen once; the model is called at most once more for
+// each executor that died.
 func TestLoop_ExecutorsKilledAtRandomMoments_ComeToTheSameConversations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
@@ -354,8 +355,8 @@ func (s *loopSiege) look(t *testing.T) {
 	}
 }
 
-// person settles the mails that nobody knows of, by what the mailbox has, releases runs that were killed too often, and notes those that
-// have ended.
+// person settles the mails with an unknown outcome, by the mailbox, releases runs that were killed too often, and
+// records those that have ended.
 func (s *loopSiege) person(t *testing.T) {
 	t.Helper()
 	for _, run := range s.runs {
@@ -369,7 +370,7 @@ func (s *loopSiege) person(t *testing.T) {
 			s.ended[run] = true
 		}
 		if head.Quarantined(0) {
-			// Three executors in a row were killed before they could say that a mail is held.
+			// Three executors in a row were killed before they could report that a mail is held.
 			s.cli(t, "release", run)
 			s.released++
 		}
@@ -418,7 +419,7 @@ func (s *loopSiege) awaitEnds(t *testing.T) {
 	}
 }
 
-// open says where the runs are that have not ended.
+// open lists the runs that have not ended, and their states.
 func (s *loopSiege) open(t *testing.T) (said string) {
 	t.Helper()
 	for _, run := range s.runs {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		executorVariable: executorMain, workerVariable: workerMain, shopVariable: shopMain, loopVariable: loopMain,
 	} {
 		if settings := os.Getenv(variable); settings != "" {
-			os.Exit(program(settings)) //nolint:forbidigo // stands in for main
+			os.Exit(program(settings)) //nolint:forbidigo // replaces main
 		}
 	}
 	flag.Parse()
@@ -45,13 +45,13 @@ func random(tb testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // chooses where to kill
 }
 
-// sharedData is where real transcripts lie beside the repository; they are not part of it.
+// sharedData is the location of real transcripts next to the repository; they are not part of it.
 var sharedData = filepath.Join("..", "..", "..", "..", "shared", "data")
 
 // ownData are the transcripts that the project carries.
 var ownData = filepath.Join("..", "..", "..", "internal", "cli", "demo", "demodata")
 
-// transcriptFiles returns the transcripts below a folder, and says what is none. Sub-agents' files belong to their
+// transcriptFiles returns the transcripts below a directory, and logs other files. Sub-agents' files belong to their
 // sessions.
 func transcriptFiles(tb testing.TB, folder string) []string {
 	tb.Helper()

@@ -15,8 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestManyOrphansAtOnceAreClaimedWithoutAStampede kills one executor that has very many runs, and looks at how fast
-// others claim them, and what that does to somebody who publishes meanwhile.
+// It kills one executor that has very many runs, and measures how fast others claim them, and the effect on another
+// executor that publishes during that.
 func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
@@ -87,7 +87,7 @@ func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
 	ratio := float64(quantile(during, 50)) / float64(max(time.Microsecond, quantile(before, 50)))
 	t.Logf("%d orphans of one executor: all ended %s after the kill; claimed from %s to %s after it, half of them by %s, at most %d in a second, %v",
 		runs, took.Round(time.Millisecond), quantile(claimed, 0), quantile(claimed, 100), quantile(claimed, 50), most, perExecutor)
-	t.Logf("a bystander's boundary: before p50 %s, p99 %s (%d); meanwhile p50 %s, p99 %s (%d); the median is %.2f times",
+	t.Logf("a bystander's boundary: before p50 %s, p99 %s (%d); during p50 %s, p99 %s (%d); the median is %.2f times",
 		quantile(before, 50), quantile(before, 99), len(before), quantile(during, 50), quantile(during, 99), len(during), ratio)
 	require.LessOrEqual(t, most, 150, "the claims are spread")
 	if testbin.Full(t) {
@@ -109,7 +109,7 @@ func (w *world) runsWith(t *testing.T, op string) int {
 	return len(runs)
 }
 
-// bystander publishes boundaries at a steady pace.
+// bystander publishes boundaries at a steady rate.
 type bystander struct {
 	run *publisher.Run
 }

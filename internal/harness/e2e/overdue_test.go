@@ -16,7 +16,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A tool ignores its timeout. An operator finds the run, and what hangs in it, and stops the process; another one goes on.
+// A tool ignores its timeout. An operator finds the run, and the hanging call, and stops the process; another one
+// continues.
 func TestOverdue_ToolDoesNotReturn_IsFoundAndGoesOnElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// plainEvents are a run as somebody writes it who knows the page about events and no SDK.
+// plainEvents are a run written by hand from the page about events, without an SDK.
 var plainEvents = []struct{ name, turn, data string }{
 	{"run.started", "", `{"agent":"gardener","executor":"shell","task":"water the beds"}`},
 	{"turn.started", "1", `{"turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"Water the beds – all of them: \"A\" & B."}]}]}`},
@@ -101,7 +101,7 @@ func TestPlainCloudEventsRecover(t *testing.T) {
 			require.Len(t, reply.InDoubt, 1)
 			require.Equal(t, "c1", reply.InDoubt[0].ToolCallID)
 
-			// And the SDK goes on where the shell stopped.
+			// And the SDK continues where the shell stopped.
 			run, err := fleet.Resume(t.Context(), half, publisher.ResumeSpec{})
 			require.NoError(t, err)
 			require.EqualValues(t, 3, run.Epoch())

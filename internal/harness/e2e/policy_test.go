@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// shortSilence makes executors gone sooner than the default does, so that tests which wait for it stay short.
+// shortSilence makes executors count as dead sooner than by default, so that tests which wait for it stay short.
 var shortSilence = []string{"--silence", "4s"}
 
 // never is a tool's pause that no test waits for, in milliseconds.
@@ -32,7 +32,7 @@ var windows = []window{
 	{name: "after", op: journal.Effect, after: never},
 }
 
-// policyCase is what must come out of one policy in one window.
+// policyCase is the expected result of one policy in one window.
 type policyCase struct {
 	policy schema.Replay
 	window window
@@ -116,7 +116,7 @@ func TestEachPolicyInBothCrashWindows(t *testing.T) {
 	require.Zero(t, w.deadLetters(t))
 }
 
-// settle is a person's word about a call in doubt.
+// settle is a person's decision about a call in doubt.
 func (w *world) settle(t *testing.T, fleet *publisher.Fleet, run string, key schema.CallKey, how schema.Settlement) {
 	t.Helper()
 	request := schema.SettleRequest{CallKey: key, How: how, By: "person"}
@@ -129,7 +129,7 @@ func (w *world) settle(t *testing.T, fleet *publisher.Fleet, run string, key sch
 	require.NoError(t, err)
 }
 
-// history is what was written outside so far.
+// history is the journal so far.
 func (w *world) history(t *testing.T) []journal.Entry {
 	t.Helper()
 	entries, err := journal.Read(w.journal())

@@ -37,7 +37,7 @@ type child struct {
 	err   error
 }
 
-// logBuffer keeps the end of what a process says.
+// logBuffer keeps the end of a process's output.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -66,7 +66,7 @@ func (b *logBuffer) count(text string) int {
 	return bytes.Count(b.buf.Bytes(), []byte(text))
 }
 
-// environment is this process's without what names servers.
+// environment is this process's without variables that name servers.
 func environment(more ...string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -105,7 +105,7 @@ func startChild(tb testing.TB, name string, cmd *exec.Cmd) *child {
 	return c
 }
 
-// kill9 ends the process at once and waits until it is gone.
+// kill9 ends the process at once and waits until it has exited.
 func (c *child) kill9(tb testing.TB) {
 	tb.Helper()
 	if err := c.cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
@@ -183,7 +183,7 @@ func (w *world) conn(tb testing.TB) *nats.Conn {
 	return nc
 }
 
-// dial returns a connection that comes back after the server does, and what is closed once it is closed.
+// dial returns a connection that reconnects after the server restarts, and a channel that is closed with it.
 func dial(ctx context.Context, stateDir string) (*nats.Conn, <-chan struct{}, error) {
 	end, err := statedir.Discover(ctx, stateDir)
 	if err != nil {
@@ -219,7 +219,7 @@ func (w *world) fleet(tb testing.TB, executor string) *publisher.Fleet {
 	return fleet
 }
 
-// deadLetters counts what the daemon refused.
+// deadLetters counts the daemon's refused events.
 func (w *world) deadLetters(tb testing.TB) uint64 {
 	tb.Helper()
 	stream, err := w.jetStream(tb).Stream(tb.Context(), "WAYMARK_DEADLETTERS_default")

@@ -53,8 +53,8 @@ func (s source) prove(tb testing.TB, fleet *publisher.Fleet, i int, run string) 
 	return state
 }
 
-// essence is what two runs of the same transcript must have in common, however often they were killed: all but
-// run id, events, epochs, settlements and times.
+// essence is what two runs of the same transcript must have in common, however often they were killed: everything
+// except run id, events, epochs, settlements and times.
 func essence(tb testing.TB, s *schema.State) string {
 	tb.Helper()
 	type call struct {

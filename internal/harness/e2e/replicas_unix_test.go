@@ -45,7 +45,7 @@ func TestReplicasShareTheShardsWhateverBecomesOfThem(t *testing.T) {
 	<-moment.C
 	s.awaitShared("one is stopped for a moment", "a", "b")
 
-	// Stopped for longer: the other takes all, and gives back what is not its own.
+	// Stopped for longer: the other takes all shards, and later returns those assigned to the first.
 	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGSTOP))
 	s.awaitShared("one is stopped for long", "b")
 	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGCONT))

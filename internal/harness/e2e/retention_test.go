@@ -48,8 +48,8 @@ func erased(tb testing.TB, js jetstream.JetStream) int {
 	return receipts
 }
 
-// A cleanup of runs of all statuses is killed half-way with the daemon and its server, and gone on with: what is gone in the end
-// is what the plan said before, and nothing else.
+// A cleanup of runs of all statuses is killed half-way with the daemon and its server, and continued: the removed
+// runs are exactly those of the plan.
 func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
@@ -69,11 +69,11 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 	var all []string
 	require.Eventually(t, func() bool {
 		all = names(w.listed(t, "--all"))
-		return slices.Contains(all, "a-fork") // a list has what is folded
+		return slices.Contains(all, "a-fork") // a list has the folded runs
 	}, patience, 20*time.Millisecond)
 	cleanup := []string{"cleanup", "--json", "--status", "completed", "--max-age", "1s", "--grace", "1s"}
 
-	// Once everything is old enough the plan stays what it is. What is younger is not even looked at.
+	// Once everything is old enough the plan does not change. Younger runs are not even considered.
 	gone := make(map[string]bool)
 	require.Eventually(t, func() bool {
 		plan := decoded[retention.Report](t, w.cli(t, append(cleanup, "--dry-run")...))
@@ -124,7 +124,7 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 	}
 	for _, run := range []string{"a-fork", base, pinned} {
 		_, err := fleet.Get(t.Context(), run)
-		require.NoError(t, err, "what is kept can be recovered: %s", run)
+		require.NoError(t, err, "kept runs can be recovered: %s", run)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
 	restorable := func(id string) {
 		t.Helper()
 		for n := 1; n <= 10; n++ {
-			head, err := fleet.HeadAt(t.Context(), id, schema.Point{Kind: schema.PointSequence, Number: uint64(n + 1)}) // behind the start
+			head, err := fleet.HeadAt(t.Context(), id, schema.Point{Kind: schema.PointSequence, Number: uint64(n + 1)}) // after the start
 			require.NoError(t, err)
 			require.Equal(t, digests[id][n-1], head.Digest, "boundary %d of run %s", n, id)
 		}
@@ -191,7 +191,7 @@ func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
 	_, err := fleet.HeadAt(t.Context(), "gone", schema.Point{Kind: schema.PointTurn, Number: 1})
 	require.ErrorIs(t, err, publisher.ErrRunErased)
 
-	// The receipt of what is erased by name holds after the server was killed.
+	// The receipt of a removal by name holds after the server was killed.
 	receipt := w.dir + "/receipt.json"
 	w.cli(t, "erase", "kept", "--force", "--receipt", receipt)
 	w.server.kill9(t)

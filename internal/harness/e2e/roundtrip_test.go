@@ -53,7 +53,7 @@ func TestOwnAndGeneratedTranscriptsComeBackEqual(t *testing.T) {
 	roundTrip(t, files)
 }
 
-// generate writes a transcript that nobody ever ran.
+// generate writes a generated transcript.
 func generate(t *testing.T, format transcript.Format, extension string, spec transcriptgen.Spec) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "generated-"+string(format)+"."+extension)
@@ -64,7 +64,7 @@ func generate(t *testing.T, format transcript.Format, extension string, spec tra
 	return path
 }
 
-// imported is what waymark import --json says about a file.
+// imported is the output of waymark import --json about a file.
 type imported struct {
 	Kind         string         `json:"kind"`
 	Runs         int            `json:"runs"`
@@ -76,7 +76,7 @@ type imported struct {
 }
 
 // roundTrip imports files with the program, each into a fleet of its own daemon, recovers and exports every run, and
-// compares with what separate code reads from the source.
+// compares with the result of separate code that reads the source.
 func roundTrip(t *testing.T, files []string) {
 	t.Helper()
 	require.NotEmpty(t, files)

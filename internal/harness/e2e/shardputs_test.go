@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// checkpointPuts are the checkpoints of all runs in the order in which they were put, by the copies that the server
-// publishes: whoever put them.
+// checkpointPuts are the checkpoints of all runs in put order, from the copies that the server publishes, of any
+// worker.
 type checkpointPuts struct {
 	mu       sync.Mutex
 	n, again int
@@ -41,7 +41,7 @@ func (p *checkpointPuts) watch(tb testing.TB, nc *nats.Conn) {
 	require.NoError(tb, nc.Flush())
 }
 
-// saw takes a put in: at one place of the log there is one state, and no put takes an earlier one back.
+// saw records a put: one position of the log has one state, and no put returns to an earlier one.
 func (p *checkpointPuts) saw(subject string, body []byte) {
 	var c schema.Checkpoint
 	err := json.Unmarshal(body, &c)

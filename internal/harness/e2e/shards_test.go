@@ -80,7 +80,7 @@ func (s *sharded) cli(args ...string) {
 	require.NoError(s.tb, err, "waymark %v: %s", args, out)
 }
 
-// holders are the replicas that fold each shard; "" for nobody.
+// holders are the replicas that fold each shard; "" for none.
 func (s *sharded) holders() []string {
 	list := make([]string, s.shards)
 	for i := range list {
@@ -138,7 +138,7 @@ func (s *sharded) connect(name string) *publisher.Fleet {
 	return fleet
 }
 
-// drive starts runs and has each publish turns until it is told to stop; then it ends.
+// drive starts runs and makes each publish turns until it is told to stop; then it ends.
 func (s *sharded) drive(f *publisher.Fleet, prefix string, runs int) {
 	for i := range runs {
 		s.work.Go(func() {

@@ -16,8 +16,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// shopVariable makes this test binary the tool shop: a service of its own, which does what tools with policy verify
-// do, and answers when it is asked what became of a call. It survives executors and daemon.
+// shopVariable makes this test binary the tool shop: a separate service with the effects of tools with policy verify,
+// which answers what became of a call. It survives executors and daemon.
 const shopVariable = "WAYMARK_E2E_SHOP"
 
 // Subjects of the shop, and its answer to an order that was carried out.
@@ -32,7 +32,7 @@ type shopSettings struct {
 	Journal  string `json:"journal"`
 }
 
-// shopOrder is what an executor's tool asks for.
+// shopOrder is the request of an executor's tool.
 type shopOrder struct {
 	Run string `json:"run"`
 	schema.CallKey
@@ -44,8 +44,8 @@ type shopCall struct {
 	key schema.CallKey
 }
 
-// shop keeps what was done, and the epoch below which an order is refused: whoever was told that a call has no effect
-// must be able to rely on it.
+// shop records the orders, and the epoch below which an order is refused: an executor that was told that a call has
+// no effect must be able to rely on it.
 type shop struct {
 	mu      sync.Mutex
 	witness *journal.Writer

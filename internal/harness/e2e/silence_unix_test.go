@@ -46,7 +46,7 @@ func TestSilence_TwoSeconds_KilledExecutorsRunGoesOnWithinFive(t *testing.T) {
 	require.Zero(t, w.deadLetters(t))
 }
 
-// TestSilence_TwoSeconds_LoadedFleetOrphansNothing burns all CPUs beside a fleet at work, and stops its executors for a second now and then.
+// It burns all CPUs next to a working fleet, and sometimes stops its executors for a second.
 func TestSilence_TwoSeconds_LoadedFleetOrphansNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes work for a while")

@@ -13,8 +13,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestAStoppedExecutorThatComesBackIsFencedAndItsResultIsAdopted stops an executor in the middle of a tool, for longer
-// than it may be silent; lets another take the run over, which finds the call held; and lets the first go on.
+// It stops an executor in the middle of a tool, for longer than it may be silent; lets another take the run over,
+// which finds the call held; and lets the first continue.
 func TestAStoppedExecutorThatComesBackIsFencedAndItsResultIsAdopted(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -40,7 +40,7 @@ func TestAStoppedExecutorThatComesBackIsFencedAndItsResultIsAdopted(t *testing.T
 	require.NoError(t, err)
 	require.EqualValues(t, 2, head.Epoch)
 	require.Equal(t, "successor", head.Executor)
-	require.True(t, head.OpenCalls[0].Held, "nobody knows what became of the call")
+	require.True(t, head.OpenCalls[0].Held, "the outcome of the call is unknown")
 
 	require.NoError(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
 	awaitStatus(t, fleet, run, schema.StatusCompleted)
@@ -55,7 +55,7 @@ func TestAStoppedExecutorThatComesBackIsFencedAndItsResultIsAdopted(t *testing.T
 	require.Len(t, state.Messages, 2, "one answer a turn")
 	require.Equal(t, 2, w.count(t, run, journal.Effect), "one effect a turn")
 
-	// The one that was stopped knows that it is fenced, and wrote nothing behind the takeover.
+	// The stopped executor knows that it is fenced, and wrote nothing after the takeover.
 	pid := stopped.cmd.Process.Pid
 	require.Eventually(t, func() bool {
 		for _, e := range w.history(t) {

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// listed is what runs ls prints, page by page if pages are asked for.
+// listed is the output of runs ls, page by page if pages are requested.
 func (w *world) listed(tb testing.TB, args ...string) []schema.RunSummary {
 	tb.Helper()
 	var all []schema.RunSummary
@@ -43,7 +43,7 @@ func names(runs []schema.RunSummary) []string {
 	return list
 }
 
-// fill publishes generated runs, waits until they are folded, and compares some of them with what their numbers say.
+// fill publishes generated runs, waits until they are folded, and compares some of them with their plan.
 func (w *world) fill(tb testing.TB, runs, live, compared int) {
 	tb.Helper()
 	cfg := loadgen.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -73,7 +73,7 @@ func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
 	const runs, live = 2000, 200
 	w := newWorld(t, "--silence", "3s")
 	w.fill(t, runs, live, 50)
-	// Nobody drives those that are running: they are orphaned, and then nothing moves any more.
+	// The running ones have no executor: they are orphaned, and then nothing changes any more.
 	require.Eventually(t, func() bool { return len(w.listed(t, "--status", "running")) == 0 }, patience, 100*time.Millisecond, "not orphaned")
 
 	all := w.listed(t, "--all")
@@ -118,10 +118,10 @@ func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
 	}
 
 	w.server.kill9(t)
-	w.serve(t, "--silence", "1h") // who goes on now is not taken for gone on a slow machine
+	w.serve(t, "--silence", "1h") // an executor that continues is not counted as dead on a slow machine
 	require.Equal(t, names(all), names(w.listed(t, "--all")), "after the machine died")
 
-	// A run that ended is gone on with: it is listed once, among those that live.
+	// A run that ended is reopened: it is listed once, among the live ones.
 	ended := all[live+live].Run
 	w.cli(t, "recover", ended, "--executor", "second", "--reason", "reopen")
 	require.Eventually(t, func() bool { return slices.Equal([]string{ended}, names(w.listed(t, "--status", "running"))) }, patience, 50*time.Millisecond)

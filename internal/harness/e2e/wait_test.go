@@ -30,10 +30,10 @@ func TestAWaitingRunSurvivesEverythingAndIsFinishedByAnother(t *testing.T) {
 	head, err := fleet.Head(t.Context(), run)
 	require.NoError(t, err)
 	require.Equal(t, schema.StatusWaiting, head.Status)
-	require.EqualValues(t, 1, head.Epoch, "nobody takes it while it waits")
+	require.EqualValues(t, 1, head.Epoch, "no executor takes it while it waits")
 	require.Equal(t, "word", head.Interrupts[0].InterruptID)
 
-	// What the schema of the answer forbids does not reach the run.
+	// An answer that the schema forbids does not reach the run.
 	_, stderr, err := w.try(t, "input", run, "word", "--json-value", `{"word":7}`, "--by", "person")
 	require.Error(t, err)
 	require.Contains(t, stderr, "/word")

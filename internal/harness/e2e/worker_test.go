@@ -26,7 +26,7 @@ const workerVariable = "WAYMARK_E2E_WORKER"
 // workerAgent is the agent of the workers' runs.
 const workerAgent = "worker"
 
-// workerSettings say what a worker does.
+// workerSettings are the settings of a worker.
 type workerSettings struct {
 	Name     string `json:"name"`
 	StateDir string `json:"state_dir"`
@@ -50,7 +50,7 @@ type workerCall struct {
 	After  int64         `json:"after_ms,omitzero"`
 }
 
-// workerMain serves until it is killed, or its parent is gone.
+// workerMain serves until it is killed, or its parent has exited.
 func workerMain(settings string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -123,7 +123,7 @@ func (w *worker) outcome(run string, outcome publisher.Outcome, err error) {
 	case publisher.OutcomeCompleted:
 		e.Op = journal.Done
 	case publisher.OutcomeWaiting:
-		e.Op = opLetGo
+		e.Op = opReleased
 	default:
 	}
 	if err := w.witness.Write(e); err != nil {
@@ -131,13 +131,13 @@ func (w *worker) outcome(run string, outcome publisher.Outcome, err error) {
 	}
 }
 
-// opLetGo is the journal's entry for a run that waits, and whose executor is done with it until it is answered.
-const opLetGo = "let go"
+// opReleased is the journal's entry for a waiting run whose executor has released it until it is answered.
+const opReleased = "released"
 
 // agent makes a run's handle.
 func (w *worker) agent(context.Context, *publisher.Run) (publisher.Work, error) { return w.work, nil }
 
-// work does what is left of a run.
+// work does the rest of a run.
 func (w *worker) work(ctx context.Context, run *publisher.Run) error {
 	if err := w.taken(run); err != nil {
 		return err
@@ -192,7 +192,7 @@ func callOf(k schema.CallKey) journal.Call {
 	return journal.Call{Turn: int(k.Turn), ID: k.ToolCallID, Occurrence: k.Occurrence}
 }
 
-// ask waits for a person's word.
+// ask waits for a person's decision.
 func (w *worker) ask(ctx context.Context, run *publisher.Run) error {
 	answer, err := run.Ask(ctx, schema.RunWaitingData{
 		InterruptID: "word", Reason: schema.WaitHumanInput, Message: "go on?",
@@ -244,14 +244,14 @@ func toolCall(c workerCall) publisher.ToolCall {
 	return call
 }
 
-// call asks for the result of a call, which runs the tool unless its record says otherwise.
+// call requests the result of a call, which runs the tool unless its record has an outcome.
 func (w *worker) call(ctx context.Context, turn *publisher.Turn, c workerCall) error {
 	run := turn.Run()
 	key := schema.CallKey{Turn: turn.Number(), ToolCallID: c.ID, Occurrence: 1}
 	replay := c.Replay
 	run.View(func(s *schema.State) {
 		if call := s.Call(key); call != nil {
-			replay = call.Replay // what was recorded stands
+			replay = call.Replay // the recorded policy counts
 		}
 	})
 	entry := journal.Entry{Run: run.ID(), Call: callOf(key), Name: c.ID, Replay: string(replay)}
@@ -306,12 +306,12 @@ func (w *worker) call(ctx context.Context, turn *publisher.Turn, c workerCall) e
 	}
 }
 
-// toolResult is what every tool returns: the same however often it is run.
+// toolResult is the result of every tool: the same for every execution.
 func toolResult(run string, key schema.CallKey) map[string]any {
 	return map[string]any{"run": run, "turn": key.Turn, "call": key.ToolCallID}
 }
 
-// effect changes the world outside: the tool's own file, or what the tool shop keeps.
+// effect causes the tool's external effect: in its own file, or in the tool shop.
 func (w *worker) effect(
 	ctx context.Context, run *publisher.Run, inv publisher.Invocation, replay schema.Replay, write func(op, note string) error,
 ) error {

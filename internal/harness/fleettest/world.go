@@ -19,7 +19,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// World is the fleet "default", of one shard, on a server of its own. The test brings what folds it.
+// World is the fleet "default", of one shard, on its own server. The test provides the fold worker.
 type World struct {
 	TB     testing.TB
 	Server *natstest.Server
@@ -37,7 +37,7 @@ type World struct {
 	keys *keyring.Ring
 }
 
-// New makes the fleet, on a connection that is changed before. The clock stands at [Noon].
+// New makes the fleet, on a connection that change may modify. The clock is set to [Noon].
 func New(tb testing.TB, change ...func(*nats.Conn)) *World {
 	tb.Helper()
 	server := natstest.Start(tb)
@@ -59,7 +59,7 @@ func New(tb testing.TB, change ...func(*nats.Conn)) *World {
 	return w
 }
 
-// Go starts what ends with its context, and returns the function that ends it.
+// Go starts a function that ends with its context, and returns a function that ends it.
 func (w *World) Go(f func(context.Context) error) func() {
 	ctx, cancel := context.WithCancel(w.TB.Context())
 	done := make(chan error, 1)
@@ -149,13 +149,13 @@ func (r *Run) Checkpoint() *schema.Checkpoint {
 	return c
 }
 
-// Folded waits until what was sent is checkpointed and the roster knows of it.
+// Folded waits until the sent events are checkpointed and the live runs include them.
 func (r *Run) Folded() {
 	r.w.TB.Helper()
 	r.Settled(func(c *schema.Checkpoint) bool { return c.Position.Stream >= r.Last })
 }
 
-// Settled waits for a checkpoint that is as wanted, and for the roster to know of it.
+// Settled waits for a checkpoint that is as wanted, and for the live runs to include it.
 func (r *Run) Settled(ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 	r.w.TB.Helper()
 	var c *schema.Checkpoint

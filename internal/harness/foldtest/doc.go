@@ -1,3 +1,3 @@
-// Package foldtest is a fleet for tests of the fold worker and of what reads its checkpoints: runs that a test writes as an executor would,
-// workers that it starts, and what a worker's requests are seen or stopped by.
+// Package foldtest is a fleet for tests of the fold worker and of readers of its checkpoints: runs that a test writes
+// like an executor, workers that it starts, and taps that observe or stop a worker's requests.
 package foldtest

@@ -21,8 +21,8 @@ import (
 // Tap is a connection's way to the server. It calls a function before each request whose subject begins with one of the prefixes.
 type Tap struct {
 	Prefixes []string
-	// Dead connections send and receive nothing more, and none is made again; After says that the request that was seen last
-	// is still sent.
+	// Dead connections send and receive nothing more, and are not replaced; After says that the last seen request is
+	// still sent.
 	Dead  atomic.Bool
 	After bool
 

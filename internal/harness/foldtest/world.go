@@ -185,7 +185,7 @@ func (w *World) LoseSegment(run string, n int) {
 	require.NoError(w.TB, stream.Purge(w.TB.Context(), jetstream.WithPurgeSubject("$KV."+w.Names.SegmentBucket()+"."+schema.SegmentKey(run, n))))
 }
 
-// Limit sets the message size a bucket accepts; what is larger fails to be stored, as on a full disk.
+// Limit sets the message size that a bucket accepts; larger messages are not stored, as on a full disk.
 func (w *World) Limit(stream string, size int32) {
 	w.TB.Helper()
 	s, err := w.JS.Stream(w.TB.Context(), stream)
@@ -196,7 +196,7 @@ func (w *World) Limit(stream string, size int32) {
 	require.NoError(w.TB, err)
 }
 
-// Subjects sets what a bucket listens to.
+// Subjects sets the subjects of a bucket.
 func (w *World) Subjects(stream string, subjects ...string) {
 	w.TB.Helper()
 	s, err := w.JS.Stream(w.TB.Context(), stream)
@@ -207,7 +207,7 @@ func (w *World) Subjects(stream string, subjects ...string) {
 	require.NoError(w.TB, err)
 }
 
-// Parked are the runs that the watermark says are parked.
+// Parked are the parked runs in the watermark.
 func (w *World) Parked() []schema.ParkedRun {
 	w.TB.Helper()
 	mark, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
@@ -215,7 +215,7 @@ func (w *World) Parked() []schema.ParkedRun {
 	return mark.Parked
 }
 
-// AwaitPassed waits until the watermark is behind everything that was published.
+// AwaitPassed waits until the watermark has passed everything that was published.
 func (w *World) AwaitPassed(at uint64) {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool {
@@ -232,7 +232,7 @@ func Hasty() fold.Config {
 	}
 }
 
-// Log is what the log has of a run.
+// Log is the log of a run.
 func (w *World) Log(run string) []schema.Record {
 	w.TB.Helper()
 	var all []schema.Record
@@ -263,7 +263,7 @@ func (w *World) AwaitPurged(x *Writer) *schema.Checkpoint {
 	return c
 }
 
-// RequireWhole compares what is left of a run, segments and log, with what was acknowledged.
+// RequireWhole compares the rest of a run, segments and log, with its acknowledged events.
 func (w *World) RequireWhole(x *Writer, c *schema.Checkpoint) {
 	w.TB.Helper()
 	require.Equal(w.TB, x.Model(), c.Head)

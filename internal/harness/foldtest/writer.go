@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Writer publishes the events of one run by compare-and-set, as an executor would, and keeps what was acknowledged.
+// Writer publishes the events of one run by compare-and-set, like an executor, and keeps the acknowledged ones.
 type Writer struct {
 	World *World
 	Run   schema.Writer
@@ -24,7 +24,7 @@ type Writer struct {
 	Turn  int32
 }
 
-// Stamp gives what the writer has acknowledged what the server says of it, as far as the log still has it.
+// Stamp adds the server's data to the writer's acknowledged events, as far as the log still has them.
 func (x *Writer) Stamp() {
 	x.World.TB.Helper()
 	at := map[schema.StreamSequence]schema.Record{}
@@ -54,7 +54,7 @@ func (x *Writer) Publish(d schema.Data, turn int32) schema.StreamSequence {
 	return x.Send(e)
 }
 
-// Send publishes an event behind the last one.
+// Send publishes an event after the last one.
 func (x *Writer) Send(e *schema.Event) schema.StreamSequence {
 	x.World.TB.Helper()
 	header, body := e.Encode()
@@ -92,13 +92,13 @@ func Noise(n int, seed int64) []byte {
 	return append(b, '"')
 }
 
-// Model folds what was acknowledged, without any of the machinery under test but the pure fold.
+// Model folds the acknowledged events, with only the pure fold of the code under test.
 func (x *Writer) Model() schema.Head {
 	head, _ := x.Shown()
 	return head
 }
 
-// Shown is the head that the acknowledged events add up to, and what a checkpoint of it shows people.
+// Shown is the head of the acknowledged events, and its checkpoint's overview.
 func (x *Writer) Shown() (schema.Head, schema.Overview) {
 	h, o := schema.NewHead("default", x.Run.Run), schema.Overview{}
 	for i := range x.Acked {

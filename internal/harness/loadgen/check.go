@@ -8,11 +8,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ErrDiffers is returned by [Check] when a run is not what its number says.
+// ErrDiffers is returned by [Check] if a run does not match its number.
 var ErrDiffers = errors.New("a generated run is not what was generated")
 
-// Check reads count runs, evenly spread, and compares each with what its number says. get answers as the daemon's verb get
-// does. Runs that the daemon has written to since, because nobody drives them, are compared up to there.
+// Check reads count runs, evenly spread, and compares each with the run of its number. get answers like the daemon's
+// verb get. Runs without an executor, to which the daemon has written since, are compared up to there.
 func Check(ctx context.Context, cfg Config, count int, get func(ctx context.Context, run string) (*schema.Head, error)) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -38,8 +38,8 @@ func Check(ctx context.Context, cfg Config, count int, get func(ctx context.Cont
 	return nil
 }
 
-// HeadOf is the head of a run after its last event, as the fold of what its number says. Stream sequences in it count the
-// run's own events.
+// HeadOf is the head of a run after its last event, folded from its number. Stream sequences in it count the run's
+// own events.
 func HeadOf(cfg Config, n int) (schema.Head, error) {
 	events, err := cfg.Run(n)
 	if err != nil {
@@ -50,7 +50,7 @@ func HeadOf(cfg Config, n int) (schema.Head, error) {
 		header, body := e.Encode()
 		rec := schema.NewRecord(schema.StreamSequence(at+1), header, body) //nolint:gosec // small
 		if v := head.Apply(schema.NoKeys, &rec); v.Kind != schema.Applied {
-			return head, fmt.Errorf("%w: event %s of run %s is not lawful: %s", ErrDiffers, e.ID, RunID(n), v.Detail)
+			return head, fmt.Errorf("%w: event %s of run %s is not valid: %s", ErrDiffers, e.ID, RunID(n), v.Detail)
 		}
 	}
 	return head, nil

@@ -24,19 +24,19 @@ const (
 	batchBytes  = 4 << 20
 	// batchWait bounds the wait for the answer to one.
 	batchWait = time.Minute
-	// foldedEvery is the pace at which the folder is asked how far it is.
+	// foldedEvery is the interval at which the fold worker's position is read.
 	foldedEvery = 500 * time.Millisecond
-	// foldedTries is how many times in a row the server may be unavailable meanwhile.
+	// foldedTries is how many times in a row the server may be unavailable during that.
 	foldedTries = 20
 )
 
-// Progress says how far a fill has come. Its functions may be called from several goroutines.
+// Progress reports the progress of a fill. Its functions may be called from several goroutines.
 type Progress struct {
 	// Found is called, once for each shard, with the number of runs that are there already.
 	Found func(runs int)
 	// Published is called with the number of runs that were published since the last call.
 	Published func(runs int)
-	// Folded is called with the number of events that the folders have yet to fold.
+	// Folded is called with the number of unfolded events.
 	Folded func(behind uint64)
 }
 
@@ -50,14 +50,14 @@ type shardFill struct {
 	p      Progress
 }
 
-// batch is what is published at once.
+// batch is one atomic publish.
 type batch struct {
 	msgs []*nats.Msg
 	runs int
 }
 
-// Fill publishes the runs that the fleet does not have yet. It may be stopped at any time and called again. It does not wait for the
-// folders; see [AwaitFolded]. A fleet that has had several numbers of shards is refused.
+// Fill publishes the runs that the fleet does not have yet. It may be stopped at any time and called again. It does
+// not wait for the fold workers; see [AwaitFolded]. A fleet that has had several numbers of shards is refused.
 func Fill(ctx context.Context, js jetstream.JetStream, cfg Config, p Progress) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (f *shardFill) resume(ctx context.Context) (int, error) {
 	return from, failed
 }
 
-// encode makes batches of whole runs.
+// encode makes batches of complete runs.
 func (f *shardFill) encode(ctx context.Context, from int, batches chan<- batch) error {
 	var b batch
 	bytes := 0
@@ -179,7 +179,7 @@ func (f *shardFill) encode(ctx context.Context, from int, batches chan<- batch) 
 	return send()
 }
 
-// message is an event as it is published. The first of a run says that there must be none before it.
+// message is a published event. The first of a run expects none before it.
 func (f *shardFill) message(e *schema.Event, i int) *nats.Msg {
 	header, body := e.Encode()
 	msg := &nats.Msg{Subject: f.names.EventSubject(e.Subject), Header: header, Data: body}
@@ -190,9 +190,9 @@ func (f *shardFill) message(e *schema.Event, i int) *nats.Msg {
 	return msg
 }
 
-// publish stores a batch, whole or not at all. After an answer that did not come nobody knows; another Fill finds out.
+// publish stores a batch atomically. After a lost answer the outcome is unknown; another Fill finds out.
 func (f *shardFill) publish(ctx context.Context, b batch) error {
-	// What is begun is ended, also when the fill is stopped: who goes on at once must find it.
+	// A started batch is finished, even if the fill is stopped: the next fill must find it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchWait)
 	defer cancel()
 	id, last := rand.Text(), len(b.msgs)-1
@@ -213,7 +213,7 @@ func (f *shardFill) publish(ctx context.Context, b batch) error {
 	return nil
 }
 
-// AwaitFolded waits until the daemon that folds the fleet has come to the end of its log.
+// AwaitFolded waits until the fold workers of the fleet have reached the end of its log.
 func AwaitFolded(ctx context.Context, js jetstream.JetStream, fleet string, p Progress) error {
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, fleet)
 	if err != nil {

@@ -23,7 +23,7 @@ func config(runs, live int) loadgen.Config {
 	return loadgen.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 }
 
-// A fill that is stopped in the middle goes on, and every run is there once, folded, as its number says.
+// A fill that is stopped in the middle continues, and every run exists once, folded, and matches its number.
 func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a store of 2,000 runs")

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Config is what to generate. Two that differ in nothing but Runs agree on every run that both have.
+// Config is what to generate. Two configurations that differ only in Runs agree on every run that both have.
 type Config struct {
 	// Fleet to fill. Required.
 	Fleet string
@@ -21,7 +21,7 @@ type Config struct {
 	Turns int
 	// Payload is the size in bytes of a tool's result, and half of it that of an answer. Default 256.
 	Payload int
-	// Agents that the runs are spread over; default 20. Beside them the agent "rare" has one run in 50,000.
+	// Agents that the runs are spread over; default 20. Besides them the agent "rare" has one run in 50,000.
 	Agents int
 	// Began is when the first run was started; the following ones each a second later. Required.
 	Began time.Time
@@ -76,7 +76,7 @@ func RunID(n int) string { return fmt.Sprintf("gen-%08d", n) }
 
 // live reports whether a run does not end.
 func (c *Config) live(n int) bool {
-	// Evenly: those at which the share of live runs so far passes a whole number.
+	// Evenly: the runs at which the share of live runs so far passes a whole number.
 	return n*c.Live/c.Runs != (n+1)*c.Live/c.Runs
 }
 
@@ -153,7 +153,7 @@ func (g *generator) add(data schema.Data, turn int32) {
 	}
 }
 
-// text returns about n bytes of words.
+// text returns about n bytes of text.
 func (g *generator) text(n int) string {
 	const words = "river stone harbour lantern meadow copper willow signal anchor timber orchard beacon gravel summit "
 	b := make([]byte, 0, n+16)

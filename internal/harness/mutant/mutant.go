@@ -19,9 +19,9 @@ var patches embed.FS
 type Mutant struct {
 	// Name is that of the patch file, without its extension.
 	Name string
-	// Mistake says what the mutant does, Promise which promise it breaks.
+	// Mistake is the mutant's effect, Promise the promise that it breaks.
 	Mistake, Promise string
-	// FoundBy is the test that finds it: the package's folder, a dot, the test's name.
+	// FoundBy is the test that finds it: the package's directory, a dot, the test's name.
 	FoundBy string
 	// Patch is the file.
 	Patch string
@@ -86,7 +86,7 @@ func known(name string) error {
 	return nil
 }
 
-// Switch turns a mutant on, in place of the one that was, until undo is called. It is for one test at a time.
+// Switch turns a mutant on, replacing the previous one, until undo is called. It is for one test at a time.
 func Switch(name string) (undo func(), err error) {
 	if err := known(name); err != nil {
 		return nil, err
@@ -95,5 +95,5 @@ func Switch(name string) (undo func(), err error) {
 	return func() { current.Store(before) }, nil
 }
 
-// On reports whether a mutant is on. The copies that the overlay puts in place of the product's files call it.
+// On reports whether a mutant is on. The overlay's copies of product files call it.
 func On(name string) bool { return *current.Load() == name }

@@ -21,7 +21,7 @@ func TestAll_PatchFiles_SayWhatTheyBreak(t *testing.T) {
 	}
 }
 
-// TestSwitch_OneMutant_IsOnUntilUndone holds with the overlay and without it: "make chaos-check" runs it with.
+// It passes with the overlay and without it: "make chaos-check" runs it with the overlay.
 func TestSwitch_OneMutant_IsOnUntilUndone(t *testing.T) {
 	require.False(t, mutant.On("no-cas"))
 	_, err := mutant.Switch("no-cash")

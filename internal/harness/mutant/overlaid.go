@@ -1,4 +1,4 @@
 package mutant
 
-// overlaid says that this binary holds the mutants. The overlay replaces this file.
+// overlaid says that this binary has the mutants. The overlay replaces this file.
 const overlaid = false

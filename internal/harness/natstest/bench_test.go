@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// BenchmarkStart measures what a test pays for a server of its own.
+// BenchmarkStart measures the cost of a server for each test.
 func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		startOnce(b, b.TempDir())

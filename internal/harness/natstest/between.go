@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Between returns a JetStream on nc whose requests to the API a test sees before the server does. It is given each with the subject that it
-// is for, and hands it on with Forward, or ForwardWithout, or not at all. They come one after the other.
+// Between returns a JetStream on nc whose API requests a test sees before the server does. The test gets each with
+// its subject, and passes it on with Forward, or ForwardWithout, or not at all. They come one after the other.
 func Between(tb testing.TB, nc *nats.Conn, seen func(m *nats.Msg, subject string)) jetstream.JetStream {
 	tb.Helper()
 	prefix := "BETWEEN." + rand.Text()
@@ -30,8 +30,9 @@ func Forward(nc *nats.Conn, m *nats.Msg, subject string) {
 	_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
 }
 
-// ForwardWithout answers a direct get, which came as m, from a subject of the JetStream API as a replica would that has lost the message at
-// a place of the stream. A mirror cannot stand for one: the server takes from what it mirrors what it compared the messages with.
+// ForwardWithout answers the direct get m, from a subject of the JetStream API, like a replica that has lost one
+// message of the stream. A mirror cannot replace one: the server removes the compare-and-set headers of mirrored
+// messages.
 func ForwardWithout(nc *nats.Conn, m *nats.Msg, subject string, lost uint64) {
 	const place, before = "Nats-Sequence", "Nats-Last-Sequence"
 	gone, left := strconv.FormatUint(lost, 10), ""
@@ -47,8 +48,8 @@ func ForwardWithout(nc *nats.Conn, m *nats.Msg, subject string, lost uint64) {
 	}
 }
 
-// ForwardLate answers a direct get of several messages, which came as m, with what a subject of the JetStream API answers now, once until is
-// closed: a client that stood still between a look and what it does with it. It does not wait.
+// ForwardLate answers the direct get m of several messages with the current answer of a subject of the JetStream API,
+// once until is closed: like a client that was paused between a read and its use. It does not wait.
 func ForwardLate(nc *nats.Conn, m *nats.Msg, subject string, until <-chan struct{}) {
 	answer := answerOf(nc, m, subject)
 	go func() {
@@ -59,7 +60,8 @@ func ForwardLate(nc *nats.Conn, m *nats.Msg, subject string, until <-chan struct
 	}()
 }
 
-// answerOf is what a subject of the JetStream API answers to a direct get, with the message of the server's own that ends it.
+// answerOf is the answer of a subject of the JetStream API to a direct get, with the server's status message at its
+// end.
 func answerOf(nc *nats.Conn, m *nats.Msg, subject string) (answer []*nats.Msg) {
 	sub, err := nc.SubscribeSync(nc.NewRespInbox())
 	if err != nil {

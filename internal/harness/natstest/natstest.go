@@ -38,11 +38,11 @@ func With(change func(*natsd.Config)) Option { return change }
 // StartProcess it runs the server instead, and does not return.
 func Main(m *testing.M, opts ...goleak.Option) {
 	if settings := os.Getenv(childVariable); settings != "" {
-		os.Exit(runChild(settings, os.Stdin, os.Stdout, os.Stderr)) //nolint:forbidigo // stands in for main
+		os.Exit(runChild(settings, os.Stdin, os.Stdout, os.Stderr)) //nolint:forbidigo // replaces main
 	}
 	mainCalled = true
-	// A connection that is closed right after its first asynchronous publish can leave this one behind in nats.go: its channel is
-	// taken away before it has begun to wait for it. What else a connection leaves is still found.
+	// A connection that is closed right after its first asynchronous publish can leave this goroutine in nats.go: its
+	// channel is removed before it waits for it. Other leaks of a connection are still found.
 	const left = "github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"
 	goleak.VerifyTestMain(m, append(opts, goleak.IgnoreTopFunction(left))...)
 }
@@ -88,7 +88,7 @@ func (s *Server) start(tb testing.TB) {
 	s.live = live
 }
 
-// NATSD is the server itself, for what this package does not wrap. It changes at each Restart.
+// NATSD is the server itself, for functions that this package does not wrap. It changes at each Restart.
 func (s *Server) NATSD() *natsd.Server { return s.live }
 
 // URL is the server's address, without credentials.
@@ -158,16 +158,15 @@ func newJetStream(tb testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// Restart stops the server cleanly and starts it on the same directory and port: connections come back by
-// themselves.
+// Restart stops the server cleanly and starts it on the same directory and port: connections reconnect.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
 	s.Stop(tb)
 	s.Resume(tb)
 }
 
-// Stop stops the server cleanly. Connections keep trying until Resume. It returns once those of Conn know that the server is away:
-// what they send before that is lost.
+// Stop stops the server cleanly. Connections keep trying until Resume. It returns once those of Conn know that the
+// server is away: earlier messages are lost.
 func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
 	s.cfg.Port = s.live.Port()
@@ -193,7 +192,7 @@ func (s *Server) Resume(tb testing.TB) {
 	})
 }
 
-// awaitPort retries a start whose fixed port some other test's connection holds for a moment.
+// awaitPort retries a start whose fixed port another test's connection holds for a moment.
 func awaitPort(tb testing.TB, start func() error) {
 	tb.Helper()
 	again := time.NewTicker(20 * time.Millisecond)
@@ -238,8 +237,8 @@ func FailOnAsyncErrors(tb testing.TB) nats.Option {
 	})
 }
 
-// Logger writes to the test's log, all levels. What comes after the test's end is dropped, for by then the
-// testing package would panic. A benchmark's logger writes nothing: its lines would bury the figures.
+// Logger writes to the test's log, all levels. Lines after the test's end are dropped, because the testing package
+// would panic. A benchmark's logger writes nothing: its lines would hide the figures.
 func Logger(tb testing.TB) zerolog.Logger {
 	tb.Helper()
 	if _, ok := tb.(*testing.B); ok {

@@ -14,8 +14,8 @@ import (
 // taken are the ports that this process has chosen.
 var taken sync.Map
 
-// FreePorts returns n ports in a row on which nobody listens at 127.0.0.1. They are below those that systems give to who asks for any: a
-// port of those that is free for a moment goes to the next connection.
+// FreePorts returns n consecutive ports without a listener on 127.0.0.1. They are below the range of automatically
+// assigned ports, where a free port may go to the next connection.
 func FreePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	for range 1000 {

@@ -45,7 +45,7 @@ func runChild(settings string, stdin io.Reader, stdout, stderr io.Writer) int {
 	logger := zerolog.New(stderr)
 	fail := func(err error) int {
 		answer, _ := json.Marshal(childReady{Error: err.Error(), InUse: errors.Is(err, natsd.ErrPortInUse)}) // strings and a bool
-		_, _ = fmt.Fprintf(stdout, "%s\n", answer)                                                           // the parent may be gone
+		_, _ = fmt.Fprintf(stdout, "%s\n", answer)                                                           // the parent may have exited
 		return 1
 	}
 	var cfg natsd.Config
@@ -156,14 +156,14 @@ func (p *Process) launch(tb testing.TB) error {
 	return nil
 }
 
-// end kills what is left of the child and waits for it; its exit status says only that.
+// end kills the child and waits for it; its exit status says only that.
 func (p *Process) end() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
 	p.running = false
 }
 
-// Kill9 ends the process at once, as kill -9 does, and waits until it is gone.
+// Kill9 ends the process at once, like kill -9, and waits until it has exited.
 func (p *Process) Kill9(tb testing.TB) {
 	tb.Helper()
 	require.True(tb, p.running, "the server process does not run")
@@ -174,7 +174,7 @@ func (p *Process) Kill9(tb testing.TB) {
 	require.ErrorAs(tb, err, &exit, "the server process ended by itself")
 }
 
-// Stop lets the process stop cleanly and waits until it is gone.
+// Stop lets the process stop cleanly and waits until it has exited.
 func (p *Process) Stop(tb testing.TB) {
 	tb.Helper()
 	require.True(tb, p.running, "the server process does not run")
@@ -195,10 +195,10 @@ func (p *Process) URL() string { return p.ready.URL }
 // StateDir is the server's state directory.
 func (p *Process) StateDir() string { return p.cfg.StateDir }
 
-// UncleanStart is what the server said about its last start.
+// UncleanStart is the server's report about its last start.
 func (p *Process) UncleanStart() bool { return p.ready.Unclean }
 
-// Endpoint is what a client on this machine discovers.
+// Endpoint is the endpoint that a client on this machine discovers.
 func (p *Process) Endpoint(tb testing.TB) statedir.Endpoint {
 	tb.Helper()
 	end, err := statedir.Discover(tb.Context(), p.StateDir())

@@ -24,19 +24,20 @@ import (
 // returnsWithin is how soon everything works again once the fault is over (FAULTS, P10).
 const returnsWithin = time.Minute
 
-// witness is somebody who goes on publishing while nothing answers, and wants every call to come back in time and say so.
+// witness is a client that keeps publishing while no server answers, and requires every call to return in time with
+// an error.
 type witness struct {
 	fleet   *publisher.Fleet
 	run     *publisher.Run
 	timeout time.Duration
 	mu      sync.Mutex
-	// errors by what was called and how it failed, and the slowest call.
+	// errors by call and kind, and the slowest call.
 	errors  map[string]int
 	slowest time.Duration
 	wrong   []string
 }
 
-// call makes one call that cannot work, and looks at what came of it.
+// call makes one call that cannot work, and checks its result.
 func (w *witness) call(ctx context.Context, what string, do func(ctx context.Context) error) {
 	begun := time.Now()
 	err := do(ctx)
@@ -61,10 +62,10 @@ func (w *witness) call(ctx context.Context, what string, do func(ctx context.Con
 // calls makes one call after the other until ctx ends.
 func (w *witness) calls(ctx context.Context) {
 	ended := func() bool { return ctx.Err() != nil }
-	free := context.WithoutCancel(ctx) // what is under way comes back by its own deadline
+	free := context.WithoutCancel(ctx) // a call in progress returns by its own deadline
 	for n := 0; !ended(); n++ {
 		w.call(free, "an event", func(ctx context.Context) error {
-			return w.run.AddMessage(ctx, schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("is anybody there?")}})
+			return w.run.AddMessage(ctx, schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("is a server there?")}})
 		})
 		if ended() {
 			return
@@ -90,8 +91,8 @@ func (w *witness) calls(ctx context.Context) {
 	}
 }
 
-// TestEverythingReturnsAfterAllServersWereAwayForTenMinutes kills all servers and starts them again ten minutes later, or after
-// WAYMARK_CHAOS_AWAY. Whoever calls meanwhile is told so, nobody dies of it or grows, and all works again by itself.
+// It kills all servers and starts them again ten minutes later, or after WAYMARK_CHAOS_AWAY. Calls during that time
+// return an error, no process dies or grows, and everything works again without help.
 func TestEverythingReturnsAfterAllServersWereAwayForTenMinutes(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -159,7 +160,7 @@ func serversAway(t *testing.T, servers int, away time.Duration) {
 		}
 	}
 	calls.Wait()
-	// Nobody was ended by it: what returns does so by itself.
+	// No process ended: every process recovers without help.
 	for _, p := range clients {
 		require.True(t, p.running() && p.starts == starts[p.name], "%s did not live through it", p.name)
 	}
@@ -184,7 +185,7 @@ func serversAway(t *testing.T, servers int, away time.Duration) {
 	h, err := r.read()
 	require.NoError(t, err)
 	boundary, recovery := firstAfter(h, healed)
-	t.Logf("%d servers, away for %s: the first boundary came %s after the servers were there, the first recovery %s; all had caught up in %d ms; calls meanwhile: %v, the slowest took %s",
+	t.Logf("%d servers, away for %s: the first boundary came %s after the servers were there, the first recovery %s; all had caught up in %d ms; calls during that: %v, the slowest took %s",
 		servers, away, boundary, recovery, hit.CaughtUp, w.errors, w.slowest.Round(time.Millisecond))
 	require.Less(t, boundary, returnsWithin)
 	require.Less(t, recovery, returnsWithin)
@@ -193,7 +194,7 @@ func serversAway(t *testing.T, servers int, away time.Duration) {
 	r.judge()
 }
 
-// take is what each of some processes takes.
+// take is the resource usage of some processes.
 func (w *world) take(t *testing.T, list []*process) map[string]map[string]float64 {
 	t.Helper()
 	all := make(map[string]map[string]float64)
@@ -205,7 +206,8 @@ func (w *world) take(t *testing.T, list []*process) map[string]map[string]float6
 	return all
 }
 
-// grown fails when a process took more while the servers were away than work alone explains, and says how much each took.
+// grown fails if a process grew more while the servers were away than work alone explains, and logs the usage of
+// each.
 func (w *world) grown(t *testing.T, before, most map[string]map[string]float64) {
 	t.Helper()
 	for of := range before {

@@ -26,12 +26,13 @@ import (
 // burstMore is how much more resident memory a daemon may have taken at its peak by the end of a burst, or while the store is slow.
 const burstMore = 128 << 20
 
-// crowd is executors of this process with many runs in hand, which write boundaries at a pace and note how each single call ended.
+// crowd is executors of this process with many active runs, which write boundaries at a rate and record how each
+// single call ended.
 type crowd struct {
 	world  *world
 	name   string
 	fleets []*publisher.Fleet
-	// runs in hand of all executors together, each with about pause between two boundaries; 0 means none.
+	// runs of all executors together, each with about pause between two boundaries; 0 means none.
 	runs  int
 	pause time.Duration
 	// timeout of a publish, and of a request.
@@ -58,7 +59,7 @@ func (w *world) crowd(name string, executors, runs int, pause, timeout time.Dura
 	return c
 }
 
-// work has every executor at work for so long. It returns when all their calls have come back.
+// work makes every executor work for a duration. It returns when all their calls have returned.
 func (c *crowd) work(ctx context.Context, d time.Duration) {
 	working, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -77,7 +78,7 @@ func (c *crowd) work(ctx context.Context, d time.Duration) {
 
 // drive begins a run and writes it until ctx ends, or its handle does.
 func (c *crowd) drive(ctx context.Context, fleet *publisher.Fleet, actor, id string) {
-	free := context.WithoutCancel(ctx) // what is under way comes back by its own deadline
+	free := context.WithoutCancel(ctx) // a call in progress returns by its own deadline
 	tokens := 0
 	next := func() string {
 		tokens++
@@ -144,7 +145,7 @@ func (c *crowd) drive(ctx context.Context, fleet *publisher.Fleet, actor, id str
 	}
 }
 
-// rest waits for the pace, and reports whether there is more to do.
+// rest waits for the rate, and reports whether there is more to do.
 func (c *crowd) rest(ctx context.Context) bool {
 	timer := time.NewTimer(c.pause)
 	defer timer.Stop()
@@ -164,7 +165,7 @@ func promised() map[string]error {
 	}
 }
 
-// call makes one call, and looks at what came of it: it is done, or an error that has a name, and within its time.
+// call makes one call, and checks its result: success, or an error with a name, within its time.
 func (c *crowd) call(do func() error) error {
 	c.begun.Add(1)
 	begun := time.Now()
@@ -182,7 +183,7 @@ func (c *crowd) call(do func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.slowest = max(c.slowest, took)
-	// A machine that has much to do wakes nobody in time.
+	// A busy machine does not wake processes in time.
 	if end == "" || took > 3*c.timeout+20*time.Second {
 		c.wrong = append(c.wrong, fmt.Sprintf("%v after %s", err, took))
 		end = "otherwise"
@@ -191,27 +192,28 @@ func (c *crowd) call(do func() error) error {
 	return err
 }
 
-// held fails when a call ended otherwise than promised, and says how all of them ended.
+// held fails if a call ended in an unexpected way, and logs how all of them ended.
 func (c *crowd) held(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t.Logf("%s: %d calls of %d executors with %d runs in hand ended %v, the slowest after %s of %s", c.name, c.begun.Load(), len(c.fleets), c.runs, c.ends,
+	t.Logf("%s: %d calls of %d executors with %d active runs ended %v, the slowest after %s of %s", c.name, c.begun.Load(), len(c.fleets), c.runs, c.ends,
 		c.slowest.Round(time.Millisecond), c.timeout)
 	require.Empty(t, c.wrong, "calls that ended otherwise than promised")
 	require.Positive(t, c.ends["done"])
 }
 
-// ordinary is how the executors of a round work beside a burst: so many runs in hand, each with so long between two boundaries.
+// ordinary is the load of a round's executors next to a burst: so many active runs, each with so long between two
+// boundaries.
 func ordinary() scale {
 	s := scaleOf(1)
 	s.executors, s.slots, s.pause, s.steal, s.toolless = 2, 1, 400, 0, true
 	return s
 }
 
-// TestABurstOfFiftyTimesTheOrdinaryRateLosesNothing has fifty times as many runs written at the same pace, and in full as many as fast as the
-// server takes it, for some seconds. Nothing that was acknowledged is lost, who is refused is told so in time, the daemon's memory is
-// bounded, and all returns by itself.
+// Fifty times as many runs are written at the same rate, and in the full test as fast as the server accepts them, for
+// some seconds. No acknowledged event is lost, refused callers learn that in time, the daemon's memory is bounded,
+// and everything works again without help.
 func TestABurstOfFiftyTimesTheOrdinaryRateLosesNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -274,7 +276,7 @@ func (r *round) enough() {
 	})
 }
 
-// shown tells the prober of the crowd's runs as they begin, until ctx ends: they are what is read.
+// shown tells the prober of the crowd's runs as they begin, until ctx ends: the prober reads them.
 func (c *crowd) shown(ctx context.Context, p *prober) {
 	every := time.NewTicker(100 * time.Millisecond)
 	defer every.Stop()
@@ -291,7 +293,7 @@ func (c *crowd) shown(ctx context.Context, p *prober) {
 	}
 }
 
-// moreMemory fails when the daemon's memory has grown by more than what is in hand may take.
+// moreMemory fails if the daemon's memory has grown by more than active work may take.
 func (w *world) moreMemory(t *testing.T, before int64) {
 	t.Helper()
 	after := peak(w.daemons[0])
@@ -299,7 +301,7 @@ func (w *world) moreMemory(t *testing.T, before int64) {
 	require.LessOrEqual(t, after, before+burstMore, "resident memory of the daemon")
 }
 
-// fared says how ordinary boundaries and recoveries fared before, while and after each fault.
+// fared logs how ordinary boundaries and recoveries went before, during and after each fault.
 func (r *round) fared(t *testing.T, h *checker.History) {
 	t.Helper()
 	from := int64(0)
@@ -312,7 +314,7 @@ func (r *round) fared(t *testing.T, h *checker.History) {
 	}
 }
 
-// times says how long operations took that were begun between two moments, and how many there were a second.
+// times logs how long operations took that began between two moments, and how many there were per second.
 func (r *round) times(t *testing.T, h *checker.History, when string, from, to int64) {
 	t.Helper()
 	took := make(map[string][]time.Duration)

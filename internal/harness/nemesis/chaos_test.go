@@ -26,7 +26,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// round is one world and what is done to it.
+// round is one world and its faults.
 type round struct {
 	*world
 	storm  *storm
@@ -43,9 +43,9 @@ type struck struct {
 	Fault   string `json:"fault"`
 	Servers int    `json:"servers"`
 	Seed    uint64 `json:"seed"`
-	// Boundaries and Recoveries are the longest times without one that succeeded, from the fault's begin until everybody
-	// had caught up, in milliseconds; CaughtUp is how long that took from the end of the fault, and Returned how long until
-	// each executor had written a boundary, each reader had been answered and a run was taken over.
+	// Boundaries and Recoveries are the longest times without a success, from the fault's begin until every process
+	// had caught up, in milliseconds. CaughtUp is how long that took from the end of the fault, and Returned how long
+	// until each executor had written a boundary, each reader had been answered and a run was taken over.
 	Boundaries int64 `json:"boundaries_ms"`
 	Recoveries int64 `json:"recoveries_ms"`
 	CaughtUp   int64 `json:"caught_up_ms"`
@@ -63,7 +63,7 @@ func newRound(t *testing.T, s scale, seed uint64) *round {
 	require.NoError(t, err)
 	w.js = js
 	r := &round{world: w, fleet: w.fleet("judge", 0, 10*time.Second)}
-	r.storm = &storm{world: w, rnd: rand.New(rand.NewPCG(seed, 2))} //nolint:gosec // chooses what to break
+	r.storm = &storm{world: w, rnd: rand.New(rand.NewPCG(seed, 2))} //nolint:gosec // chooses the faults
 	r.prober = w.probe()
 	t.Cleanup(r.prober.end)
 	w.load()
@@ -98,7 +98,7 @@ func (r *round) choose(n int) []fault {
 	return chosen
 }
 
-// suffer has one fault strike, mends it, and waits until everybody has caught up.
+// suffer injects one fault, heals it, and waits until every process has caught up.
 func (r *round) suffer(f fault) {
 	r.tb.Helper()
 	op := r.record.Begin(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: f.name})
@@ -161,8 +161,8 @@ func (w *world) heal() error {
 	return nil
 }
 
-// calm waits until every replica has caught up, recoveries work, every executor has written a boundary since, and the folder has
-// caught up with the log.
+// calm waits until every replica has caught up, recoveries work, every executor has written a boundary since, and the
+// fold worker has caught up with the log.
 func (r *round) calm() {
 	r.tb.Helper()
 	ctx := r.tb.Context()
@@ -195,7 +195,7 @@ func (r *round) calm() {
 		}
 		return nil
 	})
-	r.eventually("the folder does not catch up", func() error {
+	r.eventually("the fold worker does not catch up", func() error {
 		h, err := r.read()
 		if err != nil {
 			return err
@@ -242,7 +242,7 @@ func (r *round) stop() {
 	}
 }
 
-// judge stops the load, reads what is left of all runs, and has the checker compare.
+// judge stops the load, reads the final state of all runs, and makes the checker compare.
 func (r *round) judge() {
 	r.tb.Helper()
 	begun := time.Now()
@@ -273,8 +273,8 @@ func (r *round) judge() {
 	r.report(h, finals)
 }
 
-// stored tells publishes that were fenced, and had been stored just before the takeover: the successor has them, and whoever published
-// knows only that it is over.
+// stored marks fenced publishes that had been stored just before the takeover: the successor has them, and the
+// publisher only knows that it is fenced.
 func stored(h *checker.History, finals []checker.Final) {
 	logs := make(map[string][]schema.Record)
 	for i := range finals {
@@ -291,7 +291,7 @@ func stored(h *checker.History, finals []checker.Final) {
 	}
 }
 
-// final is what is left of a run. It need not be there when its start is unknown.
+// final is the final state of a run. It need not exist if its start is unknown.
 func (r *round) final(run string) (f checker.Final, there bool) {
 	r.tb.Helper()
 	ctx := r.tb.Context()
@@ -404,7 +404,8 @@ func (r *round) measure(h *checker.History) {
 // returns is how long service may take to return once a fault has ended. Replicas may take longer to catch up.
 const returns = time.Minute
 
-// returned is when the last of all who work had succeeded with something that was begun after a fault, and who that was.
+// returned is when the last of all working processes had succeeded with something that began after a fault, and its
+// name.
 func (r *round) returned(h *checker.History, s *struck) (last int64, who string) {
 	first := map[string]int64{"prober takeover": s.end, "reader-0 read": s.end, "reader-1 read": s.end}
 	for _, p := range r.executors {
@@ -426,7 +427,8 @@ func (r *round) returned(h *checker.History, s *struck) (last int64, who string)
 	return last, who
 }
 
-// longest is the longest time between two of the sorted moments, as far as it lies between begin and end, in milliseconds.
+// longest is the longest time between two of the sorted moments, limited to the time between begin and end, in
+// milliseconds.
 func longest(moments []int64, begin, end int64) int64 {
 	last, most := begin, int64(0)
 	for _, m := range moments {
@@ -442,7 +444,7 @@ func longest(moments []int64, begin, end int64) int64 {
 	return max(most, end-last) / int64(time.Millisecond)
 }
 
-// report says what was done, and how it went.
+// report logs the faults, and the results.
 func (r *round) report(h *checker.History, finals []checker.Final) {
 	r.tb.Helper()
 	outcomes := make(map[string]int)

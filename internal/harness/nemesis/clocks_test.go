@@ -18,8 +18,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestNothingDependsOnAnExecutorsClock has three executors at work, the clock of one an hour late and of another an hour early, as in every
-// world here. Nobody is taken for dead who lives, who dies is noticed, and what ended just now is young, whatever its events say.
+// Three executors work, the clock of one an hour late and of another an hour early, as in every world here. No live
+// executor counts as dead, a dead one is noticed, and a run that has just ended is young, whatever times its events
+// have.
 func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -33,8 +34,8 @@ func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	late, early := r.executors[1], r.executors[2]
 
-	// While all live, their runs are not claimed all the time. Everybody has had the whole silence, and more. (On a machine that is
-	// very busy somebody may be silent for so long.)
+	// While all are alive, their runs are not claimed all the time. Each executor has had the full silence, and more.
+	// (On a very busy machine an executor may be silent for so long.)
 	calm := time.Now()
 	ended := map[string]string{}
 	r.eventually("every executor brings runs to their end", func() error {
@@ -96,7 +97,7 @@ func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
 		return nil
 	})
 
-	// Whoever dies is noticed: what it had in hand goes on with others.
+	// A dead executor is noticed: others continue its active runs.
 	for _, p := range []*process{late, early} {
 		since := r.record.Now()
 		require.NoError(t, p.kill())
@@ -117,6 +118,6 @@ func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
 		require.NoError(t, r.heal())
 	}
 	r.calm()
-	// The runs that were removed cannot be judged; that all others are whole is what every other world has with the same clocks.
+	// The removed runs cannot be judged; every other world with the same clocks shows that all others are complete.
 	r.stop()
 }

@@ -26,7 +26,7 @@ import (
 // damage is done to the store of a server that is stopped.
 type damage struct {
 	name string
-	// file chooses what is damaged, by a pattern below the folder of the streams.
+	// pattern chooses the damaged file, below the directory of the streams.
 	pattern string
 	// do damages one file.
 	do func(rnd *rand.Rand, file string) error
@@ -76,8 +76,8 @@ func damages() []damage {
 	return list
 }
 
-// TestDamageIsNamedOrSurvived damages the store of a server that was stopped, cleanly or by kill -9, in every way there is, and reads all
-// runs: each answer is whole, or says that something is missing.
+// It damages the store of a server that was stopped, cleanly or by kill -9, in every known way, and reads all runs:
+// each answer is complete, or says that something is missing.
 func TestDamageIsNamedOrSurvived(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -104,7 +104,7 @@ func TestDamageIsNamedOrSurvived(t *testing.T) {
 			}
 			h, err := r.read()
 			r.must(err)
-			rnd := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // chooses what to damage
+			rnd := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // chooses the damage
 			list := damages()
 			if !testbin.Full(t) { // a few, which the seed chooses
 				rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
@@ -140,7 +140,8 @@ func (r *round) awaitOps(n int) {
 	})
 }
 
-// awaitCheckpoints waits until each run has a checkpoint. What was only ever in the damaged log leaves no trace, which known-limits.md says.
+// awaitCheckpoints waits until each run has a checkpoint. Events that were only in the damaged log leave no trace, as
+// known-limits.md says.
 func (r *round) awaitCheckpoints() {
 	r.tb.Helper()
 	h, err := r.read()
@@ -158,13 +159,13 @@ func (r *round) awaitCheckpoints() {
 	}
 }
 
-// damaged does one damage to a copy of the store, starts a server and a daemon on it, and judges what they answer.
+// damaged does one damage to a copy of the store, starts a server and a daemon on it, and judges their answers.
 func (r *round) damaged(t *testing.T, h *checker.History, d damage, seed uint64) {
 	t.Helper()
 	s := r.scale
 	s.storeDirs = []string{filepath.Join(t.TempDir(), "server-0")}
 	require.NoError(t, os.CopyFS(s.storeDirs[0], os.DirFS(r.store(0))))
-	rnd := rand.New(rand.NewPCG(seed, 6)) //nolint:gosec // chooses what to damage
+	rnd := rand.New(rand.NewPCG(seed, 6)) //nolint:gosec // chooses the damage
 	streams := filepath.Join(s.storeDirs[0], "nats", "store", "jetstream", "$G", "streams")
 	files, err := filepath.Glob(filepath.Join(streams, d.pattern))
 	require.NoError(t, err)
@@ -179,7 +180,7 @@ func (r *round) damaged(t *testing.T, h *checker.History, d damage, seed uint64)
 	w.startServers()
 	w.daemons = append(w.daemons, w.daemon(0))
 	if err := w.serve(w.daemons[0]); err != nil {
-		// An alarm in place of a fresh start: the daemon's log says what is missing.
+		// An alarm instead of a fresh start: the daemon's log names the missing stream.
 		text, readErr := os.ReadFile(filepath.Join(w.logs(), w.daemons[0].name+".log"))
 		require.NoError(t, readErr)
 		below, err := filepath.Rel(streams, file)
@@ -219,7 +220,8 @@ func (r *round) damaged(t *testing.T, h *checker.History, d damage, seed uint64)
 		if v.Rule == checker.RuleAcknowledged && named[v.Run] != "" {
 			continue
 		}
-		// What is sealed is read from segments; what is left of the log behind a damage is read again, and its place is another.
+		// Sealed events are read from segments; the rest of the log after a damage is read again, at another
+		// position.
 		if v.Rule == checker.RuleModel && strings.HasPrefix(v.Detail, "position:") {
 			continue
 		}

@@ -1,20 +1,20 @@
-// Package nemesis breaks a fleet of real processes on purpose, writes down what everybody did meanwhile, and hands that
-// history to internal/harness/checker.
+// Package nemesis breaks a fleet of real processes on purpose, records the operations of all processes during that,
+// and gives that history to internal/harness/checker.
 //
 // # What it owns
 //
 //   - [Proxy]: a TCP link that can be cut, delayed, held one way or both, or cut in mid message.
-//   - [Main]: what the helper program (internal/harness/nemesis/helper) is, as its environment says: a nats-server, alone or of
-//     three, or an executor under load, which writes down every operation before it begins.
-//   - In its tests the world of processes, the faults, the schedules, and what is done to disks. "make chaos" and
+//   - [Main]: the helper program (internal/harness/nemesis/helper), depending on its environment: a nats-server, alone or one of
+//     three, or an executor under load, which records every operation before it begins.
+//   - In its tests the world of processes, the faults, the schedules, and the faults of disks. "make chaos" and
 //     "make soak" run them; "make check" runs a short part.
 //
 // # What it promises
 //
-// A schedule is made of its seed alone: which faults, upon whom, how long, in which order. When the faults meet the
-// processes depends on the machine, so that a seed that failed once may need several rounds to fail again. Before the
-// next fault every replica has caught up, and every executor and daemon works again. Every failing round leaves its
-// history, a timeline that a person can read and the logs of all processes, and prints where.
+// A schedule depends on its seed alone: the faults, their victims, durations and order. When the faults hit the
+// processes depends on the machine, so a seed that failed once may need several rounds to fail again. Before the next
+// fault every replica has caught up, and every executor and daemon works again. Every failing round leaves its
+// history, a readable timeline and the logs of all processes, and prints where.
 //
 // # Environment
 //
@@ -22,20 +22,20 @@
 //	WAYMARK_CHAOS_ROUNDS=n    rounds, each with the next seed; default 1
 //	WAYMARK_CHAOS_SERVERS=n   1 or 3 servers; default both
 //	WAYMARK_CHAOS_FAULTS=list only these faults, separated by commas
-//	WAYMARK_CHAOS_DIR=dir     where failing rounds leave what they saw; default: the system's folder for temporary files
+//	WAYMARK_CHAOS_DIR=dir     where failing rounds leave their records; default: the system's directory for temporary files
 //	WAYMARK_TEST_BIN=dir      where waymark and helper are built already
 //	WAYMARK_CHAOS_CUTS=n      power cuts of a world, four times as many of aimed ones; default 1, 0 for none
-//	WAYMARK_CHAOS_KEEP=1      leave it for rounds that hold, too
+//	WAYMARK_CHAOS_KEEP=1      leave them for successful rounds, too
 //	WAYMARK_CHAOS_REPORT=file a line of JSON is appended for each fault and each round
-//	WAYMARK_CHAOS_AWAY=time   how long all servers are away, in place of ten minutes
+//	WAYMARK_CHAOS_AWAY=time   how long all servers are away, instead of ten minutes
 //	WAYMARK_SOAK=duration     how long the soak takes; without it there is none
-//	WAYMARK_SOAK_FAULTS=none  nothing is broken meanwhile; default: something mild now and then
+//	WAYMARK_SOAK_FAULTS=none  no faults in the soak; default: a mild one from time to time
 //	WAYMARK_SOAK_PAUSE=n      milliseconds between two boundaries of a run in a soak; default 175
 //	WAYMARK_SOAK_LEAK=kind    the proof that a soak finds it: executors leak a goroutine, or memory, for each run
 //	WAYMARK_E2E_FULL=1        the whole schedules, as in internal/harness/e2e
 //
 // # On failure
 //
-// What needs root (power cuts, a full disk) skips without, and says so. Where there are no signals (Windows) only the proxy is
-// tested.
+// Tests that need root (power cuts, a full disk) skip without it, with a reason. On systems without signals (Windows)
+// only the proxy is tested.
 package nemesis

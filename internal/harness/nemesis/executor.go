@@ -24,33 +24,34 @@ import (
 // Agent is the agent of all runs of the world.
 const Agent = "victim"
 
-// ExecutorSettings say how an executor loads the fleet.
+// ExecutorSettings are the load of an executor.
 type ExecutorSettings struct {
 	Name string `json:"name"`
 	// URLs of the servers, separated by commas.
 	URLs     string `json:"urls"`
 	User     string `json:"user"`
 	Password string `json:"password"`
-	// History is the file that it writes down what it does in, First the id of its first operation.
+	// History is the file of its recorded operations, First the id of the first.
 	History string `json:"history"`
 	First   int64  `json:"first"`
 	Seed    uint64 `json:"seed"`
-	// Slots is how many runs it has in hand at once, each with Pause between two boundaries, in milliseconds.
+	// Slots is its number of active runs, each with Pause between two boundaries, in milliseconds.
 	Slots int   `json:"slots"`
 	Pause int64 `json:"pause_ms"`
 	// Turns that a run has before it ends.
 	Turns int `json:"turns"`
-	// Steal is how often in a hundred a slot takes over a run that others have in hand, in place of claiming or starting one.
+	// Steal is how often in a hundred a slot takes over another executor's active run, instead of claiming or
+	// starting one.
 	Steal int `json:"steal"`
-	// Heartbeat is its pace in milliseconds; 0 means the SDK's own.
+	// Heartbeat is its interval in milliseconds; 0 means the SDK's own.
 	Heartbeat int64 `json:"heartbeat_ms,omitzero"`
 	// Timeout of a publish and of a request, in milliseconds.
 	Timeout int64 `json:"timeout_ms"`
 	// ClockOff is how far its clock is off, in milliseconds.
 	ClockOff int64 `json:"clock_off_ms,omitzero"`
-	// Outside is the folder that tools change. Empty means that no tool is called.
+	// Outside is the directory that tools change. Empty means that no tool is called.
 	Outside string `json:"outside,omitzero"`
-	// Tool is how long a tool takes at most before its effect, and again behind it, in milliseconds.
+	// Tool is how long a tool takes at most before its effect, and again after it, in milliseconds.
 	Tool int `json:"tool_ms,omitzero"`
 	// Leak builds a mistake in, for the proof that a soak finds it: "goroutine" or "memory" for each run. Empty means none.
 	Leak string `json:"leak,omitzero"`
@@ -69,7 +70,7 @@ type loader struct {
 	rnd    *rand.Rand
 	// effects counts the runs of tools.
 	effects int
-	// leaked is what a built-in mistake keeps.
+	// leaked is the memory that a built-in mistake keeps.
 	leaked [][]byte
 }
 
@@ -111,7 +112,7 @@ func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer
 		if err != nil {
 			return err
 		}
-		defer func() { _ = stop() }() // the connection goes behind it
+		defer func() { _ = stop() }() // the connection is closed after it
 	}
 	var slots sync.WaitGroup
 	for i := range l.Slots {
@@ -124,7 +125,7 @@ func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer
 	return l.fleet.Close(closing)
 }
 
-// Dial connects as everybody of this world does: for ever, without buffering. It tries until ctx ends.
+// Dial connects like all processes of this world: forever, without buffering. It tries until ctx ends.
 func Dial(ctx context.Context, name, urls, user, password string) (*nats.Conn, error) {
 	for {
 		nc, err := nats.Connect(urls, nats.Name(name), nats.UserInfo(user, password), nats.DontRandomize(), nats.MaxReconnects(-1),
@@ -158,7 +159,7 @@ func (l *loader) number(n int) int {
 	return l.rnd.IntN(n)
 }
 
-// token is a text that nothing else of the world has, and filler what a message has beside it.
+// token is a text that is unique in the world, and filler the rest of a message.
 func (s *slot) token() (token, filler string) {
 	l := s.loader
 	l.mu.Lock()
@@ -171,11 +172,11 @@ func (s *slot) token() (token, filler string) {
 	case n < 14:
 		size = 20 << 10
 	}
-	// No two are alike: what has the same content is stored once.
+	// Each is different: equal content is stored once.
 	return checker.Token(s.actor, s.tokens), cryptorand.Text() + strings.Repeat(" all work and no play", size/21)
 }
 
-// slot has one run in hand after the other.
+// slot has one active run after the other.
 type slot struct {
 	*loader
 	actor  string
@@ -206,7 +207,7 @@ func (s *slot) leak(ctx context.Context) {
 	}
 }
 
-// take finds a run to go on with, or begins one.
+// take finds a run to continue, or begins one.
 func (s *slot) take(ctx context.Context) *publisher.Run {
 	if s.number(100) < s.Steal {
 		if run := s.steal(ctx); run != nil {
@@ -232,12 +233,12 @@ func (s *slot) take(ctx context.Context) *publisher.Run {
 		}
 	})
 	if err != nil {
-		return nil // whoever finds it claims it
+		return nil // an executor that finds it claims it
 	}
 	return run
 }
 
-// steal takes over a run that somebody has in hand.
+// steal takes over another executor's active run.
 func (s *slot) steal(ctx context.Context) *publisher.Run {
 	page, err := s.fleet.List(ctx, schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 50})
 	if err != nil || len(page.Runs) == 0 {
@@ -259,7 +260,8 @@ func Resume(ctx context.Context, record *checker.Recorder, actor string, fleet *
 // DetailClaim is the detail of a takeover that the daemon chose the run of.
 const DetailClaim = checker.DetailClaim
 
-// Takeover takes a run over and records it. An error, too, may stand for a takeover that was done and whose answer was lost.
+// Takeover takes a run over and records it. An error, too, may stand for a takeover that succeeded and whose answer
+// was lost.
 func Takeover(record *checker.Recorder, op checker.Op, do func() (*publisher.Run, error)) (*publisher.Run, error) {
 	op.Kind = checker.Takeover
 	o := record.Begin(op)
@@ -286,7 +288,7 @@ func Takeover(record *checker.Recorder, op checker.Op, do func() (*publisher.Run
 	return run, err
 }
 
-// Ended says what is known of an operation by its error.
+// Ended sets what an operation's error says about it.
 func Ended(op *checker.Op, err error) {
 	switch {
 	case err == nil:
@@ -300,8 +302,8 @@ func Ended(op *checker.Op, err error) {
 	op.Error, op.Fenced = err.Error(), errors.Is(err, publisher.ErrFenced)
 }
 
-// place fills in where the event just published is. If another was folded behind it already (a control event), its place is not known
-// any more, and its token finds it.
+// place sets the place of the event just published. If another one was folded after it already (a control event), its
+// place is unknown, and its token finds it.
 func place(op *checker.Op, run *publisher.Run) {
 	run.View(func(s *schema.State) {
 		h := &s.Head
@@ -317,7 +319,7 @@ func (s *slot) publish(ctx context.Context, run *publisher.Run, name, token stri
 	return Publish(ctx, s.record, checker.Op{Actor: s.actor, Token: token, Detail: name}, run, do)
 }
 
-// Publish publishes one event of a run, and records it. It does not return before it is known what became of it, the handle is
+// Publish publishes one event of a run, and records it. It does not return before its outcome is known, the handle is
 // over, or ctx is.
 func Publish(ctx context.Context, record *checker.Recorder, op checker.Op, run *publisher.Run, do func(context.Context) error) (err error) {
 	op.Kind, op.Run, op.Epoch, op.Sequence = checker.Publish, run.ID(), run.Epoch(), run.Head().Sequence+1
@@ -340,7 +342,8 @@ func over(run *publisher.Run) bool {
 	return err != nil && !errors.Is(err, publisher.ErrUnresolved)
 }
 
-// drive does what is left of a run, until it has ended or is somebody else's. When ctx ends the run is let go.
+// drive does the rest of a run, until it has ended or belongs to another executor. When ctx ends, the run is
+// released.
 func (s *slot) drive(ctx context.Context, run *publisher.Run) {
 	for !run.Head().Status.Terminal() {
 		err := s.step(ctx, run)
@@ -383,7 +386,7 @@ func (s *slot) leave(ctx context.Context, run *publisher.Run) {
 	})
 }
 
-// step publishes what comes next.
+// step publishes the next event.
 func (s *slot) step(ctx context.Context, run *publisher.Run) error {
 	head := run.Head()
 	turn := run.OpenTurn()

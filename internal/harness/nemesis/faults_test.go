@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// fault is something that goes wrong for a while. What it leaves broken is mended by world.heal.
+// fault is a temporary fault. world.heal repairs its remaining effects.
 type fault struct {
 	name   string
 	weight int
@@ -31,7 +31,7 @@ type storm struct {
 	rnd *rand.Rand
 }
 
-// faults are all of them. Names are what WAYMARK_CHAOS_FAULTS chooses by.
+// faults are all faults. WAYMARK_CHAOS_FAULTS chooses by name.
 func faults() []fault {
 	return []fault{
 		{"daemon-kill", 4, 1, func(ctx context.Context, s *storm) error { return s.lives(ctx, one(s, s.daemons), kill, 0, 2000) }},
@@ -110,7 +110,7 @@ func (s *storm) lives(ctx context.Context, list []*process, end func(context.Con
 	return s.between(ctx, least, most)
 }
 
-// freeze stops processes for a while, and kills them then or lets them go on.
+// freeze stops processes for a while, and then kills or resumes them.
 func (s *storm) freeze(ctx context.Context, list []*process, least, most int, thenKill bool) error {
 	for _, p := range list {
 		if err := p.pause(); err != nil {
@@ -195,7 +195,8 @@ func stepDowns(ctx context.Context, s *storm) error {
 	return nil
 }
 
-// isolate cuts the leader off from the other servers, and its clients from it or from the others, by holding what passes.
+// isolate cuts the leader off from the other servers, and its clients from it or from the others, by holding all
+// data.
 func (s *storm) isolate(ctx context.Context, withClients bool) error {
 	leader, err := s.leader(ctx)
 	if err != nil {
@@ -283,7 +284,7 @@ func (s *storm) weather(ctx context.Context, list []*process, w nemesis.Weather,
 	return s.between(ctx, least, most)
 }
 
-// lossy imitates links that lose every second packet: half of what is sent comes later.
+// lossy imitates links that lose every second packet: half of the data comes later.
 func lossy(ctx context.Context, s *storm) error {
 	w := nemesis.Weather{StallEvery: 2, Stall: 200 * time.Millisecond, Delay: time.Millisecond}
 	for _, list := range s.routes {
@@ -296,7 +297,7 @@ func lossy(ctx context.Context, s *storm) error {
 	return s.weather(ctx, slices.Concat(s.executors, s.daemons), w, 3000, 9000)
 }
 
-// dropBucket deletes the checkpoints of a shard: they are made of the log, and come back.
+// dropBucket deletes the checkpoints of a shard: they are made from the log, and come back.
 func dropBucket(ctx context.Context, s *storm) error {
 	request, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -59,7 +59,8 @@ func (r *room) fill() error {
 		return err
 	}
 	size := int64(0)
-	// In pieces, smaller and smaller ones: what does not fit as a whole is given back as a whole, and there would be room meanwhile.
+	// In smaller and smaller pieces: space that does not fit as a whole is returned as a whole, and there would be
+	// room in between.
 	for piece := int64(32 << 20); piece >= 4<<10 && err == nil; {
 		switch err = syscall.Fallocate(int(file.Fd()), 0, size, piece); { //nolint:gosec // a file's number
 		case err == nil:
@@ -101,7 +102,7 @@ func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
 	}
 	s := scaleOf(1)
 	s.embedded, s.daemons = true, 0
-	r, rooms := fullWorld(t, s, 768) // the server reserves what the streams may grow to
+	r, rooms := fullWorld(t, s, 768) // the server reserves the maximal size of the streams
 	for range 2 {
 		held := r.held()
 		r.suffer(fault{name: "full-disk-embedded", strike: func(ctx context.Context, _ *storm) error {
@@ -120,8 +121,7 @@ func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
 	r.judge()
 }
 
-// TestAFullDiskOfAServerOfItsOwnIsTold fills the disk of a server that no daemon owns. Nobody but its operator can start it again, and
-// everybody says so.
+// It fills the disk of a server that no daemon owns. Only its operator can start it again, and every process says so.
 func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -145,7 +145,7 @@ func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
 	r.judge()
 }
 
-// TestAFullDiskOfOneOfThreeServersStopsNobody fills the disk of one server of a cluster, then those of all.
+// It fills the disk of one server of a cluster, then those of all.
 func TestAFullDiskOfOneOfThreeServersStopsNobody(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -169,7 +169,7 @@ func TestAFullDiskOfOneOfThreeServersStopsNobody(t *testing.T) {
 			}
 			r.stored(i)
 			since := r.prober.recovered.Load()
-			r.eventually("nobody works while one disk is full", func() error {
+			r.eventually("no process works while one disk is full", func() error {
 				if r.prober.recovered.Load() < since+20 {
 					return errors.New("too few recoveries")
 				}
@@ -210,7 +210,8 @@ func (r *round) held() *publisher.Run {
 	return held
 }
 
-// toldByPublish publishes until an event is not acknowledged: the error comes in time, says that a disk may be full, and what to run.
+// toldByPublish publishes until an event is not acknowledged: the error comes in time, says that a disk may be full,
+// and what to run.
 func (r *round) toldByPublish(held *publisher.Run) {
 	r.tb.Helper()
 	for n := 1; ; n++ {
@@ -227,7 +228,7 @@ func (r *round) toldByPublish(held *publisher.Run) {
 			continue
 		}
 		r.tb.Logf("after %s: %v", took.Round(time.Millisecond), err)
-		require.Less(r.tb, took, patience, "nobody is blocked for ever")
+		require.Less(r.tb, took, patience, "no caller is blocked forever")
 		if !errors.Is(err, publisher.ErrUnavailable) {
 			require.ErrorIs(r.tb, err, publisher.ErrUnresolved)
 		}
@@ -237,7 +238,7 @@ func (r *round) toldByPublish(held *publisher.Run) {
 	}
 }
 
-// goesOn resolves what was not acknowledged, and publishes more: the handle outlived the full disk.
+// goesOn resolves unacknowledged events, and publishes more: the handle outlived the full disk.
 func (r *round) goesOn(held *publisher.Run) {
 	r.tb.Helper()
 	r.eventually("the handle does not go on", func() error { return held.Resolve(r.tb.Context()) })
@@ -247,7 +248,7 @@ func (r *round) goesOn(held *publisher.Run) {
 	}))
 }
 
-// stored waits until a server has met its full disk.
+// stored waits until a server has hit its full disk.
 func (r *round) stored(i int) {
 	r.tb.Helper()
 	r.eventually("the server does not notice that its disk is full", func() error {
@@ -259,7 +260,7 @@ func (r *round) stored(i int) {
 	})
 }
 
-// notReady waits until a daemon says that it is not, and returns why. It is alive: a restart would mend nothing.
+// notReady waits until a daemon says that it is not ready, and returns why. It is alive: a restart would not help.
 func (r *round) notReady(daemon *process) (text string) {
 	r.tb.Helper()
 	address := regexp.MustCompile(`http://127[.:0-9]+`).FindString(daemon.said)
@@ -287,7 +288,7 @@ func (r *round) notReady(daemon *process) (text string) {
 	return text
 }
 
-// toldByCommands asks the commands that an operator would type: doctor names what does not work, and others send the operator there.
+// toldByCommands runs the commands of an operator: doctor names the problem, and others refer to doctor.
 func (r *round) toldByCommands(check string, env ...string) {
 	r.tb.Helper()
 	ask := func(args ...string) (int, string) {
@@ -307,7 +308,7 @@ func (r *round) toldByCommands(check string, env ...string) {
 		require.Equal(r.tb, 3, code, out)
 		require.Contains(r.tb, out, "waymark doctor")
 	} else {
-		// A lone server answers what it has: reading one replica stores no barrier (decision 47).
+		// A single server answers from its store: reading one replica stores no barrier (decision 47).
 		require.Zero(r.tb, code, out)
 	}
 	code, out = ask("--json", "doctor")
@@ -337,7 +338,7 @@ func (r *round) toldByCommands(check string, env ...string) {
 	r.tb.Logf("doctor: %v", failed)
 }
 
-// toldFromOutside is what daemons and commands say that know the servers by their answers alone.
+// toldFromOutside checks daemons and commands that only know the servers by their answers.
 func (r *round) toldFromOutside() {
 	r.tb.Helper()
 	text := r.notReady(r.daemons[0])

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// heldRounds are the rounds of the whole, heldSample those of a sample, heldLanes the runs of a round.
+	// heldRounds are the rounds of the full test, heldSample those of a sample, heldLanes the runs of a round.
 	heldRounds, heldSample, heldLanes = 300, 6, 3
 	// proofLasts is how old the proof of an epoch may be when a tool begins that must not run twice.
 	proofLasts = 2 * time.Second
@@ -39,12 +39,12 @@ type heldTest struct {
 	played []playedRound
 
 	mu sync.Mutex
-	// saw counts what the rounds met, takeovers are how long they took from the partition on.
+	// saw counts the events of the rounds, takeovers are their durations since the partition.
 	saw       map[string]int
 	takeovers []time.Duration
 }
 
-// playedRound is what everybody did in a round.
+// playedRound is all actions in a round.
 type playedRound struct {
 	n       int
 	history *checker.History
@@ -65,13 +65,13 @@ type heldLane struct {
 	cut   chan struct{}
 
 	mu sync.Mutex
-	// begun says in which epoch the tool of a call began first.
+	// begun is the epoch in which the tool of a call first began.
 	begun map[string]schema.Epoch
 }
 
-// TestPartitionOfThreeServers_HeldCallsAndSettlements_NoSideEffectTwice plays rounds. In each, executors lose their acknowledgements, then
-// one of three servers is cut off from the others; the executors are with it, with the others, or alone. Others take their runs over, a
-// person settles what is in doubt as rerun or abandoned, and the partition heals: the first executors try again.
+// It plays rounds. In each, executors lose their acknowledgements, then one of three servers is cut off from the
+// others; the executors are with it, with the others, or alone. Others take their runs over, a person settles calls
+// in doubt as rerun or abandoned, and the partition heals: the first executors try again.
 func TestPartitionOfThreeServers_HeldCallsAndSettlements_NoSideEffectTwice(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -225,7 +225,7 @@ func (h *heldTest) partition(ctx context.Context, rnd *rand.Rand) {
 				link.Set(cut)
 			case i != victim:
 				link.Set(cut)
-			case side == 2: // with the server that is cut off, and hears it
+			case side == 2: // with the isolated server, and receives its messages
 				link.Set(nemesis.Weather{})
 			}
 		}
@@ -292,7 +292,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// asks records what one call of the SDK publishes, and does it again once it is known what became of it.
+// asks records the events of one SDK call, and repeats it once their outcome is known.
 func (l *heldLane) asks(ctx context.Context, actor string, run *publisher.Run, call string, replay schema.Replay, do func(again bool) error) (err error) {
 	op := l.record.Begin(checker.Op{
 		Actor: actor, Kind: checker.Call, Run: l.run, Epoch: run.Epoch(), Sequence: run.Head().Sequence + 1, Tool: call, Replay: replay,
@@ -381,7 +381,7 @@ func (l *heldLane) goesOn(ctx context.Context, parted time.Time) {
 	}
 }
 
-// settle is a person, who looks whether the tool ran and says what is to be done.
+// settle is a person, who checks whether the tool ran and decides.
 func (l *heldLane) settle(ctx context.Context, fleet *publisher.Fleet, key schema.CallKey) (err error) {
 	l.mu.Lock()
 	ran := l.begun[key.ToolCallID] != 0
@@ -414,7 +414,8 @@ func (l *heldLane) settle(ctx context.Context, fleet *publisher.Fleet, key schem
 	return err
 }
 
-// judgeRounds has the checker compare what everybody was told with what is left of the runs, of all rounds but the latest ones.
+// judgeRounds makes the checker compare all recorded answers with the final state of the runs, of all rounds but the
+// latest ones.
 func (h *heldTest) judgeRounds(seed uint64, latest int) {
 	h.tb.Helper()
 	for ; len(h.played) > latest && !h.tb.Failed(); h.played = h.played[1:] {

@@ -30,11 +30,11 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// memoryMore is how much more resident memory a process may have taken at its peak with a large run than with one a tenth of it: what it
-// holds at once is bounded, and a little more of it is reached by chance.
+// memoryMore is how much more resident memory a process may have at its peak with a large run than with one a tenth
+// of its size: its working set is bounded, and random effects add a little.
 const memoryMore = 64 << 20
 
-// memoryMost is what a daemon, or a command that reads a run, may take of resident memory, whatever the run.
+// memoryMost is the limit of resident memory for a daemon, or a command that reads a run, for any run.
 const memoryMost = 256 << 20
 
 // weight is how much a run has, and how.
@@ -44,9 +44,9 @@ type weight struct {
 	large int
 }
 
-// TestARunOf500MBIsRecoveredWholeInBoundedMemory writes a run, and another of ten times its size, while the daemon moves it to segments and
-// purges its log. Everything that was acknowledged is read back and taken over, and neither the daemon nor a command that reads the run
-// takes memory by its size.
+// It writes a run, and another of ten times its size, while the daemon moves it to segments and purges its log. All
+// acknowledged events are read back and taken over, and the memory of the daemon and of reading commands does not
+// depend on the size of the run.
 func TestARunOf500MBIsRecoveredWholeInBoundedMemory(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -66,9 +66,9 @@ func TestARunOf500MBIsRecoveredWholeInBoundedMemory(t *testing.T) {
 			if len(less) == 0 {
 				t.Log("memory is measured on Linux only")
 			}
-			for who := range less {
-				require.LessOrEqual(t, more[who], less[who]+memoryMore, "%s took %d MiB for %d bytes, and %d MiB for %d", who, less[who]>>20, small, more[who]>>20, great)
-				require.LessOrEqual(t, more[who], int64(memoryMost), "resident memory of %s", who)
+			for process := range less {
+				require.LessOrEqual(t, more[process], less[process]+memoryMore, "%s took %d MiB for %d bytes, and %d MiB for %d", process, less[process]>>20, small, more[process]>>20, great)
+				require.LessOrEqual(t, more[process], int64(memoryMost), "resident memory of %s", process)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 	wrote := time.Since(begun)
 	t.Logf("%d bytes in %d events written in %s, of them %d in blobs; the fleet was full %d times", h.bytes, h.run.Head().Counts.Events, wrote.Round(time.Millisecond), h.blobs, h.full)
 
-	// What was sealed has left the log, all but what is too short for a segment.
+	// Sealed events have left the log, except the last ones, which are too few for a segment.
 	js, err := jetstream.New(w.dial("nemesis", 0))
 	require.NoError(t, err)
 	w.eventually("the log is not purged", func() error {
@@ -117,7 +117,7 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 	h.whole(t, reader)
 	t.Logf("read whole in %s", time.Since(begun).Round(time.Millisecond))
 
-	// The daemon holds no run so large: it answers with the newest turns, or says what to do.
+	// The daemon does not hold a run of this size: it answers with the newest turns, or says what to do.
 	if of.large == 0 && h.bytes > schema.MaxStateView {
 		answer := w.plainRequest(t, schema.VerbGet, run)
 		if answer.Header.Get(schema.HeaderErrorCode) == "" {
@@ -175,8 +175,8 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 		return nil
 	}
 	var said []string
-	for who, most := range peaks {
-		said = append(said, fmt.Sprintf("%s %d MiB", who, most>>20))
+	for process, most := range peaks {
+		said = append(said, fmt.Sprintf("%s %d MiB", process, most>>20))
 	}
 	t.Logf("%d bytes: resident memory at most: %s; the server %d MiB", h.bytes, strings.Join(said, ", "), server>>20)
 	return peaks
@@ -192,7 +192,8 @@ type heavy struct {
 	full         int
 }
 
-// write makes a run of so many bytes, of turns with texts of all sizes up to what an event may carry. It keeps none of it.
+// write makes a run of so many bytes, of turns with texts of all sizes up to the limit of an event. It keeps none of
+// it.
 func write(t *testing.T, fleet *publisher.Fleet, id string, of weight) *heavy {
 	t.Helper()
 	h := &heavy{rnd: rand.New(rand.NewPCG(number(t, "WAYMARK_CHAOS_SEED", 1), 4))} //nolint:gosec // chooses texts
@@ -229,7 +230,8 @@ func write(t *testing.T, fleet *publisher.Fleet, id string, of weight) *heavy {
 	return h
 }
 
-// acknowledged publishes until it is. A full fleet says so, and is waited for: the daemon makes room.
+// acknowledged publishes until it is acknowledged. A full fleet returns an error, and it waits: the daemon makes
+// room.
 func (h *heavy) acknowledged(t *testing.T, do func() error) {
 	t.Helper()
 	for {
@@ -258,7 +260,7 @@ func (h *heavy) message(about string, size int) schema.Message {
 	return schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(text)}}
 }
 
-// whole reads the run, its blobs included, and wants every text that was acknowledged at its place.
+// whole reads the run, including its blobs, and requires every acknowledged text at its place.
 func (h *heavy) whole(t *testing.T, fleet *publisher.Fleet) {
 	t.Helper()
 	n := 0
@@ -286,7 +288,7 @@ func (h *heavy) whole(t *testing.T, fleet *publisher.Fleet) {
 			if m.Parts[0].Content != nil {
 				text = []byte(*m.Parts[0].Content)
 			} else {
-				// The blob is the field as it would be in the event.
+				// The blob is the field as in the event.
 				var whole string
 				stored, err := fleet.Blob(t.Context(), refs[0].DataRef)
 				if err == nil {
@@ -343,7 +345,7 @@ func (w *world) command(t *testing.T, args ...string) (lines, most int64) {
 	require.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	// What a process took is known while it lives.
+	// The usage of a process is known while it lives.
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// endedFor is how long a run has ended before it is judged: reads that were under way have come back.
+	// endedFor is how long a run has ended before it is judged: reads in progress have returned by then.
 	endedFor = 3 * time.Second
 	// idleFor is how long nothing is done on a run before it is looked whether it has ended: the answer to its end may have been lost.
 	idleFor = 40 * time.Second
@@ -30,8 +30,8 @@ const (
 	claimsFor = 15 * time.Minute
 )
 
-// ledger reads the histories of all processes as they are written, and lets each run go once it is judged, so that a world of days takes
-// no more memory than one of minutes.
+// ledger reads the histories of all processes as they are written, and drops each run once it is judged, so that a
+// world of days takes no more memory than one of minutes.
 type ledger struct {
 	dir     string
 	offsets map[string]int64
@@ -47,7 +47,7 @@ type ledger struct {
 	outcomes map[string]int
 }
 
-// account is what was done on one run.
+// account is the operations on one run.
 type account struct {
 	ops []*checker.Op
 	// ended is when its end was acknowledged, last when anything was done with it that is not a read, in nanoseconds. looked: not before.
@@ -62,7 +62,7 @@ func newLedger(dir string) *ledger {
 	}
 }
 
-// read takes in what was written since.
+// read reads the new entries since the last time.
 func (l *ledger) read() error {
 	names, err := filepath.Glob(filepath.Join(l.dir, "*.jsonl"))
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *ledger) read() error {
 	return nil
 }
 
-// file takes in the whole lines that a file has since. One that is cut short is left for the next time, or for ever.
+// file reads the new complete lines of a file. An incomplete one is left for the next time, or forever.
 func (l *ledger) file(name string) (err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -147,7 +147,7 @@ func (l *ledger) take(op *checker.Op) {
 		a = new(account)
 		l.runs[op.Run] = a
 	}
-	if op.Kind != checker.Read { // who reads a run does not keep it from having ended
+	if op.Kind != checker.Read { // a read does not change that a run has ended
 		a.last = max(a.last, op.Start, op.End)
 	}
 	if op.End != 0 {
@@ -158,7 +158,7 @@ func (l *ledger) take(op *checker.Op) {
 	}
 }
 
-// over are runs that have ended and come to rest, and idle those of which it is to be looked.
+// over are runs that have ended and come to rest, and idle those to look up.
 func (l *ledger) over(now time.Time) (over, idle []string) {
 	for run, a := range l.runs {
 		switch {
@@ -186,7 +186,7 @@ func (l *ledger) live() []string {
 	return live
 }
 
-// history is what was done on one run, with the claims that may be of it. It is for Check.
+// history is the operations on one run, with the claims that may belong to it. It is for Check.
 func (l *ledger) history(run string) *checker.History {
 	h := new(checker.History)
 	for _, op := range l.runs[run].ops {
@@ -204,7 +204,7 @@ func (l *ledger) history(run string) *checker.History {
 	return h
 }
 
-// judge judges one run by what was found of it, and lets it go.
+// judge judges one run by its final state, and drops it.
 func (l *ledger) judge(run string, found []checker.Final) []checker.Violation {
 	h := l.history(run)
 	checker.AttributeClaims(h, found)
@@ -227,7 +227,7 @@ func (l *ledger) judge(run string, found []checker.Final) []checker.Violation {
 	return checker.Check(mine, found, checker.Options{Fleet: schema.DefaultFleet, Keys: schema.NoKeys}).Violations
 }
 
-// An executor that was killed as it ended its run leaves one that has ended, and of which nobody was told.
+// An executor that was killed as it ended its run leaves an ended run without a report of its end.
 func TestARunWhoseEndNobodyWasToldOfIsLookedForThoughItIsRead(t *testing.T) {
 	now := time.Now()
 	l := newLedger(t.TempDir())

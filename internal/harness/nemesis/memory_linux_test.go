@@ -26,7 +26,7 @@ import (
 // memoryGroups is where Linux' first version of control groups bounds memory.
 const memoryGroups = "/sys/fs/cgroup/memory"
 
-// cell is a control group with the processes of one name: the system kills what takes more memory than it may.
+// cell is a control group with the processes of one name: the system kills one that exceeds the memory limit.
 type cell struct {
 	dir string
 }
@@ -51,7 +51,7 @@ func newCell(t *testing.T, name string) *cell {
 	return c
 }
 
-// hold has a process of the world begin in the cell, each time.
+// hold makes a process of the world start in the cell, each time.
 func (c *cell) hold(p *process) {
 	command := p.command
 	p.command = func() *exec.Cmd {
@@ -63,12 +63,13 @@ func (c *cell) hold(p *process) {
 	}
 }
 
-// may sets how many bytes the cell's processes may take; -1 is any number. What can be given back (what the system keeps of files) is.
+// may sets how many bytes the cell's processes may use; -1 is any number. Reclaimable memory (file caches) is
+// reclaimed.
 func (c *cell) may(limit int64) error {
 	return os.WriteFile(filepath.Join(c.dir, "memory.limit_in_bytes"), []byte(strconv.FormatInt(limit, 10)), 0o600)
 }
 
-// value reads a number from a file of the cell's that has one on a line behind a word.
+// value reads a number from a file of the cell, from the line that begins with a word.
 func (c *cell) value(file, word string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(c.dir, file))
 	if err != nil {
@@ -82,7 +83,7 @@ func (c *cell) value(file, word string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s: %s", file, word, text)
 }
 
-// exhaust leaves a process a little memory above what it has, and has it do more work until the system kills it.
+// exhaust leaves a process a little memory above its usage, and makes it do more work until the system kills it.
 func (c *cell) exhaust(ctx context.Context, p *process, room int64, work func(ctx context.Context)) error {
 	before, err := c.value("memory.oom_control", "oom_kill")
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *cell) exhaust(ctx context.Context, p *process, room int64, work func(ct
 		if has, err = c.value("memory.stat", "rss"); err != nil {
 			return err
 		}
-		// What the system keeps of files cannot be given back at once when it is being written.
+		// File caches cannot be reclaimed at once while they are being written.
 		if limited = c.may(has + room); limited != nil && !errors.Is(limited, syscall.EBUSY) {
 			return limited
 		}
@@ -127,7 +128,7 @@ func (c *cell) exhaust(ctx context.Context, p *process, room int64, work func(ct
 		return err
 	}
 	if kills == before {
-		return fmt.Errorf("%s ended, and not for want of memory: %w", p.name, p.life.err)
+		return fmt.Errorf("%s ended, and not because of memory: %w", p.name, p.life.err)
 	}
 	return nil
 }
@@ -150,7 +151,7 @@ func TestADaemonOrServerOutOfMemoryLosesNothing(t *testing.T) {
 	}
 }
 
-// outOfMemory kills a daemon and a server for want of memory, several times.
+// outOfMemory kills a daemon and a server by lack of memory, several times.
 func outOfMemory(t *testing.T, servers, times int) {
 	t.Helper()
 	cells := make(map[string]*cell)
@@ -165,7 +166,7 @@ func outOfMemory(t *testing.T, servers, times int) {
 		}
 	}
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
-	// A run that is large to read, as one whose whole state is asked for; and large messages to store.
+	// A run whose complete state is large to read; and large messages to store.
 	big := schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(strings.Repeat("remember this ", 10_000))}}
 	glutton := r.world.fleet("glutton", 0, s.timeout)
 	var run *publisher.Run
@@ -185,7 +186,7 @@ func outOfMemory(t *testing.T, servers, times int) {
 	read := func(ctx context.Context) {
 		request, cancel := context.WithTimeout(ctx, s.timeout)
 		defer cancel()
-		// The daemon that answers folds the whole run. It may fail: a daemon dies of it.
+		// The answering daemon folds the whole run. The request may fail: a daemon dies of it.
 		_, _ = r.js.Conn().RequestWithContext(request, schema.ServiceSubject(schema.VerbGet, schema.DefaultFleet, run.ID()), []byte(`{"view":"state"}`))
 	}
 	var written atomic.Int64

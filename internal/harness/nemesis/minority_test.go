@@ -27,7 +27,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// askedFor is how long whoever asks on the minority's side waits for an answer: longer than a daemon takes to say that it has none.
+// askedFor is how long a client on the minority's side waits for an answer: longer than a daemon needs to report that
+// it has none.
 const askedFor = 12 * time.Second
 
 // minority is one server that is cut off, with a daemon, an executor, a reader and a client that reach no other.
@@ -37,17 +38,18 @@ type minority struct {
 	// fleet is the client's, at the server that is cut off; urls are how commands reach it. majority is the others'.
 	fleet, majority *publisher.Fleet
 	urls            string
-	// taken is a run of which the majority acknowledges more once the server is cut off; own one that nobody else touches.
+	// taken is a run for which the majority acknowledges more events once the server is cut off; own is one that no
+	// other executor touches.
 	taken, own *publisher.Run
-	// refs are large fields that were stored before the cut and behind it.
+	// refs are large fields that were stored before the cut and after it.
 	before, behind string
-	// begun on the majority's side behind the cut, where the run that was taken is of epoch.
+	// begun on the majority's side after the cut, where the run that was taken is at epoch.
 	begun string
 	epoch schema.Epoch
 
 	mu sync.Mutex
-	// wrong are the questions that were answered, or failed by something that does not say that there is no answer; said how
-	// each failed.
+	// wrong are the requests that were answered, or failed with an error that does not say that there is no answer;
+	// said are the other errors.
 	wrong []string
 	said  map[string]int
 	slow  time.Duration
@@ -110,7 +112,8 @@ func (r *round) minority(ctx context.Context, s *storm, leader bool, n int) {
 
 	r.tb.Logf("%s: asked %v, the slowest %s", name, m.said, m.slow.Round(time.Millisecond))
 	require.Empty(r.tb, m.wrong, "%s, server %d", name, at)
-	// Of a cut that nobody notices a server may send requests for a while to daemons that it still believes in.
+	// During a cut that is not noticed yet, a server may send requests for a while to daemons that it still believes
+	// in.
 	refused := 0
 	for said, times := range m.said {
 		if strings.HasSuffix(said, ": unavailable") {
@@ -127,7 +130,7 @@ func (r *round) client(ctx context.Context, name string, first int) (fleet *publ
 	r.tb.Helper()
 	nc := r.dial(name, first)
 	r.eventually("the fleet is not there", func() (err error) {
-		fleet, err = publisher.Connect(ctx, publisher.Config{Conn: nc, Executor: name, Agent: nobody, PublishTimeout: askedFor, RequestTimeout: askedFor, Heartbeat: time.Second})
+		fleet, err = publisher.Connect(ctx, publisher.Config{Conn: nc, Executor: name, Agent: unknownAgent, PublishTimeout: askedFor, RequestTimeout: askedFor, Heartbeat: time.Second})
 		return err
 	})
 	r.tb.Cleanup(func() {
@@ -146,7 +149,7 @@ func (m *minority) prepare(ctx context.Context, n int) {
 	m.insist(ctx, m.taken, strings.Repeat("large before ", 40_000))
 	m.insist(ctx, m.own, "before")
 	m.before = m.refs(ctx)[0]
-	// What its daemon keeps in memory is of before the cut.
+	// Its daemon's memory is from before the cut.
 	m.eventually("the run is not listed", func() error {
 		page, err := m.fleet.List(ctx, schema.ListRequest{Status: []schema.Status{schema.StatusRunning}})
 		if err == nil && !slices.ContainsFunc(page.Runs, func(s schema.RunSummary) bool { return s.Run == m.taken.ID() }) {
@@ -179,10 +182,11 @@ func (m *minority) tryStart(ctx context.Context, fleet *publisher.Fleet, id stri
 	return run, err
 }
 
-// nobody claims runs of this agent.
-const nobody = "nobody"
+// unknownAgent is an agent without runs to claim.
+const unknownAgent = "unknown"
 
-// say publishes a message, and records it. What came before it must be known first: only then is an answer that of this one.
+// say publishes a message, and records it. The outcome of the earlier ones must be known first: only then is an
+// answer that of this one.
 func (m *minority) say(ctx context.Context, run *publisher.Run, more string) error {
 	if err := run.Resolve(ctx); err != nil {
 		return err
@@ -198,7 +202,7 @@ var dataref = regexp.MustCompile(`waymark-blob:[^"]+`)
 // refs are the large fields of the run that was taken.
 func (m *minority) refs(ctx context.Context) (list []string) {
 	m.tb.Helper()
-	// Right behind the cut a question may still be sent to the daemon that is away.
+	// Right after the cut a request may still be sent to the daemon that is away.
 	m.eventually("the majority cannot read the run", func() error {
 		list = nil
 		return m.majority.Events(ctx, m.taken.ID(), func(rec schema.Record) error {
@@ -280,7 +284,7 @@ func (m *minority) ask(what string, ask func(ctx context.Context) error) {
 	case errors.As(err, &service) && service.Code == schema.CodeUnavailable:
 		m.said[what+": unavailable"]++
 	case what == "claim" && errors.Is(err, publisher.ErrNothing):
-		m.said[what+": nothing"]++ // it hands nothing over, and says of no run what it is
+		m.said[what+": nothing"]++ // it transfers nothing, and returns no run
 	case errors.Is(err, publisher.ErrUnresolved):
 		m.said[what+": unresolved"]++
 	case errors.Is(err, publisher.ErrUnavailable), errors.Is(err, publisher.ErrNoService):
@@ -357,7 +361,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 		},
 		"blob of behind": func(ctx context.Context) error { _, err := fleet.Blob(ctx, m.behind); return err },
 		"connect": func(ctx context.Context) error {
-			other, err := publisher.Connect(ctx, publisher.Config{Conn: fleet.Conn(), Executor: "another", Agent: nobody, RequestTimeout: askedFor})
+			other, err := publisher.Connect(ctx, publisher.Config{Conn: fleet.Conn(), Executor: "another", Agent: unknownAgent, RequestTimeout: askedFor})
 			if err != nil {
 				return err
 			}
@@ -381,7 +385,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 		asked.Go(func() { m.ask(what, question) })
 	}
 	asked.Wait()
-	// What a name says of its content was the same ever since: it may be had, or not, but nothing else in its place.
+	// The content of a name never changes: it may be returned or not, but nothing else instead.
 	content, err := fleet.Blob(ctx, m.before)
 	if err == nil {
 		require.Contains(m.tb, string(content), "large before ")
@@ -403,7 +407,7 @@ func (m *minority) command(ctx context.Context, line string) error {
 	return err
 }
 
-// notReadyByItself waits until a daemon says of itself that its server takes no writes.
+// notReadyByItself waits until a daemon reports itself that its server accepts no writes.
 func (r *round) notReadyByItself(ctx context.Context, daemon *process) {
 	r.tb.Helper()
 	address := regexp.MustCompile(`http://127[.:0-9]+`).FindString(daemon.said)
@@ -422,7 +426,8 @@ func (r *round) notReadyByItself(ctx context.Context, daemon *process) {
 	})
 }
 
-// whole reads on the minority's side, once it is none, what the majority acknowledged; and its handles learn what became of them.
+// whole reads the majority's acknowledged events on the minority's side, after the partition has healed; and its
+// handles learn what became of them.
 func (m *minority) whole(ctx context.Context) {
 	m.tb.Helper()
 	m.eventually("the run cannot be read on the side that was cut off", func() error {

@@ -21,13 +21,15 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
-// network is two network namespaces of the kernel, each with a TUN device, and this process between them, which hands on the packets of
-// one to the other, or loses them. Every link of the world goes through it: what dials is in the near one, what is dialled in the far
-// one, and between them are the kernel's own connections, with real retransmissions, and no one who says that a packet was lost.
+// network is two network namespaces of the kernel, each with a TUN device, and this process between them, which
+// forwards the packets of one to the other, or loses them. Every link of the world goes through it: dialling sockets
+// are in the near one, listening sockets in the far one, and between them are the kernel's own connections, with real
+// retransmissions, and no sign that a packet was lost.
 type network struct {
 	t         *testing.T
 	near, far *namespace
-	// loss says which share of the packets from one to another is lost; nil is none. Numbers are those of link: -1 is a client.
+	// loss returns the share of lost packets from one to another; nil is none. Numbers are those of link: -1 is a
+	// client.
 	loss         atomic.Pointer[func(from, to int) float64]
 	passed, lost atomic.Int64
 	work         sync.WaitGroup
@@ -41,7 +43,7 @@ type namespace struct {
 	net byte
 }
 
-// firstPeer is the last byte of a client's address; servers come behind it.
+// firstPeer is the last byte of a client's address; servers come after it.
 const firstPeer = 10
 
 func newNetwork(t *testing.T) *network {
@@ -61,7 +63,7 @@ func newNetwork(t *testing.T) *network {
 	n.work.Go(func() { n.carry(n.near, n.far) })
 	n.work.Go(func() { n.carry(n.far, n.near) })
 	t.Cleanup(func() {
-		// The reads end when their deadline is over; the devices are closed behind them.
+		// The reads end at their deadline; the devices are closed after them.
 		require.NoError(t, errors.Join(n.near.tun.SetReadDeadline(time.Unix(1, 0)), n.far.tun.SetReadDeadline(time.Unix(1, 0))))
 		n.work.Wait()
 	})
@@ -73,7 +75,7 @@ func newNamespace(third byte) (*namespace, error) {
 	ns := &namespace{net: third, fd: -1}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, as it belongs elsewhere now
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, because it belongs to another namespace now
 		done <- ns.make()
 	}()
 	return ns, <-done
@@ -151,7 +153,7 @@ func (ns *namespace) within(do func() error) error {
 	return <-done
 }
 
-// carry hands on packets until the device is closed.
+// carry forwards packets until the device is closed.
 func (n *network) carry(from, to *namespace) {
 	buf := make([]byte, 1<<16)
 	for {
@@ -173,8 +175,8 @@ func (n *network) carry(from, to *namespace) {
 	}
 }
 
-// through makes a link that goes through the network: a proxy that listens in this process's own, and dials in the near namespace; and
-// one that listens in the far one, and dials the server.
+// through makes a link that goes through the network: a proxy that listens in this process's own namespace, and dials
+// in the near one; and one that listens in the far one, and dials the server.
 func (n *network) through(from, to, port int) *nemesis.Proxy {
 	n.t.Helper()
 	ctx := n.t.Context()
@@ -249,7 +251,7 @@ func losePackets(t *testing.T, servers int, seed uint64) {
 	t.Logf("%d packets were handed on, and %d lost", n.passed.Load(), n.lost.Load())
 }
 
-// weathers are what can happen to packets.
+// weathers are the possible faults of packets.
 func (n *network) weathers(servers int) []fault {
 	lose := func(name string, least, most int, loss func(from, to int) float64) fault {
 		return fault{name: name, strike: func(ctx context.Context, s *storm) error {
@@ -289,7 +291,7 @@ func (n *network) weathers(servers int) []fault {
 	)
 }
 
-// share is how much is lost of what is meant, and nothing of the rest.
+// share is the loss of selected packets; others are not lost.
 func share(meant bool, loss float64) float64 {
 	if meant {
 		return loss

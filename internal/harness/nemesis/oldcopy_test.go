@@ -25,22 +25,22 @@ import (
 // copies are the ways in which an operator takes a copy of a server's store, and whether the daemon is there when it comes back.
 var copies = []struct {
 	name string
-	// how the copy is taken: of a server that "runs", "stands" still (as a snapshot of its disk is), or is "stopped".
+	// how the copy is taken: of a server that "runs", "stands" still (like a snapshot of its disk), or is "stopped".
 	how string
 	// daemon: it keeps running while the server is exchanged, and finds its log shorter than it was.
 	daemon bool
 }{
 	{"of a server that runs", "runs", true},
-	{"of a server that runs, daemon stopped meanwhile", "runs", false},
+	{"of a server that runs, daemon stopped", "runs", false},
 	{"of a disk's snapshot", "stands", true},
-	{"of a disk's snapshot, daemon stopped meanwhile", "stands", false},
+	{"of a disk's snapshot, daemon stopped", "stands", false},
 	{"of a stopped server", "stopped", true},
-	{"of a stopped server, daemon stopped meanwhile", "stopped", false},
+	{"of a stopped server, daemon stopped", "stopped", false},
 }
 
-// TestAnOlderCopyOfTheStoreIsTold exchanges the store of the only server for an older copy of itself, under load, which is an operator's
-// mistake. What was acknowledged since the copy is gone. Whoever had written it is told so, and nothing that was acknowledged before or
-// afterwards is lost, applied twice or mixed with it.
+// It replaces the store of the only server by an older copy of itself, under load, which is an operator's mistake.
+// Events acknowledged since the copy are gone. Their writers are told so, and no event acknowledged before or
+// afterwards is lost, applied twice or mixed with them.
 func TestAnOlderCopyOfTheStoreIsTold(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -69,8 +69,9 @@ func TestAnOlderCopyOfTheStoreIsTold(t *testing.T) {
 func olderCopy(t *testing.T, how string, daemon bool, seed uint64) {
 	t.Helper()
 	s := scaleOf(1)
-	s.turns = 350 // runs that are in hand when the log goes back
-	// What a tool did outside does not go back with the log: a call whose record is gone runs once more, and nobody can know.
+	s.turns = 350 // runs that are active when the log goes back
+	// A tool's external effect does not go back with the log: a call whose record is gone runs again, and no process
+	// can know.
 	s.toolless = true
 	r := newRound(t, s, seed)
 	server, store := r.nodes[0], r.store(0)
@@ -120,11 +121,11 @@ func olderCopy(t *testing.T, how string, daemon bool, seed uint64) {
 	h, err := r.read()
 	r.must(err)
 	var torn int
-	meanwhile := acknowledged(h, begun, copiedAt)
+	window := acknowledged(h, begun, copiedAt)
 	lost, held := forget(h, begun, gone)
 	finals, may := r.readAll(t, h)
 	if how == "runs" {
-		torn = forgetFields(finals, meanwhile)
+		torn = forgetFields(finals, window)
 	}
 	checker.AttributeClaims(h, finals)
 	stored(h, finals)
@@ -169,9 +170,9 @@ func acknowledged(h *checker.History, from, to int64) map[string]bool {
 	return ids
 }
 
-// forgetFields takes from what is left of runs the large fields that are gone and that only these events have, and counts them. Files are
-// copied one after another while the server writes: an event may be in the copy of the log and its large field not in the earlier copy of the
-// blobs. Loading the field returns an error.
+// forgetFields removes from the final runs the large fields that are gone and belong only to these events, and counts
+// them. Files are copied one after another while the server writes: an event may be in the copy of the log and its
+// large field not in the earlier copy of the blobs. Loading the field returns an error.
 func forgetFields(finals []checker.Final, events map[string]bool) (n int) {
 	for i := range finals {
 		f := &finals[i]
@@ -193,8 +194,8 @@ func forgetFields(finals []checker.Final, events map[string]bool) (n int) {
 	return n
 }
 
-// forget takes from a history what was acknowledged between a copy and its return: it may be there, or not. It returns how many
-// boundaries those are, and of how many runs.
+// forget marks acknowledgements between a copy and its return as unknown in a history. It returns the number of
+// boundaries, and of their runs.
 func forget(h *checker.History, from, to int64) (lost, runs int) {
 	of := make(map[string]bool)
 	kept := h.Ops[:0]
@@ -206,7 +207,7 @@ func forget(h *checker.History, from, to int64) (lost, runs int) {
 		if op.Outcome == checker.OK && op.End >= from && op.Start <= to {
 			switch op.Kind {
 			case checker.Read:
-				continue // it answered what is gone
+				continue // its answer is gone
 			case checker.Publish:
 				lost++
 				of[op.Run] = true
@@ -222,7 +223,7 @@ func forget(h *checker.History, from, to int64) (lost, runs int) {
 	return lost, len(of)
 }
 
-// told counts by what errors the handles of executors ended.
+// told counts the errors with which executors' handles ended.
 func (r *round) told(t *testing.T, kinds ...error) map[string]int {
 	t.Helper()
 	told := make(map[string]int)
@@ -240,7 +241,7 @@ func (r *round) told(t *testing.T, kinds ...error) map[string]int {
 	return told
 }
 
-// copyTree copies files as they are read, while they change: one that goes away meanwhile is left out.
+// copyTree copies files as they are read, while they change: a file that disappears is left out.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {

@@ -89,7 +89,7 @@ func killAll(list []*process) error {
 	return nil
 }
 
-// acknowledged returns right behind the acknowledgement of an event.
+// acknowledged returns right after the acknowledgement of an event.
 func (r *round) acknowledged(n uint64) error {
 	id := fmt.Sprintf("aimed-%d-%d", r.seed, n)
 	token := checker.Token(id, 0)
@@ -181,7 +181,7 @@ func (r *round) isPut(ctx context.Context, msg *nats.Msg) (bool, error) {
 	return first == info.First.Stream, err
 }
 
-// firstFrom is where the log has the first event of a run from a place on, by the word of the log's leader.
+// firstFrom is the position of the first event of a run from a position on, from the log's leader.
 func (r *round) firstFrom(ctx context.Context, run string, from schema.StreamSequence) (schema.StreamSequence, error) {
 	shard, err := shardOf(ctx, r.js, run)
 	if err != nil {

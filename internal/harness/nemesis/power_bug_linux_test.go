@@ -16,8 +16,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// withMutants is the folder of the daemon and the helper with all mutants and failpoints. They are built once, when a test asks for them,
-// in a folder below that of the ordinary programs.
+// withMutants is the directory of the daemon and the helper with all mutants and failpoints. They are built once,
+// when a test needs them, in a directory below that of the ordinary programs.
 var withMutants = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(filepath.Dir(helperBinary), "with-mutants")
 	all, err := mutant.All()
@@ -38,8 +38,8 @@ var withMutants = sync.OnceValues(func() (string, error) {
 // cutsWithin is within how many power cuts a mistake must be found. It took one on each of the seeds that were tried.
 const cutsWithin = 5
 
-// TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts switches the mutant on that no kill can show: the server syncs at its default
-// interval. The power is cut right behind an acknowledgement.
+// It switches on the mutant that no kill can show: the server syncs at its default interval. The power is cut right
+// after an acknowledgement.
 func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
@@ -83,7 +83,7 @@ func foundByCuts(t *testing.T, bug string, at moment) {
 	}
 }
 
-// cutOnce cuts the power of a new world's only server under load, and judges what is there afterwards.
+// cutOnce cuts the power of a new world's only server under load, and judges the state afterwards.
 func cutOnce(t *testing.T, bug string, at moment, seed uint64) (report *checker.Report) {
 	t.Helper()
 	t.Run(fmt.Sprintf("cut=%d%s", seed, bug), func(t *testing.T) { report = cutAndJudge(t, bug, at, seed) })
@@ -100,7 +100,7 @@ func cutAndJudge(t *testing.T, bug string, at moment, seed uint64) *checker.Repo
 	s.mutants, err = withMutants()
 	require.NoError(t, err)
 	r := newRound(t, s, seed)
-	// In every second world what was there at first is on the disk, and only what came later can be lost.
+	// In every second world the initial data is on the disk, and only later data can be lost.
 	if seed%2 == 0 {
 		out, err := run("sync", "-f", d.mount)
 		require.NoError(t, err, out)
@@ -143,7 +143,7 @@ func cutAndJudge(t *testing.T, bug string, at moment, seed uint64) *checker.Repo
 	return report
 }
 
-// back starts the only server and a daemon again after both have gone.
+// back starts the only server and a daemon again after both have ended.
 func (r *round) back() error {
 	if err := r.nodes[0].start(); err != nil {
 		return err

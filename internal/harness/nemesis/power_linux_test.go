@@ -60,7 +60,7 @@ func (d *disk) on() error {
 	return nil
 }
 
-// off unmounts it. Whoever used it must be gone.
+// off unmounts it. Its users must have ended.
 func (d *disk) off() error {
 	if out, err := run("umount", d.mount); err != nil {
 		return fmt.Errorf("unmounting %s: %w: %s", d.mount, err, out)
@@ -68,7 +68,7 @@ func (d *disk) off() error {
 	return nil
 }
 
-// Of linux/fs.h: the file system is shut down at once, and what is in its journal and not written yet is lost.
+// From linux/fs.h: the file system is shut down at once, and unwritten data in its journal is lost.
 const (
 	ext4Shutdown   = 0x8004587d
 	shutNoLogFlush = uint32(2)
@@ -98,7 +98,8 @@ func stopped(p *process) (bool, error) {
 	}
 	for _, thread := range threads {
 		stat, err := os.ReadFile(filepath.Join(tasks, thread.Name(), "stat"))
-		// "pid (name) T ...": the name may hold anything. A running process may have ended a thread meanwhile.
+		// "pid (name) T ...": the name may contain anything. A running process may have ended a thread in the
+		// meantime.
 		if at := bytes.LastIndexByte(stat, ')'); err != nil || at < 0 || !bytes.HasPrefix(stat[at:], []byte(") T")) {
 			return false, nil //nolint:nilerr // a thread that ends is not stopped
 		}
@@ -106,7 +107,7 @@ func stopped(p *process) (bool, error) {
 	return true, nil
 }
 
-// stands waits until one of the processes does nothing any more.
+// stands waits until one of the processes is stopped completely.
 func stands(ctx context.Context, processes ...*process) error {
 	every := time.NewTicker(time.Millisecond)
 	defer every.Stop()
@@ -174,8 +175,8 @@ func powerCuts(t *testing.T, servers int, each uint64, at moment) {
 			if err := at(r, n); err != nil {
 				return err
 			}
-			// A server does nothing more when its power is gone. One that went on after its disk was shut down would see writes
-			// fail, which is another fault: a broken disk.
+			// A server does nothing more when its power is cut. One that continued after its disk was shut down would
+			// see writes fail, which is another fault: a broken disk.
 			for _, n := range s.nodes {
 				if err := errors.Join(n.pause(), stands(ctx, n)); err != nil {
 					return err
@@ -197,8 +198,7 @@ func powerCuts(t *testing.T, servers int, each uint64, at moment) {
 	r.judge()
 }
 
-// TestAPowerCutTakesWhatWasNotWrittenThrough proves that what is called a power cut here is one: a file that was written through stays,
-// and another does not.
+// It proves that this power cut is realistic: a synced file stays, and another does not.
 func TestAPowerCutTakesWhatWasNotWrittenThrough(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {

@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// probeRun is the run that is recovered all the time, which tells for how long recoveries do not work.
+// probeRun is the run that is recovered all the time, to measure for how long recoveries do not work.
 const probeRun = "probe"
 
 // probeEvery is the pause between two recoveries, and between two reads.
@@ -36,7 +36,7 @@ type prober struct {
 	// last is when a recovery worked last, recovered how many did.
 	last      atomic.Int64
 	recovered atomic.Int64
-	// runs that are known, by what executors wrote down.
+	// runs that are known from executors' records.
 	mu   sync.Mutex
 	runs []string
 }
@@ -45,7 +45,7 @@ type prober struct {
 func (w *world) probe() *prober {
 	w.tb.Helper()
 	ctx, stop := context.WithCancel(w.tb.Context())
-	p := &prober{world: w, rnd: rand.New(rand.NewPCG(w.seed, 3)), stop: stop} //nolint:gosec // chooses what is read
+	p := &prober{world: w, rnd: rand.New(rand.NewPCG(w.seed, 3)), stop: stop} //nolint:gosec // chooses the reads
 	fleet := w.fleet("prober", 0, probeTimeout)
 	w.eventually("the probe cannot be started", func() error {
 		token := checker.Token("prober", 0)
@@ -108,7 +108,7 @@ func (p *prober) read(ctx context.Context, fleet *publisher.Fleet) {
 				op.Outcome, op.Answer = checker.OK, checker.Absent()
 			}
 			if _, incomplete := errors.AsType[*publisher.IncompleteError](err); incomplete {
-				op.Outcome = checker.OK // it says so itself; the checker knows whether it is true
+				op.Outcome = checker.OK // the answer itself; the checker decides whether it is true
 				answer := checker.AnswerOf(&head, false)
 				op.Answer = &answer
 			}
@@ -130,7 +130,7 @@ func (p *prober) some() string {
 	return p.runs[p.rnd.IntN(len(p.runs))]
 }
 
-// know tells it of runs.
+// know adds runs.
 func (p *prober) know(runs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ type process struct {
 	// starts counts its lives.
 	starts int
 	life   *life
-	// served: it has said that it is ready, in the words of said.
+	// served: it has reported that it is ready, in the text said.
 	served bool
 	said   string
 }
@@ -39,7 +39,7 @@ type life struct {
 	err   error
 }
 
-// environment is this process's without what names servers or settings.
+// environment is this process's without variables that name servers or settings.
 func environment(more ...string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -89,7 +89,7 @@ func (p *process) start() error {
 	return nil
 }
 
-// ready waits for the line that it says when it has begun.
+// ready waits for the line that it prints after its start.
 func (p *process) ready(into any) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -123,7 +123,7 @@ func (p *process) running() bool {
 	}
 }
 
-// kill ends it as kill -9 does, and waits until it is gone.
+// kill ends it like kill -9, and waits until it has exited.
 func (p *process) kill() error {
 	if p.life == nil {
 		return nil

@@ -15,17 +15,17 @@ type Way int
 
 // The two directions.
 const (
-	// Forth is from whoever dials to the server, Back from the server.
+	// Forth is from the dialling side to the server, Back from the server.
 	Forth Way = iota
 	Back
 )
 
-// Weather is how a proxy treats what comes. The zero value lets everything through.
+// Weather is how a proxy treats data. The zero value lets everything through.
 type Weather struct {
-	// Cut closes what is open and refuses what is new.
+	// Cut closes open connections and refuses new ones.
 	Cut bool
-	// Hold keeps what comes that way, for ever: the connection stays open, and nobody is told. It models a partition, and with one
-	// way only a half-open connection, or acknowledgements that are lost.
+	// Hold keeps data in that direction forever: the connection stays open, and neither side notices. It models a
+	// partition, and with one direction only a half-open connection, or lost acknowledgements.
 	Hold [2]bool
 	// Delay is added to each piece of data, each way.
 	Delay time.Duration
@@ -39,8 +39,8 @@ type Weather struct {
 // Calm reports whether everything is let through at once.
 func (w Weather) Calm() bool { return w == Weather{} }
 
-// Proxy is a TCP link to one server, whose weather can be changed at any time. Data that was held is lost when the weather changes:
-// the connections that had any are closed, as nothing can be let through behind it.
+// Proxy is a TCP link to one server, whose weather can be changed at any time. Held data is lost when the weather
+// changes: the connections that had any are closed, because later data must not pass it.
 type Proxy struct {
 	listener net.Listener
 	dial     func(context.Context) (net.Conn, error)
@@ -79,7 +79,8 @@ func NewProxy(ctx context.Context, target string) (*Proxy, error) {
 	return NewProxyOn(ctx, listener, func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", target) }), nil
 }
 
-// NewProxyOn joins what comes to a listener, which it closes, with what dial opens: either may be in another network than this process.
+// NewProxyOn connects a listener, which it closes, with the result of dial: either may be in another network than
+// this process.
 func NewProxyOn(ctx context.Context, listener net.Listener, dial func(context.Context) (net.Conn, error)) *Proxy {
 	p := &Proxy{listener: listener, dial: dial, changed: make(chan struct{}), links: make(map[*link]bool)}
 	ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -137,7 +138,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// now is the weather, and what is closed when it changes.
+// now is the weather, and a channel that is closed when it changes.
 func (p *Proxy) now() (Weather, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +152,7 @@ func (p *Proxy) accept(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			continue // such as one that was reset while it waited
+			continue // such as a connection that was reset while it waited
 		}
 		p.work.Go(func() { p.join(ctx, near) })
 	}
@@ -203,7 +204,7 @@ func (p *Proxy) pass(l *link, way Way, from io.Reader, to io.Writer) {
 	}
 }
 
-// deliver hands on one piece of data as the weather allows. False ends the connection.
+// deliver forwards one piece of data as the weather allows. False ends the connection.
 func (p *Proxy) deliver(l *link, way Way, to io.Writer, data []byte, n int) bool {
 	w, changed := p.now()
 	if w.Hold[way] {
@@ -237,7 +238,7 @@ func (p *Proxy) deliver(l *link, way Way, to io.Writer, data []byte, n int) bool
 		}
 	}
 	if w.CutAfter > 0 && over > 0 {
-		_, _ = to.Write(data[:max(0, len(data)-int(over))]) // the connection ends here whatever comes of it
+		_, _ = to.Write(data[:max(0, len(data)-int(over))]) // the connection ends here in any case
 		return false
 	}
 	_, err := to.Write(data)

@@ -70,7 +70,7 @@ func (c *talker) hears(t *testing.T, line string) {
 	require.Equal(t, line, strings.TrimSpace(got))
 }
 
-// ends reads until the connection ends, and returns what came before.
+// ends reads until the connection ends, and returns the data before.
 func (c *talker) ends(t *testing.T) string {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
@@ -129,7 +129,7 @@ func TestAProxyCutsInMidMessage(t *testing.T) {
 	p := newProxy(t)
 	p.Set(nemesis.Weather{CutAfter: 12})
 	c := dialProxy(t, p)
-	c.say(t, "0123456789") // eleven bytes forth, and the first of those that come back
+	c.say(t, "0123456789") // eleven bytes forth, and the first of the reply
 	require.Equal(t, "0", c.ends(t))
 }
 

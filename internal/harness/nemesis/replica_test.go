@@ -22,16 +22,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// behind is what becomes of one of three servers' store while that server is stopped.
+// behind is what happens to one of three servers' store while that server is stopped.
 type behind struct {
 	name string
-	// older: it is put back to what it was when it was stopped before.
+	// older: it is reset to its state at an earlier stop.
 	older bool
-	// do changes what is in the folder of JetStream.
+	// do changes JetStream's directory.
 	do func(rnd *rand.Rand, jetstream string) error
 }
 
-// ours are the folders of Waymark's streams below a folder of JetStream.
+// ours are the directories of Waymark's streams below JetStream's directory.
 func ours(jetstream string) ([]string, error) {
 	return filepath.Glob(filepath.Join(jetstream, "$G", "streams", "*WAYMARK_*"))
 }
@@ -81,8 +81,8 @@ var replicasBehind = []behind{
 	}},
 }
 
-// TestAReplicaThatIsBehindAndLeadsLosesNothing damages the store of one of three servers while it is stopped, starts it, kills the leader
-// while it catches up, and has it lead all streams: what was acknowledged stays, or is said to be missing.
+// It damages the store of one of three servers while it is stopped, starts it, kills the leader while it catches up,
+// and makes it lead all streams: acknowledged events stay, or are reported missing.
 func TestAReplicaThatIsBehindAndLeadsLosesNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -222,7 +222,7 @@ func (s *storm) promote(ctx context.Context, server int) (led int, err error) {
 	return led, nil
 }
 
-// readAll reads all runs as they are in the end, and tells those that say that something is missing.
+// readAll reads the final state of all runs, and returns those that report missing events.
 func (r *round) readAll(t *testing.T, h *checker.History) (finals []checker.Final, named map[string]bool) {
 	t.Helper()
 	named = make(map[string]bool)

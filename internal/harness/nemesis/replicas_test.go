@@ -24,7 +24,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
-// held is what one server's own copy of a stream has: each message by its sequence.
+// held is one server's own copy of a stream: each message by its sequence.
 type held map[uint64]message
 
 // message is one of them.
@@ -34,7 +34,7 @@ type message struct {
 	hash [32]byte
 }
 
-// latest is what a copy has last of each subject.
+// latest is a copy's last message of each subject.
 func (h held) latest() held {
 	last := map[string]uint64{}
 	for seq, m := range h {
@@ -47,7 +47,7 @@ func (h held) latest() held {
 	return of
 }
 
-// differing says where copies of one stream are not the same, by the names of those that have them; nil when they are.
+// differing describes where copies of one stream differ, by server; nil if they are equal.
 func differing(stream string, copies map[string]held) error {
 	names := slices.Sorted(maps.Keys(copies))
 	all := map[uint64]bool{}
@@ -75,9 +75,9 @@ func differing(stream string, copies map[string]held) error {
 	return fmt.Errorf("stream %s: %d messages differ, such as %s", stream, len(found), strings.Join(found[:min(3, len(found))], "; "))
 }
 
-// same compares the copies of a stream. Of checkpoints, which are derived, the latest of each run must be the same everywhere, and so must be
-// what several have of one sequence. A server that was killed while it started keeps or lacks earlier ones than the others (nats-server
-// 2.15.2); how many is told as earlier.
+// same compares the copies of a stream. For checkpoints, which are derived, the latest of each run must be the same
+// everywhere, and so must messages of one sequence. A server that was killed while it started keeps or lacks earlier
+// ones than the others (nats-server 2.15.2); their number is returned as earlier.
 func same(stream string, copies map[string]held) (earlier int, err error) {
 	if !strings.HasPrefix(stream, "KV_WAYMARK_CHECKPOINTS_") {
 		return 0, differing(stream, copies)
@@ -104,9 +104,9 @@ func same(stream string, copies map[string]held) (earlier int, err error) {
 	return earlier, differing(stream, latest)
 }
 
-// sameEverywhere compares each server's own copy of every stream that can be read directly, message by message. The load has
-// stopped. The servers are cut off from each other for it, so that none answers for another; one that had not heard yet of the
-// last message that was committed is let catch up, and looked at again.
+// sameEverywhere compares each server's own copy of every stream that can be read directly, message by message. The
+// load has stopped. The servers are isolated from each other for it, so that none answers for another; one that lacks
+// the last committed message may catch up, and is compared again.
 func (r *round) sameEverywhere() {
 	r.tb.Helper()
 	for _, d := range r.daemons {
@@ -191,7 +191,7 @@ func (r *round) apart(do func([]*nats.Conn)) {
 // closeConn closes a connection and waits until it is.
 func closeConn(nc *nats.Conn) {
 	if nc.IsClosed() {
-		return // nobody tells so again
+		return // it is reported once
 	}
 	closed := make(chan struct{})
 	nc.SetClosedHandler(func(*nats.Conn) { close(closed) })
@@ -216,7 +216,7 @@ func copyOf(ctx context.Context, nc *nats.Conn, stream string) (held, error) {
 // readBytes bounds one answer, so that the server does not take the connection for a slow consumer.
 const readBytes = 4 << 20
 
-// readOn reads a batch from a sequence on, and says whether there is more behind it.
+// readOn reads a batch from a sequence on, and reports whether more follow.
 func readOn(ctx context.Context, nc *nats.Conn, stream string, next *uint64, all held) (more bool, err error) {
 	body, err := json.Marshal(map[string]any{"seq": *next, "batch": 500, "max_bytes": readBytes, "next_by_subj": ">"})
 	if err != nil {

@@ -25,12 +25,13 @@ const (
 	partitionLasts = 25 * time.Second
 	// cutOffFor is how long an executor reaches no server.
 	cutOffFor = 15 * time.Second
-	// noReads and noWrites bound what was measured; pings find a silent connection within fifteen seconds, and a leader is elected in nine.
+	// noReads and noWrites are bounds from measurements; pings find a silent connection within fifteen seconds, and a
+	// leader is elected in nine.
 	noReads, noWrites = 30 * time.Second, 15 * time.Second
 )
 
-// TestPartition_RoutesAreSilent_ReadsAndWritesReturn cuts servers off without a word to anybody: two partitions in a row while a run is read all
-// the time on the side of the majority, and an executor that reaches no server for fifteen seconds.
+// It silently isolates servers: two partitions in a row while a run is read all the time on the side of the majority,
+// and an executor that reaches no server for fifteen seconds.
 func TestPartition_RoutesAreSilent_ReadsAndWritesReturn(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -131,7 +132,8 @@ func (r *returning) partitions(ctx context.Context) (longest time.Duration) {
 	return longest
 }
 
-// cutOff lets nothing through between the executor and the servers for a while. It returns how long behind that the executor wrote.
+// cutOff lets nothing through between the executor and the servers for a while. It returns how long after that the
+// executor wrote.
 func (r *returning) cutOff(ctx context.Context) time.Duration {
 	r.tb.Helper()
 	r.eventually("the servers do not catch up", func() error { return r.replicated(ctx, r.js) })

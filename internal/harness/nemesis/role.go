@@ -24,8 +24,8 @@ const (
 	ExecutorVariable = "WAYMARK_NEMESIS_EXECUTOR"
 )
 
-// MetricsVariable makes a process of the helper program serve what it takes (memory, goroutines, open files) as a daemon does, on a free
-// port that [Ready] names. Its value is any text.
+// MetricsVariable makes a process of the helper program serve its resource usage (memory, goroutines, open files)
+// like a daemon, on a free port that [Ready] names. Its value is any text.
 const MetricsVariable = "WAYMARK_NEMESIS_METRICS"
 
 // startLimit bounds the start of a process. A cluster's node may have to recover much, on a machine that is busy.
@@ -35,11 +35,11 @@ const startLimit = 2 * time.Minute
 type NodeSettings struct {
 	StateDir string `json:"state_dir"`
 	Port     int    `json:"port"`
-	// Interval syncs at the server's default interval, and not each message: what Waymark must not be run on.
+	// Interval syncs at the server's default interval, and not each message: Waymark must not run on that.
 	Interval bool `json:"interval,omitzero"`
-	// MaxStore bounds the store in bytes; 0 means what the server chooses.
+	// MaxStore bounds the store in bytes; 0 means the server's choice.
 	MaxStore int64 `json:"max_store,omitzero"`
-	// Ping is how often a silent connection is asked whether it lives, in milliseconds; 0 means what natsd does by itself.
+	// Ping is how often a silent connection is pinged, in milliseconds; 0 means natsd's default.
 	Ping    int64          `json:"ping_ms,omitzero"`
 	Cluster *natsd.Cluster `json:"cluster,omitzero"`
 }
@@ -49,16 +49,16 @@ type Ready struct {
 	URL string `json:"url,omitzero"`
 	// Unclean says that the server's process before this one did not stop cleanly.
 	Unclean bool `json:"unclean,omitzero"`
-	// Metrics is where it serves what it takes.
+	// Metrics is the address of its metrics.
 	Metrics string `json:"metrics,omitzero"`
 	Error   string `json:"error,omitzero"`
 }
 
-// Main is the helper program. It ends with ctx, and when standard input does: then its parent is gone.
+// Main is the helper program. It ends with ctx, and when standard input ends: then its parent has exited.
 func Main(ctx context.Context, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Nobody can await a read that never ends: this goroutine lives as long as the process.
+	// A read that never ends cannot be awaited: this goroutine lives as long as the process.
 	go func() {
 		_, _ = io.Copy(io.Discard, stdin)
 		cancel()
@@ -75,7 +75,7 @@ func Main(ctx context.Context, getenv func(string) string, stdin io.Reader, stdo
 	case getenv(ExecutorVariable) != "":
 		err = runExecutor(ctx, getenv(ExecutorVariable), metrics, stdout, log)
 	default:
-		err = errors.New("it is told to be nothing: set " + NodeVariable + " or " + ExecutorVariable)
+		err = errors.New("it has no role: set " + NodeVariable + " or " + ExecutorVariable)
 	}
 	if err = errors.Join(err, stop()); err != nil {
 		log.Error().Err(err).Msg("ended")
@@ -84,7 +84,7 @@ func Main(ctx context.Context, getenv func(string) string, stdin io.Reader, stdo
 	return 0
 }
 
-// serveMetrics serves what this process takes, in Prometheus' form, until it is stopped.
+// serveMetrics serves this process's resource usage, in Prometheus' form, until it is stopped.
 func serveMetrics(ctx context.Context) (url string, stop func() error, err error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")

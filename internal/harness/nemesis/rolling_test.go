@@ -26,7 +26,7 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 		t.Skip("short: real servers and programs are broken")
 	}
 	s := scaleOf(3)
-	s.steal = 0                  // whoever is taken over sees a failed boundary, and that is no restart's fault
+	s.steal = 0                  // a run that is taken over sees a failed boundary, which is not the restart's fault
 	s.timeout = 30 * time.Second // the SDK's own are 10 seconds and 30; the machine of the test may be slow
 	if testbin.Full(t) {
 		s.executors, s.slots = 4, 8
@@ -44,7 +44,7 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 			restart("restart of "+p.name, p, terminate)
 		}
 		if !testbin.Full(t) {
-			// The whole rolling restart by kill -9 is done in full.
+			// The full test also does the rolling restart by kill -9.
 			i, err := r.storm.leader(t.Context())
 			require.NoError(t, err)
 			restart("kill -9 of the leader", r.nodes[i], kill)
@@ -59,14 +59,14 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 	h, err := r.read()
 	require.NoError(t, err)
 	var took []time.Duration
-	stopped := r.struck[len(r.struck)-1].end // executors are told to end after all faults, and not before
+	stopped := r.struck[len(r.struck)-1].end // executors are told to end after all faults
 	for i := range h.Ops {
 		op := &h.Ops[i]
 		if op.Kind != checker.Publish && op.Kind != checker.Call || op.Actor == "prober" {
 			continue
 		}
-		// A takeover by the daemon is lawful: whoever was thought dead is fenced. So is a call, or the put of a large field, that its own
-		// executor's end broke off.
+		// A takeover by the daemon is valid: an executor that counted as dead is fenced. So is a call, or the put of
+		// a large field, that its own executor's end interrupted.
 		brokenOff := op.End > stopped && (strings.Contains(op.Error, "signal received") || strings.Contains(op.Error, context.Canceled.Error()))
 		if op.Outcome != checker.OK && !op.Fenced && !brokenOff {
 			t.Errorf("a boundary failed beyond retries: %s", op)
@@ -82,7 +82,7 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 	}
 }
 
-// outages says how long recoveries did not work, over all faults whose names begin so.
+// outages logs how long recoveries did not work, over all faults whose names begin with a prefix.
 func (r *round) outages(t *testing.T, prefix string) {
 	t.Helper()
 	var boundaries, recoveries []int64

@@ -24,6 +24,6 @@ func (p *process) terminate(ctx context.Context) error {
 	return p.await(ctx)
 }
 
-// pause stops it, resume lets it go on.
+// pause stops it, resume continues it.
 func (p *process) pause() error  { return p.signal(syscall.SIGSTOP) }
 func (p *process) resume() error { return p.signal(syscall.SIGCONT) }

@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// diskGroups is where Linux' first version of control groups bounds what is written to disks.
+// diskGroups is where the first version of Linux control groups limits disk writes.
 const diskGroups = "/sys/fs/cgroup/blkio"
 
 // throttle bounds how many writes a second the servers of a world may do.
 type throttle struct{ *cell }
 
-// slowDisk has the servers of a world begin where their writes can be bounded; nil means that this machine does not allow it, which it
-// says.
+// slowDisk starts the servers of a world where their writes can be limited; nil means that this machine does not
+// support it, which is logged.
 func slowDisk(t *testing.T, s *scale) *throttle {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -46,7 +46,8 @@ func slowDisk(t *testing.T, s *scale) *throttle {
 	return &throttle{c}
 }
 
-// allow sets how many writes a second are done below the folder of the logs, which is on the disk of the stores; 0 is any number.
+// allow sets how many writes a second are allowed below the directory of the logs, which is on the disk of the
+// stores; 0 is any number.
 func (d *throttle) allow(p *process, writes int) error {
 	info, err := os.Stat(p.logs)
 	if err != nil {

@@ -31,9 +31,9 @@ type slowness struct {
 	begin, end func() error
 }
 
-// TestASlowStoreIsToldInTimeAndNothingPilesUp has everything that the server says come late: to the daemon alone, to everybody, and, as
-// root on Linux, because its disk does few writes a second. Who publishes is acknowledged or told an error in time, of a thousand who ask
-// at once those that cannot be served are refused, the daemon's memory is bounded, and all returns by itself.
+// All messages of the server come late: to the daemon alone, to all clients, and, as root on Linux, because its disk
+// does few writes a second. Publishers get an acknowledgement or an error in time, of a thousand concurrent requests
+// those that cannot be served are refused, the daemon's memory is bounded, and everything works again without help.
 func TestASlowStoreIsToldInTimeAndNothingPilesUp(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -46,10 +46,10 @@ func TestASlowStoreIsToldInTimeAndNothingPilesUp(t *testing.T) {
 	if testbin.Full(t) {
 		took, asked = 30*time.Second, 5000
 	}
-	c := r.crowd("beside", 2, 16, 50*time.Millisecond, s.timeout)
+	c := r.crowd("besides", 2, 16, 50*time.Millisecond, s.timeout)
 	r.unrecorded()
-	everybody := func() []string { return slices.Collect(maps.Keys(r.links)) }
-	ways := []slowness{r.slowLinks("slow-store-for-the-daemon", []string{r.daemons[0].name}), r.slowLinks("slow-store", everybody())}
+	everyClient := func() []string { return slices.Collect(maps.Keys(r.links)) }
+	ways := []slowness{r.slowLinks("slow-store-for-the-daemon", []string{r.daemons[0].name}), r.slowLinks("slow-store", everyClient())}
 	if disk != nil && testbin.Full(t) {
 		ways = append(ways, slowness{"slow-disk", func() error { return disk.allow(r.nodes[0], 15) }, func() error { return disk.allow(r.nodes[0], 0) }})
 	}
@@ -75,7 +75,7 @@ func TestASlowStoreIsToldInTimeAndNothingPilesUp(t *testing.T) {
 	r.sumUp(t)
 }
 
-// slowLinks is a store whose answers, and what is asked of it, come late for some clients.
+// slowLinks is a store whose answers, and requests to it, come late for some clients.
 func (w *world) slowLinks(name string, clients []string) slowness {
 	set := func(weather nemesis.Weather) func() error {
 		return func() error {
@@ -101,8 +101,8 @@ func (w *world) unrecorded() {
 	}
 }
 
-// ask sends many requests at once, some of them takeovers, and returns when each of them has had an answer: what was asked for, or an
-// error that says what to do.
+// ask sends many requests at once, some of them takeovers, and returns when each of them has had an answer: the
+// requested result, or an error with the next step.
 func (w *world) ask(t *testing.T, nc *nats.Conn, many int) error {
 	t.Helper()
 	inbox := nc.NewInbox()

@@ -40,9 +40,9 @@ const (
 	filesOf    = "store files"
 )
 
-// soakRules are how far each figure may rise from the first third of the judged time to the last. A removed run leaves a mark, a checkpoint, a
-// receipt and a deletion mark for each segment and payload, for good: 1.5 to 2.6 KiB (docs/known-limits.md). A server keeps each subject in
-// memory.
+// soakRules are how far each figure may rise from the first third of the judged time to the last. A removed run
+// permanently leaves a tombstone, a checkpoint, a receipt and a delete marker for each segment and payload: 1.5 to
+// 2.6 KiB (docs/known-limits.md). A server keeps each subject in memory.
 func soakRules() []soak.Rule {
 	const kb, mb = 1 << 10, 1 << 20
 	return []soak.Rule{
@@ -56,7 +56,8 @@ func soakRules() []soak.Rule {
 		{Figure: subjectsOf, Share: 0.2, Least: 100, PerRun: 5},
 		{Figure: consumers, Share: 0, Least: 4},
 		{Figure: onDisk, Share: 0.2, Least: 16 * mb, PerRun: 3 * kb},
-		// A block of the server's store stays as long as it has one mark: a file for each 33 removed runs was measured.
+		// A block of the server's store stays as long as it has one tombstone: a file per 33 removed runs was
+		// measured.
 		{Figure: filesOf, Share: 0.2, Least: 20, PerRun: 0.05},
 	}
 }
@@ -69,7 +70,7 @@ type soaking struct {
 	begun  time.Time
 	// lasts is how long it takes, warm when it is judged from, keeps how long ended runs are kept.
 	lasts, warm, keeps time.Duration
-	// read is when the histories were read last: what had ended a moment before is judged.
+	// read is when the histories were read last: runs that had ended a moment before are judged.
 	read  time.Time
 	rules []soak.Rule
 	probe *steadyProbe
@@ -83,8 +84,8 @@ type soaking struct {
 // unavailable is the exit code of a command that was not answered in time.
 const unavailable = 3
 
-// TestNothingGrowsUnderSteadyWork runs for WAYMARK_SOAK: runs begin and end all the time, what has ended is removed, and what each process
-// and each stream takes stays the same.
+// It runs for WAYMARK_SOAK: runs begin and end all the time, ended ones are removed, and the resource usage of each
+// process and stream stays the same.
 func TestNothingGrowsUnderSteadyWork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
@@ -110,7 +111,7 @@ func TestNothingGrowsUnderSteadyWork(t *testing.T) {
 		keeps: min(max(lasts/12, 20*time.Second), 2*time.Minute),
 	}
 	s.warm = max(lasts/5, 2*s.keeps)
-	s.storm = &storm{world: w, rnd: rand.New(rand.NewPCG(seed, 7))} //nolint:gosec // chooses what to break
+	s.storm = &storm{world: w, rnd: rand.New(rand.NewPCG(seed, 7))} //nolint:gosec // chooses the faults
 	s.begun = time.Now()
 	t.Cleanup(func() { s.leave(t) })
 	s.probe = w.steadyProbe(s.fleet)
@@ -154,8 +155,8 @@ func (s *soaking) work(t *testing.T) {
 	}
 }
 
-// mildFault breaks something that a fleet meets in a week. Of each kind of process the last one is ended; the others live as long as the world,
-// and are judged.
+// mildFault injects a fault that occurs about weekly. Of each kind of process the last one is ended; the others live
+// as long as the world, and are judged.
 func (s *soaking) mildFault(t *testing.T) {
 	t.Helper()
 	last := func(list []*process) *process { return list[len(list)-1] }
@@ -182,7 +183,7 @@ func (s *soaking) mildFault(t *testing.T) {
 	s.breaks(t, f.name, f.do)
 }
 
-// breaks breaks something, mends it, and waits until everybody works again.
+// breaks injects a fault, heals it, and waits until every process works again.
 func (s *soaking) breaks(t *testing.T, name string, do func(ctx context.Context) error) {
 	t.Helper()
 	s.faults++
@@ -191,7 +192,7 @@ func (s *soaking) breaks(t *testing.T, name string, do func(ctx context.Context)
 	s.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
 	require.NoError(t, err, name)
 	since, recovered := s.record.Now(), s.probe.recovered.Load()
-	s.eventually("not everybody works again", func() error {
+	s.eventually("not every process works again", func() error {
 		if err := s.ledger.read(); err != nil {
 			return err
 		}
@@ -207,7 +208,7 @@ func (s *soaking) breaks(t *testing.T, name string, do func(ctx context.Context)
 	})
 }
 
-// judgeEnded judges what has ended, before it is removed.
+// judgeEnded judges ended runs, before they are removed.
 func (s *soaking) judgeEnded(t *testing.T) {
 	t.Helper()
 	s.read = time.Now()
@@ -247,7 +248,7 @@ func (s *soaking) cleanup(t *testing.T) {
 	defer cancel()
 	removed, err := s.world.cleanup(ctx, s.keeps+endedFor+time.Since(s.read))
 	if exit, ended := errors.AsType[*exec.ExitError](err); ended && exit.ExitCode() == unavailable && s.refusals < 10 {
-		s.refusals++ // it says so, and the next one goes on
+		s.refusals++ // it reports that, and the next one continues
 		t.Logf("a cleanup was not answered in time: %v", err)
 		err = nil
 	} else {
@@ -260,7 +261,8 @@ func (s *soaking) cleanup(t *testing.T) {
 	}
 }
 
-// cleanup has a person remove the runs that ended longer ago than an age, by the command, and returns them. An error has what was told.
+// cleanup makes a person remove the runs that ended longer ago than an age, by the command, and returns them. An
+// error has the output.
 func (w *world) cleanup(ctx context.Context, age time.Duration, more ...string) (removed []string, err error) {
 	args := []string{"--json", "cleanup", "--nats", w.urls("operator", 0), "--max-age", age.Round(time.Second).String(), "--grace", "1s", "--no-verify", "--by", "operator"}
 	cmd := exec.CommandContext(ctx, waymarkBinary, append(args, more...)...)
@@ -285,7 +287,8 @@ func (w *world) cleanup(ctx context.Context, age time.Duration, more ...string) 
 	return removed, nil
 }
 
-// sample adds what everything takes now. What does not answer, as it is stopped or away, is left out.
+// sample adds the current usage of everything. A process that does not answer, because it is stopped or away, is left
+// out.
 func (s *soaking) sample(t *testing.T) {
 	t.Helper()
 	at := time.Since(s.begun)
@@ -324,11 +327,11 @@ func (s *soaking) sample(t *testing.T) {
 	}
 }
 
-// disk is how much a server's store takes, in bytes and files. What is removed meanwhile does not count.
+// disk is the size of a server's store, in bytes and files. Files removed during the walk do not count.
 func (s *soaking) disk(i int) (bytes int64, files int) {
 	_ = filepath.WalkDir(s.store(i), func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
-			return nil //nolint:nilerr // it was removed meanwhile
+			return nil //nolint:nilerr // it was removed during the walk
 		}
 		if info, err := entry.Info(); err == nil {
 			bytes += info.Size()
@@ -339,7 +342,7 @@ func (s *soaking) disk(i int) (bytes int64, files int) {
 	return bytes, files
 }
 
-// finish ends the load, judges what is left, and says what rose.
+// finish ends the load, judges the rest, and reports the figures that rose.
 func (s *soaking) finish(t *testing.T) {
 	t.Helper()
 	s.probe.end()
@@ -368,7 +371,7 @@ func (s *soaking) finish(t *testing.T) {
 	}
 }
 
-// leave writes all figures, and what they say, wherever the soak came to its end.
+// leave writes all figures, and their verdicts, wherever the soak ended.
 func (s *soaking) leave(t *testing.T) {
 	t.Helper()
 	verdicts := s.log.Judge(s.warm, s.rules, s.removedWarm)
@@ -399,7 +402,7 @@ func (l *ledger) all() []string {
 // takeoversOfAProbe is how many takeovers a probe has before it ends and another begins, so that none grows for ever.
 const takeoversOfAProbe = 60
 
-// steadyProbe recovers one run after the other, and reads others, at an even pace.
+// steadyProbe recovers one run after the other, and reads others, at a steady rate.
 type steadyProbe struct {
 	stop      context.CancelFunc
 	work      sync.WaitGroup

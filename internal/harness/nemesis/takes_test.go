@@ -25,7 +25,7 @@ const (
 	processor  = "processor"
 )
 
-// takes is what a process takes now, by its own word. The world must have metrics.
+// takes is a process's current resource usage, as it reports. The world must have metrics.
 func (p *process) takes(ctx context.Context) (map[string]float64, error) {
 	var said struct {
 		HTTP    string `json:"http"`
@@ -47,13 +47,13 @@ func (p *process) takes(ctx context.Context) (map[string]float64, error) {
 	return map[string]float64{
 		goroutines: seen["go_goroutines"], openFiles: seen["process_open_fds"], resident: seen["process_resident_memory_bytes"],
 		heapInUse: seen["go_memstats_heap_inuse_bytes"],
-		// The collector begins when the heap is twice what was in use when it ended last.
+		// The collector begins when the heap is twice what was in use at its last end.
 		heapLive:  seen["go_memstats_next_gc_bytes"] / 2,
 		processor: seen["process_cpu_seconds_total"],
 	}, nil
 }
 
-// scrape reads what a process says of itself, as far as it has no labels.
+// scrape reads a process's metrics without labels.
 func scrape(ctx context.Context, url string) (_ map[string]float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

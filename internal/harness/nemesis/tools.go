@@ -19,20 +19,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// verifySubject is where it is asked what became of a call.
+// verifySubject is where executors ask what became of a call.
 const verifySubject = "nemesis.verify"
 
-// refused is what stands in place of an effect that may not happen any more.
+// refused replaces an effect that may no longer happen.
 const refused = "refused"
 
-// errRefused is returned for an effect of an epoch that somebody was told has none.
-var errRefused = errors.New("somebody was told that this call has no effect in this epoch, and it may have none any more")
+// errRefused is returned for an effect of an epoch for which an executor was told that there is none.
+var errRefused = errors.New("an executor was told that this call has no effect in this epoch, and it may have none any more")
 
-// outside is the world that tools change: a folder that all executors share, and that no fault reaches. Files come to be at once and whole,
-// and are never changed.
+// outside is the world that tools change: a directory that all executors share, and that no fault reaches. Files are
+// created atomically, and are never changed.
 type outside string
 
-// put writes a file unless it is there, and returns what is in it then.
+// put writes a file unless it exists, and returns its content.
 func (o outside) put(name, text string) (string, error) {
 	file, err := os.CreateTemp(string(o), "new-")
 	if err != nil {
@@ -55,7 +55,7 @@ func attempt(run, call string, epoch schema.Epoch) string {
 	return fmt.Sprintf("%s.%s.%d", run, call, uint64(epoch))
 }
 
-// effect has a call's effect, and returns its result: the one that it had already when its key says that it is the same.
+// effect causes a call's effect, and returns its result: the existing one if its key says that it is the same.
 func (o outside) effect(replay schema.Replay, run, call string, inv publisher.Invocation, result string) (string, error) {
 	switch replay {
 	case schema.ReplayPure:
@@ -71,7 +71,8 @@ func (o outside) effect(replay schema.Replay, run, call string, inv publisher.In
 	}
 }
 
-// ask says what became of a call before an epoch, and sees to it that it stays so. The result is empty when it had no effect.
+// ask returns what became of a call before an epoch, and ensures that it stays so. The result is empty if it had no
+// effect.
 func (o outside) ask(run, call string, before schema.Epoch) (result string, err error) {
 	for epoch := schema.Epoch(1); epoch < before; epoch++ {
 		there, err := o.put(attempt(run, call, epoch), refused)
@@ -141,14 +142,14 @@ func (s *slot) call(ctx context.Context, run *publisher.Run, turn *publisher.Tur
 		if err := s.decide(ctx, run, call); err != nil {
 			return err
 		}
-		// The decision is heard of a moment later.
+		// The decision arrives a moment later.
 		if !wait(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// tool asks for a call, and records what it publishes as one operation.
+// tool requests a call, and records its events as one operation.
 func (s *slot) tool(ctx context.Context, run *publisher.Run, turn *publisher.Turn, call *publisher.ToolCall) (err error) {
 	op := s.record.Begin(checker.Op{
 		Actor: s.actor, Kind: checker.Call, Run: run.ID(), Epoch: run.Epoch(), Sequence: run.Head().Sequence + 1, Tool: call.ID, Replay: call.Replay,
@@ -160,7 +161,7 @@ func (s *slot) tool(ctx context.Context, run *publisher.Run, turn *publisher.Tur
 		if _, err = turn.Tool(ctx, *call, execute); !errors.Is(err, publisher.ErrUnresolved) || ctx.Err() != nil || over(run) {
 			break
 		}
-		_ = run.Resolve(ctx) // the next try says what is wrong
+		_ = run.Resolve(ctx) // the next try shows the error
 	}
 	if errors.Is(err, publisher.ErrToolFailed) {
 		err = nil // that is recorded, too
@@ -200,7 +201,7 @@ func (s *slot) execute(ctx context.Context, run *publisher.Run, call *publisher.
 		err = marshalErr
 	})
 	if err == nil && !wait(ctx, time.Duration(s.number(max(1, s.Tool)))*time.Millisecond) {
-		err = context.Cause(ctx) // nobody learns of it
+		err = context.Cause(ctx) // no process learns of it
 	}
 	if err != nil {
 		return publisher.ToolResult{}, err
@@ -208,7 +209,7 @@ func (s *slot) execute(ctx context.Context, run *publisher.Run, call *publisher.
 	return publisher.Result(result)
 }
 
-// decide is a person, who looks what became of the call and says so.
+// decide is a person, who checks what became of the call and settles it.
 func (s *slot) decide(ctx context.Context, run *publisher.Run, call *publisher.ToolCall) error {
 	head := run.Head()
 	result, err := outside(s.Outside).ask(run.ID(), call.ID, head.Epoch)

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// olderVariable is the folder of an older version's waymark and helper, which "make skew" builds.
+// olderVariable is the directory of an older version's waymark and helper, which "make skew" builds.
 const olderVariable = "WAYMARK_SKEW_OLDER"
 
-// TestVersions_SideBySideUnderLoad_LoseNothing has daemons and executors of two versions share one fleet. Each is killed, each changes its
-// version in both directions, and the checker compares what is left of every run.
+// Daemons and executors of two versions share one fleet. Each is killed, each changes its version in both directions,
+// and the checker compares the final state of every run.
 func TestVersions_SideBySideUnderLoad_LoseNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
@@ -28,7 +28,7 @@ func TestVersions_SideBySideUnderLoad_LoseNothing(t *testing.T) {
 	if older == "" {
 		t.Skip("two versions side by side: NOT PROVEN here; run: make skew OLDER=COMMIT")
 	}
-	older, err := filepath.Abs(older) // the command's folder is not the test's
+	older, err := filepath.Abs(older) // the command's directory is not the test's
 	require.NoError(t, err)
 	require.NotEqual(t, digestOf(t, filepath.Join(older, filepath.Base(waymarkBinary))), digestOf(t, waymarkBinary), "both are one version: nothing would be tried")
 	t.Logf("the older version: %s", filepath.Base(older))

@@ -45,12 +45,12 @@ type scale struct {
 	steal int
 	// timeout of executors' publishes and requests.
 	timeout time.Duration
-	// storeDirs are where the servers' state lies; nil means below the world's own folder.
+	// storeDirs are the directories of the servers' state; nil means below the world's own directory.
 	storeDirs []string
-	// maxStore bounds each server's store; 0 means what the server chooses.
+	// maxStore bounds each server's store; 0 means the server's choice.
 	maxStore int64
 	quota    string
-	// ping of the servers; 0 means what they do by themselves.
+	// ping of the servers; 0 means their default.
 	ping time.Duration
 	// toolless executors call no tools.
 	toolless bool
@@ -60,15 +60,15 @@ type scale struct {
 	embedded bool
 	// mutant is switched on in servers and daemons; empty means none.
 	mutant string
-	// mutants is the folder of the programs with all mutants, and failpoints in the daemon: see [withMutants]. Empty means that daemons
-	// are the ordinary program.
+	// mutants is the directory of the programs with all mutants, and failpoints in the daemon: see [withMutants].
+	// Empty means that daemons are the ordinary program.
 	mutants string
-	// tool is how long a tool takes at most before and behind its effect, in milliseconds.
+	// tool is how long a tool takes at most before and after its effect, in milliseconds.
 	tool int
-	// metrics: every process serves what it takes. leak is a mistake that is built into the executors.
+	// metrics: every process serves its resource usage. leak is a mistake built into the executors.
 	metrics bool
 	leak    string
-	// older is the folder of an older version's programs, of which the daemons and executors named in old are started.
+	// older is the directory of an older version's programs, for the daemons and executors named in old.
 	older string
 	old   map[string]bool
 	// held is called with each server and daemon before it is started for the first time; nil means nothing is done with them.
@@ -97,11 +97,11 @@ type world struct {
 	links     map[string][]*nemesis.Proxy
 	daemons   []*process
 	executors []*process
-	// halt is where daemons that are started from now on stop, as [failpoint.PointVariable] says; empty means nowhere.
+	// halt is the failpoint at which new daemons stop, in the form of [failpoint.PointVariable]; empty means none.
 	halt string
 	// late: only the first server is started with the world.
 	late bool
-	// violations are what the checker found; the timeline shows the operations that they are about.
+	// violations are the checker's; the timeline shows the operations concerned.
 	violations []checker.Violation
 	record     *checker.Recorder
 	own        *os.File
@@ -145,7 +145,7 @@ func (w *world) must(err error) {
 	require.NoError(w.tb, err)
 }
 
-// end kills everything. A test that failed leaves what it saw.
+// end kills everything. A failed test leaves its records.
 func (w *world) end() {
 	for _, p := range slices.Concat(w.executors, w.daemons, w.nodes) {
 		if err := p.kill(); err != nil {
@@ -306,7 +306,7 @@ func (w *world) serving(i int) error {
 	return nil
 }
 
-// readCredentials takes what a lone server made for itself.
+// readCredentials reads the credentials that a single server generated.
 func (w *world) readCredentials() {
 	end, err := statedir.Discover(w.tb.Context(), w.store(0))
 	w.must(err)
@@ -319,7 +319,7 @@ func (w *world) readCredentials() {
 	w.user, w.password = o.User, o.Password
 }
 
-// aClient is whoever dials a server and is none.
+// aClient is a dialling process that is no server.
 const aClient = -1
 
 // link leads from a server, or a client, to a port of a server.
@@ -429,7 +429,7 @@ func (w *world) serve(p *process) error {
 	return last
 }
 
-// outside is the folder that tools change; empty when none is called.
+// outside is the directory that tools change; empty if none is called.
 func (w *world) outside() string {
 	if w.scale.toolless {
 		return ""
@@ -512,7 +512,7 @@ func (w *world) eventually(what string, try func() error) {
 	require.Fail(w.tb, what, "%v", err)
 }
 
-// streams returns what the servers say of all streams.
+// streams returns the servers' descriptions of all streams.
 func streams(ctx context.Context, js jetstream.JetStream) ([]*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -524,7 +524,7 @@ func streams(ctx context.Context, js jetstream.JetStream) ([]*jetstream.StreamIn
 	return list, lister.Err()
 }
 
-// replicated is an error as long as a replica of a stream is away or behind.
+// replicated returns an error while a replica of a stream is away or lags.
 func (w *world) replicated(ctx context.Context, js jetstream.JetStream) error {
 	list, err := streams(ctx, js)
 	if err != nil {
@@ -578,7 +578,7 @@ func (w *world) foldedSince(ctx context.Context, fleet *publisher.Fleet, run str
 	if err != nil {
 		return err
 	}
-	// The run goes on meanwhile: its checkpoint may be ahead of what was just read.
+	// The run continues during this: its checkpoint may be ahead of the read.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(10 * time.Second); ; <-tick.C {

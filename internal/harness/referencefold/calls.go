@@ -43,7 +43,7 @@ func (m *Model) unsure(c *call) bool {
 	return c.doubt || c.requested && free(c.replay) && c.epoch < m.epoch
 }
 
-// free: a call of the policy may run again without asking anybody.
+// free: a call of the policy may run again without asking.
 func free(p schema.Replay) bool { return p == schema.ReplayPure || p == schema.ReplayIdempotent }
 
 func (c *call) key() schema.CallKey {
@@ -67,7 +67,7 @@ func (m *Model) name(e *schema.Event, d *schema.RunWaitingData) {
 	m.named[d.InterruptID], m.asked[d.InterruptID] = key, d.Reason == schema.WaitToolApproval
 }
 
-// answer records what the model said and asks for.
+// answer records the model's message and calls.
 func (m *Model) answer(d *schema.TurnAnsweredData) bool {
 	if d.Turn < m.turn || d.Turn == m.turn && (m.answered || !m.open) {
 		return false
@@ -111,7 +111,7 @@ func (m *Model) over() {
 	}
 }
 
-// abandon closes what nobody begins any more; all: also what a person wants run again. Nothing is waited for about it.
+// abandon closes calls that will never begin; all: also those that a person wants run again. Their waits end.
 func (m *Model) abandon(all bool) {
 	for _, c := range m.calls {
 		if !c.closed && c.requested && (all || !c.again) {
@@ -173,7 +173,8 @@ func (m *Model) approving(c *call) bool {
 	return false
 }
 
-// decide takes a decision, if it is one that is acted on. What is denied stays so, and what a person is asked about is theirs.
+// decide applies a binding decision. A denied call stays denied, and a person decides about a call that a person is
+// asked about.
 func (m *Model) decide(e *schema.Event, d *schema.ToolDecidedData) bool {
 	c := m.find(e.Turn, d.ToolCallID, d.Occurrence)
 	if c == nil || d.Mode == "observe" || d.Policy == "waymark.begin" {
@@ -221,7 +222,8 @@ func (m *Model) openCalls() int {
 	return n
 }
 
-// find returns an open call with the id: of the turn, or the newest. Without an occurrence one that is begun goes before one that is not.
+// find returns an open call with the id: of the turn, or the newest. Without an occurrence, a call that has begun
+// comes first.
 func (m *Model) find(turn int32, id string, occurrence int) *call {
 	var of []*call
 	for _, c := range slices.Backward(m.calls) {

@@ -13,7 +13,7 @@ import (
 type Difference struct {
 	// What differs, in a word or two.
 	What string
-	// Model and Fold are what each of them says.
+	// Model and Fold are the values of both.
 	Model, Fold string
 }
 
@@ -22,7 +22,7 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s: the model says %s, the fold %s", d.What, d.Model, d.Fold)
 }
 
-// differences collects what differs.
+// differences collects differences.
 type differences []Difference
 
 func (d *differences) compare(what string, model, fold any) {
@@ -31,7 +31,7 @@ func (d *differences) compare(what string, model, fold any) {
 	}
 }
 
-// Differences says where a head is not what the log adds up to. Both are of the same events.
+// Differences returns where a head differs from the log's state. Both are of the same events.
 func (m *Model) Differences(h *schema.Head) []Difference {
 	var d differences
 	status, unattended := m.Status()
@@ -103,7 +103,7 @@ func (m *Model) waitsText() []string {
 	return all
 }
 
-// OpenCalls says which calls are open, and which of them are in doubt, in words that [OpenCallsOf] has for a head.
+// OpenCalls lists the open calls, and which of them are in doubt, in the form of [OpenCallsOf] for a head.
 func (m *Model) OpenCalls() string {
 	var all []string
 	for _, c := range m.calls {
@@ -114,7 +114,7 @@ func (m *Model) OpenCalls() string {
 	return strings.Join(all, "; ")
 }
 
-// OpenCallsOf says which calls a head calls open, and which of them in doubt.
+// OpenCallsOf lists a head's open calls, and which of them are in doubt.
 func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
@@ -124,9 +124,9 @@ func OpenCallsOf(h *schema.Head) string {
 	return strings.Join(all, "; ")
 }
 
-// StateDifferences says where a state is not what the log adds up to: its head, what was said, and what came of the calls. The
-// content of a fork's base is not in the fork's log, and the model does not keep what was said before a rewind: of those the head alone is
-// compared.
+// StateDifferences returns where a state differs from the log's: in its head, its messages, and its calls. The
+// content of a fork's base is not in the fork's log, and the model does not keep messages from before a rewind: for
+// those it only compares the head.
 func (m *Model) StateDifferences(s *schema.State) []Difference {
 	d := differences(m.Differences(&s.Head))
 	if s.Head.Base != nil || len(m.superseded) > 0 {

@@ -61,13 +61,13 @@ func (m *Model) fork(was *schema.Head, begun []schema.BegunCall) {
 	m.Beyond = m.Beyond || len(was.TurnCalls) > 0 && was.Turn == 0
 }
 
-// mayRewind reports whether the run may go on behind its own record; nil is no rewind.
+// mayRewind reports whether the run may continue after its own record; nil is no rewind.
 func (m *Model) mayRewind(to *schema.Base) bool {
 	return to == nil || to.Run == m.run && to.Records < m.records && to.Head.Records == to.Records && len(to.Head.Superseded) < schema.MaxRewinds && rangesFit(to)
 }
 
-// rangesFit reports whether the ranges that were left behind before a rewind's record are there, one behind the other, each with its
-// rewind behind it.
+// rangesFit reports whether the abandoned ranges before a rewind's record are valid, one after the other, each
+// followed by its rewind.
 func rangesFit(to *schema.Base) bool {
 	free := int64(1)
 	for _, r := range to.Head.Superseded {
@@ -87,7 +87,8 @@ func (m *Model) scope() string {
 	return ""
 }
 
-// rewind goes on behind an earlier record. The model keeps no records, so what was said up to there is not in it any more.
+// rewind continues after an earlier record. The model keeps no records, so messages up to there are not in it any
+// more.
 func (m *Model) rewind(to *schema.Base) {
 	m.calls, m.messages, m.signals = nil, nil, nil
 	clear(m.phases)

@@ -14,19 +14,19 @@ import (
 
 // Accepted is an event that counts.
 type Accepted struct {
-	// Stream is its place in the log.
+	// Stream is its position in the log.
 	Stream schema.StreamSequence
-	// ID, Name, Epoch and Sequence as the event says them; Sequence is 0 of a control event.
+	// ID, Name, Epoch and Sequence from the event; Sequence is 0 for a control event.
 	ID, Name string
 	Epoch    schema.Epoch
 	Sequence schema.Sequence
 	// Content is the hash of its content.
 	Content [32]byte
-	// Evidence: a late result, kept beside its call and of no other effect.
+	// Evidence: a late result, kept with its call and without another effect.
 	Evidence bool
 }
 
-// Model is what the log of one run adds up to. Use New.
+// Model is the state of one run's log. Use New.
 type Model struct {
 	// Accepted are the events that count, in the order of the log.
 	Accepted []Accepted
@@ -48,7 +48,7 @@ type Model struct {
 	openedIn schema.Epoch
 	calls    []*call
 	messages []*message
-	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
+	// waits are the run's waits, with the call whose settlement ends the wait, or nil.
 	waits map[string]*call
 	// named are the calls that waits are about, asked whether a wait asks for an approval.
 	named  map[string]schema.CallKey
@@ -90,7 +90,7 @@ type call struct {
 	closedInItsTurn bool
 	outcome         schema.Outcome
 	result          string
-	// given is what a late result says.
+	// given is the content of a late result.
 	given        string
 	givenFailure bool
 }
@@ -105,7 +105,7 @@ type message struct {
 	turn int32
 	role string
 	text string
-	// unfinished: of the open turn, and gone when the turn is started again.
+	// unfinished: of the open turn, and dropped if the turn is started again.
 	unfinished bool
 }
 
@@ -117,7 +117,7 @@ func New(fleet, run string) *Model {
 	}
 }
 
-// Fold returns the model of a whole log, by the fleet's keys.
+// Fold returns the model of a whole log, with the fleet's keys.
 func Fold(keys *schema.Keys, fleet, run string, log []schema.Record) *Model {
 	m := New(fleet, run)
 	for i := range log {
@@ -158,7 +158,7 @@ func (m *Model) Epoch() schema.Epoch { return m.epoch }
 // Sequence is that of its executor's last event in the epoch.
 func (m *Model) Sequence() schema.Sequence { return m.last }
 
-// Status says what the log adds up to, and how the executor of a waiting run left it.
+// Status is the state of the log, and how the executor of a waiting run left it.
 func (m *Model) Status() (status, unattended schema.Status) {
 	needed := len(m.waits) == 0 || m.cancelled || m.woken
 	switch {
@@ -202,7 +202,7 @@ func contentHash(e *schema.Event) [32]byte {
 	return sha256.Sum256(append(append(text, '\n'), e.Data...))
 }
 
-// source tells fleet and executor of a source /waymark/<fleet>/<executor>; nothing of any other.
+// source returns fleet and executor of a source /waymark/<fleet>/<executor>; nothing for any other.
 func source(e *schema.Event) (fleet, executor string) {
 	parts := strings.Split(e.Source, "/")
 	if len(parts) == 4 && parts[0] == "" && parts[1] == "waymark" && schema.ValidName(parts[2]) && schema.ValidName(parts[3]) {
@@ -315,7 +315,7 @@ func (m *Model) accept(rec *schema.Record, e *schema.Event, content [32]byte, ke
 	m.seen[key] = true
 }
 
-// forward reports whether an event brings the run on, by what was there before it.
+// forward reports whether an event is progress, compared with the state before it.
 func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
 	inTurn := m.open && (e.Turn == 0 || e.Turn == m.turn)
 	switch d := data.(type) {
@@ -347,7 +347,7 @@ func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
 	return false
 }
 
-// policy is the one that a call has: who says nothing leaves it to a person.
+// policy is a call's policy: without one, a person decides.
 func policy(said schema.Replay) schema.Replay {
 	if said == "" {
 		return schema.ReplayHold

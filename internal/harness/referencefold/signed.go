@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// says reports whether an event says what only the daemon may say in a fleet with keys.
+// says reports whether only the daemon may write an event in a fleet with keys.
 func says(e *schema.Event) bool {
 	switch e.Name() {
 	case schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunOrphaned,
@@ -21,7 +21,7 @@ func says(e *schema.Event) bool {
 	return e.IsControl()
 }
 
-// oversteps reports whether what an executor says is not its own to say in a fleet with keys.
+// oversteps reports whether an executor may not write an event in a fleet with keys.
 func (m *Model) oversteps(e *schema.Event, data schema.Data) bool {
 	foreign := func(by, claimed string) bool { return claimed != "" || by != "" && by != m.executor }
 	switch d := data.(type) {

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// HostileTexts are what a page must not obey. A text that a browser ran would set window.pwned or load from /pwned.
+// HostileTexts must have no effect on a page. A text that a browser ran would set window.pwned or load from /pwned.
 var HostileTexts = []string{
 	`<script>window.pwned=1</script>`,
 	`"><img src=/pwned onerror="window.pwned=1">`,

@@ -37,7 +37,7 @@ func (s *Stage) now() time.Time { return s.World.Now().Add(time.Duration(s.ahead
 // After lets time pass for the executors.
 func (s *Stage) After(d time.Duration) { s.ahead.Add(int64(d)) }
 
-// meet lets the daemon's clock be that of the executors.
+// meet sets the daemon's clock to that of the executors.
 func (s *Stage) meet() { s.Advance(time.Duration(s.ahead.Swap(0))) }
 
 // Executor connects an executor of the agent coder, whose heartbeats end with the test.
@@ -194,7 +194,7 @@ func (s *Stage) question(start func(id, agent, task string, labels map[string]st
 	}))
 }
 
-// inDoubt is a run with a call whose outcome only a person can say.
+// inDoubt is a run with a call whose outcome only a person can decide.
 func (s *Stage) inDoubt(start func(id, agent, task string, labels map[string]string) *publisher.Run) {
 	s.tb.Helper()
 	run := start("payout-7", "billing", "Pay supplier 7.", nil)

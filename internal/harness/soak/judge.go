@@ -16,11 +16,11 @@ type Rule struct {
 	Share float64
 	// Least is how much it may rise at any rate, as far as the figure varies by itself. The larger of both counts.
 	Least float64
-	// PerRun is added for each run that was removed meanwhile.
+	// PerRun is added for each run removed during that time.
 	PerRun float64
 }
 
-// Verdict is what came of one figure.
+// Verdict is the result for one figure.
 type Verdict struct {
 	Key
 	// Points that were judged.
@@ -31,19 +31,19 @@ type Verdict struct {
 	Steady float64
 	// Allowed is how far it may rise.
 	Allowed float64
-	// Whole: there are points enough, from the begin to the end. Judged: there is a rule, too. Rose: it rose further.
+	// Whole: there are enough points, from the begin to the end. Judged: there is a rule, too. Rose: it rose further.
 	Whole, Judged, Rose bool
 }
 
-// fewest are the points that say anything: some in each third.
+// fewest is the smallest meaningful number of points: some in each third.
 const fewest = 9
 
-// mostPoints bounds the work of the slope, which looks at all pairs: of more points some are left out, evenly.
+// mostPoints bounds the work of the slope, which uses all pairs: of more points some are left out, evenly.
 const mostPoints = 600
 
-// Judge judges all figures from a time on, save those that begin a tenth of the time later or end so much earlier: they are of a process that
-// was restarted, and has a beginning of its own. removed is how many runs were removed from then to the end, of which two thirds lie
-// between the middles of the first and the last third.
+// Judge judges all figures from a time on, except those that begin a tenth of the time later or end so much earlier:
+// they belong to a restarted process, which has its own beginning. removed is how many runs were removed from then to
+// the end, two thirds of them between the middles of the first and the last third.
 func (l *Log) Judge(from time.Duration, rules []Rule, removed int) []Verdict {
 	var verdicts []Verdict
 	last := from
@@ -119,7 +119,8 @@ func (v Verdict) String() string {
 		v.First, v.Last, v.Last-v.First, v.Steady, v.Allowed)
 }
 
-// Write writes verdicts as a table for a person. What has too few points, or is of a part of the time only, is left out.
+// Write writes verdicts as a table for a person. Figures with too few points, or for a part of the time only, are
+// left out.
 func Write(w io.Writer, verdicts []Verdict) error {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)

@@ -21,7 +21,7 @@ var (
 	rule = soak.Rule{Figure: "heap", Share: 0.2, Least: 10}
 )
 
-// judged is what becomes of a figure that is value(i) at the second i of a thousand, judged from the hundredth on.
+// judged is the verdict on a figure that is value(i) at the second i of a thousand, judged from the hundredth on.
 func judged(t require.TestingT, value func(i int) float64, r soak.Rule, removed int) soak.Verdict {
 	var l soak.Log
 	for i := range 1000 {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Key says of what a figure is, and which.
+// Key identifies a figure and its owner.
 type Key struct {
 	// Of is a process or a stream.
 	Of string
-	// Figure is what was measured of it; a Rule is found by it.
+	// Figure is the measured quantity; it selects the Rule.
 	Figure string
 }
 
@@ -50,7 +50,7 @@ func (l *Log) Keys() []Key {
 	return keys
 }
 
-// WriteCSV writes all points: seconds, of what, figure, value.
+// WriteCSV writes all points: seconds, owner, figure, value.
 func (l *Log) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	if err := out.Write([]string{"seconds", "of", "figure", "value"}); err != nil {

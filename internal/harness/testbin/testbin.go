@@ -12,11 +12,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// builtVariable names a folder that has the programs already.
+// builtVariable names a directory with the built programs.
 const builtVariable = "WAYMARK_TEST_BIN"
 
-// Main builds the packages' programs if they are needed, runs the tests, looks for leaked goroutines, and returns the exit code. found is
-// told where each program is, in the order of the packages.
+// Main builds the packages' programs if they are needed, runs the tests, checks for leaked goroutines, and returns
+// the exit code. found gets the path of each program, in the order of the packages.
 func Main(run func() int, needed bool, found func(programs []string), packages ...string) int {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
@@ -49,8 +49,8 @@ func Main(run func() int, needed bool, found func(programs []string), packages .
 	return code
 }
 
-// build builds the programs into a folder. Under the race detector they have it only in whole runs: it makes them five times slower, and what
-// is in the test's own binary has it in any case.
+// build builds the programs into a directory. They are built with the race detector only in full runs: it makes them
+// five times slower, and the test's own binary has it in any case.
 func build(dir string, packages []string) error {
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
 	if raceDetector && Whole() {
@@ -63,7 +63,8 @@ func build(dir string, packages []string) error {
 	return nil
 }
 
-// Full reports whether the whole is asked for. Otherwise it logs that the test runs a sample, which its tier says at its end.
+// Full reports whether the full test is requested. Otherwise it logs that the test runs a sample, which its tier
+// reports at its end.
 func Full(tb testing.TB) bool {
 	tb.Helper()
 	if Whole() {
@@ -73,5 +74,5 @@ func Full(tb testing.TB) bool {
 	return false
 }
 
-// Whole reports whether the whole is asked for, and says nothing.
+// Whole reports whether the full test is requested, without a log line.
 func Whole() bool { return os.Getenv("WAYMARK_E2E_FULL") != "" }

@@ -7,7 +7,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Export compares an export with the source as a whole: every member of every line or document, lines and lists in
+// Export compares a complete export with the source: every member of every line or document, lines and lists in
 // order. It returns the first difference, which wraps [ErrDifferent].
 func (c *Conversation) Export(export []byte) error {
 	var got any

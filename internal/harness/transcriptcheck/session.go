@@ -126,7 +126,7 @@ func (c *Conversation) line(o map[string]any) {
 			c.lastKey = key
 			c.Usage = append(c.Usage, [4]int64{})
 		}
-		// The last line of the turn tells the whole call's tokens.
+		// The last line of the turn has the whole call's tokens.
 		c.Usage[len(c.Usage)-1] = claudeUsage(object(m["usage"]))
 	}
 	for _, b := range list(m["content"]) {
@@ -212,7 +212,7 @@ func (s *Source) sweAgent(path string) error {
 	return nil
 }
 
-// trajectory gives the first unanswered call of each turn what the trajectory observed.
+// trajectory gives the first unanswered call of each turn the trajectory's observation.
 func (c *Conversation) trajectory(steps []any, actions []string) {
 	last := 0
 	for i := range c.Calls {

@@ -20,7 +20,7 @@ const (
 	SWEAgent   = "swe-agent"
 )
 
-// Source is what a file must become.
+// Source is the expected content of a file.
 type Source struct {
 	Conversations []*Conversation
 	// Skipped counts lines that are no messages, by type. They are not proven.
@@ -45,12 +45,12 @@ type Conversation struct {
 	Name string
 	// Agent is a sub-agent's id; empty for the main thread.
 	Agent string
-	// Whole is all that an export must have: the document, or the lines of a session's thread.
+	// Whole is the complete expected export: the document, or the lines of a session's thread.
 	Whole any
 	// Messages counts the messages in it.
 	Messages int
 	Calls    []Call
-	// Usage holds, for each turn, input, output, cache read and cache creation tokens.
+	// Usage has, for each turn, input, output, cache read and cache creation tokens.
 	Usage [][4]int64
 
 	lines   []any
@@ -117,7 +117,7 @@ func (s *Source) lines(path string, f func(n int, b []byte)) error {
 	}
 }
 
-// value reads a line; what strict readers of JSON refuse is unreadable here, too.
+// value reads a line; lines that strict JSON readers refuse are unreadable here, too.
 func (s *Source) value(path string, n int, b []byte) (map[string]any, bool) {
 	v, err := parse(b)
 	o, ok := v.(map[string]any)

@@ -14,11 +14,11 @@ import (
 	"github.com/waymarkio/waymark/internal/transcript"
 )
 
-// Spec says what is written.
+// Spec describes the output.
 type Spec struct {
 	// Seed chooses the shapes.
 	Seed uint64
-	// Runs in the file; only openai-chat holds more than one. Zero means 1.
+	// Runs in the file; only openai-chat can have more than one. Zero means 1.
 	Runs int
 	// Turns of a run; zero means 8.
 	Turns int
@@ -26,7 +26,7 @@ type Spec struct {
 	Text int
 	// Result is the size in bytes of one large result in the middle; zero means none.
 	Result int
-	// Plain leaves out what is odd: unusual shapes, missing ids, unanswered calls.
+	// Plain leaves out unusual shapes, missing ids, and unanswered calls.
 	Plain bool
 }
 
@@ -202,7 +202,7 @@ func (g *generator) openAI(n int) obj {
 		}
 		ms = append(ms, results...)
 		if g.odd(15) {
-			add(obj{"role": "tool", "tool_call_id": "nobody", "content": g.text()})
+			add(obj{"role": "tool", "tool_call_id": "unknown", "content": g.text()})
 		}
 	}
 	if g.r.IntN(2) == 0 {
@@ -302,7 +302,7 @@ func (g *generator) claude() {
 	}
 }
 
-// toolUseResult is what a tool gave to its own program beside the result for the model.
+// toolUseResult is a tool's result for its own program, besides the result for the model.
 func (g *generator) toolUseResult() obj {
 	if g.s.Plain {
 		return nil
@@ -353,7 +353,7 @@ func (g *generator) sweAgent() obj {
 			step["state"] = obj{"open_file": "n/a", "working_dir": "/" + g.text()}
 			step["execution_time"] = float64(g.r.IntN(999)) / 100
 			if g.odd(3) && turn > 0 {
-				// An older observation is left out of what the model is asked with.
+				// An older observation is omitted from the next request to the model.
 				asked[g.r.IntN(len(asked))] = obj{"role": "user", "content": "Old environment output: (1 lines omitted)"}
 			}
 			step["messages"] = asked

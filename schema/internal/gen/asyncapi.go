@@ -25,7 +25,7 @@ func (b *builder) asyncAPI() object {
 			" captures it; a publish carries Nats-Expected-Last-Subject-Sequence, and its PubAck makes the event durable.", anyEvent)
 	operations["receiveEvent"] = operation("receive", "events", "Executors, the daemon and operators publish events of a run.")
 
-	messages["checkpoint"] = message("Checkpoint", "A run's checkpoint as it is stored, republished by the bucket. A hint, which may be lost.",
+	messages["checkpoint"] = message("Checkpoint", "A run's checkpoint as stored, republished by the bucket. It is a hint and may be lost.",
 		headers(object{"ce-type": object{"type": "string", "enum": []string{
 			schema.TypeOf(schema.CheckpointCreated), schema.TypeOf(schema.CheckpointUpdated), schema.TypeOf(schema.CheckpointFinalized),
 		}}}), schemaRef("Checkpoint"))
@@ -56,13 +56,13 @@ func (b *builder) asyncAPI() object {
 
 	messages["heartbeat"] = message("Heartbeat", "A sign of life of an executor, for all of its runs.", object{"type": "object"}, schemaRef("Heartbeat"))
 	channels["heartbeats"] = channel(schema.HeartbeatSubject("{fleet}", "{executor}"),
-		"Executors say that they live, every few seconds, over core NATS. Who is silent for longer has its runs handed to others.", []string{"heartbeat"})
+		"Executors send a heartbeat every few seconds, over core NATS. The runs of an executor that is silent for longer go to other executors.", []string{"heartbeat"})
 	operations["receiveHeartbeat"] = operation("receive", "heartbeats", "Executors publish one for all of their runs.")
 
-	messages["notice"] = message("Notice", "Somebody else wrote into a run that the executor has or had. A hint, which may be lost or come again.",
+	messages["notice"] = message("Notice", "Another client wrote into a run that the executor has or had. It is a hint and may be lost or repeated.",
 		object{"type": "object"}, schemaRef("Notice"))
 	channels["notices"] = channel(schema.NoticeSubject("{fleet}", "{executor}"),
-		"Tells an executor to look at a run at once, over core NATS. Who misses one finds out with its next publish.", []string{"notice"})
+		"Tells an executor to read a run at once, over core NATS. An executor that misses a notice learns of the write at its next publish.", []string{"notice"})
 	operations["sendNotice"] = operation("send", "notices", "Each control event in a run of the executor.")
 
 	b.services(channels, operations, messages)
@@ -87,7 +87,7 @@ func (b *builder) asyncAPI() object {
 	}
 }
 
-// eventMessages are the messages of the vocabulary, and one for the types of others.
+// eventMessages are the messages of the vocabulary, and one for other types.
 func (b *builder) eventMessages() (messages object, names []string) {
 	messages = object{}
 	for _, event := range b.events {
@@ -156,10 +156,10 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbHandoff, "{run}", "HandoffRequest", "ControlReply", false, "Accepts, declines or closes a hand-off."},
 		{schema.VerbMark, "{run}", "MarkRequest", "ControlReply", false, "Pins the point where a run stands under a name."},
 		{schema.VerbSignal, "{run}", "SignalRequest", "ControlReply", false, "Sends a message into a run that has not ended."},
-		{schema.VerbErase, "{run}", "EraseRequest", "EraseReply", false, "Removes a run for good, or says what is left of one that was removed. Ask again until it is done."},
+		{schema.VerbErase, "{run}", "EraseRequest", "EraseReply", false, "Removes a run permanently, or reports what is left of a removed run. Ask again until it is done."},
 		{schema.VerbCleanup, "", "CleanupRequest", "CleanupReply", false, "Removes the runs that a policy does not keep, a page at a time, or shows which those are."},
 		{schema.VerbRetry, "{run}", "", "RetryReply", false, "Folds a parked run again."},
-		{schema.VerbFleet, "", "FleetRequest", "FleetReply", false, "Says how the fleet is: what is folded, stored and waits."},
+		{schema.VerbFleet, "", "FleetRequest", "FleetReply", false, "Returns the state of the fleet: folded, stored and waiting events."},
 	} {
 		request, reply := s.verb+"Request", s.verb+"Reply"
 		payload := object{}

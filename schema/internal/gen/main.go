@@ -1,5 +1,5 @@
-// Command gen writes schema/jsonschema and schema/asyncapi.json from the Go types of package schema, their
-// comments, their constants and what [schema.Validate] says about probes. Run it by go generate ./schema/...
+// Command gen writes schema/jsonschema and schema/asyncapi.json from the Go types of package schema, their comments,
+// their constants and the verdicts of [schema.Validate] about probes. Run it by go generate ./schema/...
 package main
 
 import (
@@ -19,8 +19,8 @@ func main() {
 	}
 }
 
-// run writes the generated files below dir, the directory of package schema, and removes those that are
-// generated no more.
+// run writes the generated files below dir, the directory of package schema, and removes those that are no longer
+// generated.
 func run(dir string) error {
 	files, err := generate(dir)
 	if err != nil {

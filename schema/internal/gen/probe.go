@@ -15,10 +15,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// What is required and allowed is written down once, in schema.Validate. The generator finds it out by asking:
-// it makes a full, valid example of an event's data, changes one thing at a time, and reads the answer.
+// Only schema.Validate defines what is required and allowed. The generator discovers it: it makes a full, valid
+// example of an event's data, changes one thing at a time, and reads the verdict.
 
-// place is one member of an example: its path there, and the type and member it is of.
+// place is one member of an example: its path, and its type and member name.
 type place struct {
 	path, owner, member string
 	typ                 reflect.Type
@@ -55,7 +55,7 @@ func (p *prober) full(path string, t reflect.Type) object {
 		}
 		if t == reflect.TypeFor[schema.Ref]() && (name == "key_id" || name == "codec") {
 			p.places = append(p.places, place{path + "/" + name, t.Name(), name, field.Type})
-			continue // they are required with each other; see refRules
+			continue // they are required together; see refRules
 		}
 		at := place{path + "/" + name, t.Name(), name, field.Type}
 		p.places = append(p.places, at)
@@ -89,7 +89,7 @@ func (p *prober) value(path string, t reflect.Type) any {
 	}
 }
 
-// exampleBase is the base of a fork: a head is described by its own type, and is right only as a whole.
+// exampleBase is the base of a fork: a head has its own schema, and is only valid as a whole.
 func exampleBase() object {
 	digest := strings.Repeat("0", 64)
 	return object{
@@ -121,7 +121,7 @@ func (p *prober) settle() error {
 		case strings.Contains(bad.Problem, "JSON Pointer"):
 			value = "/x"
 		case strings.Contains(bad.Problem, "belongs to"):
-			value = nil // it goes with another value of another member
+			value = nil // it belongs to another value of another member
 		default:
 			return fmt.Errorf("no example found: %w", bad)
 		}
@@ -149,7 +149,7 @@ func (p *prober) validate(example object) *schema.DataError {
 	return bad
 }
 
-// with validates the example with one member changed; a nil value takes it out.
+// with validates the example with one member changed; a nil value removes it.
 func (p *prober) with(path string, value any) *schema.DataError {
 	changed, ok := clone(p.example).(object)
 	if !ok {
@@ -159,7 +159,7 @@ func (p *prober) with(path string, value any) *schema.DataError {
 	return p.validate(changed)
 }
 
-// quoted finds the values in an answer of the form … is none of ["a" "b"], or … is none of a, b.
+// quoted finds the values in a verdict of the form … is none of ["a" "b"], or … is none of a, b.
 var quoted = regexp.MustCompile(`is none of \[?(.*?)\]?$`)
 
 func allowed(problem string) []string {
@@ -187,7 +187,7 @@ const (
 	refPattern  = `^(waymark-blob:[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.sha256-[0-9a-f]{64})?$`
 )
 
-// ask finds out what holds for one member and writes it into its type's schema.
+// ask finds the rules for one member and writes them into its type's schema.
 func (p *prober) ask(at place) error {
 	owner := p.defs[at.owner]
 	property := child(child(owner, "properties"), at.member)
@@ -230,13 +230,13 @@ func (p *prober) ask(at place) error {
 		if kind.Elem().Kind() == reflect.String && p.with(at.path, slices.Repeat([]any{"x"}, schema.MaxSignals+1)) != nil {
 			property["maxItems"] = schema.MaxSignals
 		}
-	default: // booleans, objects, any JSON: their shape says it all
+	default: // booleans, objects, any JSON: their type is the only rule
 	}
 	p.conditions(owner, at, property)
 	return nil
 }
 
-// refRules says what of a ref is required: an encrypted field has key and codec, one that is not encrypted is in a blob.
+// refRules are the rules of a ref: an encrypted field has key and codec, one that is not encrypted is in a blob.
 func refRules() []any {
 	has := func(member string) object {
 		return object{"required": []string{member}, "properties": object{member: object{"minLength": 1}}}
@@ -269,7 +269,7 @@ func (p *prober) required(owner object, at place) {
 	requireMember(owner, at.member)
 }
 
-// longestText is a text that is longer than any bound of one.
+// longestText is longer than any bound of a text.
 const longestText = 1 << 16
 
 func (p *prober) askText(property object, at place) {
@@ -303,7 +303,7 @@ func (p *prober) askText(property object, at place) {
 	refusedBehind := func(length int) bool { return p.with(at.path, strings.Repeat("x", length+1)) != nil }
 	switch {
 	case property["format"] != nil:
-	case refusedBehind(0): // whatever its length, for want of another member: those are identifiers
+	case refusedBehind(0): // refused at any length, because another member is missing: those are identifiers
 		property["maxLength"] = schema.MaxIdentifier
 	case refusedBehind(longestText):
 		property["maxLength"] = sort.Search(longestText, refusedBehind)
@@ -313,7 +313,7 @@ func (p *prober) askText(property object, at place) {
 	}
 }
 
-// conditions finds members that are required only beside certain values of this one.
+// conditions finds members that are required only with certain values of this one.
 func (p *prober) conditions(owner object, at place, property object) {
 	values, _ := property["enum"].([]string)
 	if at.owner == "Part" && at.member == "type" { // open, but the known ones have conditions
@@ -346,7 +346,7 @@ func (p *prober) conditions(owner object, at place, property object) {
 	}
 }
 
-// set changes the member at a JSON Pointer without escapes; nil takes it out.
+// set changes the member at a JSON Pointer without escapes; nil removes it.
 func set(v any, path string, value any) {
 	name, rest, deeper := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch v := v.(type) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// source is what only the source text of package schema knows: comments and the values of constants.
+// source is what only the source text of package schema has: comments and the values of constants.
 type source struct {
 	// doc of types (Message) and fields (Message.Role).
 	doc map[string]string
@@ -95,7 +95,7 @@ func (s *source) readConstant(spec *ast.ValueSpec) {
 	}
 }
 
-// plain is a comment as one paragraph, without the brackets of links.
+// plain returns a comment as one paragraph, without the brackets of links.
 func plain(doc *ast.CommentGroup) string {
 	text := strings.Join(strings.Fields(doc.Text()), " ")
 	return strings.NewReplacer("[", "", "]", "").Replace(text)

@@ -21,12 +21,12 @@ type document struct {
 	root        reflect.Type
 }
 
-// builder makes the JSON Schemas of types. Those of struct types are kept by name and referred to.
+// builder makes the JSON Schemas of types. Those of struct types are kept by name and referenced.
 type builder struct {
 	source *source
 	defs   map[string]object
-	// ofEvents are the types that events' data reach: there Validate says what is required, elsewhere the
-	// JSON tag does (what is never left out).
+	// ofEvents are the types within events' data: their required members come from Validate, elsewhere from the JSON
+	// tag (members without omitzero).
 	ofEvents map[string]bool
 	events   []string
 }
@@ -39,7 +39,7 @@ func newBuilder(dir string) (*builder, error) {
 	return &builder{source: src, defs: map[string]object{}, ofEvents: map[string]bool{}, events: eventNames(src)}, nil
 }
 
-// eventNames finds the vocabulary by the data types that the source declares.
+// eventNames finds the vocabulary in the data types that the source declares.
 func eventNames(src *source) []string {
 	var names []string
 	for name := range src.doc {
@@ -72,7 +72,7 @@ func eventOf(base string) string {
 	return b.String()
 }
 
-// others are the types besides events that have a schema of their own.
+// others are the types besides events that have their own schema.
 func others() []document {
 	return []document{
 		{"head", "Head", reflect.TypeFor[schema.Head]()},
@@ -199,7 +199,7 @@ func (b *builder) schemaOf(t reflect.Type) object {
 		return object{"type": "integer"}
 	default:
 		o := object{"type": "string"}
-		// Reasons are open: a gap's may be one that only the daemon gives.
+		// Reasons are open: a gap may have a reason that only the daemon gives.
 		if values := b.source.values[t.Name()]; len(values) > 0 && t != reflect.TypeFor[schema.Reason]() {
 			o["enum"] = values
 		}
@@ -235,7 +235,7 @@ func (b *builder) addFields(o object, t reflect.Type) {
 	}
 }
 
-// sentence begins with a capital: the name of the Go type that began it says nothing to others.
+// sentence begins with a capital: the name of the Go type at its beginning means nothing to other readers.
 func sentence(s string) string {
 	if s == "" {
 		return s

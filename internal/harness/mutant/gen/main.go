@@ -1,5 +1,5 @@
-// Command gen puts all mutants into copies of the product's source, below the folder that its argument names. It runs in the
-// module's root; "go build -overlay FOLDER/overlay.json" compiles the copies.
+// Command gen puts all mutants into copies of the product's source, below the directory in its argument. It runs in
+// the module's root; "go build -overlay DIR/overlay.json" compiles the copies.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("%d arguments: want the folder to write to", len(args))
+		return fmt.Errorf("%d arguments: want the directory to write to", len(args))
 	}
 	mutants, err := mutant.All()
 	if err != nil {

@@ -72,19 +72,19 @@ func (p *parsed) text(from, to token.Pos) string {
 	return string(p.source[p.offset(from):p.offset(to)])
 }
 
-// mark lets stack traces name the place that a text was copied from.
+// mark makes stack traces name the origin of a copied text.
 func (p *parsed) mark(at token.Pos) string {
 	pos := p.fset.Position(at)
 	return fmt.Sprintf("/*line %s:%d:%d*/", p.path, pos.Line, pos.Column)
 }
 
-// merge puts all variants of a file into one, each behind its switch.
+// merge combines all variants of a file into one, each behind its switch.
 func merge(path string, source []byte, variants []variant) ([]byte, error) {
 	base, err := parse(path, source)
 	if err != nil {
 		return nil, err
 	}
-	// bodies are what is put behind the opening brace of a function; more is what the mutants add to the file.
+	// bodies are the texts after the opening brace of a function; more is the mutants' additions to the file.
 	bodies := map[string]string{}
 	imports := []string{`mutants__ "github.com/waymarkio/waymark/internal/harness/mutant"`}
 	var more strings.Builder

@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/mutant"
 )
 
-// overlaid is the file of package mutant that says that the mutants are there.
+// overlaid is the file of package mutant that says that the mutants are present.
 const overlaid = "internal/harness/mutant/overlaid.go"
 
 // variant is a file as one mutant has it.
@@ -36,7 +36,7 @@ func Write(root, dir string, mutants []mutant.Mutant) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil { // git compares it with the folder that it works in
+	if dir, err = filepath.EvalSymlinks(dir); err != nil { // git compares it with its working directory
 		return "", err
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
@@ -135,12 +135,12 @@ func apply(root, dir string, m *mutant.Mutant) (map[string][]byte, error) {
 	return changed, nil
 }
 
-// git runs "git apply" in a folder that belongs to no repository.
+// git runs "git apply" in a directory without a repository.
 func git(work, patch string, args ...string) (string, error) {
 	cmd := exec.Command("git", append([]string{"-c", "core.autocrlf=false", "apply"}, args...)...) //nolint:noctx // reads a small patch
 	cmd.Dir = work
 	cmd.Stdin = strings.NewReader(patch)
-	// Without these a git hook's own repository, or one around the folder, is where git looks.
+	// Otherwise git would use a git hook's own repository, or one around the directory.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GIT_") })
 	cmd.Env = append(cmd.Env, "GIT_CEILING_DIRECTORIES="+filepath.Dir(work))
 	var stderr strings.Builder

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWrite_EveryMutant_AppliesAndCompiles keeps patches and source together: whoever changes lines that a mutant changes renews it.
+// It keeps patches and source in step: a change of lines that a mutant changes must renew it.
 func TestWrite_EveryMutant_AppliesAndCompiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: every mutant is compiled")

@@ -1,4 +1,5 @@
-// Command helper is every process of the nemesis's world but the daemons: a nats-server or an executor, as its environment says.
+// Command helper is every process of the nemesis's world except the daemons: a nats-server or an executor, depending
+// on its environment.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestCallsInDoubtAreSettledAsTheirPoliciesSay kills executors whose tools take long, again and again, so that many calls are in doubt. The
-// checker holds what recoveries say of them, and how often their tools ran, against the log.
+// It repeatedly kills executors whose tools take long, so that many calls are in doubt. The checker compares their
+// state in recoveries, and how often their tools ran, with the log.
 func TestCallsInDoubtAreSettledAsTheirPoliciesSay(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
