@@ -12,8 +12,8 @@ ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
 AXE := $(BIN)/axe-$(AXE_CORE_VERSION)
 
 PKG ?= ./...
-# Modules of their own: the readers of the files in deploy, the program that measures, the agents with clients of providers, and the
-# driver of a browser.
+# Separate modules: the readers of the files in deploy, the benchmark program, the agents with clients of providers, and the
+# browser driver.
 DEPLOYCHECK := tools/deploycheck
 BENCHMARKS := tools/bench
 AGENTS := docs/examples/agents
@@ -24,12 +24,12 @@ FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
 BENCH ?=
 BENCHFLAGS ?=
-# How long each Go benchmark runs; "make check-full" only sees that each works.
+# How long each Go benchmark runs; "make check-full" only checks that each works.
 BENCHTIME ?= 1s
 # No file of the project is for one processor alone: a system is built for one of its processors (FULL=1: for another one of Linux, too).
 PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 
-# Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
+# Tiers of checks: docs/decisions/0041. In this order: steps that fail quickly come first. A failed step does not keep the others
 # from running.
 CHECK := generate-check lint vet short short-race bench-short
 CHECK_FULL := deploycheck dist-short agents uicheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
@@ -41,7 +41,7 @@ RACED := ./publisher/... ./consumer/... ./kvstore/... $(addprefix ./internal/,ba
 # FULL=1 runs the whole of what "make check-full" samples.
 FULL ?=
 TIERS := go run ./tools/tiers
-# Where the steps of a tier leave what became of each test.
+# Where the steps of a tier write the result of each test.
 RECORDS ?=
 RECORD = $(if $(RECORDS),-record $(RECORDS)/$@.json)
 # More at a time on two cores waste them on polling: 245 s with 8, 216 s with 4.
@@ -56,7 +56,7 @@ check: ## before each push: generated files, lint, vet, and the tests but the lo
 	@LEFT_OUT="$(CHECK_FULL)" MAKE="$(MAKE)" sh tools/tier.sh check $(CHECK)
 
 .PHONY: check-full
-check-full: ## all the rest, which CI runs, too: long tests, fuzzing, cross-builds, seeded bugs (FULL=1: the whole of its samples, hours)
+check-full: ## the remaining checks, which CI runs, too: long tests, fuzzing, cross-builds, seeded bugs (FULL=1: the whole of its samples, hours)
 	@LEFT_OUT="chaos chaos-power soak bench vulncheck distcheck skew" MAKE="$(MAKE)" sh tools/tier.sh check-full $(CHECK_FULL)
 
 .PHONY: build
@@ -68,7 +68,7 @@ build: ## build the waymark binary into .bin
 test: ## run the tests but the long ones, without the race detector (PKG=./schema for one package)
 	$(TIERS) test -ram $(RECORD) -- -short -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $(PKG)
 
-# The steps "vet" and "lint" have had the whole: go test would vet again, and the tests of internal/lint only read sources.
+# "vet" and "lint" have already checked everything: go test would vet again, and the tests of internal/lint only read sources.
 SHORT := -short -vet=off -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT)
 REST = $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 
@@ -93,7 +93,7 @@ bench-race: ## run all tests of tools/bench under the race detector
 	$(TIERS) test $(RECORD) -- -C $(BENCHMARKS) -race -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: long
-long: ## run the long tests under the race detector, samples of the longest (FULL=1: the whole)
+long: ## run the long tests under the race detector, samples of the longest (FULL=1: all)
 	@mkdir -p $(BIN)/test
 	go build $(if $(FULL),-race) -o $(BIN)/test/ ./cmd/waymark ./internal/harness/nemesis/helper
 	WAYMARK_TEST_BIN=$(CURDIR)/$(BIN)/test WAYMARK_E2E_FULL=$(FULL) \
@@ -109,7 +109,7 @@ SCHEDULES ?= 10000
 WORKERS ?= 8
 
 .PHONY: chaos-check
-chaos-check: ## run some random schedules in process, and see that every mutant is found
+chaos-check: ## run some random schedules in process, and check that every mutant is found
 	@# Without the race detector, which "race" has: schedules by the hundred are what finds mistakes here.
 	go run ./internal/harness/mutant/gen $(BIN)/mutants
 	$(TIERS) test $(RECORD) -- -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json -timeout $(TEST_TIMEOUT) \
@@ -125,7 +125,7 @@ fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
 	@FUZZTIME=$(FUZZTIME) sh tools/fuzz.sh
 
 .PHONY: bench-build
-bench-build: ## build the program that measures into .bin/bench
+bench-build: ## build the benchmark program into .bin/bench
 	@mkdir -p $(BIN)
 	go build -C $(BENCHMARKS) -trimpath -o "$(CURDIR)/$(BIN)/" .
 
@@ -133,7 +133,7 @@ bench-build: ## build the program that measures into .bin/bench
 bench: bench-build ## measure Waymark beside raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
 	$(BIN)/bench run $(BENCH) $(BENCHFLAGS)
 
-# Where "make bench-all" and "make bench-peers" leave their lines, and of which systems.
+# Where "make bench-all" and "make bench-peers" write their lines, and for which systems.
 BENCH_OUT ?= bench-results.jsonl
 PEERS_OUT ?= bench-peers.jsonl
 PEERS ?=
@@ -179,7 +179,7 @@ bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in t
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
 	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(PKG)
 
-# Rounds of "make chaos", each with a seed of its own from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
+# Rounds of "make chaos", each with its own seed from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
 # both. CHAOSFLAGS="-run TestDamage" runs others.
 ROUNDS ?= 10
 SERVERS ?=
@@ -220,7 +220,7 @@ structure: ## measure the code: lines, imports, exported names, methods (STRUCTU
 	go run ./tools/structure $(STRUCTUREFLAGS)
 
 .PHONY: fmt
-fmt: $(LINT) ## format the code as lint wants it
+fmt: $(LINT) ## format the code as lint requires
 	$(LINT) fmt
 
 .PHONY: vet
@@ -228,18 +228,18 @@ vet: ## run go vet with failpoints compiled in; lint has govet for the code with
 	go vet -tags waymark_failpoints $(PKG)
 
 .PHONY: deploycheck
-deploycheck: ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
+deploycheck: ## pass the files in deploy to their real readers: kustomize, compose, buildkit, Prometheus (a separate module)
 	$(TIERS) test $(RECORD) -- -C $(DEPLOYCHECK) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: agents
-agents: $(LINT) ## kill the example agents of docs/examples/agents, which ask local fakes of the providers' APIs (a module of its own)
+agents: $(LINT) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs (a separate module)
 	@go -C $(AGENTS) mod download || { echo "agents: NOT TESTED: the modules of $(AGENTS) cannot be fetched" >&2; exit 1; }
 	go vet -C $(AGENTS) ./...
 	cd $(AGENTS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(AGENTS) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: uicheck
-uicheck: $(LINT) ## look at the inspector in headless Chromium, with the rules of axe-core from npm (a module of its own; WAYMARK_UI_SHOTS=DIR writes pictures)
+uicheck: $(LINT) ## check the inspector in headless Chromium, with the rules of axe-core from npm (a separate module; WAYMARK_UI_SHOTS=DIR writes pictures)
 	@go -C $(UICHECK) mod download || { echo "uicheck: NOT TESTED: the modules of $(UICHECK) cannot be fetched" >&2; exit 1; }
 	go vet -C $(UICHECK) ./...
 	cd $(UICHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
@@ -257,7 +257,7 @@ cross: ## build and vet for the other platforms
 	done
 
 .PHONY: golden
-golden: ## write a golden store of this version's stored formats, when one of them is new (30 seconds)
+golden: ## write a golden store of this version's stored formats, after a new one (30 seconds)
 	WAYMARK_GOLDEN=write go test ./internal/harness/e2e -run TestEveryGoldenStore -count=1
 
 .PHONY: generate
@@ -273,7 +273,7 @@ asyncapi: ## validate the AsyncAPI document (needs npm)
 	@sh tools/asyncapi.sh $(ASYNCAPI) $(ASYNCAPI_PARSER_VERSION)
 	$(TIERS) test $(RECORD) -- -count=1 -run TestTheAsyncAPIDocumentIsValid ./schema
 
-# The manual page is made of the reference, which is made of the grammar.
+# The manual page is generated from the reference, which is generated from the grammar.
 MANPAGE ?= $(BIN)/waymark.1
 
 .PHONY: man
@@ -290,7 +290,7 @@ sbom: $(CYCLONEDX) ## write the binary's list of parts (CycloneDX) to .bin/wayma
 	$(CYCLONEDX) app -json -licenses -main cmd/waymark -output $(SBOM) .
 	@echo "sbom: $(SBOM)"
 
-# What a release consists of, in DIST_OUT: archives, packages, image, lists of parts, checksums. VERSION: that of the commit's tag, else a -dev
+# The files of a release, in DIST_OUT: archives, packages, image, lists of parts, checksums. VERSION: that of the commit's tag, else a -dev
 # of the next one.
 DIST_OUT ?= $(BIN)/dist
 VERSION ?=
@@ -305,16 +305,16 @@ dist-build: $(CYCLONEDX)
 	go build -C $(DIST) -o "$(CURDIR)/$(DIST_PROGRAM)" .
 
 .PHONY: dist-short
-dist-short: ## run the tests of tools/dist that build and install nothing
+dist-short: ## run the tests of tools/dist without builds and installations
 	$(TIERS) test $(RECORD) -- -C $(DIST) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
-# The Debian system in which packages are installed, made once.
+# The Debian system in which packages are installed, created once.
 DISTCHECK := $(BIN)/distcheck
 SUITE ?= bookworm
 DISTCHECK_DIST = $(DIST_PROGRAM) -cyclonedx "$(CURDIR)/$(CYCLONEDX)"
 
 .PHONY: distcheck
-distcheck: dist-build ## install, start, upgrade and remove packages and image in machines of their own (Linux on amd64, as root)
+distcheck: dist-build ## install, start, upgrade and remove packages and image in separate machines (Linux on amd64, as root)
 	@[ "$$(id -u)" = 0 ] || { echo "distcheck: NOT TESTED: it installs packages, and needs root" >&2; exit 1; }
 	@for tool in debootstrap systemd-nspawn; do command -v $$tool >/dev/null || \
 		{ echo "distcheck: NOT TESTED: $$tool is not there (Debian: apt-get install debootstrap systemd-container)" >&2; exit 1; }; done
@@ -338,7 +338,7 @@ skew: ## run daemons and executors of two versions on one fleet, and kill them (
 	WAYMARK_SKEW_OLDER="$(CURDIR)/$(BIN)/skew/$$older" go test -count=1 -timeout $(TEST_TIMEOUT) -v -run TestVersions ./internal/harness/nemesis
 
 .PHONY: vulncheck
-vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev; exit 75 when that cannot be reached)
+vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev; exit 75 if it is unreachable)
 	@sh tools/vulncheck.sh $(VULNCHECK)
 
 .PHONY: demo
@@ -346,7 +346,7 @@ demo: build ## run the demonstration
 	$(BIN)/waymark demo
 
 .PHONY: clean
-clean: ## remove what was built and fetched
+clean: ## remove built and fetched files
 	rm -rf $(BIN)
 
 # The version is part of the name, so that a new one is fetched when versions.mk changes.
@@ -360,7 +360,7 @@ $(VULNCHECK):
 	GOBIN="$(CURDIR)/$(BIN)" go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 	@mv $(BIN)/govulncheck $@
 
-# A module of its own pins it, with all that it is made of.
+# A separate module pins it, with all of its dependencies.
 $(CYCLONEDX): tools/sbom/go.mod
 	@mkdir -p $(BIN)
 	cd tools/sbom && go build -o "$(CURDIR)/$@" github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

@@ -97,7 +97,7 @@ func TestServe_DiskFillsUpAndHasRoomAgain_TakesWritesAgain(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, text)
 
 	require.NoError(t, os.Remove(ballast))
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "the disk has room again") }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "the disk has free space again") }, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, func() bool { status, _ := ask(t, url+"/readyz"); return status == http.StatusOK }, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, nc.IsConnected, time.Minute, 10*time.Millisecond, "the port stays")
 	driveRun(t, nc, "after", 0, nil)

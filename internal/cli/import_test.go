@@ -135,7 +135,7 @@ func TestImport_ExitCodes(t *testing.T) {
 		defer func() { require.NoError(t, bob.Close(t.Context())) }()
 		_, err = bob.Resume(t.Context(), "talk", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
 		require.NoError(t, err)
-		requireHas(t, w.run(failure.OK, "import", file), "executor bob goes on with it")
+		requireHas(t, w.run(failure.OK, "import", file), "executor bob continues it")
 		w.file("talk.json", talk("talk", 3, "question"))
 		out := w.run(failure.Conflict, "import", file)
 		requireHas(t, out, "bob")

@@ -129,7 +129,7 @@ var missionRowsTo18 = []missionRow{
 		11, "Resume", "`fix-logout` has ended after five calls. It goes on after its third call, with the state and the artifact that it had there. The checkpoint says what " +
 			"the next executor does.",
 		[]shown{
-			{command: `waymark resume fix-logout --step 3`, first: 3, want: []string{`^resumed +run fix-logout behind result:3$`, `^left behind +\d+ records: .*2 calls$`, `^status +interrupted$`, `^epoch +\d+$`}},
+			{command: `waymark resume fix-logout --step 3`, first: 3, want: []string{`^resumed +run fix-logout after result:3$`, `^left behind +\d+ records: .*2 calls$`, `^status +interrupted$`, `^epoch +\d+$`}},
 			{command: `waymark runs get fix-logout --view state`, want: []string{
 				`^todo +\["test it","tell the customer"\] .*`, `^ +2 +c +1 +edit +returned .*`, `^login\.patch +patch +text/x-diff .*in the run$`,
 			}, not: []string{`^ +3 +d `, ` submit `}},

@@ -47,7 +47,7 @@ func TestNoDaemon_HintFitsTheRole(t *testing.T) {
 	for _, role := range access.ClientRoles() {
 		c := &base.Client{NATS: &nats.Conn{Opts: nats.Options{InboxPrefix: access.InboxPrefix(role)}}, Fleet: "payments"}
 		hint := c.StartHint(t.Context())
-		require.Contains(t, hint, "of role "+string(role))
+		require.Contains(t, hint, "have the role "+string(role))
 		require.Contains(t, hint, "waymark serve --fleet payments --context FILE; FILE is the payments-daemon.json that")
 		// A file that lies beside the one in use is named by its path.
 		dir := t.TempDir()
@@ -262,7 +262,7 @@ func TestServe_SeveralStreamsWrong_HasALineForEach(t *testing.T) {
 		}
 		require.Regexp(t, "^"+begin+"stream "+name+" has the wrong configuration: max_msg_size is 1000, want ", lines[i])
 	}
-	require.Regexp(t, `^hint: mend them with: nats .*`+wrong[0]+`.* && nats .*`+wrong[1]+`.* && nats .*`+wrong[2], lines[3])
+	require.Regexp(t, `^hint: fix them with: nats .*`+wrong[0]+`.* && nats .*`+wrong[1]+`.* && nats .*`+wrong[2], lines[3])
 }
 
 // A server without room for a fleet's streams says so once for each of them, a line each.

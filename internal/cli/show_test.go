@@ -214,7 +214,7 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 
 	code, _, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool.retuned")
 	require.Zero(t, code)
-	require.Contains(t, complaints, "--type tool.retuned is no event of the vocabulary, and shows only what executors call so; there are: tool.called, tool.decided,")
+	require.Contains(t, complaints, "--type tool.retuned is not in the vocabulary and shows only executors' own events of this name; known names: tool.called, tool.decided,")
 	code, out, complaints = w.ask("100", "", "tail", "r1", "--all", "--no-follow", "--type", "tool,run.ended")
 	require.Empty(t, complaints)
 	require.Zero(t, code)
@@ -223,7 +223,7 @@ func TestRunsGet_AtAndFull_ShowAPointAndWholeMessages(t *testing.T) {
 	require.Contains(t, out, "run.ended")
 	code, _, complaints = w.ask("100", "", "tail", "--type", "Tool")
 	require.Equal(t, 2, code)
-	require.Contains(t, complaints, "--type Tool is no name of events")
+	require.Contains(t, complaints, "--type Tool is not an event name")
 	t.Run("colour", func(t *testing.T) {
 		for variable, want := range map[string]bool{"FORCE_COLOR": true, "NO_COLOR": false} {
 			var out strings.Builder

@@ -176,9 +176,9 @@ func TestHTTPClient_UnusableVariables_AreNamedWithTheNextStep(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, c := range []struct{ name, value, want string }{
-		{"PROTOCOL", "grpc", `is "grpc", and spans travel over HTTP as protobuf: set it to http/protobuf`},
+		{"PROTOCOL", "grpc", `is "grpc", but spans are sent over HTTP as protobuf: set it to http/protobuf`},
 		{"TRACES_PROTOCOL", "http/json", "set it to http/protobuf"},
-		{"ENDPOINT", "collector:4317", "is no address: write it as http://localhost:4318"},
+		{"ENDPOINT", "collector:4317", "is not a valid address: write it as http://localhost:4318"},
 		{"TRACES_ENDPOINT", "unix:///run/geheim", "is no address"},
 		{"HEADERS", "a=b,geheim", "its header number 2 cannot be read: write key=value"},
 		{"TRACES_HEADERS", "a=%geheim", "its header number 1 cannot be read"},

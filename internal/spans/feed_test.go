@@ -279,8 +279,8 @@ func TestALogThatEndsBeforeThePositionIsSaid(t *testing.T) {
 	require.NoError(t, positions.Close())
 	err = f.follow(new(collector).into())
 	require.ErrorIs(t, err, spans.ErrPosition)
-	require.ErrorContains(t, err, "ends at 3 and 9 was exported")
+	require.ErrorContains(t, err, "ends at 3, but 9 was exported")
 	_, err = spans.OpenPositions(f.path, "another")
 	require.ErrorIs(t, err, spans.ErrPosition)
-	require.ErrorContains(t, err, "is of fleet default")
+	require.ErrorContains(t, err, "belongs to fleet default")
 }

@@ -76,7 +76,7 @@ func TestOf_HandoffNotTaken_IsAReasonOfEndedRunsToo(t *testing.T) {
 	require.NotEqual(t, reasons[0].ID, reasons[1].ID)
 	require.False(t, reasons[0].NeedsPerson(), "an executor of the agent ends it")
 	late := standstill.OfNotBegun(h, &h.Handoffs[2])
-	require.Equal(t, "accepted: run child, which is to carry hand-off c on, has not begun", late.Why)
+	require.Equal(t, "accepted: run child, which carries out hand-off c, has not started", late.Why)
 	h.Handoffs[0].OfferHash = "4"
 	require.NotEqual(t, reasons[0].ID, standstill.Of(h, false, nil)[0].ID, "another offer under its id")
 }

@@ -50,7 +50,7 @@ func TestBadInputIsNamedAndTheRestIsImported(t *testing.T) {
 		{"too deep nesting is named", "a.jsonl", good + `{"messages":[{"role":"user","content":` + deep + `}]}`, "nested too deep", 2, "", 1},
 		{"a message without a role is named", "a.jsonl", good + `{"messages":[{"content":"x"}]}`, "no role", 2, "/messages/0", 1},
 		{"a role that says nothing is named", "a.jsonl", good + `{"messages":[{"role":"","content":"x"}]}`, "no role", 2, "/messages/0", 1},
-		{"a message that is no object is named", "a.jsonl", good + `{"messages":[5]}`, "no object", 2, "/messages/0", 1},
+		{"a message that is no object is named", "a.jsonl", good + `{"messages":[5]}`, "not an object", 2, "/messages/0", 1},
 		{"a conversation without messages is named", "a.jsonl", good + `{"message":[]}`, "no list of messages", 2, "/messages", 1},
 		{"something after a line's value is named", "a.jsonl", good + good[:len(good)-1] + "x\n" + good, "not valid JSON", 2, "", 2},
 		{"something after a document is named", "a.json", "{\n\"messages\":[]}\n\n x", "follows", 4, "", 1},
@@ -294,7 +294,7 @@ func TestOpen_SubAgentsThatAreLinks_AreNotRead(t *testing.T) {
 			require.NotContains(t, fmt.Sprint(runs[0].Steps), "secret")
 			require.Len(t, rep.Problems, 1)
 			require.Equal(t, at, rep.Problems[0].File)
-			require.ErrorContains(t, rep.Problems[0], "no file of its own")
+			require.ErrorContains(t, rep.Problems[0], "is a link or a special file")
 		})
 	}
 }
@@ -312,7 +312,7 @@ func TestOpen_WhatIsGuessed_IsNoted(t *testing.T) {
 	}{
 		"blocks of another interface": {blocks, transcript.Auto, "2 parts in the form of Anthropic's Messages API"},
 		"numbers as ids":              {numbers, transcript.Auto, "the first is 1"},
-		"another format is given":     {`{"messages":[]}`, transcript.SWEAgent, "looks like openai-chat, and is read as swe-agent"},
+		"another format is given":     {`{"messages":[]}`, transcript.SWEAgent, "looks like openai-chat, but is read as swe-agent"},
 		"no message":                  {`{"messages":[]}`, transcript.Auto, "has no message"},
 		"no entry":                    {`{"history":[]}`, transcript.Auto, "has no message"},
 		"the format that it is":       {`{"messages":[{"role":"user","content":"go"}]}`, transcript.OpenAIChat, ""},

@@ -456,7 +456,7 @@ func agentKind(c *Call) string {
 }
 
 // errNotItsOwn is the problem of a sub-agent's file that is a link, a pipe or a device.
-var errNotItsOwn = errors.New("not a regular file, so it was not read: import it by its name if it belongs to the session")
+var errNotItsOwn = errors.New("is a link or a special file, so it was not read: import it by its name if it belongs to the session")
 
 // subagentFiles finds the files of a session's sub-agents, by agent id. It does not follow links: the user has not
 // named these files, so a link in a foreign directory could import another session or another person's files.

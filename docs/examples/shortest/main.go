@@ -45,7 +45,7 @@ func serve(ctx context.Context) (err error) {
 	return executor.Serve(ctx) // until ctx ends
 }
 
-// greet does what is left to do of a run, wherever its last executor stopped.
+// greet does the rest of a run's work, wherever its last executor stopped.
 func greet(ctx context.Context, run *publisher.Run) error {
 	turn := run.OpenTurn()
 	if head := run.Head(); turn == nil && head.Turn > 0 {

@@ -21,7 +21,7 @@ func (a *App) readKeys() (*publisher.Encryption, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.warnExposed("--key-file", a.KeyFile, "read what is encrypted"); err != nil {
+	if err := a.warnExposed("--key-file", a.KeyFile, "read the encrypted content"); err != nil {
 		return nil, err
 	}
 	a.Secrets = &encryption.Keys{Current: keys.Current, Key: keys.Key}

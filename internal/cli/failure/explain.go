@@ -34,7 +34,7 @@ func find(err error, list []sentinel) *Error {
 var publisherErrors = []sentinel{
 	{publisher.ErrFenced, Conflict, "see which executor has the run: waymark runs get RUN"},
 	{publisher.ErrForked, Conflict, "find the other process that writes this run, then take it over: waymark recover RUN"},
-	{publisher.ErrLogRegressed, Damaged, "see what is left: waymark runs get RUN"},
+	{publisher.ErrLogRegressed, Damaged, "see the remaining part: waymark runs get RUN"},
 	{publisher.ErrFleetFull, Full, hintFleetFull},
 	{publisher.ErrPayloadTooLarge, Usage, ""},
 	{publisher.ErrRunExists, Conflict, "show it with: waymark runs get RUN; or choose another id with --run-id"},
@@ -198,7 +198,7 @@ var archiveErrors = []sentinel{
 	{archive.ErrPartly, Conflict, "nothing was written; add --continue if an import was interrupted"},
 	{archive.ErrNotEnded, Conflict, "add --live to import it anyway: the fleet's executors will continue it"},
 	{archive.ErrBase, NotFound, "export it with --with-bases, or import the base first"},
-	{archive.ErrIncomplete, Damaged, "see what is missing: waymark verify RUN; export the existing events with --format cloudevents"},
+	{archive.ErrIncomplete, Damaged, "find the missing events: waymark verify RUN; export the existing events with --format cloudevents"},
 }
 
 // explainArchive explains errors of archives. An error in an archive has its own next step.

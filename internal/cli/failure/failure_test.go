@@ -60,7 +60,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{fmt.Errorf("x: %w", transcript.ErrCancelled), Conflict, "--take-over"},
 		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), Damaged, "backup"},
 		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrNotExist}), NotFound, "the file or its directory does not exist"},
-		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrPermission}), General, "rights"},
+		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrPermission}), General, "permissions"},
 		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrInvalid}), General, "check the path"},
 		{&kvstore.ConfigError{Stream: "S", Command: "nats stream edit S"}, Conflict, "nats stream edit S"},
 	}
