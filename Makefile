@@ -175,9 +175,13 @@ bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in t
 	done
 	$(BIN)/bench report $(TURN_OUT)
 
+# The packages that have Go benchmarks.
+BENCHED = $$(git grep -l --untracked '^func Benchmark' -- '*_test.go' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
+
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
-	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(PKG)
+	@# A tier links the packages that have one alone: the others are most of the time.
+	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(if $(RECORDS),$(BENCHED),$(PKG))
 
 # Rounds of "make chaos", each with a seed of its own from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
 # both. CHAOSFLAGS="-run TestDamage" runs others.
