@@ -81,8 +81,8 @@ short-race: ## run the tests but the long ones under the race detector, of packa
 	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(RACED)
 
 .PHONY: short-race-rest
-short-race-rest: ## run the tests of "make short" under the race detector
-	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(REST)
+short-race-rest: ## run the tests of "make short" under the race detector, but those of which "make long" runs the whole under it
+	$(TIERS) test -ram -skip-long $(RECORD) -- -race $(SHORT) $(REST)
 
 .PHONY: bench-short
 bench-short: ## run the tests of tools/bench but the long ones
