@@ -213,10 +213,9 @@ soak: ## do the same work for hours: memory, files, goroutines and the store sta
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included, and this project's own rules
+	@# The modules whose dependencies are large are linted by their own steps: deploycheck, dist-short, agents, uicheck.
 	$(LINT) run $(PKG)
-	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd $(BENCHMARKS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd $(DIST) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- ./internal/lint
 
 # Flags of "make structure": "-files consumer/...", "-against v1.2.0", "-binary".
@@ -235,7 +234,8 @@ vet: ## run go vet with failpoints compiled in, where that is other code; lint h
 	go vet -tags waymark_failpoints $$(git grep -l --untracked -E '^//go:build .*waymark_failpoints' -- '*.go' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
 
 .PHONY: deploycheck
-deploycheck: ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
+deploycheck: $(LINT) ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
+	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(DEPLOYCHECK) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: agents
@@ -314,7 +314,8 @@ dist-build: $(CYCLONEDX)
 	go build -C $(DIST) -o "$(CURDIR)/$(DIST_PROGRAM)" .
 
 .PHONY: dist-short
-dist-short: ## run the tests of tools/dist that build and install nothing
+dist-short: $(LINT) ## run the tests of tools/dist that build and install nothing
+	cd $(DIST) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(DIST) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # The Debian system in which packages are installed, made once.
