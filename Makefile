@@ -31,12 +31,15 @@ PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 
 # Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
 # from running.
-CHECK := generate-check lint vet short short-race bench-short
+CHECK := generate-check lint vet short short-race
 CHECK_FULL := deploycheck dist-short agents uicheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
-# The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
-# the commands and the embedded server among them. The longest package begins first.
-RACED := ./publisher/... ./consumer/... ./kvstore/... $(addprefix ./internal/,backup blob eventlog fleetclient jsapi keyring natsconn permissions spans)
+# Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests three times
+# slower: "make check-full" has it for the others, of which the service, the kill tests of publisher/waymarktest, the commands and the embedded
+# server take longest. The longest package begins first.
+RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
+	$(addprefix ./consumer/,activity assign fold liveness purge reader retention verify) ./kvstore/... \
+	$(addprefix ./internal/,blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 
 # FULL=1 runs the whole of what "make check-full" samples.
 FULL ?=
@@ -52,7 +55,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: check
-check: ## before each push: generated files, lint, vet, and the tests but the long ones, those of the core under the race detector
+check: ## before each push: generated files, lint, vet, and the tests but the long ones, a part of them under the race detector
 	@LEFT_OUT="$(CHECK_FULL)" MAKE="$(MAKE)" sh tools/tier.sh check $(CHECK)
 
 .PHONY: check-full
@@ -68,16 +71,17 @@ build: ## build the waymark binary into .bin
 test: ## run the tests but the long ones, without the race detector (PKG=./schema for one package)
 	$(TIERS) test -ram $(RECORD) -- -short -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $(PKG)
 
-# The steps "vet" and "lint" have had the whole: go test would vet again, and the tests of internal/lint only read sources.
+# The steps "vet" and "lint" have had the whole: go test would vet again, and the tests of internal/lint only read sources. The longest
+# packages begin first.
 SHORT := -short -vet=off -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT)
-REST = $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
+REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 
 .PHONY: short
 short: ## run the tests but the long ones, of the packages that "make short-race" leaves out
 	$(TIERS) test -ram $(RECORD) -- $(SHORT) $(REST)
 
 .PHONY: short-race
-short-race: ## run the tests but the long ones under the race detector, of packages in which goroutines share what they change
+short-race: ## run the tests but the long ones under the race detector, of the SDK, the stores, and the daemon but its service
 	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(RACED)
 
 .PHONY: short-race-rest
