@@ -31,12 +31,15 @@ PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 
 # Tiers of checks: docs/decisions/0041. In this order: steps that fail quickly come first. A failed step does not keep the others
 # from running.
-CHECK := generate-check lint vet short short-race bench-short
+CHECK := generate-check lint vet short short-race
 CHECK_FULL := deploycheck dist-short agents uicheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
-# The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
-# the commands and the embedded server among them. The longest package begins first.
-RACED := ./publisher/... ./consumer/... ./kvstore/... $(addprefix ./internal/,backup blob eventlog fleetclient jsapi keyring natsconn permissions spans)
+# Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests three times
+# slower: "make check-full" has it for the others, of which the service, the kill tests of publisher/waymarktest, the commands and the embedded
+# server take longest. The longest package begins first.
+RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
+	$(addprefix ./consumer/,activity assign fold liveness purge reader retention verify) ./kvstore/... \
+	$(addprefix ./internal/,blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 
 # FULL=1 runs the whole of what "make check-full" samples.
 FULL ?=
@@ -52,7 +55,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: check
-check: ## before each push: generated files, lint, vet, and the tests but the long ones, those of the core under the race detector
+check: ## before each push: generated files, lint, vet, and the tests but the long ones, a part of them under the race detector
 	@LEFT_OUT="$(CHECK_FULL)" MAKE="$(MAKE)" sh tools/tier.sh check $(CHECK)
 
 .PHONY: check-full
@@ -68,21 +71,22 @@ build: ## build the waymark binary into .bin
 test: ## run the tests but the long ones, without the race detector (PKG=./schema for one package)
 	$(TIERS) test -ram $(RECORD) -- -short -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $(PKG)
 
-# "vet" and "lint" have already checked everything: go test would vet again, and the tests of internal/lint only read sources.
+# "vet" and "lint" have already checked everything: go test would vet again, and the tests of internal/lint only read sources. The longest
+# packages begin first.
 SHORT := -short -vet=off -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT)
-REST = $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
+REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 
 .PHONY: short
 short: ## run the tests but the long ones, of the packages that "make short-race" leaves out
 	$(TIERS) test -ram $(RECORD) -- $(SHORT) $(REST)
 
 .PHONY: short-race
-short-race: ## run the tests but the long ones under the race detector, of packages in which goroutines share what they change
+short-race: ## run the tests but the long ones under the race detector, of the SDK, the stores, and the daemon but its service
 	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(RACED)
 
 .PHONY: short-race-rest
-short-race-rest: ## run the tests of "make short" under the race detector
-	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(REST)
+short-race-rest: ## run the tests of "make short" under the race detector, but those of which "make long" runs the whole under it
+	$(TIERS) test -ram -skip-long $(RECORD) -- -race $(SHORT) $(REST)
 
 .PHONY: bench-short
 bench-short: ## run the tests of tools/bench but the long ones
@@ -92,12 +96,15 @@ bench-short: ## run the tests of tools/bench but the long ones
 bench-race: ## run all tests of tools/bench under the race detector
 	$(TIERS) test $(RECORD) -- -C $(BENCHMARKS) -race -timeout $(TEST_TIMEOUT) ./...
 
+# Packages at a time. Those of internal/harness start processes and wait for them: e2e uses half a core, nemesis two thirds of one.
+LONG_PACKAGES ?= 3
+
 .PHONY: long
 long: ## run the long tests under the race detector, samples of the longest (FULL=1: all)
 	@mkdir -p $(BIN)/test
 	go build $(if $(FULL),-race) -o $(BIN)/test/ ./cmd/waymark ./internal/harness/nemesis/helper
 	WAYMARK_TEST_BIN=$(CURDIR)/$(BIN)/test WAYMARK_E2E_FULL=$(FULL) \
-		$(TIERS) test -long $(RECORD) -- -race -timeout $(if $(FULL),0,$(TEST_TIMEOUT))
+		$(TIERS) test -long $(RECORD) -- -race -p $(LONG_PACKAGES) -timeout $(if $(FULL),0,$(TEST_TIMEOUT))
 
 .PHONY: race
 race: ## run all tests under the race detector
@@ -175,9 +182,13 @@ bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in t
 	done
 	$(BIN)/bench report $(TURN_OUT)
 
+# The packages that have Go benchmarks.
+BENCHED = $$(git grep -l --untracked '^func Benchmark' -- '*_test.go' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
+
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
-	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(PKG)
+	@# A tier links the packages that have one alone: the others are most of the time.
+	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(if $(RECORDS),$(BENCHED),$(PKG))
 
 # Rounds of "make chaos", each with its own seed from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
 # both. CHAOSFLAGS="-run TestDamage" runs others.
@@ -206,10 +217,9 @@ soak: ## do the same work for hours: memory, files, goroutines and the store sta
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included, and this project's own rules
+	@# The modules whose dependencies are large are linted by their own steps: deploycheck, dist-short, agents, uicheck.
 	$(LINT) run $(PKG)
-	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd $(BENCHMARKS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd $(DIST) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- ./internal/lint
 
 # Flags of "make structure": "-files consumer/...", "-against v1.2.0", "-binary".
@@ -224,36 +234,37 @@ fmt: $(LINT) ## format the code as lint requires
 	$(LINT) fmt
 
 .PHONY: vet
-vet: ## run go vet with failpoints compiled in; lint has govet for the code without them
-	go vet -tags waymark_failpoints $(PKG)
+vet: ## run go vet with failpoints compiled in, where that is other code; lint has govet for the code without them
+	go vet -tags waymark_failpoints $$(git grep -l --untracked -E '^//go:build .*waymark_failpoints' -- '*.go' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
 
 .PHONY: deploycheck
-deploycheck: ## pass the files in deploy to their real readers: kustomize, compose, buildkit, Prometheus (a separate module)
+deploycheck: $(LINT) ## pass the files in deploy to their real readers: kustomize, compose, buildkit, Prometheus (a separate module)
+	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(DEPLOYCHECK) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: agents
 agents: $(LINT) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs (a separate module)
 	@go -C $(AGENTS) mod download || { echo "agents: NOT TESTED: the modules of $(AGENTS) cannot be fetched" >&2; exit 1; }
-	go vet -C $(AGENTS) ./...
 	cd $(AGENTS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(AGENTS) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: uicheck
 uicheck: $(LINT) ## check the inspector in headless Chromium, with the rules of axe-core from npm (a separate module; WAYMARK_UI_SHOTS=DIR writes pictures)
 	@go -C $(UICHECK) mod download || { echo "uicheck: NOT TESTED: the modules of $(UICHECK) cannot be fetched" >&2; exit 1; }
-	go vet -C $(UICHECK) ./...
 	cd $(UICHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	@command -v chromium chromium-browser google-chrome chrome $$WAYMARK_CHROMIUM >/dev/null || echo "uicheck: NOT TESTED in a browser: there is no Chromium (on Debian: apt-get install chromium)" >&2
 	@AXE="$$(sh tools/uicheck.sh $(AXE) $(AXE_CORE_VERSION))"; [ -n "$$AXE" ] || echo "uicheck: NOT TESTED for accessibility: npm cannot fetch axe-core@$(AXE_CORE_VERSION)" >&2; \
 	WAYMARK_AXE="$$AXE" WAYMARK_UI_TURNS=$(if $(FULL),5000,500) $(TIERS) test $(RECORD) -- -C $(UICHECK) -count=1 -v -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: cross
-cross: ## build and vet for the other platforms
+cross: ## build the program and vet all code for the other platforms
+	@# go vet compiles what other packages import, and checks the types of all. go build ./... would link nine programs.
 	@set -e; for platform in $(PLATFORMS); do \
 		echo "go build, go vet: $$platform"; \
-		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build ./...; \
-		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./...; \
-		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet -C $(BENCHMARKS) ./...; \
+		export CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/}; \
+		go build -o /dev/null ./cmd/waymark; \
+		go vet ./...; \
+		go vet -C $(BENCHMARKS) ./...; \
 	done
 
 .PHONY: golden
@@ -305,7 +316,8 @@ dist-build: $(CYCLONEDX)
 	go build -C $(DIST) -o "$(CURDIR)/$(DIST_PROGRAM)" .
 
 .PHONY: dist-short
-dist-short: ## run the tests of tools/dist without builds and installations
+dist-short: $(LINT) ## run the tests of tools/dist without builds and installations
+	cd $(DIST) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- -C $(DIST) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # The Debian system in which packages are installed, created once.

@@ -49,7 +49,11 @@ type setup func(*kvstore.FleetConfig, *service.Config)
 
 func newServiceWorld(tb testing.TB, changes ...setup) *serviceWorld {
 	tb.Helper()
-	server := natstest.Start(tb)
+	return newServiceWorldOn(tb, natstest.Start(tb), changes...)
+}
+
+func newServiceWorldOn(tb testing.TB, server *natstest.Server, changes ...setup) *serviceWorld {
+	tb.Helper()
 	w := &serviceWorld{watched: make(map[*liveness.LiveRuns]bool), World: &foldtest.World{
 		TB: tb, Server: server, NC: server.Conn(tb), Fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
 		Names: schema.NamesOf("default", 0), Heard: make(chan *schema.Checkpoint, 1<<14),

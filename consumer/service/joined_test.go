@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -194,7 +196,8 @@ func TestJoined_LargerThanTheDaemonHolds_PagesAddUp(t *testing.T) {
 	for _, how := range []string{"turns", "messages", "a fork"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			w := newServiceWorld(t)
+			// Pages of 4 MiB: the daemon reads the run for each of them.
+			w := newServiceWorldOn(t, natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxPayload = 4 << 20 })))
 			x := w.writer("run-1")
 			x.Start()
 			for i := range 180 {

@@ -255,33 +255,3 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	require.NoError(t, err)
 	requireEqual(t, want.Conversations[0], s, transcript.ClaudeCode)
 }
-
-func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("short: 5,000 turns and a result of 10 MB are replayed in the long run only")
-	}
-	w := newWorld(t)
-	f := w.fleet("importer")
-	for name, spec := range map[string]transcriptgen.Spec{
-		"5,000 turns and 40 MB": {Seed: 1, Turns: 5000, Text: 2400, Plain: true},
-		"a result of 10 MB":     {Seed: 2, Turns: 4, Result: 10 << 20, Plain: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, spec)
-			info, err := os.Stat(path)
-			require.NoError(t, err)
-			runs, _ := open(t, path, transcript.Options{RunID: fmt.Sprintf("big-%d", spec.Seed)})
-			want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
-			require.NoError(t, err)
-			begun := time.Now()
-			out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: spec.Turns > 1000})
-			require.NoError(t, err)
-			took := time.Since(begun)
-			begun = time.Now()
-			s := w.recovered(f, runs[0].ID)
-			t.Logf("%d MB, %d turns, %d events: replayed in %v, recovered in %v", info.Size()>>20, runs[0].Turns(), out.Steps, took, time.Since(begun))
-			requireEqual(t, want.Conversations[0], s, transcript.ClaudeCode)
-		})
-	}
-}

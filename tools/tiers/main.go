@@ -36,6 +36,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		t := tester{stdout: stdout, stderr: stderr}
 		flags.StringVar(&t.record, "record", "", "write what became of each test into `file`")
 		flags.BoolVar(&t.long, "long", false, "only the tests that -short leaves out")
+		flags.BoolVar(&t.skipLong, "skip-long", false, "only the tests of which -short leaves out nothing")
 		flags.BoolVar(&t.ram, "ram", false, "temporary files in memory, where there is room")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/build/constraint"
@@ -139,6 +140,29 @@ func longTests(root fs.FS) (map[string][]string, error) {
 		}
 	})
 	return found, err
+}
+
+// longSkip are the flags of go test that leave out the tests of the main module that ask testing.Short. go test knows tests by their names
+// alone: a name that another test has, too, is not left out.
+func longSkip(root fs.FS) ([]string, error) {
+	long, others := map[string]bool{}, map[string]bool{}
+	err := walkTests(root, func(t sourceTest) {
+		switch {
+		case ofAnotherModule(root, t.dir):
+		case t.long && t.here:
+			long[t.name] = true
+		default:
+			others[t.name] = true
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(long, func(name string, _ bool) bool { return others[name] })
+	if len(long) == 0 {
+		return nil, errors.New("no test asks testing.Short")
+	}
+	return []string{"-skip", "^(" + strings.Join(slices.Sorted(maps.Keys(long)), "|") + ")$"}, nil
 }
 
 // ofAnotherModule tells whether a folder, or one above it, has a go.mod below the root.

@@ -48,6 +48,7 @@ type outcome struct {
 type tester struct {
 	record         string
 	long, ram      bool
+	skipLong       bool
 	stdout, stderr io.Writer
 }
 
@@ -62,6 +63,13 @@ func (t tester) run(ctx context.Context, args []string) error {
 			return errors.New("no test asks testing.Short")
 		}
 		args = append(args, longArguments(tests)...)
+	}
+	if t.skipLong {
+		skip, err := longSkip(os.DirFS("."))
+		if err != nil {
+			return err
+		}
+		args = append(skip, args...)
 	}
 	first := []string{"test", "-json"}
 	if len(args) > 1 && args[0] == "-C" { // go wants it before all others

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -93,6 +94,20 @@ func TestLongTests_Sources_AreThoseThatAskShort(t *testing.T) {
 	require.Equal(t, []string{"-run", "^(TestA|TestScripts)$", "./m", "./p"}, longArguments(long))
 	long["internal/harness/h"] = []string{"TestH"}
 	require.Equal(t, []string{"-run", "^(TestA|TestH|TestScripts)$", "./internal/harness/h", "./m", "./p"}, longArguments(long), "the longest begin first")
+}
+
+func TestLongSkip_Sources_AreTheNamesOfLongTestsAlone(t *testing.T) {
+	t.Parallel()
+	skip, err := longSkip(sources)
+	require.NoError(t, err)
+	require.Equal(t, []string{"-skip", "^(TestA|TestScripts)$"}, skip)
+	shared := maps.Clone(sources)
+	shared["q/a_test.go"] = &fstest.MapFile{Data: []byte("package q\nfunc TestA(t *testing.T) {}\n")}
+	shared["o/go.mod"] = &fstest.MapFile{Data: []byte("module o\n")}
+	shared["o/o_test.go"] = &fstest.MapFile{Data: []byte("package o\nfunc TestScripts(t *testing.T) {}\n")}
+	skip, err = longSkip(shared)
+	require.NoError(t, err)
+	require.Equal(t, []string{"-skip", "^(TestScripts)$"}, skip, "q.TestA is not long; go test of this module does not reach o.TestScripts")
 }
 
 // They are in no go test of the main module, but in a tier all the same.

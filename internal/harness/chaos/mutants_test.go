@@ -35,7 +35,7 @@ func mix(weights map[stepKind]int) map[stepKind]int {
 
 var mutantCases = []mutantCase{
 	{
-		name: "watermark-first", from: 9, within: 300,
+		name: "watermark-first", from: 10, within: 300,
 		profile: profile{weights: mix(map[stepKind]int{crash: 25}), points: []failpoint.Point{failpoint.AfterWatermark, failpoint.AfterIndexPut, failpoint.BeforeCheckpointPut}},
 		rules:   []checker.Rule{checker.RuleConverged},
 	},

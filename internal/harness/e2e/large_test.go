@@ -26,7 +26,7 @@ func TestAToolResultOf10MB(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	file := generate(t, transcript.OpenAIChat, "jsonl", transcriptgen.Spec{Seed: 6, Turns: 6, Result: 10 << 20, Plain: true})
+	file := generate(t, transcript.ClaudeCode, "jsonl", transcriptgen.Spec{Seed: 6, Turns: 6, Result: 10 << 20, Plain: true})
 	largeRun(t, file, 10<<20)
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ type round struct {
 	fleet  *publisher.Fleet
 	struck []struck
 	// fields counts the large fields that were read back, settled the calls in doubt by how they were settled, once judged.
-	fields  int
+	fields  atomic.Int64
 	settled map[schema.Settlement]int
 }
 
@@ -371,7 +372,7 @@ func (r *round) unread(log []schema.Record, tries int) map[string]string {
 			unread[e.DataRef] = err.Error()
 		}
 	}
-	r.fields += len(loaded)
+	r.fields.Add(int64(len(loaded)))
 	return unread
 }
 
@@ -474,7 +475,7 @@ func (r *round) report(h *checker.History, finals []checker.Final) {
 	for _, k := range slices.Sorted(maps.Keys(outcomes)) {
 		words = append(words, fmt.Sprintf("%s %d", k, outcomes[k]))
 	}
-	r.tb.Logf("seed %d, %d servers: %d runs with %d events and %d large fields in the end; %s", r.seed, r.scale.servers, len(finals), events, r.fields, strings.Join(words, ", "))
+	r.tb.Logf("seed %d, %d servers: %d runs with %d events and %d large fields in the end; %s", r.seed, r.scale.servers, len(finals), events, r.fields.Load(), strings.Join(words, ", "))
 	for _, s := range r.struck {
 		r.tb.Logf("  %-30s no boundary for %d ms, no recovery for %d ms, all worked %d ms after its end and had caught up after %d ms", s.Fault, s.Boundaries, s.Recoveries, s.Returned, s.CaughtUp)
 	}
@@ -491,7 +492,7 @@ func (r *round) report(h *checker.History, finals []checker.Final) {
 		r.must(err)
 	}
 	line, err := json.Marshal(map[string]any{
-		"round": r.seed, "servers": r.scale.servers, "faults": len(r.struck), "runs": len(finals), "events": events, "fields": r.fields, "operations": outcomes, "violations": len(r.violations),
+		"round": r.seed, "servers": r.scale.servers, "faults": len(r.struck), "runs": len(finals), "events": events, "fields": r.fields.Load(), "operations": outcomes, "violations": len(r.violations),
 	}, json.Deterministic(true))
 	r.must(err)
 	_, err = file.Write(append(line, '\n'))

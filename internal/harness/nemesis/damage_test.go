@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
@@ -198,17 +199,16 @@ func (r *round) damaged(t *testing.T, h *checker.History, d damage, seed uint64)
 	unread := 0
 	named := make(map[string]string)
 	may := make(map[string]bool)
-	for _, run := range runsOf(h) {
-		may[run] = true
-		f, there, err := c.found(run)
+	for _, a := range c.foundAll(runsOf(h)) {
+		may[a.run] = true
 		switch {
-		case err != nil:
-			named[run] = err.Error()
-		case there:
-			finals = append(finals, f)
-			unread += len(f.Unread)
-			if !f.Complete {
-				named[run] = fmt.Sprintf("gaps %v", f.Head.Gaps)
+		case a.err != nil:
+			named[a.run] = a.err.Error()
+		case a.there:
+			finals = append(finals, a.final)
+			unread += len(a.final.Unread)
+			if !a.final.Complete {
+				named[a.run] = fmt.Sprintf("gaps %v", a.final.Head.Gaps)
 			}
 		}
 	}
@@ -237,7 +237,7 @@ func (r *round) damaged(t *testing.T, h *checker.History, d damage, seed uint64)
 	if len(examples) > 0 {
 		first = fmt.Sprintf(", such as %.160s", examples[0])
 	}
-	t.Logf("%s: %d runs are whole, %d say what is missing; of %d large fields %d are refused%s", d.name, len(finals)-incomplete(finals), len(named), c.fields, unread, first)
+	t.Logf("%s: %d runs are whole, %d say what is missing; of %d large fields %d are refused%s", d.name, len(finals)-incomplete(finals), len(named), c.fields.Load(), unread, first)
 }
 
 func incomplete(finals []checker.Final) (n int) {
@@ -247,6 +247,31 @@ func incomplete(finals []checker.Final) (n int) {
 		}
 	}
 	return n
+}
+
+// answered is what [round.found] says of a run.
+type answered struct {
+	run   string
+	final checker.Final
+	there bool
+	err   error
+}
+
+// foundAll reads runs side by side: each of those that the service cannot answer for is asked for until its time is over.
+func (r *round) foundAll(runs []string) []answered {
+	list := make([]answered, len(runs))
+	var group errgroup.Group
+	group.SetLimit(8)
+	for i, run := range runs {
+		group.Go(func() error {
+			a := answered{run: run}
+			a.final, a.there, a.err = r.found(run)
+			list[i] = a
+			return nil
+		})
+	}
+	_ = group.Wait() // what is wrong with a run is in its answer
+	return list
 }
 
 // found reads a run, once. An error is an answer, too; none of a service that is only slow.
