@@ -185,6 +185,9 @@ func (l *Later) look(h *Head) {
 // Done reports whether [Later.Begun] stays as it is, whatever comes but a rewind.
 func (l *Later) Done() bool { return len(l.calls) == 0 && len(l.watched) == 0 }
 
+// Nothing reports whether no call was open at the point: then [Later.Begun] stays empty, also behind rewinds.
+func (l *Later) Nothing() bool { return len(l.policies) == 0 }
+
 // Unread says that records behind the point are missing: the calls that were requested count as begun there, by the strictest policy.
 func (l *Later) Unread() {
 	for _, key := range l.calls {

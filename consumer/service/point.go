@@ -42,7 +42,11 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 	if err := s.routing.stays(ctx, t.run); err != nil {
 		return err
 	}
-	m, r, err := s.reader.Locate(ctx, r, p)
+	locate := s.reader.Locate
+	if v.view == schema.ViewHead {
+		locate = s.reader.LocateHead
+	}
+	m, r, err := locate(ctx, r, p)
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ type Service struct {
 	answers  *semaphore.Weighted
 	claims   *claims
 	shards   *shardStatus
+	profiles profiles
 	ready    chan struct{}
 
 	writer *controlWriter

@@ -48,7 +48,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
-		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
+		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "profile": "waymark.profile.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
 		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",

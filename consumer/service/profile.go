@@ -1,0 +1,131 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// profilesKept bounds the profiles that are kept to be continued, of 150 KiB at most each. They have no content of their runs.
+const profilesKept = 64
+
+// profiles are those that were asked for last.
+type profiles struct {
+	mu   sync.Mutex
+	list []*keptProfile
+}
+
+// keptProfile is the profile of a run up to a record.
+type keptProfile struct {
+	run  string
+	used time.Time
+
+	// mu guards the rest. A profile that is made takes its time, and those who ask for the same wait for it.
+	mu sync.Mutex
+	// head behind the last record that the profile has.
+	head    schema.Head
+	profile schema.Profile
+}
+
+// of returns the profile of a run, new or kept.
+func (k *profiles) of(run string, now time.Time) *keptProfile {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.list, func(p *keptProfile) bool { return p.run == run })
+	if i < 0 {
+		if len(k.list) >= profilesKept {
+			oldest := slices.MinFunc(k.list, func(a, b *keptProfile) int { return a.used.Compare(b.used) })
+			k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p == oldest })
+		}
+		i = len(k.list)
+		k.list = append(k.list, &keptProfile{run: run})
+	}
+	k.list[i].used = now
+	return k.list[i]
+}
+
+// forget lets go of the profile of a run.
+func (k *profiles) forget(run string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p.run == run })
+}
+
+// errOtherRun says that a run is not the one that a profile was made of: its log was damaged meanwhile.
+var errOtherRun = errors.New("the run is another one than the profile's")
+
+// upTo continues the profile up to a snapshot. The chain of digests shows that the snapshot goes on with the run that the profile is of.
+func (p *keptProfile) upTo(ctx context.Context, rd *reader.Reader, r *reader.Snapshot) error {
+	if p.head.Records > r.Head.Records || p.head.Records == r.Head.Records && p.head.Digest != r.Head.Digest {
+		return errOtherRun
+	}
+	if p.head.Records == r.Head.Records {
+		return nil
+	}
+	begun, was := false, p.head.Digest
+	err := rd.Records(ctx, r, p.head.Records+1, r.Head.Records, func(h *schema.Head) error {
+		if begun || h.Digest != was { // again, after damage: what came first is counted already
+			return errOtherRun
+		}
+		begun = true
+		return nil
+	}, func(seen *reader.Seen) error {
+		p.profile.Apply(seen.Head, &seen.Verdict)
+		if seen.Number == r.Head.Records {
+			p.head = seen.Head.Clone()
+		}
+		return ctx.Err()
+	})
+	if err == nil && r.Complete() && p.head.Digest != r.Head.Digest {
+		err = errOtherRun
+	}
+	return err
+}
+
+// profile answers with a run in a few hundred shares. The first time all of its records are read, later those that are new.
+func (s *Service) profile(ctx context.Context, t *task) error {
+	var req schema.ProfileRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if req.Buckets < 0 || req.Buckets > schema.MaxBuckets {
+		return badField("/buckets", fmt.Errorf("buckets is %d, at most %d are possible", req.Buckets, schema.MaxBuckets))
+	}
+	r, err := s.whole(ctx, t.run)
+	if err != nil {
+		s.profiles.forget(t.run)
+		return err
+	}
+	p := s.profiles.of(t.run, s.now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.head.Run == "" {
+		p.begin(s.cfg.Fleet)
+	}
+	if err := p.upTo(ctx, s.reader, r); err != nil {
+		p.begin(s.cfg.Fleet) // a part of it is in the profile
+		if !errors.Is(err, errOtherRun) {
+			return err
+		}
+		if err := p.upTo(ctx, s.reader, r); err != nil {
+			p.begin(s.cfg.Fleet)
+			return err
+		}
+	}
+	return t.whole(&schema.ProfileReply{
+		Run: t.run, Records: p.head.Records, Digest: p.head.Digest, Model: p.profile.Model, Provider: p.profile.Provider,
+		Total: p.profile.Total(), Buckets: p.profile.Buckets(cmp.Or(req.Buckets, schema.MaxBuckets)), Complete: r.Complete(),
+	})
+}
+
+// begin makes the profile that of no record.
+func (p *keptProfile) begin(fleet string) {
+	p.head, p.profile = schema.NewHead(fleet, p.run), schema.Profile{}
+}
