@@ -16,6 +16,8 @@ type Profile struct {
 	begun map[CallKey]time.Time
 	waits map[string]time.Time
 	turn  time.Time
+	// submitted: the run was handed in for an executor to claim. The claim is no takeover.
+	submitted bool
 }
 
 // Apply takes in what the fold made of a record, with the head behind it.
@@ -36,6 +38,14 @@ func (p *Profile) Apply(h *Head, v *Verdict) {
 	at, err := time.Parse(time.RFC3339Nano, v.Event.Time)
 	if err != nil {
 		at = time.Time{}
+	}
+	switch v.Data.(type) {
+	case *RunInterruptedData:
+		p.submitted = p.submitted || h.Epoch == 1 && h.Turn == 0
+	case *RunResumedData:
+		if p.submitted && h.Epoch == 2 {
+			c.Takeovers--
+		}
 	}
 	p.data(c, v, at)
 }
