@@ -167,8 +167,8 @@ func toldOf(h *schema.Head, now time.Time) *story.Told {
 
 // window shows the lines of a page of records, and reads no more of the run.
 func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
-	from := int64(number(q.Get("from")))
-	if at := q.Get("at"); at != "" && from == 0 {
+	from, to := int64(number(q.Get("from"))), int64(number(q.Get("through")))
+	if at := q.Get("at"); at != "" && from == 0 && to == 0 {
 		p, err := schema.ParsePoint(at)
 		if err != nil {
 			return failure.New(failure.Usage, "write a point as commands take it, such as record:12 or turn:3", "%v", err)
@@ -182,7 +182,7 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 			from = max(body.Here-windowRecords/2, 1)
 		}
 	}
-	w, err := story.ReadWindow(ctx, s.Fleet, head, from, windowRecords)
+	w, err := story.ReadWindow(ctx, s.Fleet, head, from, to, windowRecords)
 	if err != nil {
 		return err
 	}
@@ -209,12 +209,11 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 		}
 	}
 	body.shown = span{first, through}
-	here := func(record int64) string { return fmt.Sprintf("%s?from=%d", v.Run.Path, record) }
 	if first > 1 {
-		body.Earlier = here(max(first-windowRecords, 1))
+		body.Earlier = fmt.Sprintf("%s?through=%d", v.Run.Path, first-1)
 	}
 	if through < w.Total {
-		body.Later, body.Latest = here(through+1), v.Run.Path
+		body.Later, body.Latest = fmt.Sprintf("%s?from=%d", v.Run.Path, through+1), v.Run.Path
 	}
 	lines := s.linesOf(beats, head, story.Instant(w.Before.UpdatedAt))
 	body.Rows = scaled(lines)

@@ -29,12 +29,16 @@ type Window struct {
 // Lookahead is how many records behind a window are read for the ends of what began in it.
 const Lookahead = 128
 
-// ReadWindow tells a part of a run, whose head is as it is now: of limit records from one on, up to the last one if from is 0. What began in
-// front of it is not told.
-func ReadWindow(ctx context.Context, pages Pages, head *schema.Head, from int64, limit int) (*Window, error) {
+// ReadWindow tells a part of a run, whose head is as it is now: of limit records or a few more, from one on, or through one; up to the last one
+// if both are 0. What began in front of it is not told.
+func ReadWindow(ctx context.Context, pages Pages, head *schema.Head, from, through int64, limit int) (*Window, error) {
 	request := schema.RecordsRequest{Limit: limit, Brief: true}
-	if from > 0 {
-		request.From, request.Limit = from, limit+Lookahead
+	last := int64(1<<63 - 1)
+	switch {
+	case from > 0:
+		request.From, request.Limit, last = from, limit+Lookahead, from+int64(limit)-1
+	case through > 0:
+		request.Through, request.Limit, last = through+Lookahead, limit+Lookahead, through
 	}
 	reply := new(schema.RecordsReply)
 	if err := pages.Ask(ctx, schema.VerbRecords, head.Run, &request, reply); err != nil {
@@ -47,7 +51,7 @@ func ReadWindow(ctx context.Context, pages Pages, head *schema.Head, from int64,
 		if i == 0 {
 			w.From = r.Record
 		}
-		if from == 0 || i < limit {
+		if r.Record <= last {
 			w.Through = r.Record
 		}
 		if err := s.see(ctx, pages, r); err != nil {
