@@ -58,6 +58,17 @@ func (k *profiles) forget(run string) {
 	k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p.run == run })
 }
 
+// runs are those of which a profile is kept; what was not used since a time is dropped.
+func (k *profiles) runs(since time.Time) (list []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p.used.Before(since) })
+	for _, p := range k.list {
+		list = append(list, p.run)
+	}
+	return list
+}
+
 // errOtherRun says that a run is not the one that a profile was made of: its log was damaged meanwhile.
 var errOtherRun = errors.New("the run is another one than the profile's")
 
