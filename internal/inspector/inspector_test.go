@@ -26,7 +26,7 @@ import (
 
 // desk is an inspector over a fleet, and a viewer of it.
 type desk struct {
-	*testing.T
+	testing.TB
 	pages  *Inspector
 	server *httptest.Server
 	viewer *http.Client
@@ -34,13 +34,13 @@ type desk struct {
 	world  *waymarktest.World
 }
 
-func newDesk(t *testing.T, change func(*Config)) *desk {
+func newDesk(t testing.TB, change func(*Config)) *desk {
 	t.Helper()
 	return deskOf(t, waymarktest.Start(t), nil, change)
 }
 
 // deskOf is an inspector with keys over the fleet of a world.
-func deskOf(t *testing.T, w *waymarktest.World, keys *publisher.Encryption, change func(*Config)) *desk {
+func deskOf(t testing.TB, w *waymarktest.World, keys *publisher.Encryption, change func(*Config)) *desk {
 	t.Helper()
 	fleet, err := Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second, Encryption: keys})
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func deskOf(t *testing.T, w *waymarktest.World, keys *publisher.Encryption, chan
 		pages.Close()
 		server.Close()
 	})
-	d := &desk{T: t, pages: pages, server: server, stage: showcase.New(t, w), world: w}
+	d := &desk{TB: t, pages: pages, server: server, stage: showcase.New(t, w), world: w}
 	d.viewer = d.enter(pages.NewToken())
 	return d
 }
