@@ -1,10 +1,13 @@
 package inspector
 
 import (
+	"context"
+	"fmt"
 	"html"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,4 +142,45 @@ func TestTimeline_RunGoesOn_OverviewFollows(t *testing.T) {
 	require.NoError(t, run.Error(t.Context(), schema.Error{Type: "odd", Message: "look here"}, "run"))
 	require.Contains(t, d.page("/run/live"), "look here")
 	require.Eventually(t, func() bool { return strings.Contains(d.page("/run/live"), `<rect class="bad`) }, time.Minute, 10*time.Millisecond)
+}
+
+// counted counts what is asked of the service.
+type counted struct {
+	Fleet
+	asked atomic.Int64
+}
+
+func (c *counted) Ask(ctx context.Context, verb, run string, request, reply any) error {
+	c.asked.Add(1)
+	return c.Fleet.Ask(ctx, verb, run, request, reply)
+}
+
+// A page that fifty have open is read once: it costs the service what one viewer costs.
+func TestLive_FiftyViewers_CostTheServiceWhatOneDoes(t *testing.T) {
+	t.Parallel()
+	c := new(counted)
+	d := newDesk(t, func(cfg *Config) { c.Fleet, cfg.Fleet = cfg.Fleet, c })
+	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "seen", Agent: "coder"})
+	require.NoError(t, err)
+	n := 0
+	watch := func(viewers []<-chan string) (asked, events int64) {
+		before := c.asked.Load()
+		for range 5 {
+			n++
+			text := fmt.Sprintf("event %d of many", n)
+			require.NoError(t, run.Error(t.Context(), schema.Error{Type: "odd", Message: text}, "run"))
+			for _, lines := range viewers {
+				d.finds(lines, text)
+			}
+		}
+		return c.asked.Load() - before, 5
+	}
+	viewers := []<-chan string{d.lines("/live/run/seen")}
+	one, events := watch(viewers)
+	for range 49 {
+		viewers = append(viewers, d.lines("/live/run/seen"))
+	}
+	fifty, _ := watch(viewers)
+	t.Logf("%d events: one viewer has the service asked %d times, fifty %d times", events, one, fifty)
+	require.Less(t, fifty, 4*one+20, "and not fifty times as often")
 }
