@@ -77,7 +77,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 // any length; the others have a moment that content can be read up to.
 func (v *view) locate(ctx context.Context, r *reader.Snapshot, p schema.Point) (*reader.Moment, *reader.Snapshot, error) {
 	rd := v.svc.reader
-	if v.view == schema.ViewEvents || v.view == schema.ViewState && !(v.small(&r.Head) && r.Complete()) {
+	if v.view == schema.ViewEvents || v.view == schema.ViewState && (!v.small(&r.Head) || !r.Complete()) {
 		return rd.Locate(ctx, r, p)
 	}
 	m, r, err := rd.LocateHead(ctx, r, p)

@@ -151,7 +151,7 @@ func TestRecords_LargeContent_IsLeftOutAndNamed(t *testing.T) {
 	w.requirePage(x.Acked, some, 2, 1+len(some.Records))
 	// A record that does not fit by itself has no data.
 	some = w.records("run-1", schema.RecordsRequest{MaxBytes: 16_000, From: 4, Limit: 1})
-	require.Equal(t, "", some.Records[0].LeftOut[0].Path)
+	require.Empty(t, some.Records[0].LeftOut[0].Path, "all of the data")
 	require.Less(t, len(some.Records[0].Event), 1000)
 }
 

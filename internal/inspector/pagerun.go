@@ -128,7 +128,7 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
 		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
 	}
-	profile := s.profiles.of(s.Fleet, reply.Head.Run) // it is read meanwhile
+	profile := s.profiles.of(s.Fleet, reply.Head.Run) //nolint:contextcheck // it is read meanwhile, and kept for the next look
 	if body.Only != "" || body.Text != "" {
 		err = s.filtered(ctx, v, q, &reply.Head, &body)
 	} else {
