@@ -128,7 +128,6 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
 		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
 	}
-	profile := s.profiles.of(s.Fleet, reply.Head.Run) //nolint:contextcheck // it is read meanwhile, and kept for the next look
 	if body.Only != "" || body.Text != "" {
 		err = s.filtered(ctx, v, q, &reply.Head, &body)
 	} else {
@@ -137,7 +136,8 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	if err != nil {
 		return nil, err
 	}
-	if p := profile(); p != nil {
+	// The rows come first: of a run that is new to the daemon all records are read for its profile.
+	if p := s.profiles.of(s.Fleet, reply.Head.Run); p != nil { //nolint:contextcheck // it is kept for the next look
 		body.profiled(p, v.Run.Path)
 	} else {
 		body.NoMap = true
@@ -372,8 +372,8 @@ const (
 	profileAge, profilePatience = time.Second, 100 * time.Millisecond
 )
 
-// of begins to read the profile of a run, and returns what waits for it; that returns nil if it takes longer.
-func (k *runProfiles) of(fleet Fleet, run string) func() *schema.ProfileReply {
+// of returns the profile of a run; nil if it takes longer to read than a page waits, which then has it the next time.
+func (k *runProfiles) of(fleet Fleet, run string) *schema.ProfileReply {
 	k.mu.Lock()
 	i := slices.IndexFunc(k.list, func(p *runProfile) bool { return p.run == run })
 	var p *runProfile
@@ -386,18 +386,14 @@ func (k *runProfiles) of(fleet Fleet, run string) func() *schema.ProfileReply {
 	k.list = append(k.list, p)
 	k.list = k.list[max(len(k.list)-profilesKept, 0):]
 	k.mu.Unlock()
-	get := func(patience time.Duration) *schema.ProfileReply {
-		reply, ok, err := p.get(profileAge, patience, func(ctx context.Context) (*schema.ProfileReply, error) {
-			reply := new(schema.ProfileReply)
-			return reply, fleet.Ask(ctx, schema.VerbProfile, run, schema.ProfileRequest{Buckets: mapBars}, reply)
-		})
-		if !ok || err != nil {
-			return nil
-		}
-		return reply
+	reply, ok, err := p.get(profileAge, profilePatience, func(ctx context.Context) (*schema.ProfileReply, error) {
+		reply := new(schema.ProfileReply)
+		return reply, fleet.Ask(ctx, schema.VerbProfile, run, schema.ProfileRequest{Buckets: mapBars}, reply)
+	})
+	if !ok || err != nil {
+		return nil
 	}
-	get(0)
-	return func() *schema.ProfileReply { return get(profilePatience) }
+	return reply
 }
 
 // stories are the latest that were read. One is read again once its run has more events.

@@ -109,6 +109,7 @@ func TestBars_LongRun_IsShownInTime(t *testing.T) {
 	turns := of(400, 5000)
 	s := newScene(t)
 	s.stage.Long("long", turns)
+	s.folded()
 	b := s.open()
 	const link = `th a[href="/run/long"]`
 	t.Logf("%d turns: the first look takes %.0f ms", turns, b.opened("/", link, "tr.line"))
@@ -147,6 +148,7 @@ func TestBars_RunOfManyEvents_OpensInTime(t *testing.T) {
 	turns := of(800, 20000)
 	s := newScene(t)
 	s.stage.Long("huge", turns)
+	s.folded()
 	b := s.open()
 	const link = `th a[href="/run/huge"]`
 	t.Logf("%d events: the first look takes %.0f ms", 5*turns+1, b.opened("/", link, "tr.line"))
@@ -170,9 +172,8 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 	js, err := jetstream.New(s.stage.Conn())
 	require.NoError(t, err)
 	cfg := loadgen.Config{Fleet: schema.DefaultFleet, Runs: runs, Live: runs / 100, Began: time.Now().Add(-time.Duration(runs) * time.Second)}
-	none := loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
-	require.NoError(t, loadgen.Fill(t.Context(), js, cfg, none))
-	require.NoError(t, loadgen.AwaitFolded(t.Context(), js, cfg.Fleet, none))
+	require.NoError(t, loadgen.Fill(t.Context(), js, cfg, unheard))
+	s.folded()
 	b := s.open()
 	within(t, fmt.Sprintf("the list of %d runs", runs), 300, func() times {
 		return repeat(20, func(int) float64 {
@@ -183,6 +184,16 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 	})
 	b.fits()
 	b.clean()
+}
+
+var unheard = loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
+
+// folded waits until the daemon has folded all that was published.
+func (s *scene) folded() {
+	s.Helper()
+	js, err := jetstream.New(s.stage.Conn())
+	require.NoError(s, err)
+	require.NoError(s, loadgen.AwaitFolded(s.Context(), js, schema.DefaultFleet, unheard))
 }
 
 // heaps are the memory that the page and this process, which has the server, the daemon and the inspector, hold behind a collection, in bytes.
