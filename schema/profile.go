@@ -1,6 +1,10 @@
 package schema
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // profileCells is how many cells a profile has at most; two become one when there would be more.
 const profileCells = 2 * MaxBuckets
@@ -181,6 +185,13 @@ func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
 	case *LimitReachedData, *ErrorRaisedData:
 		c.Failures++
 	}
+}
+
+// Clone returns a copy that goes on by itself.
+func (p *Profile) Clone() Profile {
+	c := *p
+	c.cells, c.begun, c.waits = slices.Clone(p.cells), maps.Clone(p.begun), maps.Clone(p.waits)
+	return c
 }
 
 // Buckets are at most so many shares of the run.

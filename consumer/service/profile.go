@@ -10,14 +10,21 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // profilesKept bounds the profiles that are kept to be continued, of 150 KiB at most each. They have no content of their runs.
 const profilesKept = 64
 
+// profilePart is how many records a profile takes in at once.
+const profilePart = 8192
+
 // profiles are those that were asked for last.
 type profiles struct {
+	// part is that of a test; 0 for profilePart.
+	part int64
+
 	mu   sync.Mutex
 	list []*keptProfile
 }
@@ -72,30 +79,42 @@ func (k *profiles) runs(since time.Time) (list []string) {
 // errOtherRun says that a run is not the one that a profile was made of: its log was damaged meanwhile.
 var errOtherRun = errors.New("the run is another one than the profile's")
 
-// upTo continues the profile up to a snapshot. The chain of digests shows that the snapshot goes on with the run that the profile is of.
-func (p *keptProfile) upTo(ctx context.Context, rd *reader.Reader, r *reader.Snapshot) error {
-	if p.head.Records > r.Head.Records || p.head.Records == r.Head.Records && p.head.Digest != r.Head.Digest {
+// upTo continues the profile up to a snapshot, by parts: what was read before the time is up is there for the next request. The chain of
+// digests shows that the snapshot goes on with the run that the profile is of.
+func (p *keptProfile) upTo(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, part int64) error {
+	for p.head.Records < r.Head.Records {
+		if err := p.next(ctx, rd, r, min(p.head.Records+part, r.Head.Records)); err != nil {
+			return err
+		}
+	}
+	if p.head.Records > r.Head.Records || r.Complete() && p.head.Digest != r.Head.Digest {
 		return errOtherRun
 	}
-	if p.head.Records == r.Head.Records {
-		return nil
-	}
-	begun, was := false, p.head.Digest
-	err := rd.Records(ctx, r, p.head.Records+1, r.Head.Records, func(h *schema.Head) error {
-		if begun || h.Digest != was { // again, after damage: what came first is counted already
+	return nil
+}
+
+// next continues the profile up to a record, or leaves it as it is.
+func (p *keptProfile) next(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, through int64) error {
+	var profile schema.Profile
+	var head schema.Head
+	err := rd.Records(ctx, r, p.head.Records+1, through, func(h *schema.Head) error {
+		if h.Digest != p.head.Digest {
 			return errOtherRun
 		}
-		begun = true
+		profile = p.profile.Clone()
 		return nil
 	}, func(seen *reader.Seen) error {
-		p.profile.Apply(seen.Head, &seen.Verdict)
-		if seen.Number == r.Head.Records {
-			p.head = seen.Head.Clone()
+		profile.Apply(seen.Head, &seen.Verdict)
+		if seen.Number == through {
+			head = seen.Head.Clone()
 		}
 		return ctx.Err()
 	})
-	if err == nil && r.Complete() && p.head.Digest != r.Head.Digest {
+	if err == nil && head.Records != through {
 		err = errOtherRun
+	}
+	if err == nil {
+		p.profile, p.head = profile, head
 	}
 	return err
 }
@@ -120,15 +139,17 @@ func (s *Service) profile(ctx context.Context, t *task) error {
 	if p.head.Run == "" {
 		p.begin(s.cfg.Fleet)
 	}
-	if err := p.upTo(ctx, s.reader, r); err != nil {
-		p.begin(s.cfg.Fleet) // a part of it is in the profile
-		if !errors.Is(err, errOtherRun) {
-			return err
-		}
-		if err := p.upTo(ctx, s.reader, r); err != nil {
-			p.begin(s.cfg.Fleet)
-			return err
-		}
+	part := cmp.Or(s.profiles.part, profilePart)
+	err = p.upTo(ctx, s.reader, r, part)
+	if errors.Is(err, errOtherRun) {
+		p.begin(s.cfg.Fleet)
+		err = p.upTo(ctx, s.reader, r, part)
+	}
+	if errors.Is(err, errOtherRun) {
+		err = fmt.Errorf("run %s: %w: %w", t.run, err, eventlog.ErrStale)
+	}
+	if err != nil {
+		return err
 	}
 	return t.whole(&schema.ProfileReply{
 		Run: t.run, Records: p.head.Records, Digest: p.head.Digest, Model: p.profile.Model, Provider: p.profile.Provider,

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -200,6 +201,7 @@ func TestProfile_RunGoesOn_IsContinued(t *testing.T) {
 		return p
 	}
 	all := want(len(log))
+	service.ReadProfilesBy(w.svc, 7)
 	reply := w.profile("run-1", 0)
 	require.Equal(t, all.Buckets(schema.MaxBuckets), reply.Buckets)
 	require.Equal(t, all.Total(), reply.Total)
