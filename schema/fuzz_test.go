@@ -220,6 +220,7 @@ func FuzzStored(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(uint8(fuzzFrames), frames, false)
 	f.Add(uint8(fuzzSegment), anySegment(f), false)
+	f.Add(uint8(fuzzSegment), keyedSegment(f), false)
 	f.Add(uint8(fuzzSegment), sealedSegment(`{"format":3,"raw_bytes":1`, "x"), true)
 	f.Add(uint8(fuzzCheckpoint), anyCheckpoint(f), false)
 	f.Add(uint8(fuzzCheckpoint), []byte(`{"format":1,"run":"r"`), true)
@@ -250,6 +251,16 @@ func tryDecodeSegment(t *testing.T, stored []byte, seal bool) {
 	require.LessOrEqual(t, len(frames), schema.MaxSegmentRaw)
 	if first, err := schema.DecodeSegmentInfo(stored); err == nil {
 		require.Equal(t, info, first, "what a segment says of itself is the same without its content")
+	}
+	keyed, head, err := schema.DecodeKeyframe(stored)
+	switch {
+	case err != nil:
+		require.Nil(t, head)
+		require.ErrorIs(t, err, schema.ErrCorrupt)
+	case head != nil:
+		require.Equal(t, info, keyed)
+		require.Equal(t, info.DigestAfter, head.Digest)
+		require.Equal(t, info.Run, head.Run)
 	}
 }
 

@@ -186,6 +186,9 @@ func (l *Later) look(h *Head) {
 // Done reports whether [Later.Begun] is final, except for a rewind.
 func (l *Later) Done() bool { return len(l.calls) == 0 && len(l.watched) == 0 }
 
+// Nothing reports whether no call was open at the point: then [Later.Begun] stays empty, also after rewinds.
+func (l *Later) Nothing() bool { return len(l.policies) == 0 }
+
 // Unread tells it that records after the point are missing: requested calls count as begun there, by the strictest
 // policy.
 func (l *Later) Unread() {

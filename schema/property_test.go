@@ -327,3 +327,30 @@ func TestAnAdoptedEventIsAnAppliedOne(t *testing.T) {
 		}
 	})
 }
+
+// A copy of a state is what the state was, whatever comes to the state; and two copies go on alike, each by itself.
+func TestState_Clone_GoesOnByItself(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 40)
+		s := schema.NewState("f", "r1")
+		cut := rapid.IntRange(0, len(log)-1).Draw(t, "cut")
+		for i := range log[:cut] {
+			s.Apply(schema.NoKeys, &log[i])
+		}
+		before := string(mustMarshal(t, s))
+		kept := s.Clone()
+		goesOn := func(s *schema.State) string {
+			for i := range log[cut:] {
+				s.Apply(schema.NoKeys, &log[cut+i])
+			}
+			return string(mustMarshal(t, s))
+		}
+		first := kept.Clone()
+		want := goesOn(s)
+		require.Equal(t, before, string(mustMarshal(t, kept)), "what came to the state is not in its copy")
+		require.Equal(t, want, goesOn(first))
+		require.Equal(t, want, goesOn(kept.Clone()))
+		require.Equal(t, want, string(mustMarshal(t, first)), "nor is what came to a copy in another")
+		require.Equal(t, before, string(mustMarshal(t, kept)))
+	})
+}

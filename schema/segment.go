@@ -46,6 +46,8 @@ type SegmentInfo struct {
 	DigestAfter  string `json:"digest_after,omitzero"`
 	// RawBytes is the size of the frames before compression.
 	RawBytes int `json:"raw_bytes"`
+	// Keyframe is the size of the keyframe that ends the stored segment, in bytes; 0 for none. See [DecodeKeyframe].
+	Keyframe int `json:"keyframe,omitzero"`
 	// Sum is the SHA-256 (hex) of the whole stored segment with an empty Sum.
 	Sum string `json:"sum"`
 }
@@ -71,8 +73,14 @@ var segmentDecoders = sync.Pool{New: func() any {
 }}
 
 // EncodeSegment returns the stored form of a segment: info as one line of JSON, a line feed, the frames
-// compressed with zstd. It sets Format, RawBytes and Sum.
+// compressed with zstd. It sets Format, RawBytes, Keyframe and Sum.
 func EncodeSegment(info SegmentInfo, frames []byte) ([]byte, error) {
+	return EncodeKeyed(info, nil, frames)
+}
+
+// EncodeKeyed is [EncodeSegment] with a keyframe: the run's head behind the segment's last event, nil for none. A keyframe that is too large
+// is left out.
+func EncodeKeyed(info SegmentInfo, head *Head, frames []byte) ([]byte, error) {
 	if len(frames) > MaxSegmentRaw {
 		return nil, fmt.Errorf("segment %d of run %s: %d bytes of frames, at most %d", info.Number, info.Run, len(frames), MaxSegmentRaw)
 	}
@@ -83,9 +91,14 @@ func EncodeSegment(info SegmentInfo, frames []byte) ([]byte, error) {
 	buf := packedSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
 	defer packedSegments.Put(buf)
 	*buf = enc.EncodeAll(frames, (*buf)[:0])
+	info.Format, info.RawBytes, info.Keyframe, info.Sum = SegmentFormat, len(frames), 0, ""
+	var err error
+	*buf, info.Keyframe, err = appendKeyframe(*buf, enc, head)
 	packed := *buf
 	segmentEncoders.Put(enc)
-	info.Format, info.RawBytes, info.Sum = SegmentFormat, len(frames), ""
+	if err != nil {
+		return nil, fmt.Errorf("segment %d of run %s: keyframe: %w", info.Number, info.Run, err)
+	}
 	open, err := json.Marshal(info)
 	if err != nil {
 		return nil, fmt.Errorf("segment %d of run %s: %w", info.Number, info.Run, err)

@@ -2,6 +2,8 @@ package schema_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"strings"
@@ -70,6 +72,63 @@ func anySegment(tb testing.TB) []byte {
 	return stored
 }
 
+// keyedSegment is anySegment with a keyframe.
+func keyedSegment(tb testing.TB) []byte {
+	tb.Helper()
+	_, frames, err := schema.DecodeSegment(anySegment(tb))
+	require.NoError(tb, err)
+	head := schema.NewHead("f", "r1")
+	require.NoError(tb, schema.ReadFrames(frames, func(rec schema.Record) bool {
+		head.Apply(schema.NoKeys, &rec)
+		return true
+	}))
+	stored, err := schema.EncodeKeyed(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1, Events: 8, DigestAfter: head.Digest}, &head, frames)
+	require.NoError(tb, err)
+	return stored
+}
+
+func TestKeyframe_OfASegment_IsTheHeadBehindIt(t *testing.T) {
+	stored := keyedSegment(t)
+	info, frames, err := schema.DecodeSegment(stored)
+	require.NoError(t, err, "frames are read as if there were no keyframe")
+	_, plain, err := schema.DecodeSegment(anySegment(t))
+	require.NoError(t, err)
+	require.Equal(t, plain, frames)
+	want := schema.NewHead("f", "r1")
+	require.NoError(t, schema.ReadFrames(frames, func(rec schema.Record) bool {
+		want.Apply(schema.NoKeys, &rec)
+		return true
+	}))
+	keyed, head, err := schema.DecodeKeyframe(stored)
+	require.NoError(t, err)
+	require.Equal(t, info, keyed)
+	require.Equal(t, mustJSON(t, want), mustJSON(t, head))
+	require.Positive(t, info.Keyframe)
+	_, head, err = schema.DecodeKeyframe(anySegment(t))
+	require.NoError(t, err)
+	require.Nil(t, head)
+}
+
+// A head that is too large, or of another place, is no keyframe.
+func TestKeyframe_TooLargeOrOfAnotherPlace_IsNone(t *testing.T) {
+	head := schema.NewHead("f", "r1")
+	for i := range schema.MaxOpenCalls {
+		sum := sha256.Sum256([]byte{byte(i), byte(i >> 8)})
+		head.OpenCalls = append(head.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{ToolCallID: hex.EncodeToString(sum[:])}})
+	}
+	stored, err := schema.EncodeKeyed(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1}, &head, nil)
+	require.NoError(t, err)
+	info, got, err := schema.DecodeKeyframe(stored)
+	require.NoError(t, err)
+	require.Nil(t, got)
+	require.Zero(t, info.Keyframe)
+	other := schema.NewHead("f", "r2")
+	stored, err = schema.EncodeKeyed(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1}, &other, nil)
+	require.NoError(t, err)
+	_, _, err = schema.DecodeKeyframe(stored)
+	require.ErrorIs(t, err, schema.ErrCorrupt)
+}
+
 func anyCheckpoint(tb testing.TB) []byte {
 	tb.Helper()
 	h := schema.NewHead("f", "r1")
@@ -80,13 +139,13 @@ func anyCheckpoint(tb testing.TB) []byte {
 }
 
 func TestAnyFlippedBitIsDetected(t *testing.T) {
-	for name, stored := range map[string][]byte{"segment": anySegment(t), "checkpoint": anyCheckpoint(t)} {
+	for name, stored := range map[string][]byte{"segment": anySegment(t), "segment with a keyframe": keyedSegment(t), "checkpoint": anyCheckpoint(t)} {
 		for i := range stored {
 			for bit := range 8 {
 				bad := bytes.Clone(stored)
 				bad[i] ^= 1 << bit
 				var err error
-				if name == "segment" {
+				if name != "checkpoint" {
 					_, _, err = schema.DecodeSegment(bad)
 				} else {
 					_, err = schema.DecodeCheckpoint(bad)

@@ -17,6 +17,10 @@ const (
 	VerbList = "list"
 	// VerbHistory lists the stored checkpoints of a run.
 	VerbHistory = "history"
+	// VerbRecords reads a page of a run's records, by their numbers.
+	VerbRecords = "records"
+	// VerbProfile shows a whole run in a few hundred shares: where its time went, and where it failed, waited or was taken over.
+	VerbProfile = "profile"
 	// VerbSettle settles a call in doubt by an operator's decision.
 	VerbSettle = "settle"
 	// VerbClaim gives a claimable run of the fleet to the requesting executor.
@@ -45,7 +49,7 @@ const (
 // execution is uncertain.
 func Changes(verb string) bool {
 	switch verb {
-	case VerbGet, VerbList, VerbHistory, VerbFleet:
+	case VerbGet, VerbList, VerbHistory, VerbRecords, VerbProfile, VerbFleet:
 		return false
 	}
 	return true
@@ -77,6 +81,11 @@ const (
 	// MaxList and DefaultList bound a page of list.
 	MaxList     = 1000
 	DefaultList = 100
+	// MaxRecords and DefaultRecords bound a page of records.
+	MaxRecords     = 2048
+	DefaultRecords = 256
+	// MaxBuckets bounds the buckets of a profile.
+	MaxBuckets = 512
 )
 
 // Headers of replies.
@@ -362,6 +371,101 @@ type HistoryEntry struct {
 	UpdatedAt string   `json:"updated_at,omitzero"`
 	// Stored is when the server stored it, RFC 3339.
 	Stored string `json:"stored"`
+}
+
+// RecordsRequest reads a page of a run's records. The answer is the run as it is after every event acknowledged before the request; a page of
+// records that are there already never changes. Without From and Through the page ends with the run's last record.
+type RecordsRequest struct {
+	// From is the number of the first record of the page, and Through that of the last one; see [PointRecord]. With one of them the page
+	// has Limit records; a page that ends before From is empty.
+	From    int64 `json:"from,omitzero"`
+	Through int64 `json:"through,omitzero"`
+	// Limit is the most records of the page: 0 means [DefaultRecords], at most [MaxRecords].
+	Limit int `json:"limit,omitzero"`
+	// Brief leaves out values of content that are longer than [BriefBytes]: messages, arguments, results.
+	Brief bool `json:"brief,omitzero"`
+	// MaxBytes as in [GetRequest]. A page that does not fit has fewer records.
+	MaxBytes int64 `json:"max_bytes,omitzero"`
+}
+
+// RecordsReply is a page of records. Pages are asked for one after the other by the numbers of their first and last record.
+type RecordsReply struct {
+	Run string `json:"run"`
+	// Before is the run before the first record of the page: from there a client folds.
+	Before Head `json:"before"`
+	// Records of the page, the oldest first.
+	Records []RecordView `json:"records"`
+	// Total is how many records the run has.
+	Total int64 `json:"total"`
+	// Complete is false when events of the run are known to be missing; Gaps says which.
+	Complete bool  `json:"complete"`
+	Gaps     []Gap `json:"gaps"`
+}
+
+// RecordView is a record of a run and what the fold made of it.
+type RecordView struct {
+	// Record is its number, counted from 1.
+	Record int64          `json:"record"`
+	Stream StreamSequence `json:"stream_sequence"`
+	// Verdict is applied, evidence, duplicate, rejected or regressed; Reason and Detail are those of a rejection.
+	Verdict string `json:"verdict"`
+	Reason  Reason `json:"reason,omitzero"`
+	Detail  string `json:"detail,omitzero"`
+	// LeftBehind: a rewind left the record behind.
+	LeftBehind bool `json:"left_behind,omitzero"`
+	// Epoch and Turn of the run behind the record.
+	Epoch Epoch `json:"epoch"`
+	Turn  int32 `json:"turn,omitzero"`
+	// Call that the event opened, began, closed, settled or gave evidence for.
+	Call *CallKey `json:"call,omitzero"`
+	// Event as a CloudEvent in structured mode; absent for what is none.
+	Event jsontext.Value `json:"event,omitzero"`
+	// LeftOut are values of the data that are not in the reply; a path of "" is the whole data.
+	LeftOut []LeftOut `json:"left_out,omitzero"`
+}
+
+// ProfileRequest asks for the profile of a run.
+type ProfileRequest struct {
+	// Buckets is the most buckets of the answer: 0 means [MaxBuckets], which is the most.
+	Buckets int `json:"buckets,omitzero"`
+}
+
+// ProfileReply is the profile of a run, with every event acknowledged before the request.
+type ProfileReply struct {
+	Run string `json:"run"`
+	// Records of the run, and Digest of its accepted events.
+	Records int64  `json:"records"`
+	Digest  string `json:"digest,omitzero"`
+	// Model and Provider as the run's start named them.
+	Model    string `json:"model,omitzero"`
+	Provider string `json:"provider,omitzero"`
+	// Total is the run as one bucket.
+	Total ProfileBucket `json:"total"`
+	// Buckets are shares of equal numbers of records, the last one may have fewer.
+	Buckets []ProfileBucket `json:"buckets"`
+	// Complete is false when events of the run are known to be missing.
+	Complete bool `json:"complete"`
+}
+
+// ProfileBucket is a share of a run's records, and what its accepted events tell.
+type ProfileBucket struct {
+	// From and Through are the numbers of its first and last record.
+	From    int64 `json:"from"`
+	Through int64 `json:"through"`
+	// Turn at its end.
+	Turn int32 `json:"turn,omitzero"`
+	// Begun and Ended are the times of its first and last event, as executors and the daemon wrote them.
+	Begun string `json:"begun,omitzero"`
+	Ended string `json:"ended,omitzero"`
+	// ModelMS, CallMS and WaitedMS are the durations of what ended there: answers of the model, tool calls, and waiting.
+	ModelMS  int64 `json:"model_ms,omitzero"`
+	CallMS   int64 `json:"call_ms,omitzero"`
+	WaitedMS int64 `json:"waited_ms,omitzero"`
+	// Calls that were recorded, failures of calls, turns and the run, waits that began, and takeovers.
+	Calls     int64 `json:"calls,omitzero"`
+	Failures  int64 `json:"failures,omitzero"`
+	Waits     int64 `json:"waits,omitzero"`
+	Takeovers int64 `json:"takeovers,omitzero"`
 }
 
 // SettleRequest settles a call in doubt by an operator's decision.

@@ -72,7 +72,8 @@ type cut struct {
 	first  schema.Position
 	frames tailbuffer
 	last   schema.Position
-	digest string
+	// head of the run there: the segment's keyframe.
+	head   schema.Head
 	events int64
 	bytes  int64
 }
@@ -131,7 +132,7 @@ func (r *run) cut() {
 		return
 	}
 	r.cuts = append(r.cuts, cut{
-		first: r.tailFirst, frames: r.tail.hand(), last: r.head.Position, digest: r.head.Digest,
+		first: r.tailFirst, frames: r.tail.hand(), last: r.head.Position, head: r.head.Clone(),
 		events: r.tailEvents, bytes: r.tailBytes,
 	})
 	r.tailEvents, r.tailBytes = 0, 0

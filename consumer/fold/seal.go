@@ -160,9 +160,9 @@ func (x *sealer) sealedBeyond(ctx context.Context, run string, n int) (bool, err
 func (x *sealer) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
 		Fleet: x.names.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
-		DigestBefore: r.segments.Digest, DigestAfter: k.digest,
+		DigestBefore: r.segments.Digest, DigestAfter: k.head.Digest,
 	}
-	stored, err := schema.EncodeSegment(info, frames)
+	stored, err := schema.EncodeKeyed(info, &k.head, frames)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@
 //   - [Snapshot]: a run at the time of a read, with its gaps, its damage, and its content for a [Sink].
 //   - [Barrier]: proof of how far a shard's log reaches. One publish serves all reads that wait when it begins.
 //   - Points in a run's history ([Reader.Locate]) and the bases of forks.
+//   - Pages of records ([Reader.Records]), heads at points ([Reader.LocateHead]) and folds that go on ([Reader.FoldTo]): they begin at the
+//     keyframe of a segment, or at an earlier state, and read nothing before it.
 //
 // It knows nothing of requests, replies or the fold worker: [Sink] receives content, and only stored checkpoints and
 // segments are shared with the fold.

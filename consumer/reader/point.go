@@ -19,7 +19,7 @@ const maxCandidates = 16
 // Moment is a run at a point of its history.
 type Moment struct {
 	Head schema.Head
-	// records counts the run's messages up to the point.
+	// records counts the run's messages up to the point, marks included; below 0 if the walk did not begin at the first.
 	records int64
 	// Begun as in [schema.Moment].
 	Begun []schema.BegunCall
@@ -38,10 +38,15 @@ type walker struct {
 	// next is the number of the next segment.
 	next int
 	last schema.StreamSequence
+	// record is the one being folded, for before and behind.
+	record *schema.Record
 	// before and behind see the head around each record; the walk ends if either returns true.
 	before func(*schema.Prepared) bool
 	behind func(schema.Verdict) bool
 }
+
+// unknownRecords is the number of records before a keyframe: it counts those of the log, and a head does not count marks.
+const unknownRecords = -1 << 62
 
 // errSegmentMissing says that a walk reached events that are no longer stored.
 var errSegmentMissing = errors.New("a segment is missing")
@@ -108,7 +113,8 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 
 // locate finds a point; whole reads on to the last record, even after the point is found.
 func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, *Snapshot, error) {
-	m, err := rd.search(ctx, r, p, whole)
+	start := &keyframe{head: schema.NewHead(rd.fleet, r.Run)}
+	m, err := rd.search(ctx, r, p, start, whole)
 	var bad *Damaged
 	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
 		return m, r, err
@@ -126,7 +132,7 @@ func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole
 		}
 		return nil, r, err
 	}
-	if m, err = rd.search(ctx, logged, p, whole); err != nil {
+	if m, err = rd.search(ctx, logged, p, start, whole); err != nil {
 		return nil, logged, err
 	}
 	return m, logged, nil
@@ -167,9 +173,9 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 	return same, nil
 }
 
-// search walks through a run to find a point; whole walks on to the end. With an error about damaged or missing events it
-// still returns the moment if they are after the point; see [schema.Later.Unread].
-func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, error) {
+// search walks through a run from a keyframe to find a point; whole walks on to the end. With an error about damaged or
+// missing events it still returns the moment if they are after the point; see [schema.Later.Unread].
+func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from *keyframe, whole bool) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)
 	if err != nil {
 		return nil, err
@@ -179,7 +185,10 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.Run), next: 1}
+	w := &walker{keys: keys}
+	if from.segment > 0 {
+		w.records = unknownRecords
+	}
 	many := finder.Many(r.Head.Epoch)
 	rewound := len(r.Head.Superseded) > 0 // closed calls may be open again
 	var ahead *Moment
@@ -207,12 +216,10 @@ func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, whole
 		if !finder.Pending() {
 			ahead = nil
 		}
-		return later != nil && !many && !whole && !rewound && later.Done() || len(found) == maxCandidates
+		enough := later != nil && (later.Nothing() || !rewound && later.Done())
+		return enough && !many && !whole || len(found) == maxCandidates
 	}
-	err = rd.Content(ctx, r, &Cursor{Next: 1}, w)
-	if err == nil && w.next != r.Segments.Count+1 {
-		err = fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
-	}
+	err = rd.walk(ctx, r, from, w)
 	if err != nil && !errors.Is(err, eventlog.ErrStop) {
 		if len(found) == 0 || many || whole || rewound || want != "" && found[0].Head.Digest != want {
 			return nil, err
@@ -385,6 +392,9 @@ func (c *cutter) done() error {
 // ContentTo sends a run's content up to a moment.
 func (rd *Reader) ContentTo(ctx context.Context, r *Snapshot, m *Moment, to Sink) error {
 	c := &cutter{left: m.records, to: to}
+	if c.left < 0 {
+		return fmt.Errorf("run %s: the content up to a point that was located by its head alone was asked for", r.Run)
+	}
 	if c.left == 0 {
 		return nil // the point is before the first event
 	}

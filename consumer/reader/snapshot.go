@@ -63,6 +63,9 @@ func (r *Snapshot) Gaps() []schema.Gap {
 // TailBytes is the size of the events after the last segment.
 func (r *Snapshot) TailBytes() int64 { return r.tail.bytes }
 
+// TailEvents is their number.
+func (r *Snapshot) TailEvents() int64 { return r.tail.events }
+
 // Complete reports whether no event of the run is known to be missing.
 func (r *Snapshot) Complete() bool {
 	return r.Head.Complete() && len(r.Lost) == 0 && len(r.carried) == 0

@@ -1,8 +1,15 @@
 package reader
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
 	"golang.org/x/sync/semaphore"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -25,6 +32,13 @@ type StateSink struct {
 	places                 []place
 	// values are the sizes of the events that set the current values, by key.
 	values map[string]int64
+	// keep, if not 0, is how much content of turns is held.
+	keep int64
+	// segment is the number of the last segment that came whole; through, if not 0, the record behind which the fold ends.
+	segment int
+	through int64
+	// passed, if not nil, is called behind each segment.
+	passed func(*StateSink)
 }
 
 // place is where content can be forgotten, and how much precedes it.
@@ -36,6 +50,49 @@ type place struct {
 // NewStateSink returns a sink that folds to a state, with a budget that it shares with others.
 func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weighted) *StateSink {
 	return &StateSink{keys: keys, State: state, budget: budget, values: make(map[string]int64)}
+}
+
+// Keep has the sink hold so much content of turns, and forget what is older. Call it before the first record.
+func (s *StateSink) Keep(n int64) { s.keep = n }
+
+// Segments is the number of segments that the state has.
+func (s *StateSink) Segments() int { return s.segment }
+
+// entryBytes is what a message, turn, call or value of a state takes beside its content, roughly.
+const entryBytes = 256
+
+// Size is the memory that the state takes, roughly, and none of it shared.
+func (s *StateSink) Size() int64 {
+	st := s.State
+	return s.bytes - s.forgot + entryBytes*int64(len(st.Messages)+len(st.Turns)+len(st.Calls)+len(st.Values)+len(st.Decisions)+len(st.Waits)+len(st.Signals)+len(s.places)+64) +
+		st.ForgottenBytes()
+}
+
+// Clone returns a copy that goes on by itself, with a budget of its own share.
+func (s *StateSink) Clone(keys *schema.Keys) *StateSink {
+	c := *s
+	c.keys, c.State, c.held, c.passed, c.through = keys, s.State.Clone(), 0, nil, 0
+	c.places, c.values = slices.Clone(s.places), maps.Clone(s.values)
+	return &c
+}
+
+// FoldTo folds a run that was read with its content on to a record, from where the sink is. passed is called behind each segment.
+func (rd *Reader) FoldTo(ctx context.Context, r *Snapshot, s *StateSink, record int64, passed func(*StateSink)) error {
+	if err := s.take(0); err != nil || s.State.Head.Records == record {
+		return err
+	}
+	s.through, s.passed = record, passed
+	defer func() { s.through, s.passed = 0, nil }()
+	err := rd.Content(ctx, r, &Cursor{Next: s.segment + 1, digest: s.State.Head.Digest, follows: s.segment > 0}, s)
+	switch {
+	case errors.Is(err, eventlog.ErrStop):
+		return nil
+	case err != nil:
+		return err
+	case s.State.Head.Records != record:
+		return fmt.Errorf("run %s: folded to record %d of %d: %w", r.Run, s.State.Head.Records, record, eventlog.ErrStale)
+	}
+	return nil
 }
 
 // Bytes is the payload of the state including forgotten content.
@@ -65,7 +122,7 @@ func (s *StateSink) Release() {
 }
 
 // Segment folds a segment.
-func (s *StateSink) Segment(_ int, stored []byte) error {
+func (s *StateSink) Segment(n int, stored []byte) error {
 	info, err := schema.DecodeSegmentInfo(stored)
 	if err != nil {
 		return err
@@ -77,7 +134,14 @@ func (s *StateSink) Segment(_ int, stored []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.apply(frames)
+	if err := s.apply(frames); err != nil {
+		return err
+	}
+	s.segment = n
+	if s.passed != nil {
+		s.passed(s)
+	}
+	return nil
 }
 
 // Frames folds records of the tail.
@@ -96,14 +160,16 @@ func (s *StateSink) apply(frames []byte) error {
 		}
 		s.last = rec.Stream
 		v, at, begins := s.State.ApplyAt(s.keys, &rec)
-		if !s.State.Keeps(v) {
-			return true
+		if s.State.Keeps(v) {
+			if begins {
+				s.places = append(s.places, place{at, s.content})
+			}
+			s.count(v.Data, int64(rec.Size()))
+			full = s.forget()
 		}
-		if begins {
-			s.places = append(s.places, place{at, s.content})
+		if full == nil && s.through > 0 && s.State.Head.Records >= s.through {
+			full = eventlog.ErrStop
 		}
-		s.count(v.Data, int64(rec.Size()))
-		full = s.forget()
 		return full == nil
 	})
 	if full != nil {
@@ -143,6 +209,13 @@ func forgettable(d schema.Data) bool {
 
 // forget makes room in a state that became too large: half of the limit, or as much as its last turn allows.
 func (s *StateSink) forget() error {
+	if s.keep > 0 && s.content-s.forgot > s.keep && len(s.places) > 0 {
+		n := slices.IndexFunc(s.places, func(p place) bool { return s.content-p.content <= s.keep/2 })
+		if n < 0 {
+			n = len(s.places) - 1
+		}
+		s.forgetTo(n)
+	}
 	if s.bytes-s.forgot <= schema.MaxStateView {
 		return nil
 	}
@@ -156,8 +229,13 @@ func (s *StateSink) forget() error {
 	if n < 0 || s.bytes-s.places[n].content > schema.MaxStateView {
 		return ErrTooLarge
 	}
+	s.forgetTo(n)
+	return nil
+}
+
+// forgetTo lets go of what is before a place.
+func (s *StateSink) forgetTo(n int) {
 	s.State.Forget(s.places[n].Place)
 	s.forgot = s.places[n].content
 	s.places = append([]place(nil), s.places[n+1:]...)
-	return nil
 }

@@ -2,8 +2,6 @@ package reader
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -12,39 +10,18 @@ import (
 // and the verdict about it. Events of a damaged segment come from the log if it still has them; then the walk starts
 // over.
 func (rd *Reader) each(ctx context.Context, r *Snapshot, see func(*schema.Head, schema.Verdict)) error {
-	walk := func(r *Snapshot) error {
+	return rd.orFromLog(ctx, r, func(r *Snapshot) error {
 		keys, err := rd.keys.Keys(ctx)
 		if err != nil {
 			return err
 		}
-		w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.Run), next: 1}
-		w.before = func(*schema.Prepared) bool { return false }
+		w := &walker{keys: keys, before: func(*schema.Prepared) bool { return false }}
 		w.behind = func(v schema.Verdict) bool {
 			see(&w.head, v)
 			return false
 		}
-		if err := rd.Content(ctx, r, &Cursor{Next: 1}, w); err != nil {
-			return err
-		}
-		if w.next != r.Segments.Count+1 {
-			return fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
-		}
-		return nil
-	}
-	err := walk(r)
-	var bad *Damaged
-	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
-		return err
-	}
-	switch logged, werr := rd.fromLog(ctx, r); {
-	case werr != nil:
-		return werr
-	case logged != nil:
-		return walk(logged)
-	case bad == nil:
-		return schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".", "run %s: %s", r.Run, err)
-	}
-	return err
+		return rd.walk(ctx, r, &keyframe{head: schema.NewHead(rd.fleet, r.Run)}, w)
+	})
 }
 
 // LeftBehind reports whether a rewind abandoned the event with an id, in a run that was read with its content.

@@ -1,10 +1,13 @@
-// Package service answers requests about the runs of a fleet over NATS request-reply: recover, get, list, history, settle, claim, input,
+// Package service answers requests about the runs of a fleet over NATS request-reply: recover, get, list, history, records, profile, settle, claim, input,
 // cancel, handoff, mark, retry, erase, cleanup, fleet.
 //
 //   - [Service]: the verbs, the queue of their requests, and the content of their answers. It reads, and writes nothing but control events,
 //     barriers and orders to remove runs.
 //   - [RetentionWorker]: it orders the removal of ended runs that the fleet's policy does not keep.
 //   - [Worker]: what a service asks of a fold worker in its own process.
+//
+// It keeps states and profiles of the runs that are looked at, to go on from: bounded, proven by digests at each use, and forgotten with their
+// runs.
 //
 // It owns what a request may do and how it is answered. It must not know how a log is folded, nor who is alive: it reads runs by package reader,
 // and live runs by package liveness.

@@ -42,7 +42,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 	if err := s.routing.stays(ctx, t.run); err != nil {
 		return err
 	}
-	m, r, err := s.reader.Locate(ctx, r, p)
+	m, r, err := v.locate(ctx, r, p)
 	if err != nil {
 		return err
 	}
@@ -55,6 +55,9 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 			return err
 		}
 	case schema.ViewState:
+		if v.state != nil {
+			break // it was folded when the point was located
+		}
 		if err := v.fold(ctx, r.Run, &m.Head); err != nil {
 			return err
 		}
@@ -68,6 +71,27 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 		return v.joined(m.Head.Records, func(state *schema.StateView) any { return build(r, m, at, state) })
 	}
 	return t.whole(build(r, m, at, nil))
+}
+
+// locate finds the point of a view, and folds the state there if that can be done from one that is kept. Only the head costs the same for a run of
+// any length; the others have a moment that content can be read up to.
+func (v *view) locate(ctx context.Context, r *reader.Snapshot, p schema.Point) (*reader.Moment, *reader.Snapshot, error) {
+	rd := v.svc.reader
+	if v.view == schema.ViewEvents || v.view == schema.ViewState && (!v.small(&r.Head) || !r.Complete()) {
+		return rd.Locate(ctx, r, p)
+	}
+	m, r, err := rd.LocateHead(ctx, r, p)
+	if err != nil || v.view == schema.ViewHead {
+		return m, r, err
+	}
+	if m.Head.Records > 0 {
+		done, err := v.foldKept(ctx, r, &m.Head)
+		if err != nil || done {
+			return m, r, err
+		}
+	}
+	v.state = nil
+	return rd.Locate(ctx, r, p)
 }
 
 // getAt answers a read of a run as it was at a point.

@@ -60,6 +60,8 @@ type Service struct {
 	answers  *semaphore.Weighted
 	claims   *claims
 	shards   *shardStatus
+	profiles profiles
+	states   keptStates
 	ready    chan struct{}
 
 	writer *controlWriter
@@ -86,6 +88,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.shards = &shardStatus{svc: s}
+	s.states.room = cfg.KeptStates
 	keys, err := kvstore.NewKeyring(js, cfg.Fleet)
 	if err != nil {
 		return nil, err
@@ -133,6 +136,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.routing.tendWith(func(src *reader.Source) {
 		helpers.Go(func() error { return src.Barrier.Run(work) })
 	})
+	helpers.Go(func() error { return s.tendKept(work) })
 	helpers.Go(func() error {
 		s.callFor(work, s.liveRuns.Became())
 		return nil

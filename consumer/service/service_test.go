@@ -48,7 +48,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
-		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
+		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "profile": "waymark.profile.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
 		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
@@ -536,7 +536,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbSignal, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry,
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry, schema.VerbRecords, schema.VerbProfile,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
@@ -548,6 +548,8 @@ func FuzzRequests(f *testing.F) {
 		f.Add(uint16(i), []byte(`{"interrupt_id":"w2","status":"cancelled","payload":[["a",1e9]],"by":"alice"}`))
 		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"accept","by":"e","child_run":"run-2","offer_hash":"`+hash+`"}`))
 		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"close","by":"e"}`))
+		f.Add(uint16(i), []byte(`{"from":2,"limit":3,"brief":true,"max_bytes":4096}`))
+		f.Add(uint16(i), []byte(`{"through":9223372036854775807,"buckets":1}`))
 	}
 	f.Fuzz(func(t *testing.T, verb uint16, body []byte) {
 		w.TB = t

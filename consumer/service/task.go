@@ -46,6 +46,8 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbGet, request: "GetRequest", answer: "GetReply", count: &s.stats.Gets, serve: s.get},
 		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
 		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: s.history},
+		{verb: schema.VerbRecords, request: "RecordsRequest", answer: "RecordsReply", count: &s.stats.RecordPages, serve: s.records},
+		{verb: schema.VerbProfile, request: "ProfileRequest", answer: "ProfileReply", count: &s.stats.Profiles, serve: s.profile},
 		{verb: schema.VerbSettle, request: "SettleRequest", answer: "SettleReply", count: &s.stats.Settles, serve: s.settle},
 		{verb: schema.VerbClaim, whole: true, request: "ClaimRequest", answer: "ClaimReply", count: &s.stats.Claims, serve: s.claim},
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},

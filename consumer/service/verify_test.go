@@ -372,3 +372,28 @@ func TestWhatIsNotThereIsNotVerified(t *testing.T) {
 	_, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "unknown")
 	require.ErrorIs(t, err, verify.ErrNoRun)
 }
+
+// A keyframe that is not the fold of the events before it is found: points behind it would be read from it.
+func TestVerify_KeyframeOfAnotherFold_IsFound(t *testing.T) {
+	t.Parallel()
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
+	require.Empty(t, w.verify("run-1").Findings)
+	stored, err := w.Shard.Segments.Get(t.Context(), "run-1", 2)
+	require.NoError(t, err)
+	info, frames, err := schema.DecodeSegment(stored)
+	require.NoError(t, err)
+	_, head, err := schema.DecodeKeyframe(stored)
+	require.NoError(t, err)
+	head.Turn++
+	stored, err = schema.EncodeKeyed(info, head, frames)
+	require.NoError(t, err)
+	_, rev, err := w.Shard.Segments.Examine(t.Context(), "run-1", 2)
+	require.NoError(t, err)
+	require.NoError(t, w.Shard.Segments.Replace(t.Context(), "run-1", 2, stored, rev))
+	findings := w.verify("run-1").Findings
+	require.NotEmpty(t, findings)
+	require.Equal(t, verify.InSegment, findings[0].In)
+	require.Equal(t, 2, findings[0].Segment)
+	require.Contains(t, findings[0].Problem, "turn differ")
+	require.Len(t, x.Acked, 42)
+}

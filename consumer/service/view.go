@@ -165,6 +165,11 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 		if err := v.foldable(r); err != nil {
 			return err
 		}
+		if v.small(&r.Head) && r.Complete() {
+			if done, err := v.foldKept(ctx, r, &r.Head); done || err != nil {
+				return err
+			}
+		}
 		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
 			return err
 		}
@@ -202,6 +207,9 @@ func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
 	}
 	v.state = reader.NewStateSink(keys, schema.NewState(v.svc.cfg.Fleet, run), v.svc.budget)
 	v.state.State.Expect(to.Superseded)
+	if v.small(to) {
+		v.state.Keep(pageContent)
+	}
 	return v.svc.reader.Graft(ctx, v.state, run, to.Base, 0)
 }
 

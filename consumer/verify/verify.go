@@ -270,6 +270,8 @@ func (v *verifier) readSegments(ctx context.Context) error {
 		}
 		if err := v.foldSegment(n, &info, frames, len(stored)); err != nil {
 			v.breakAt(n, err.Error())
+		} else if v.broken == 0 {
+			v.compareKeyframe(n, stored)
 		}
 		before = info
 	}

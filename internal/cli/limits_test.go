@@ -67,6 +67,7 @@ func limitRows() [][3]string {
 		{"window of the pipelined mode", fmt.Sprintf("%d events or %s", publisher.DefaultWindowEvents, size(publisher.DefaultWindowBytes)), "`Run.Pipelined`; one window in flight per run"},
 		{"Service", "", ""},
 		{"runs in one list", fmt.Sprintf("%d (to %d)", schema.DefaultList, schema.MaxList), "go on with `after`"},
+		{"records in one page; buckets of a profile", fmt.Sprintf("%d (to %d); %d", schema.DefaultRecords, schema.MaxRecords, schema.MaxBuckets), "ask for the next page by its number; buckets become wider"},
 		{"an answer with the conversation", "a message of the server", "the newest turns, and the request for those before"},
 		{"a run that the daemon folds for view state", size(schema.MaxFoldedView) + ", " + size(schema.MaxStateView) + " at a time", "`too_large`: ask for view head, or for view events, which the client folds"},
 		{"replies under way unacknowledged", size(schema.FlowWindow), "the daemon waits for the client: 30s, then `not_acknowledged`"},

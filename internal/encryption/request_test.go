@@ -36,6 +36,8 @@ var requests = []any{
 	schema.FleetRequest{},
 	schema.CleanupRequest{},
 	schema.EraseRequest{},
+	schema.RecordsRequest{},
+	schema.ProfileRequest{},
 }
 
 func runHas(ids ...string) func(context.Context) ([]string, error) {

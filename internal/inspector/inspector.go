@@ -47,10 +47,11 @@ type Inspector struct {
 	door      door
 	live      *hub
 	// csrf proves that a form is of a page that this process made.
-	csrf    string
-	stories stories
-	needs   needs
-	heads   heads
+	csrf     string
+	stories  stories
+	profiles runProfiles
+	needs    needs
+	heads    heads
 }
 
 // New returns the pages of a fleet.

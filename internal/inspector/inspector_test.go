@@ -26,7 +26,7 @@ import (
 
 // desk is an inspector over a fleet, and a viewer of it.
 type desk struct {
-	*testing.T
+	testing.TB
 	pages  *Inspector
 	server *httptest.Server
 	viewer *http.Client
@@ -34,28 +34,28 @@ type desk struct {
 	world  *waymarktest.World
 }
 
-func newDesk(t *testing.T, change func(*Config)) *desk {
-	t.Helper()
-	return deskOf(t, waymarktest.Start(t), nil, change)
+func newDesk(tb testing.TB, change func(*Config)) *desk {
+	tb.Helper()
+	return deskOf(tb, waymarktest.Start(tb), nil, change)
 }
 
 // deskOf is an inspector with keys over the fleet of a world.
-func deskOf(t *testing.T, w *waymarktest.World, keys *publisher.Encryption, change func(*Config)) *desk {
-	t.Helper()
-	fleet, err := Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second, Encryption: keys})
-	require.NoError(t, err)
+func deskOf(tb testing.TB, w *waymarktest.World, keys *publisher.Encryption, change func(*Config)) *desk {
+	tb.Helper()
+	fleet, err := Connect(tb.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second, Encryption: keys})
+	require.NoError(tb, err)
 	cfg := Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now}
 	if change != nil {
 		change(&cfg)
 	}
 	pages, err := New(cfg)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	server := httptest.NewServer(pages)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		pages.Close()
 		server.Close()
 	})
-	d := &desk{T: t, pages: pages, server: server, stage: showcase.New(t, w), world: w}
+	d := &desk{TB: tb, pages: pages, server: server, stage: showcase.New(tb, w), world: w}
 	d.viewer = d.enter(pages.NewToken())
 	return d
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -61,10 +62,17 @@ type timelineBody struct {
 	Only, Text string
 	Rows       []lineRow
 	Map        []mapBar
+	// NoMap: the profile is still being made.
+	NoMap bool
 	// Earlier and Later are the addresses of the turns before and behind; empty for none. Hidden counts the lines that the filter leaves out.
 	Earlier, Later, Latest string
 	Hidden                 int
 	Missing                string
+	// Here is the record that the address names, and HereID the line that it is on.
+	Here   int64
+	HereID string
+	// shown are the records of the page.
+	shown span
 }
 
 // lineRow is a line of the timeline.
@@ -82,15 +90,17 @@ type lineRow struct {
 
 // mapBar is a bar of the overview: what happened in one of its shares of the run.
 type mapBar struct {
-	X, Height int
-	Tone      string
-	Turn      int32
-	Here      bool
+	X, Height  int
+	Tone, Path string
+	Turn       int32
+	Here       bool
 }
 
 const (
-	// timelineRows is the most lines that a page shows, and mapBars the bars of the overview.
-	timelineRows, mapBars = 250, 96
+	// windowRecords is how many records a page of the timeline reads, and timelineRows the most lines that it shows.
+	windowRecords, timelineRows = 400, 250
+	// mapBars is how many bars the overview has at most.
+	mapBars = 128
 	// idle is from when on a time without anything is shown as a gap.
 	idle = 30 * time.Second
 	// lineCut is how much of a detail a line shows.
@@ -110,32 +120,137 @@ var onlys = map[string]func(*lineRow) bool{
 
 func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, error) {
 	q := r.URL.Query()
-	run := r.PathValue("run")
-	v, reply, err := s.head(ctx, r, "timeline", "runs show "+schema.ShellWord(run))
+	v, reply, err := s.head(ctx, r, "timeline", "runs show "+schema.ShellWord(r.PathValue("run")))
 	if err != nil {
 		return nil, err
 	}
-	told, missing, err := s.stories.of(ctx, s.Fleet, &reply.Head, s.Now())
+	body := timelineBody{Told: toldOf(&reply.Head, s.Now()), Only: q.Get("only"), Text: q.Get("text"), shown: whole}
+	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
+		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
+	}
+	if body.Only != "" || body.Text != "" {
+		err = s.filtered(ctx, v, q, &reply.Head, &body)
+	} else {
+		err = s.window(ctx, v, q, &reply.Head, &body)
+	}
 	if err != nil {
 		return nil, err
 	}
-	body := timelineBody{Told: told, Only: q.Get("only"), Text: q.Get("text")}
+	// The rows come first: of a run that is new to the daemon all records are read for its profile.
+	if p := s.profiles.of(s.Fleet, reply.Head.Run); p != nil { //nolint:contextcheck // it is kept for the next look
+		body.profiled(p, v.Run.Path)
+	} else {
+		body.NoMap = true
+	}
+	v.Body = &body
+	return v, nil
+}
+
+// span of records.
+type span struct{ from, through int64 }
+
+// whole is the span of all records.
+var whole = span{0, 1<<63 - 1}
+
+// toldOf sums a run up by its head.
+func toldOf(h *schema.Head, now time.Time) *story.Told {
+	t := &story.Told{Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls, ModelTier: h.ModelTier}
+	last := story.Instant(h.UpdatedAt)
+	if !h.Status.Terminal() {
+		last = now
+	}
+	if begun := story.Instant(h.StartedAt); !begun.IsZero() && last.After(begun) {
+		t.DurationMS = last.Sub(begun).Milliseconds()
+	}
+	return t
+}
+
+// window shows the lines of a page of records, and reads no more of the run.
+func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
+	from, to := int64(number(q.Get("from"))), int64(number(q.Get("through")))
+	if at := q.Get("at"); at != "" && from == 0 && to == 0 {
+		p, err := schema.ParsePoint(at)
+		if err != nil {
+			return failure.New(failure.Usage, "write a point as commands take it, such as record:12 or turn:3", "%v", err)
+		}
+		there, err := s.headAt(ctx, head.Run, p.String())
+		if err != nil {
+			return err
+		}
+		if there.At != nil {
+			body.Here = there.At.Records
+			from = max(body.Here-windowRecords/2, 1)
+		}
+	}
+	w, err := story.ReadWindow(ctx, s.Fleet, head, from, to, windowRecords)
+	if err != nil {
+		return err
+	}
+	if w.Incomplete {
+		body.Missing = "Events of this run are missing: waymark verify " + schema.ShellWord(head.Run) + " says which."
+	}
+	s.open(w.Beats)
+	// A page has so many lines at most, but always those of one record.
+	beats, first, through := w.Beats, w.From, w.Through
+	if n := len(beats) - timelineRows; n > 0 && from == 0 {
+		for n < len(beats)-1 && beats[n].Record == beats[n-1].Record {
+			n++
+		}
+		beats = beats[n:]
+		first = beats[0].Record
+	} else if n > 0 {
+		end := timelineRows
+		for end > 1 && beats[end].Record == beats[end-1].Record {
+			end--
+		}
+		if end > 1 {
+			through = beats[end].Record - 1
+			beats = beats[:end]
+		}
+	}
+	body.shown = span{first, through}
+	if first > 1 {
+		body.Earlier = fmt.Sprintf("%s?through=%d", v.Run.Path, first-1)
+	}
+	if through < w.Total {
+		body.Later, body.Latest = fmt.Sprintf("%s?from=%d", v.Run.Path, through+1), v.Run.Path
+	}
+	lines := s.linesOf(beats, head, story.Instant(w.Before.UpdatedAt))
+	body.Rows = scaled(lines)
+	for i := range body.Rows {
+		if body.Here > 0 && body.Rows[i].Record <= body.Here {
+			body.HereID = body.Rows[i].ID
+		}
+	}
+	return nil
+}
+
+// open gives the lines that are not over the time that they take so far.
+func (s *Inspector) open(beats []*story.Beat) {
+	for _, b := range beats {
+		if begun := story.Instant(b.At); b.Open && b.Detail != story.CallRequested && !begun.IsZero() && s.Now().After(begun) {
+			took := s.Now().Sub(begun).Milliseconds()
+			b.DurationMS = &took
+		}
+	}
+}
+
+// filtered shows the lines of a run that match. All of the run is read for it.
+func (s *Inspector) filtered(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
+	told, missing, err := s.stories.of(ctx, s.Fleet, head, s.Now())
+	if err != nil {
+		return err
+	}
 	if missing != nil {
 		body.Missing = missing.Error()
 	}
+	rows := s.linesOf(told.Story, head, time.Time{})
+	all, text := len(rows), strings.ToLower(body.Text)
 	matches, ok := onlys[body.Only]
-	if body.Only != "" && !ok {
-		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
-	}
-	rows := s.linesOf(told)
-	if body.Only != "" || body.Text != "" {
-		all, text := len(rows), strings.ToLower(body.Text)
-		rows = slices.DeleteFunc(rows, func(l lineRow) bool {
-			return ok && !matches(&l) || text != "" && !strings.Contains(strings.ToLower(l.What+" "+l.Detail), text)
-		})
-		body.Hidden = all - len(rows)
-	}
-	// The page ends behind a line, and begins where a turn does if it can.
+	rows = slices.DeleteFunc(rows, func(l lineRow) bool {
+		return ok && !matches(&l) || text != "" && !strings.Contains(strings.ToLower(l.What+" "+l.Detail), text)
+	})
+	body.Hidden = all - len(rows)
 	last := len(rows)
 	if before := number(q.Get("before")); q.Has("before") && before < last {
 		last = before
@@ -153,20 +268,21 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 		q.Del("before")
 		body.Latest = v.Run.Path + "?" + q.Encode()
 	}
-	body.Map = overview(rows, first, last)
 	body.Rows = scaled(rows[first:last])
-	v.Body = &body
-	return v, nil
+	return nil
 }
 
-// linesOf are the lines of a story.
-func (s *Inspector) linesOf(t *story.Told) []lineRow {
-	rows := make([]lineRow, len(t.Story))
-	turn, latest := int32(0), time.Time{}
-	var begun time.Time
-	for i, b := range t.Story {
+// linesOf are lines of a run; latest is when something happened before them.
+func (s *Inspector) linesOf(beats []*story.Beat, head *schema.Head, latest time.Time) []lineRow {
+	rows := make([]lineRow, len(beats))
+	turn, begun := int32(0), story.Instant(head.StartedAt)
+	of, same := int64(0), 0
+	for i, b := range beats {
+		if same++; b.Record != of {
+			of, same = b.Record, 0
+		}
 		l := &rows[i]
-		l.Beat, l.ID, l.Tone, l.Detail = b, fmt.Sprintf("l%d", i), b.Tone(), b.Detail
+		l.Beat, l.ID, l.Tone, l.Detail = b, fmt.Sprintf("r%d.%d", b.Record, same), b.Tone(), b.Detail
 		if s.NoContent {
 			l.Detail = ""
 		}
@@ -174,9 +290,6 @@ func (s *Inspector) linesOf(t *story.Told) []lineRow {
 			turn, l.First = b.Turn, true
 		}
 		at := story.Instant(b.At)
-		if begun.IsZero() {
-			begun = at
-		}
 		if !at.IsZero() {
 			l.When = "+" + story.Span(max(at.Sub(begun), 0))
 			if quiet := at.Sub(latest); !latest.IsZero() && quiet >= idle {
@@ -213,39 +326,74 @@ func scaled(rows []lineRow) []lineRow {
 	return rows
 }
 
-// overview is a run in so many bars: how long its work took, and where it failed, waited or was taken over.
-func overview(rows []lineRow, first, last int) []mapBar {
-	if len(rows) < 2 {
+// profiled adds what the run's profile tells: the sum, and a bar for each of its buckets.
+func (b *timelineBody) profiled(p *schema.ProfileReply, path string) {
+	b.Model, b.Provider, b.Takeovers = p.Model, p.Provider, int(p.Total.Takeovers)
+	b.WaitedMS = p.Total.WaitedMS
+	if len(p.Buckets) < 2 {
+		return
+	}
+	most := int64(1)
+	for i := range p.Buckets {
+		most = max(most, p.Buckets[i].ModelMS+p.Buckets[i].CallMS)
+	}
+	for i := range p.Buckets {
+		c := &p.Buckets[i]
+		bar := mapBar{
+			X: i, Turn: c.Turn, Height: int(max((c.ModelMS+c.CallMS)*100/most, 4)), Path: fmt.Sprintf("%s?at=record:%d", path, (c.From+c.Through)/2),
+			Here: b.shown != whole && c.From <= b.shown.through && c.Through >= b.shown.from,
+		}
+		switch {
+		case c.Failures > 0:
+			bar.Tone = story.ToneBad
+		case c.Waits > 0 || c.Takeovers > 0:
+			bar.Tone = story.ToneWait
+		}
+		b.Map = append(b.Map, bar)
+	}
+}
+
+// runProfiles are the profiles of the runs that were looked at last.
+type runProfiles struct {
+	mu   sync.Mutex
+	list []*runProfile
+}
+
+type runProfile struct {
+	run string
+	cached[*schema.ProfileReply]
+}
+
+const (
+	// profilesKept bounds the profiles that are kept.
+	profilesKept = 32
+	// profileAge is how old a profile may be, and profilePatience how long a page waits for one: of a long run that is new to the daemon all
+	// records are read for it.
+	profileAge, profilePatience = time.Second, 100 * time.Millisecond
+)
+
+// of returns the profile of a run; nil if it takes longer to read than a page waits, which then has it the next time.
+func (k *runProfiles) of(fleet Fleet, run string) *schema.ProfileReply {
+	k.mu.Lock()
+	i := slices.IndexFunc(k.list, func(p *runProfile) bool { return p.run == run })
+	var p *runProfile
+	if i < 0 {
+		p = &runProfile{run: run}
+	} else {
+		p = k.list[i]
+		k.list = slices.Delete(k.list, i, i+1)
+	}
+	k.list = append(k.list, p)
+	k.list = k.list[max(len(k.list)-profilesKept, 0):]
+	k.mu.Unlock()
+	reply, ok, err := p.get(profileAge, profilePatience, func(ctx context.Context) (*schema.ProfileReply, error) {
+		reply := new(schema.ProfileReply)
+		return reply, fleet.Ask(ctx, schema.VerbProfile, run, schema.ProfileRequest{Buckets: mapBars}, reply)
+	})
+	if !ok || err != nil {
 		return nil
 	}
-	n := min(mapBars, len(rows))
-	bars, work := make([]mapBar, n), make([]int64, n)
-	most := int64(1)
-	for i := range rows {
-		at := i * n / len(rows)
-		b, l := &bars[at], &rows[i]
-		b.X = at
-		b.Here = b.Here || i >= first && i < last
-		b.Turn = max(b.Turn, l.Turn)
-		if l.Barred() && l.DurationMS != nil {
-			work[at] += *l.DurationMS
-		}
-		switch l.Tone {
-		case story.ToneBad:
-			b.Tone = l.Tone
-		case story.ToneWait:
-			if b.Tone == "" {
-				b.Tone = l.Tone
-			}
-		}
-	}
-	for _, ms := range work {
-		most = max(most, ms)
-	}
-	for i := range bars {
-		bars[i].Height = int(max(work[i]*100/most, 4))
-	}
-	return bars
+	return reply
 }
 
 // stories are the latest that were read. One is read again once its run has more events.

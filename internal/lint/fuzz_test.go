@@ -25,6 +25,7 @@ var fuzzed = map[string]string{
 	"schema.DecodeCheckpoint":               "schema.FuzzStored",
 	"schema.checkFormat":                    "schema.FuzzStored",
 	"schema.splitSegment":                   "schema.FuzzStored",
+	"schema.DecodeKeyframe":                 "schema.FuzzStored",
 	"schema.FrameReader.uvarint":            "schema.FuzzStored",
 	"schema.ParseData":                      "schema.FuzzParseData",
 	"schema.takeMembers":                    "schema.FuzzParseData",

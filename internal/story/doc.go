@@ -3,7 +3,8 @@
 // # What it owns
 //
 // [Story], which collects the lines of a run from its events, [Told], which sums them up, and the texts of the parts: tokens, limits,
-// compactions, artifacts. The command runs show and the page of a run both show it.
+// compactions, artifacts. The command runs show and the page of a run both show it. [Window] tells a part of a run, from a page of its records:
+// windows one behind the other add up to the story.
 //
 // # What it promises
 //

@@ -40,6 +40,8 @@ type Beat struct {
 	DurationMS *int64 `json:"duration_ms,omitzero"`
 	// Open: it is not over.
 	Open bool `json:"open,omitzero"`
+	// Record is the number of the record by which it began.
+	Record int64 `json:"-"`
 	// lost: its executor was gone before it had an outcome.
 	lost bool
 	// call that a wait is about; empty for none.
@@ -56,6 +58,18 @@ type Story struct {
 	turn  *Beat
 	// latest is the time of the event before.
 	latest time.Time
+	// submitted: the run was handed in for an executor to claim. takeovers are counted, and the open signals.
+	submitted          bool
+	takeovers, signals int
+	// at is what is known of the run at the record that is told.
+	at moment
+}
+
+// moment is where a run is behind a record.
+type moment struct {
+	record int64
+	epoch  schema.Epoch
+	turn   int32
 }
 
 // New begins the story of a run.
@@ -95,18 +109,26 @@ func (s *Story) Add(keys *schema.Keys, rec *schema.Record) {
 	if v.Event == nil || v.Kind != schema.Applied {
 		return
 	}
+	h := &s.State.Head
+	s.at, s.signals = moment{h.Records, h.Epoch, h.Turn}, len(h.Signals)
+	s.tell(v)
+}
+
+// tell tells an accepted event.
+func (s *Story) tell(v schema.Verdict) {
 	at := Instant(v.Event.Time)
 	s.event(v, v.Event.Time, at)
 	s.latest = at
 }
 
 func (s *Story) say(b *Beat) *Beat {
+	b.Record = s.at.record
 	s.beats = append(s.beats, b)
 	return b
 }
 
 func (s *Story) event(v schema.Verdict, when string, at time.Time) {
-	turn := s.State.Head.Turn
+	turn := s.at.turn
 	if v.Data != nil {
 		v.Data = encrypted.Content(v.Data) // the state has its own, with what can be decrypted later
 	}
@@ -118,8 +140,11 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunOrphanedData:
 		s.say(&Beat{Kind: KindTakeover, What: "orphaned", Detail: d.Executor + " fell silent", At: when})
 	case *schema.RunInterruptedData:
-		if len(s.beats) == 1 && s.State.Head.Epoch == 1 { // for an executor to claim
-			s.beats[0].What = submitted
+		if len(s.beats) <= 1 && s.at.epoch == 1 && s.at.turn == 0 { // for an executor to claim
+			s.submitted = true
+			for _, b := range s.beats {
+				b.What = submitted
+			}
 			return
 		}
 		s.say(&Beat{Kind: KindRun, What: "let go", Detail: d.Reason, At: when})
@@ -160,9 +185,6 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	}
 }
 
-// handedIn reports whether the run began without an executor.
-func (s *Story) handedIn() bool { return len(s.beats) > 0 && s.beats[0].What == submitted }
-
 func (s *Story) takeover(d *schema.RunResumedData, when string) {
 	for _, b := range s.calls {
 		if b.Detail != CallRequested {
@@ -173,7 +195,8 @@ func (s *Story) takeover(d *schema.RunResumedData, when string) {
 		s.turn.Open, s.turn.Detail = false, "no answer was recorded"
 		s.turn = nil
 	}
-	if len(s.State.Takeovers) == 1 && s.handedIn() {
+	s.takeovers++
+	if s.takeovers == 1 && s.submitted {
 		s.say(&Beat{Kind: KindRun, What: "claimed", Detail: "by " + d.Executor, At: when})
 		return
 	}
@@ -211,7 +234,7 @@ func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
 			detail = joined(why, detail)
 		}
 	}
-	if n := len(s.State.Head.Signals); n > 0 {
+	if n := s.signals; n > 0 {
 		detail = joined(detail, output.Plural(n, "signal")+" unread")
 	}
 	kind := KindRun
@@ -274,7 +297,7 @@ func (s *Story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
 
 func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
 	if b := s.calls[v.Call]; b != nil && !b.lost { // it begins now
-		b.At, b.Detail = when, callRunning
+		b.At, b.Detail, b.Record = when, callRunning, s.at.record
 		s.beats = append(slices.DeleteFunc(s.beats, func(other *Beat) bool { return other == b }), b)
 		return
 	}
@@ -309,8 +332,8 @@ func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 		}
 	}
 	name := key.ToolCallID
-	if call := s.State.Call(key); call != nil {
-		name = call.Name
+	if call := s.calls[key]; call != nil {
+		name = call.What
 	}
 	by := ""
 	if d.By != "" {
@@ -326,9 +349,10 @@ func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 
 // openTool is the tool of the open call with an id, the latest of them.
 func (s *Story) openTool(id string) (tool string) {
-	for i := range s.State.Head.OpenCalls {
-		if c := &s.State.Head.OpenCalls[i]; c.ToolCallID == id {
-			tool = c.Name
+	latest := schema.CallKey{}
+	for key, b := range s.calls {
+		if key.ToolCallID == id && (key.Turn > latest.Turn || key.Turn == latest.Turn && key.Occurrence > latest.Occurrence) {
+			latest, tool = key, b.What
 		}
 	}
 	return tool

@@ -49,7 +49,7 @@ func (s *Story) Tell(turns int, now time.Time) *Told {
 	if d := s.State.Started; d != nil {
 		t.Model, t.ModelTier, t.Provider = d.Model, d.ModelTier, d.Provider
 	}
-	if s.handedIn() && t.Takeovers > 0 {
+	if s.submitted && t.Takeovers > 0 {
 		t.Takeovers-- // the first is the claim of a run that no executor had
 	}
 	last := Instant(h.UpdatedAt)

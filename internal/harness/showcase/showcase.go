@@ -246,7 +246,7 @@ func (s *Stage) await(run string, status schema.Status) {
 	}, 30*time.Second, 5*time.Millisecond, "run %s is not %s", run, status)
 }
 
-// Long makes a run of so many turns, each with a call.
+// Long makes a run of so many turns, each with a call: of five events.
 func (s *Stage) Long(id string, turns int) {
 	s.tb.Helper()
 	ctx := s.tb.Context()
@@ -254,7 +254,8 @@ func (s *Stage) Long(id string, turns int) {
 	require.NoError(s.tb, err)
 	require.NoError(s.tb, run.Pipelined(publisher.Window{Events: 500}))
 	for n := 1; n <= turns; n++ {
-		turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
+		require.NoError(s.tb, run.SetState(ctx, "step", n))
+		turn, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(fmt.Sprintf("do step %d", n))}}}})
 		require.NoError(s.tb, err)
 		c := call("c", "step", publisher.Pure, fmt.Sprintf(`{"n":%d}`, n))
 		s.After(900 * time.Millisecond)

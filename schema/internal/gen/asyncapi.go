@@ -149,6 +149,8 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbGet, "{run}", "GetRequest", "GetReply", true, "Reads a run without taking it over."},
 		{schema.VerbList, "", "ListRequest", "ListReply", false, "Lists runs."},
 		{schema.VerbHistory, "{run}", "", "HistoryReply", false, "Lists the checkpoints kept of a run."},
+		{schema.VerbRecords, "{run}", "RecordsRequest", "RecordsReply", false, "Reads a page of a run's records, by their numbers."},
+		{schema.VerbProfile, "{run}", "ProfileRequest", "ProfileReply", false, "Shows a whole run in a few hundred shares."},
 		{schema.VerbSettle, "{run}", "SettleRequest", "SettleReply", false, "Settles a call in doubt by an operator's word."},
 		{schema.VerbClaim, "", "ClaimRequest", "ClaimReply", false, "Hands a claimable run to the executor that asks: one of its own first, then the one that waits for longest."},
 		{schema.VerbInput, "{run}", "InputRequest", "ControlReply", false, "Answers something that a run waits for, as its response_schema asks."},

@@ -1,0 +1,192 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// keyframe is a place from which the fold of a run goes on: the head behind a segment. Segment 0 is before the first.
+type keyframe struct {
+	segment int
+	head    schema.Head
+}
+
+// keyframeTries bounds the segments that are read to find a keyframe: a search by halves among 2^20.
+const keyframeTries = 24
+
+// landmark is what keyframes are searched by: a value that rises with the records of a run.
+type landmark struct {
+	of     func(*schema.Head) int64
+	target int64
+}
+
+// byRecord is the place in front of a record.
+func byRecord(n int64) landmark {
+	return landmark{func(h *schema.Head) int64 { return h.Records }, n}
+}
+
+// landmarkOf is the place in front of a point, if it can be told by heads alone.
+func (rd *Reader) landmarkOf(r *Snapshot, p schema.Point) (landmark, bool) {
+	number := int64(min(p.Number, 1<<62)) //nolint:gosec // it fits
+	switch p.Kind {
+	case schema.PointRecord:
+		return byRecord(number), true
+	case schema.PointMark:
+		for i := range r.Head.Marks {
+			if m := &r.Head.Marks[i]; m.Name == p.Name {
+				return landmark{func(h *schema.Head) int64 { return int64(h.Position.Stream) }, int64(m.Position.Stream)}, true //nolint:gosec // sequences of a stream
+			}
+		}
+	case schema.PointTurn:
+		// Rewinds go on with numbers that they left behind.
+		return landmark{func(h *schema.Head) int64 { return int64(h.Turn) }, number}, number > 0 && len(r.Head.Superseded) == 0
+	case schema.PointSequence:
+		return landmark{func(h *schema.Head) int64 { return int64(h.Sequence) }, number}, r.Head.Epoch <= 1 //nolint:gosec // it fits
+	case schema.PointEnd, schema.PointCheckpoint, schema.PointStep, schema.PointResult, schema.PointEvent:
+	}
+	return landmark{}, false
+}
+
+// keyframeBefore returns the latest stored keyframe of a snapshot in front of a place. What cannot be read is no error: the fold begins
+// earlier then, and meets it.
+func (rd *Reader) keyframeBefore(ctx context.Context, r *Snapshot, at landmark) keyframe {
+	best := keyframe{head: schema.NewHead(rd.fleet, r.Run)}
+	low, lowest := 0, int64(0)
+	high, highest := r.Segments.Count, max(at.of(&r.Head), 1)
+	if r.TailEvents() > 0 {
+		high++ // the snapshot's own head is behind one more
+	}
+	for try := range keyframeTries {
+		if low >= min(high, r.Segments.Count) {
+			break
+		}
+		// Segments are of about the same size: the place is guessed, and every other time halved.
+		guess := (low + high + 1) / 2
+		if span := highest - lowest; try%2 == 0 && span > 0 {
+			guess = low + int(float64(high-low)*float64(at.target-lowest)/float64(span))
+		}
+		guess = max(low+1, min(guess, high, r.Segments.Count))
+		head := storedKeyframe(ctx, r, guess)
+		if head == nil {
+			break
+		}
+		if v := at.of(head); v >= at.target {
+			high, highest = guess-1, v
+		} else {
+			low, lowest, best = guess, v, keyframe{guess, *head}
+		}
+	}
+	return best
+}
+
+// storedKeyframe reads the keyframe of a segment, nil for none that can be used.
+func storedKeyframe(ctx context.Context, r *Snapshot, n int) *schema.Head {
+	stored, err := r.Source.Store.Segments.Get(ctx, r.Run, n)
+	if err != nil {
+		return nil
+	}
+	info, head, err := schema.DecodeKeyframe(stored)
+	if err != nil || info.Run != r.Run || info.Number != n || n == r.Segments.Count && info.DigestAfter != r.Segments.Digest {
+		return nil
+	}
+	return head
+}
+
+// walk folds the content of a snapshot from a keyframe on.
+func (rd *Reader) walk(ctx context.Context, r *Snapshot, from *keyframe, w *walker) error {
+	w.head, w.next, w.last = from.head.Clone(), from.segment+1, from.head.Position.Stream
+	err := rd.Content(ctx, r, &Cursor{Next: w.next, digest: from.head.Digest, follows: from.segment > 0}, w)
+	if err == nil && w.next != r.Segments.Count+1 {
+		err = fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
+	}
+	return err
+}
+
+// LocateHead is [Reader.Locate] for the head alone: it folds from the keyframe in front of the point, if there is one.
+func (rd *Reader) LocateHead(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
+	if at, ok := rd.landmarkOf(r, p); ok {
+		if from := rd.keyframeBefore(ctx, r, at); from.segment > 0 {
+			m, err := rd.search(ctx, r, p, &from, false)
+			var told *schema.ServiceError
+			if err == nil || errors.As(err, &told) || ctx.Err() != nil {
+				return m, r, err
+			}
+		}
+	}
+	return rd.Locate(ctx, r, p)
+}
+
+// Seen is a record of a run and what the fold made of it. It is good for the call that is given it.
+type Seen struct {
+	// Number of the record, counted from 1; see [schema.PointRecord].
+	Number int64
+	*schema.Record
+	schema.Verdict
+	// Head behind the record.
+	Head *schema.Head
+}
+
+// Records shows the records from one number to another of a run that was read with its content. begin is shown the head in front of the
+// first; when the read begins again because of damage, it is called again. What the log has instead of a damaged segment is taken from there.
+func (rd *Reader) Records(ctx context.Context, r *Snapshot, from, through int64, begin func(*schema.Head) error, see func(*Seen) error) error {
+	show := func(r *Snapshot) error {
+		keys, err := rd.keys.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		w := &walker{keys: keys}
+		var failed error
+		begun := false
+		w.before = func(p *schema.Prepared) bool {
+			w.record = p.Record
+			if !begun && w.head.Records == from-1 {
+				begun = true
+				failed = begin(&w.head)
+			}
+			return failed != nil
+		}
+		w.behind = func(v schema.Verdict) bool {
+			if v.Kind == schema.Skipped || v.Kind == schema.Replayed || w.head.Records < from {
+				return false
+			}
+			failed = see(&Seen{w.head.Records, w.record, v, &w.head})
+			return failed != nil || w.head.Records >= through
+		}
+		key := rd.keyframeBefore(ctx, r, byRecord(from))
+		err = rd.walk(ctx, r, &key, w)
+		if failed != nil {
+			return &sendError{failed}
+		}
+		if errors.Is(err, eventlog.ErrStop) {
+			err = nil
+		}
+		return err
+	}
+	err := rd.orFromLog(ctx, r, show)
+	if own, ok := errors.AsType[*sendError](err); ok {
+		return own.err
+	}
+	return err
+}
+
+// orFromLog shows a snapshot, and once more from segments and log if a segment of it cannot be used.
+func (rd *Reader) orFromLog(ctx context.Context, r *Snapshot, show func(*Snapshot) error) error {
+	err := show(r)
+	var bad *Damaged
+	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
+		return err
+	}
+	switch logged, werr := rd.fromLog(ctx, r); {
+	case werr != nil:
+		return werr
+	case logged != nil:
+		return show(logged)
+	case bad == nil:
+		return schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".", "run %s: %s", r.Run, err)
+	}
+	return err
+}

@@ -1,0 +1,163 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// profilesKept bounds the profiles that are kept to be continued, of 150 KiB at most each. They have no content of their runs.
+const profilesKept = 64
+
+// profilePart is how many records a profile takes in at once.
+const profilePart = 8192
+
+// profiles are those that were asked for last.
+type profiles struct {
+	// part is that of a test; 0 for profilePart.
+	part int64
+
+	mu   sync.Mutex
+	list []*keptProfile
+}
+
+// keptProfile is the profile of a run up to a record.
+type keptProfile struct {
+	run  string
+	used time.Time
+
+	// mu guards the rest. A profile that is made takes its time, and those who ask for the same wait for it.
+	mu sync.Mutex
+	// head behind the last record that the profile has.
+	head    schema.Head
+	profile schema.Profile
+}
+
+// of returns the profile of a run, new or kept.
+func (k *profiles) of(run string, now time.Time) *keptProfile {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.list, func(p *keptProfile) bool { return p.run == run })
+	if i < 0 {
+		if len(k.list) >= profilesKept {
+			oldest := slices.MinFunc(k.list, func(a, b *keptProfile) int { return a.used.Compare(b.used) })
+			k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p == oldest })
+		}
+		i = len(k.list)
+		k.list = append(k.list, &keptProfile{run: run})
+	}
+	k.list[i].used = now
+	return k.list[i]
+}
+
+// forget lets go of the profile of a run.
+func (k *profiles) forget(run string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p.run == run })
+}
+
+// runs are those of which a profile is kept; what was not used since a time is dropped.
+func (k *profiles) runs(since time.Time) (list []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p.used.Before(since) })
+	for _, p := range k.list {
+		list = append(list, p.run)
+	}
+	return list
+}
+
+// errOtherRun says that a run is not the one that a profile was made of: its log was damaged meanwhile.
+var errOtherRun = errors.New("the run is another one than the profile's")
+
+// upTo continues the profile up to a snapshot, by parts: what was read before the time is up is there for the next request. The chain of
+// digests shows that the snapshot goes on with the run that the profile is of.
+func (p *keptProfile) upTo(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, part int64) error {
+	for p.head.Records < r.Head.Records {
+		if err := p.next(ctx, rd, r, min(p.head.Records+part, r.Head.Records)); err != nil {
+			return err
+		}
+	}
+	if p.head.Records > r.Head.Records || r.Complete() && p.head.Digest != r.Head.Digest {
+		return errOtherRun
+	}
+	return nil
+}
+
+// next continues the profile up to a record, or leaves it as it is.
+func (p *keptProfile) next(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, through int64) error {
+	var profile schema.Profile
+	var head schema.Head
+	err := rd.Records(ctx, r, p.head.Records+1, through, func(h *schema.Head) error {
+		if h.Digest != p.head.Digest {
+			return errOtherRun
+		}
+		profile = p.profile.Clone()
+		return nil
+	}, func(seen *reader.Seen) error {
+		profile.Apply(seen.Head, &seen.Verdict)
+		if seen.Number == through {
+			head = seen.Head.Clone()
+		}
+		return ctx.Err()
+	})
+	if err == nil && head.Records != through {
+		err = errOtherRun
+	}
+	if err == nil {
+		p.profile, p.head = profile, head
+	}
+	return err
+}
+
+// profile answers with a run in a few hundred shares. The first time all of its records are read, later those that are new.
+func (s *Service) profile(ctx context.Context, t *task) error {
+	var req schema.ProfileRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if req.Buckets < 0 || req.Buckets > schema.MaxBuckets {
+		return badField("/buckets", fmt.Errorf("buckets is %d, at most %d are possible", req.Buckets, schema.MaxBuckets))
+	}
+	r, err := s.whole(ctx, t.run)
+	if err != nil {
+		s.profiles.forget(t.run)
+		return err
+	}
+	p := s.profiles.of(t.run, s.now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.head.Run == "" {
+		p.begin(s.cfg.Fleet)
+	}
+	part := cmp.Or(s.profiles.part, profilePart)
+	err = p.upTo(ctx, s.reader, r, part)
+	if errors.Is(err, errOtherRun) {
+		p.begin(s.cfg.Fleet)
+		err = p.upTo(ctx, s.reader, r, part)
+	}
+	if errors.Is(err, errOtherRun) {
+		err = fmt.Errorf("run %s: %w: %w", t.run, err, eventlog.ErrStale)
+	}
+	if err != nil {
+		return err
+	}
+	return t.whole(&schema.ProfileReply{
+		Run: t.run, Records: p.head.Records, Digest: p.head.Digest, Model: p.profile.Model, Provider: p.profile.Provider,
+		Total: p.profile.Total(), Buckets: p.profile.Buckets(cmp.Or(req.Buckets, schema.MaxBuckets)), Complete: r.Complete(),
+	})
+}
+
+// begin makes the profile that of no record.
+func (p *keptProfile) begin(fleet string) {
+	p.head, p.profile = schema.NewHead(fleet, p.run), schema.Profile{}
+}

@@ -1,0 +1,159 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// recordOverhead is what a record takes in a page beside its event.
+const recordOverhead = 256
+
+// records answers with a page of a run's records. It reads the segments that hold them, and those of the keyframe in front of them.
+func (s *Service) records(ctx context.Context, t *task) error {
+	var req schema.RecordsRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkRecords(&req); err != nil {
+		return err
+	}
+	r, err := s.whole(ctx, t.run)
+	if err != nil {
+		return err
+	}
+	total := r.Head.Records
+	from, through := pageOf(&req, total)
+	reply := schema.RecordsReply{
+		Run: t.run, Before: schema.NewHead(s.cfg.Fleet, t.run), Records: []schema.RecordView{}, Total: total, Complete: r.Complete(), Gaps: r.Gaps(),
+	}
+	if from > through {
+		return t.whole(&reply)
+	}
+	limit := t.replyLimit()
+	if req.MaxBytes > 0 {
+		limit = min(limit, req.MaxBytes)
+	}
+	p := &recordPage{r: r, brief: req.Brief, limit: limit - pageSlack}
+	if err := p.read(ctx, s.reader, from, through); err != nil {
+		return err
+	}
+	// What does not fit is left out at the far end: in front, unless the page was asked for by its first record.
+	if first := p.newest(); req.From == 0 && first > from {
+		if err := p.read(ctx, s.reader, first, through); err != nil {
+			return err
+		}
+	}
+	reply.Before, reply.Records = p.before, p.list[:p.fits()]
+	return t.whole(&reply)
+}
+
+// whole reads a run with all that is needed to show its records.
+func (s *Service) whole(ctx context.Context, run string) (*reader.Snapshot, error) {
+	r, err := s.routing.proven(ctx, run, reader.Content)
+	if err == nil && r.Head.Status == "" {
+		return nil, errNothingAccepted(run)
+	}
+	return r, err
+}
+
+func checkRecords(req *schema.RecordsRequest) error {
+	switch {
+	case req.From < 0:
+		return badField("/from", fmt.Errorf("from is %d: records are numbered from 1", req.From))
+	case req.Through < 0:
+		return badField("/through", fmt.Errorf("through is %d: records are numbered from 1", req.Through))
+	case req.From > 0 && req.Through > 0:
+		return badField("/through", errors.New("from and through go alone: a page has limit records"))
+	case req.Limit < 0 || req.Limit > schema.MaxRecords:
+		return badField("/limit", fmt.Errorf("limit is %d, at most %d are possible", req.Limit, schema.MaxRecords))
+	case req.MaxBytes != 0 && req.MaxBytes < schema.MinReplyBytes:
+		return badField("/max_bytes", fmt.Errorf("max_bytes is %d: it is at least %d", req.MaxBytes, schema.MinReplyBytes))
+	}
+	return nil
+}
+
+// pageOf are the first and the last record of a page of a run with so many.
+func pageOf(req *schema.RecordsRequest, total int64) (from, through int64) {
+	limit := int64(req.Limit)
+	if limit == 0 {
+		limit = schema.DefaultRecords
+	}
+	if req.From > 0 {
+		return req.From, min(req.From-1+limit, total)
+	}
+	through = total
+	if req.Through > 0 {
+		through = min(req.Through, total)
+	}
+	return max(through-limit+1, 1), through
+}
+
+// recordPage is a page that is being read.
+type recordPage struct {
+	r      *reader.Snapshot
+	brief  bool
+	limit  int64
+	before schema.Head
+	// head is the size of before.
+	head int64
+	list []schema.RecordView
+}
+
+// read reads records. Those of a page that is larger than may be sent are a few at most, beside the older ones that are let go of.
+func (p *recordPage) read(ctx context.Context, rd *reader.Reader, from, through int64) error {
+	begin := func(h *schema.Head) error {
+		p.before, p.list = h.Clone(), nil
+		text, err := encode(&p.before)
+		p.head = int64(len(text))
+		return err
+	}
+	return rd.Records(ctx, p.r, from, through, begin, func(seen *reader.Seen) error {
+		view, err := schema.NewRecordView(seen.Record, &seen.Verdict, p.brief)
+		if err != nil {
+			return err
+		}
+		view.Record, view.Epoch, view.Turn, view.LeftBehind = seen.Number, seen.Head.Epoch, seen.Head.Turn, p.r.Head.LeftBehind(seen.Number)
+		if sizeOfRecord(&view) > p.limit-p.head {
+			if err := view.Shorten(seen.Event); err != nil {
+				return err
+			}
+		}
+		p.list = append(p.list, view)
+		return nil
+	})
+}
+
+func sizeOfRecord(v *schema.RecordView) int64 {
+	size := int64(len(v.Event) + len(v.Detail) + recordOverhead)
+	for i := range v.LeftOut {
+		size += int64(len(v.LeftOut[i].Path) + recordOverhead/4)
+	}
+	return size
+}
+
+// fits is how many of the first records of the page fit.
+func (p *recordPage) fits() int {
+	room := p.limit - p.head
+	for i := range p.list {
+		if room -= sizeOfRecord(&p.list[i]); room < 0 && i > 0 {
+			return i
+		}
+	}
+	return len(p.list)
+}
+
+// newest is the number of the first of the last records of the page that fit; 0 for a page without records.
+func (p *recordPage) newest() (first int64) {
+	room := p.limit - p.head
+	for i := len(p.list) - 1; i >= 0; i-- {
+		if room -= sizeOfRecord(&p.list[i]); room < 0 && first > 0 {
+			break
+		}
+		first = p.list[i].Record
+	}
+	return first
+}

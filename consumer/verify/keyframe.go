@@ -1,0 +1,27 @@
+package verify
+
+import (
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// compareKeyframe compares the keyframe of a segment that was folded with the fold. Points and pages behind it are read from it; recoveries
+// are not.
+func (v *verifier) compareKeyframe(n int, stored []byte) {
+	_, head, err := schema.DecodeKeyframe(stored)
+	problem := ""
+	switch {
+	case err != nil:
+		problem = err.Error()
+	case head == nil:
+		return
+	default:
+		names := differing(head, &v.head)
+		if len(names) == 0 {
+			return
+		}
+		problem = "its keyframe is not the fold of the events up to it: " + strings.Join(names, ", ") + " differ"
+	}
+	v.found(&Finding{In: InSegment, Segment: n, Event: v.head.Position, Problem: problem, Instead: "the segments before it, and its events"})
+}

@@ -1,0 +1,22 @@
+package schema
+
+import "slices"
+
+// Clone returns a copy of the state that goes on by itself. The two share the content of events, which neither changes.
+func (s *State) Clone() *State {
+	c := *s
+	c.Head = s.Head.Clone()
+	c.Messages, c.Turns, c.Calls, c.Phases = slices.Clone(s.Messages), slices.Clone(s.Turns), slices.Clone(s.Calls), slices.Clone(s.Phases)
+	c.Compactions, c.Waits, c.Handoffs = slices.Clone(s.Compactions), slices.Clone(s.Waits), slices.Clone(s.Handoffs)
+	c.Artifacts, c.Errors, c.Limits = slices.Clone(s.Artifacts), slices.Clone(s.Errors), slices.Clone(s.Limits)
+	c.Decisions, c.Takeovers, c.Values = slices.Clone(s.Decisions), slices.Clone(s.Takeovers), slices.Clone(s.Values)
+	c.Signals, c.Unknown = slices.Clone(s.Signals), slices.Clone(s.Unknown)
+	c.forgotten.ends = slices.Clone(s.forgotten.ends)
+	for i := range c.Calls { // they grow where they are
+		c.Calls[i].Settlements, c.Calls[i].Refs = slices.Clip(c.Calls[i].Settlements), slices.Clip(c.Calls[i].Refs)
+	}
+	return &c
+}
+
+// ForgottenBytes is the memory that what was forgotten takes, roughly.
+func (s *State) ForgottenBytes() int64 { return int64(len(s.forgotten.ends)) * 16 }

@@ -1,0 +1,260 @@
+package uicheck
+
+import (
+	"context"
+	"fmt"
+	"os"
+	goruntime "runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/loadgen"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// full reports whether the whole is measured and held against the bars (make uicheck FULL=1), and not a sample that only shows that all works.
+func full() bool { return os.Getenv("WAYMARK_UI_FULL") != "" }
+
+// of is the size of a case.
+func of(sample, whole int) int {
+	if full() {
+		return whole
+	}
+	return sample
+}
+
+// rounds is how often a figure is measured before it misses its bar: other work on the machine makes it worse, and never better.
+const rounds = 3
+
+// times are those of something that was done again and again, in milliseconds.
+type times []float64
+
+// percentile of times.
+func (l times) percentile(share float64) float64 {
+	l = slices.Sorted(slices.Values(l))
+	return l[min(int(float64(len(l))*share), len(l)-1)]
+}
+
+func (l times) String() string {
+	return fmt.Sprintf("p50 %.0f ms, p95 %.0f ms, most %.0f ms of %d", l.percentile(.5), l.percentile(.95), l.percentile(1), len(l))
+}
+
+// within holds the 95th percentile of what is measured against a bar, in milliseconds.
+func within(t *testing.T, what string, bar float64, measure func() times) {
+	t.Helper()
+	for round := 1; ; round++ {
+		l := measure()
+		load, _ := os.ReadFile("/proc/loadavg") // where there is none, it is not said
+		t.Logf("%s: %s; to reach %.0f ms; load %.5s", what, l, bar, load)
+		if l.percentile(.95) < bar || !full() {
+			return
+		}
+		require.Less(t, round, rounds, "%s takes longer than %.0f ms in each of %d rounds", what, bar, rounds)
+	}
+}
+
+// opened goes to a page by a link of another, and returns how long it took until its rows were there.
+func (b *tab) opened(from, link, rows string) float64 {
+	b.Helper()
+	b.show(from)
+	b.await(`document.querySelector('` + link + `') !== null`)
+	b.click(link)
+	b.await(`location.pathname !== "` + from + `" && document.readyState === "complete" && document.querySelectorAll("` + rows + `").length > 0`)
+	return b.loaded()
+}
+
+// loaded is how long it took until the page was there, from the click on.
+func (b *tab) loaded() float64 {
+	b.Helper()
+	return eval[float64](b, `performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd`)
+}
+
+// slid moves the slider of the page of a state, and returns how long it took until the state was there.
+func (b *tab) slid(to int) float64 {
+	b.Helper()
+	return eval[float64](b, fmt.Sprintf(`new Promise((done) => {
+		const began = performance.now(), range = document.querySelector("input[type=range]");
+		range.value = %d;
+		range.dispatchEvent(new Event("input", {bubbles: true}));
+		const look = () => document.querySelector("output").innerText.startsWith("record %d ") ? done(performance.now() - began) : requestAnimationFrame(look);
+		look();
+	})`, to, to))
+}
+
+// repeat does something several times.
+func repeat(n int, do func(i int) float64) (l times) {
+	for i := range n {
+		l = append(l, do(i))
+	}
+	return l
+}
+
+// fits fails for a page with more rows or bytes than it may have.
+func (b *tab) fits() {
+	b.Helper()
+	require.LessOrEqual(b, eval[int](b, `document.querySelectorAll("main tr").length`), 300)
+	require.Less(b, eval[float64](b, `performance.getEntriesByType("navigation")[0].decodedBodySize`), 150.*1024)
+}
+
+func TestBars_LongRun_IsShownInTime(t *testing.T) {
+	turns := of(400, 5000)
+	s := newScene(t)
+	s.stage.Long("long", turns)
+	s.folded()
+	b := s.open()
+	const link = `th a[href="/run/long"]`
+	t.Logf("%d turns: the first look takes %.0f ms", turns, b.opened("/", link, "tr.line"))
+	require.Contains(t, eval[string](b, "document.body.innerText"), fmt.Sprintf("%d turns", turns))
+	b.fits()
+	within(t, "first rows behind the click", 300, func() times {
+		return repeat(20, func(int) float64 { return b.opened("/", link, "tr.line") })
+	})
+	within(t, "a page further back", 300, func() times {
+		b.show("/run/long")
+		return repeat(10, func(int) float64 {
+			b.click(`a[rel="prev"]`)
+			b.await(`document.readyState === "complete" && document.querySelectorAll("tr.line").length > 0`)
+			b.fits()
+			if !eval[bool](b, `document.querySelector('a[rel="prev"]') !== null`) {
+				took := b.loaded()
+				b.show("/run/long")
+				return took
+			}
+			return b.loaded()
+		})
+	})
+	b.await(`document.querySelector("svg.map") !== null`)
+	b.show("/run/long/state")
+	records := eval[int](b, `Number(document.querySelector("input[type=range]").max)`)
+	within(t, "a step of the slider", 100, func() times {
+		return repeat(30, func(i int) float64 { return b.slid(1 + (i+1)*7919%records) })
+	})
+	t.Logf("a filter, which reads all of the run: %s", repeat(2, func(int) float64 {
+		return eval[float64](b, `(async () => { const t = performance.now(); await (await fetch("/run/long?text=timeout")).text(); return performance.now() - t })()`)
+	}))
+	b.clean()
+}
+
+func TestBars_RunOfManyEvents_OpensInTime(t *testing.T) {
+	turns := of(800, 20000)
+	s := newScene(t)
+	s.stage.Long("huge", turns)
+	s.folded()
+	b := s.open()
+	const link = `th a[href="/run/huge"]`
+	t.Logf("%d events: the first look takes %.0f ms", 5*turns+1, b.opened("/", link, "tr.line"))
+	within(t, fmt.Sprintf("opening a run of %d events", 5*turns+1), 500, func() times {
+		return repeat(20, func(int) float64 { return b.opened("/", link, "tr.line") })
+	})
+	b.fits()
+	within(t, "opening it at a point", 500, func() times {
+		return repeat(10, func(i int) float64 {
+			b.show(fmt.Sprintf("/run/huge?at=record:%d", 1+(i+1)*7919%(5*turns)))
+			require.True(t, eval[bool](b, `document.querySelector("tr.at") !== null`))
+			return b.loaded()
+		})
+	})
+	b.clean()
+}
+
+func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
+	runs := of(2000, 100_000)
+	s := newScene(t)
+	js, err := jetstream.New(s.stage.Conn())
+	require.NoError(t, err)
+	cfg := loadgen.Config{Fleet: schema.DefaultFleet, Runs: runs, Live: runs / 100, Began: time.Now().Add(-time.Duration(runs) * time.Second)}
+	require.NoError(t, loadgen.Fill(t.Context(), js, cfg, unheard))
+	s.folded()
+	b := s.open()
+	within(t, fmt.Sprintf("the list of %d runs", runs), 300, func() times {
+		return repeat(20, func(int) float64 {
+			b.show("/")
+			require.True(t, eval[bool](b, `document.querySelectorAll("table.runs tr.row").length > 20`))
+			return b.loaded()
+		})
+	})
+	b.fits()
+	b.clean()
+}
+
+var unheard = loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
+
+// folded waits until the daemon has folded all that was published.
+func (s *scene) folded() {
+	s.Helper()
+	js, err := jetstream.New(s.stage.Conn())
+	require.NoError(s, err)
+	require.NoError(s, loadgen.AwaitFolded(s.Context(), js, schema.DefaultFleet, unheard))
+}
+
+// heaps are the memory that the page and this process, which has the server, the daemon and the inspector, hold behind a collection, in bytes.
+func (b *tab) heaps() (page, process float64) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
+	defer cancel()
+	_, err := chromedp.Call(ctx, heapprofiler.CollectGarbage, cdp.Empty{})
+	require.NoError(b, err)
+	usage, err := chromedp.Call(ctx, runtime.GetHeapUsage, cdp.Empty{})
+	require.NoError(b, err)
+	goruntime.GC()
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	return usage.UsedSize, float64(m.HeapAlloc)
+}
+
+func TestBars_Tail_HeapStaysFlat(t *testing.T) {
+	const aSecond, executors = 1000, 4
+	lasts := time.Duration(of(8, 600)) * time.Second
+	s := newScene(t)
+	var runs []*publisher.Run
+	for i := range executors {
+		run, err := s.stage.Executor(fmt.Sprintf("box-%d", i)).Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("busy-%d", i), Agent: "coder", HeadOnly: true})
+		require.NoError(t, err)
+		require.NoError(t, run.Pipelined(publisher.Window{Events: 500}))
+		runs = append(runs, run)
+	}
+	b := s.open()
+	b.show("/tail")
+	b.await(`document.querySelector("#pause").hidden === false`)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	began, sent, looked := time.Now(), 0, time.Now()
+	var pages, processes []float64
+	for time.Since(began) < lasts {
+		<-tick.C
+		for due := int(time.Since(began).Seconds() * aSecond); sent < due; sent++ {
+			require.NoError(t, runs[sent%executors].SetState(t.Context(), "n", sent))
+		}
+		if time.Since(looked) > lasts/20 && time.Since(began) > lasts/5 { // what is kept is full by then
+			page, process := b.heaps()
+			pages, processes = append(pages, page), append(processes, process)
+			looked = time.Now()
+		}
+	}
+	require.GreaterOrEqual(t, float64(sent)/time.Since(began).Seconds(), aSecond*.9)
+	last := fmt.Sprint(sent - 1)
+	b.await(`document.querySelector("table.tail").innerText.includes("` + last + `")`)
+	show := func(list []float64) (first, then float64) {
+		half := len(list) / 2
+		return times(list[:half]).percentile(.5) / (1 << 20), times(list[half:]).percentile(.5) / (1 << 20)
+	}
+	page, pageThen := show(pages)
+	process, processThen := show(processes)
+	t.Logf("%d events in %s: heap of the page %.1f MiB, then %.1f MiB; of server, daemon and inspector together %.1f MiB, then %.1f MiB",
+		sent, lasts, page, pageThen, process, processThen)
+	require.LessOrEqual(t, eval[int](b, `document.querySelectorAll("main tr").length`), 300)
+	if full() {
+		require.Less(t, pageThen, 1.2*page+1, "the page holds more and more")
+		require.Less(t, processThen, 1.2*process+8, "the process holds more and more")
+	}
+	b.clean()
+}
