@@ -35,6 +35,8 @@ type Config struct {
 	Token string
 	// Used is told of each token of one use that was used; nil tells nobody.
 	Used func()
+	// Stage is the demonstration that the pages are of; nil for a fleet at work.
+	Stage Stage
 	// Now is the clock that ages are told by.
 	Now func() time.Time
 }
@@ -73,6 +75,9 @@ func New(cfg Config) (*Inspector, error) {
 		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))
 		s.mux.HandleFunc("POST /needs-you/command", s.form(s.command))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
+	}
+	if cfg.Stage != nil {
+		s.mux.HandleFunc("POST /stage/kill", s.form(s.kill))
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.trouble(w, r, failure.New(failure.NotFound, "begin with the fleet: /", "there is no page %s", r.URL.Path))

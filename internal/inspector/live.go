@@ -101,8 +101,19 @@ func (h *hub) take(o Observed) {
 		h.tail[h.at] = row
 		h.at = (h.at + 1) % tailKept
 	}
+	h.wakeLocked(o.Run)
+}
+
+// wake has the open pages of a run made again, or all of them.
+func (h *hub) wake(run string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wakeLocked(run)
+}
+
+func (h *hub) wakeLocked(run string) {
 	for _, s := range h.streams {
-		if s.run == "" || s.run == o.Run {
+		if run == "" || s.run == "" || s.run == run {
 			select {
 			case s.woken <- struct{}{}:
 			default: // it has one

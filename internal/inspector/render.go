@@ -61,8 +61,10 @@ type view struct {
 	Acts  bool
 	CSRF  string
 	// Run is what the run is about whose page it is; nil elsewhere.
-	Run  *runBar
-	Body any
+	Run *runBar
+	// Stage is the demonstration that the pages are of; nil elsewhere.
+	Stage *stageView
+	Body  any
 }
 
 func (s *Inspector) view(title, nav, command string) *view {
@@ -77,6 +79,7 @@ func (s *Inspector) view(title, nav, command string) *view {
 func (s *Inspector) complete(v *view, r *http.Request) {
 	v.Live = "/live" + r.URL.RequestURI()
 	v.Needs = s.needs.count()
+	v.Stage = s.stageOf(r.URL.RequestURI())
 }
 
 // whole answers with a page.
@@ -114,7 +117,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 	all := make(map[string]*template.Template)
 	for _, name := range []string{"fleet", "needs", "tail", "health", "run", "conversation", "state", "recovery", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
-		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
+		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/stage.html", "templates/"+name+".html"))
 	}
 	return all
 }

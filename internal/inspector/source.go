@@ -1,6 +1,7 @@
 package inspector
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -59,7 +60,7 @@ func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
 		keys = &encryption.Keys{Current: e.Current, Key: e.Key}
 	}
 	return &remote{reader, &fleetclient.Client{
-		Conn: cfg.Conn, Fleet: cfg.Fleet, Timeout: cfg.RequestTimeout, Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
+		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
 		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
 	}, keys}, nil
 }
