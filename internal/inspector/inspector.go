@@ -75,6 +75,7 @@ func New(cfg Config) (*Inspector, error) {
 		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))
 		s.mux.HandleFunc("POST /needs-you/command", s.form(s.command))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
+		s.mux.HandleFunc("POST /run/{run}/act/{do}", s.form(s.act))
 	}
 	if cfg.Stage != nil {
 		s.mux.HandleFunc("POST /stage/kill", s.form(s.kill))

@@ -36,6 +36,8 @@ type Fleet interface {
 	HasKeys() bool
 	// CheckAnswer holds an answer against an encrypted question, as far as there are keys.
 	CheckAnswer(ctx context.Context, run string, in publisher.Input) error
+	// As calls use with the fleet as an executor of a name that keeps no run: what it takes over it lets go of.
+	As(ctx context.Context, name string, use func(*publisher.Fleet) error) error
 	// Observe hands accepted events over until stop is called, and the refusal if the server does not permit it.
 	Observe(take func(Observed), refused func(error)) (stop func(), err error)
 	// Connected reports whether the server is there.
@@ -47,6 +49,7 @@ type remote struct {
 	*publisher.Reader
 	service *fleetclient.Client
 	keys    *encryption.Keys
+	cfg     publisher.ReaderConfig
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
@@ -62,7 +65,7 @@ func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
 	return &remote{reader, &fleetclient.Client{
 		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
 		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
-	}, keys}, nil
+	}, keys, cfg}, nil
 }
 
 // HasKeys implements [Fleet].
