@@ -33,6 +33,8 @@ const (
 	VerbSignal = "signal"
 	// VerbFleet says how the fleet is.
 	VerbFleet = "fleet"
+	// VerbExecutors says which executors a fleet has, and how long ago each was heard.
+	VerbExecutors = "executors"
 	// VerbErase removes a run for good.
 	VerbErase = "erase"
 	// VerbCleanup removes the runs that a policy does not keep.
@@ -44,7 +46,7 @@ const (
 // Changes reports whether a request of a verb has an effect: its sender is proven, and a lost answer leaves in doubt whether it was carried out.
 func Changes(verb string) bool {
 	switch verb {
-	case VerbGet, VerbList, VerbHistory, VerbFleet:
+	case VerbGet, VerbList, VerbHistory, VerbFleet, VerbExecutors:
 		return false
 	}
 	return true

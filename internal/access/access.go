@@ -76,7 +76,7 @@ type grant struct {
 // Verbs of the daemon's service, by who may use them.
 var (
 	// readingVerbs change nothing.
-	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbFleet}
+	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbFleet, schema.VerbExecutors}
 	// workingVerbs are what an executor needs: for its own runs, those it claims, those it started, and those that its agents talk to.
 	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal}
 	// decidingVerbs are a person's word: an executor that had them could approve its own calls.

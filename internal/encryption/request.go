@@ -57,6 +57,7 @@ func loggedBy(request any) (*logged, error) {
 		return loggedByHandoff(r), nil
 	case nil, struct{}, schema.GetRequest, *schema.GetRequest, schema.ListRequest, *schema.ListRequest, schema.RecoverRequest, *schema.RecoverRequest,
 		schema.ClaimRequest, *schema.ClaimRequest, schema.MarkRequest, *schema.MarkRequest, schema.FleetRequest, *schema.FleetRequest,
+		schema.ExecutorsRequest, *schema.ExecutorsRequest,
 		schema.CleanupRequest, *schema.CleanupRequest, schema.EraseRequest, *schema.EraseRequest:
 		return nil, nil //nolint:nilnil // they have no content
 	}

@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/httpguard"
+	"github.com/waymarkio/waymark/schema"
 )
 
 //go:embed assets
@@ -53,6 +55,10 @@ type Inspector struct {
 	stories stories
 	needs   needs
 	heads   heads
+	// executors are those of the fleet as they were last read.
+	executors cached[*schema.ExecutorsReply]
+	// asked is when a page wanted to say of an executor when it was heard, in nanoseconds.
+	asked atomic.Int64
 }
 
 // New returns the pages of a fleet.
@@ -62,6 +68,7 @@ func New(cfg Config) (*Inspector, error) {
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err
 	}
+	go s.listen()
 	for _, p := range s.pages() {
 		s.mux.HandleFunc("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { s.whole(w, r, &p) })
 		if p.every > 0 {
@@ -221,6 +228,16 @@ func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) 
 	defer c.mu.Unlock()
 	return c.value, !c.at.IsZero(), c.err
 }
+
+// peek returns the value as it was last read, if that is not long ago.
+func (c *cached[T]) peek() (value T, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.err == nil && time.Since(c.at) < peekable
+}
+
+// peekable is how old a value may be that is shown without a reading.
+const peekable = 5 * time.Second
 
 // forget has the value read again when it is asked for next.
 func (c *cached[T]) forget() {

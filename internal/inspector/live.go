@@ -104,6 +104,13 @@ func (h *hub) take(o Observed) {
 	h.wakeLocked(o.Run)
 }
 
+// watched reports whether a page is open.
+func (h *hub) watched() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.streams) > 0
+}
+
 // wake has the open pages of a run made again, or all of them.
 func (h *hub) wake(run string) {
 	h.mu.Lock()

@@ -23,6 +23,8 @@ type runBar struct {
 	*schema.Head
 	Tab, StatusText, Class, Claims string
 	Overdue                        int
+	// Heard is how long ago its executor was heard, and HeardClass how that is.
+	Heard, HeardClass string
 	// Things that need a person.
 	Things []thing
 	// Path is that of the run's first page.
@@ -46,6 +48,7 @@ func (s *Inspector) runView(reply *schema.GetReply, tab, words string) *view {
 		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
 		Overdue: len(reply.Overdue), Path: runPath(h.Run, ""),
 	}
+	bar.Heard, bar.HeardClass = s.heartbeat(h)
 	if s.NoContent {
 		h.Task = ""
 	}

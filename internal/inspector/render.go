@@ -39,6 +39,7 @@ func (s *Inspector) pages() []page {
 		{"/{$}", "fleet", "Fleet", "fleet", calm, s.fleetPage},
 		{"/needs-you", "needs", "Needs you", "needs", calm, s.needsPage},
 		{"/tail", "tail", "Tail", "tail", 2 * brisk, s.tailPage},
+		{"/executors", "executors", "Executors", "executors", brisk, s.executorsPage},
 		{"/health", "health", "Health", "health", 2 * calm, s.healthPage},
 		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
 		{"/run/{run}/conversation", "conversation", "Conversation", "run", brisk, s.conversationPage},
@@ -120,9 +121,12 @@ func (s *Inspector) execute(name, part string, v *view) []byte {
 
 // parse reads the template of each page, with a clock.
 func parse(now func() time.Time) map[string]*template.Template {
-	ago := template.FuncMap{"ago": func(at string) string { return output.Ago(at, now()) }}
+	ago := template.FuncMap{
+		"ago":   func(at string) string { return output.Ago(at, now()) },
+		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
+	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "tail", "health", "run", "conversation", "state", "recovery", "actions", "sure", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/stage.html", "templates/"+name+".html"))
 	}

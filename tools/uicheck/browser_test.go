@@ -48,10 +48,15 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
+	return newSceneWith(t, waymarktest.Config{})
+}
+
+func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
+	t.Helper()
 	if chromium() == "" {
 		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
 	}
-	w := waymarktest.Start(t)
+	w := waymarktest.StartWith(t, cfg)
 	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
 	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})

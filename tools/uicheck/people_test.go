@@ -2,9 +2,12 @@ package uicheck
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -42,4 +45,51 @@ func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
 	b.await(`document.querySelector(".said")?.innerText.includes("fix-login goes on behind record:4, as ann decided") ?? false`)
 	require.Less(t, len(s.stage.State("fix-login").Messages), before)
 	b.clean()
+}
+
+// An executor is killed while its run is open in a browser. The page shows its silence, the orphaned run and the takeover, without a reload
+// and within a second of each.
+func TestLive_ExecutorIsKilled_AppearsWithinASecond(t *testing.T) {
+	const silence, heartbeat, seen = 3 * time.Second, 900 * time.Millisecond, time.Second
+	s := newSceneWith(t, waymarktest.Config{Silence: silence})
+	nc := s.stage.Conn()
+	box, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "box-1", Agent: "coder"})
+	require.NoError(t, err)
+	run, err := box.Start(t.Context(), publisher.RunSpec{ID: "watched", Agent: "coder"})
+	require.NoError(t, err)
+	require.NoError(t, run.Sync(t.Context()))
+	events, err := s.stage.Conn().SubscribeSync(schema.ObservedSubject(schema.DefaultFleet, "*.*", "watched"))
+	require.NoError(t, err)
+	list, page := s.open(), s.open()
+	list.show("/executors")
+	page.show("/run/watched")
+	for _, b := range []*tab{list, page} {
+		b.await(`document.querySelector("#pause").hidden === false && /heard|ago/.test(document.body.innerText)`)
+		eval[bool](b, "window.same = true")
+	}
+	took := func(what string, since time.Time, limit time.Duration) {
+		t.Helper()
+		t.Logf("%s is seen within %s", what, time.Since(since).Round(time.Millisecond))
+		require.Less(t, time.Since(since), limit, what)
+	}
+	killed := time.Now()
+	nc.Close() // as if its machine was gone
+	page.await(`/silent for .*orphaned/.test(document.querySelector(".runbar").innerText)`)
+	took("its silence", killed, heartbeat+heartbeat/2+2*seen) // a heartbeat and a half are waited for
+	list.await(`document.querySelector("tr.asks td.wait")?.innerText.startsWith("silent for") ?? false`)
+	_, err = events.NextMsg(4 * silence)
+	require.NoError(t, err)
+	orphaned := time.Now()
+	page.await(`document.querySelector(".runbar .facts b").innerText === "orphaned"`)
+	took("the orphaned run", orphaned, seen)
+	other := s.stage.Executor("box-2")
+	_, err = other.Resume(t.Context(), "watched", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	taken := time.Now()
+	page.await(`[...document.querySelectorAll("tr.line.takeover")].some((l) => l.innerText.includes("box-2"))`)
+	took("the takeover", taken, seen)
+	for _, b := range []*tab{list, page} {
+		require.True(t, eval[bool](b, "window.same === true"), "it was not loaded again")
+		b.clean()
+	}
 }

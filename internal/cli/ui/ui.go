@@ -82,7 +82,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
-	pages, err := New(a, address, inspector.Config{Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts}, Say(a))
+	pages, err := New(a, address, inspector.Config{Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts}, Say(a)) //nolint:contextcheck // the pages end by Close
 	if err != nil {
 		return err
 	}

@@ -135,8 +135,8 @@ document.addEventListener("input", (e) => {
   if (e.target.type === "range") slide(e.target.form.getAttribute("action") + "?at=record:" + e.target.value);
 });
 
-// Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t h to the pages, p pauses.
-const pages = { f: "/", n: "/needs-you", t: "/tail", h: "/health" };
+// Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t e h to the pages, p pauses.
+const pages = { f: "/", n: "/needs-you", t: "/tail", e: "/executors", h: "/health" };
 document.addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.nodeName)) return;
   if (e.key === "j" || e.key === "k") {
@@ -151,7 +151,7 @@ document.addEventListener("keydown", (e) => {
   } else if (e.key === "p") {
     pause();
   } else if (e.key === "?") {
-    alert("j k rows · Enter opens · / filter · f fleet · n needs you · t tail · h health · p pause");
+    alert("j k rows · Enter opens · / filter · f fleet · n needs you · t tail · e executors · h health · p pause");
     setTimeout(() => alert(""), 6000);
   } else if (pages[e.key]) {
     location.assign(pages[e.key]);

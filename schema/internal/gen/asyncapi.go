@@ -159,6 +159,7 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbErase, "{run}", "EraseRequest", "EraseReply", false, "Removes a run for good, or says what is left of one that was removed. Ask again until it is done."},
 		{schema.VerbCleanup, "", "CleanupRequest", "CleanupReply", false, "Removes the runs that a policy does not keep, a page at a time, or shows which those are."},
 		{schema.VerbRetry, "{run}", "", "RetryReply", false, "Folds a parked run again."},
+		{schema.VerbExecutors, "", "ExecutorsRequest", "ExecutorsReply", false, "Says which executors a fleet has, how long ago each was heard, and when its runs are orphaned."},
 		{schema.VerbFleet, "", "FleetRequest", "FleetReply", false, "Says how the fleet is: what is folded, stored and waits."},
 	} {
 		request, reply := s.verb+"Request", s.verb+"Reply"
