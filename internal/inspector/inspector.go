@@ -37,6 +37,8 @@ type Config struct {
 	Token string
 	// Used is told of each token of one use that was used; nil tells nobody.
 	Used func()
+	// Doctor looks at the fleet's server, streams and limits as waymark doctor does; nil where only that command does.
+	Doctor func(ctx context.Context) ([]Finding, error)
 	// Stage is the demonstration that the pages are of; nil for a fleet at work.
 	Stage Stage
 	// Now is the clock that ages are told by.
@@ -57,6 +59,7 @@ type Inspector struct {
 	heads   heads
 	// executors are those of the fleet as they were last read.
 	executors cached[*schema.ExecutorsReply]
+	findings  cached[[]Finding]
 	// asked is when a page wanted to say of an executor when it was heard, in nanoseconds.
 	asked atomic.Int64
 }

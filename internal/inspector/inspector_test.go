@@ -368,9 +368,9 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	d := newDesk(t, nil)
 	runs := d.stage.Hostile()
 	require.Eventually(t, func() bool { return strings.Count(d.page("/needs-you"), "<article") == 2 }, 20*time.Second, 20*time.Millisecond)
-	paths := []string{"/", "/needs-you", "/tail", "/health", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1]), "/tail?text=" + url.QueryEscape(showcase.HostileTexts[1])}
+	paths := []string{"/", "/needs-you", "/tail", "/health", "/executors", "/compare?a=hostile&b=hostile-doubt", "/compare?a=hostile-doubt@record:1&b=hostile", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1]), "/tail?text=" + url.QueryEscape(showcase.HostileTexts[1])}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/act/rewind?at=record:1", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}

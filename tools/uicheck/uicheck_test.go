@@ -86,9 +86,9 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b := s.open()
 	b.show("/needs-you")
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
-	paths := []string{"/", "/needs-you", "/tail"}
+	paths := []string{"/", "/needs-you", "/tail", "/executors", "/compare?a=hostile&b=hostile-doubt"}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery"} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/lineage", "/act"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}
