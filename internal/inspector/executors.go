@@ -40,7 +40,7 @@ func (s *Inspector) executorsPage(ctx context.Context, r *http.Request) (*view, 
 	if name == "" {
 		var ok bool
 		var err error
-		if reply, ok, err = s.executors.get(heardOld, readSoon, s.readExecutors); err != nil { //nolint:contextcheck // it is read for all viewers
+		if reply, ok, err = s.executors.get(heardOld, readSoon, s.readExecutors); err != nil {
 			return nil, err
 		} else if !ok {
 			return nil, failure.New(failure.Unavailable, "reload the page", "no daemon said in time which executors it hears")
@@ -84,6 +84,15 @@ func rowOf(e *schema.ExecutorState, silence int64) executorRow {
 }
 
 func (s *Inspector) readExecutors(ctx context.Context) (*schema.ExecutorsReply, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // no reading outlives the pages
+		select {
+		case <-s.live.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	reply := new(schema.ExecutorsReply)
 	return reply, s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{}, reply)
 }
@@ -93,7 +102,7 @@ func (s *Inspector) heartbeat(h *schema.Head) (text, class string) {
 	if h.Status != schema.StatusRunning || h.Executor == "" {
 		return "", ""
 	}
-	s.asked.Store(time.Now().UnixNano())
+	s.wanted.Store(time.Now().UnixNano())
 	reply, ok := s.executors.peek()
 	if !ok {
 		return "", ""
@@ -126,7 +135,8 @@ func (s *Inspector) listen() {
 		case <-s.live.closed:
 			return
 		}
-		if !s.live.watched() && time.Since(time.Unix(0, s.asked.Load())) > askedFor {
+		s.live.missed()
+		if !s.live.watched() && time.Since(time.Unix(0, s.wanted.Load())) > askedFor {
 			continue
 		}
 		reply, ok, err := s.executors.get(heardOld, readSoon, s.readExecutors)

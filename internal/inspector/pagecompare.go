@@ -35,7 +35,7 @@ type sideRow struct {
 	Side, Path string
 	// Step is nil where the run has no such step.
 	Step              *history.Step
-	Arguments, Result string
+	Arguments, Result *partRow
 }
 
 func (s *Inspector) comparePage(ctx context.Context, r *http.Request) (*view, error) {
@@ -98,11 +98,15 @@ func (s *Inspector) comparePage(ctx context.Context, r *http.Request) (*view, er
 }
 
 // shownValue is a value, cut to what a page shows, or the hash of one that is in the blob store.
-func shownValue(v jsontext.Value, hash string) string {
+func shownValue(v jsontext.Value, hash string) *partRow {
 	if hash != "" {
-		return "sha256 " + hash
+		return &partRow{Text: "sha256 " + hash}
 	}
-	return cut(pretty(v), fieldCut)
+	if len(v) == 0 {
+		return nil
+	}
+	text := cut(readable(v), fieldCut)
+	return &partRow{Text: text, Lines: diffOf(text)}
 }
 
 // lineageDepth is how many levels are shown below each run on the way up.

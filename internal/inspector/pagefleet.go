@@ -111,7 +111,7 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 			body.Oldest = story.Span(time.Duration(oldest) * time.Millisecond)
 		}
 	}
-	switch needs, ok, err := s.needs.get(s, soon); { //nolint:contextcheck // it is read for all viewers
+	switch needs, ok, err := s.needs.get(s, soon); {
 	case err != nil:
 		p, _ := s.problemOf(ctx, err)
 		body.NeedsUnknown = "What needs a person is not known: " + p.What
@@ -342,6 +342,8 @@ type tailBody struct {
 
 type tailRow struct {
 	At, Run, Name, Class, Place, By, Said string
+	// Gap: events may be missing here, and nothing else is in the row.
+	Gap bool
 }
 
 // announced are what the daemon tells of turns beside the events of executors: the tail has them when they are asked for.
@@ -371,6 +373,10 @@ func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) 
 	body.Before = before
 	for i := range list {
 		row := &list[i]
+		if row.Gap {
+			body.Rows = append(body.Rows, *row)
+			continue
+		}
 		if body.Run != "" && row.Run != body.Run || body.Type == "" && slices.Contains(announced, row.Name) {
 			continue
 		}
@@ -380,7 +386,7 @@ func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) 
 		if body.Text != "" && !strings.Contains(strings.ToLower(row.Said), strings.ToLower(body.Text)) {
 			continue
 		}
-		if len(body.Rows) == tailRows {
+		if len(body.Rows) >= tailRows {
 			body.Behind = true
 			break
 		}

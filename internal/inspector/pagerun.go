@@ -48,7 +48,9 @@ func (s *Inspector) runView(reply *schema.GetReply, tab, words string) *view {
 		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
 		Overdue: len(reply.Overdue), Path: runPath(h.Run, ""),
 	}
-	bar.Heard, bar.HeardClass = s.heartbeat(h)
+	if reply.At == nil { // not of a point that is past
+		bar.Heard, bar.HeardClass = s.heartbeat(h)
+	}
 	if s.NoContent {
 		h.Task = ""
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -42,6 +43,8 @@ type Fleet interface {
 	Observe(take func(Observed), refused func(error)) (stop func(), err error)
 	// Connected reports whether the server is there.
 	Connected() bool
+	// Gaps counts the times that accepted events may have been missed: the connection was lost, or they came faster than they were taken.
+	Gaps() int64
 }
 
 // remote is a fleet behind a connection.
@@ -50,6 +53,8 @@ type remote struct {
 	service *fleetclient.Client
 	keys    *encryption.Keys
 	cfg     publisher.ReaderConfig
+	// observed is the subscription to accepted events; nil before there is one.
+	observed atomic.Pointer[nats.Subscription]
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
@@ -62,10 +67,10 @@ func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
 	if e := cfg.Encryption; e != nil {
 		keys = &encryption.Keys{Current: e.Current, Key: e.Key}
 	}
-	return &remote{reader, &fleetclient.Client{
+	return &remote{Reader: reader, service: &fleetclient.Client{
 		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
 		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
-	}, keys, cfg}, nil
+	}, keys: keys, cfg: cfg}, nil
 }
 
 // HasKeys implements [Fleet].
@@ -109,6 +114,7 @@ func (f *remote) Observe(take func(Observed), refused func(error)) (func(), erro
 		cancel()
 		return nil, fmt.Errorf("observing events: %w", err)
 	}
+	f.observed.Store(sub)
 	stop := context.AfterFunc(refusal, func() {
 		if ctx.Err() == nil {
 			refused(context.Cause(refusal))
@@ -120,6 +126,17 @@ func (f *remote) Observe(take func(Observed), refused func(error)) (func(), erro
 		done()
 		_ = sub.Unsubscribe() // a closed connection has no subscription to end
 	}, nil
+}
+
+// Gaps implements [Fleet].
+func (f *remote) Gaps() int64 {
+	gaps := int64(f.Conn().Stats().Reconnects) //nolint:gosec // a count
+	if sub := f.observed.Load(); sub != nil {
+		if n, err := sub.Dropped(); err == nil {
+			gaps += int64(n)
+		}
+	}
+	return gaps
 }
 
 // Connected implements [Fleet].
