@@ -137,7 +137,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 		d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
 	}
 	d.overdue = liveness.NewOverdueRuns(d.heartbeats, d.liveRuns)
-	requests.Overdue = d.overdue
+	requests.Overdue, requests.Executors = d.overdue, liveness.NewExecutors(d.heartbeats, d.liveRuns)
 	var err error
 	if d.service, err = service.New(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err

@@ -37,6 +37,8 @@ const (
 	VerbSignal = "signal"
 	// VerbFleet returns the state of the fleet.
 	VerbFleet = "fleet"
+	// VerbExecutors lists the executors of a fleet, and how long ago each was heard.
+	VerbExecutors = "executors"
 	// VerbErase removes a run permanently.
 	VerbErase = "erase"
 	// VerbCleanup removes the runs that a policy does not keep.
@@ -49,7 +51,7 @@ const (
 // execution is uncertain.
 func Changes(verb string) bool {
 	switch verb {
-	case VerbGet, VerbList, VerbHistory, VerbRecords, VerbProfile, VerbFleet:
+	case VerbGet, VerbList, VerbHistory, VerbRecords, VerbProfile, VerbFleet, VerbExecutors:
 		return false
 	}
 	return true

@@ -42,6 +42,8 @@ type Config struct {
 	Worker func(shard int) Worker
 	// Overdue says which runs have overdue work. Nil stands for a replica that hears no executors.
 	Overdue *liveness.OverdueRuns
+	// Executors are those that this replica hears. Nil stands for a replica that hears none: it does not answer the verb executors.
+	Executors *liveness.Executors
 	// Settings returns the fleet's settings as they are now. Nil stands for the defaults, which keep all runs.
 	Settings func() schema.FleetSettings
 	// Webhook returns how the posts of this replica stand, nil if it posts nothing. Nil stands for a replica that posts nothing.

@@ -1,5 +1,5 @@
 // Package service answers requests about the runs of a fleet over NATS request-reply: recover, get, list, history, records, profile, settle, claim, input,
-// cancel, handoff, mark, retry, erase, cleanup, fleet.
+// cancel, handoff, mark, retry, erase, cleanup, fleet, executors.
 //
 //   - [Service]: the verbs, the queue of their requests, and the content of their answers. It reads, and writes nothing but control events,
 //     barriers and orders to remove runs.

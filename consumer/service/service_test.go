@@ -15,9 +15,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
 	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -52,7 +54,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
 		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
-	}, subjects)
+	}, subjects, "a replica that hears no executors does not answer the verb executors")
 }
 
 func TestConfigurationNamesWhatIsWrong(t *testing.T) {
@@ -525,7 +527,10 @@ func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
 
 func FuzzRequests(f *testing.F) {
 	var worker atomic.Pointer[fold.Worker] // retry is answered by it
-	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&worker))
+	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) {
+		c.Timeout = 2 * time.Second
+		c.Executors = liveness.NewExecutors(liveness.NewHeartbeats("default", nil, time.Now, zerolog.Nop()), liveness.NewLiveRuns(nil, 0, time.Now, zerolog.Nop()))
+	}, foldedBy(&worker))
 	folding, _ := w.Fold(fold.Config{})
 	worker.Store(folding)
 	require.Eventually(f, folding.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
@@ -536,7 +541,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbSignal, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry, schema.VerbRecords, schema.VerbProfile,
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry, schema.VerbRecords, schema.VerbProfile, schema.VerbExecutors,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
@@ -555,7 +560,7 @@ func FuzzRequests(f *testing.F) {
 		w.TB = t
 		v := verbs[int(verb)%len(verbs)]
 		run := "run-1"
-		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup {
+		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup || v == schema.VerbExecutors {
 			run = ""
 		}
 		if v == schema.VerbErase {

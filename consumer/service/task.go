@@ -41,7 +41,7 @@ type endpoint struct {
 }
 
 func (s *Service) endpoints() []*endpoint {
-	return []*endpoint{
+	list := []*endpoint{
 		{verb: schema.VerbRecover, request: "RecoverRequest", answer: "RecoverReply", count: &s.stats.Recovers, serve: s.recover},
 		{verb: schema.VerbGet, request: "GetRequest", answer: "GetReply", count: &s.stats.Gets, serve: s.get},
 		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
@@ -60,6 +60,12 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbRetry, byWorker: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
+	if s.cfg.Executors != nil { // who hears none does not answer
+		list = append(list, &endpoint{
+			verb: schema.VerbExecutors, whole: true, request: "ExecutorsRequest", answer: "ExecutorsReply", count: &s.stats.Executors, serve: s.executors,
+		})
+	}
+	return list
 }
 
 // group is the queue group of the endpoint; empty for one that all replicas hear.

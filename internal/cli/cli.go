@@ -68,6 +68,7 @@ type cli struct {
 	DemoChild    childCmd         `cmd:"" hidden:""`
 	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
 	DemoProgram  demo.ProgramCmd  `cmd:"" hidden:""`
+	DemoWorker   demo.WorkerCmd   `cmd:"" hidden:""`
 }
 
 // helpFlag prints help for the words so far and ends the parse.

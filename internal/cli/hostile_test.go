@@ -61,6 +61,7 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"handoff", "ls", "hostile"}},
 	{access.Operator, true, []string{"runs", "watch", "hostile", "--until-end"}},
 	{access.Operator, true, []string{"fleet"}},
+	{access.Operator, true, []string{"fleet", "executors"}},
 	{access.Operator, true, []string{"doctor"}},
 	{access.Operator, true, []string{"doctor", "--json"}},
 	{access.Operator, true, []string{"artifacts", "hostile"}},

@@ -21,6 +21,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/showcase"
 	"github.com/waymarkio/waymark/internal/inspector"
+	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
@@ -107,11 +108,14 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	observer, operator := browse(t, k.getenv, where(access.Observer)...), browse(t, k.getenv, where(access.Operator)...)
 	for _, b := range []*browser{observer, operator} {
 		require.Eventually(t, func() bool { return strings.Contains(b.page("/needs-you"), "Which?") }, securedWait, pollEvery)
-		for _, path := range []string{"/", "/run/asks", "/run/asks/conversation", "/run/asks/state", "/run/asks/recovery", "/tail", "/health"} {
+		for _, path := range []string{"/", "/run/asks", "/run/asks/conversation", "/run/asks/state", "/run/asks/recovery", "/run/asks/act", "/tail", "/executors", "/executors?executor=box-1", "/health"} {
 			require.NotContains(t, b.page(path), `role="alert">These credentials`, path)
 		}
 	}
 	require.Contains(t, operator.page("/needs-you"), `action="/needs-you/answer"`)
+	for _, b := range []*browser{observer, operator} {
+		require.Eventually(t, func() bool { return strings.Contains(b.page("/health"), "found nothing wrong") }, securedWait, pollEvery)
+	}
 	require.NotContains(t, observer.page("/needs-you"), `method="post"`)
 	response, err := observer.PostForm(observer.url+"/needs-you/answer", url.Values{})
 	require.NoError(t, err)
@@ -128,6 +132,16 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	err = source.Ask(t.Context(), schema.VerbInput, "asks", schema.InputRequest{InterruptID: "q", Payload: []byte(`1`), By: "eve"}, new(schema.ControlReply))
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	require.Equal(t, failure.Refused, failure.Explain(t.Context(), err).Code)
+	err = source.As(t.Context(), "eve", func(f *publisher.Fleet) error {
+		_, err := operate.Release(t.Context(), f, "asks")
+		return err
+	})
+	require.ErrorIs(t, err, publisher.ErrNotPermitted)
+
+	// What an operator's page does passes the server.
+	code, page := operator.post("/run/asks/act", "/run/asks/act/fork", url.Values{"at": {"end"}, "as": {"asks-2"}, "hold": {"yes"}})
+	require.Equal(t, http.StatusOK, code, page)
+	require.Contains(t, page, "Forked asks at end as asks-2")
 }
 
 func TestUI_OtherAddress_NeedsTLSAndAToken(t *testing.T) {

@@ -34,6 +34,7 @@ var requests = []any{
 	schema.ClaimRequest{},
 	schema.MarkRequest{},
 	schema.FleetRequest{},
+	schema.ExecutorsRequest{},
 	schema.CleanupRequest{},
 	schema.EraseRequest{},
 	schema.RecordsRequest{},

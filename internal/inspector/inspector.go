@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/httpguard"
+	"github.com/waymarkio/waymark/schema"
 )
 
 //go:embed assets
@@ -35,6 +37,10 @@ type Config struct {
 	Token string
 	// Used is told of each token of one use that was used; nil tells nobody.
 	Used func()
+	// Doctor looks at the fleet's server, streams and limits as waymark doctor does; nil where only that command does.
+	Doctor func(ctx context.Context) ([]Finding, error)
+	// Stage is the demonstration that the pages are of; nil for a fleet at work.
+	Stage Stage
 	// Now is the clock that ages are told by.
 	Now func() time.Time
 }
@@ -52,6 +58,11 @@ type Inspector struct {
 	profiles runProfiles
 	needs    needs
 	heads    heads
+	// executors are those of the fleet as they were last read.
+	executors cached[*schema.ExecutorsReply]
+	findings  cached[[]Finding]
+	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
+	wanted atomic.Int64
 }
 
 // New returns the pages of a fleet.
@@ -61,6 +72,7 @@ func New(cfg Config) (*Inspector, error) {
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err
 	}
+	go s.listen()
 	for _, p := range s.pages() {
 		s.mux.HandleFunc("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { s.whole(w, r, &p) })
 		if p.every > 0 {
@@ -69,11 +81,16 @@ func New(cfg Config) (*Inspector, error) {
 	}
 	s.mux.HandleFunc("GET /run/{run}/recovery.json", s.planJSON)
 	s.mux.HandleFunc("GET /run/{run}/whole", s.wholeField)
+	s.mux.HandleFunc("GET /run/{run}/asked", s.askedField)
 	if cfg.Acts {
 		s.mux.HandleFunc("POST /needs-you/answer", s.form(s.answer))
 		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))
 		s.mux.HandleFunc("POST /needs-you/command", s.form(s.command))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
+		s.mux.HandleFunc("POST /run/{run}/act/{do}", s.form(s.act))
+	}
+	if cfg.Stage != nil {
+		s.mux.HandleFunc("POST /stage/kill", s.form(s.kill))
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.trouble(w, r, failure.New(failure.NotFound, "begin with the fleet: /", "there is no page %s", r.URL.Path))
@@ -182,48 +199,72 @@ type cached[T any] struct {
 	took time.Duration
 	// busy is closed when the reading that is under way has ended; nil while there is none.
 	busy chan struct{}
+	// forgotten counts the times that the value was forgotten: a reading that began before is of no use.
+	forgotten int
 }
 
 // get returns the value, and has it read again if it is older than a time. What takes long to read is read less often. It waits for a reading no longer than patience: then there is
 // the older value, and no value yet is none.
 func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) (T, error)) (value T, ok bool, err error) {
-	c.mu.Lock()
-	if c.busy == nil && time.Since(c.at) > max(old, 10*c.took) {
-		done := make(chan struct{})
-		c.busy = done
-		go func() {
-			defer close(done)
-			ctx, cancel := context.WithTimeout(context.Background(), readWithin)
-			defer cancel()
-			began := time.Now()
-			value, err := read(ctx)
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.value, c.err, c.at, c.took, c.busy = value, err, time.Now(), time.Since(began), nil
-		}()
-	}
-	busy := c.busy
-	c.mu.Unlock()
-	if busy != nil {
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		busy := c.begin(old, read)
+		if busy == nil {
+			break
+		}
 		select {
 		case <-busy:
+			continue // it may have been forgotten meanwhile
 		case <-timer.C:
 		}
+		break
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value, !c.at.IsZero(), c.err
 }
 
-// forget has the value read again when it is asked for next.
+// begin begins a reading unless there is one under way, or the value is not old. It returns what is closed when the reading has ended.
+func (c *cached[T]) begin(old time.Duration, read func(context.Context) (T, error)) chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy != nil || time.Since(c.at) <= max(old, 10*c.took) {
+		return c.busy
+	}
+	done, forgotten := make(chan struct{}), c.forgotten
+	c.busy = done
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), readWithin)
+		defer cancel()
+		began := time.Now()
+		value, err := read(ctx)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.busy = nil; c.forgotten == forgotten {
+			c.value, c.err, c.at, c.took = value, err, time.Now(), time.Since(began)
+		}
+	}()
+	return done
+}
+
+// peek returns the value as it was last read, if that is not long ago.
+func (c *cached[T]) peek() (value T, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.err == nil && time.Since(c.at) < peekable
+}
+
+// peekable is how old a value may be that is shown without a reading.
+const peekable = 5 * time.Second
+
+// forget drops the value, and what a reading that is under way brings: both are from before what was just changed.
 func (c *cached[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.at.IsZero() {
-		c.at, c.took = time.Unix(1, 0), 0
-	}
+	c.forgotten++
+	c.at, c.took = time.Time{}, 0
 }
 
 // readWithin bounds a reading that no request waits for.

@@ -345,14 +345,17 @@ func TestPages_ReadOnly_HaveNoButtonsAndTakeNone(t *testing.T) {
 	d := newDesk(t, func(c *Config) { c.Acts, c.NoContent = false, true })
 	d.stage.Fill()
 	require.Eventually(t, func() bool { return strings.Contains(d.page("/needs-you"), "fix-login") }, 20*time.Second, 20*time.Millisecond)
-	for _, path := range []string{"/needs-you", "/", "/run/fix-login", "/run/fix-login/conversation", "/run/fix-login/state", "/run/fix-login/recovery", "/tail"} {
+	for _, path := range []string{
+		"/needs-you", "/", "/run/fix-login", "/run/fix-login/conversation", "/run/fix-login/state", "/run/fix-login/recovery", "/run/fix-login/act",
+		"/run/fix-login/act/rewind?at=record:2", "/run/triage-3/act/release", "/run/triage-3/act/cancel", "/tail",
+	} {
 		page := d.page(path)
 		require.NotContains(t, page, `method="post"`, path)
 		for _, content := range []string{"Deploy build 412", "SameSite", "129900", "Which discount", "tests fail", "signed out"} {
 			require.NotContains(t, page, content, path)
 		}
 	}
-	for _, path := range []string{"/needs-you/answer", "/needs-you/settle", "/needs-you/command", "/run/fix-login/mark"} {
+	for _, path := range []string{"/needs-you/answer", "/needs-you/settle", "/needs-you/command", "/run/fix-login/mark", "/run/fix-login/act/fork", "/run/fix-login/act/rewind"} {
 		status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.csrf}}, nil)
 		require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status, path)
 	}
@@ -365,9 +368,9 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	d := newDesk(t, nil)
 	runs := d.stage.Hostile()
 	require.Eventually(t, func() bool { return strings.Count(d.page("/needs-you"), "<article") == 2 }, 20*time.Second, 20*time.Millisecond)
-	paths := []string{"/", "/needs-you", "/tail", "/health", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1]), "/tail?text=" + url.QueryEscape(showcase.HostileTexts[1])}
+	paths := []string{"/", "/needs-you", "/tail", "/health", "/executors", "/compare?a=hostile&b=hostile-doubt", "/compare?a=hostile-doubt@record:1&b=hostile", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1]), "/tail?text=" + url.QueryEscape(showcase.HostileTexts[1])}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}

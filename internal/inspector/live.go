@@ -40,6 +40,8 @@ type hub struct {
 	row   func(*Observed) (tailRow, bool)
 	at    int
 	heard int64
+	// gaps is what the fleet counted when the tail was last without one.
+	gaps int64
 }
 
 // update is what a viewer is sent: the page anew, or why it is behind.
@@ -69,6 +71,9 @@ func newHub(fleet Fleet, row func(*Observed) (tailRow, bool)) (*hub, error) {
 		return nil, err
 	}
 	h.stop = stop
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gaps = fleet.Gaps()
 	return h, nil
 }
 
@@ -89,20 +94,63 @@ func (h *hub) close() {
 
 func (h *hub) take(o Observed) {
 	row, shown := h.row(&o) // a row, not the event: a run may write a thousand of half a megabyte
+	gaps := h.fleet.Gaps()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case !shown:
-	case len(h.tail) < tailKept:
-		h.heard++
-		h.tail = append(h.tail, row)
-	default:
-		h.heard++
-		h.tail[h.at] = row
-		h.at = (h.at + 1) % tailKept
+	h.gap(gaps)
+	if shown {
+		h.keep(row)
 	}
+	h.wakeLocked(o.Run)
+}
+
+// keep adds a row to the tail. Under h.mu.
+func (h *hub) keep(row tailRow) {
+	h.heard++
+	if len(h.tail) < tailKept {
+		h.tail = append(h.tail, row)
+		return
+	}
+	h.tail[h.at] = row
+	h.at = (h.at + 1) % tailKept
+}
+
+// gap adds to the tail that events may be missing there, if they may. Under h.mu.
+func (h *hub) gap(gaps int64) {
+	if gaps > h.gaps {
+		h.gaps = gaps
+		h.keep(tailRow{At: schema.FormatTime(time.Now()), Gap: true})
+	}
+}
+
+// missed looks whether events may have been missed, and has the open pages say so.
+func (h *hub) missed() {
+	gaps := h.fleet.Gaps()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if gaps > h.gaps {
+		h.gap(gaps)
+		h.wakeLocked("")
+	}
+}
+
+// watched reports whether a page is open.
+func (h *hub) watched() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.streams) > 0
+}
+
+// wake has the open pages of a run made again, or all of them.
+func (h *hub) wake(run string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wakeLocked(run)
+}
+
+func (h *hub) wakeLocked(run string) {
 	for _, s := range h.streams {
-		if s.run == "" || s.run == o.Run {
+		if run == "" || s.run == "" || s.run == run {
 			select {
 			case s.woken <- struct{}{}:
 			default: // it has one

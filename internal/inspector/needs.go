@@ -72,6 +72,8 @@ type question struct {
 	// Fields are those of a form that is made of the schema; none where it asks for more than a form has.
 	Fields []field
 	Late   string
+	// Whole are the addresses of the fields that are cut, by their names.
+	Whole map[string]string
 	// Readable says that what is sent is stored readable, and of which key; empty where it is not, or the run is not encrypted.
 	Readable string
 }
@@ -117,7 +119,7 @@ type needsBody struct {
 const thingsMost = 50
 
 func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, error) {
-	list, ok, err := s.needs.get(s, 5*time.Second) //nolint:contextcheck // it is read for all viewers
+	list, ok, err := s.needs.get(s, 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -134,25 +136,7 @@ func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, erro
 	if s.NoContent {
 		return v, nil
 	}
-	for i := range body.Things {
-		t := &body.Things[i]
-		if t.Kind != standstill.Waiting && t.Kind != standstill.Held {
-			continue
-		}
-		if t.Question, err = s.question(ctx, t.Reason); err != nil {
-			if ctx.Err() != nil {
-				return nil, err
-			}
-			t.Unread = err.Error()
-			continue
-		}
-		if t.Wait != nil { // what it asks stands below
-			wait := *t.Wait
-			wait.Message = ""
-			t.Text = standstill.WaitText(&wait, t.Tool)
-		}
-	}
-	return v, nil
+	return v, s.askAll(ctx, body.Things)
 }
 
 // question reads what is asked, whole.

@@ -111,7 +111,7 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 			body.Oldest = story.Span(time.Duration(oldest) * time.Millisecond)
 		}
 	}
-	switch needs, ok, err := s.needs.get(s, soon); { //nolint:contextcheck // it is read for all viewers
+	switch needs, ok, err := s.needs.get(s, soon); {
 	case err != nil:
 		p, _ := s.problemOf(ctx, err)
 		body.NeedsUnknown = "What needs a person is not known: " + p.What
@@ -245,6 +245,61 @@ type healthBody struct {
 	*schema.FleetReply
 	Parked []schema.ParkedRun
 	Rows   []shardRow
+	// Findings are the doctor's, those to do something about first; nil while it looks. Fine counts those that are right.
+	Findings []Finding
+	Fine     int
+	// Doctor: there is one. DoctorErr is why it found nothing out.
+	Doctor    bool
+	DoctorErr string
+}
+
+// Finding is one thing that the doctor looked at.
+type Finding struct {
+	Name   string `json:"check"`
+	Result string `json:"result"`
+	Detail string `json:"detail"`
+	Do     string `json:"do,omitzero"`
+}
+
+// Class is by which the eye finds what is wrong.
+func (f Finding) Class() string {
+	switch f.Result {
+	case "ok":
+		return "live"
+	case "warning":
+		return "wait"
+	case "FAILED":
+		return "bad"
+	}
+	return "off"
+}
+
+// findingsOld is from when on the doctor looks again.
+const findingsOld = time.Minute
+
+// examine adds what the doctor found.
+func (s *Inspector) examine(ctx context.Context, body *healthBody) {
+	if body.Doctor = s.Doctor != nil; !body.Doctor {
+		return
+	}
+	list, ok, err := s.findings.get(findingsOld, soon, s.Doctor)
+	if err != nil {
+		p, _ := s.problemOf(ctx, err)
+		body.DoctorErr = p.What
+	}
+	if !ok {
+		return
+	}
+	body.Findings = []Finding{}
+	for _, f := range list {
+		if f.Class() == "live" {
+			body.Fine++
+			continue
+		}
+		body.Findings = append(body.Findings, f)
+	}
+	rank := map[string]int{"bad": 0, "wait": 1, "off": 2}
+	slices.SortStableFunc(body.Findings, func(a, b Finding) int { return cmp.Compare(rank[a.Class()], rank[b.Class()]) })
 }
 
 type shardRow struct {
@@ -270,6 +325,7 @@ func (s *Inspector) healthPage(ctx context.Context, _ *http.Request) (*view, err
 		body.Rows = append(body.Rows, row)
 		body.Parked = append(body.Parked, row.Parked...)
 	}
+	s.examine(ctx, &body)
 	v := s.view("Health", "health", "fleet")
 	v.Body = &body
 	return v, nil
@@ -286,6 +342,8 @@ type tailBody struct {
 
 type tailRow struct {
 	At, Run, Name, Class, Place, By, Said string
+	// Gap: events may be missing here, and nothing else is in the row.
+	Gap bool
 }
 
 // announced are what the daemon tells of turns beside the events of executors: the tail has them when they are asked for.
@@ -315,6 +373,10 @@ func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) 
 	body.Before = before
 	for i := range list {
 		row := &list[i]
+		if row.Gap {
+			body.Rows = append(body.Rows, *row)
+			continue
+		}
 		if body.Run != "" && row.Run != body.Run || body.Type == "" && slices.Contains(announced, row.Name) {
 			continue
 		}
@@ -324,7 +386,7 @@ func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) 
 		if body.Text != "" && !strings.Contains(strings.ToLower(row.Said), strings.ToLower(body.Text)) {
 			continue
 		}
-		if len(body.Rows) == tailRows {
+		if len(body.Rows) >= tailRows {
 			body.Behind = true
 			break
 		}

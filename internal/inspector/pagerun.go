@@ -24,6 +24,8 @@ type runBar struct {
 	*schema.Head
 	Tab, StatusText, Class, Claims string
 	Overdue                        int
+	// Heard is how long ago its executor was heard, and HeardClass how that is.
+	Heard, HeardClass string
 	// Things that need a person.
 	Things []thing
 	// Path is that of the run's first page.
@@ -46,6 +48,9 @@ func (s *Inspector) runView(reply *schema.GetReply, tab, words string) *view {
 	bar := &runBar{
 		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
 		Overdue: len(reply.Overdue), Path: runPath(h.Run, ""),
+	}
+	if reply.At == nil { // not of a point that is past
+		bar.Heard, bar.HeardClass = s.heartbeat(h)
 	}
 	if s.NoContent {
 		h.Task = ""

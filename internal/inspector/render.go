@@ -39,11 +39,16 @@ func (s *Inspector) pages() []page {
 		{"/{$}", "fleet", "Fleet", "fleet", calm, s.fleetPage},
 		{"/needs-you", "needs", "Needs you", "needs", calm, s.needsPage},
 		{"/tail", "tail", "Tail", "tail", 2 * brisk, s.tailPage},
+		{"/executors", "executors", "Executors", "executors", brisk, s.executorsPage},
 		{"/health", "health", "Health", "health", 2 * calm, s.healthPage},
 		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
 		{"/run/{run}/conversation", "conversation", "Conversation", "run", brisk, s.conversationPage},
 		{"/run/{run}/state", "state", "State", "run", calm, s.statePage},
 		{"/run/{run}/recovery", "recovery", "Recovery", "run", brisk, s.recoveryPage},
+		{"/run/{run}/lineage", "lineage", "Lineage", "run", calm, s.lineagePage},
+		{"/compare", "compare", "Compare", "compare", calm, s.comparePage},
+		{"/run/{run}/act", "actions", "Actions", "run", calm, s.actionsPage},
+		{"/run/{run}/act/{do}", "sure", "Are you sure?", "run", 0, s.surePage},
 	}
 }
 
@@ -60,13 +65,17 @@ type view struct {
 	Needs int
 	Acts  bool
 	CSRF  string
+	// By is who is recorded with what the viewer decides.
+	By string
 	// Run is what the run is about whose page it is; nil elsewhere.
-	Run  *runBar
-	Body any
+	Run *runBar
+	// Stage is the demonstration that the pages are of; nil elsewhere.
+	Stage *stageView
+	Body  any
 }
 
 func (s *Inspector) view(title, nav, command string) *view {
-	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, CSRF: s.csrf, Trouble: s.live.trouble()}
+	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, CSRF: s.csrf, By: s.By, Trouble: s.live.trouble()}
 	if command != "" {
 		v.Command = s.commandOf(command)
 	}
@@ -77,6 +86,7 @@ func (s *Inspector) view(title, nav, command string) *view {
 func (s *Inspector) complete(v *view, r *http.Request) {
 	v.Live = "/live" + r.URL.RequestURI()
 	v.Needs = s.needs.count()
+	v.Stage = s.stageOf(r.URL.RequestURI())
 }
 
 // whole answers with a page.
@@ -87,6 +97,9 @@ func (s *Inspector) whole(w http.ResponseWriter, r *http.Request, p *page) {
 		return
 	}
 	s.complete(v, r)
+	if p.every == 0 {
+		v.Live = ""
+	}
 	v.Said = s.door.said(w, r, s.Secure)
 	s.render(w, http.StatusOK, p.name, v)
 }
@@ -110,31 +123,35 @@ func (s *Inspector) execute(name, part string, v *view) []byte {
 
 // parse reads the template of each page, with a clock.
 func parse(now func() time.Time) map[string]*template.Template {
-	ago := template.FuncMap{"ago": func(at string) string { return output.Ago(at, now()) }}
+	ago := template.FuncMap{
+		"ago":   func(at string) string { return output.Ago(at, now()) },
+		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
+	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "tail", "health", "run", "conversation", "state", "recovery", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
-		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
+		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/stage.html", "templates/"+name+".html"))
 	}
 	return all
 }
 
 // functions of the templates. Text from outside passes through one, block or cut: what a person could not see is a visible mark then.
 var functions = template.FuncMap{
-	"one":    output.Printable,
-	"lines":  block,
-	"cut":    func(n int, s string) string { return cut(output.Printable(s), n) },
-	"json":   func(v jsontext.Value) string { return block(pretty(v)) },
-	"local":  output.LocalTime,
-	"clock":  output.Clock,
-	"bytes":  output.Bytes,
-	"span":   func(ms int64) string { return story.Span(time.Duration(ms) * time.Millisecond) },
-	"tokens": story.TokensText,
-	"state":  stateOf,
-	"plural": plural,
-	"minus":  func(height int) int { return 100 - height },
-	"onlys":  func() []string { return slices.Sorted(maps.Keys(onlys)) },
-	"with2":  func(csrf string, t thing) hidden { return hidden{csrf, t} },
+	"one":     output.Printable,
+	"lines":   block,
+	"cut":     func(n int, s string) string { return cut(output.Printable(s), n) },
+	"json":    func(v jsontext.Value) string { return block(pretty(v)) },
+	"local":   output.LocalTime,
+	"clock":   output.Clock,
+	"bytes":   output.Bytes,
+	"span":    func(ms int64) string { return story.Span(time.Duration(ms) * time.Millisecond) },
+	"tokens":  story.TokensText,
+	"state":   stateOf,
+	"plural":  plural,
+	"minus":   func(height int) int { return 100 - height },
+	"onlys":   func() []string { return slices.Sorted(maps.Keys(onlys)) },
+	"with2at": func(v *view, at string) forkForm { return forkForm{v, at} },
+	"with2":   func(csrf string, t thing) hidden { return hidden{csrf, t} },
 }
 
 // plural is a count of any kind with its noun.
@@ -146,6 +163,12 @@ func plural(n any, noun string) string {
 type hidden struct {
 	CSRF string
 	T    thing
+}
+
+// forkForm is the form that forks a run at a point.
+type forkForm struct {
+	V  *view
+	At string
 }
 
 // block makes text from outside of several lines safe to look at.

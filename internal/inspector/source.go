@@ -1,9 +1,11 @@
 package inspector
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -35,10 +37,14 @@ type Fleet interface {
 	HasKeys() bool
 	// CheckAnswer holds an answer against an encrypted question, as far as there are keys.
 	CheckAnswer(ctx context.Context, run string, in publisher.Input) error
+	// As calls use with the fleet as an executor of a name that keeps no run: what it takes over it lets go of.
+	As(ctx context.Context, name string, use func(*publisher.Fleet) error) error
 	// Observe hands accepted events over until stop is called, and the refusal if the server does not permit it.
 	Observe(take func(Observed), refused func(error)) (stop func(), err error)
 	// Connected reports whether the server is there.
 	Connected() bool
+	// Gaps counts the times that accepted events may have been missed: the connection was lost, or they came faster than they were taken.
+	Gaps() int64
 }
 
 // remote is a fleet behind a connection.
@@ -46,6 +52,9 @@ type remote struct {
 	*publisher.Reader
 	service *fleetclient.Client
 	keys    *encryption.Keys
+	cfg     publisher.ReaderConfig
+	// observed is the subscription to accepted events; nil before there is one.
+	observed atomic.Pointer[nats.Subscription]
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
@@ -58,10 +67,10 @@ func Connect(ctx context.Context, cfg publisher.ReaderConfig) (Fleet, error) {
 	if e := cfg.Encryption; e != nil {
 		keys = &encryption.Keys{Current: e.Current, Key: e.Key}
 	}
-	return &remote{reader, &fleetclient.Client{
-		Conn: cfg.Conn, Fleet: cfg.Fleet, Timeout: cfg.RequestTimeout, Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
+	return &remote{Reader: reader, service: &fleetclient.Client{
+		Conn: cfg.Conn, Fleet: reader.Name(), Timeout: cmp.Or(cfg.RequestTimeout, publisher.DefaultRequestTimeout), Backoff: publisher.DefaultBackoff, MaxBackoff: publisher.DefaultMaxBackoff,
 		Refusals: permissions.Of(cfg.Conn), Translate: func(e *schema.ServiceError) error { return e },
-	}, keys}, nil
+	}, keys: keys, cfg: cfg}, nil
 }
 
 // HasKeys implements [Fleet].
@@ -105,6 +114,7 @@ func (f *remote) Observe(take func(Observed), refused func(error)) (func(), erro
 		cancel()
 		return nil, fmt.Errorf("observing events: %w", err)
 	}
+	f.observed.Store(sub)
 	stop := context.AfterFunc(refusal, func() {
 		if ctx.Err() == nil {
 			refused(context.Cause(refusal))
@@ -116,6 +126,17 @@ func (f *remote) Observe(take func(Observed), refused func(error)) (func(), erro
 		done()
 		_ = sub.Unsubscribe() // a closed connection has no subscription to end
 	}, nil
+}
+
+// Gaps implements [Fleet].
+func (f *remote) Gaps() int64 {
+	gaps := int64(f.Conn().Stats().Reconnects) //nolint:gosec // a count
+	if sub := f.observed.Load(); sub != nil {
+		if n, err := sub.Dropped(); err == nil {
+			gaps += int64(n)
+		}
+	}
+	return gaps
 }
 
 // Connected implements [Fleet].

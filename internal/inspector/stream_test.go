@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,4 +105,63 @@ func TestWhole_AtAPointBeforeARewind_IsThatOfThePoint(t *testing.T) {
 	require.Equal(t, strings.TrimSpace(first), strings.TrimSpace(d.page(html.UnescapeString(m[1]))))
 	status, _ := d.get("/run/twice/whole?event=none&part=0")
 	require.Equal(t, http.StatusNotFound, status)
+}
+
+// broken is a fleet whose events were missed so often.
+type broken struct {
+	Fleet
+	times atomic.Int64
+}
+
+func (b *broken) Gaps() int64 { return b.times.Load() }
+
+// A tail that may lack events says where.
+func TestTail_EventsWereMissed_HasARowThere(t *testing.T) {
+	t.Parallel()
+	b := &broken{}
+	d := newDesk(t, func(c *Config) {
+		b.Fleet = c.Fleet
+		c.Fleet = b
+	})
+	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "live", Agent: "coder"})
+	require.NoError(t, err)
+	lines := d.lines("/live/tail")
+	d.finds(lines, "run.started")
+	require.NotContains(t, d.page("/tail"), "may be missing here")
+	b.times.Add(1)
+	d.finds(lines, "events may be missing here")
+	require.NoError(t, run.Error(t.Context(), schema.Error{Type: "odd", Message: "behind it"}, "run"))
+	d.finds(lines, "behind it")
+	page := d.page("/tail?run=live")
+	require.Less(t, strings.Index(page, "behind it"), strings.Index(page, "may be missing here"))
+	require.Less(t, strings.Index(page, "may be missing here"), strings.Index(page, "run.started"))
+	require.Equal(t, 1, strings.Count(page, "may be missing here"))
+}
+
+// What is asked at length is cut, and can be read whole.
+func TestNeedsYou_LongQuestion_IsCutAndReadWhole(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	box := d.stage.Executor("box-1")
+	long := strings.Repeat("Which colour? <b> ", 6000) + "the end"
+	for _, id := range []string{"long-1", "long-2", "long-3"} {
+		run, err := box.Start(t.Context(), publisher.RunSpec{ID: id, Agent: "coder"})
+		require.NoError(t, err)
+		require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: long}))
+	}
+	var page string
+	require.Eventually(t, func() bool {
+		page = d.page("/needs-you")
+		return strings.Count(page, "<article") == 3
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Less(t, len(page), 150<<10)
+	require.NotContains(t, page, "the end")
+	m := regexp.MustCompile(`href="(/run/long-1/asked[^"]*)"`).FindStringSubmatch(page)
+	require.NotNil(t, m, page)
+	require.Equal(t, long, d.page(html.UnescapeString(m[1])))
+	status, _ := d.get("/run/long-1/asked?id=none&field=message")
+	require.Equal(t, http.StatusNotFound, status)
+	private := deskOf(t, d.world, nil, func(c *Config) { c.NoContent = true })
+	status, _ = private.get(html.UnescapeString(m[1]))
+	require.Equal(t, http.StatusForbidden, status)
 }

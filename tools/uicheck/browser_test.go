@@ -48,13 +48,34 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
+	return newSceneWith(t, waymarktest.Config{})
+}
+
+func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
+	t.Helper()
+	return newSceneOn(t, cfg, nil)
+}
+
+// findings are what a doctor found.
+func findings(context.Context) ([]inspector.Finding, error) {
+	return []inspector.Finding{
+		{Name: "server version", Result: "ok", Detail: "2.15.2"},
+		{Name: "credentials", Result: "warning", Detail: "the server lets in anybody on this machine", Do: "configure accounts with credentials on the server"},
+		{Name: "lock", Result: "FAILED", Detail: "nobody holds the lease of shard 3", Do: "start the daemon: waymark serve"},
+		{Name: "disk", Result: "unknown", Detail: "the server is not of this state directory: look on its machine"},
+	}, nil
+}
+
+// newSceneOn is a fleet whose pages are those of a demonstration; nil for none.
+func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.Stage) *scene {
+	t.Helper()
 	if chromium() == "" {
 		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
 	}
-	w := waymarktest.Start(t)
+	w := waymarktest.StartWith(t, cfg)
 	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
-	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})
+	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now, Stage: demonstration, Doctor: findings})
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
 	t.Cleanup(func() {

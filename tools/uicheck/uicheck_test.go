@@ -22,6 +22,11 @@ var looks = []struct{ name, path string }{
 	{"conversation", "/run/fix-login/conversation"},
 	{"state", "/run/fix-login/state?at=record:14"},
 	{"recovery", "/run/payout-7/recovery"},
+	{"lineage", "/run/report-2/lineage"},
+	{"actions", "/run/triage-3/act"},
+	{"sure", "/run/fix-login/act/rewind?at=record:4"},
+	{"executors", "/executors"},
+	{"compare", "/compare?a=fix-login@record:8&b=fix-login"},
 	{"tail", "/tail"},
 	{"health", "/health"},
 	{"trouble", "/run/none"},
@@ -37,7 +42,18 @@ type violation struct {
 	} `json:"nodes"`
 }
 
-func TestPages_LightAndDarkAtThreeWidths_AreAccessibleAndFit(t *testing.T) {
+// violations are what axe-core finds wrong on the page.
+func (b *tab) violations(name, rules string) (wrong []string) {
+	b.Helper()
+	eval[bool](b, rules+"; true")
+	found := eval[[]violation](b, `axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => r.violations)`)
+	for _, v := range found {
+		wrong = append(wrong, fmt.Sprintf("%s: %s: %s: %+v", name, v.ID, v.Help, v.Nodes))
+	}
+	return wrong
+}
+
+func TestPages_LightAndDarkAtAllWidths_AreAccessibleAndFit(t *testing.T) {
 	s := newScene(t)
 	s.stage.Fill()
 	rules := axe(t)
@@ -49,7 +65,7 @@ func TestPages_LightAndDarkAtThreeWidths_AreAccessibleAndFit(t *testing.T) {
 	b.await(`document.querySelectorAll("article.thing").length === 3`)
 	var wrong []string
 	for _, scheme := range []string{"light", "dark"} {
-		for _, width := range []int64{400, 1000, 1800} {
+		for _, width := range []int64{320, 400, 1000, 1800} { // 320 is 1,280 at 400 %
 			b.sized(width, scheme)
 			for _, look := range looks {
 				name := fmt.Sprintf("%s-%s-%d", look.name, scheme, width)
@@ -61,11 +77,7 @@ func TestPages_LightAndDarkAtThreeWidths_AreAccessibleAndFit(t *testing.T) {
 				if rules == "" || width == 1800 {
 					continue
 				}
-				eval[bool](b, rules+"; true")
-				found := eval[[]violation](b, `axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => r.violations)`)
-				for _, v := range found {
-					wrong = append(wrong, fmt.Sprintf("%s: %s: %s: %+v", name, v.ID, v.Help, v.Nodes))
-				}
+				wrong = append(wrong, b.violations(name, rules)...)
 			}
 		}
 	}
@@ -84,9 +96,9 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b := s.open()
 	b.show("/needs-you")
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
-	paths := []string{"/", "/needs-you", "/tail"}
+	paths := []string{"/", "/needs-you", "/tail", "/executors", "/compare?a=hostile&b=hostile-doubt"}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery"} {
+		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/lineage", "/act"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}
@@ -159,5 +171,17 @@ func TestKeys_RowsAndPages_AreReached(t *testing.T) {
 	run := eval[string](b, "document.activeElement.innerText")
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.awaitPath("/run/" + run)
+
+	// Single letters can be switched off, for good.
+	b.await(`document.querySelector("#keys").hidden === false && document.querySelector("#keys").ariaPressed === "true"`)
+	b.click("#keys")
+	b.show("/tail")
+	b.await(`document.querySelector("#keys").ariaPressed === "false" && document.querySelector("#pause").hidden === false`)
+	b.do(chromedp.KeyEvent("h"), chromedp.KeyEvent("p"))
+	require.Equal(t, "/tail", eval[string](b, "location.pathname"))
+	require.Equal(t, "false", eval[string](b, `document.querySelector("#pause").ariaPressed`))
+	b.click("#keys")
+	b.do(chromedp.KeyEvent("h"))
+	b.awaitPath("/health")
 	b.clean()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/ui"
 )
 
 // longest bounds the whole demonstration.
@@ -18,7 +19,28 @@ const longest = 3 * time.Minute
 
 // Cmd shows what Waymark is for, on a temporary directory of its own.
 type Cmd struct {
-	Keep bool `help:"Keep the temporary directory, with the logs and the external history."`
+	Keep   bool   `help:"Keep the temporary directory, with the logs and the external history."`
+	UI     bool   `name:"ui" help:"Show executors at work in a browser, with a button that kills each, until Ctrl-C."`
+	Listen string `name:"ui-listen" default:"127.0.0.1:0" placeholder:"ADDR" help:"Where the pages of --ui are served, on this machine only (default: a free port of 127.0.0.1)."`
+	NoOpen bool   `help:"Open no browser for --ui."`
+}
+
+// Help is the text below the flags.
+func (Cmd) Help() string {
+	return `Without --ui processes are killed by a script, and a table proves what was left: about half a minute. With --ui you kill them: ` +
+		`the page shows the silence, the orphaned runs and the executor that goes on with them. Everything is removed at the end.
+
+Examples:
+  waymark demo
+  waymark demo --ui`
+}
+
+// Validate is called by kong.
+func (c Cmd) Validate() error {
+	if c.UI {
+		return ui.CheckLocal("--ui-listen", c.Listen)
+	}
+	return nil
 }
 
 // Run starts a server, a daemon and a small fleet of agents, kills them from outside and proves what was left.
@@ -33,6 +55,9 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	}
 	if !c.Keep {
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	if c.UI {
+		return c.runLive(ctx, a, binary, dir)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the demonstration took longer than %s", longest))
 	defer cancel()
@@ -71,6 +96,21 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	}
 	if len(proof.facts.Problems) > 0 {
 		return c.explain(fmt.Errorf("the proof does not hold: %s", output.Plural(len(proof.facts.Problems), "problem")), dir)
+	}
+	return nil
+}
+
+// runLive shows executors at work until ctx ends, which is no failure.
+func (c Cmd) runLive(ctx context.Context, a *base.App, binary, dir string) (err error) {
+	tree, err := newProcessTree(binary, dir, os.Environ())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tree.stopAll()) }()
+	limited, cancel := context.WithTimeout(ctx, liveFor)
+	defer cancel()
+	if err := c.live(limited, a, tree); err != nil && limited.Err() == nil {
+		return c.explain(err, dir)
 	}
 	return nil
 }

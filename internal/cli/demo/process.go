@@ -54,9 +54,8 @@ type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	log   string
-	// first is closed when the first line of output is there; line is that line.
+	// first is closed when the first line of output is there.
 	first chan struct{}
-	line  string
 	// gone is closed when the process has ended; err is how.
 	gone chan struct{}
 	err  error
@@ -96,8 +95,7 @@ func (f *processTree) start(name string, args ...string) (*process, error) {
 // watch owns the child's output and its end.
 func (p *process) watch(stdout io.Reader, log io.Closer) {
 	r := bufio.NewReader(stdout)
-	if line, err := r.ReadString('\n'); err == nil {
-		p.line = strings.TrimSpace(line)
+	if _, err := r.ReadString('\n'); err == nil {
 		close(p.first)
 	}
 	_, _ = io.Copy(io.Discard, r) // ends with the process
@@ -140,16 +138,16 @@ func (p *process) stop() error {
 }
 
 // ready waits for the first line of output.
-func (p *process) ready(ctx context.Context) (string, error) {
+func (p *process) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("it took too long"))
 	defer cancel()
 	select {
 	case <-p.first:
-		return p.line, nil
+		return nil
 	case <-p.gone:
-		return "", p.failed("ended before it was ready")
+		return p.failed("ended before it was ready")
 	case <-ctx.Done():
-		return "", fmt.Errorf("%s is not ready: %w", p.name, context.Cause(ctx))
+		return fmt.Errorf("%s is not ready: %w", p.name, context.Cause(ctx))
 	}
 }
 

@@ -124,7 +124,7 @@ func (s *stage) startServer(ctx context.Context) error {
 		return err
 	}
 	s.server = p
-	if _, err := p.ready(ctx); err != nil {
+	if err := p.ready(ctx); err != nil {
 		return err
 	}
 	s.say("server", "ready after %s (process %d)", clockTime(s.app.Now().Sub(begun)), p.pid())

@@ -60,8 +60,8 @@ const (
 	checkUnknown = "unknown"
 )
 
-// checkup is the result of one check.
-type checkup struct {
+// Checkup is the result of one check.
+type Checkup struct {
 	Name   string `json:"check"`
 	Result string `json:"result"`
 	Detail string `json:"detail"`
@@ -75,7 +75,7 @@ type diagnosis struct {
 	Server   string    `json:"server"`
 	Failed   int       `json:"failed"`
 	Warnings int       `json:"warnings"`
-	Checks   []checkup `json:"checks"`
+	Checks   []Checkup `json:"checks"`
 }
 
 // doctor is one run of the checks.
@@ -83,11 +83,11 @@ type doctor struct {
 	cl     *base.Client
 	js     jetstream.JetStream
 	p      prompt.Prompt
-	checks []checkup
+	checks []Checkup
 }
 
 func (d *doctor) add(name, result, do, format string, args ...any) {
-	d.checks = append(d.checks, checkup{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
+	d.checks = append(d.checks, Checkup{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
 }
 
 // Run runs all checks.
@@ -97,23 +97,12 @@ func (c DoctorCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	js, settings, err := cl.Settings(ctx)
+	checks, err := Examine(ctx, a, cl, c.Monitor)
 	if err != nil {
 		return err
 	}
-	d := &doctor{cl: cl, js: js, p: a.Prompt}
-	d.server()
-	d.credentials()
-	d.keys(ctx, &settings)
-	d.durability(ctx, c.Monitor, &settings)
-	d.pings(ctx, c.Monitor)
-	streams := d.streams(ctx, &settings)
-	d.account(ctx)
-	d.disk(a)
-	d.backup(ctx, settings.Fleet, streams, a.Now())
-	d.fleet(ctx, &settings)
-	out := diagnosis{Fleet: cl.Fleet, Server: cl.Target.Address(), Checks: d.checks}
-	for _, k := range d.checks {
+	out := diagnosis{Fleet: cl.Fleet, Server: cl.Target.Address(), Checks: checks}
+	for _, k := range checks {
 		switch k.Result {
 		case checkFailed:
 			out.Failed++
@@ -130,6 +119,26 @@ func (c DoctorCmd) Run(ctx context.Context, a *base.App) error {
 		err = failure.New(failure.General, "", "%d of %s failed", out.Failed, output.Plural(len(out.Checks), "check"))
 	}
 	return err
+}
+
+// Examine looks at everything that the credentials of a client may see. Nothing is changed.
+func Examine(ctx context.Context, a *base.App, cl *base.Client, monitor string) ([]Checkup, error) {
+	js, settings, err := cl.Settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &doctor{cl: cl, js: js, p: a.Prompt}
+	d.server()
+	d.credentials()
+	d.keys(ctx, &settings)
+	d.durability(ctx, monitor, &settings)
+	d.pings(ctx, monitor)
+	streams := d.streams(ctx, &settings)
+	d.account(ctx)
+	d.disk(a)
+	d.backup(ctx, settings.Fleet, streams, a.Now())
+	d.fleet(ctx, &settings)
+	return d.checks, nil
 }
 
 func printDiagnosis(a *base.App, d *diagnosis) error {

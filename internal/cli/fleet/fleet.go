@@ -15,6 +15,7 @@ import (
 // Cmd is waymark fleet.
 type Cmd struct {
 	Show      showCmd      `cmd:"" default:"1" help:"Show the fleet's state. This is the default."`
+	Executors executorsCmd `cmd:"" help:"List the executors, how long ago each was heard, and when its runs are orphaned."`
 	Retention retentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
 	Keys      keysCmd      `cmd:"" help:"List, add or retire the keys with which daemons sign control events."`
 	Add       addCmd       `cmd:"" help:"Create or change a fleet: keys, accounts and permissions for a server that several fleets share, streams and buckets."`

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
-	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -114,18 +114,10 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	h := &reply.Head
 	answer := released{Run: h.Run, Was: h.Status, Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled, InDoubt: len(h.InDoubt())}
-	switch {
-	case h.Status.Terminal():
-		return failure.New(failure.Conflict, "to continue it anyway: "+a.Prompt.Command("recover "+h.Run+" --executor NAME --reason reopen"),
-			"run %s has ended as %s: there is nothing to release", h.Run, h.Status)
-	case h.Unattended != "" && h.Stalled == 0:
-		// It has no executor and needs none before it is answered.
-	case h.Status.Claimable() && h.Stalled == 0:
-		// The next claim gets it.
-	default:
-		if err := mayTake(a, h, c.Force); err != nil {
-			return err
-		}
+	switch there, err := operate.Releasable(a.Prompt, h, c.Force); {
+	case err != nil:
+		return err
+	case there:
 		if answer, err = c.release(ctx, cl, answer); err != nil {
 			return err
 		}
@@ -140,14 +132,10 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 // two, the fleet would find the run without an executor.
 func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
 	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
-		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
+		h, err := operate.Release(ctx, fleet, c.Run_)
 		if err != nil {
 			return err
 		}
-		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil {
-			return fmt.Errorf("run %s was taken over but not released; run the command again: %w", c.Run_, err)
-		}
-		h := run.Head()
 		answer.Released, answer.Status, answer.Epoch, answer.InDoubt = true, h.Status, h.Epoch, len(h.InDoubt())
 		return nil
 	})

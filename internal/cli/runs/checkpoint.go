@@ -14,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -85,7 +86,7 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	if reply.Head.Status.Terminal() {
 		return failure.New(failure.Conflict, "to continue it from one of its points: "+a.Prompt.Command("resume "+c.Run_+" --at POINT"), "run %s has ended as %s", c.Run_, reply.Head.Status)
 	}
-	if err := mayTake(a, &reply.Head, c.Force); err != nil {
+	if err := operate.MayTake(a.Prompt, &reply.Head, c.Force); err != nil {
 		return err
 	}
 	if err := c.mayMark(a, &reply.Head); err != nil {
@@ -182,13 +183,4 @@ func (c CheckpointCmd) mayMark(a *base.App, h *schema.Head) error {
 			"run %s already has %d named points, the maximum", h.Run, schema.MaxMarks)
 	}
 	return nil
-}
-
-// mayTake refuses to take a run from an executor that may be working on it, unless forced.
-func mayTake(a *base.App, h *schema.Head, force bool) error {
-	if h.Status.Terminal() || h.Status.Claimable() || h.Unattended != "" || force {
-		return nil
-	}
-	return failure.New(failure.Conflict, "see its state: "+a.Prompt.Command("runs get "+h.Run)+"; to fence the executor anyway, add --force",
-		"run %s is %s with executor %s, which may be working on it", h.Run, h.Status, h.Executor)
 }

@@ -9,12 +9,10 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// forkInterrupt is the wait of a held fork.
-const forkInterrupt = "fork"
 
 // ForkCmd is waymark fork.
 type ForkCmd struct {
@@ -51,8 +49,7 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	if c.As == "" {
-		id := rand.Text()
-		c.As = c.Run_[:min(len(c.Run_), schema.MaxName-14)] + "-fork-" + id[len(id)-8:]
+		c.As = operate.ForkID(c.Run_)
 	}
 	for what, name := range map[string]string{"--as": c.As, "--executor": c.Executor, "--agent": c.Agent} {
 		if name == "" {
@@ -70,9 +67,14 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
+	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		return operate.Fork(ctx, fleet, publisher.ForkSpec{ID: c.As, Base: c.Run_, At: point, Agent: c.Agent}, c.Hold)
+	})
 	if errors.Is(err, publisher.ErrRunExists) {
-		return c.taken(ctx, cl, err)
+		return operate.Taken(cl.Prompt, c.As, err, func() error {
+			_, err := cl.Get(ctx, c.As)
+			return err
+		})
 	}
 	if err != nil {
 		return err
@@ -94,32 +96,4 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	return printSteps(a, &reply.Head, reply.Quarantined)
-}
-
-// taken adds the next step to the refusal of a used id. An erased run cannot be shown.
-func (c ForkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
-	hint := "show it with: " + cl.Prompt.Command("runs get "+c.As) + "; or choose another id with --as"
-	_, getErr := cl.Get(ctx, c.As)
-	service, answered := errors.AsType[*schema.ServiceError](getErr)
-	if errors.Is(err, publisher.ErrRunErased) || answered && service.Code == schema.CodeErased {
-		hint = "the run with that id was erased, and its id is never used again: choose another id with --as"
-	}
-	return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: hint, Err: err}
-}
-
-// fork starts the new run and releases it, at once or until it is answered.
-func (c ForkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.Point) error {
-	run, err := fleet.Fork(ctx, publisher.ForkSpec{ID: c.As, Base: c.Run_, At: point, Agent: c.Agent, HeadOnly: true})
-	if err != nil {
-		return err
-	}
-	if c.Hold {
-		err := run.Wait(ctx, schema.RunWaitingData{
-			InterruptID: forkInterrupt, Reason: schema.WaitHumanInput, Message: "forked from " + c.Run_ + " and held: answer to continue it",
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return run.Interrupt(ctx, schema.InterruptedPreempted)
 }

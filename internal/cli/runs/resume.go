@@ -3,12 +3,12 @@ package runs
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -42,27 +42,9 @@ type resumption struct {
 	// DryRun: nothing was changed.
 	DryRun bool `json:"dry_run,omitzero"`
 	// LeftBehind is the run's work after the point.
-	LeftBehind leftBehind `json:"left_behind"`
+	LeftBehind operate.LeftBehind `json:"left_behind"`
 	// Head is the run at the point.
 	Head schema.Head `json:"head"`
-}
-
-// leftBehind counts a run's work after a point, which is no longer part of the run.
-type leftBehind struct {
-	Records  int64 `json:"records"`
-	Turns    int64 `json:"turns"`
-	Messages int64 `json:"messages"`
-	Calls    int64 `json:"calls"`
-	// Done are the calls that may have had an external effect, which is not undone.
-	Done []doneCall `json:"done"`
-}
-
-// doneCall is a call that was begun after the point and is not pure.
-type doneCall struct {
-	schema.CallKey
-	Name    string         `json:"name"`
-	Replay  schema.Replay  `json:"replay,omitzero"`
-	Outcome schema.Outcome `json:"outcome"`
 }
 
 // Run takes a run over after a point, and releases it to the fleet unless an executor is named.
@@ -85,7 +67,7 @@ func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	if err := mayTake(a, &reply.Head, c.Force || c.DryRun); err != nil {
+	if err := operate.MayTake(a.Prompt, &reply.Head, c.Force || c.DryRun); err != nil {
 		return err
 	}
 	answer := resumption{Run: c.Run_, Point: point.String(), DryRun: c.DryRun}
@@ -98,7 +80,7 @@ func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 		if err != nil {
 			return err
 		}
-		answer.Head, answer.LeftBehind = there.Head, behind(there, now)
+		answer.Head, answer.LeftBehind = there.Head, operate.Behind(there, now)
 		return nil
 	})
 	if err == nil && !c.DryRun {
@@ -141,51 +123,11 @@ func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, point schema.Poi
 		return reply.Head, err
 	}
 	var head schema.Head
-	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
-		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{At: point, RequestID: request, HeadOnly: true})
-		if err != nil {
-			return err
-		}
-		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil && !errors.Is(err, publisher.ErrFenced) {
-			return fmt.Errorf("run %s continues after %s, but is not released yet; the fleet may claim it once waymark-cli counts as gone: %w", c.Run_, point, err)
-		}
-		head = run.Head()
-		return nil
+	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) (err error) {
+		head, err = operate.Rewind(ctx, fleet, c.Run_, point, request)
+		return err
 	})
 	return head, err
-}
-
-// behind is the run's work between two of its states.
-func behind(there, now *schema.State) leftBehind {
-	n, o := &now.Head.Counts, &there.Head.Counts
-	left := leftBehind{
-		Records: now.Head.Records - there.Head.Records, Turns: n.Turns - o.Turns, Messages: n.Messages - o.Messages, Calls: n.ToolCalls - o.ToolCalls,
-		Done: []doneCall{},
-	}
-	for i := range now.Calls {
-		call := &now.Calls[i]
-		was := there.Call(call.CallKey)
-		if call.Replay == schema.ReplayPure || !begun(now, call) || was != nil && begun(there, was) {
-			continue
-		}
-		left.Done = append(left.Done, doneCall{CallKey: call.CallKey, Name: call.Name, Replay: call.Replay, Outcome: call.Outcome})
-	}
-	return left
-}
-
-// begun reports whether the tool of a call may have run.
-func begun(s *schema.State, call *schema.Call) bool {
-	switch call.Outcome {
-	case schema.OutcomeOpen:
-		at := s.Head.FindOpen(call.Turn, call.ToolCallID, call.Occurrence)
-		return at >= 0 && !s.Head.OpenCalls[at].Requested
-	case schema.OutcomeFailed:
-		return call.Error == nil || call.Error.Type != schema.DeniedType
-	case schema.OutcomeAbandoned:
-		return call.BegunAt != ""
-	default:
-		return true
-	}
 }
 
 func (c ResumeCmd) print(a *base.App, answer *resumption) error {

@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	fleetcmd "github.com/waymarkio/waymark/internal/cli/fleet"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/inspector"
 	"github.com/waymarkio/waymark/publisher"
@@ -53,14 +52,6 @@ var readers = map[string]bool{access.InboxPrefix(access.Observer): true, access.
 // leastToken is the shortest token of a file.
 const leastToken = 16
 
-// Timeouts of the server. An event stream has none: each of its writes has.
-const (
-	headerWithin = 5 * time.Second
-	readWithin   = 30 * time.Second
-	idleFor      = 2 * time.Minute
-	maxHeader    = 32 << 10
-)
-
 // ready is the line that says where the pages are.
 type ready struct {
 	URL   string `json:"url"`
@@ -87,56 +78,38 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return cl.ConnectFailed(ctx, err)
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", c.Listen)
+	address, err := Listen(ctx, "--listen", c.Listen, secured)
 	if err != nil {
-		return &failure.Error{
-			Code: failure.Unavailable, What: fmt.Sprintf("cannot listen on --listen %s: %v", c.Listen, err),
-			Hint: "choose another address, or omit --listen for a free port", Own: true, Err: err,
-		}
+		return err
 	}
-	address, local := listener.Addr().String(), base.IsLoopback(listener.Addr().String())
-	out := a.Stdout
-	config := inspector.Config{
-		Fleet: fleet, Prompt: a.Prompt, By: by, NoContent: c.NoContent, Local: local, Secure: secured != nil, Token: token, Now: a.Now,
-		Acts: !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix],
-	}
-	url := "http://" + address
-	if secured != nil {
-		url = "https://" + address
-		listener = tls.NewListener(listener, secured)
-	}
-	var pages *inspector.Inspector
-	entrance := func() string { return url + "/enter?t=" + pages.NewToken() }
-	if token == "" {
-		config.Used = func() { _ = a.Say(a.Stderr, "for another browser: %s", entrance()) } // a terminal that is gone needs none
-	}
-	if pages, err = inspector.New(config); err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	defer pages.Close()
-	line := ready{URL: url, Fleet: cl.Fleet, Acts: config.Acts}
-	if token == "" {
-		line.URL = entrance()
+	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
+	pages, err := New(a, address, inspector.Config{ //nolint:contextcheck // the pages end by Close
+		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts,
+		Doctor: func(ctx context.Context) (list []inspector.Finding, err error) {
+			checks, err := fleetcmd.Examine(ctx, a, cl, "")
+			for _, c := range checks {
+				list = append(list, inspector.Finding(c))
+			}
+			return list, err
+		},
+	}, Say(a))
+	if err != nil {
+		return err
 	}
 	if a.JSON {
-		err = output.Line(out, line)
+		err = output.Line(a.Stdout, ready{URL: pages.Entrance, Fleet: cl.Fleet, Acts: acts})
 	} else {
-		_, err = fmt.Fprintf(out, "waymark ui: %s\n", line.URL)
+		_, err = fmt.Fprintf(a.Stdout, "waymark ui: %s\n", pages.Entrance)
+	}
+	if err == nil && !c.NoOpen {
+		var remove func()
+		remove, err = pages.Browse(ctx, a)
+		defer remove()
 	}
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return errors.Join(err, pages.Close())
 	}
-	if !c.NoOpen && local && token == "" && output.IsTerminal(output.Below(a.Stdout)) {
-		remove, err := open(ctx, entrance())
-		defer remove()
-		if err != nil {
-			if err := a.Say(a.Stderr, "no browser was opened: %v", err); err != nil {
-				return err
-			}
-		}
-	}
-	return serve(ctx, listener, pages)
+	return pages.Serve(ctx)
 }
 
 // secrets reads the token and the certificate, and refuses an address that needs them and has none.
@@ -170,28 +143,4 @@ func (c Cmd) secrets() (token string, secured *tls.Config, err error) {
 		}
 	}
 	return token, secured, nil
-}
-
-// serve answers until ctx ends.
-func serve(ctx context.Context, listener net.Listener, pages *inspector.Inspector) error {
-	server := &http.Server{
-		Handler: pages, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-	}
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(done)
-		pages.Close()
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-		defer cancel()
-		if server.Shutdown(limit) != nil {
-			_ = server.Close() // a viewer that does not read is left
-		}
-	})
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving the pages: %w", err)
-	}
-	<-done // an answer that is under way is told to who gave it
-	return nil
 }

@@ -70,7 +70,7 @@ func (s *Stage) Hostile() []string {
 	response, err := json.Marshal(map[string]any{"type": "object", "properties": map[string]any{HostileTexts[1]: map[string]any{"type": "string", "title": HostileTexts[0], "enum": HostileTexts}}})
 	require.NoError(s.tb, err)
 	require.NoError(s.tb, asks.Wait(ctx, schema.RunWaitingData{InterruptID: HostileTexts[1], Reason: schema.WaitHumanInput, Message: all, ResponseSchema: response}))
-	spec.ID = "hostile-doubt"
+	spec.ID, spec.Parent = "hostile-doubt", &schema.Parent{Run: "hostile", Turn: 1, ToolCallID: HostileTexts[0]}
 	doubt, err := box.Start(ctx, spec)
 	require.NoError(s.tb, err)
 	held := publisher.ToolCall{ID: HostileTexts[2], Name: HostileTexts[0], Replay: publisher.Hold, Arguments: json.RawMessage(`{"a":` + string(quoted(all)) + `}`), SideEffect: all}

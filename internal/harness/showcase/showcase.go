@@ -137,7 +137,15 @@ func (s *Stage) Fill() {
 		{Status: schema.StatusCancelled, Summary: "asked for by ann"},
 		{Summary: "The report is written."},
 	} {
-		run := start(fmt.Sprintf("report-%d", i+1), "writer", "Write the weekly report.", nil)
+		spec := publisher.RunSpec{ID: fmt.Sprintf("report-%d", i+1), Agent: "writer", Task: "Write the weekly report.", Model: "claude-sonnet", ModelTier: "large", Provider: "anthropic"}
+		switch i { // a family
+		case 1:
+			spec.Parent = &schema.Parent{Run: "report-1", Turn: 1, ToolCallID: "a"}
+		case 2, 3:
+			spec.ResumedFrom = "report-2"
+		}
+		run, err := box.Start(ctx, spec)
+		require.NoError(s.tb, err)
 		read := call("a", "read_page", publisher.Pure, `{"page":`+fmt.Sprint(i+1)+`}`)
 		s.Do(s.Say(run, 1400*time.Millisecond, "Begin with the numbers.", "I read the page.", read), read, 90*time.Millisecond, "42 rows", nil)
 		require.NoError(s.tb, run.End(ctx, end))

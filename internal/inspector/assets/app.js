@@ -54,7 +54,7 @@ function morph(a, b) {
 // keeps reports whether an attribute is the person's.
 function keeps(element, name) {
   return element.nodeName === "DETAILS" && name === "open" || name === "value" && element.nodeName === "INPUT" && element.type !== "hidden" ||
-    idOf(element) === "pause";
+    idOf(element) === "pause" || idOf(element) === "keys";
 }
 
 function take(html) {
@@ -99,8 +99,23 @@ function pause() {
   waiting = null;
 }
 
+// Single letters are commands unless the person has switched that off, which this browser keeps.
+let keyed = true;
+function keys(on) {
+  keyed = on;
+  const button = document.getElementById("keys");
+  button.hidden = false;
+  button.setAttribute("aria-pressed", on);
+}
+try { keyed = localStorage.getItem("waymark-keys") !== "off"; } catch { /* it may keep nothing */ }
+keys(keyed);
+
 document.addEventListener("click", (e) => {
   if (idOf(e.target) === "pause") pause();
+  if (idOf(e.target) === "keys") {
+    keys(!keyed);
+    try { localStorage.setItem("waymark-keys", keyed ? "on" : "off"); } catch { /* for this page then */ }
+  }
 });
 document.addEventListener("selectionchange", () => {
   if (waiting && getSelection().isCollapsed && document.getElementById("pause").getAttribute("aria-pressed") !== "true") {
@@ -135,10 +150,10 @@ document.addEventListener("input", (e) => {
   if (e.target.type === "range") slide(e.target.form.getAttribute("action") + "?at=record:" + e.target.value);
 });
 
-// Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t h to the pages, p pauses.
-const pages = { f: "/", n: "/needs-you", t: "/tail", h: "/health" };
+// Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t e h to the pages, p pauses.
+const pages = { f: "/", n: "/needs-you", t: "/tail", e: "/executors", h: "/health" };
 document.addEventListener("keydown", (e) => {
-  if (e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.nodeName)) return;
+  if (!keyed || e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.nodeName)) return;
   if (e.key === "j" || e.key === "k") {
     const rows = [...document.querySelectorAll("main .row, .strip .row")].map((r) => r.querySelector("a, summary, button")).filter(Boolean);
     const now = rows.indexOf(document.activeElement);
@@ -151,7 +166,7 @@ document.addEventListener("keydown", (e) => {
   } else if (e.key === "p") {
     pause();
   } else if (e.key === "?") {
-    alert("j k rows · Enter opens · / filter · f fleet · n needs you · t tail · h health · p pause");
+    alert("j k rows · Enter opens · / filter · f fleet · n needs you · t tail · e executors · h health · p pause");
     setTimeout(() => alert(""), 6000);
   } else if (pages[e.key]) {
     location.assign(pages[e.key]);

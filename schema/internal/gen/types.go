@@ -106,6 +106,8 @@ func others() []document {
 		{"cleanup-reply", "CleanupReply", reflect.TypeFor[schema.CleanupReply]()},
 		{"retry-reply", "RetryReply", reflect.TypeFor[schema.RetryReply]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
+		{"executors-request", "ExecutorsRequest", reflect.TypeFor[schema.ExecutorsRequest]()},
+		{"executors-reply", "ExecutorsReply", reflect.TypeFor[schema.ExecutorsReply]()},
 		{"fleet-reply", "FleetReply", reflect.TypeFor[schema.FleetReply]()},
 		{"control-reply", "ControlReply", reflect.TypeFor[schema.ControlReply]()},
 		{"heartbeat", "Heartbeat", reflect.TypeFor[schema.Heartbeat]()},

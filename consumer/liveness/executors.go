@@ -1,0 +1,124 @@
+package liveness
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Executors tells which executors a fleet has, as their heartbeats and the live runs say.
+type Executors struct {
+	beats *Heartbeats
+	runs  *LiveRuns
+}
+
+// NewExecutors returns the executors that a daemon hears, and nil for one that hears none.
+func NewExecutors(beats *Heartbeats, runs *LiveRuns) *Executors {
+	if beats == nil {
+		return nil
+	}
+	return &Executors{beats, runs}
+}
+
+// Fill writes the executors into a reply, those of one name with their runs. fleet is the fleet's silence.
+func (e *Executors) Fill(reply *schema.ExecutorsReply, name string, fleet time.Duration) {
+	inHand, runs := e.runs.holders(name)
+	steady, heard := e.beats.Steady()
+	lives, now := e.beats.all(name)
+	if heard {
+		reply.HeardSince = schema.FormatTime(steady)
+	}
+	list := make([]schema.ExecutorState, 0, max(len(lives), len(inHand)))
+	for key := range inHand {
+		if _, ok := lives[key]; !ok {
+			lives[key] = instanceLife{executor: key.Executor, instance: key.Instance}
+		}
+	}
+	for key, l := range lives {
+		s := schema.ExecutorState{
+			Executor: l.executor, Instance: l.instance, IntervalMS: l.interval.Milliseconds(), Leaving: !l.left.IsZero(), InHand: inHand[key], Runs: runs[key],
+		}
+		if !l.seen.IsZero() {
+			age := max(now.Sub(l.seen), 0)
+			ms := age.Milliseconds()
+			s.SeenMS, s.Silent = &ms, l.left.IsZero() && l.interval > 0 && age > l.interval+l.interval/2
+		}
+		if s.InHand > 0 && heard {
+			left := max(later(l.seen, steady).Add(l.silence(fleet)).Sub(now), 0).Milliseconds()
+			if s.Leaving {
+				left = 0
+			}
+			s.OrphanedInMS = &left
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, byUrgency)
+	reply.Executors, reply.More = list[:min(len(list), schema.MaxExecutors)], max(len(list)-schema.MaxExecutors, 0)
+}
+
+// byUrgency sorts executors by when their runs are orphaned, and those without runs by when they were seen, the latest first.
+func byUrgency(a, b schema.ExecutorState) int {
+	at := func(s *schema.ExecutorState) int64 {
+		switch {
+		case s.InHand == 0:
+			return 1 << 62
+		case s.OrphanedInMS == nil:
+			return 1 << 61
+		}
+		return *s.OrphanedInMS
+	}
+	seen := func(s *schema.ExecutorState) int64 {
+		if s.SeenMS == nil {
+			return 1 << 62
+		}
+		return *s.SeenMS
+	}
+	if a.InHand > 0 || b.InHand > 0 {
+		return cmp.Or(cmp.Compare(at(&a), at(&b)), cmp.Compare(a.Executor, b.Executor), cmp.Compare(a.Instance, b.Instance))
+	}
+	return cmp.Or(cmp.Compare(seen(&a), seen(&b)), cmp.Compare(a.Executor, b.Executor), cmp.Compare(a.Instance, b.Instance))
+}
+
+// all are the instances of an executor, or of all, and the time now.
+func (h *Heartbeats) all(name string) (map[Holder]instanceLife, time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	lives := make(map[Holder]instanceLife)
+	for executor, own := range h.executors {
+		if name != "" && executor != name {
+			continue
+		}
+		for instance, el := range own {
+			lives[Holder{executor, instance}] = *lifeOf(el)
+		}
+	}
+	return lives, h.now()
+}
+
+// holders are how many runs each executor works on, and which those are of one that is named.
+func (r *LiveRuns) holders(name string) (map[Holder]int, map[Holder][]string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	counts, runs := make(map[Holder]int), make(map[Holder][]string)
+	for h, n := range r.inHand {
+		if name == "" || h.Executor == name {
+			counts[h] = n
+		}
+	}
+	if name == "" {
+		return counts, nil
+	}
+	for i := range r.shards {
+		for run, e := range r.shards[i].runs {
+			if e.holder.Executor == name && len(runs[e.holder]) < schema.MaxExecutorRuns {
+				runs[e.holder] = append(runs[e.holder], run)
+			}
+		}
+	}
+	for _, list := range runs {
+		slices.Sort(list)
+	}
+	return counts, runs
+}

@@ -1,0 +1,63 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type executorsCmd struct {
+	Executor string `arg:"" optional:"" help:"Only those of this name, with their runs."`
+}
+
+// Help is the text below the flags.
+func (executorsCmd) Help() string {
+	return `Each start of an executor's process has a line: how long ago it was heard, how many runs it works on, and when those are orphaned if ` +
+		`nothing more is heard. A daemon that folds answers, by its own clock. Runs that wait need no executor, and are not counted.
+
+Examples:
+  waymark fleet executors
+  waymark fleet executors box-1 --json`
+}
+
+// Run shows the executors of a fleet.
+func (c executorsCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	var reply schema.ExecutorsReply
+	if err := cl.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Executor: c.Executor}, &reply); err != nil {
+		return err
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, &reply)
+	}
+	if err := output.Fields(a.Stdout, "fleet", reply.Fleet, "answered by", reply.Replica, "silence", (time.Duration(reply.SilenceMS) * time.Millisecond).String()); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
+		return err
+	}
+	var rows [][]string
+	for i := range reply.Executors {
+		e := &reply.Executors[i]
+		rows = append(rows, []string{e.Executor, story.HeardText(e), output.Number(e.InHand), story.OrphanedText(e), e.Instance})
+		for _, run := range e.Runs {
+			rows = append(rows, []string{"  " + run, "", "", "", ""})
+		}
+	}
+	if err := output.Table(a.Stdout, []output.Column{
+		{Title: "executor"}, {Title: "heard"}, {Title: "runs", Right: true}, {Title: "orphaned"}, {Title: "instance", Shrinks: true, Drop: 1},
+	}, rows); err != nil || reply.More == 0 || a.Quiet {
+		return err
+	}
+	_, err = fmt.Fprintf(a.Stderr, "and %d more that work on nothing or are heard: name one to see it\n", reply.More)
+	return err
+}

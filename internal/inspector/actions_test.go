@@ -1,0 +1,133 @@
+package inspector
+
+import (
+	"html"
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// sureForm are the hidden fields of the page that says what an action does.
+func (d *desk) sureForm(path string) url.Values {
+	d.Helper()
+	form := url.Values{}
+	page := d.page(path)
+	at := strings.Index(page, `<form class="act" method="post" action="`+strings.SplitN(path, "?", 2)[0]+`"`)
+	require.Positive(d, at, page)
+	for _, m := range hiddenField.FindAllStringSubmatch(page[at:], -1) {
+		form.Set(m[1], html.UnescapeString(m[2]))
+	}
+	return form
+}
+
+func TestActions_Fork_BeginsARunAtThePoint(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	d.stage.Fill()
+	page := d.page("/run/fix-login/state?at=record:4")
+	require.Contains(t, page, `action="/run/fix-login/act/fork"`)
+	require.Contains(t, page, `href="/run/fix-login/act/rewind?at=record%3a4"`)
+	form := url.Values{"csrf": {d.pages.csrf}, "at": {"record:4"}, "as": {"fix-2"}, "hold": {"yes"}}
+	status, body := d.ask(http.MethodPost, "/run/fix-login/act/fork", form, nil)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, "Forked fix-login at record:4 as fix-2, as ann. It is held")
+	head := d.world.State("fix-2").Head
+	require.Equal(t, "fix-login", head.Base.Run)
+	require.Equal(t, "ann", head.Executor)
+	require.Equal(t, schema.StatusWaiting, head.Status)
+	status, body = d.ask(http.MethodPost, "/run/fix-login/act/fork", form, nil)
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, body, "choose another id")
+	for _, bad := range []url.Values{
+		{"at": {"nonsense"}, "as": {"x"}}, {"at": {"end"}, "as": {"fix-login"}}, {"at": {"end"}, "as": {"../x"}},
+	} {
+		bad.Set("csrf", d.pages.csrf)
+		status, body = d.ask(http.MethodPost, "/run/fix-login/act/fork", bad, nil)
+		require.Equal(t, http.StatusBadRequest, status, body)
+	}
+	status, _ = d.ask(http.MethodPost, "/run/fix-login/act/fork", url.Values{"at": {"end"}}, nil)
+	require.Equal(t, http.StatusForbidden, status, "a form of another page")
+}
+
+func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	box := d.stage.Executor("box-1")
+	run, err := box.Start(t.Context(), publisher.RunSpec{ID: "back", Agent: "coder"})
+	require.NoError(t, err)
+	for range 2 {
+		call := publisher.ToolCall{ID: "m", Name: "send_mail", Replay: schema.ReplayHold, Arguments: []byte(`{}`)}
+		d.stage.Do(d.stage.Say(run, time.Second, "Go on.", "I send it.", call), call, time.Second, "sent", nil)
+	}
+	require.NoError(t, run.Sync(t.Context()))
+	const path = "/run/back/act/rewind"
+	page := d.page(path + "?at=result:1")
+	for _, want := range []string{"Let it go on behind result:1?", "send_mail", "did something outside", "box-1 may be at work on it", "waymark resume back --at result:1 --force"} {
+		require.Contains(t, page, want)
+	}
+	require.NotContains(t, page, "data-live", "it stays as it was read")
+	status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.csrf}, "at": {"result:1"}, "seen": {"1"}, "force": {"yes"}}, nil)
+	require.Equal(t, http.StatusBadRequest, status, "nobody said that they are sure")
+	form := d.sureForm(path + "?at=result:1")
+	calm := maps.Clone(form)
+	calm.Del("force")
+	status, body := d.ask(http.MethodPost, path, calm, nil)
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, body, "box-1, which may be at work on it")
+	require.Len(t, d.world.State("back").Calls, 2, "nothing was changed")
+
+	status, body = d.ask(http.MethodPost, path, form, nil)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, "back goes on behind result:1, as ann decided")
+	state := d.world.State("back")
+	require.Len(t, state.Calls, 1)
+	require.Equal(t, "ann", state.Takeovers[len(state.Takeovers)-1].Executor)
+	status, body = d.ask(http.MethodPost, path, form, nil)
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, body, "was taken over meanwhile", "the second of two is told")
+	status, _ = d.get(path + "?at=end")
+	require.Equal(t, http.StatusBadRequest, status)
+}
+
+func TestActions_ReleaseSignalAndCancel_AreRecordedByTheViewer(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	box := d.stage.Executor("box-1")
+	run, err := box.Start(t.Context(), publisher.RunSpec{ID: "busy", Agent: "coder"})
+	require.NoError(t, err)
+	d.stage.Say(run, time.Second, "Begin.", "I begin.")
+	page := d.page("/run/busy/act")
+	for _, want := range []string{"Release it to the fleet…", "Ask for its end…", `action="/run/busy/act/signal"`, "waymark resume busy --at POINT"} {
+		require.Contains(t, page, want)
+	}
+	status, body := d.ask(http.MethodPost, "/run/busy/act/signal", url.Values{"csrf": {d.pages.csrf}, "text": {"hurry <b>up</b>"}, "name": {"note"}}, nil)
+	require.Equal(t, http.StatusOK, status, body)
+	status, body = d.ask(http.MethodPost, "/run/busy/act/release", d.sureForm("/run/busy/act/release"), nil)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, "Released busy, as ann")
+	state := d.world.State("busy")
+	require.Equal(t, schema.StatusInterrupted, state.Head.Status)
+	require.JSONEq(t, `"hurry <b>up</b>"`, string(state.Signals[0].Payload))
+	require.Equal(t, "ann", state.Signals[0].By)
+	status, body = d.get("/run/busy/act/release")
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, body, "there is nothing to release")
+	cancel := d.sureForm("/run/busy/act/cancel")
+	cancel.Set("reason", "the customer left")
+	status, body = d.ask(http.MethodPost, "/run/busy/act/cancel", cancel, nil)
+	require.Equal(t, http.StatusOK, status, body)
+	require.True(t, d.world.State("busy").Head.CancelRequested)
+	status, body = d.ask(http.MethodPost, "/run/busy/act/cancel", cancel, nil)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, "was asked for already, by ann")
+	status, _ = d.ask(http.MethodPost, "/run/busy/act/dance", cancel, nil)
+	require.Equal(t, http.StatusNotFound, status)
+}

@@ -1,0 +1,100 @@
+package inspector
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/inbox"
+	"github.com/waymarkio/waymark/internal/standstill"
+)
+
+const (
+	// askReaders is how many runs are read at the same time for what they ask.
+	askReaders = 8
+	// askedBytes bounds what all questions of a page show, and leastAsked is what each field shows however many there are, in bytes.
+	askedBytes, leastAsked = 64 << 10, 400
+)
+
+// askAll reads what each thing asks. A run that cannot be read hides no other one.
+func (s *Inspector) askAll(ctx context.Context, things []thing) error {
+	group, reading := errgroup.WithContext(ctx)
+	group.SetLimit(askReaders)
+	most := min(fieldCut, max(askedBytes/max(len(things), 1), leastAsked))
+	for i := range things {
+		t := &things[i]
+		if t.Kind != standstill.Waiting && t.Kind != standstill.Held {
+			continue
+		}
+		group.Go(func() (err error) {
+			if t.Question, err = s.question(reading, t.Reason); err != nil {
+				t.Unread = err.Error()
+				return reading.Err()
+			}
+			t.Question.cut(t.Reason, most)
+			if t.Wait != nil { // what it asks stands below
+				wait := *t.Wait
+				wait.Message = ""
+				t.Text = standstill.WaitText(&wait, t.Tool)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// cut shortens the fields of a question to what a page has room for, with the addresses of the whole ones.
+func (q *question) cut(r *standstill.Reason, most int) {
+	q.Whole = make(map[string]string)
+	for name, text := range q.fields() {
+		if short := cut(*text, most); len(short) < len(*text) {
+			*text = short
+			q.Whole[name] = runPath(r.Run, "/asked?"+url.Values{"id": {r.ID}, "field": {name}}.Encode())
+		}
+	}
+}
+
+// fields are the texts of a question by the names that addresses have.
+func (q *question) fields() map[string]*string {
+	return map[string]*string{"message": &q.Message, "arguments": &q.Arguments, "schema": &q.Schema, "late": &q.Late}
+}
+
+// askedField is one field of what a run asks, whole, as text.
+func (s *Inspector) askedField(w http.ResponseWriter, r *http.Request) {
+	text, err := s.asked(r.Context(), r)
+	if err != nil {
+		s.trouble(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox; frame-ancestors 'none'")
+	_, _ = w.Write([]byte(block(text))) // the viewer may be gone
+}
+
+func (s *Inspector) asked(ctx context.Context, r *http.Request) (string, error) {
+	run, q := r.PathValue("run"), r.URL.Query()
+	if s.NoContent {
+		return "", failure.New(failure.Refused, "start it without --no-content", "this page shows no content")
+	}
+	reasons, err := inbox.ReasonsOf(ctx, s.Fleet, run)
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(reasons, func(reason standstill.Reason) bool { return reason.ID == q.Get("id") })
+	if i < 0 {
+		return "", failure.New(failure.NotFound, "", "run %s asks that no more", run)
+	}
+	asked, err := s.question(ctx, &reasons[i])
+	if err != nil {
+		return "", err
+	}
+	text, ok := asked.fields()[q.Get("field")]
+	if !ok {
+		return "", failure.New(failure.NotFound, "", "a question has no field %.40q", q.Get("field"))
+	}
+	return *text, nil
+}

@@ -1,0 +1,38 @@
+package inspector
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What was read before a change is shown no more after it, also if the reading ends after the change.
+func TestCached_ForgottenWhileItIsRead_IsReadAgain(t *testing.T) {
+	t.Parallel()
+	var c cached[string]
+	begun, end := make(chan struct{}), make(chan struct{})
+	_, ok, err := c.get(time.Hour, time.Millisecond, func(context.Context) (string, error) {
+		close(begun)
+		<-end
+		return "before", nil
+	})
+	require.NoError(t, err)
+	require.False(t, ok)
+	<-begun
+	c.forget()
+	got := make(chan string, 1)
+	go func() {
+		value, _, _ := c.get(time.Hour, time.Minute, func(context.Context) (string, error) { return "after", nil })
+		got <- value
+	}()
+	close(end)
+	require.Equal(t, "after", <-got)
+	value, ok, _ := c.get(time.Hour, 0, nil)
+	require.True(t, ok)
+	require.Equal(t, "after", value, "it is kept")
+	c.forget()
+	_, ok = c.peek()
+	require.False(t, ok)
+}

@@ -1,0 +1,37 @@
+package story
+
+import (
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// HeardText says when an executor was last heard.
+func HeardText(e *schema.ExecutorState) string {
+	switch {
+	case e.SeenMS == nil:
+		return "never"
+	case e.Leaving:
+		return "left " + age(*e.SeenMS) + " ago"
+	case e.Silent:
+		return "silent for " + age(*e.SeenMS)
+	}
+	return age(*e.SeenMS) + " ago"
+}
+
+// OrphanedText says when the runs of an executor are orphaned if nothing more is heard; empty for one that works on none.
+func OrphanedText(e *schema.ExecutorState) string {
+	switch {
+	case e.InHand == 0:
+		return ""
+	case e.OrphanedInMS == nil:
+		return "not counted"
+	case *e.OrphanedInMS == 0:
+		return "now"
+	}
+	return "in " + age(*e.OrphanedInMS)
+}
+
+func age(ms int64) string {
+	return (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond).String()
+}

@@ -1,0 +1,99 @@
+package uicheck
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/publisher/waymarktest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Two people have the same call in doubt on their screens. One settles it; the other is told who did, and nothing is changed.
+func TestTwoBrowsers_SettleTheSameCall_OneWinsAndTheOtherIsToldWhoDid(t *testing.T) {
+	s := newScene(t)
+	s.stage.Fill()
+	first, second := s.open(), s.open()
+	for _, b := range []*tab{first, second} {
+		b.show("/needs-you")
+		b.await(`document.querySelector('article.held[id^="payout-7."] button[value=abandoned]') !== null && document.querySelector("#pause").hidden === false`)
+	}
+	second.click("#pause") // a person who reads: the form stays as it was
+	first.click(`article.held[id^="payout-7."] button[value=abandoned]`)
+	first.await(`document.querySelector(".said")?.innerText.includes("payout-7: call p settled as abandoned, as ann.") ?? false`)
+	first.await(`document.querySelector('article.held[id^="payout-7."]') === null`)
+	second.click(`article.held[id^="payout-7."] button[value=rerun]`)
+	second.await(`document.body.innerText.includes("settled meanwhile as abandoned by ann")`)
+	require.Contains(t, eval[string](second, "document.body.innerText"), "nothing was changed")
+	require.Equal(t, schema.OutcomeAbandoned, s.stage.State("payout-7").Calls[0].Outcome)
+	first.clean()
+}
+
+// Going back to a point takes a page that says what is left behind, and a second click.
+func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
+	s := newScene(t)
+	s.stage.Fill()
+	b := s.open()
+	b.show("/run/fix-login/state?at=record:4")
+	b.click(`a[href="/run/fix-login/act/rewind?at=record%3a4"]`)
+	b.awaitPath("/run/fix-login/act/rewind")
+	require.Contains(t, eval[string](b, "document.body.innerText"), "They stay in the log, and are no part of the run any more.")
+	before := len(s.stage.State("fix-login").Messages)
+	b.click(`form.act button.no`)
+	b.await(`document.querySelector(".said")?.innerText.includes("fix-login goes on behind record:4, as ann decided") ?? false`)
+	require.Less(t, len(s.stage.State("fix-login").Messages), before)
+	b.clean()
+}
+
+// An executor is killed while its run is open in a browser. The page shows its silence, the orphaned run and the takeover without a reload:
+// within a second of each on a machine with nothing else to do, and the limits are those of a loaded one.
+func TestLive_ExecutorIsKilled_AppearsWithoutReload(t *testing.T) {
+	const silence, heartbeat, seen = 3 * time.Second, 900 * time.Millisecond, 3 * time.Second
+	s := newSceneWith(t, waymarktest.Config{Silence: silence})
+	nc := s.stage.Conn()
+	box, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "box-1", Agent: "coder"})
+	require.NoError(t, err)
+	run, err := box.Start(t.Context(), publisher.RunSpec{ID: "watched", Agent: "coder"})
+	require.NoError(t, err)
+	require.NoError(t, run.Sync(t.Context()))
+	other := s.stage.Executor("box-2")
+	_, err = other.Start(t.Context(), publisher.RunSpec{ID: "other", Agent: "coder"})
+	require.NoError(t, err)
+	events, err := s.stage.Conn().SubscribeSync(schema.ObservedSubject(schema.DefaultFleet, "*.*", "watched"))
+	require.NoError(t, err)
+	list, page := s.open(), s.open()
+	list.sized(1000, "light")
+	list.show("/executors")
+	page.show("/run/watched")
+	for _, b := range []*tab{list, page} {
+		b.await(`document.querySelector("#pause").hidden === false && /heard|ago/.test(document.body.innerText)`)
+		eval[bool](b, "window.same = true")
+	}
+	took := func(what string, since time.Time, limit time.Duration) {
+		t.Helper()
+		t.Logf("%s is seen within %s", what, time.Since(since).Round(time.Millisecond))
+		require.Less(t, time.Since(since), limit, what)
+	}
+	killed := time.Now()
+	nc.Close() // as if its machine was gone
+	page.await(`/silent for .*orphaned/.test(document.querySelector(".runbar").innerText)`)
+	took("its silence", killed, 4*time.Second) // a heartbeat and a half are waited for, and pages are made again every five seconds anyway
+	list.await(`document.querySelector("tr.asks td.wait")?.innerText.startsWith("silent for") ?? false`)
+	list.shot("executors-silent")
+	_, err = events.NextMsg(4 * silence)
+	require.NoError(t, err)
+	orphaned := time.Now()
+	page.await(`document.querySelector(".runbar .facts b").innerText === "orphaned"`)
+	took("the orphaned run", orphaned, seen)
+	_, err = other.Resume(t.Context(), "watched", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	taken := time.Now()
+	page.await(`[...document.querySelectorAll("tr.line.takeover")].some((l) => l.innerText.includes("box-2"))`)
+	took("the takeover", taken, seen)
+	for _, b := range []*tab{list, page} {
+		require.True(t, eval[bool](b, "window.same === true"), "it was not loaded again")
+		b.clean()
+	}
+}
