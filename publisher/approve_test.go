@@ -248,8 +248,8 @@ func TestApproval_LateExecutorClock_NotDeniedAtOnce(t *testing.T) {
 	}
 }
 
-// The executor dies after each event of an approval. The next one goes on with it: a call that was not begun never ran, whoever
-// allowed it, and is not held.
+// The executor dies after each event of an approval. The next one goes on with it: a call that was not begun never ran, in whatever way it was
+// allowed, and is not held.
 func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 	t.Parallel()
 	type step = func(t *testing.T, w *world, turn *publisher.Turn)

@@ -185,16 +185,16 @@ const cliIntro = `# The command waymark
 Written by a test from the program's own grammar; change the program, then run
 ` + "`go test ./internal/cli -run Reference -update`" + `.
 
-One binary: the daemon (` + "`waymark serve`" + `) and the operator's commands. Standard output holds what was asked for:
+One binary: the daemon (` + "`waymark serve`" + `) and the operator's commands. Standard output has the result:
 tables as wide as the terminal for people (` + "`COLUMNS`" + ` counts), whole in a pipe, with ` + "`--json`" + ` one JSON
-document, or one a line where the output is a stream (events, watch, import). Ids are never cut. Standard error holds
-progress, logs and failures. A failure is two lines, what went wrong and what to do next; of several at once each has a
-line:
+document, or one per line if the output is a stream (events, watch, import). Ids are never cut. Standard error has
+progress, logs and failures. A failure is two lines, the error and the next step; of several failures each has
+its own line:
 
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
 
-With ` + "`--json`" + ` it is one JSON object on one line, the last of standard error, also when the command line is wrong:
+With ` + "`--json`" + ` it is one JSON object on one line, the last of standard error, even if the command line is wrong:
 
     {"error":"fleet default has no run r1","hint":"list the runs with: waymark runs ls","code":4,"name":"not found"}
 
@@ -205,7 +205,7 @@ Ctrl-C ends every command in order, a second one at once. A reader that goes awa
 
 ## Which server
 
-The first of these that names one decides; those below are not looked at:
+The first of these that names a server wins:
 
 1. ` + "`--nats`, `--context`" + `: the command line. An address wins over the context's, whose credentials are then used.
 2. ` + "`NATS_URL`, `NATS_CONTEXT`" + `: the environment; ` + "`WAYMARK_NATS_URL`" + ` and its like come before them.
@@ -223,29 +223,29 @@ Other tools find that one through its context file: ` + "`nats --context <state 
 
 ## Taking a run over
 
-` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences whoever drives the
-run now. It prints where the run stands and which calls are in doubt; those with the policy hold wait for
-` + "`waymark settle`" + `. An executor without the SDK goes on from what ` + "`--json`" + ` prints with the view head: epoch,
-next_sequence, last_stream_sequence. Asked again with the same ` + "`--request-id`" + ` it goes on with the epoch it opened.
-To look without taking over: ` + "`waymark runs get`" + `. An executor that then neither publishes nor sends heartbeats is
-taken for gone after ten seconds, and the fleet may claim the run.
+` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences the run's current
+executor. It prints the run's state and the calls in doubt; those with the policy hold wait for
+` + "`waymark settle`" + `. An executor without the SDK continues from the output of ` + "`--json`" + ` with the view head: epoch,
+next_sequence, last_stream_sequence. Repeated with the same ` + "`--request-id`" + ` it continues the epoch that it opened.
+To look without a takeover: ` + "`waymark runs get`" + `. An executor that then neither publishes nor sends heartbeats
+counts as gone after ten seconds, and the fleet may claim the run.
 
 ## When a run needs a person
 
-` + "`waymark inbox`" + ` shows what needs a person and takes the answers, and ` + "`waymark runs get RUN`" + ` prints the command that
-comes next, ready to be pasted. Why runs stand still, and what one did: [looking.md](looking.md).
+` + "`waymark inbox`" + ` lists the runs that need a person and takes the answers, and ` + "`waymark runs get RUN`" + ` prints the next
+command, ready to be pasted. Why runs are stuck, and what a run did: [looking.md](looking.md).
 
 | the run | what it means | what comes next |
 |---|---|---|
-| waits | it asks something, or a tool call needs approval; it costs nothing meanwhile and needs no executor | ` + "`waymark input RUN`" + ` shows what it asks and answers it |
-| has a held call | the call may or may not have had its effect, and its policy leaves that to a person | look outside, then ` + "`waymark settle RUN TURN CALL --how …`" + ` |
-| has ended with an open call | the same; cleanup keeps the run until a person has said what became of the call | the same, but for ` + "`--how rerun`" + `, which needs ` + "`waymark recover RUN --executor NAME --reason reopen`" + ` first |
-| is quarantined | several claims in a row made no progress, so nobody is given it any more | find out why, then ` + "`waymark release RUN`" + ` |
+| waits | it asks something, or a tool call needs approval; it costs nothing meanwhile and needs no executor | ` + "`waymark input RUN`" + ` shows the question and answers it |
+| has a held call | the call may or may not have had its effect, and its policy requires a person to decide | look outside, then ` + "`waymark settle RUN TURN CALL --how …`" + ` |
+| has ended with an open call | the same; cleanup keeps the run until a person has settled the call | the same, but for ` + "`--how rerun`" + `, which needs ` + "`waymark recover RUN --executor NAME --reason reopen`" + ` first |
+| is quarantined | several claims in a row made no progress, so no executor can claim it | find out why, then ` + "`waymark release RUN`" + ` |
 | hangs | its executor lives and does nothing | ` + "`waymark release RUN --force`" + `, or ` + "`waymark cancel RUN`" + ` |
-| offers a hand-off that nobody takes | no executor runs that agent | ` + "`waymark handoff decline RUN --reason …`" + ` |
+| offers a hand-off that no executor accepts | no executor runs that agent | ` + "`waymark handoff decline RUN --reason …`" + ` |
 
-` + "`waymark plan RUN`" + ` says beforehand what the next executor does with each call, and ` + "`waymark tree RUN`" + ` where the run
-comes from.
+` + "`waymark plan RUN`" + ` shows in advance what the next executor does with each call, and ` + "`waymark tree RUN`" + ` shows the run's
+relations.
 
 `
 
@@ -255,9 +255,9 @@ const cliOutro = `
 | file | what |
 |---|---|
 | state directory | ` + "`--state-dir`, `WAYMARK_STATE_DIR`" + `, else ` + "`$XDG_STATE_HOME/waymark`" + ` or ` + "`~/.local/state/waymark`" + `; on Windows ` + "`%LocalAppData%\\waymark`" + ` |
-| ` + "`endpoint.json`" + ` in it | where the running server is; there while it runs |
+| ` + "`endpoint.json`" + ` in it | address of the running server; exists while it runs |
 | ` + "`waymark.lock`" + ` | held by the process that uses the directory |
-| ` + "`running.json`, `unclean.json`" + ` | marks by which a start sees that the last stop was not clean |
+| ` + "`running.json`, `unclean.json`" + ` | markers of an unclean stop |
 | ` + "`nats/waymark.json`" + ` | NATS context with the generated credentials, readable by its owner only |
 | ` + "`nats/store/`" + ` | JetStream's files |
 | ` + "`$XDG_CONFIG_HOME/nats/context/`" + ` | NATS contexts, shared with the nats command; else ` + "`~/.config/nats/context/`" + ` |
