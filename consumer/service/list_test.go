@@ -319,8 +319,8 @@ func TestAListRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	} {
 		require.Contains(t, w.refused(schema.VerbList, "", req).Message, path)
 	}
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: "run-1"}).Message, "no place of a list")
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: strings.Repeat("x", 1<<17)}).Message, "no place of a list")
+	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: "run-1"}).Message, "not a place of a list")
+	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: strings.Repeat("x", 1<<17)}).Message, "not a place of a list")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: next, Agent: "other"}).Message, "another list")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Parent: "run-1", Since: "2026-01-01T00:00:00Z"}).Message, "/parent")
 	require.Len(t, w.page(schema.ListRequest{After: next, Limit: 2}).Runs, 2, "the size of a page may change")
