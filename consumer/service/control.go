@@ -492,7 +492,7 @@ func errUnknownHandoff(r *reader.Snapshot, id string) error {
 }
 
 func errHandoffTaken(r *reader.Snapshot, o *schema.OpenHandoff) error {
-	e := schema.Fail(schema.CodeHandoffTaken, "It is theirs: run "+o.ChildRun+" carries it on. close ends it.",
+	e := schema.Fail(schema.CodeHandoffTaken, "Run "+o.ChildRun+" continues it. To end it: close.",
 		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.Run, nameOf(o.By, o.Claimed), o.ChildRun)
 	return detailed(e, map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
 }
