@@ -49,8 +49,8 @@ func TestSettle_EndedRun_TakesEachWordButRerun(t *testing.T) {
 	}
 }
 
-// runStates are what a run can be when somebody asks for something. Each has a call in doubt, two open hand-offs of which one was
-// accepted, and as many marks as it may have.
+// runStates are the states of a run when a request arrives. Each has a call in doubt, two open hand-offs of which one
+// was accepted, and the maximum of marks.
 var runStates = map[string]func(x *writer){
 	"running": func(*writer) {},
 	"waiting": func(x *writer) { x.wait("w1", "") },
@@ -145,7 +145,7 @@ func TestControlVerbs_EachStateOfARun_EndAtOnceAndWriteNothingThatTheFoldRefuses
 			refused := new(schema.ServiceError)
 			require.ErrorAs(t, err, &refused)
 			require.Contains(t, []int{404, 409}, refused.Code.HTTPStatus(), "%s of a run that is %s: %s", name, state, refused.Message)
-			require.Equal(t, before.Head.Position, after.Head.Position, "what is refused writes nothing")
+			require.Equal(t, before.Head.Position, after.Head.Position, "a refused request writes nothing")
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestControl_FoldRefusesTheEvent_AnswersWithTheReasonAndWritesNothing(t *tes
 		require.Contains(t, refused.Message, c.says)
 		after, _ := w.get("run-1", schema.ViewHead)
 		require.Equal(t, before.Head, after.Head)
-		// What is stored although the fold refuses it is not written again.
+		// An event that is stored although the fold refuses it is not written again.
 		err = service.Advance(t.Context(), w.svc, "run-1", c.data)
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, c.code, refused.Code)

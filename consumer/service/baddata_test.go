@@ -18,12 +18,12 @@ import (
 // wrong is a message of a run that must not count.
 type wrong struct {
 	name string
-	// reason of its dead letter; "" when it is none, since it changes nothing.
+	// reason of its dead letter; "" for none, since it changes nothing.
 	reason schema.Reason
 	make   func() (nats.Header, []byte)
 }
 
-// wrongs are all that can be wrong with a message of the writer's run, which stands in epoch 2.
+// wrongs are all faults that a message of the writer's run can have. The run is in epoch 2.
 func (x *writer) wrongs() []wrong {
 	say := &schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("forged")}}}
 	next := func() *schema.Event {
@@ -35,7 +35,7 @@ func (x *writer) wrongs() []wrong {
 	raw := func(name string, reason schema.Reason, header nats.Header, body []byte) {
 		list = append(list, wrong{name, reason, func() (nats.Header, []byte) { return header, body }})
 	}
-	// forged is what would be next, but for a change.
+	// forged is the valid next event, with one change.
 	forged := func(name string, reason schema.Reason, change func(*schema.Event)) {
 		list = append(list, wrong{name, reason, func() (nats.Header, []byte) {
 			e := next()
@@ -46,7 +46,7 @@ func (x *writer) wrongs() []wrong {
 			return e.Encode()
 		}})
 	}
-	// own is of the executor itself, in its place, with data that cannot be folded: the next one comes behind it.
+	// own is the executor's own next event, with data that cannot be folded: the next event comes after it.
 	own := func(name, data string) {
 		list = append(list, wrong{name, schema.ReasonInvalidData, func() (nats.Header, []byte) {
 			e := next()
@@ -77,8 +77,8 @@ func (x *writer) wrongs() []wrong {
 	return list
 }
 
-// Whatever somebody puts into one run, in any order, that run says what it always said, with the reason of each refusal as a dead
-// letter, and ninety-nine others do not notice.
+// Whatever a client puts into one run, in any order, the run stays the same, with a dead letter for each refusal, and
+// ninety-nine other runs are not affected.
 func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a hundred runs are folded")
@@ -100,7 +100,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	bad.TurnOf(10)
 
 	_, err := w.JS.Publish(t.Context(), w.Names.EventSubject("bad"), make([]byte, kvstore.MaxEventMessage+1))
-	require.Error(t, err, "what is larger is not stored")
+	require.Error(t, err, "a larger one is not stored")
 
 	var reasons []schema.Reason
 	cases := bad.wrongs()
@@ -113,7 +113,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 		if c.reason != "" {
 			reasons = append(reasons, c.reason)
 		}
-		// The lawful writers go on between any two.
+		// The valid writers continue between any two.
 		for n := i; n < len(others); n += len(cases) {
 			others[n].TurnOf(10)
 		}
@@ -154,8 +154,8 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	require.True(t, next.Complete)
 }
 
-// What says by itself that something before it is missing, as when somebody stores an executor's events in another order than it
-// numbered them, is named as a gap, and never taken for a whole run.
+// An event that shows that one before it is missing is named as a gap, and the run is never taken for complete. This
+// happens when a client stores an executor's events in another order than their numbers.
 func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 	t.Parallel()
 	source := newServiceWorld(t).aRun("run-1", 1, 10)

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// benchWorld is a service and a run of n events, sealed by a fold worker that then stops unless it is to stay.
+// benchWorld is a service and a run of n events, sealed by a fold worker that then stops, unless sealed is false.
 func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writer) {
 	b.Helper()
 	w := newServiceWorld(b, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = 2 << 30 })
@@ -34,8 +34,8 @@ func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writ
 	return w, x
 }
 
-// BenchmarkHead is a read of a run's head, barrier included, by the length of the run; raw is one publish and one
-// get of the last message, the least that could prove anything.
+// BenchmarkHead reads a run's head, barrier included, by the length of the run; raw is one publish and one get of the
+// last message, the minimum for any proof.
 func BenchmarkHead(b *testing.B) {
 	for _, n := range []int{100, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("get/events=%d", n), func(b *testing.B) {
@@ -76,8 +76,8 @@ func BenchmarkHead(b *testing.B) {
 	})
 }
 
-// BenchmarkEvents is a read of all of a run's events, in bytes of payload a second; raw fetches the same messages
-// from the log with an ordered consumer and does nothing with them.
+// BenchmarkEvents reads all of a run's events, in bytes of payload per second; raw fetches the same messages from the
+// log with an ordered consumer and ignores them.
 func BenchmarkEvents(b *testing.B) {
 	const n, payload = 20_000, 2 << 10
 	size := func(b *testing.B, x *writer) int64 {

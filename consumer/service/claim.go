@@ -20,44 +20,45 @@ import (
 )
 
 const (
-	// maxClaimTries bounds the runs that one claim loses to others before it is told to ask again.
+	// maxClaimTries bounds how many runs one claim may lose to other executors before its client is told to ask
+	// again.
 	maxClaimTries = 8
-	// claimPatience bounds the takeover of one run for a claim, so that a shard without a leader does not hold up the rest.
+	// claimPatience bounds the takeover of one run for a claim, so that a shard without a leader does not delay other
+	// claims.
 	claimPatience = 3 * time.Second
-	// claimIdle is when to ask again where there is nothing to claim.
+	// claimIdle is when to ask again if no run can be claimed.
 	claimIdle = time.Second
-	// claimQueue is the longest that somebody is told to wait because of the rate.
+	// claimQueue is the longest wait that a client is told because of the rate.
 	claimQueue = 30 * time.Second
-	// hiddenTaken is how long a run is not given that was taken, until its entry says so; hiddenLost one that
-	// somebody else was found to have, and hiddenBroken one that could not be read.
+	// hiddenTaken is how long a taken run is not given again, until its entry is updated; hiddenLost is for a run
+	// that another executor was found to have, and hiddenBroken for one that could not be read.
 	hiddenTaken  = 30 * time.Second
 	hiddenLost   = time.Second
 	hiddenBroken = 10 * time.Second
-	// claimMemory and maxClaimMemory bound for how long, and how many, requests are remembered with what they were given.
+	// claimMemory and maxClaimMemory bound how long, and how many, requests and their answers are remembered.
 	claimMemory    = 10 * time.Minute
 	maxClaimMemory = 1 << 14
 	// maxClaimAgents bounds the agents of a request.
 	maxClaimAgents = 256
 )
 
-// claims is what a replica knows of the claims it serves: which runs are being taken, what the rate allows, and what
-// requests were answered with.
+// claims is a replica's state of the claims it serves: the runs being taken, the rate, and the answers to requests.
 type claims struct {
 	now   func() time.Time
 	step  time.Duration
 	limit *rate.Limiter
 
 	mu sync.Mutex
-	// line is when the last of those who were told to come again may come.
+	// line is the latest time at which a client was told to ask again.
 	line time.Time
 	// inHand counts the requests that look for a run.
 	inHand int
-	// reserved runs are being taken by one of them.
+	// reserved runs are being taken by a request.
 	reserved map[string]bool
-	// known are the requests that are in hand or were given a run, and aged those that were, oldest first.
+	// known are the requests in progress and those that were given a run; aged are the latter, oldest first.
 	known map[claimKey]*claim
 	aged  []*claim
-	// asking are the executors that asked for a run of late.
+	// asking are the executors that asked for a run recently.
 	asking map[liveness.Holder]*asker
 }
 
@@ -67,11 +68,11 @@ type claimKey struct{ executor, request string }
 // claim is one request and its repeats.
 type claim struct {
 	key claimKey
-	// done is closed when the try in hand has ended.
+	// done is closed when the current try has ended.
 	done chan struct{}
-	// What follows belongs to the try in hand, and after it to nobody.
+	// The fields below belong to the current try, and are unused after it.
 
-	// reply is what it was given, nil for nothing yet.
+	// reply is the answer with a run, nil before there is one.
 	reply *schema.ClaimReply
 	// begun is a run whose takeover was published, and may or may not be stored.
 	begun string
@@ -85,8 +86,8 @@ func newClaims(cfg *Config, now func() time.Time) *claims {
 	}
 }
 
-// enter returns the request's claim when it is the caller's to serve, and otherwise what it was given, after waiting for
-// the try in hand.
+// enter returns the request's claim if the caller must serve it. Otherwise it waits for the current try and returns
+// its answer.
 func (c *claims) enter(ctx context.Context, key claimKey) (*claim, *schema.ClaimReply, error) {
 	for {
 		c.mu.Lock()
@@ -117,7 +118,7 @@ func (c *claims) enter(ctx context.Context, key claimKey) (*claim, *schema.Claim
 	}
 }
 
-// leave ends a try. A request that was given a run is remembered, and so is one of which nobody knows.
+// leave ends a try. A request is remembered if it was given a run, or if that is unknown.
 func (c *claims) leave(q *claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,16 +136,16 @@ func (c *claims) leave(q *claim) {
 		old := c.aged[0]
 		c.aged = c.aged[1:]
 		if old.done != nil {
-			old.at = time.Time{} // in hand once more: it ages from then on
+			old.at = time.Time{} // active again: it ages from its end
 		} else {
 			delete(c.known, old.key)
 		}
 	}
 }
 
-// reserve takes one of the candidates for a request: of its own runs the oldest, or else of all. Where several requests are
-// in hand each takes one of the first few: which, follows from the request, so that a repeat that another replica
-// answers tends to the same run.
+// reserve chooses one of the candidates for a request: the oldest of the executor's own runs, or else of all. Each of
+// several concurrent requests takes one of the first few. The choice follows from the request, so that another
+// replica tends to choose the same run for a repeat.
 func (c *claims) reserve(req *schema.ClaimRequest, candidates []schema.Live) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +162,7 @@ func (c *claims) reserve(req *schema.ClaimRequest, candidates []schema.Live) (st
 		}
 		own = mine
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(req.RequestID + " " + l.Run)) // a hash takes everything
+		_, _ = h.Write([]byte(req.RequestID + " " + l.Run)) // Write of a hash never fails
 		if weight := h.Sum64(); best == "" || weight > most {
 			best, most = l.Run, weight
 		}
@@ -179,8 +180,8 @@ func (c *claims) release(run string) {
 	delete(c.reserved, run)
 }
 
-// later gives somebody who came when the rate was used up a place in a line that moves at the rate, and says how far away
-// it is: a thousand who ask at once come again one by one.
+// later is called when the rate is used up. It assigns the next slot, and returns the time until it. Slots follow
+// each other at the rate, so that a thousand concurrent clients return one by one.
 func (c *claims) later() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,13 +197,13 @@ func (c *claims) later() time.Duration {
 	return jitter(wait)
 }
 
-// jitter adds up to a half to a wait, so that those who were told the same do not come back together.
+// jitter adds up to a half to a wait, so that clients with the same answer do not return together.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
 
-// claim hands a claimable run to the executor that asks.
+// claim gives a claimable run to the executor that asks.
 //
-// A repeat is answered with the run that the first try was given: this replica remembers it, another one finds the run
-// by the request in the live index, and before that has come through both choose alike.
+// A repeat is answered with the run of the first try. This replica remembers it. Another replica finds the run by the
+// request in the live index; until the index has it, both choose the same run with high probability.
 func (s *Service) claim(ctx context.Context, t *task) error {
 	var req schema.ClaimRequest
 	if err := t.decode(&req); err != nil {
@@ -261,7 +262,7 @@ func checkClaim(req *schema.ClaimRequest) error {
 	return nil
 }
 
-// give finds a run for a claim and takes it over.
+// give finds a run for a claim, and takes it over.
 func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) (*schema.ClaimReply, error) {
 	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, WithoutKeys: req.WithoutKeys, MaxClaims: s.cfg.MaxClaims}
 	if l, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
@@ -270,7 +271,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 		return &schema.ClaimReply{Run: l.Run, Epoch: l.Epoch, Claimable: total + 1}, nil
 	}
 	if run := q.begun; run != "" {
-		// Nobody knows yet whether an earlier try of the request was stored.
+		// An earlier try of the request may have been stored.
 		epoch, err := s.take(ctx, run, req, q)
 		switch {
 		case err != nil:
@@ -293,7 +294,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 			return &schema.ClaimReply{RetryAfterMS: jitter(claimIdle).Milliseconds()}, nil
 		}
 		if !ok {
-			break // all there are, others are taking now
+			break // all candidates are being taken by other requests
 		}
 		if !s.claims.limit.AllowN(s.now(), 1) {
 			s.claims.release(run)
@@ -316,7 +317,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 		case err != nil && (q.begun != "" || ctx.Err() != nil):
 			return nil, err
 		case err != nil:
-			s.log.Warn().Err(err).Str(logkey.Run, run).Msg("run to be claimed cannot be read, trying another")
+			s.log.Warn().Err(err).Str(logkey.Run, run).Msg("claimable run cannot be read, trying another")
 		}
 		s.stats.ClaimsLost.Add(1)
 	}
@@ -324,7 +325,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 	return &schema.ClaimReply{Claimable: total, RetryAfterMS: s.claims.later().Milliseconds()}, nil
 }
 
-// given is the answer with a run, and says whether there is more.
+// given is the answer with a run, and says whether more runs can be claimed.
 func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest, want liveness.Want) *schema.ClaimReply {
 	_, more := s.liveRuns.Claimable(s.now(), want)
 	s.stats.ClaimsGiven.Add(1)
@@ -337,15 +338,15 @@ func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest
 	return reply
 }
 
-// take takes a run over for a claim, and returns the epoch, 0 when the run is not to be claimed after all. Without proof
-// that it is not: what is wrongly left out is claimed a little later. After an error q.begun tells whether the takeover
-// may have been stored all the same.
+// take takes a run over for a claim, and returns the epoch, or 0 if the run cannot be claimed. A 0 is not proven: a
+// run that is wrongly skipped is claimed a little later. After an error, q.begun tells whether the takeover may have
+// been stored.
 func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest, q *claim) (schema.Epoch, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimPatience)
 	defer cancel()
 	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
 	for {
-		// Once something may have been published only a proven reading tells that it was not stored.
+		// Once a takeover may have been published, only a proven read tells that it was not stored.
 		read := func() (*reader.Snapshot, error) { return s.routing.find(ctx, run, reader.Head) }
 		if q.begun != "" {
 			read = func() (*reader.Snapshot, error) { return s.routing.proven(ctx, run, reader.Head) }
@@ -372,7 +373,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		opened, err := s.writer.open(ctx, r, rr, nil)
 		if err != nil {
 			if _, told := errors.AsType[*schema.ServiceError](err); told {
-				q.begun = "" // the fold refused it: that is known
+				q.begun = "" // the fold refused it, so it is not open
 			}
 			return 0, err
 		}

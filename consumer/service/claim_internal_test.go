@@ -30,7 +30,7 @@ func TestClaimsAreRememberedForAWhileAndNotWithoutBound(t *testing.T) {
 	}
 	run := &schema.ClaimReply{Run: "run-1", Epoch: 2}
 	require.Nil(t, serve("nothing-there", nil))
-	require.Empty(t, c.known, "who was given nothing may be given something")
+	require.Empty(t, c.known, "a request without a run may get one later")
 	require.Nil(t, serve("req-1", run))
 	require.Equal(t, run, serve("req-1", nil))
 	now = now.Add(claimMemory / 2)

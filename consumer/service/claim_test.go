@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// orphan publishes a run that its executor left, so many seconds ago, and tells the roster.
+// orphan publishes a run that its executor left, so many seconds ago, and adds it to the live runs.
 func (w *serviceWorld) orphan(id, executor string, ago int, change ...func(*schema.RunStartedData)) *writer {
 	w.TB.Helper()
 	x := w.writer(id)
@@ -35,25 +35,26 @@ func (w *serviceWorld) orphan(id, executor string, ago int, change ...func(*sche
 	head := x.Model()
 	live := schema.LiveOf(&head)
 	live.Since = schema.FormatTime(time.Unix(1_700_000_000-int64(ago), 0))
-	w.feed(w.roster, live)
+	w.feed(w.liveRuns, live)
 	return x
 }
 
-// told is what the roster is told of a run as it is now.
+// told updates the live runs with a run's present state.
 func (w *serviceWorld) told(run string) {
 	w.TB.Helper()
 	got, _ := w.get(run, schema.ViewHead)
-	w.feed(w.roster, schema.LiveOf(&got.Head))
+	w.feed(w.liveRuns, schema.LiveOf(&got.Head))
 }
 
-// feed puts a run into the live index, and waits until a replica's roster says so, which is watched from then on.
-func (w *serviceWorld) feed(roster *liveness.LiveRuns, l schema.Live) {
+// feed puts a run into the live index, and waits until a replica's live runs have it. The replica follows the index
+// from then on.
+func (w *serviceWorld) feed(live *liveness.LiveRuns, l schema.Live) {
 	w.TB.Helper()
-	if !w.watched[roster] {
-		w.watched[roster] = true
+	if !w.watched[live] {
+		w.watched[live] = true
 		ctx, cancel := context.WithCancel(w.TB.Context())
 		done := make(chan error, 1)
-		go func() { done <- roster.Run(ctx) }()
+		go func() { done <- live.Run(ctx) }()
 		w.TB.Cleanup(func() {
 			cancel()
 			require.NoError(w.TB, <-done)
@@ -62,7 +63,7 @@ func (w *serviceWorld) feed(roster *liveness.LiveRuns, l schema.Live) {
 	_, err := w.Shard.Checkpoints.PutLive(w.TB.Context(), kvstore.LivePut{Live: l})
 	require.NoError(w.TB, err)
 	require.Eventually(w.TB, func() bool {
-		known, ok := roster.Get(l.Run)
+		known, ok := live.Get(l.Run)
 		return ok && known.Same(&l)
 	}, time.Minute, time.Millisecond)
 }
@@ -127,7 +128,8 @@ func TestClaimsAreFilteredByAgentAndLabels(t *testing.T) {
 	require.Empty(t, w.claim(req).Run)
 }
 
-// A claim is a takeover: it names the instance, fences the old executor, and a recover of the same request brings the rest.
+// A claim is a takeover: it names the instance, fences the old executor, and a recover of the same request returns
+// the rest.
 func TestAClaimOpensTheEpochThatRecoverContinues(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -163,11 +165,11 @@ func TestARepeatedClaimIsGivenTheSameRun(t *testing.T) {
 	require.EqualValues(t, 2, w.svc.Stats().Takeovers.Load())
 }
 
-// The reply was lost, and another replica answers the repeat: before its roster says what became of the run, and after.
+// The reply was lost, and another replica answers the repeat: before and after its live runs have the takeover.
 func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
 	t.Parallel()
 	for _, told := range []bool{false, true} {
-		t.Run(fmt.Sprintf("roster told %v", told), func(t *testing.T) {
+		t.Run(fmt.Sprintf("live runs told %v", told), func(t *testing.T) {
 			t.Parallel()
 			w := newServiceWorld(t)
 			settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
@@ -184,7 +186,7 @@ func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
 				head := w.headAt(run, 6)
 				live := schema.LiveOf(&head)
 				live.Since = schema.FormatTime(time.Unix(1_700_000_000-int64(100-i), 0))
-				w.feed(w.roster, live)
+				w.feed(w.liveRuns, live)
 			}
 			if told {
 				w.told(first.Run)
@@ -197,7 +199,7 @@ func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
 	}
 }
 
-// headAt is what the first n events of a run fold to.
+// headAt is the head after the first n events of a run.
 func (w *serviceWorld) headAt(run string, n int) schema.Head {
 	w.TB.Helper()
 	_, a := w.get(run, schema.ViewEvents)
@@ -227,14 +229,15 @@ func TestAClaimRepeatedAtTheSameTimeTakesOneRun(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
 }
 
-// Fifty claim at once, of two replicas that know the same runs: each run is given once, and one epoch further.
+// Fifty executors claim at once, from two replicas that know the same runs: each run is given once, with one new
+// epoch.
 func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
 	t.Parallel()
 	loose := func(_ *kvstore.FleetConfig, c *serviceConfig) { c.ClaimRate, c.ClaimBurst = 1000, 1000 }
 	w := newServiceWorld(t, loose)
 	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
 	require.NoError(t, err)
-	first := w.roster
+	first := w.liveRuns
 	second, _ := w.serve(settings, serviceConfig{Name: "service-2", ClaimRate: 1000, ClaimBurst: 1000})
 	const runs, claimers = 20, 50
 	for i := range runs {
@@ -254,7 +257,7 @@ func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
 					return
 				}
 				if r.Run == "" {
-					continue // others are at it
+					continue // other claims are active
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -290,7 +293,7 @@ func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
 	gone.Run = "gone"
 	live := schema.LiveOf(&gone)
 	live.Since = schema.FormatTime(time.Unix(0, 0))
-	w.feed(w.roster, live)
+	w.feed(w.liveRuns, live)
 	w.recover("taken", takeover("executor-3", "req-1"))
 	back.Publish(&schema.TurnStartedData{Turn: back.Turn + 1}, back.Turn+1)
 	x, _ := w.recover("ended", takeover("executor-3", "req-2"))
@@ -350,9 +353,9 @@ func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 	w.stop()
 	clock := fleettest.NewHandClock(time.Unix(1_700_000_000, 0))
 	log := natstest.Logger(t)
-	w.roster = liveness.NewLiveRuns(w.shards, 0, clock.Now, log)
+	w.liveRuns = liveness.NewLiveRuns(w.shards, 0, clock.Now, log)
 	nc := w.Server.Conn(t)
-	svc, err := service.New(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3, Timeout: testTimeout}, nc, foldtest.JetStream(t, nc), w.shards, w.roster, clock.Now, log)
+	svc, err := service.New(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3, Timeout: testTimeout}, nc, foldtest.JetStream(t, nc), w.shards, w.liveRuns, clock.Now, log)
 	require.NoError(t, err)
 	w.start(svc)
 	for i := range 12 {
@@ -417,7 +420,7 @@ func TestRefusedClaims(t *testing.T) {
 	require.Contains(t, w.refused(schema.VerbRecover, "run-1", req2).Message, "/instance")
 }
 
-// The answer to a claim does not come, as the event stream is gone for a moment. The repeat brings the run it began with.
+// The answer to a claim is lost, because the event stream is gone for a moment. The repeat returns the same run.
 func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -441,15 +444,15 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
 }
 
-// The whole way: a fold worker writes the live index, the roster follows it, and the claimer of a claimer that left is given the
-// run once more.
+// The whole way: a fold worker writes the live index, the live runs follow it, and a run whose claimer left is given
+// to another executor.
 func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.Fold(fold.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.roster.Run(ctx) }()
+	go func() { done <- w.liveRuns.Run(ctx) }()
 	defer func() {
 		cancel()
 		require.NoError(t, <-done)
@@ -457,8 +460,8 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	claimable := func(want int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			_, total := w.roster.Claimable(time.Now(), liveness.Want{Executor: "x"})
-			return w.roster.Synced() && total == want
+			_, total := w.liveRuns.Claimable(time.Now(), liveness.Want{Executor: "x"})
+			return w.liveRuns.Synced() && total == want
 		}, time.Minute, 5*time.Millisecond)
 	}
 	x := w.aRun("run-1", 1, 10)
@@ -478,7 +481,7 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 		x.Publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
 		claimable(1)
 	}
-	// A run that waits needs nobody, until it is answered.
+	// A run that waits needs no executor until it is answered.
 	reply := w.claim(claimFor("executor-5"))
 	require.EqualValues(t, 5, reply.Epoch)
 	got, _ := w.get("run-1", schema.ViewHead)

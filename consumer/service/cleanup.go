@@ -22,28 +22,29 @@ import (
 )
 
 const (
-	// removesAtOnce is the number of runs whose removal is ordered side by side.
+	// removesAtOnce is the number of runs whose removal is ordered concurrently.
 	removesAtOnce = 16
-	// pageTries bounds how often a page is begun again whose time was over.
+	// pageTries bounds how often a page that ran out of time is repeated.
 	pageTries = 50
-	// notReached says of a run that the time was over before it was removed.
+	// notReached is the failure of a run that was not removed in time.
 	notReached = "not reached in time"
-	// forkRemovedWait bounds the wait until a fork is removed that stood on a run of the same page.
+	// forkRemovedWait bounds the wait for the removal of a fork whose base is on the same page.
 	forkRemovedWait = 5 * time.Second
 )
 
 // endingStatuses are those that a cleanup may remove.
 var endingStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
 
-// cleanupPlace is where a page of a cleanup ends: below Before in a shard. A client takes it for a word that means nothing.
+// cleanupPlace is where a page of a cleanup ends: below Before in a shard. It is opaque to clients.
 type cleanupPlace struct {
 	Shard  int                   `json:"s"`
 	Before schema.StreamSequence `json:"b"`
-	// Now is when the first page was planned: ages are counted from it.
+	// Now is when the first page was planned: ages are computed from it.
 	Now string `json:"n"`
-	// Again counts how often the page was begun again.
+	// Again counts how often the page was repeated.
 	Again int `json:"a,omitzero"`
-	// Offering: the ended runs of the shard are through, and those with an offer follow, behind the run Offered. They are in the live index.
+	// Offering: the shard's other ended runs are done, and those with an offer follow, after the run Offered. They
+	// are in the live index.
 	Offering bool   `json:"o,omitzero"`
 	Offered  string `json:"r,omitzero"`
 }
@@ -51,12 +52,12 @@ type cleanupPlace struct {
 func (p *cleanupPlace) text() string {
 	b, err := json.Marshal(p)
 	if err != nil {
-		return "" // it is made of numbers and a time
+		return "" // it has only numbers and a time
 	}
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCleanupPlace reads a place that a client brings back.
+// parseCleanupPlace reads a place that a client returns.
 func parseCleanupPlace(text string) (cleanupPlace, error) {
 	var p cleanupPlace
 	b, err := base64.RawURLEncoding.DecodeString(text)
@@ -64,12 +65,12 @@ func parseCleanupPlace(text string) (cleanupPlace, error) {
 		err = json.Unmarshal(b, &p)
 	}
 	if err != nil || p.Shard < 0 || p.Again < 0 {
-		return p, errors.New("it is no place of a cleanup: use the next of the page before")
+		return p, errors.New("not a place of a cleanup: use next of the previous page")
 	}
 	return p, nil
 }
 
-// cleanup plans for a page of the runs that ended long ago, and removes those that the plan removes.
+// cleanup plans a page of the runs that ended long ago, and removes the runs that the plan removes.
 func (s *Service) cleanup(ctx context.Context, t *task) error {
 	var req schema.CleanupRequest
 	if err := t.decode(&req); err != nil {
@@ -101,7 +102,7 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 	return t.whole(reply)
 }
 
-// fleetPolicy reads the fleet's policy from the settings again: no run is removed by a policy that was replaced before the request.
+// fleetPolicy reads the fleet's policy again: no run is removed by a policy that was replaced before the request.
 func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, error) {
 	if s.cfg.Refresh != nil {
 		if err := s.cfg.Refresh(ctx, s.now()); err != nil {
@@ -111,7 +112,7 @@ func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, erro
 	return s.cfg.Settings().Retention, nil
 }
 
-// checkCleanup validates a request, fills in its defaults, and returns the policy to go by.
+// checkCleanup validates a request, fills in its defaults, and returns the policy to use.
 func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) (policy schema.RetentionPolicy, err error) {
 	if req.Policy != nil {
 		policy = *req.Policy
@@ -132,11 +133,11 @@ func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) 
 	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
 	for _, status := range req.Status {
 		if !slices.Contains(endingStatuses, status) {
-			return policy, badField("/status", fmt.Errorf("status %.40q is none of completed, failed, cancelled: only what has ended is removed", status))
+			return policy, badField("/status", fmt.Errorf("status %.40q is none of completed, failed, cancelled: only ended runs are removed", status))
 		}
 	}
 	if len(req.Status) > 0 {
-		// What was not asked for is kept.
+		// Runs of unnamed statuses are kept.
 		for status, seconds := range map[schema.Status]*int64{
 			schema.StatusCompleted: &policy.CompletedSeconds, schema.StatusFailed: &policy.FailedSeconds, schema.StatusCancelled: &policy.CancelledSeconds,
 		} {
@@ -148,7 +149,7 @@ func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) 
 	return policy, nil
 }
 
-// cleanupPage reads a page, plans it, and carries the plan out.
+// cleanupPage reads a page, plans it, and executes the plan.
 func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, who sender, reply *schema.CleanupReply) error {
 	place := cleanupPlace{Now: schema.FormatTime(s.now())}
 	var err error
@@ -166,12 +167,13 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 		return nil
 	}
 	src := shards[place.Shard]
-	// Ages are of the server's clock, like the times they are compared with: a daemon whose clock is ahead removes nothing early.
+	// Ages use the server's clock, like the times they are compared with: a daemon whose clock is ahead removes no
+	// run early.
 	if now, err = s.noLater(ctx, src, now); err != nil {
 		return err
 	}
 	if place.Before == 0 {
-		// What is younger than the policy keeps anything is not even looked at.
+		// Runs that are too young for every limit of the policy are not read.
 		if place.Before, err = src.Store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
 			return err
 		}
@@ -195,8 +197,8 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	if !req.DryRun {
 		removed := func(item schema.CleanupItem) bool { return item.Remove && item.Failed == "" }
 		if !s.carryOut(ctx, &plan, page, at, who) && place.Again < pageTries && slices.ContainsFunc(reply.Items, removed) {
-			// What was reached is told now, and the rest is the next page. One that gets nowhere is not begun again: it is told, and
-			// left to the next cleanup.
+			// The removed runs are reported now, and the rest is the next page. A page that removes no run is not
+			// repeated: it is reported, and left to the next cleanup.
 			place.Before, place.Again = from, place.Again+1
 			reply.Items = slices.DeleteFunc(reply.Items, func(item schema.CleanupItem) bool { return !removed(item) })
 		} else {
@@ -218,8 +220,8 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	return nil
 }
 
-// offeredEnded are the ended runs of a shard with a hand-off that waits for a taker, by their ids, behind one: from memory, or
-// from the live index while that is not in memory.
+// offeredEnded are the ended runs of a shard with a hand-off that waits for a taker, ordered by id, after the given
+// one: from memory, or from the live index until that is in memory.
 func (s *Service) offeredEnded(ctx context.Context, src *reader.Source, shard int, behind string, req *schema.CleanupRequest) (ids []string, err error) {
 	keep := func(l *schema.Live) {
 		if l.Status.Terminal() && len(l.Offers) > 0 && l.Run > behind && (len(req.Status) == 0 || slices.Contains(req.Status, l.Status)) {
@@ -242,7 +244,7 @@ func (s *Service) offeredEnded(ctx context.Context, src *reader.Source, shard in
 	return ids, err
 }
 
-// offeredItems are a page of those: the plan keeps each. The younger ones are left out, as they are of the others.
+// offeredItems are a page of those: the plan keeps each. Younger runs are left out, as on other pages.
 func (s *Service) offeredItems(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest, policy schema.RetentionPolicy,
 	now time.Time,
 ) ([]schema.CleanupItem, error) {
@@ -262,13 +264,13 @@ func (s *Service) offeredItems(ctx context.Context, src *reader.Source, place *c
 	}
 	page = slices.DeleteFunc(page, func(r retention.Run) bool { return r.Last.After(now.Add(-policy.Least())) })
 	plan := retention.New(page, policy, now)
-	// What was taken and closed a moment ago is a run of the next cleanup.
+	// A run whose offer was taken and closed a moment ago is left to the next cleanup.
 	return slices.DeleteFunc(plan.Items, func(item schema.CleanupItem) bool { return item.Remove }), nil
 }
 
-// noLater is a time, or the server's present one if that is earlier.
+// noLater returns the earlier of a time and the server's present time.
 func (s *Service) noLater(ctx context.Context, src *reader.Source, at time.Time) (time.Time, error) {
-	// An isolated old leader would tell the time, too, and a plan of what it still has.
+	// An isolated former leader would answer, too, with its old time and runs.
 	if _, err := src.Barrier.Wait(ctx); err != nil {
 		return at, err
 	}
@@ -282,7 +284,7 @@ func (s *Service) noLater(ctx context.Context, src *reader.Source, at time.Time)
 	return at, nil
 }
 
-// cleanupRuns reads the runs of a page that may be removed, from the index of ended runs, and moves the place on.
+// cleanupRuns reads the removable runs of a page from the index of ended runs, and advances the place.
 func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest) ([]retention.Run, map[string]schema.Position, error) {
 	cps := src.Store.Checkpoints
 	if err := s.routing.awaitIndexed(ctx, src); err != nil {
@@ -306,7 +308,7 @@ func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cl
 	return s.storedRuns(ctx, src, ids)
 }
 
-// storedRuns reads what a plan must know of runs.
+// storedRuns reads the facts about runs that a plan needs.
 func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []string) ([]retention.Run, map[string]schema.Position, error) {
 	list, _, err := src.Store.Checkpoints.Of(ctx, ids)
 	if err != nil {
@@ -320,7 +322,7 @@ func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []stri
 	for i := range list {
 		stored := &list[i]
 		if errors.Is(stored.Err, kvstore.ErrNotFound) || stored.Err == nil && stored.Checkpoint.Status == schema.StatusErased {
-			continue // the index has more than there is
+			continue // the index may have extra names
 		}
 		if stored.Err != nil {
 			runs = append(runs, retention.Run{ID: stored.Run, Unreadable: true})
@@ -329,13 +331,13 @@ func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []stri
 		c := stored.Checkpoint
 		forks, err := s.forksOf(ctx, c.Run)
 		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeNeeded {
-			forks, err = []string{told.Message}, nil // more than can be looked at, so that it is kept
+			forks, err = []string{told.Message}, nil // more forks than can be read, so the run is kept
 		}
 		if err != nil {
 			return nil, nil, err
 		}
 		run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes, forks)
-		// An executor's clock may say anything: what counts is when the server stored the run's last event.
+		// An executor's clock may be wrong: the time at which the server stored the run's last event is used.
 		last, ok := lasts[c.Run]
 		run.Last = last.Stored
 		run.Unreadable = run.Unreadable || !ok || last.At != c.Position.Stream
@@ -344,8 +346,8 @@ func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []stri
 	return runs, at, nil
 }
 
-// carryOut removes what a plan removes, forks before what they stand on, and notes in the plan what could not be: one run must keep no
-// other from going. It reports false when the time was over before it was through.
+// carryOut executes a plan, forks before their bases, and notes failures in the plan: one run's failure must not
+// block others. It reports false if it ran out of time.
 func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, who sender) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
 	defer cancel()
@@ -367,7 +369,7 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 			return nil
 		})
 	}
-	_ = group.Wait() // each notes what came of it
+	_ = group.Wait() // each notes its failure
 	stay := make(map[string]string)
 	for _, item := range wave {
 		if item.Failed != "" {
@@ -386,7 +388,7 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 			wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
 			s.removePlanned(ctx, item, at[item.Run], who)
 			for item.Failed != "" && pause.For(wait, eraseLook) == nil {
-				s.removePlanned(ctx, item, at[item.Run], who) // its forks are on their way out
+				s.removePlanned(ctx, item, at[item.Run], who) // its forks are being removed
 			}
 			cancel()
 		}
@@ -397,7 +399,7 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 	return ctx.Err() == nil
 }
 
-// removePlanned removes a run as planned, and notes why it could not.
+// removePlanned removes a run as planned, and notes a failure.
 func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, who sender) {
 	item.Failed = ""
 	if ctx.Err() != nil {
@@ -415,7 +417,7 @@ func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, a
 	case errors.Is(err, reader.ErrNoRun):
 		item.Failed = "there is no such run"
 	default:
-		s.log.Warn().Err(err).Str(logkey.Run, item.Run).Msg("run is not removed by this cleanup")
+		s.log.Warn().Err(err).Str(logkey.Run, item.Run).Msg("run not removed by this cleanup")
 		item.Failed = err.Error()
 	}
 }

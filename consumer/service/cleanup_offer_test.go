@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Ended runs with an offer are in the index of live runs, and a cleanup that reads the other index alone does not name them.
+// Ended runs with an offer are in the live index, and a cleanup that reads only the other index does not name them.
 func TestCleanup_EndedRunWithAnOffer_IsNamedAndKept(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// The daemon hears of a new policy a moment after it was set. A cleanup in that moment removed runs that the new policy keeps.
+// The daemon learns of a new policy a moment after it was set. A cleanup at that moment removed runs that the new
+// policy keeps.
 func TestCleanup_PolicyWasReplacedUnheard_GoesByTheNewOne(t *testing.T) {
 	t.Parallel()
 	var read, away atomic.Bool

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// DefaultClaimRate and DefaultClaimBurst are how many claims a replica serves with a run: a second, and at once.
+// DefaultClaimRate and DefaultClaimBurst are how many claims a replica answers with a run: per second, and at once.
 const (
 	DefaultClaimRate  = 50
 	DefaultClaimBurst = 20
@@ -22,7 +22,7 @@ const (
 // Bounds of ClaimRate.
 const minClaimRate, maxClaimRate = 0.01, 1e6
 
-// Config sets how a fleet's service answers. The zero value of every field but the names means its default.
+// Config sets how a fleet's service answers. Every field but the names has a default for its zero value.
 type Config struct {
 	// Fleet that is served. Required.
 	Fleet string
@@ -32,61 +32,66 @@ type Config struct {
 	Version string
 	// Generations are the numbers of shards that runs were spread over, oldest first. Default: all shards.
 	Generations []int
-	// Refresh reads the fleet's settings again, unless a reading began after the time given, and calls [Service.Place] if
-	// they were changed. It is called before a run is said not to exist. Nil means that they never change.
+	// Refresh reads the fleet's settings again, unless a read began after the given time, and calls [Service.Place]
+	// if they changed. It is called before the service answers that a run does not exist. Nil means that they never
+	// change.
 	Refresh func(ctx context.Context, after time.Time) error
 	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
 	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
 	Proof func(verb string, m *nats.Msg) (by string, err error)
-	// Worker returns what folds a shard in this process, nil for none. Nil stands for a replica that does not fold.
+	// Worker returns the fold worker of a shard in this process, nil for none. Nil means a replica that does not
+	// fold.
 	Worker func(shard int) Worker
-	// Overdue says which runs have overdue work. Nil stands for a replica that hears no executors.
+	// Overdue tells which runs have overdue work. Nil means a replica that hears no executors.
 	Overdue *liveness.OverdueRuns
-	// Executors are those that this replica hears. Nil stands for a replica that hears none: it does not answer the verb executors.
+	// Executors are those that this replica hears. Nil means a replica that hears none: it does not answer the verb
+	// executors.
 	Executors *liveness.Executors
-	// Settings returns the fleet's settings as they are now. Nil stands for the defaults, which keep all runs.
+	// Settings returns the fleet's present settings. Nil means the defaults, which keep all runs.
 	Settings func() schema.FleetSettings
-	// Webhook returns how the posts of this replica stand, nil if it posts nothing. Nil stands for a replica that posts nothing.
+	// Webhook returns the state of this replica's posts, nil if it posts nothing. Nil means a replica that posts
+	// nothing.
 	Webhook func() *schema.FleetWebhook
-	// Workers is the number of requests answered at the same time. Default 64.
+	// Workers is the number of requests answered concurrently. Default 64.
 	Workers int
-	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all requests in hand; more are
-	// refused as overloaded. Defaults 1,024 and 16 MiB.
+	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all unanswered requests; more
+	// are refused as overloaded. Defaults 1,024 and 16 MiB.
 	Queue      int
 	QueueBytes int64
-	// Streams is the number of answers with view events at the same time, fewer than Workers, so that slow clients leave workers for
-	// others. Default half of Workers.
+	// Streams is the number of concurrent answers with view events. It is less than Workers, so that slow clients
+	// leave workers for other requests. Default half of Workers.
 	Streams int
-	// StateBudget bounds the payload folded for view state at the same time, in bytes. Default 64 MiB; at least
+	// StateBudget bounds the payload folded for view state concurrently, in bytes. Default 64 MiB; at least
 	// schema.MaxStateView.
 	StateBudget int64
-	// KeptStates bounds the memory of the states that are kept of runs whose states at a point are asked for, in bytes. Default 64 MiB.
+	// KeptStates bounds the memory for the states of runs that are read at points, in bytes. Default 64 MiB.
 	KeptStates int64
-	// Timeout is how long a request may take from its arrival until its first reply. One that has waited for a worker for so long is
-	// refused as overloaded, and nothing is done for it. Default 10 s.
+	// Timeout is how long a request may take from its arrival until its first reply. A request that waits that long
+	// for a worker is refused as overloaded, and not executed. Default 10 s.
 	Timeout time.Duration
 	// AckTimeout is how long a client may take to acknowledge a reply with content. Default 30 s.
 	AckTimeout time.Duration
 	// StreamTimeout bounds a whole answer with content. Default 15 minutes.
 	StreamTimeout time.Duration
-	// ClaimRate is the number of takeovers a second that this replica begins for claims, and ClaimBurst how many at
-	// once after a rest; who comes then is told when to ask again. Defaults DefaultClaimRate and DefaultClaimBurst.
+	// ClaimRate is the number of takeovers per second that this replica begins for claims, and ClaimBurst how many at
+	// once after a pause. Beyond it, clients are told when to ask again. Defaults DefaultClaimRate and
+	// DefaultClaimBurst.
 	ClaimRate  float64
 	ClaimBurst int
-	// MaxClaims is the number of claims in a row without progress after which a run is quarantined: nobody is given it
-	// before somebody asks for it by name. Default schema.DefaultMaxClaims; a negative number means never.
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined: it is not given
+	// to a claim again, only to a request for this run. Default schema.DefaultMaxClaims; negative means never.
 	MaxClaims int
-	// Grace is how long requests in hand may take when the service stops. Default 10 s.
+	// Grace is how long active requests may take when the service stops. Default 10 s.
 	Grace time.Duration
 }
 
-// Worker is what a service asks of the fold worker of a shard in its own process.
+// Worker is what a service needs of the fold worker of a shard in its own process.
 type Worker interface {
 	// Folds reports whether it folds the shard now, and no other process does.
 	Folds() bool
-	// Parked reports whether it leaves a run where it stands.
+	// Parked reports whether the worker does not fold a run because of a fault of the run.
 	Parked(run string) bool
-	// Retry has it fold a parked run now. It returns how the run is parked afterwards, nil when it is not.
+	// Retry has it fold a parked run now. It returns the run's parking afterwards, nil if it is no longer parked.
 	Retry(ctx context.Context, run string) (*schema.ParkedRun, error)
 	// LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
 	LeaseRenewal() time.Duration
@@ -114,7 +119,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names the first field that cannot be used, with its value. The error matches [ErrConfig].
+// Validate names the first invalid field, with its value. The error matches [ErrConfig].
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	if err := schema.CheckName("fleet", c.Fleet); err != nil {
@@ -149,7 +154,7 @@ func (c Config) Validate() error {
 	}
 	for _, n := range c.Generations {
 		if n < 1 || n > kvstore.MaxShards {
-			return fmt.Errorf("%w: Generations holds %d, use 1 to %d", ErrConfig, n, kvstore.MaxShards)
+			return fmt.Errorf("%w: Generations has %d, use 1 to %d", ErrConfig, n, kvstore.MaxShards)
 		}
 	}
 	return nil

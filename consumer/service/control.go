@@ -25,28 +25,28 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// controlOverhead is what the headers of a control event may take of a message.
+// controlOverhead bounds the headers of a control event in a message.
 const controlOverhead = 4 << 10
 
-// retryPause is the pause before a run is read again that another event, or another order, came first for.
+// retryPause is the pause before a run is read again after another event or order came first.
 const retryPause = 5 * time.Millisecond
 
-// hintOwnID is the next step of who used a request_id for another request.
+// hintOwnID is the hint for a request_id that another request used.
 const hintOwnID = "Use a request_id of its own for every request."
 
-// hintRun is the next step of who asked for something that the run is not ready for.
+// hintRun is the hint for a request that the run is not ready for.
 const hintRun = "waymark.get shows what the run is now and what it waits for."
 
-// decision is what is to be written into a run as it was read.
+// decision is what to write into a run in the state that was read.
 type decision struct {
 	data schema.Data
 	turn int32
-	// there, instead, says that it was written before, and where.
+	// there, instead, is the event written before.
 	there *schema.ControlReply
 }
 
-// controlWriter writes control events into runs, takeovers among them: each by compare-and-set behind the event that the
-// decision stands on, and read back.
+// controlWriter writes control events, takeovers among them, into runs: each by compare-and-set on the event that the
+// decision is based on, and read back.
 type controlWriter struct {
 	fleet string
 	// replica is the source of the events.
@@ -62,7 +62,7 @@ type controlWriter struct {
 	log       zerolog.Logger
 }
 
-// write writes a control event into a run: decide says which, on a proven snapshot, and decides again whenever another event
+// write writes a control event into a run: decide chooses it on a proven snapshot, and again whenever another event
 // came first. A repeat of the request finds the event by once.
 func (w *controlWriter) write(ctx context.Context, run string, once onceID, who sender,
 	decide func(context.Context, *reader.Snapshot) (decision, error),
@@ -77,7 +77,7 @@ func (w *controlWriter) write(ctx context.Context, run string, once onceID, who 
 			return nil, errNothingAccepted(run)
 		}
 		if tried != "" {
-			// The earlier try may have succeeded without our hearing of it.
+			// The earlier try may have succeeded without an answer.
 			if at, ok, err := w.routing.reader.FindEvent(ctx, r, after, tried); err != nil {
 				return nil, err
 			} else if ok {
@@ -109,7 +109,7 @@ func (w *controlWriter) write(ctx context.Context, run string, once onceID, who 
 		case errors.Is(err, control.ErrRefused):
 			w.stats.Refused.Add(1)
 			tried, after = e.ID, r.LogLast
-			continue // decided again on what the run is now
+			continue // decide again on the new state
 		case err != nil:
 			return nil, err
 		}
@@ -126,10 +126,10 @@ func (w *controlWriter) write(ctx context.Context, run string, once onceID, who 
 	}
 }
 
-// earlier finds the event that an earlier try of a request wrote, nil for none. What a rewind left behind is not done.
+// earlier finds the event of an earlier try of a request, nil for none. An event before a rewind does not count.
 func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, once onceID) (*schema.ControlReply, error) {
 	if once.id == "" {
-		return nil, nil //nolint:nilnil // no event is none
+		return nil, nil //nolint:nilnil // nil means no event
 	}
 	ends := once.all(&r.Head)
 	var found *schema.Event
@@ -158,7 +158,7 @@ func (w *controlWriter) earlier(ctx context.Context, r *reader.Snapshot, once on
 	return there, err
 }
 
-// already says of a reply that an earlier request did what it answers; nil stays nil.
+// already marks a reply as the result of an earlier request; nil stays nil.
 func already(there *schema.ControlReply) *schema.ControlReply {
 	if there != nil {
 		there.Already = true
@@ -166,8 +166,9 @@ func already(there *schema.ControlReply) *schema.ControlReply {
 	return there
 }
 
-// preflight asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set
-// makes the run the same when the event is stored. Signatures are judged by the time of storage, and so only afterwards.
+// preflight asks the fold about a control event before it is published, so that a refused request writes nothing. The
+// compare-and-set makes sure that the run is the same when the event is stored. Signatures are checked at the time of
+// storage, and so only afterwards.
 func (w *controlWriter) preflight(ctx context.Context, r *reader.Snapshot, e *schema.Event) error {
 	keys, err := w.keys.Keys(ctx)
 	if err != nil {
@@ -182,7 +183,8 @@ func (w *controlWriter) preflight(ctx context.Context, r *reader.Snapshot, e *sc
 	return errFoldRefuses(r.Run, e, &v)
 }
 
-// errFoldRefuses answers for a control event that the fold refuses: asking again gives the same answer as long as the run is what it is.
+// errFoldRefuses is the answer for a control event that the fold refuses: asking again gives the same answer while
+// the run does not change.
 func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.ServiceError {
 	code := schema.CodeConflict
 	switch v.Reason {
@@ -201,7 +203,8 @@ func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.Serv
 	return schema.Fail(code, hintRun, "run %s refuses %s as %s: %s", run, e.Name(), v.Reason, v.Detail)
 }
 
-// event builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
+// event builds the event of a decision. If the fold would refuse it, or it is too large for a message, the request is
+// wrong.
 func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*schema.Event, error) {
 	if once == "" {
 		once = rand.Text()
@@ -218,22 +221,24 @@ func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*sc
 	}
 	e.Turn = d.turn
 	if limit := min(w.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
-		return nil, schema.Fail(schema.CodeTooLarge, "Send less: put what is large where the executor finds it, and send its name.",
+		return nil, schema.Fail(schema.CodeTooLarge, "Send less: put large data where the executor finds it, and send its name.",
 			"the event has %d bytes, an event at most %d", len(e.Data), limit)
 	}
 	return e, nil
 }
 
-// onceID names the control event of a request, so that a repeat of the request finds it. The zero value names none: each try is one of its own.
+// onceID names the control event of a request, so that a repeat finds it. With the zero value each try writes its own
+// event.
 type onceID struct {
 	id string
-	// fact: the event counts also where a rewind left it behind. Any other is behind a rewind not done, and has another id there.
+	// fact: the event counts also if a rewind abandoned it. Any other does not, and a repeat has another id after the
+	// rewind.
 	fact bool
-	// same, if it is not nil, refuses a request that is not the one of the event that is there.
+	// same, if not nil, refuses a request that differs from the one of the event that is there.
 	same func(*schema.Event) error
 }
 
-// onceFor names the control event of a request by who asked for it and how: the same again for a repeat.
+// onceFor names the control event of a request by its sender and content: a repeat gets the same name.
 func onceFor(requestID string, who sender, parts ...string) (onceID, error) {
 	if requestID == "" {
 		return onceID{}, nil
@@ -244,13 +249,13 @@ func onceFor(requestID string, who sender, parts ...string) (onceID, error) {
 	return onceID{id: onceOf(append([]string{requestID, who.by, who.claimed}, parts...)...)}, nil
 }
 
-// at is the end of the event's id in a run at the head.
+// at is the end of the event's id in a run with this head.
 func (o onceID) at(h *schema.Head) string {
 	ends := o.all(h)
 	return ends[len(ends)-1]
 }
 
-// all are the ends of the event's id that count in a run at the head, the latest last.
+// all are the ends of the event's id that count in a run with this head, the latest last.
 func (o onceID) all(h *schema.Head) []string {
 	ends := []string{o.id}
 	if o.id == "" || o.fact {
@@ -262,28 +267,29 @@ func (o onceID) all(h *schema.Head) []string {
 	return ends
 }
 
-// onceOf is the end of the id of a control event that these texts name.
+// onceOf is the end of the id of the control event that these texts name.
 func onceOf(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
+		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // Write of a hash never fails
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// errNothingAccepted answers for a name under which no lawful event was published.
+// errNothingAccepted is the answer for a run id under which no valid event was published.
 func errNothingAccepted(run string) *schema.ServiceError {
-	return schema.Fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
+	return schema.Fail(schema.CodeNotFound, "Look at the fleet's dead letters: no valid event was published under this name.",
 		"run %s has no accepted event", run)
 }
 
-// errEnded answers for what a run that has ended can do no more.
+// errEnded is the answer for a request that an ended run cannot do.
 func errEnded(r *reader.Snapshot) *schema.ServiceError {
 	return schema.Fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
 		"run %s has ended: %s", r.Run, r.Head.Status)
 }
 
-// onlyEncrypted checks the refs of a request: they say that the one value at a path is encrypted, and refer to nothing.
+// onlyEncrypted checks the refs of a request: they may say that the one value at a path is encrypted, and refer to no
+// blob.
 func onlyEncrypted(refs []schema.Ref, path string) error {
 	for i, r := range refs {
 		if r.Path != path || r.KeyID == "" || r.Codec == "" || r.DataRef != "" || len(refs) > 1 {
@@ -293,7 +299,7 @@ func onlyEncrypted(refs []schema.Ref, path string) error {
 	return nil
 }
 
-// onlyKeysOf refuses a request that is encrypted with a key which the run does not have: the run's readers have no other keys.
+// onlyKeysOf refuses a request encrypted with a key that the run does not have: the run's readers have no other keys.
 func onlyKeysOf(r *reader.Snapshot, data schema.Data) error {
 	refs := schema.RefsOf(data)
 	if refs == nil {
@@ -376,7 +382,7 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 		return badField("/handoff_id", errors.New("is required"))
 	}
 	if req.Action == schema.HandoffAccept {
-		// The name is needed with a proven key, too: executors share a key, and one of them gets the hand-off.
+		// The name is needed with a proven key, too: executors share a key, and one executor gets the hand-off.
 		if err := schema.CheckName("executor that takes it", req.By); err != nil {
 			return badField("/by", err)
 		}
@@ -402,7 +408,8 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 	}
 }
 
-// decideHandoff says what a request does to the hand-off as it is. What it did before is found and not done twice.
+// decideHandoff decides the effect of a request on the hand-off. A repeat finds its earlier event and is not executed
+// twice.
 func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
 	var open *schema.OpenHandoff
 	for i := range r.Head.Handoffs {
@@ -485,7 +492,7 @@ func errUnknownHandoff(r *reader.Snapshot, id string) error {
 }
 
 func errHandoffTaken(r *reader.Snapshot, o *schema.OpenHandoff) error {
-	e := schema.Fail(schema.CodeHandoffTaken, "Leave it to them; run "+o.ChildRun+" carries it on. close ends it.",
+	e := schema.Fail(schema.CodeHandoffTaken, "Run "+o.ChildRun+" continues it. To end it: close.",
 		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.Run, nameOf(o.By, o.Claimed), o.ChildRun)
 	return detailed(e, map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
 }

@@ -96,7 +96,7 @@ func TestAHandoffIsATransactionAlsoAfterTheEnd(t *testing.T) {
 			got, _ = w.get("run-1", schema.ViewHead)
 			require.Empty(t, got.Head.Handoffs)
 			require.Zero(t, got.Head.Counts.DeadLetters)
-			require.Equal(t, schema.CodeUnknownHandoff, w.refused(schema.VerbHandoff, "run-1", accept(hash, "run-2")).Code, "what is closed is not accepted again")
+			require.Equal(t, schema.CodeUnknownHandoff, w.refused(schema.VerbHandoff, "run-1", accept(hash, "run-2")).Code, "a closed one is not accepted again")
 		})
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// gated is a service whose reads of the log wait until the test lets them through.
+// gated is a service whose reads of the log wait until the test allows them.
 type gated struct {
 	*serviceWorld
 	mu   sync.Mutex
@@ -27,7 +27,7 @@ type gated struct {
 	seen map[string]int
 }
 
-// newGated makes one. The gate is called before each direct get of the log, with the request and how often it was made.
+// newGated makes one. The gate is called before each direct get of the log, with the request and its count.
 func newGated(t *testing.T, cfg service.Config) *gated {
 	t.Helper()
 	w := newDamagedWorld(t)
@@ -49,7 +49,7 @@ func newGated(t *testing.T, cfg service.Config) *gated {
 		g.seen[string(m.Data)]++
 		times := g.seen[string(m.Data)]
 		g.mu.Unlock()
-		go func() { // the other requests go on meanwhile
+		go func() { // the other requests continue
 			gate(string(m.Data), times)
 			natstest.Forward(nc, m, subject)
 		}()
@@ -88,7 +88,7 @@ func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
 			a, err := g.askWith(verb, "run-1", req, func(m *nats.Msg) {
 				if m.Header.Get(schema.HeaderKind) == schema.KindSegment {
 					if segments++; segments == 3 {
-						close(seen) // nothing of the log was read before
+						close(seen) // before any read of the log
 					}
 				}
 			})
@@ -104,7 +104,7 @@ func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
 	}
 }
 
-// Wherever the segments end, wherever the checkpoint stands, purged or not: the answer is the same.
+// Wherever the segments end, wherever the checkpoint is, purged or not: the answer is the same.
 func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -125,7 +125,7 @@ func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
 				require.Len(t, x.Acked, 21)
 				index := w.sealByHand(x, cut, 4, false)
 				w.checkpointAt(x, at, index)
-				if purge { // what is sealed, strictly below the checkpoint's place
+				if purge { // sealed events, strictly below the checkpoint's position
 					for _, rec := range x.Acked[:min(cut, at-1)] {
 						w.deleteMsg(rec.Stream)
 					}
@@ -157,7 +157,7 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		payload int
-		// times is how often a part of the log is read when the newer part was sealed and purged just before.
+		// times is how often a part of the log is read if the newer part was sealed and purged just before.
 		times int
 		// counted: a newer checkpoint counts the newer segments.
 		counted bool
@@ -202,15 +202,15 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 	}
 }
 
-// What was sent early and turns out not to be what the run is now is taken back, never passed off as the run.
+// Segments sent early that turn out not to be the run's are taken back, and never given as the run.
 func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	require.Len(t, x.Acked, 33)
 	w.checkpointAt(x, len(x.Acked), w.sealByHand(x, 24, 8, false))
-	// The second segment is lost and the log went back: it is read again, with the first segment alone, as the log still
-	// has what follows.
+	// The second segment is lost and the log lost its end: it is read again, with the first segment alone, because
+	// the log still has the later events.
 	stream, err := w.JS.Stream(t.Context(), "KV_"+w.Names.SegmentBucket())
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV."+w.Names.SegmentBucket()+"."+schema.SegmentKey("run-1", 2))))
@@ -234,7 +234,7 @@ func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
 
 const longEvents = 200
 
-// aLongRun has more content than may be under way unacknowledged, most of it sealed.
+// aLongRun has more content than may be unacknowledged, most of it sealed.
 func (w *serviceWorld) aLongRun() *writer {
 	w.TB.Helper()
 	x := w.long("run-1", longEvents, 64<<10)
@@ -248,7 +248,7 @@ func (w *serviceWorld) aLongRun() *writer {
 	return x
 }
 
-// stalled asks for the events of a run, takes replies until the window is full, and acknowledges none.
+// stalled asks for a run's events, receives replies until the window is full, and acknowledges none.
 func (w *serviceWorld) stalled(verb, body string) (*nats.Subscription, []*nats.Msg) {
 	w.TB.Helper()
 	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
@@ -306,7 +306,7 @@ func TestAClientThatGoesAwayEndsItsAnswer(t *testing.T) {
 	w.aLongRun()
 	sub, unacked := w.stalled(schema.VerbGet, `{"view":"events"}`)
 	require.NoError(t, sub.Unsubscribe())
-	for _, m := range unacked { // it took what it had; what comes finds nobody
+	for _, m := range unacked { // it received what it had; further replies have no subscriber
 		require.NoError(t, w.client.Publish(m.Reply, nil))
 	}
 	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, time.Millisecond)

@@ -20,12 +20,13 @@ import (
 const maxNamed = 16
 
 const (
-	// eraseWait is how long a request for a removal waits for its end, and eraseLook the pause between two looks.
+	// eraseWait is how long a request for a removal waits until it is done, and eraseLook the pause between two
+	// reads.
 	eraseWait = 2 * time.Second
 	eraseLook = 20 * time.Millisecond
-	// foldLook is the pause between two looks at how far the shards are folded.
+	// foldLook is the pause between two reads of how far the shards are folded.
 	foldLook = 10 * time.Millisecond
-	// maxForks bounds the forks of a run that are looked at.
+	// maxForks bounds the forks of a run that are read.
 	maxForks = 4096
 )
 
@@ -39,7 +40,7 @@ func Erased(record *schema.Erasure) *schema.ServiceError {
 		"run %s was removed by %s at %s", record.Run, record.By, record.AskedAt)
 }
 
-// erase removes a run, or says what is left of one.
+// erase removes a run, or reports its remaining data.
 func (s *Service) erase(ctx context.Context, t *task) error {
 	var req schema.EraseRequest
 	if err := t.decode(&req); err != nil {
@@ -78,23 +79,23 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	}
 }
 
-// removal is who wants a run removed, and why.
+// removal names the sender of a removal, and the reason.
 type removal struct {
 	sender
 	reason string
-	// force removes what is live or pinned, or has something pending.
+	// force removes a run that is live or pinned, or has something pending.
 	force bool
-	// at, if not zero, is where the run must stand: it was planned so.
+	// at, if not zero, is the position at which the removal was planned: the run must not have continued since.
 	at schema.Position
 }
 
-// removable says why a run must not be removed by itself.
+// removable returns why a run must not be removed without force.
 func removable(r *reader.Snapshot) error {
 	if r.Head.Status == "" {
-		return nil // nothing of it was ever accepted
+		return nil // no event of it was ever accepted
 	}
 	planned := retention.RunOf(&schema.Checkpoint{Head: r.Head, Segments: r.Segments}, 0, nil)
-	planned.Unreadable = false // what is missing of it is no reason for who asks for it by name
+	planned.Unreadable = false // missing events do not prevent a removal requested by id
 	why, detail := planned.Pending()
 	if why == "" {
 		return nil
@@ -103,11 +104,11 @@ func removable(r *reader.Snapshot) error {
 	return detailed(e, map[string]string{"why": string(why)})
 }
 
-// unneeded makes sure that no fork stands on a run: not one that was begun before this call.
+// unneeded makes sure that no fork depends on a run: none that began before this call.
 func (s *Service) unneeded(ctx context.Context, run string) error {
 	began := s.now()
 	if s.cfg.Refresh != nil {
-		// A fork may have begun in a shard that this replica has not heard of.
+		// A fork may have begun in a shard that this replica does not know yet.
 		if err := s.cfg.Refresh(ctx, began); err != nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 	if len(forks) > 1 {
 		stand = fmt.Sprintf("%d forks, such as %s, stand", len(forks), forks[0])
 	}
-	e := schema.Fail(schema.CodeNeeded, "Remove forks before their base: what they took over is read from it.", "%s on run %s", stand, run)
+	e := schema.Fail(schema.CodeNeeded, "Remove forks before their base: their inherited events are read from it.", "%s on run %s", stand, run)
 	details, err := json.Marshal(map[string]any{"why": schema.WhyBase, "forks": shown})
 	if err != nil {
 		return err
@@ -133,7 +134,7 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 	return e
 }
 
-// forksOf finds the runs that stand on a run and were not removed, as far as they are folded.
+// forksOf finds the runs that depend on a run and were not removed, as far as they are folded.
 func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 	var forks []string
 	for _, src := range s.routing.shards() {
@@ -145,7 +146,7 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 			return nil, err
 		}
 		if len(children) > maxForks {
-			return nil, schema.Fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are looked at", len(children), run)
+			return nil, schema.Fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are read", len(children), run)
 		}
 		for chunk := range slices.Chunk(children, schema.MaxList) {
 			list, err := src.Store.Checkpoints.OfFresh(ctx, chunk)
@@ -156,9 +157,9 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 				c := list[i].Checkpoint
 				switch {
 				case errors.Is(list[i].Err, kvstore.ErrNotFound):
-					// The leader has none: its entry was put for a run that came to nothing.
+					// A child without a checkpoint is skipped: its entry was put for a run without accepted events.
 				case c == nil, c.Base != nil && c.Base.Run == run:
-					forks = append(forks, list[i].Run) // one that cannot be read may be one
+					forks = append(forks, list[i].Run) // an unreadable one may be a fork
 				}
 			}
 		}
@@ -166,7 +167,7 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 	return forks, nil
 }
 
-// checkErased says what is left of a run that was removed.
+// checkErased reports the remaining data of a removed run.
 func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseRequest) error {
 	record, _, src, err := s.routing.erasure(ctx, t.run)
 	if errors.Is(err, kvstore.ErrNotFound) {

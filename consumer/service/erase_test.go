@@ -20,7 +20,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// eraseSoon is a fold worker that looks soon at what settles.
+// eraseSoon is a fold worker that settles removals soon.
 func eraseSoon() fold.Config {
 	cfg := foldtest.Hasty()
 	cfg.SafeAfter = 50 * time.Millisecond
@@ -40,7 +40,7 @@ func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
 	require.Eventually(w.TB, func() bool {
 		a, err := w.ask(schema.VerbErase, run, schema.EraseRequest{By: "tester", Reason: "asked", Force: force})
 		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeUnavailable {
-			return false // the index of runs may be on its way
+			return false // the index of runs may be incomplete
 		}
 		require.NoError(w.TB, err)
 		reply = schema.EraseReply{}
@@ -50,7 +50,7 @@ func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
 	return reply.Erasure
 }
 
-// awaitFolded waits until the shard is folded up to a place.
+// awaitFolded waits until the shard is folded up to a position.
 func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool {
@@ -59,13 +59,13 @@ func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// erasing is a world with a fold worker and a roster that is kept up to date.
+// erasing is a world with a fold worker and live runs that are kept up to date.
 func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 	tb.Helper()
 	w = newServiceWorld(tb)
 	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.roster.Run(ctx) }()
+	go func() { done <- w.liveRuns.Run(ctx) }()
 	tb.Cleanup(func() {
 		cancel()
 		require.NoError(tb, <-done)
@@ -74,7 +74,7 @@ func erasing(tb testing.TB) (w *serviceWorld, stopWorker func()) {
 	return w, stopWorker
 }
 
-// left asks what is left of a run that was removed.
+// left asks for the remaining data of a removed run.
 func (w *serviceWorld) left(receipt *schema.Erasure) schema.ErasedParts {
 	w.TB.Helper()
 	a, err := w.ask(schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks})
@@ -85,14 +85,14 @@ func (w *serviceWorld) left(receipt *schema.Erasure) schema.ErasedParts {
 	return *reply.Left
 }
 
-// refusedAs asks for what must be refused with a code.
+// refusedAs sends a request that must be refused with a code.
 func (w *serviceWorld) refusedAs(code schema.Code, verb, run string, req any) {
 	w.TB.Helper()
 	told := w.refused(verb, run, req)
 	require.Equal(w.TB, code, told.Code, told.Error())
 }
 
-// publishRaw publishes without compare-and-set, as one without the SDK does.
+// publishRaw publishes without compare-and-set, like a client without the SDK.
 func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
 	w.TB.Helper()
 	_, err := w.JS.PublishMsg(w.TB.Context(), &nats.Msg{Subject: w.Names.EventSubject(run), Header: header, Data: body})
@@ -135,7 +135,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, segments)
 
-	// Nobody is answered with it, and nobody begins it again.
+	// No request is answered with it, and no executor can begin it again.
 	w.refusedAs(schema.CodeErased, schema.VerbGet, "gone", schema.GetRequest{})
 	w.refusedAs(schema.CodeErased, schema.VerbRecover, "gone", schema.RecoverRequest{Executor: "e", RequestID: "r", Reason: schema.TakeoverReopen})
 	w.refusedAs(schema.CodeErased, schema.VerbCancel, "gone", schema.CancelRequest{By: "tester"})
@@ -153,7 +153,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, v.Findings)
 
-	// What comes late, without compare-and-set, is refused and goes, too; also after the checkpoints were lost.
+	// Late events, without compare-and-set, are refused and removed, too; also after the checkpoints were lost.
 	late := func() {
 		e := schema.Event{
 			ID: "late", Source: schema.Source("default", "executor-9"), Type: schema.TypeOf(schema.RunStarted), Subject: "gone",
@@ -187,8 +187,8 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	}, time.Minute, 5*time.Millisecond, "it settles")
 }
 
-// What describes a large payload is an executor's word. One that is false takes no other run's content out, and keeps no removal from
-// its end.
+// An executor writes the description of a large payload. A false one must not remove another run's content, nor block
+// a removal.
 func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
@@ -252,7 +252,7 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 	pinned.Start()
 	pinned.Publish(&schema.CheckpointMarkedData{Name: "here"}, 0)
 	pinned.end(schema.StatusCompleted)
-	// An executor without the SDK need not say that a fork continues its base.
+	// An executor without the SDK need not write that a fork continues its base.
 	for base, from := range map[string]string{"base": "base", "base-2": ""} {
 		x := w.writer(base)
 		x.Start()
@@ -290,7 +290,7 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 	}
 }
 
-// A daemon whose clock is ahead by weeks takes nothing for old that ended just now.
+// A daemon whose clock is weeks ahead does not take a run for old that ended just now.
 func TestACleanupGoesByTheServersClock(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
@@ -401,7 +401,7 @@ func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
 		return removed == 3 && len(dry) == 9
 	}, time.Minute, 50*time.Millisecond)
 	require.Len(t, w.list(schema.ListRequest{Limit: 1000}), 12, "a dry run removes nothing")
-	require.ElementsMatch(t, dry, all(false), "what is done is what was planned")
+	require.ElementsMatch(t, dry, all(false), "the removed runs are the planned ones")
 	require.Eventually(t, func() bool { return page(schema.CleanupRequest{Pending: true}).Pending == 0 }, time.Minute, 5*time.Millisecond)
 	want := map[string]bool{}
 	for i := range 12 {
@@ -418,7 +418,7 @@ func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
 	w.refusedAs(schema.CodeBadRequest, schema.VerbCleanup, "", schema.CleanupRequest{Policy: policy})
 }
 
-// A run that cannot go, because a fork of it cannot, keeps no other from going, and the cleanup comes to its end.
+// A run that cannot be removed, because its fork cannot, blocks no other removal, and the cleanup ends.
 func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
@@ -433,11 +433,11 @@ func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 	fork := w.writer("fork")
 	fork.Publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
 	fork.end(schema.StatusCompleted)
-	// Somebody's order stands in the way of the fork, which is not to be removed as planned: it names another place of the log.
+	// Another request's order blocks the planned removal of the fork: it names another position of the log.
 	other := w.writer("other")
 	other.Start()
 	w.awaitFolded(other.end(schema.StatusCompleted))
-	record := &schema.Erasure{Fleet: "default", Run: "fork", ID: "n1", By: "somebody", AskedAt: "no time", Format: schema.ErasureFormat + 1}
+	record := &schema.Erasure{Fleet: "default", Run: "fork", ID: "n1", By: "alice", AskedAt: "no time", Format: schema.ErasureFormat + 1}
 	b, err := json.Marshal(record)
 	require.NoError(t, err)
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.SegmentBucket())
@@ -466,10 +466,10 @@ func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 	require.NotEmpty(t, items["fork"].Failed)
 	require.Contains(t, items["base"].Failed, "fork")
 	require.Eventually(t, func() bool {
-		// What was not to be had for a moment is told as failed, and is for the next cleanup.
+		// A run that could not be read for a moment is reported as failed, and left to the next cleanup.
 		_, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{Policy: &schema.RetentionPolicy{CompletedSeconds: 1, GraceSeconds: 1}, By: "tester", Limit: 10})
 		require.NoError(t, err)
 		_, _, done, err := w.Shard.Erasures.Get(t.Context(), "other")
 		return err == nil && done
-	}, time.Minute, 10*time.Millisecond, "what is beside it is removed")
+	}, time.Minute, 10*time.Millisecond, "the other runs are removed")
 }

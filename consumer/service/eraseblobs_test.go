@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// chunk stores a chunk that nothing describes, as a put leaves it that was killed half way.
+// chunk stores a chunk without a description, as a put leaves it that was killed half way.
 func (w *serviceWorld) chunk(run, unique string) (id string) {
 	w.TB.Helper()
 	id = schema.BlobID(run, unique)
@@ -20,7 +20,7 @@ func (w *serviceWorld) chunk(run, unique string) (id string) {
 	return id
 }
 
-// chunks are the ids of the contents that are stored.
+// chunks are the ids of the stored contents.
 func (w *serviceWorld) chunks() (ids []string) {
 	w.TB.Helper()
 	stream, err := w.JS.Stream(w.TB.Context(), "OBJ_"+schema.BlobBucket("default"))
@@ -40,7 +40,7 @@ func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
 	w.ended("gone")
 	w.ended("kept")
 	half, kept := w.chunk("gone", "half"), w.chunk("kept", "half")
-	// One description that cannot be read keeps nothing from being removed.
+	// One unreadable description does not block the removal of other data.
 	about := "$O." + schema.BlobBucket("default") + ".M." + base64.URLEncoding.EncodeToString([]byte("gone.x"))
 	_, err := w.JS.Publish(t.Context(), about, []byte("no JSON"))
 	require.NoError(t, err)
@@ -57,14 +57,14 @@ func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
 	stop()
 	w.chunk("gone", "late")
 	left = w.left(&receipt)
-	require.EqualValues(t, 1, left.Blobs, "whoever asks is told of it")
+	require.EqualValues(t, 1, left.Blobs, "a request reports it")
 	require.NoError(t, w.Shard.Erasures.Unsettle(t.Context(), "gone", schema.FormatTime(time.Now())))
 	w.Fold(eraseSoon())
 	require.Eventually(t, func() bool { return len(w.chunks()) == 1 }, time.Minute, 5*time.Millisecond, "the next daemon takes it out")
 	require.Equal(t, []string{kept}, w.chunks())
 }
 
-// A daemon can die behind each of its steps. The next one goes on by what is stored.
+// A daemon can fail after each of its steps. The next one continues from the stored state.
 func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
@@ -76,7 +76,7 @@ func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
 		},
 		"half": func(e *schema.Erasure) {
 			e.Removed = &schema.ErasedParts{Blobs: 3}
-			e.Chunks = []string{schema.BlobID(e.Run, "0"), schema.BlobID(e.Run, "1"), schema.BlobID(e.Run, "2")} // the third is out already
+			e.Chunks = []string{schema.BlobID(e.Run, "0"), schema.BlobID(e.Run, "1"), schema.BlobID(e.Run, "2")} // the third is removed already
 		},
 	}
 	writers := make(map[string]*writer)

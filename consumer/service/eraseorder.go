@@ -16,19 +16,21 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// withdrawPatience is how long who gives up asking may take to withdraw the order.
+// withdrawPatience is how long the withdrawal of an order may take after its request ended.
 const withdrawPatience = 2 * time.Second
 
-// remove orders the removal of a run, decides it, and leaves the mark in the log; the fold worker of its shard does the rest.
-// The order comes first, as it says to whoever begins a fork of the run that it goes; then those are looked for that stand on
-// it; then the order is decided, by compare-and-set on itself; then the mark, by compare-and-set on the run's last event. One that
-// is not decided can be withdrawn by anybody. One that is decided is carried out by whoever meets it, and withdrawn only when the
-// log has another event where its mark would be: so no mark is ever in the log without the order.
+// remove orders the removal of a run, decides it, and puts its tombstone into the log; the fold worker of the shard
+// does the rest.
+// The order is first: it tells clients that begin a fork of the run that the run is being removed. Then forks of the
+// run are searched. Then the order is decided, by compare-and-set on itself. Then the tombstone is put, by
+// compare-and-set on the run's last event. Any daemon may withdraw an order that is not decided. Any daemon that
+// finds a decided one executes it, and may withdraw it only if the log has another event in the tombstone's place: so
+// the log never has a tombstone without its order.
 func (s *Service) remove(ctx context.Context, run string, why removal) (*reader.Source, error) {
 	for {
 		record, rev, src, err := s.order(ctx, run, &why)
 		switch {
-		case errors.Is(err, kvstore.ErrConflict): // somebody else's order was put, or withdrawn, at this moment
+		case errors.Is(err, kvstore.ErrConflict): // another request's order was put or withdrawn now
 		case err != nil || record == nil:
 			return src, err
 		default:
@@ -43,18 +45,18 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*reader.
 	}
 }
 
-// carry brings an order as far as its mark in the log. It reports false when it must be begun again: the run went on, or somebody else
-// had the order.
+// carry brings an order up to its tombstone in the log. It reports false if it must be begun again: the run
+// continued, or another request had the order.
 func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.Erasure, rev schema.Revision) (bool, error) {
 	run := record.Run
 	if !record.Decided() {
 		if err := s.unneeded(ctx, run); err != nil {
-			// Also when the time is over: nobody else waits for it.
+			// Also after the deadline: no other request withdraws it.
 			work, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawPatience)
 			defer cancel()
 			there, werr := src.Store.Erasures.Withdraw(work, run, rev)
 			if werr == nil && !there && ctx.Err() == nil {
-				return false, nil // whoever decided it meanwhile saw no need, and goes on
+				return false, nil // another request decided it: it found no fork, and continues
 			}
 			return false, errors.Join(err, werr)
 		}
@@ -68,7 +70,7 @@ func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.
 	}
 	marked, err := retention.Mark(ctx, s.js, src.Store, s.cfg.Name, record, s.now())
 	if err != nil {
-		return false, err // whether it is stored is not known: the fold worker goes on with the order
+		return false, err // unknown whether it is stored: the fold worker continues with the order
 	}
 	if !marked {
 		_, err := src.Store.Erasures.Withdraw(ctx, run, rev)
@@ -78,8 +80,8 @@ func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.
 	return true, nil
 }
 
-// order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed. An earlier one that
-// is not decided is judged once more, by what is asked for now. It returns [kvstore.ErrConflict] when it must be asked again.
+// order returns the order to remove a run, an earlier one or a new one, or nil for a removed run. An earlier one that
+// is not decided is judged again, by the new request. It returns [kvstore.ErrConflict] if the caller must ask again.
 func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *reader.Source, error) {
 	record, rev, src, err := s.routing.erasure(ctx, run)
 	switch {
@@ -98,7 +100,7 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	}
 	h := &r.Head
 	if why.at.ID != "" && h.Position != why.at {
-		return nil, 0, nil, schema.Fail(schema.CodeConflict, "The next cleanup looks at it again.", "run %s went on since it was planned to be removed", run)
+		return nil, 0, nil, schema.Fail(schema.CodeConflict, "The next cleanup plans it again.", "run %s continued after its removal was planned", run)
 	}
 	if !why.force {
 		if err := removable(r); err != nil {
@@ -114,11 +116,11 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 		}
 	}
 	if err := s.unneeded(ctx, run); err != nil {
-		return nil, 0, nil, err // most who are refused leave nothing behind
+		return nil, 0, nil, err // most refused requests leave no order behind
 	}
-	// The fold worker could not read what it is to take out, and the removal would never end.
+	// The fold worker could not read which data to remove, and the removal would never end.
 	if _, _, err := r.Source.Store.Checkpoints.GetFresh(ctx, run); errors.Is(err, schema.ErrFormat) {
-		return nil, 0, nil, schema.Fail(schema.CodeConflict, "Ask a daemon of the version that wrote it.", "the checkpoint of run %s is of a newer version, and only that can remove it", run)
+		return nil, 0, nil, schema.Fail(schema.CodeConflict, "Ask a daemon of the version that wrote it.", "the checkpoint of run %s is of a newer version, and only a daemon of that version can remove it", run)
 	}
 	record = &schema.Erasure{
 		Fleet: s.cfg.Fleet, Run: run, Shard: r.Source.Store.Names.Shard, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: why.reason,

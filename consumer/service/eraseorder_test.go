@@ -17,12 +17,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// orderByHand stores the order to remove a run that a daemon gave which is gone now; change says how far it had come.
+// orderByHand stores a removal order of a daemon that is gone; change sets how far it had come.
 func (w *serviceWorld) orderByHand(x *writer, id string, change func(*schema.Erasure)) schema.Revision {
 	w.TB.Helper()
 	last := x.Acked[len(x.Acked)-1]
 	record := &schema.Erasure{
-		Fleet: "default", Run: x.Run.Run, ID: id, By: "somebody", AskedAt: schema.FormatTime(time.Now()), Status: schema.StatusCompleted, Position: schema.PositionOf(&last),
+		Fleet: "default", Run: x.Run.Run, ID: id, By: "alice", AskedAt: schema.FormatTime(time.Now()), Status: schema.StatusCompleted, Position: schema.PositionOf(&last),
 	}
 	change(record)
 	rev, err := w.Shard.Erasures.Order(w.TB.Context(), record, 0)
@@ -34,7 +34,7 @@ func notDecided(*schema.Erasure) {}
 
 func isDecided(e *schema.Erasure) { e.DecidedAt = schema.FormatTime(time.Now()) }
 
-// markByHand stores the mark of a removal behind what the run has.
+// markByHand stores the tombstone of a removal after the run's last event.
 func (w *serviceWorld) markByHand(run, id string) {
 	w.TB.Helper()
 	header, body := schema.NewErased("default", "service-9", run, id, time.Now()).Encode()
@@ -60,7 +60,7 @@ func (w *serviceWorld) awaitNoOrder() {
 	}, time.Minute, 5*time.Millisecond, "an order stands")
 }
 
-// status of a run as the service answers it.
+// status of a run in the service's answer.
 func (w *serviceWorld) status(run string) schema.Status {
 	w.TB.Helper()
 	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{})
@@ -70,7 +70,7 @@ func (w *serviceWorld) status(run string) schema.Status {
 	return reply.Head.Status
 }
 
-// impatient is a world whose fold worker waits for nobody who gave an order.
+// impatient is a world whose fold worker does not wait for the requests that gave an order.
 func impatient(tb testing.TB) *serviceWorld {
 	tb.Helper()
 	w, stop := erasing(tb)
@@ -122,14 +122,14 @@ func TestAnOrderWhoseRunWentOnSinceItWasDecidedIsWithdrawn(t *testing.T) {
 	x.Start()
 	w.orderByHand(x, "n1", func(e *schema.Erasure) {
 		isDecided(e)
-		e.Position.Stream-- // as if the start had come behind it
+		e.Position.Stream-- // as if the start had come after it
 	})
 	w.awaitWithdrawn("run-1")
 	x.TurnOf(100)
 	require.Equal(t, schema.StatusRunning, w.status("run-1"))
 }
 
-// Who forced the removal of a run and died has not forced it for whoever asks next.
+// A request that forced the removal of a run and failed has not forced it for the next request.
 func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
@@ -144,8 +144,8 @@ func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
 	require.Equal(t, "n1", receipt.ID, "the order that is there is gone on with")
 }
 
-// Of two who ask at once one finds a fork and the other did not: who is told withdraws the order as it was, which the other has
-// decided since.
+// Two requests arrive at once: one finds a fork and the other did not. The first withdraws the order in the state
+// that it read, which the other has decided since.
 func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -168,7 +168,7 @@ func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, there)
 	_, err = w.Shard.Erasures.Order(t.Context(), record, next)
-	require.ErrorIs(t, err, kvstore.ErrConflict, "what was withdrawn is decided by nobody")
+	require.ErrorIs(t, err, kvstore.ErrConflict, "no request decides a withdrawn order")
 }
 
 func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
@@ -182,7 +182,7 @@ func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
 			require.Positive(t, receipt.Events)
 			w.awaitNoOrder()
 			stop()
-			// Who asked at the same time, and saw no order yet, stores one now.
+			// A concurrent request, which saw no order yet, stores one now.
 			w.orderByHand(x, "n2", decide)
 			w.Fold(eraseSoon())
 			w.awaitNoOrder()
@@ -194,7 +194,8 @@ func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
 	}
 }
 
-// The mark was in the log before the order was decided, by whoever can read orders: the fold has come by it, and nothing follows.
+// The tombstone was in the log before the order was decided, from a client that can read orders: the fold has passed
+// it, and no event follows.
 func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
@@ -212,7 +213,7 @@ func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
 	w.refusedAs(schema.CodeErased, schema.VerbGet, "run-1", schema.GetRequest{})
 }
 
-// A checkpoint that says that a run was removed, of which there is neither order nor receipt, is no reason to lose it.
+// A checkpoint of a removed run, with neither order nor receipt, does not remove it.
 func TestACheckpointAloneRemovesNothing(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
@@ -234,8 +235,8 @@ func TestACheckpointAloneRemovesNothing(t *testing.T) {
 	require.Equal(t, schema.StatusCompleted, w.status("run-1"))
 }
 
-// An event comes long after the removal, from one without compare-and-set. It is refused, and the daemon dies before it is taken out:
-// the fold has passed it, so that the next one must know by itself.
+// An event comes long after the removal, from a client without compare-and-set. It is refused, and the daemon fails
+// before it is purged: the fold has passed it, so that the next daemon must find it by itself.
 func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
@@ -253,7 +254,7 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 	}
 	header, body := e.Encode()
 	w.publishRaw("run-1", header, body)
-	// As the fold that passed the event, and died, left it.
+	// As left by the fold that passed the event, and failed.
 	require.NoError(t, w.Shard.Erasures.Unsettle(t.Context(), "run-1", schema.FormatTime(time.Now())))
 	mark, rev, err := w.Shard.Checkpoints.Watermark(t.Context())
 	require.NoError(t, err)
@@ -267,14 +268,14 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 		log := w.Log("run-1")
 		return len(log) == 1 && schema.IsErasedMark(&log[0])
 	}, time.Minute, 10*time.Millisecond, "the late event is still there")
-	// The removal may be settled once before the fold has read the event again and refused it, and once behind that.
+	// The removal may be settled once before the fold has read the event again and refused it, and once after that.
 	require.Eventually(t, func() bool {
 		left := w.left(&receipt)
 		return settled() && left.None()
 	}, time.Minute, 5*time.Millisecond)
 }
 
-// What the fold refuses of a removed run is noted before the fold has passed it.
+// A refused event of a removed run is noted before the fold has passed it.
 func TestTheFoldPassesNothingOfARemovedRunWithoutANote(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
@@ -297,11 +298,11 @@ func TestTheFoldPassesNothingOfARemovedRunWithoutANote(t *testing.T) {
 	require.NoError(t, err)
 	w.awaitFolded(last.Stream)
 	record, _, err := w.Shard.Erasures.Settling(t.Context(), "run-1")
-	require.NoError(t, err, "nobody will look at it once this daemon is gone")
+	require.NoError(t, err, "no daemon would find it after this one is gone")
 	require.Equal(t, "run-1", record.Run)
 }
 
-// Something comes of a removed run while the daemon ends the time in which the removal is looked at again.
+// Data of a removed run appears while the daemon ends the time in which the removal is checked again.
 func TestEraser_UnsettledWhileItSettles_LooksAgain(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)

@@ -8,13 +8,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Write writes a control event that no request would ask for.
+// Write writes a control event that no request would write.
 func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
 	_, err := s.writer.write(ctx, run, onceID{}, sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })
 	return err
 }
 
-// Advance stores a control event without asking the fold before, and returns what a request is told of it.
+// Advance stores a control event without asking the fold before, and returns the answer to its request.
 func Advance(ctx context.Context, s *Service, run string, data schema.Data) error {
 	r, err := s.routing.proven(ctx, run, reader.Head)
 	if err != nil {

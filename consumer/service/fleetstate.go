@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// stateAge is how old a look at the shards may be that is shown again.
+	// stateAge is how long a state of the shards is shown again.
 	stateAge = 2 * time.Second
-	// statePatience bounds one look at a shard.
+	// statePatience bounds reading the state of one shard.
 	statePatience = 2 * time.Second
-	// shardsAtOnce bounds the shards that are looked at side by side.
+	// shardsAtOnce bounds the shards that are read concurrently.
 	shardsAtOnce = 8
 )
 
-// shardStatus looks at the shards of a fleet from outside, as the streams and buckets show them: it needs no fold worker, so that
-// it tells also, and above all, of a shard that nobody folds. A look costs about ten small requests a shard, whatever is
-// stored, and is shown again for two seconds.
+// shardStatus reads the state of a fleet's shards from their streams and buckets. It needs no fold worker, so that it
+// also reports a shard that no process folds. Reading a shard costs about ten small requests, whatever is stored, and
+// the result is shown again for two seconds.
 type shardStatus struct {
 	svc *Service
 
@@ -35,7 +35,7 @@ type shardStatus struct {
 	shards []schema.ShardState
 }
 
-// look returns the state of each shard and when it was looked at.
+// look returns the state of each shard and when it was read.
 func (l *shardStatus) look(ctx context.Context) ([]schema.ShardState, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,16 +54,16 @@ func (l *shardStatus) look(ctx context.Context) ([]schema.ShardState, time.Time)
 			return nil
 		})
 	}
-	_ = group.Wait() // a shard carries its own error
+	_ = group.Wait() // each shard has its own error
 	l.shards, l.at = shards, l.svc.now()
 	return l.shards, l.at
 }
 
-// shard looks at one shard.
+// shard reads the state of one shard.
 func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard) schema.ShardState {
 	s := schema.ShardState{Shard: store.Names.Shard}
 	if err := l.fill(ctx, store, &s); err != nil {
-		l.svc.log.Debug().Err(err).Int(logkey.Shard, s.Shard).Msg("shard cannot be looked at")
+		l.svc.log.Debug().Err(err).Int(logkey.Shard, s.Shard).Msg("state of the shard not read")
 		return schema.ShardState{Shard: s.Shard, Error: err.Error()}
 	}
 	return s
@@ -71,9 +71,10 @@ func (l *shardStatus) shard(ctx context.Context, store *kvstore.Shard) schema.Sh
 
 func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.ShardState) error {
 	js := l.svc.js
-	// The watermark first: what is folded while the rest is read makes the count of what waits too high, never too low.
+	// The watermark is read first: events folded during the other reads make the count of waiting ones too high,
+	// never too low.
 	mark, _, err := store.Checkpoints.Watermark(ctx)
-	derived := errors.Is(err, kvstore.ErrStreamMissing) // the bucket is lost, and comes back
+	derived := errors.Is(err, kvstore.ErrStreamMissing) // the bucket is lost, and is recreated
 	if err != nil && !derived && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 		return err
 	}
@@ -82,7 +83,7 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 		return err
 	}
 	if mark.Incarnation != usage.Incarnation {
-		mark = kvstore.Watermark{} // of another log, or none yet: everything waits
+		mark = kvstore.Watermark{} // of another log, or none yet: all events wait
 	}
 	waiting, err := eventlog.Behind(ctx, js, store.Names, mark.Position.Stream)
 	if err != nil {
@@ -109,11 +110,11 @@ func (l *shardStatus) fill(ctx context.Context, store *kvstore.Shard, s *schema.
 	return nil
 }
 
-// State says how the fleet is, up to two seconds ago. It is what the verb fleet answers with. A shard that cannot be looked
-// at carries its error.
+// State is the state of the fleet, up to two seconds old. The verb fleet answers with it. A shard that cannot be read
+// has its error.
 func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	looked, at := s.shards.look(ctx)
-	shards, room := slices.Clone(looked), schema.MaxListParked // the look is shared
+	shards, room := slices.Clone(looked), schema.MaxListParked // the state is shared
 	for i := range shards {
 		shards[i].Parked = shards[i].Parked[:min(room, len(shards[i].Parked))]
 		room -= len(shards[i].Parked)
@@ -134,8 +135,8 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	return reply
 }
 
-// durableMS is the shortest of the latest renewals of the leases that this process holds, 0 for none. The others may have waited for each
-// other: all leases are in one stream.
+// durableMS is the shortest of the latest renewals of this process's leases, 0 for none. Others may include a wait
+// for each other: all leases are in one stream.
 func (s *Service) durableMS(shards int) float64 {
 	if s.cfg.Worker == nil {
 		return 0
@@ -151,7 +152,7 @@ func (s *Service) durableMS(shards int) float64 {
 	return float64(least) / float64(time.Millisecond)
 }
 
-// fleet answers how the fleet is.
+// fleet answers with the state of the fleet.
 func (s *Service) fleet(ctx context.Context, t *task) error {
 	if err := t.decode(new(schema.FleetRequest)); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// looking is a service whose clock moves ten seconds at each look at it, so that nothing is shown twice.
+// looking is a service whose clock moves ten seconds at each read, so that no state is shown twice.
 func (w *serviceWorld) looking() (*service.Service, *atomic.Int64) {
 	w.TB.Helper()
 	var steps atomic.Int64
@@ -52,7 +52,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	require.Zero(t, s.Position)
 	require.Positive(t, s.LogBytes)
 
-	w.get("run-1", schema.ViewHead) // its barrier is no event that waits
+	w.get("run-1", schema.ViewHead) // its barrier is no waiting event
 	require.EqualValues(t, len(x.Acked), look().Waiting)
 
 	_, stop := w.Fold(fold.Config{})
@@ -124,10 +124,10 @@ func (w *serviceWorld) putSafe(mark *kvstore.Watermark) {
 func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		// stored does to the store what a crash does to it, given the watermark of before the last round.
+		// stored changes the store like a crash does, given the watermark from before the last round.
 		stored func(*serviceWorld, *kvstore.Watermark)
 		change func(*fold.Config)
-		// older: the watermark found does not know of the last batch, whose puts and boundaries are not counted.
+		// older: the watermark found lacks the last batch, whose puts and boundaries are not counted.
 		older bool
 	}{
 		"unclean start without a safe watermark": {change: func(cfg *fold.Config) { cfg.UncleanStart = true }},
@@ -185,7 +185,7 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 			if tt.stored != nil {
 				tt.stored(w, &was)
 			}
-			for range 2 { // the second of them begins where the first one got to
+			for range 2 { // the second begins where the first one ended
 				x.TurnOf(3000)
 				after := folded(tt.change)
 				payload := int64(0)

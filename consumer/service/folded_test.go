@@ -14,8 +14,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// held folds a run up to its last event; the fold worker's connection sends nothing more, so that nothing of it is stored, until the function
-// returned is called.
+// held folds a run up to its last event; the fold worker's connection sends no more, so that nothing of it is stored,
+// until the returned function is called.
 func (w *serviceWorld) held(x *writer) (release func()) {
 	w.TB.Helper()
 	reached, goOn := make(chan struct{}), make(chan struct{})
@@ -40,7 +40,7 @@ func (w *serviceWorld) held(x *writer) (release func()) {
 	return release
 }
 
-// stored waits until a run's checkpoint is at a place.
+// stored waits until a run's checkpoint is at a position.
 func (w *serviceWorld) stored(run string, at schema.StreamSequence) (c *schema.Checkpoint) {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool {
@@ -51,7 +51,7 @@ func (w *serviceWorld) stored(run string, at schema.StreamSequence) (c *schema.C
 	return c
 }
 
-// goesOn makes a writer the executor that took its run over, and lets it work: what it publishes must count.
+// goesOn makes a writer the executor that took its run over, and lets it work: its events must count.
 func (w *serviceWorld) goesOn(x *writer, reply *schema.RecoverReply, executor string) *schema.Checkpoint {
 	w.TB.Helper()
 	x.resume(reply, executor)
@@ -62,9 +62,9 @@ func (w *serviceWorld) goesOn(x *writer, reply *schema.RecoverReply, executor st
 	return c
 }
 
-// askBesideHole asks for something of a run whose log lost an event that a fold worker has folded and not stored. The fold worker goes on once the
-// hole was met.
-func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, error) {
+// askWithHole sends a request about a run whose log lost an event that a fold worker has folded and not stored. The
+// fold worker continues once the request has found the hole.
+func (w *serviceWorld) askWithHole(x *writer, verb string, req any) (*answer, error) {
 	w.TB.Helper()
 	release := w.held(x)
 	w.deleteMsg(x.Acked[len(x.Acked)-4].Stream)
@@ -83,8 +83,8 @@ func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, 
 	return got.answer, got.err
 }
 
-// The log loses an event that the fold worker has and nothing else: a takeover waits for the fold worker and stands on what it has. Standing on
-// the log it would be refused by the fold, and with it all that its executor publishes.
+// The log loses an event that only the fold worker has: a takeover waits for the fold worker, and uses its state. A
+// takeover based on the log would be refused by the fold, and with it all events of its executor.
 func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -92,7 +92,7 @@ func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) 
 	want := x.Model()
 	req := takeover("executor-2", "req-1")
 	req.View = schema.ViewHead // the content is lost
-	a, err := w.askBesideHole(x, schema.VerbRecover, req)
+	a, err := w.askWithHole(x, schema.VerbRecover, req)
 	require.NoError(t, err)
 	reply := decodeAs[schema.RecoverReply](t, a.first)
 	require.EqualValues(t, 2, reply.Epoch)
@@ -101,13 +101,13 @@ func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) 
 	w.goesOn(x, reply, "executor-2")
 }
 
-// So does what is decided about a run: here it has ended, which the log alone does not say.
+// The same holds for decisions about a run: here it has ended, which the log alone does not show.
 func TestWhatIsDecidedOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	x.Publish(&schema.RunEndedData{Status: "completed"}, 0)
-	_, err := w.askBesideHole(x, schema.VerbCancel, schema.CancelRequest{By: "operator-1"})
+	_, err := w.askWithHole(x, schema.VerbCancel, schema.CancelRequest{By: "operator-1"})
 	var refused *schema.ServiceError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, schema.CodeRunEnded, refused.Code, refused.Message)
@@ -126,7 +126,8 @@ func TestATakeoverOfALogWithAHoleNeedsNoWorker(t *testing.T) {
 	w.goesOn(x, reply, "executor-2")
 }
 
-// The log loses the end of a run that a fold worker has: a reading cannot tell, and the fold worker follows the log when the next event shows it.
+// The log loses the end of a run that a fold worker has: a read cannot tell, and the fold worker follows the log when
+// the next event shows it.
 func TestAWorkerFollowsALogThatLostTheEndOfARun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -157,7 +158,8 @@ func TestAWorkerFollowsALogThatLostTheEndOfARun(t *testing.T) {
 	}
 }
 
-// A control event has no sequence. That the log lost one, the next event's link tells, whoever folds it: reader, fold worker or verify.
+// A control event has no sequence. If the log lost one, the next event's link tells it to each reader: request, fold
+// worker or verify.
 func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -185,7 +187,7 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	_, stop := w.Fold(fold.Config{SealEvents: 4, PurgeAfter: -1})
 	require.Equal(t, want, w.stored("run-1", at).Gaps)
 	named()
-	// The checkpoint is derived: segments and log say the same without it.
+	// The checkpoint is derived: segments and log give the same without it.
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
 	require.NoError(t, kv.Purge(t.Context(), "run-1"))

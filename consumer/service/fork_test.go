@@ -38,10 +38,10 @@ func (w *serviceWorld) stateOf(run, at string) *schema.StateView {
 func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
-	fork := w.forkAt(x, "fork", 13) // within a segment, behind turn 3
+	fork := w.forkAt(x, "fork", 13) // within a segment, after turn 3
 	fork.TurnOf(20)
 	second := w.forkAt(fork, "second", len(fork.Acked))
-	x.TurnOf(10) // the origin goes on
+	x.TurnOf(10) // the origin continues
 	second.TurnOf(30)
 
 	for run, turns := range map[string]int{"run-1": 11, "fork": 4, "second": 5} {
@@ -64,12 +64,12 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	require.Contains(t, w.refused(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3", View: schema.ViewEvents}).Message,
 		"run fork is a fork of run run-1")
 	before, _ := w.get("second", schema.ViewHead)
-	require.EqualValues(t, 1, before.Head.Epoch, "it is not taken over by who could not read it")
+	require.EqualValues(t, 1, before.Head.Epoch, "a request that cannot read it must not take it over")
 	reply, _ := w.recover("second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3", View: schema.ViewHead})
-	require.EqualValues(t, 2, reply.Epoch, "who wants the head alone needs no base")
+	require.EqualValues(t, 2, reply.Epoch, "a request for the head alone needs no base")
 }
 
-// verifyBases verifies what a fork stands on.
+// verifyBases verifies the base of a fork.
 func (w *serviceWorld) verifyBases(base *schema.BaseRef) *verify.Finding {
 	w.TB.Helper()
 	f, err := verify.Bases(w.TB.Context(), w.JS, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.Shard}, nil })
@@ -77,7 +77,7 @@ func (w *serviceWorld) verifyBases(base *schema.BaseRef) *verify.Finding {
 	return f
 }
 
-// again publishes a message once more as it is: a plain executor that knows of no message ids.
+// again publishes an unchanged message once more: a plain executor that uses no message ids.
 func (x *writer) again(rec *schema.Record) {
 	x.World.TB.Helper()
 	ack, err := x.World.JS.PublishMsg(x.World.TB.Context(), &nats.Msg{Subject: x.World.Names.EventSubject(x.Run.Run), Header: rec.Header, Data: rec.Body})
@@ -132,7 +132,7 @@ func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 	require.ErrorIs(t, err, verify.ErrNoRun)
 }
 
-// What is sealed and purged between the reading of the segments and that of the log is in neither.
+// Events sealed and purged between the reads of the segments and of the log are in neither.
 func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
@@ -151,7 +151,7 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, f)
 	_, err = w.Shard.Segments.GetFresh(t.Context(), "run-1", 5)
-	require.NoError(t, err, "it was sealed meanwhile")
+	require.NoError(t, err, "it was sealed during the check")
 }
 
 func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
@@ -196,7 +196,7 @@ func TestAForkWhoseBaseIsGoneSaysSo(t *testing.T) {
 	require.Equal(t, int32(2), reply.Head.Turn)
 }
 
-// The chain of a fork can be longer than what is read within the time of one request.
+// The chain of a fork can be longer than what can be read within the time of one request.
 func TestRecover_ChainOfForksLongerThanARequest_LaterTryTakesItOver(t *testing.T) {
 	t.Parallel()
 	const forks, requestTime = 12, time.Second

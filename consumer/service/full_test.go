@@ -21,7 +21,8 @@ const (
 	fullReserve = 1 << 20
 )
 
-// newFullWorld is a service whose log is full, and executors that wait for room: each tries to publish an event again and again.
+// newFullWorld is a service whose log is full, and executors that wait for room: each tries to publish an event again
+// and again.
 func newFullWorld(t *testing.T) *serviceWorld {
 	t.Helper()
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *service.Config) {
@@ -48,7 +49,7 @@ func newFullWorld(t *testing.T) *serviceWorld {
 	return w
 }
 
-// smallEvent is an event as small as executors make one.
+// smallEvent is an event of an executor's minimum size.
 func (w *serviceWorld) smallEvent(run string) *nats.Msg {
 	x := w.writer(run)
 	e, err := x.Run.Event(&schema.TurnStartedData{Turn: 1}, 1, time.Unix(1_700_000_000, 0), 0)
@@ -57,7 +58,7 @@ func (w *serviceWorld) smallEvent(run string) *nats.Msg {
 	return &nats.Msg{Subject: w.Names.EventSubject(run), Header: header, Data: body}
 }
 
-// fillLog publishes until not even a small event finds room.
+// fillLog publishes until not even a small event fits.
 func (w *serviceWorld) fillLog() {
 	w.TB.Helper()
 	for _, size := range []int{500 << 10, 10 << 10, 1000, 0} {
@@ -95,7 +96,7 @@ func TestReads_FullLogOfOneReplica_PublishNoBarrier(t *testing.T) {
 	require.EqualValues(t, 2, reply.Epoch)
 }
 
-// Barriers of a full log take each other's place: executors that wait for room get none of the reserve by them.
+// Barriers of a full log replace each other: executors that wait for room cannot use the reserve through them.
 func TestReads_FullReplicatedLog_KeepTheReserve(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a log is filled to its limit")
@@ -118,7 +119,7 @@ func TestReads_FullReplicatedLog_KeepTheReserve(t *testing.T) {
 	}
 }
 
-// Even without a reserve the latest barrier's room is there for the next one.
+// Even without a reserve the next barrier can use the latest barrier's room.
 func TestReads_ReserveUsedUp_GoOn(t *testing.T) {
 	t.Parallel()
 	w := newFullWorld(t)
@@ -147,7 +148,8 @@ func TestReads_ReserveUsedUp_GoOn(t *testing.T) {
 	require.Equal(t, schema.CodeStorageFull, e.Code, "a takeover has no room")
 }
 
-// What one server says of its log is not enough once the log has several replicas: the next read publishes a barrier.
+// One server's answer about its log is not enough once the log has several replicas: the next read publishes a
+// barrier.
 func TestReads_LogScaledToThreeReplicas_PublishBarriers(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -162,7 +164,7 @@ func TestReads_LogScaledToThreeReplicas_PublishBarriers(t *testing.T) {
 	}
 }
 
-// A lone server whose log takes no writes is read all the same, and is not ready.
+// A lone server whose log accepts no writes can still be read, and is not ready.
 func TestReads_LoneLogThatTakesNoWrites_GoOnAndQuorumFails(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -170,7 +172,7 @@ func TestReads_LoneLogThatTakesNoWrites_GoOnAndQuorumFails(t *testing.T) {
 	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	closed := stream.CachedInfo().Config
-	closed.Subjects = []string{"nobody.writes.here"}
+	closed.Subjects = []string{"unused.subject"}
 	_, err = w.JS.UpdateStream(t.Context(), closed)
 	require.NoError(t, err)
 	reply, _ := w.get("run-1", schema.ViewHead)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzPlace tries the places of lists that clients bring back.
+// FuzzPlace tries the places of lists that clients return.
 func FuzzPlace(f *testing.F) {
 	place := listPlace{Filter: "x", Shards: []shardPlace{{Before: 7, Floor: 1}}}
 	f.Add(place.text())

@@ -27,16 +27,16 @@ import (
 // serviceWorld is a fleet with a service and, unless a test starts one, no fold worker.
 type serviceWorld struct {
 	*foldtest.World
-	svc    *service.Service
-	roster *liveness.LiveRuns
-	shards []*kvstore.Shard
-	// watched are the rosters that follow the live index; see feed.
+	svc      *service.Service
+	liveRuns *liveness.LiveRuns
+	shards   []*kvstore.Shard
+	// watched are the live runs that follow the live index; see feed.
 	watched map[*liveness.LiveRuns]bool
 	client  *nats.Conn
 	stop    func()
 }
 
-// testTimeout is a service's: as patient as the tests themselves, which may share a slow machine with many others.
+// testTimeout is a service's timeout, as long as the tests' own, which may share a slow machine with many others.
 const testTimeout = time.Minute
 
 // writer publishes the events of one run.
@@ -72,7 +72,7 @@ func newServiceWorldOn(tb testing.TB, server *natstest.Server, changes ...setup)
 	return w
 }
 
-// newDamagedWorld is a world whose event stream lets messages be deleted, as damage does: the real one forbids it.
+// newDamagedWorld is a world whose event stream allows deleting messages, like damage: the real one forbids it.
 func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
 	tb.Helper()
 	w := newServiceWorld(tb, changes...)
@@ -86,7 +86,7 @@ func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
 	return w
 }
 
-// serve starts a replica of the service and returns it with the function that stops it and waits for its end.
+// serve starts a replica of the service, and returns it and a function that stops it and waits for its end.
 func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) (*service.Service, func()) {
 	w.TB.Helper()
 	nc := w.Server.Conn(w.TB)
@@ -104,13 +104,13 @@ func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) 
 		cfg.Name = "service-1"
 	}
 	log := foldtest.Logger(w.TB)
-	w.roster = liveness.NewLiveRuns(shards, 0, time.Now, log)
-	svc, err := service.New(cfg, nc, js, shards, w.roster, time.Now, log)
+	w.liveRuns = liveness.NewLiveRuns(shards, 0, time.Now, log)
+	svc, err := service.New(cfg, nc, js, shards, w.liveRuns, time.Now, log)
 	require.NoError(w.TB, err)
 	return svc, w.start(svc)
 }
 
-// newService makes a service whose roster stays empty.
+// newService makes a service whose live runs stay empty.
 func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time) (*service.Service, error) {
 	tb.Helper()
 	log := natstest.Logger(tb)
@@ -118,7 +118,7 @@ func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards
 	return service.New(cfg, js.Conn(), js, shards, liveness.NewLiveRuns(shards, 0, now, log), now, log)
 }
 
-// start runs a service and returns the function that stops it and waits for its end.
+// start runs a service, and returns a function that stops it and waits for its end.
 func (w *serviceWorld) start(svc *service.Service) func() {
 	w.TB.Helper()
 	ctx, cancel := context.WithCancel(w.TB.Context())
@@ -141,7 +141,7 @@ func (w *serviceWorld) start(svc *service.Service) func() {
 	return stop
 }
 
-// answer is all that a request was answered with.
+// answer is the whole answer to a request.
 type answer struct {
 	first    []byte
 	kinds    []string
@@ -171,7 +171,7 @@ func (a *answer) records(tb testing.TB) []schema.Record {
 	return all
 }
 
-// fold is what a client makes of the events of the answer.
+// fold is the state that a client folds from the answer's events.
 func (a *answer) fold(tb testing.TB, run string) *schema.State {
 	tb.Helper()
 	s := schema.NewState("default", run)
@@ -184,7 +184,7 @@ func (a *answer) fold(tb testing.TB, run string) *schema.State {
 // errNoAnswer says that a request was not answered in time.
 var errNoAnswer = errors.New("no answer")
 
-// ask sends a request and takes the whole answer, acknowledging as a client must.
+// ask sends a request and receives the whole answer, acknowledging as a client must.
 func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
 	w.TB.Helper()
 	return w.askWith(verb, run, req, func(*nats.Msg) {})
@@ -267,7 +267,7 @@ func decodeAs[T any](tb testing.TB, b []byte) *T {
 	return v
 }
 
-// refused is the error that a request must be answered with.
+// refused is the error with which a request must be answered.
 func (w *serviceWorld) refused(verb, run string, req any) *schema.ServiceError {
 	w.TB.Helper()
 	_, err := w.ask(verb, run, req)
@@ -303,7 +303,7 @@ func (w *serviceWorld) openOn(js jetstream.JetStream, daemon string) *kvstore.Sh
 	return shard
 }
 
-// sealMore goes on sealing behind the segments of the index.
+// sealMore seals more after the segments of the index.
 func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int) schema.SegmentIndex {
 	w.TB.Helper()
 	x.Stamp()
@@ -370,7 +370,8 @@ func smallSeals() fold.Config {
 	return fold.Config{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
 }
 
-// requireOneWon wants one of those who raced to have come first, and the others to have been refused with the code.
+// requireOneWon requires that one of the concurrent requests came first, and that the others were refused with the
+// code.
 func requireOneWon(tb testing.TB, errs []error, code schema.Code) {
 	tb.Helper()
 	won := 0
@@ -424,7 +425,7 @@ func asReplicated(tb testing.TB, nc *nats.Conn, stream string) jetstream.JetStre
 	})
 }
 
-// withReplicas is a JSON text with another number of replicas in the stream's configuration that it has.
+// withReplicas is a JSON text with another number of replicas in its stream configuration.
 func withReplicas(text []byte, replicas int, config func(map[string]any) map[string]any) []byte {
 	var v map[string]any
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -440,7 +441,7 @@ func withReplicas(text []byte, replicas int, config func(map[string]any) map[str
 	return changed
 }
 
-// state is what the first n events of the writer add up to.
+// state is the state after the first n events of the writer.
 func (x *writer) state(n int) *schema.State {
 	s := schema.NewState("default", x.Run.Run)
 	for i := range n {
@@ -449,7 +450,7 @@ func (x *writer) state(n int) *schema.State {
 	return s
 }
 
-// requireView wants an answer to have the whole of a state.
+// requireView requires that an answer has the whole of a state.
 func requireView(tb testing.TB, want *schema.State, got *schema.StateView) {
 	tb.Helper()
 	wanted, err := json.Marshal(want.View(), json.Deterministic(true))

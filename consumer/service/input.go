@@ -17,15 +17,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// answersAtOnce bounds the answers that are held against their schemas at the same time: each may take some tenths of a
-// second and some tens of MiB.
+// answersAtOnce bounds the answers that are validated concurrently: each may take some tenths of a second and some
+// tens of MiB.
 const answersAtOnce = 4
 
-// input answers something that a run waits for.
+// input stores an answer that a run waits for.
 //
-// An answer is held against the schema that was asked by. A schema that cannot be used, because it is wrong, refers to
-// something outside itself or costs too much, lets no answer through: nobody can say what the executor would make of
-// it. The run is not stuck for that: status cancelled needs no schema, and the executor asks again.
+// An answer is validated with the schema of its request. If the schema is invalid, has an external reference or costs
+// too much, no answer is accepted: the executor may be unable to use it. The run is not stuck: status cancelled needs
+// no schema, and the executor asks again.
 func (s *Service) input(ctx context.Context, t *task) error {
 	var req schema.InputRequest
 	if err := t.decode(&req); err != nil {
@@ -65,9 +65,9 @@ func (s *Service) input(ctx context.Context, t *task) error {
 	return t.whole(reply)
 }
 
-// sameInput refuses a request whose request_id names an answer that differs.
+// sameInput refuses a request whose request_id names a different answer.
 func sameInput(run string, e *schema.Event, req *schema.InputRequest) error {
-	data, _ := schema.ParseData(e) // an event that cannot be read is no answer
+	data, _ := schema.ParseData(e) // an unreadable event is no answer
 	first, ok := data.(*schema.RunInputData)
 	if !ok || cmp.Or(first.Status, schema.InputResolved) == req.Status && schema.SameJSON(first.Payload, req.Payload) {
 		return nil
@@ -82,14 +82,14 @@ func checkInput(req *schema.InputRequest) error {
 	case req.InterruptID == "":
 		return badField("/interrupt_id", errors.New("is required"))
 	case req.Status == schema.InputExpired:
-		return badField("/status", errors.New("expired is the daemon's word alone; use resolved or cancelled"))
+		return badField("/status", errors.New("only the daemon may use expired; use resolved or cancelled"))
 	case req.Status != schema.InputResolved && req.Status != schema.InputCancelled:
 		return badField("/status", fmt.Errorf("status %.40q is none of resolved, cancelled", req.Status))
 	}
 	return nil
 }
 
-// answerable finds what is answered. The reading is proven.
+// answerable finds the interrupt to answer. The read is proven.
 func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInterrupt, error) {
 	if r.Head.Status.Terminal() {
 		return nil, errEnded(r)
@@ -104,7 +104,7 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 		if len(open) > 0 {
 			waits = "it waits for " + strings.Join(open, ", ")
 		}
-		return nil, schema.Fail(schema.CodeUnknownInterrupt, "Answer one of those, or look whether somebody else answered first: "+hintRun,
+		return nil, schema.Fail(schema.CodeUnknownInterrupt, "Answer one of those, or see whether it was answered already: "+hintRun,
 			"run %s does not wait for %.80q: %s", r.Run, req.InterruptID, waits)
 	}
 	o := &r.Head.Interrupts[i]
@@ -119,7 +119,7 @@ func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInter
 	return o, nil
 }
 
-// checkAnswer holds a payload against the schema that the run asked by.
+// checkAnswer validates a payload with the schema of the run's request.
 func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema.OpenInterrupt, req *schema.InputRequest) error {
 	e, found, err := s.reader.EventAt(ctx, r, o.Position)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 	parsed, err := schema.ParseData(e)
 	asked, ok := parsed.(*schema.RunWaitingData)
 	if err != nil || !ok {
-		return fmt.Errorf("event %s of run %s is no lawful run.waiting: %w", o.Position.ID, r.Run, errors.Join(err, schema.ErrCorrupt))
+		return fmt.Errorf("event %s of run %s is no valid run.waiting: %w", o.Position.ID, r.Run, errors.Join(err, schema.ErrCorrupt))
 	}
 	text, err := s.responseSchema(ctx, r, asked)
 	if err != nil {
@@ -150,22 +150,22 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 	case err != nil:
 		return unusable(o.InterruptID, err.Error())
 	case len(problems) > 0:
-		e := schema.Fail(schema.CodeInvalidAnswer, "Mend the answer at the places named in details; response_schema of run.waiting says what is asked.",
+		e := schema.Fail(schema.CodeInvalidAnswer, "Correct the answer at the places named in details; response_schema of run.waiting says what is asked.",
 			"the answer to %.80q is not what was asked for: at %q: %s", o.InterruptID, problems[0].Path, problems[0].Problem)
 		return detailed(e, problems)
 	}
 	return nil
 }
 
-// unusable answers for a schema that no answer can be held against.
+// unusable is the error for a schema that cannot validate an answer.
 func unusable(interrupt, why string) error {
 	e := schema.Fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask again with one that can be used.",
 		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
 	return detailed(e, []answerschema.Problem{{Problem: why}})
 }
 
-// responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one checks nothing here: the
-// service has no key, and the executor that asked checks the answer.
+// responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one
+// validates nothing here: the service has no key, and the executor that asked validates the answer.
 func (s *Service) responseSchema(ctx context.Context, r *reader.Snapshot, asked *schema.RunWaitingData) ([]byte, error) {
 	i := slices.IndexFunc(asked.Refs, func(ref schema.Ref) bool { return ref.Path == "/response_schema" })
 	switch {

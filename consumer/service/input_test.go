@@ -35,7 +35,7 @@ func value(text string) jsontext.Value {
 	return jsontext.Value(text)
 }
 
-// repeated is the reply to a request that an earlier one has fulfilled.
+// repeated is the reply to a request that an earlier one has done.
 func repeated(first *schema.ControlReply) *schema.ControlReply {
 	again := *first
 	again.Already = true
@@ -121,7 +121,7 @@ func TestRefusedAnswers(t *testing.T) {
 		{"a schema that leads elsewhere", "run-1", answerTo("remote", `{}`), schema.CodeInvalidAnswer, "only to places within itself", ``},
 		{"a call in doubt, which wants to be settled", "held", answerTo("doubt", `{}`), schema.CodeConflict, "call-x", ``},
 		{"no interrupt", "run-1", req(func(r *schema.InputRequest) { r.InterruptID = "" }), schema.CodeBadRequest, "/interrupt_id", ``},
-		{"nobody's answer", "run-1", req(func(r *schema.InputRequest) { r.By = "" }), schema.CodeBadRequest, "/by", ``},
+		{"an answer without a sender", "run-1", req(func(r *schema.InputRequest) { r.By = "" }), schema.CodeBadRequest, "/by", ``},
 		{"the word of the daemon", "run-1", req(func(r *schema.InputRequest) { r.Status = "expired" }), schema.CodeBadRequest, "/status", ``},
 		{"an unknown status", "run-1", req(func(r *schema.InputRequest) { r.Status = "maybe" }), schema.CodeBadRequest, "/status", ``},
 		{"a request id outside the grammar", "run-1", req(func(r *schema.InputRequest) { r.RequestID = "a.b" }), schema.CodeBadRequest, "/request_id", ``},
@@ -171,7 +171,7 @@ func TestAnswersWithoutASchemaAreTaken(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-// The first answer stands. Who answers again is told so, unless it is the same request once more.
+// The first answer stays. A second sender is told so, unless it repeats the same request.
 func TestAnsweredOnce(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -258,7 +258,7 @@ func TestARepeatedAnswerIsFoundInASegment(t *testing.T) {
 	require.Equal(t, repeated(first), w.control(schema.VerbInput, "run-1", req))
 }
 
-// adopt takes a control event into what the writer knows of its run.
+// adopt adds a control event to the writer's model of its run.
 func (x *writer) adopt(at schema.StreamSequence) {
 	x.World.TB.Helper()
 	stream, err := x.World.JS.Stream(x.World.TB.Context(), x.World.Names.EventStream())

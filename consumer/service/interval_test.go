@@ -11,7 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// However rarely checkpoints are put, an answer and a takeover have every event, for they read the log. A worker that ends puts what it has.
+// However rarely checkpoints are put, an answer and a takeover have every event, because they read the log. A worker
+// that ends puts its checkpoints.
 func TestRecover_CheckpointsAreRare_HasEveryEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

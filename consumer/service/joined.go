@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// joinTries bounds the tries to make a page that fits: its size is only roughly known before it is written.
+	// joinTries bounds the tries to make a page that fits: its size is only estimated before it is encoded.
 	joinTries = 8
-	// pageSlack is what a page may be larger than its parts.
+	// pageSlack is how much larger a page may be than its parts.
 	pageSlack = 512
-	// foldedPerReply is how much more than a reply may hold is still written whole: a compacted run may fit.
+	// foldedPerReply is the ratio of a folded run to a reply up to which the whole state is tried: a compacted run
+	// may fit.
 	foldedPerReply = 2
 )
 
-// joined sends the view state: the whole state in the answer if it fits into a message, else its newest turns, or those before a page.
-// records is the number of the run's records that the state has.
+// joined sends the view state: the whole state if it fits into a message, else its newest turns, or those of an
+// earlier page. records is the number of records in the state.
 func (v *view) joined(records int64, build func(*schema.StateView) any) error {
 	limit := v.task.replyLimit()
 	if v.maxBytes > 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// plain asks as a client does that knows nothing but request and reply.
+// plain sends a request like a client that knows only request and reply.
 func (w *serviceWorld) plain(subject, body string) []byte {
 	w.TB.Helper()
 	m, err := w.client.Request(subject, []byte(body), testTimeout)
@@ -135,10 +135,10 @@ func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
 					subject = o.Subject
 					next, err := json.Marshal(o.Request)
 					require.NoError(t, err)
-					require.Contains(t, string(m), `"request":`+string(next), "as it stands in the answer")
+					require.Contains(t, string(m), `"request":`+string(next), "unchanged from the answer")
 					body = string(next)
 				}
-				if how != "recover" { // the writer is fenced there
+				if how != "recover" { // the writer is fenced then
 					x.conversation(10)
 				}
 			}
@@ -187,7 +187,7 @@ func TestJoined_MessageLargerThanAReply_SaysWhatIsLeftOut(t *testing.T) {
 	require.JSONEq(t, `"`+strings.Repeat("y", 200<<10+7)+`"`, string(a.fold(t, "run-1").Calls[8].Result), "the view events has it")
 }
 
-// Of a run larger than the daemon holds the newest turns are there, and the requests lead to all others.
+// If a run is larger than the daemon folds, the answer has the newest turns, and its requests lead to all others.
 func TestJoined_LargerThanTheDaemonHolds_PagesAddUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: runs of 18 MiB")
@@ -249,7 +249,7 @@ func TestJoined_LargerThanTheDaemonHolds_PagesAddUp(t *testing.T) {
 	}
 }
 
-// recorded counts the messages that an event has.
+// recorded counts the messages of an event.
 func recorded(v *schema.StateView) (n int) {
 	for i := range v.Messages {
 		if v.Messages[i].EventID != "" {
@@ -259,7 +259,7 @@ func recorded(v *schema.StateView) (n int) {
 	return n
 }
 
-// extra is what a fork has of its own.
+// extra is the number of a fork's own records.
 func extra(how string, n int) int {
 	if how == "a fork" {
 		return n

@@ -52,7 +52,7 @@ func TestJoined_ValueSetOverAndOver_StateIsShown(t *testing.T) {
 	require.Nil(t, reply.State.Older)
 }
 
-// The pages of a run that was rewound have the turns that are part of it, and no other, whatever was left behind.
+// The pages of a rewound run have exactly the turns that are part of it, however many were abandoned.
 func TestJoined_MuchWasLeftBehind_StateIsTheRunAsItIs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a run of 18 MiB")
@@ -79,7 +79,7 @@ func TestJoined_MuchWasLeftBehind_StateIsTheRunAsItIs(t *testing.T) {
 	require.Len(t, got.Messages[8].Parts[0].Response, 32)
 }
 
-// A call with long texts is one entry: what does not fit of it is left out, and the pages before it are reached.
+// A call with long texts is one entry: its excess is left out, and the pages before it can be reached.
 func TestJoined_CallWithALongSideEffect_PagesAreReached(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -22,11 +22,12 @@ import (
 const (
 	// maxPlace is the size of a place in a list, as a request names it.
 	maxPlace = 64 << 10
-	// maxEndedSince bounds the runs that end while somebody pages through those that live: a page has to look at all of them.
+	// maxEndedSince bounds the runs that end while a client pages through the live runs: a page must read all of
+	// them.
 	maxEndedSince = 1 << 14
 	// maxChildrenRead bounds the checkpoints that one page of a run's children reads.
 	maxChildrenRead = 2048
-	// staleTries is how often a replica is asked that is behind the daemon's own knowledge, and staleWait the first wait.
+	// staleTries is how often a replica that lags behind the daemon is asked again, and staleWait the first pause.
 	staleTries = 8
 	staleWait  = 5 * time.Millisecond
 )
@@ -36,8 +37,8 @@ var statuses = []schema.Status{
 	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
 }
 
-// list answers with a page of runs, as their checkpoints are. They may be a moment old, and are never what a daemon knows that was
-// cut off from the majority of the servers.
+// list answers with a page of runs from their checkpoints. They may be a moment old, but never come from a daemon
+// that was cut off from the majority of the servers.
 func (s *Service) list(ctx context.Context, t *task) error {
 	var req schema.ListRequest
 	if err := t.decode(&req); err != nil {
@@ -62,7 +63,7 @@ func (s *Service) list(ctx context.Context, t *task) error {
 			reply.Parked = append(reply.Parked, shards[i].Parked[:min(room, len(shards[i].Parked))]...)
 		}
 	}
-	// A page that does not fit one message ends earlier.
+	// A page that does not fit into one message ends earlier.
 	room := t.svc.nc.MaxPayload()/2 - replyOverhead
 	whole := true
 	for i := range l.lines {
@@ -93,7 +94,7 @@ func summary(h *schema.Head, maxClaims int) schema.RunSummary {
 	return sum
 }
 
-// summarySize is the size of a line in JSON, roughly; a page keeps to half of a message, so roughly will do.
+// summarySize is the approximate size of a line in JSON. A page uses half of a message, so an estimate is enough.
 func summarySize(sum *schema.RunSummary) int64 {
 	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent) + len(sum.ResumedFrom) + len(sum.HandoffOf)
 	for k, v := range sum.Labels {
@@ -102,29 +103,28 @@ func summarySize(sum *schema.RunSummary) int64 {
 	return int64(n)
 }
 
-// listPlace is a place in a list: where a page ends and the next one begins. A client takes it for a word that means
-// nothing.
+// listPlace is a place in a list: where a page ends and the next one begins. It is opaque to clients.
 //
-// The list has two parts. The first are the runs that live, from the one that was started last, and those that have
-// ended behind the place that the log had been folded up to when the list began (Top of each shard). The second are those that had
-// ended before, from the one that ended last. No run leaves the first part for the second, and all of the first part stays in
-// its order, whatever happens to it: so a list has every run once.
+// The list has two parts. The first has the live runs, the last started first, and those that ended after the
+// position up to which each shard was folded when the list began (its Top). The second has those that ended before,
+// the last ended first. No run moves from the first part to the second, and the order of the first never changes: so
+// a list has every run once.
 type listPlace struct {
-	// Filter is what was asked for, as a digest.
+	// Filter is a digest of the request's filter.
 	Filter string `json:"f"`
-	// Started and Run are the last run that was listed of the first part. No Run: none was.
+	// Started and Run are the last listed run of the first part. An empty Run means none.
 	Started int64  `json:"t,omitzero"`
 	Run     string `json:"r,omitzero"`
-	// Ended: the first part is over.
+	// Ended: the first part is finished.
 	Ended bool `json:"e,omitzero"`
 	// Shards are the places in the second part.
 	Shards []shardPlace `json:"s,omitzero"`
 	// Since and Until are those of the first page.
 	Since string `json:"a,omitzero"`
 	Until string `json:"z,omitzero"`
-	// Child is the last run that was looked at in a list of what came of a run.
+	// Child is the last run that was read in a list of a run's children.
 	Child string `json:"c,omitzero"`
-	// Over: there is nothing more.
+	// Over: the list is finished.
 	Over bool `json:"o,omitzero"`
 }
 
@@ -134,7 +134,7 @@ type shardPlace struct {
 	Top    schema.StreamSequence `json:"t"`
 	Before schema.StreamSequence `json:"b"`
 	Floor  schema.StreamSequence `json:"f,omitzero"`
-	// Until is the first position that is too new to be listed; 0 for none.
+	// Until is the first position that is too new for the list; 0 for none.
 	Until schema.StreamSequence `json:"u,omitzero"`
 }
 
@@ -144,38 +144,38 @@ func (p *shardPlace) over() bool { return p.Before <= max(p.Floor, 1) }
 func (p *listPlace) text() string {
 	b, err := json.Marshal(p)
 	if err != nil {
-		return "" // it is made of numbers and names
+		return "" // it has only numbers and names
 	}
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parsePlace reads a place that a client brings back.
+// parsePlace reads a place that a client returns.
 func parsePlace(text, filter string, shards int) (listPlace, error) {
 	var p listPlace
 	if len(text) > maxPlace {
-		return p, errors.New("it is no place of a list")
+		return p, errors.New("not a place of a list")
 	}
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
 	if err != nil {
-		return p, errors.New("it is no place of a list: use the next of the page before")
+		return p, errors.New("not a place of a list: use next of the previous page")
 	}
 	if p.Filter != filter {
-		return p, errors.New("it is a place in another list: ask for the same as for the page before")
+		return p, errors.New("a place of another list: send the same filter as for the previous page")
 	}
 	if len(p.Shards) > shards {
-		return p, fmt.Errorf("it is of %d shards, the fleet has %d", len(p.Shards), shards)
+		return p, fmt.Errorf("a place of %d shards, the fleet has %d", len(p.Shards), shards)
 	}
 	return p, nil
 }
 
-// filterDigest names what a request asks for, the page apart.
+// filterDigest is the digest of a request without its page.
 func filterDigest(req *schema.ListRequest) (string, error) {
 	same := *req
 	same.After, same.Limit = "", 0
-	// Whoever asks by an age asks for another time with each page; that of the first one counts.
+	// A client that filters by age sends another time with each page; that of the first page is used.
 	for _, at := range []*string{&same.Since, &same.Until} {
 		if *at != "" {
 			*at = "given"
@@ -189,24 +189,24 @@ func filterDigest(req *schema.ListRequest) (string, error) {
 	return hex.EncodeToString(sum[:6]), nil
 }
 
-// listing is a page of a list in the making.
+// listing is a page of a list while it is built.
 type listing struct {
 	svc *Service
 	req *schema.ListRequest
-	// shards of the fleet as the page begins.
+	// shards of the fleet when the page began.
 	shards []*reader.Source
 	// since and until are the request's, zero for none.
 	since, until time.Time
-	// begin is where the page begins, and place how far it has come. first: the list begins with it.
+	// begin is where the page begins, and place where it is now. first: the list begins with it.
 	begin, place listPlace
 	first        bool
-	// newest is, by shard, what a replica must have to be believed.
+	// newest is, by shard, the revision that a replica must have to be used.
 	newest     []schema.Revision
 	lines      []listLine
 	incomplete bool
 }
 
-// listLine is one line, and where it leaves the list.
+// listLine is one line, and the place after it.
 type listLine struct {
 	schema.RunSummary
 	started int64
@@ -216,7 +216,7 @@ type listLine struct {
 	child    bool
 }
 
-// passed moves a place behind the line.
+// passed moves a place after the line.
 func (l *listLine) passed(p *listPlace) {
 	switch {
 	case l.child:
@@ -245,7 +245,7 @@ func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
 			return nil, badField(f.path, err)
 		}
 		if req.Since != "" || req.Until != "" {
-			return nil, badField(f.path, errors.New("what came of a run is listed without since and until"))
+			return nil, badField(f.path, errors.New("children are listed without since and until"))
 		}
 	}
 	for i, status := range req.Status {
@@ -321,7 +321,8 @@ func (l *listing) read(ctx context.Context) error {
 	return nil
 }
 
-// wantsEnded reports whether the index of ended runs is asked for. Ended runs with held calls and with offers are in the live index, too.
+// wantsEnded reports whether the index of ended runs is needed. Ended runs with held calls or offers are in the live
+// index, too.
 func (l *listing) wantsEnded() bool {
 	if len(l.req.Completion) > 0 && len(l.completing()) == 0 {
 		return false
@@ -329,7 +330,7 @@ func (l *listing) wantsEnded() bool {
 	return !l.req.Quarantined && !l.req.Held && !l.req.Offered && (len(l.req.Status) == 0 || slices.ContainsFunc(l.req.Status, schema.Status.Terminal))
 }
 
-// completing are the statuses that runs with one of the asked-for completions can have.
+// completing are the statuses of runs that can have one of the requested completions.
 func (l *listing) completing() []schema.Status {
 	list := []schema.Status{schema.StatusCompleted}
 	if slices.Contains(l.req.Completion, schema.CompletionLimit) {
@@ -338,7 +339,7 @@ func (l *listing) completing() []schema.Status {
 	return slices.DeleteFunc(list, func(s schema.Status) bool { return len(l.req.Status) > 0 && !slices.Contains(l.req.Status, s) })
 }
 
-// placeShards notes what a replica must have to be believed, and at the beginning of a list the parts of it.
+// placeShards sets the revisions that replicas must have, and at the beginning of a list its places.
 func (l *listing) placeShards(ctx context.Context) error {
 	for i, src := range l.shards {
 		l.newest[i] = l.svc.liveRuns.Revision(i)
@@ -372,7 +373,7 @@ func (l *listing) placeShards(ctx context.Context) error {
 	return nil
 }
 
-// matches reports whether a line is one that the request asks for, its time apart.
+// matches reports whether a line passes the request's filter, except for its times.
 func (l *listing) matches(r *schema.RunSummary) bool {
 	switch {
 	case len(l.req.Status) > 0 && !slices.Contains(l.req.Status, r.Status),
@@ -401,7 +402,7 @@ func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
 		(l.since.IsZero() || !started.Before(l.since)) && (l.until.IsZero() || started.Before(l.until))
 }
 
-// checkpoints reads those of runs of a shard, from a replica that has what the daemon knows of already.
+// checkpoints reads checkpoints of a shard, from a replica that is not behind the daemon.
 func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) (list []kvstore.Stored, err error) {
 	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
 		list, upTo, err = l.shards[shard].Store.Checkpoints.Of(ctx, runs)
@@ -410,7 +411,7 @@ func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) (li
 	return list, err
 }
 
-// fresh repeats a read until a replica answers that has what the daemon knows of already.
+// fresh repeats a read until a replica answers that is not behind the daemon.
 func (l *listing) fresh(ctx context.Context, shard int, read func() (schema.Revision, error)) error {
 	wait := staleWait
 	for range staleTries {
@@ -424,10 +425,10 @@ func (l *listing) fresh(ctx context.Context, shard int, read func() (schema.Revi
 		}
 		wait *= 2
 	}
-	return fmt.Errorf("list runs: a replica of %s stays behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
+	return fmt.Errorf("list runs: a replica of %s lags behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
 }
 
-// readChildren reads a page of what came of a run.
+// readChildren reads a page of a run's children.
 func (l *listing) readChildren(ctx context.Context) error {
 	of := cmp.Or(l.req.Related, l.req.Parent)
 	type child struct {
@@ -488,7 +489,7 @@ func (l *listing) readChildren(ctx context.Context) error {
 	return nil
 }
 
-// cameOf reports whether the run came of the one asked for in the way asked for.
+// cameOf reports whether the run is a child, of the requested kind, of the requested run.
 func (l *listing) cameOf(h *schema.Head) bool {
 	if l.req.Parent != "" && (h.Parent == nil || h.Parent.Run != l.req.Parent) {
 		return false

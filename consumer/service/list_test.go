@@ -41,7 +41,7 @@ func (w *serviceWorld) storeRun(shards int, h schema.Head) {
 	require.NoError(w.TB, err)
 }
 
-// folded says that every shard is folded up to a position, and that its index is complete.
+// folded marks every shard as folded up to a position, with a complete index.
 func (w *serviceWorld) folded(at schema.StreamSequence) {
 	w.TB.Helper()
 	for _, s := range w.shards {
@@ -60,7 +60,7 @@ func (w *serviceWorld) page(req schema.ListRequest) *schema.ListReply {
 	return decodeAs[schema.ListReply](w.TB, a.first)
 }
 
-// awaitIndex waits until the index of ended runs is complete, which the worker says a moment after it has folded the log.
+// awaitIndex waits until the index of ended runs is complete, which is a moment after the worker has folded the log.
 func (w *serviceWorld) awaitIndex() {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
@@ -85,7 +85,7 @@ func (w *serviceWorld) list(req schema.ListRequest) []string {
 	return nil
 }
 
-// Every filter gives what looking at every run gives, in the same order, whatever the size of the pages.
+// Every filter gives the same runs as reading every run, in the same order, whatever the size of the pages.
 func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 	t.Parallel()
 	const shards = 3
@@ -100,7 +100,7 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 	at := schema.StreamSequence(0)
 	for i, n := range random.Perm(runs) {
 		h := &all[i]
-		// Few and many runs beside each other in the log.
+		// Few and many runs close together in the log.
 		at += schema.StreamSequence(1 + []int{0, 3, 900, 70_000, 3_000_000}[random.IntN(5)])
 		*h = schema.Head{
 			Fleet: "default", Run: fmt.Sprintf("run-%03d", n), Agent: []string{"alpha", "beta", ""}[random.IntN(3)], Epoch: 1,
@@ -163,7 +163,7 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 	}{
 		{"all", schema.ListRequest{}, func(*schema.Head) bool { return true }},
 		{"agent", schema.ListRequest{Agent: "beta"}, func(h *schema.Head) bool { return h.Agent == "beta" }},
-		{"nobody's", schema.ListRequest{Agent: "unknown"}, func(*schema.Head) bool { return false }},
+		{"of an unknown agent", schema.ListRequest{Agent: "unknown"}, func(*schema.Head) bool { return false }},
 		{"live", schema.ListRequest{Status: []schema.Status{"running", "waiting"}}, func(h *schema.Head) bool { return h.Status == "running" || h.Status == "waiting" }},
 		{"ended", schema.ListRequest{Status: []schema.Status{"failed"}, Agent: "alpha"}, func(h *schema.Head) bool { return h.Status == "failed" && h.Agent == "alpha" }},
 		{"both", schema.ListRequest{Status: []schema.Status{"failed", "cancelled", "orphaned"}}, func(h *schema.Head) bool {
@@ -256,7 +256,7 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 	for _, run := range []string{"gone-live", "gone-ended"} {
 		require.NoError(t, kv.Delete(t.Context(), run))
 	}
-	// What a crash of the server can bring back: entries of a run that has come back to life, or was written to after its end.
+	// A server crash can bring back entries of a run that is live again, or was written to after its end.
 	for run, h := range map[string]schema.Head{"back": head("back", "running", 7), "later": head("later", "failed", 8)} {
 		e, err := kv.Get(t.Context(), run)
 		require.NoError(t, err)
@@ -319,15 +319,15 @@ func TestAListRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	} {
 		require.Contains(t, w.refused(schema.VerbList, "", req).Message, path)
 	}
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: "run-1"}).Message, "no place of a list")
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: strings.Repeat("x", 1<<17)}).Message, "no place of a list")
+	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: "run-1"}).Message, "not a place of a list")
+	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: strings.Repeat("x", 1<<17)}).Message, "not a place of a list")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: next, Agent: "other"}).Message, "another list")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Parent: "run-1", Since: "2026-01-01T00:00:00Z"}).Message, "/parent")
 	require.Len(t, w.page(schema.ListRequest{After: next, Limit: 2}).Runs, 2, "the size of a page may change")
 }
 
-// While runs start and end, a list that is read page by page has every run once that was there from its beginning to its
-// end, and none twice.
+// While runs start and end, a list that is read page by page has every run once that existed from its beginning to
+// its end, and none twice.
 func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 60 runs end while lists are read")
@@ -336,13 +336,13 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	const runs, limit = 60, 3
 	w := newServiceWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	rostered := make(chan error, 1)
-	go func() { rostered <- w.roster.Run(ctx) }()
+	followed := make(chan error, 1)
+	go func() { followed <- w.liveRuns.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-rostered)
+		require.NoError(t, <-followed)
 	})
-	worker, stop := w.Fold(fold.Config{LiveRuns: w.roster, Linger: time.Millisecond})
+	worker, stop := w.Fold(fold.Config{LiveRuns: w.liveRuns, Linger: time.Millisecond})
 	defer stop()
 	var open []*writer
 	for i := range runs {
@@ -355,7 +355,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 		require.Eventually(t, func() bool { return worker.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
 	}
 	folded(open[runs-1].Acked[0].Stream)
-	require.Eventually(t, func() bool { return w.roster.Counts().Live == runs }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.liveRuns.Counts().Live == runs }, time.Minute, time.Millisecond)
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's choice
 	var last schema.StreamSequence
 	end := func() {
@@ -378,7 +378,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 				break
 			}
 			if page%3 == 0 {
-				end() // the next page is asked for before this is folded, or after it
+				end() // the next page is requested before this is folded, or after it
 			}
 			if page%6 == 0 {
 				folded(last)
@@ -391,7 +391,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	}
 	folded(last)
 	require.Len(t, w.list(schema.ListRequest{Status: []schema.Status{"completed"}}), runs)
-	require.Eventually(t, func() bool { return w.roster.Counts().Live == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.liveRuns.Counts().Live == 0 }, time.Minute, time.Millisecond)
 	require.Empty(t, w.list(schema.ListRequest{Status: []schema.Status{"running"}}))
 }
 
@@ -419,12 +419,12 @@ func TestRunsAreListedByTheirAge(t *testing.T) {
 	ended := stored(second)
 	text := func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 	require.Equal(t, []string{"third", "second", "first"}, w.list(schema.ListRequest{}))
-	// Who asks for the last hour asks a little later for each page.
+	// A client that asks for the last hour sends a slightly later time for each page.
 	page := w.page(schema.ListRequest{Since: text(stored(first)), Limit: 1})
 	require.Equal(t, "second", page.Runs[0].Run)
 	page = w.page(schema.ListRequest{Since: text(ended.Add(time.Minute)), Limit: 1, After: page.Next})
 	require.Equal(t, "first", page.Runs[0].Run)
-	// The runs say that they were started in 2023; when they ended the server knows.
+	// The runs say that they were started in 2023; the server knows when they ended.
 	require.Equal(t, []string{"second"}, w.list(schema.ListRequest{Since: text(ended)}))
 	require.Equal(t, []string{"third", "first"}, w.list(schema.ListRequest{Until: text(ended)}))
 	require.Equal(t, []string{"second", "first"}, w.list(schema.ListRequest{Since: text(stored(first))}))
@@ -433,7 +433,7 @@ func TestRunsAreListedByTheirAge(t *testing.T) {
 	require.Equal(t, []string{"third", "second", "first"}, w.list(schema.ListRequest{Until: text(time.Now().Add(time.Hour)), Since: "2020-01-01T00:00:00Z"}))
 }
 
-// Until is of the server's clock: what the daemon's own says changes nothing.
+// Until uses the server's clock: the daemon's own has no effect.
 func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -456,7 +456,7 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	require.Empty(t, w.list(schema.ListRequest{Until: m.Time.UTC().Format(time.RFC3339Nano)}))
 }
 
-// An index that is lost is filled once, while lists say that they are not whole.
+// A lost index is filled once, while lists say that they are incomplete.
 func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 1,400 events are published one by one")
@@ -497,7 +497,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	require.Equal(t, children, w.list(schema.ListRequest{Related: "top"}))
 	stop()
 
-	// A lost bucket comes back whole.
+	// A lost bucket is restored completely.
 	require.NoError(t, w.JS.DeleteKeyValue(t.Context(), w.Names.CheckpointBucket()))
 	_, stop = w.Fold(fold.Config{})
 	defer stop()

@@ -2,7 +2,7 @@ package service
 
 import (
 	"crypto/rand"
-	stdjson "encoding/json" // the types of NATS micro are made for it
+	stdjson "encoding/json" // the types of NATS micro use it
 	"errors"
 	"fmt"
 	"strconv"
@@ -17,7 +17,7 @@ import (
 // subscriptions are those of a service that listens.
 type subscriptions []*nats.Subscription
 
-// drain takes no more messages. Those that arrived are still handed over.
+// drain stops receiving. Messages that arrived are still delivered.
 func (subs subscriptions) drain() error {
 	var errs []error
 	for _, sub := range subs {
@@ -38,7 +38,8 @@ func (e *endpoint) subject(fleet string) string {
 
 // listen subscribes to the endpoints' subjects, and to those by which NATS tools discover services.
 //
-// It speaks the discovery protocol of NATS micro itself: that package answers to any reply subject, with the daemon's permissions.
+// It implements the discovery protocol of NATS micro itself: that package answers to any reply subject, with the
+// daemon's permissions.
 func (s *Service) listen() (subs subscriptions, err error) {
 	defer func() {
 		if err != nil {
@@ -69,7 +70,7 @@ func (s *Service) listen() (subs subscriptions, err error) {
 	return subs, nil
 }
 
-// describe answers one question of a tool that discovers services.
+// describe answers one request of a tool that discovers services.
 func (s *Service) describe(m *nats.Msg, answer func() any) {
 	if m.Reply == "" {
 		return
@@ -87,7 +88,7 @@ func (s *Service) describe(m *nats.Msg, answer func() any) {
 	}
 }
 
-// discovered is what tools are told of the service.
+// discovered is the answer to such a request.
 type discovered struct {
 	identity  micro.ServiceIdentity
 	fleet     string

@@ -12,14 +12,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// candidate is a run that may belong into the first part of a list: one that lives, or has ended since the list began.
+// candidate is a run that may belong to the first part of a list: it is live, or has ended since the list began.
 type candidate struct {
 	run     string
 	shard   int
 	started int64
-	// line is what is known of it without its checkpoint.
+	// line is what is known without its checkpoint.
 	line schema.RunSummary
-	// both: only the live index has offered it, and the index of ended runs has it, too.
+	// both: only the live index has offered it, and it is in the index of ended runs, too.
 	both bool
 }
 
@@ -29,7 +29,7 @@ func liveCandidate(e *schema.Live, shard int, started time.Time) candidate {
 	}
 }
 
-// nanos is a time as a number that sorts, 0 for none.
+// nanos is a time as a sortable number, 0 for none.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -37,20 +37,20 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// beside compares two runs of the first part in its order: the one that was started last comes first.
-func beside(aStarted int64, aRun string, bStarted int64, bRun string) int {
+// compareRuns compares two runs in the order of the first part: the last started is first.
+func compareRuns(aStarted int64, aRun string, bStarted int64, bRun string) int {
 	return cmp.Or(cmp.Compare(bStarted, aStarted), strings.Compare(aRun, bRun))
 }
 
-// newestFirst keeps the first runs of a list's order out of many.
+// newestFirst keeps the first runs, in a list's order, of many.
 type newestFirst struct {
 	limit int
 	list  []candidate
 }
 
-// offer takes a run in if it belongs among the first. Of a run that is offered twice the first is kept.
+// offer adds a run if it belongs to the first ones. Of a run that is offered twice the first offer is kept.
 func (n *newestFirst) offer(c candidate) {
-	at, found := slices.BinarySearchFunc(n.list, c, func(a, b candidate) int { return beside(a.started, a.run, b.started, b.run) })
+	at, found := slices.BinarySearchFunc(n.list, c, func(a, b candidate) int { return compareRuns(a.started, a.run, b.started, b.run) })
 	if found {
 		n.list[at].both = n.list[at].both && c.both
 		return
@@ -64,15 +64,15 @@ func (n *newestFirst) offer(c candidate) {
 	}
 }
 
-// readLive reads the part of the page that is of the list's first part.
+// readLive reads the lines of the page in the list's first part.
 func (l *listing) readLive(ctx context.Context) error {
 	newest := newestFirst{limit: l.req.Limit}
 	offer := func(c candidate) {
-		if l.place.Run == "" || beside(c.started, c.run, l.place.Started, l.place.Run) > 0 {
+		if l.place.Run == "" || compareRuns(c.started, c.run, l.place.Started, l.place.Run) > 0 {
 			newest.offer(c)
 		}
 	}
-	// The runs that live are read before those that have ended: a run is put there before it is taken out here.
+	// Live runs are read before ended ones: a run is added to the second index before it is removed from the first.
 	if err := l.offerLive(ctx, offer); err != nil {
 		return err
 	}
@@ -101,13 +101,13 @@ func (l *listing) readLive(ctx context.Context) error {
 		l.place.Started, l.place.Run = c.started, c.run
 		switch s := stored[c.run]; {
 		case errors.Is(s.Err, kvstore.ErrNotFound):
-			// The index names it before its first checkpoint, or it was erased.
+			// The index named it before its first checkpoint, or it was removed.
 		case s.Err != nil && c.both && l.wantsEnded():
-			// It is of the second part.
+			// It belongs to the second part.
 		case s.Err != nil:
 			l.lines = append(l.lines, listLine{RunSummary: c.line, started: c.started})
 		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.top(c.shard):
-			// It is of the second part.
+			// It belongs to the second part.
 		case l.matchesHead(&s.Checkpoint.Head):
 			l.lines = append(l.lines, listLine{RunSummary: summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims), started: c.started})
 		}
@@ -116,7 +116,7 @@ func (l *listing) readLive(ctx context.Context) error {
 	return nil
 }
 
-// top is the last position of the second part that is of a shard; a shard that came since the list began has none.
+// top is the last position of a shard's second part; a shard added since the list began has none.
 func (l *listing) top(shard int) schema.StreamSequence {
 	if shard < len(l.place.Shards) {
 		return l.place.Shards[shard].Top
@@ -124,10 +124,10 @@ func (l *listing) top(shard int) schema.StreamSequence {
 	return 0
 }
 
-// offerLive offers the runs that live: from memory, or from the live index itself while that is not in memory.
+// offerLive offers the live runs: from memory, or from the live index until that is in memory.
 func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 	if l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
-		// A shard that came this moment has no run that the list must have.
+		// A shard added at this moment has no run that the list must have.
 		if shard < len(l.shards) && l.matchesLive(e, started) {
 			offer(liveCandidate(e, shard, started))
 		}
@@ -157,7 +157,7 @@ func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 	for i, src := range l.shards {
 		if i >= len(l.place.Shards) {
-			continue // a shard that came since then
+			continue // a shard added since then
 		}
 		p := &l.place.Shards[i]
 		usage, err := src.Store.Usage(ctx)
@@ -186,7 +186,7 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 	return nil
 }
 
-// query asks for the ended runs that the request asks for, in a range of the log.
+// query is for the ended runs that pass the filter, in a range of the log.
 func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery {
 	q := kvstore.EndedQuery{
 		Floor: max(floor, 1), Before: before, Agent: l.req.Agent, Limit: l.req.Limit,
@@ -203,7 +203,7 @@ func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery 
 	return q
 }
 
-// ended asks a shard for ended runs, of a replica that has what the daemon knows of already.
+// ended reads a shard's ended runs, from a replica that is not behind the daemon.
 func (l *listing) ended(ctx context.Context, shard int, q kvstore.EndedQuery) (page kvstore.EndedPage, err error) {
 	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
 		page, err = l.shards[shard].Store.Checkpoints.Ended(ctx, q)
@@ -218,8 +218,8 @@ type endedRun struct {
 	shard int
 }
 
-// readEnded reads the part of the page that is of the list's second part: those of all shards, each in its own order, and
-// among shards the one that ended last first.
+// readEnded reads the lines of the page in the list's second part: those of all shards, each in its own order, and
+// the last ended first among shards.
 func (l *listing) readEnded(ctx context.Context) error {
 	limit := l.req.Limit - len(l.lines)
 	pages := make([]kvstore.EndedPage, len(l.place.Shards))
@@ -266,21 +266,21 @@ func (l *listing) readEnded(ctx context.Context) error {
 	return nil
 }
 
-// settle makes of an entry what the run's checkpoint says, and nothing if that says that it does not belong there.
+// settle completes an entry from the run's checkpoint, and clears it if the run does not belong there.
 func (l *listing) settle(e *endedRun, s *kvstore.Stored) {
 	switch {
 	case errors.Is(s.Err, kvstore.ErrNotFound):
-		e.Run = "" // erased
+		e.Run = "" // removed
 	case s.Err != nil:
-		// As the index knows it.
+		// The index entry is used.
 	case s.Checkpoint.Live(), misplaced(e, s.Checkpoint.Position.Stream), !l.matchesHead(&s.Checkpoint.Head):
-		e.Run = "" // it has come back to life, or is listed elsewhere
+		e.Run = "" // it is live again, or has another entry
 	default:
 		e.RunSummary = summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims)
 	}
 }
 
-// misplaced reports whether the run is listed at another place than its entry's. A checkpoint may be put a moment later.
+// misplaced reports whether the run has an entry at another position. A checkpoint may be put a moment later.
 func misplaced(e *endedRun, at schema.StreamSequence) bool {
 	if e.Format == 0 {
 		return schema.EndedVolume(e.Position, 0) != schema.EndedVolume(at, 0)
@@ -288,7 +288,7 @@ func misplaced(e *endedRun, at schema.StreamSequence) bool {
 	return at > e.Position
 }
 
-// merge takes the first of the shards' pages, and moves the place of each shard behind what was taken of it.
+// merge takes the first entries of the shards' pages, and moves each shard's place after its last one.
 func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 	var merged []endedRun
 	next := make([]int, len(pages))
@@ -296,7 +296,7 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 		if len(pages[i].Runs) > 0 {
 			continue
 		}
-		// Behind the place where a shard stopped looking nothing is known of it, so the page ends there, too.
+		// Nothing is known after the position where a shard's read ended, so the page ends there, too.
 		if l.place.Shards[i].Before = pages[i].Next; !l.place.Shards[i].over() {
 			return nil
 		}
@@ -316,7 +316,7 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 			return merged
 		}
 		e := pages[best].Runs[next[best]]
-		// Entries that cannot be read share a position, and are not parted.
+		// Unreadable entries share a position, and are not separated.
 		if n := len(merged); n >= limit && (merged[n-1].shard != best || merged[n-1].Position != e.Position) {
 			return merged
 		}
@@ -333,7 +333,7 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 	}
 }
 
-// parseTime returns the zero time for what is none.
+// parseTime returns the zero time for an invalid one.
 func parseTime(s string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, s)
 	return t

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone: a member with a mistake in its name would be dropped, and the rest be done.
+// A member with a mistake in its name would be dropped, and the rest be done.
 func TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone(t *testing.T) {
 	t.Parallel()
 	var worker atomic.Pointer[fold.Worker]

@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// mixed writes into one run what executors, fenced ones, strangers and accidents write.
+// mixed writes into one run what executors, fenced ones, foreign clients and faults write.
 type mixed struct {
 	*writer
 	rng  *rand.Rand
@@ -22,7 +22,7 @@ type mixed struct {
 	gone schema.Writer
 }
 
-// raw publishes without compare-and-set, as those do who know nothing of it.
+// raw publishes without compare-and-set, like clients that do not use it.
 func (x *mixed) raw(header nats.Header, body []byte) {
 	ack, err := x.World.JS.PublishMsg(x.World.TB.Context(), &nats.Msg{Subject: x.World.Names.EventSubject(x.Run.Run), Header: header, Data: body})
 	require.NoError(x.World.TB, err)
@@ -80,7 +80,7 @@ func (x *mixed) step(w *serviceWorld, n int) {
 	}
 }
 
-// TestAllFoldsOfAMixedLogAreOne: fold worker, service and client see one state, wherever the fold worker was stopped.
+// Fold worker, service and client see one state, wherever the fold worker was stopped.
 func TestAllFoldsOfAMixedLogAreOne(t *testing.T) {
 	t.Parallel()
 	seeds := 6

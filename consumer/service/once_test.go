@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A replica that was stopped reads a request when it is woken, which another has answered long since.
+// A replica that was suspended reads a request when it continues, long after another replica has answered it.
 func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -27,7 +27,7 @@ func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
 	second := w.control(schema.VerbCancel, "run-1", req)
 	require.NotEqual(t, first, second)
 	got, _ = w.get("run-1", schema.ViewHead)
-	require.True(t, got.Head.CancelRequested, "who asks again is heard")
+	require.True(t, got.Head.CancelRequested, "a new request is executed")
 	req.RequestID = "no name"
 	require.Contains(t, w.refused(schema.VerbCancel, "run-1", req).Message, "/request_id")
 }
@@ -41,7 +41,7 @@ func TestAMarkThatComesOnceMoreTakesNoNameBack(t *testing.T) {
 	x.Last = uint64(first.Stream)
 	x.TurnOf(10)
 	other := req
-	other.By = "bob" // ids are of who asks
+	other.By = "bob" // ids depend on the sender
 	moved := w.control(schema.VerbMark, "run-1", other)
 	require.NotEqual(t, first, moved)
 	x.Last = uint64(moved.Stream)

@@ -35,7 +35,7 @@ func TestPark_RunAskedFor_RecoveredWholeAndNamed(t *testing.T) {
 	require.Empty(t, w.verify("large").Findings)
 }
 
-// Three shards with as many parked runs as they may have are more than fit into a message.
+// Three shards with the maximum of parked runs are more than fit into a message.
 func TestFleet_ManyParkedRuns_CountsAllAndNamesSome(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards = 3 })

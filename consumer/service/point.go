@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// pointOf reads the point of a request, of which the other fields are checked already.
+// pointOf reads the point of a request. The other fields are checked already.
 func pointOf(text string, after int) (schema.Point, error) {
 	p, err := schema.ParsePoint(text)
 	switch {
@@ -20,7 +20,7 @@ func pointOf(text string, after int) (schema.Point, error) {
 	return p, nil
 }
 
-// answerAt answers with a run as it was at a point. It takes nothing over and writes nothing but a barrier.
+// answerAt answers with a run at an earlier point. It takes nothing over and writes only a barrier.
 func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Point,
 	build func(*reader.Snapshot, *reader.Moment, *schema.Moment, *schema.StateView) any,
 ) error {
@@ -94,7 +94,7 @@ func (v *view) locate(ctx context.Context, r *reader.Snapshot, p schema.Point) (
 	return rd.Locate(ctx, r, p)
 }
 
-// getAt answers a read of a run as it was at a point.
+// getAt answers a read of a run at a point.
 func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) error {
 	p, err := pointOf(req.At, req.After)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	})
 }
 
-// recoverAt answers a recovery at a point. The point is in the past and belongs to nobody, so no epoch is opened.
+// recoverAt answers a recovery at a point. The point is in the past and has no executor, so no epoch is opened.
 func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverRequest) error {
 	p, err := pointOf(req.At, req.After)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 // gapsOf are a head's gaps, never nil.
 func gapsOf(h *schema.Head) []schema.Gap { return append([]schema.Gap{}, h.Gaps...) }
 
-// mark pins the point where a run stands.
+// mark pins the present end of a run.
 func (s *Service) mark(ctx context.Context, t *task) error {
 	var req schema.MarkRequest
 	if err := t.decode(&req); err != nil {
@@ -143,7 +143,7 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	once.fact = true // as the mark is
+	once.fact = true // like the mark
 	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, &req, who)
 		if d.there != nil {
@@ -160,7 +160,7 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	return t.whole(reply)
 }
 
-// markable says what marking a run as it is means: a new mark, one that stands there already, or a conflict.
+// markable decides a request to mark a run: a new mark, an existing one, or a conflict.
 func markable(r *reader.Snapshot, req *schema.MarkRequest, who sender) (decision, error) {
 	data := &schema.CheckpointMarkedData{Name: req.Name, By: who.by, Claimed: who.claimed}
 	i := slices.IndexFunc(r.Head.Marks, func(m schema.Mark) bool { return m.Name == req.Name })

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// at asks for a run as it was at a point, in a view.
+// at asks for a run at a point, in a view.
 func (w *serviceWorld) at(run, view, point string) (*schema.GetReply, *answer) {
 	w.TB.Helper()
 	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view, At: point})
@@ -55,8 +55,8 @@ func (w *serviceWorld) requireFirst(x *writer, point string, n int) {
 	require.NotNil(w.TB, recovered.At)
 }
 
-// pointWorld is a run of ten turns, of which the first events are sealed and purged as the case has it. Event 0 is its start, then
-// each turn has four; a mark follows the fifth turn.
+// pointWorld is a run of ten turns, of which the first events are sealed and purged if the case says so. Event 0 is
+// its start, then each turn has four; a mark follows the fifth turn.
 func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWorld, *writer) {
 	t.Helper()
 	w := newDamagedWorld(t)
@@ -119,9 +119,10 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 	}
 }
 
-// The log has what a damaged segment held, and one event more than when the run was read: that is no reason to call it purged.
-// step:K is where the K-th call that the run recorded is not begun yet. What the run began behind the point is said with it, so that a
-// fork leaves that to a person.
+// The log has the damaged segment's events, and one event more than when the run was read: that must not count as
+// purged.
+// step:K is the point before the K-th recorded call of the run begins. The answer names calls that the run began
+// after the point, so that a fork leaves them to a person.
 func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -222,7 +223,7 @@ func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
 	require.True(t, reply.Complete)
 }
 
-// model is the run's head as the service shows it.
+// model is the run's head in the service's answer.
 func (w *serviceWorld) model(x *writer) schema.Head {
 	w.TB.Helper()
 	reply, _ := w.get(x.Run.Run, schema.ViewHead)
@@ -280,7 +281,7 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 	w.recover("run-1", takeover("executor-2", "request-1"))
 	second := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "seq:1.10"})
 	require.Equal(t, schema.CodePointNotFound, second.Code)
-	w.requireFirst(x, "seq:3", 3) // the second epoch has written nothing yet
+	w.requireFirst(x, "seq:3", 3) // the second epoch has no own event yet
 
 	reply, _ := w.get("run-1", schema.ViewHead)
 	y := w.writer("run-1")
@@ -294,7 +295,7 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 	at, _ := w.at("run-1", schema.ViewHead, "seq:2.3")
 	require.Equal(t, schema.Epoch(2), at.Head.Epoch)
 	require.Equal(t, schema.Sequence(3), at.Head.Sequence)
-	w.requireFirst(x, "seq:8", 8) // only the first epoch came so far
+	w.requireFirst(x, "seq:8", 8) // only the first epoch exists so far
 }
 
 func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// insist publishes an event as an executor does that waits while the fleet is full, and says how long that was.
+// insist publishes an event like an executor that waits while the fleet is full, and returns how long that took.
 func (x *writer) insist(d schema.Data, turn int32) time.Duration {
 	x.World.TB.Helper()
 	e, err := x.Run.Event(d, turn, time.Unix(1_700_000_000+int64(x.Run.Last), 0), 0)
@@ -50,7 +50,7 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 	t.Parallel()
 	const quota, runs, turns, payload = kvstore.MinQuotaBytes, 100, 6, 100_000
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = quota })
-	// Nobody waits an hour for it, and the tails alone are more than the quota.
+	// The age for a purge is never reached, and the tails alone exceed the quota.
 	f, _ := w.Fold(fold.Config{PurgeAfter: time.Hour, Synced: true, SweepEvery: 20 * time.Millisecond, Silence: time.Minute})
 	writers := make([]*writer, runs)
 	for i := range writers {
@@ -78,7 +78,7 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 			bytes += payload
 		}
 		if turn%2 == 1 {
-			// Reads and takeovers work all the while.
+			// Reads and takeovers work during that time.
 			reply, _ := w.get("run-3", schema.ViewEvents)
 			require.True(t, reply.Complete)
 			require.Equal(t, writers[3].Model(), reply.Head)
@@ -101,8 +101,8 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 	require.Zero(t, f.Stats().DeadLetters.Load())
 }
 
-// A server that may lose what it has acknowledged could lose a segment in a power cut and not the purge: two sync
-// intervals are waited for, full or not.
+// A server that may lose acknowledged data could lose a segment in a power cut and not the purge: the purger waits
+// for two sync intervals, full or not.
 func TestAFullLogWaitsForTwoSyncIntervalsOfAServerThatDoesNotSync(t *testing.T) {
 	t.Parallel()
 	const quota = kvstore.MinQuotaBytes

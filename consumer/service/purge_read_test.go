@@ -45,13 +45,13 @@ func newTapped(t *testing.T) (*serviceWorld, *foldtest.Tap) {
 	return w, d
 }
 
-// mover seals, checkpoints and purges a run by hand, step by step, as fold worker and purger do.
+// mover seals, checkpoints and purges a run by hand, step by step, like fold worker and purger.
 type mover struct {
 	w     *serviceWorld
 	x     *writer
-	head  schema.Head // up to what is sealed
+	head  schema.Head // of the sealed events
 	index schema.SegmentIndex
-	n     int // events sealed
+	n     int // sealed events
 }
 
 func newMover(w *serviceWorld, x *writer) *mover {
@@ -81,10 +81,10 @@ func (m *mover) seal(to int) {
 	}
 }
 
-// checkpoint counts what is sealed, at event number at.
+// checkpoint counts the sealed events, at event number at.
 func (m *mover) checkpoint(at int) { m.w.checkpointAt(m.x, at, m.index) }
 
-// purge takes away what is sealed.
+// purge removes the sealed events.
 func (m *mover) purge() {
 	c, _, err := m.w.Shard.Checkpoints.GetFresh(m.w.TB.Context(), m.x.Run.Run)
 	require.NoError(m.w.TB, err)
@@ -114,7 +114,7 @@ func (m *mover) steps() []func() {
 	}
 }
 
-// A read is whole and says no gap, whatever is sealed, counted and purged between any two of its own steps.
+// A read is complete and has no gap, whatever is sealed, counted and purged between any two of its own steps.
 func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 	t.Parallel()
 	w, d := newTapped(t)
@@ -136,7 +136,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 		}
 		require.Len(t, x.Acked, 41)
 		steps := newMover(w, x).steps()
-		// at says before which request each step is taken.
+		// at is the request before which each step is taken.
 		at := make([]int, len(steps))
 		switch {
 		case round < requests: // all of it before one request
@@ -192,7 +192,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 	t.Logf("stale answers %d, folds from scratch %d", stats.StaleAnswers.Load(), stats.FoldsFromScratch.Load())
 }
 
-// However often the log is moved, what was moved is never taken for lost.
+// However often events are moved, a moved event is never taken for lost.
 func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: the log moves before each request of each view")
@@ -232,7 +232,7 @@ func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
 	require.Zero(t, w.svc.Stats().Regressions.Load(), "no regression was said")
 }
 
-// Control events have no sequences: what is purged of them between two pieces of a read leaves no gap.
+// Control events have no sequences: purging them between two parts of a read leaves no gap.
 func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 6,300 events are published one by one")
@@ -248,7 +248,7 @@ func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T
 				x.Start()
 				x.TurnOf(10)
 				for i := range marks {
-					e, err := schema.NewControl("default", "operator", "run-1", 1, fmt.Sprintf("n%d", i), &schema.CheckpointMarkedData{Name: "here", By: "somebody"}, time.Unix(1_700_000_000, 0))
+					e, err := schema.NewControl("default", "operator", "run-1", 1, fmt.Sprintf("n%d", i), &schema.CheckpointMarkedData{Name: "here", By: "alice"}, time.Unix(1_700_000_000, 0))
 					require.NoError(t, err)
 					x.Send(e)
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A crash of the server can take a purge back, all of it or any part: what is there again is known to be sealed.
+// A server crash can undo a purge, wholly or partly: events that are back are known to be sealed.
 func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]func(i, n int) bool{
@@ -41,10 +41,10 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 					return err == nil && uint64(c.Position.Stream) == x.Last && c.Segments.Count > 3
 				}, time.Minute, 10*time.Millisecond)
 				stop()
-				// A purger leaves its mark before it purges anything.
+				// A purger puts its cursor before it purges anything.
 				_, err := kvstore.NewPurgeMarks(w.JS).Put(t.Context(), w.Names, kvstore.Watermark{Incarnation: c.Incarnation}, 0)
 				require.NoError(t, err)
-				// What is left is what a purge of all that is sealed leaves, and what came back of it.
+				// The log has what is left after a purge of all sealed events, and the events that came back.
 				for i, rec := range x.Acked {
 					if rec.Stream <= c.Segments.Last.Stream && rec.Stream < c.Position.Stream && !back(i, int(c.Segments.Events)) {
 						w.deleteMsg(rec.Stream)
@@ -63,7 +63,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 				require.Equal(t, x.Model(), a.fold(t, "run-1").Head)
 				cfg = foldtest.Hasty()
 				cfg.Holder, cfg.UncleanStart = "worker-2", true
-				cfg.Linger = 200 * time.Millisecond // its purger meets the run long before the fold has counted anything
+				cfg.Linger = 200 * time.Millisecond // its purger reads the run long before the fold has counted anything
 				f, _ := w.Fold(cfg)
 				w.RequireWhole(x.Writer, w.AwaitPurged(x.Writer))
 				x.TurnOf(900)

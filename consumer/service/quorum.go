@@ -9,9 +9,9 @@ import (
 	"github.com/waymarkio/waymark/consumer/reader"
 )
 
-// Quorum proves for each shard that its log takes writes: a barrier was acknowledged, by the stream's leader and by as many
-// replicas as it needs, not longer than fresh ago. Where none was, one is published, and waited for until ctx ends. Reads
-// publish barriers, too, where a log has several replicas.
+// Quorum proves for each shard that its log accepts writes: the stream's leader and enough replicas acknowledged a
+// barrier within the time fresh. If there is none, it publishes one, and waits until ctx ends. Reads publish
+// barriers, too, if a log has several replicas.
 func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []reader.Quorum {
 	sources := s.routing.shards()
 	list := make([]reader.Quorum, len(sources))
@@ -23,13 +23,13 @@ func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []reader.Quor
 			return nil
 		})
 	}
-	_ = group.Wait() // a shard carries its own error
+	_ = group.Wait() // each shard has its own error
 	return list
 }
 
-// reached proves for the given shards that as many servers as they need were reached after the call began, by a bound of each, which
-// it repeats until ctx ends. What is read without a proof of its own, from memory or from whichever replica answers, is not a
-// minority's then.
+// reached proves for the given shards that enough of their servers were reached after the call began. Each barrier
+// has its own time limit, and is repeated until ctx ends. So reads without their own proof, from memory or from any
+// replica, do not come from a minority.
 func reached(ctx context.Context, shards []*reader.Source) error {
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)

@@ -72,7 +72,7 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	require.Equal(t, boundaries, f.Stats().Covered.Load())
 	require.NotZero(t, f.Stats().Beat.Load())
 
-	x.TurnOf(100) // nobody folds it
+	x.TurnOf(100) // no worker folds it
 	s, of = coverage()
 	require.InDelta(t, float64(boundaries)/float64(boundaries+4), of, 1e-9)
 	require.EqualValues(t, 4, s.Waiting)
@@ -94,12 +94,12 @@ func TestListsAndHistoriesAreRefusedWhileNoWriteIsAcknowledged(t *testing.T) {
 	l.awaitFolded(x.Acked[len(x.Acked)-1].Stream)
 	stop()
 	running := schema.ListRequest{Status: []schema.Status{schema.StatusRunning}}
-	// All that is stored can be read as before, but nothing can be written into the log.
+	// All stored events can be read as before, but the log accepts no writes.
 	stream, err := l.JS.Stream(t.Context(), l.Names.EventStream())
 	require.NoError(t, err)
 	open := stream.CachedInfo().Config
 	closed := open
-	closed.Subjects = []string{"nobody.writes.here"}
+	closed.Subjects = []string{"unused.subject"}
 	_, err = l.JS.UpdateStream(t.Context(), closed)
 	require.NoError(t, err)
 	for _, req := range []schema.ListRequest{{}, running} {

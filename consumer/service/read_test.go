@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// run of a few turns, all acknowledged.
+// aRun is a run of a few turns, all acknowledged.
 func (w *serviceWorld) aRun(id string, turns, payload int) *writer {
 	w.TB.Helper()
 	x := w.writer(id)
@@ -25,7 +25,7 @@ func (w *serviceWorld) aRun(id string, turns, payload int) *writer {
 	return x
 }
 
-// everyView checks that all views of a run show exactly what was acknowledged, whole.
+// everyView checks that all views of a run show exactly its acknowledged events, completely.
 func (w *serviceWorld) everyView(x *writer) {
 	w.TB.Helper()
 	want := x.Model()
@@ -269,8 +269,8 @@ func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
 	require.Positive(t, w.svc.Stats().Regressions.Load())
 }
 
-// A lone server whose disk was damaged cuts off the log's end. The fold worker makes a checkpoint of what is left, and that must not
-// be where the loss is forgotten: neither at once, nor when the run went on.
+// A lone server with a damaged disk cuts off the end of the log. The fold worker makes a checkpoint of the rest. The
+// loss must be reported after that, too: both at once, and when the run has continued.
 func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -316,7 +316,7 @@ func TestPositionReUsedByAnotherEventIsNoticed(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
-	// A checkpoint of a log in which another event stood where the run's last one stands now.
+	// A checkpoint of a log that had another event in the place of the run's last one.
 	c := &schema.Checkpoint{Head: x.Model()}
 	c.Position.ID = "run-1.1.21.00000000"
 	_, err := w.Shard.Checkpoints.Put(t.Context(), c, 0)
@@ -340,7 +340,8 @@ func TestLogPurgedByHandStillGivesWhatIsSealed(t *testing.T) {
 	require.Len(t, a.records(t), 24)
 }
 
-// Found by damaging the store of a stopped server: a log that is gone took its runs with it, and they were said never to have been.
+// Found by damaging the store of a stopped server: a lost log lost its runs, and the answer was that they never
+// existed.
 func TestARunOfWhichOnlyTheCheckpointIsLeftIsDamagedAndNotUnknown(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)

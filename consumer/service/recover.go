@@ -15,20 +15,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// takeover opens the next epoch of a run for the executor of the request, or continues the one that an earlier try of
-// the same request opened. The reading it returns ends with the event that did so, or behind it for a request that is
-// repeated later.
+// takeover opens the next epoch of a run for the request's executor, or continues the one that an earlier try of the
+// request opened. The returned read ends with the event that opened it, or after it for a later repeat.
 //
-// prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
-// fails before anything was changed.
+// prepare is called with each read before its takeover is published: failures for the client's own reasons come
+// before any change.
 //
-// to is where a rewind goes on, and nil for any other takeover. What the reading before a rewind shows is not what is left behind it,
-// so the run is read once more behind it, as for a request that is repeated.
+// to is the point after which a rewind continues, and nil for any other takeover. A read before a rewind shows
+// records that it abandons, so the run is read again after it, as for a repeated request.
 func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.RecoverRequest, to *schema.Point, want reader.Want,
 	prepare func(*reader.Snapshot) error,
 ) (*reader.Snapshot, error) {
 	if to != nil {
-		want = reader.Content // the point is looked for in it
+		want = reader.Content // the point is searched in it
 	}
 	rewound := false
 	for {
@@ -37,7 +36,7 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 				return w.routing.find(ctx, run, want)
 			})
 			if err == nil && (r.Empty() || r.Head.Status == "") {
-				// Stale answers can hide a run; only a barrier may say that there is none.
+				// Stale answers can hide a run; only a barrier proves that there is none.
 				r, err = w.routing.proven(ctx, run, want)
 			}
 			return r, err
@@ -47,7 +46,8 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 		}
 		again, refusal := w.judge(r, req)
 		if rewound && !again && refusal == nil {
-			// This request opened its epoch already. A second rewind would fence the executor that came behind it, and leave its work behind.
+			// This request opened its epoch already. A second rewind would fence the next executor, and abandon its
+			// work.
 			refusal = schema.Fail(schema.CodeConflict, "Look at the run, then ask again with a request_id of its own: "+hintRun,
 				"run %s was rewound, and another takeover came right behind: executor %s has it in epoch %d", r.Run, r.Head.Executor, r.Head.Epoch)
 		}
@@ -98,15 +98,15 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			rewound = true
 			continue
 		}
-		// Somebody else came first, or our own earlier try did: the next reading tells.
+		// Another takeover or an earlier try of ours came first: the next read tells which.
 		if err := pause.For(ctx, retryPause); err != nil {
 			return nil, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
 }
 
-// firstRewind refuses a rewind whose request id opened an epoch of the run already that has passed, or that goes on at another point: a repeat
-// that comes late would leave the work of another executor behind.
+// firstRewind refuses a rewind whose request id opened an earlier epoch of the run, or one at another point: a late
+// repeat would abandon another executor's work.
 func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Point) error {
 	d, epoch, err := w.routing.reader.Takeover(ctx, r, req.RequestID)
 	switch {
@@ -121,11 +121,11 @@ func (w *controlWriter) firstRewind(ctx context.Context, r *reader.Snapshot, req
 	return nil
 }
 
-// hintOwnRequestID is the next step of who used the request_id of an earlier takeover.
+// hintOwnRequestID is the hint for a request_id that an earlier takeover used.
 const hintOwnRequestID = "Use a request_id of its own for every takeover."
 
-// judge says whether the request's epoch is open already, or why the request must be refused, as far as the reading
-// shows. Both must be proven to be current before they are believed.
+// judge tells, from the read, whether the request's epoch is open already, or why the request must be refused. Both
+// need a proven read.
 func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
 	h := &r.Head
 	switch {
@@ -159,9 +159,9 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 	}
 }
 
-// open publishes the takeover behind the reading's last event and folds it. to as [schema.RunResumedData] has it. It reports false when
-// another event came first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
-// compare-and-set fails.
+// open publishes the takeover after the read's last event and folds it. to is as in [schema.RunResumedData]. It
+// reports false if another event came first. The acknowledgement is both barrier and fence: it comes from the real
+// leader, and the older executor's next compare-and-set fails.
 func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest, to *schema.Base) (bool, error) {
 	h := &r.Head
 	data := &schema.RunResumedData{
@@ -192,9 +192,9 @@ func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schem
 	return w.advance(ctx, r, e, at)
 }
 
-// advance folds the log up to a control event at its place. It reports false when the event is not there. An event that the fold
-// refuses is an error, because the next one would be refused, too: [keyring.ErrSigner] for its signature, else the answer to the
-// request.
+// advance folds the log up to a control event at its position. It reports false if the event is not there. If the
+// fold refuses the event it returns an error, because the next one would be refused, too: [keyring.ErrSigner] for its
+// signature, else the answer to the request.
 func (w *controlWriter) advance(ctx context.Context, r *reader.Snapshot, e *schema.Event, at schema.StreamSequence) (bool, error) {
 	v, err := w.routing.reader.Advance(ctx, r, at)
 	switch {
@@ -235,7 +235,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	defer v.close()
 	r, err := s.writer.takeover(ctx, t.run, &req, to, v.want(), func(r *reader.Snapshot) error {
 		if v.view == schema.ViewEvents {
-			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
+			// The executor of a fork reads its base's events next, and cannot use the fork without them.
 			if err := s.reader.CheckBases(ctx, r.Run, r.Head.Base); err != nil {
 				return err
 			}
@@ -300,10 +300,10 @@ func checkReason(reason string) error {
 	}
 }
 
-// rewindPoint is where a request goes on behind an earlier record of its run; nil for one that goes on behind the last.
+// rewindPoint is the earlier record after which a rewind continues; nil for a request that continues after the last.
 func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 	if req.Reason != schema.TakeoverRewind {
-		return nil, nil //nolint:nilnil // no point is none
+		return nil, nil //nolint:nilnil // nil means no point
 	}
 	if req.At == "" {
 		return nil, badField("/at", errors.New("is required with reason rewind: the point that the run goes on behind"))
@@ -313,12 +313,13 @@ func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 	case err != nil:
 		return nil, err
 	case p.Kind == schema.PointEnd:
-		return nil, badField("/at", errors.New("the end of the run leaves nothing behind: take it over with reason request, or reopen if it has ended"))
+		return nil, badField("/at", errors.New("nothing is after the end of the run: take it over with reason request, or reopen if it has ended"))
 	}
 	return &p, nil
 }
 
-// checkLook checks a request with a point. It takes nothing over: a client that gives a reason would take the answer for its takeover's.
+// checkLook checks a request with a point. It takes nothing over: a client that gives a reason would think that it
+// does.
 func checkLook(req *schema.RecoverRequest) error {
 	switch {
 	case req.Epoch != 0:

@@ -9,7 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Who publishes anything under the id of the daemon's next event, as a message id, has the server drop that event as a duplicate.
+// A client that publishes a message with the id of the daemon's next event makes the server drop that event as a
+// duplicate.
 func TestTakeover_IDsOfItsEvents_TellNothingOfTheNext(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

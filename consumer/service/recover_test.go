@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// openCall publishes a turn that stands in the middle of a call.
+// openCall publishes a turn that is in the middle of a call.
 func (x *writer) openCall(id string, replay schema.Replay) {
 	x.World.TB.Helper()
 	x.Turn++
@@ -22,7 +22,7 @@ func (x *writer) openCall(id string, replay schema.Replay) {
 	x.Publish(&schema.ToolCalledData{ToolCallID: id, Name: "send", Replay: replay}, x.Turn)
 }
 
-// resume makes the writer the one that a takeover was granted to.
+// resume makes the writer the executor that a takeover was given to.
 func (x *writer) resume(r *schema.RecoverReply, executor string) {
 	x.Run = schema.Writer{Fleet: "default", Run: x.Run.Run, Executor: executor, Epoch: r.Epoch, Last: r.NextSequence - 1}
 	x.Last = uint64(r.LastStream)
@@ -174,7 +174,7 @@ func nested(n int) string {
 	return string(b)
 }
 
-// Many ask for one run at once, of two replicas. Each epoch has one winner, and everybody who asked gets one.
+// Many executors ask for one run at once, from two replicas. Each epoch has one winner, and every request gets one.
 func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -305,8 +305,8 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 	require.Equal(t, schema.CodeNotInDoubt, w.refused(schema.VerbSettle, "run-1", req).Code, "settled once")
 }
 
-// Its first try may be read long after the second was answered, when the call is in doubt once more: a person said once that it
-// may run again.
+// The first try may be read long after the second was answered, when the call is in doubt again: one decision of a
+// person must not rerun the call twice.
 func TestARequestSettlesACallOnce(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -370,7 +370,7 @@ func TestPoisonDoesNotKeepARunFromBeingTakenOver(t *testing.T) {
 	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
 }
 
-// In an event turn 0 names the newest turn with the id: written as asked, the settlement would be the later call's.
+// In an event turn 0 means the newest turn with the id: written as asked, the settlement would be the later call's.
 func TestSettle_CallBeforeAnyTurn_LaterCallWithItsIDStaysOpen(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -15,8 +15,8 @@ var recoveryBounds = []time.Duration{
 	2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
 }
 
-// RecoveryStats counts takeovers that were answered, by how long they took: from the request's arrival to the last reply,
-// with view events at the client's pace. It may be read at any time.
+// RecoveryStats counts answered takeovers by duration: from the request's arrival to the last reply, with view events
+// at the client's pace. It may be read at any time.
 type RecoveryStats struct {
 	mu      sync.Mutex
 	buckets []int64
@@ -27,7 +27,7 @@ type RecoveryStats struct {
 	lastRun string
 }
 
-// observe counts one.
+// observe counts one takeover.
 func (r *RecoveryStats) observe(run string, began, ended time.Time) {
 	took := max(ended.Sub(began), 0)
 	r.mu.Lock()
@@ -43,8 +43,8 @@ func (r *RecoveryStats) observe(run string, began, ended time.Time) {
 	r.last, r.lastAt, r.lastRun = took, ended, run
 }
 
-// Histogram returns their number, the sum of their times in seconds, and the number of those that took at most so many
-// seconds.
+// Histogram returns the number of takeovers, the sum of their durations in seconds, and how many took at most each
+// bound.
 func (r *RecoveryStats) Histogram() (count uint64, sum float64, within map[float64]uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,14 +59,14 @@ func (r *RecoveryStats) Histogram() (count uint64, sum float64, within map[float
 	return uint64(r.count), r.sum.Seconds(), within //nolint:gosec // a count
 }
 
-// Last returns how long the last one took, and when it ended; the zero time before the first.
+// Last returns the duration of the last takeover, and when it ended; the zero time before the first.
 func (r *RecoveryStats) Last() (took time.Duration, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last, r.lastAt
 }
 
-// state is what the verb fleet tells of them.
+// state is the part of the verb fleet's answer about them.
 func (r *RecoveryStats) state() schema.FleetRecovery {
 	r.mu.Lock()
 	defer r.mu.Unlock()

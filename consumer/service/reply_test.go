@@ -14,7 +14,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// The daemon publishes its answers with its own permissions: in an account that it shares with readers, a reader could have it purge the log.
+// The daemon publishes its answers with its own permissions: in an account that it shares with readers, a reader
+// could make it purge the log.
 func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
 	var worker atomic.Pointer[fold.Worker]
@@ -57,7 +58,7 @@ func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 			require.NoError(t, w.client.PublishRequest(subject, reply, nil))
 		}
 	}
-	// Each subject answers an inbox, behind those before.
+	// Each subject answers an inbox, after the earlier ones.
 	for subject := range asked {
 		_, err := w.client.RequestWithContext(t.Context(), subject, nil)
 		require.NoError(t, err, subject)
@@ -72,8 +73,9 @@ func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	require.GreaterOrEqual(t, w.svc.Stats().Errors()[schema.CodeForbidden], int64(100))
 }
 
-// An answer that crosses accounts enters that of its asker, and may come back as a request. The long form of an answer is sent in pieces, each
-// with a reply subject: a run whose state has a request at the beginning of a piece would have that request carried out for an operator.
+// An answer that crosses accounts enters its client's account, and may come back as a request. A long answer is sent
+// in pieces, each with a reply subject: if the run's state has a request at the beginning of a piece, that would be
+// executed as an operator's.
 func TestService_RequestIsAReplyOfADaemon_NothingIsDone(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// requestQueue holds the requests that wait for a worker, within bounds of their number and of the size of all in hand.
+// requestQueue holds the requests that wait for a worker. It bounds their number, and the size of all unanswered
+// ones.
 type requestQueue struct {
 	tasks chan *task
 	bytes *semaphore.Weighted
@@ -15,7 +16,7 @@ type requestQueue struct {
 	closed bool
 }
 
-// queueing is what became of a request that was to wait.
+// queueing is the result of queueing a request.
 type queueing int
 
 const (
@@ -47,7 +48,7 @@ func (q *requestQueue) put(t *task) queueing {
 	}
 }
 
-// release gives the room of an answered request back.
+// release frees the room of an answered request.
 func (q *requestQueue) release(t *task) { q.bytes.Release(t.size) }
 
 // close lets the workers end once the queue is empty.

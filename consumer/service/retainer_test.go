@@ -15,8 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A fleet of runs and of forks of forks, some pinned, some live, is cleaned by the daemon itself as its policy says. Whatever is
-// kept is still read whole, with what it stands on, and whatever is gone stood under nothing that is kept.
+// The daemon itself applies the policy to a fleet of runs and of forks of forks, some pinned, some live. Every kept
+// run can still be read completely, with its bases, and no removed run was the base of a kept one.
 func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -54,7 +54,7 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 		}
 		switch random.IntN(5) {
 		case 0:
-			protected[id] = true // it lives on
+			protected[id] = true // it stays live
 		case 1:
 			last = x.end(schema.StatusFailed) // which the policy keeps
 			protected[id] = true
@@ -98,7 +98,7 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 		}
 		return true
 	}, time.Minute, 100*time.Millisecond, "what the policy does not keep is still there")
-	// What there still is, is what a plan keeps.
+	// The remaining runs are those that a plan keeps.
 	a, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true, Limit: 1000})
 	require.NoError(t, err)
 	reply := decodeAs[schema.CleanupReply](t, a.first)

@@ -12,14 +12,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// DefaultRetainEvery is the pace at which a daemon looks for runs that its fleet's policy does not keep.
+// DefaultRetainEvery is how often a daemon removes runs that its fleet's policy does not keep.
 const DefaultRetainEvery = time.Hour
 
-// retainPause is the pause between two pages, so that executors have the server meanwhile.
+// retainPause is the pause between two pages, which leaves the server to executors.
 const retainPause = 100 * time.Millisecond
 
-// RetentionWorker removes what a fleet's policy does not keep, of the shards that its daemon folds, by the same plan as a cleanup that
-// a person asks for. A replica that loses a shard leaves the rest to the one that took it; two at once do no harm.
+// RetentionWorker removes runs that a fleet's policy does not keep, in the shards that its daemon folds. It uses the
+// plan of the verb cleanup. A replica that loses a shard leaves the rest to its successor; two at once do no harm.
 type RetentionWorker struct {
 	svc   *Service
 	leads func(shard int) bool
@@ -27,14 +27,15 @@ type RetentionWorker struct {
 	log   zerolog.Logger
 }
 
-// NewRetentionWorker returns the worker of a service's fleet; leads says whether this daemon folds a shard. every is the
-// pace, 0 means [DefaultRetainEvery].
+// NewRetentionWorker returns the worker of a service's fleet; leads tells whether this daemon folds a shard. every is
+// the interval, 0 means [DefaultRetainEvery].
 func NewRetentionWorker(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *RetentionWorker {
 	every = cmp.Or(every, DefaultRetainEvery)
 	return &RetentionWorker{svc: svc, leads: leads, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
 }
 
-// Run removes until ctx ends; it returns nil then. The first look is soon after the start. The service must run.
+// Run removes runs until ctx ends, and then returns nil. The first pass is soon after the start. The service must
+// run.
 func (r *RetentionWorker) Run(ctx context.Context) error {
 	wait := min(r.every, time.Minute)
 	for pause.For(ctx, wait) == nil {
@@ -45,10 +46,10 @@ func (r *RetentionWorker) Run(ctx context.Context) error {
 			}
 			removed, err := r.shard(ctx, shard)
 			if removed > 0 {
-				r.log.Info().Int(logkey.Shard, shard).Int("runs", removed).Msg("runs are removed as the fleet's policy says")
+				r.log.Info().Int(logkey.Shard, shard).Int("runs", removed).Msg("runs removed by the fleet's policy")
 			}
 			if err != nil && ctx.Err() == nil {
-				r.log.Warn().Err(err).Int(logkey.Shard, shard).Msg("the fleet's policy could not be applied, trying again later")
+				r.log.Warn().Err(err).Int(logkey.Shard, shard).Msg("retention policy not applied, trying again later")
 				wait = min(r.every, time.Minute)
 			}
 		}
@@ -56,7 +57,7 @@ func (r *RetentionWorker) Run(ctx context.Context) error {
 	return nil
 }
 
-// shard goes once through the runs of a shard that ended long ago.
+// shard reads the runs of a shard that ended long ago, once.
 func (r *RetentionWorker) shard(ctx context.Context, shard int) (removed int, err error) {
 	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
 	for place.Shard == shard && r.leads(shard) {
@@ -72,7 +73,7 @@ func (r *RetentionWorker) shard(ctx context.Context, shard int) (removed int, er
 			case item.Remove && item.Failed == "":
 				removed++
 			case item.Remove:
-				r.log.Warn().Int(logkey.Shard, shard).Str(logkey.Run, item.Run).Str("detail", item.Failed).Msg("run is not removed as the fleet's policy says, trying again later")
+				r.log.Warn().Int(logkey.Shard, shard).Str(logkey.Run, item.Run).Str("detail", item.Failed).Msg("run not removed by the fleet's policy, trying again later")
 			}
 		}
 		if err != nil || reply.Next == "" {

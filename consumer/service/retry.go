@@ -11,8 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// retry has the fold worker of a parked run's shard fold it now, and answers with what came of it. A replica that does not fold the shard does not
-// answer.
+// retry has the shard's fold worker fold a parked run now, and answers with the result. Replicas that do not fold the
+// shard do not answer.
 func (s *Service) retry(ctx context.Context, t *task) error {
 	sources := s.routing.of(t.run)
 	for _, src := range sources {
@@ -20,7 +20,7 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 		if f == nil || !f.Parked(t.run) {
 			continue
 		}
-		s.log.Info().Str(logkey.Run, t.run).Str("by", t.proven).Msg("parked run is folded again, as was asked for")
+		s.log.Info().Str(logkey.Run, t.run).Str("by", t.proven).Msg("parked run folded again on request")
 		parked, err := f.Retry(ctx, t.run)
 		if err != nil {
 			return schema.Fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded in time", t.run)
@@ -28,7 +28,7 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 		return t.whole(schema.RetryReply{Run: t.run, Tried: true, Parked: parked})
 	}
 	if s.foldsHere(sources[0]) == nil {
-		return nil // one replica says that there is nothing to do
+		return nil // one replica answers that no work is to do
 	}
 	for _, src := range sources {
 		mark, _, err := src.Store.Checkpoints.Watermark(ctx)
@@ -40,7 +40,7 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 		}
 	}
 	if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
-		return err // there may be no such run
+		return err // the run may not exist
 	}
 	return t.whole(schema.RetryReply{Run: t.run})
 }
@@ -50,7 +50,7 @@ func (s *Service) folds(run string) bool {
 	return slices.ContainsFunc(s.routing.of(run), func(src *reader.Source) bool { return s.foldsHere(src) != nil })
 }
 
-// foldsHere is what folds a shard in this process; nil while none does.
+// foldsHere is the fold worker of a shard in this process; nil for none.
 func (s *Service) foldsHere(src *reader.Source) Worker {
 	if s.cfg.Worker == nil {
 		return nil

@@ -23,7 +23,7 @@ func (w *serviceWorld) retry(run string) schema.RetryReply {
 	return *decodeAs[schema.RetryReply](w.TB, a.first)
 }
 
-// foldedBy lets a service know the fold worker of its only shard, which may begin later.
+// foldedBy gives a service the fold worker of its only shard, which may begin later.
 func foldedBy(f *atomic.Pointer[fold.Worker]) setup {
 	return func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Worker = func(int) service.Worker {
@@ -58,7 +58,7 @@ func TestRetry_ParkedRun_WorkerReportsOutcome(t *testing.T) {
 	grow()
 	require.Equal(t, 1, w.Parked()[0].Tries)
 
-	for tries := 2; tries < 5; tries++ { // its rest would be minutes by then
+	for tries := 2; tries < 5; tries++ { // its pause would be minutes by then
 		got := w.retry("large")
 		require.True(t, got.Tried)
 		require.NotNil(t, got.Parked)

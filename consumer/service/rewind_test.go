@@ -16,13 +16,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// rewind asks for a run behind one of its points, as an executor does, and returns where it goes on.
+// rewind asks for a run after one of its points, like an executor, and returns where it continues.
 func (w *serviceWorld) rewind(run, point, view string) (*schema.RecoverReply, *answer) {
 	w.TB.Helper()
 	return w.recover(run, schema.RecoverRequest{Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-" + strings.NewReplacer(":", "-", ".", "-").Replace(point), At: point, View: view})
 }
 
-// The state of a run that was rewound, within its segments or behind them, is the one at the record.
+// The state of a rewound run, within its segments or after them, is the one at the record.
 func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(*serviceWorld, *writer){
@@ -49,7 +49,7 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 	}
 }
 
-// A step's result is the point behind which most runs go on: the calls up to it stay, and none behind it.
+// A step's result is the point after which most runs continue: the calls up to it stay, and no later ones.
 func TestRewind_BehindEachResult_KeepsTheCallsUpToIt(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
@@ -74,7 +74,7 @@ func TestRewind_AskedAgain_IsTheSameTakeover(t *testing.T) {
 	require.Equal(t, schema.CodeConflict, e.Code, "the request id stands for a rewind")
 }
 
-// A rewind reads the run once more behind its own event. A takeover that came in between has the run, and its work stays.
+// A rewind reads the run again after its own event. A takeover that came in between has the run, and its work stays.
 func TestRewind_AnotherTakeoverRightBehind_IsRefusedAndRewindsOnce(t *testing.T) {
 	t.Parallel()
 	w, _ := pointWorld(t, func(*serviceWorld, *writer) {})
@@ -138,7 +138,7 @@ func TestRewind_NoSuchPlace_IsRefusedAndWritesNothing(t *testing.T) {
 	require.Equal(t, w.model(x), reply.Head)
 }
 
-// The refusal comes before the takeover is written, so the executor of the run goes on.
+// The refusal comes before the takeover is written, so the executor of the run continues.
 func TestRewind_MostRangesInFrontOfThePoint_IsRefusedAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
@@ -156,8 +156,8 @@ func TestRewind_MostRangesInFrontOfThePoint_IsRefusedAndWritesNothing(t *testing
 	require.Equal(t, before.Head, after.Head)
 }
 
-// A call that an answer requests as idempotent, and that its executor began as hold behind the point, is a person's to settle, as it is behind
-// any other takeover: another executor would run it twice without a question.
+// A call that an answer requests as idempotent, and that its executor began as hold after the point, must be settled
+// by a person, as after any other takeover: another executor would run it twice without asking.
 func TestRewind_CallBegunAsHoldBehindThePoint_IsInDoubt(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"takeover", "rewind", "rewound twice", "fork"} {
@@ -209,8 +209,8 @@ func TestRewind_CallBegunAsHoldBehindThePoint_IsInDoubt(t *testing.T) {
 	}
 }
 
-// A point in front of damage can be read. Whether the run began a call behind it by a stricter policy is not known then, and a fork leaves the
-// call to a person.
+// A point before damage can be read. It is then unknown whether the run began a call after it with a stricter policy,
+// and a fork leaves the call to a person.
 func TestPoint_DamageBehindARequestedCall_CallIsForAPerson(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A rewind is done once for a request id. A repeat that comes when another executor has gone on must not leave its work behind.
+// A rewind is done once for a request id. A repeat that comes after another executor has continued must not abandon
+// its work.
 func TestRewind_RepeatedLate_IsRefused(t *testing.T) {
 	t.Parallel()
 	for _, sealed := range []bool{false, true} {
@@ -24,7 +25,7 @@ func TestRewind_RepeatedLate_IsRefused(t *testing.T) {
 			x.Turn = taken.Head.Turn
 			x.conversation(10)
 			if sealed {
-				// A second rewind in front of the first: the head does not have that one any more.
+				// A second rewind to a point before the first: the head no longer has that one.
 				again, _ := w.rewind("run-1", "turn:2", schema.ViewHead)
 				require.Len(t, again.Head.Superseded, 1)
 			}
@@ -79,7 +80,8 @@ func TestRecover_WithItsEpoch_OpensNoOther(t *testing.T) {
 	require.Equal(t, schema.CodeBadRequest, e.Code)
 }
 
-// What a rewind left behind is not done: the same request does it again, once, and a repeat finds that.
+// A request whose event a rewind abandoned is not done: its repeat does it again, once, and a further repeat finds
+// that.
 func TestControl_RepeatedBehindARewind_IsDoneAgain(t *testing.T) {
 	t.Parallel()
 	answer := func(payload string) schema.InputRequest {
@@ -126,11 +128,11 @@ func TestControl_RepeatedBehindARewind_IsDoneAgain(t *testing.T) {
 				_, err = w.ask(c.verb, "run-1", c.request)
 				require.NoError(t, err, "round %d", round)
 				require.Equal(t, records, state().Records, "a repeat writes nothing")
-				// Where the rewind stands behind the answer, the answer counts.
+				// If the rewind's point is after the answer, the answer counts.
 				w.recover("run-1", schema.RecoverRequest{
 					Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: fmt.Sprint("keep", round), At: fmt.Sprintf("record:%d", records), View: schema.ViewHead,
 				})
-				if name != "cancel" { // a rewind ends the wish that the run stops
+				if name != "cancel" { // a rewind ends the request to cancel
 					records = state().Records
 					_, err = w.ask(c.verb, "run-1", c.request)
 					require.NoError(t, err, "round %d", round)

@@ -19,14 +19,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// routes say which shards hold which runs. They never change: new routes replace them.
+// routes tell which shards can hold which runs. They never change: new routes replace them.
 type routes struct {
 	// generations are the numbers of shards that runs were spread over, oldest first.
 	generations []int
 	shards      []*reader.Source
 }
 
-// of returns the shards that can hold a run, the likeliest first.
+// of returns the shards that can hold a run, the most probable first.
 func (p *routes) of(run string) []*reader.Source {
 	shards := schema.ShardsOf(run, p.generations)
 	list := make([]*reader.Source, len(shards))
@@ -55,7 +55,7 @@ type routing struct {
 
 	// mu guards changes of the routes.
 	mu sync.Mutex
-	// tend begins what a shard needs while the service runs; nil while it does not.
+	// tend begins the background work for a shard while the service runs; nil otherwise.
 	tend func(*reader.Source)
 }
 
@@ -66,7 +66,7 @@ func newRouting(cfg *Config, js jetstream.JetStream, keys *keyring.Ring, stats *
 	return rt
 }
 
-// of returns the shards that can hold a run, the likeliest first.
+// of returns the shards that can hold a run, the most probable first.
 func (rt *routing) of(run string) []*reader.Source { return rt.current.Load().of(run) }
 
 // shards returns all shards, in the order of their numbers.
@@ -98,7 +98,7 @@ func (rt *routing) place(generations []int, added ...*kvstore.Shard) error {
 	return nil
 }
 
-// tendWith begins to tend the shards, those that come later included, or ends that with nil.
+// tendWith begins the background work for all shards, including later ones, or ends it with nil.
 func (rt *routing) tendWith(tend func(*reader.Source)) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -109,20 +109,21 @@ func (rt *routing) tendWith(tend func(*reader.Source)) {
 	}
 }
 
-// find reads the run from the first of its shards that has it, without proof. An empty reading says that none showed it.
+// find reads the run from the first of its shards that has it, without proof. An empty read means that none showed
+// it.
 func (rt *routing) find(ctx context.Context, run string, want reader.Want) (*reader.Snapshot, error) {
 	r, err := rt.reader.Find(ctx, rt.of(run), run, want)
 	return rt.notErased(ctx, run, r, err)
 }
 
-// proven is [reader.Reader.Proven] in all shards that can hold the run. Before it says that there is none it makes sure that it
-// knows all shards.
+// proven is [reader.Reader.Proven] in all shards that can hold the run. Before it reports that there is none it makes
+// sure that it knows all shards.
 func (rt *routing) proven(ctx context.Context, run string, want reader.Want) (*reader.Snapshot, error) {
 	r, err := rt.provenAnywhere(ctx, run, want)
 	return rt.notErased(ctx, run, r, err)
 }
 
-// provenAnywhere is [routing.proven] that does not ask whether the run was removed.
+// provenAnywhere is [routing.proven] without the check whether the run was removed.
 func (rt *routing) provenAnywhere(ctx context.Context, run string, want reader.Want) (*reader.Snapshot, error) {
 	asked := rt.now()
 	for {
@@ -140,8 +141,8 @@ func (rt *routing) provenAnywhere(ctx context.Context, run string, want reader.W
 	}
 }
 
-// notErased makes an error of a reading of a run that was removed, or is being removed: what is still there of it must not be
-// answered with.
+// notErased returns an error for a read of a run that was removed, or is being removed: its remaining data must not
+// be sent.
 func (rt *routing) notErased(ctx context.Context, run string, r *reader.Snapshot, err error) (*reader.Snapshot, error) {
 	var bad *reader.Damaged
 	switch {
@@ -152,16 +153,16 @@ func (rt *routing) notErased(ctx context.Context, run string, r *reader.Snapshot
 	record, _, _, gerr := rt.erasure(ctx, run)
 	switch {
 	case errors.Is(gerr, kvstore.ErrNotFound):
-		return r, err // a mark that somebody forged
+		return r, err // a forged tombstone
 	case gerr != nil:
 		return nil, gerr
 	case record.RemovedAt == "" && r != nil && r.Head.Status != schema.StatusErased && (!r.Marked || !record.Decided()):
-		return r, err // an order without its mark decides nothing
+		return r, err // an order without its tombstone decides nothing
 	}
 	return nil, Erased(record)
 }
 
-// stays refuses a point of a run whose removal is being decided: whoever begins a fork there must know what it stands on.
+// stays refuses a point of a run whose removal is being decided: a new fork must know whether its base remains.
 func (rt *routing) stays(ctx context.Context, run string) error {
 	record, _, _, err := rt.erasure(ctx, run)
 	switch {
@@ -172,7 +173,7 @@ func (rt *routing) stays(ctx context.Context, run string) error {
 	case record.RemovedAt != "":
 		return Erased(record)
 	default:
-		return schema.Fail(schema.CodeUnavailable, "Ask again: it is gone then, or it stays.", "the removal of run %s, asked by %s, is being decided", run, record.By)
+		return schema.Fail(schema.CodeUnavailable, "Ask again: the run is then removed, or kept.", "the removal of run %s, asked by %s, is being decided", run, record.By)
 	}
 }
 

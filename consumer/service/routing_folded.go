@@ -16,9 +16,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// undoubted reads a run to write into it. If the log misses events of it behind the checkpoint, the fold worker may have folded them before
-// they were lost: then the fold refuses what stands on the log alone, and all that follows it. So the fold comes first, and the run
-// is read once more. Where no fold worker is, there is only the log.
+// undoubted reads a run to write into it. If the log misses events of it after the checkpoint, the fold worker may
+// have folded them before they were lost. It would then refuse a control event based on the log alone, and all that
+// follow. So this waits for the fold, and reads the run again. Without a fold worker, there is only the log.
 func (rt *routing) undoubted(ctx context.Context, run string, read func() (*reader.Snapshot, error)) (*reader.Snapshot, error) {
 	r, err := read()
 	if err != nil || !r.Doubtful {
@@ -37,13 +37,14 @@ func (rt *routing) undoubted(ctx context.Context, run string, read func() (*read
 	return read()
 }
 
-// foldedSince makes sure that all shards are folded up to what their logs had at some time. Those who wait share the looks.
+// foldedSince makes sure that all shards are folded up to what their logs had at some time. Concurrent callers share
+// the reads.
 type foldedSince struct {
 	turn sync.Mutex
 	at   time.Time
 }
 
-// foldedSince returns when everything that was acknowledged before a time is folded.
+// foldedSince returns when every event acknowledged before a time is folded.
 func (rt *routing) foldedSince(ctx context.Context, after time.Time) error {
 	f := &rt.folded
 	f.turn.Lock()
@@ -65,7 +66,7 @@ func (rt *routing) foldedSince(ctx context.Context, after time.Time) error {
 	return nil
 }
 
-// awaitFolded waits until a shard is folded up to a place in its log.
+// awaitFolded waits until a shard is folded up to a position in its log.
 func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
 	for {
 		if done, err := foldedUpTo(ctx, rt.js, src, upTo); err != nil || done {
@@ -77,10 +78,10 @@ func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo sch
 	}
 }
 
-// awaitIndexed waits until the index of a shard's runs is complete. In a new fleet that takes a moment, and behind an upgrade or damage as
-// long as the shard is folded: then a request is refused in time for its answer.
+// awaitIndexed waits until the index of a shard's runs is complete. That takes a moment in a new fleet, and as long
+// as folding the shard after an upgrade or damage: then a request is refused in time for its answer.
 func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
-	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the rest
+	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the remaining time
 	defer cancel()
 	for {
 		state, _, err := src.Store.Checkpoints.IndexState(ctx)
@@ -88,13 +89,13 @@ func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
 			return err
 		}
 		if pause.For(patience, foldLook) != nil {
-			return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
+			return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls no longer says that runs may be missing.",
 				"the index of the runs of shard %d is being built", src.Store.Names.Shard)
 		}
 	}
 }
 
-// foldedUpTo reports whether a shard is folded up to a place in its log.
+// foldedUpTo reports whether a shard is folded up to a position in its log.
 func foldedUpTo(ctx context.Context, js jetstream.JetStream, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
 	mark, _, err := src.Store.Checkpoints.Watermark(ctx)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
@@ -103,19 +104,19 @@ func foldedUpTo(ctx context.Context, js jetstream.JetStream, src *reader.Source,
 	if mark.Position.Stream >= upTo {
 		return true, nil
 	}
-	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
+	// A lagging replica counts too few events: it can prove that the fold is behind, and not that it is done.
 	waiting, err := eventlog.Behind(ctx, js, src.Store.Names, mark.Position.Stream)
 	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
 		return false, err
 	}
 	for from := mark.Position.Stream + 1; from <= upTo; {
-		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
+		// The leader knows. Barriers are not folded, so the watermark does not include them.
 		next, found, err := eventlog.Next(ctx, js, src.Store.Names, "*", from)
 		if err != nil || !found || next.Stream > upTo {
 			return err == nil, err
 		}
 		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {
-			return false, nil //nolint:nilerr // it is no barrier
+			return false, nil //nolint:nilerr // not a barrier
 		}
 		from = next.Stream + 1
 	}

@@ -25,7 +25,7 @@ func TestInput_AskedAgainUnderItsID_AnswerToTheFirstQuestionIsAConflict(t *testi
 		yes.Status, yes.EventID = status, first
 		refused := w.refused(schema.VerbInput, "run-1", yes)
 		require.Equal(t, schema.CodeConflict, refused.Code)
-		require.Contains(t, refused.Message, `"Delete production?"`, "what is asked now")
+		require.Contains(t, refused.Message, `"Delete production?"`, "the present question")
 	}
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.Len(t, got.Head.Interrupts, 1, "nothing was answered")
@@ -57,8 +57,8 @@ func TestSettle_CallRanAgainSinceItWasSeen_IsAConflict(t *testing.T) {
 
 	refused := w.refused(schema.VerbSettle, "run-1", settle("call-x", first, "alice"))
 	require.Equal(t, schema.CodeConflict, refused.Code)
-	require.Contains(t, refused.Message, "was settled as rerun by bob, begun meanwhile, and is in doubt again")
-	w.control(schema.VerbSettle, "run-1", settle("call-y", first, "alice")) // nothing became of that one
+	require.Contains(t, refused.Message, "was settled as rerun by bob, begun after that, and is in doubt again")
+	w.control(schema.VerbSettle, "run-1", settle("call-y", first, "alice")) // that call had no effect
 	refused = w.refused(schema.VerbSettle, "run-1", settle("call-x", "no-such-event", "alice"))
 	require.Equal(t, schema.CodeConflict, refused.Code)
 	require.Contains(t, refused.Message, `"no-such-event" is not among the latest`)

@@ -32,26 +32,26 @@ const flushPatience = 5 * time.Second
 // flushRetry is the pause before the server is asked again whether it knows the subscriptions.
 const flushRetry = 100 * time.Millisecond
 
-// refusalsLogged is how many wrong requests a second are in the log; the metrics count all.
+// refusalsLogged is how many wrong requests a second are logged; the metrics count all.
 const refusalsLogged = 20
 
-// Service answers requests about the runs of one fleet. Every replica may answer any of them, and none waits for a fold worker, but for retry,
-// which that of the run's shard answers.
+// Service answers requests about the runs of one fleet. Any replica may answer, without waiting for a fold worker.
+// The exception is retry, which the replica that folds the run's shard answers.
 //
 //	New ──Run──▶ serving ──ctx ends──▶ draining ──all answered, or grace over──▶ stopped
 //
-// While it drains, requests that still arrive are told to ask again.
+// While it drains, clients of new requests are told to ask again.
 type Service struct {
 	cfg Config
 	nc  *nats.Conn
 	js  jetstream.JetStream
 	log zerolog.Logger
-	// refusals takes what was asked wrongly, so much a second: who floods the service cannot flood the log.
+	// refusals logs wrong requests at a limited rate: a client that floods the service cannot flood the log.
 	refusals zerolog.Logger
 	stats    *Stats
 	now      func() time.Time
 	reader   *reader.Reader
-	// keys are those that the fleet's control events are signed and checked by.
+	// keys are those that sign and check the fleet's control events.
 	keys     *keyring.Ring
 	routing  *routing
 	liveRuns *liveness.LiveRuns
@@ -68,8 +68,8 @@ type Service struct {
 	queue  *requestQueue
 }
 
-// New returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
-// shards stay the caller's to close, and the live runs of the same shards the caller's to run.
+// New returns the service of a fleet's shards, given in the order of their numbers. Call Run to start it. The caller
+// closes the shards, and runs the live runs of the same shards.
 func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, live *liveness.LiveRuns,
 	now func() time.Time, log zerolog.Logger,
 ) (*Service, error) {
@@ -105,8 +105,8 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	return s, nil
 }
 
-// Place tells the service where runs are from now on: the generations of shards, oldest first, and the shards that came
-// to those it has, in the order of their numbers. Runs stay where they began. It may be called while the service runs.
+// Place replaces the generations of shards, oldest first, and adds shards to those of the service, in the order of
+// their numbers. Runs stay in the shard where they began. It may be called while the service runs.
 func (s *Service) Place(generations []int, added ...*kvstore.Shard) error {
 	return s.routing.place(generations, added...)
 }
@@ -123,13 +123,13 @@ func (s *Service) Requests() map[string]*atomic.Int64 {
 	return counters
 }
 
-// Ready is closed once requests are answered.
+// Ready is closed once the service answers requests.
 func (s *Service) Ready() <-chan struct{} { return s.ready }
 
-// Run answers requests until ctx ends, then lets those in hand finish within the grace. It returns nil after a drain, and
-// an error when the service could not start or its connection was closed. It may be called once.
+// Run answers requests until ctx ends, then lets active ones finish within the grace. It returns nil after a drain,
+// and an error if the service could not start or its connection was closed. It may be called once.
 func (s *Service) Run(ctx context.Context) error {
-	// Work in hand outlives ctx by the grace.
+	// Active requests may continue after ctx for the grace.
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	var helpers, workers errgroup.Group
@@ -188,7 +188,7 @@ func (s *Service) announceReady(ctx context.Context) {
 	}
 }
 
-// drain takes no more requests and lets those in hand finish.
+// drain stops receiving requests and lets active ones finish.
 func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func() error) error {
 	err := heard.drain()
 	s.queue.close()
@@ -202,7 +202,7 @@ func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func(
 	select {
 	case <-done:
 	case <-grace.C:
-		s.log.Warn().Int64("requests", s.stats.Working.Load()+s.stats.Queued.Load()).Msg("requests given up at the end of the grace")
+		s.log.Warn().Int64("requests", s.stats.Working.Load()+s.stats.Queued.Load()).Msg("requests aborted at the end of the grace")
 	}
 	err = errors.Join(err, stop())
 	<-done
@@ -214,18 +214,18 @@ func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func(
 	return err
 }
 
-// accept hands a request over to the workers, or refuses it. It never waits: the endpoint has one goroutine.
+// accept queues a request for the workers, or refuses it. It never waits: the endpoint has one goroutine.
 func (s *Service) accept(e *endpoint, m *nats.Msg) {
 	e.count.Add(1)
 	if m.Reply == "" {
-		return // nobody wants the answer, and nothing is done that nobody can be told of
+		return // without a reply subject no client learns the result, so the request is not executed
 	}
 	t := &task{svc: s, endpoint: e, arrived: s.now(), reply: m.Reply, data: m.Data, size: int64(len(m.Data)) + taskOverhead}
 	if !e.whole {
 		t.run = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	}
 	if e.byWorker && !s.folds(t.run) {
-		return // the replica that does answers
+		return // another replica answers
 	}
 	if err := checkRequest(m); err != nil {
 		// Do not reply: the daemon may publish to subjects that the client may not.
@@ -252,10 +252,11 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 }
 
 // errReplyAsked is returned for a reply of the daemon that arrives as a request.
-var errReplyAsked = errors.New("the message is a reply of the daemon: its asker named a verb as reply subject")
+var errReplyAsked = errors.New("the message is a reply of the daemon: the reply subject of its request was a verb")
 
-// checkRequest refuses a message that must not be answered. A reply enters the asker's account on the subject that the asker named, and an
-// import takes it back to the daemon: the content of a run would be carried out as a request.
+// checkRequest refuses a message that must not be answered. A reply enters the client's account on the subject that
+// the client chose, and an import may route it back to the daemon: the content of a run would be executed as a
+// request.
 func checkRequest(m *nats.Msg) error {
 	if len(m.Header[schema.HeaderKind]) > 0 {
 		return errReplyAsked
@@ -272,8 +273,8 @@ func (s *Service) serve(ctx context.Context, t *task) {
 		s.queue.release(t)
 	}()
 	t.work = ctx
-	// The time counts from the arrival: whoever asked has given up by then, or asked again. Requests that waited long would else be served
-	// for nobody, and keep those waiting that somebody still wants.
+	// The time counts from the arrival: after it the client has stopped waiting, or asked again. Serving such
+	// requests would delay those of clients that still wait.
 	waited := s.now().Sub(t.arrived)
 	if waited >= s.cfg.Timeout {
 		s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again; or start another replica.",
@@ -299,7 +300,7 @@ func (s *Service) serve(ctx context.Context, t *task) {
 	}
 	if errors.Is(err, ErrClientGone) {
 		s.stats.ClientsGone.Add(1)
-		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("answer given up")
+		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("answer aborted")
 		if told, listens := errors.AsType[*schema.ServiceError](err); listens {
 			s.refuse(t, told)
 		}

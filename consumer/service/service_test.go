@@ -43,7 +43,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		subjects[e.Name] = e.Subject
 		group := "waymark"
 		if e.Name == schema.VerbRetry {
-			group = "" // all replicas hear it
+			group = "" // all replicas receive it
 		}
 		require.Equal(t, group, e.QueueGroup, e.Name)
 		require.NotEmpty(t, e.Metadata["response"])
@@ -80,7 +80,7 @@ func TestConfigurationNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Sixty-four runs' readers that come at once share a few barriers, and older ones do not pile up.
+// Sixty-four concurrent reads share a few barriers, and older barriers do not accumulate.
 func TestOneBarrierServesAllWhoWait(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -227,8 +227,8 @@ func heap() uint64 {
 	return m.HeapInuse
 }
 
-// A client that stands still is sent no more than the window; when it goes on, so does the answer, to its end. It is not parallel: the heap
-// that it measures is that of the whole process.
+// A slow client is sent no more than the window; when it continues, so does the answer, to its end. The test is not
+// parallel: it measures the heap of the whole process.
 func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 40 MiB for a client that reads slowly")
@@ -258,7 +258,7 @@ func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
 				}
 				m, err := sub.NextMsg(patience)
 				if errors.Is(err, nats.ErrTimeout) && len(unacked) > 0 {
-					// The service stands still: it waits for us. What it holds meanwhile is little.
+					// The service waits for the test. Its memory must stay small.
 					require.Greater(t, window, schema.FlowWindow-1<<20)
 					require.Less(t, int64(heap())-int64(before), int64(48<<20), "of a run of %d MiB", events*payload>>20)
 					break
@@ -318,7 +318,7 @@ func TestClientThatVanishesEndsItsAnswerAlone(t *testing.T) {
 	require.NoError(t, err)
 	client.Close()
 	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 && w.svc.Stats().Streaming.Load() == 0 },
-		time.Minute, 5*time.Millisecond, "the server says that nobody listens, long before the timeout")
+		time.Minute, 5*time.Millisecond, "the server reports no subscriber, long before the timeout")
 	w.get("run-1", schema.ViewHead)
 }
 
@@ -334,7 +334,7 @@ func TestClientThatNeverAcknowledgesIsGivenUp(t *testing.T) {
 
 func TestStreams_NobodyTakesThem_HeadsStatesAndTakeoversAreAnswered(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: streams of 13 MiB that nobody reads")
+		t.Skip("short: streams of 13 MiB without a reader")
 	}
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Workers, c.Streams = 4, 2 })
@@ -378,7 +378,7 @@ func TestServerThatIsGoneGivesUnavailableAndComesBack(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 500 * time.Millisecond })
 	x := w.aRun("run-1", 1, 10)
-	// The event stream loses its server while requests still arrive: deleting it is the nearest thing to that here.
+	// The event stream loses its server while requests still arrive: this test deletes it instead.
 	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// growing is a service world whose shards are followed, as a daemon does.
+// growing is a service whose shards follow the settings, like a daemon's.
 type growing struct {
 	*serviceWorld
 	settings *consumer.Settings
@@ -24,7 +24,7 @@ type growing struct {
 	fails    atomic.Bool
 }
 
-// newGrowing makes a world of one shard; the settings are not followed by themselves before follow is called.
+// newGrowing makes a world of one shard; it does not follow the settings before follow is called.
 func newGrowing(tb testing.TB) *growing {
 	tb.Helper()
 	g := new(growing)
@@ -50,7 +50,7 @@ func newGrowing(tb testing.TB) *growing {
 			added = append(added, shard)
 		}
 		g.shards = append(g.shards, added...)
-		g.roster.Grow(added...)
+		g.liveRuns.Grow(added...)
 		return g.svc.Place(s.Generations, added...)
 	})
 	return g
@@ -100,7 +100,7 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 	g := newGrowing(t)
 	g.begin("before", 0)
 	g.reshard(5)
-	// Nobody told the service: it looks before it says that a run does not exist.
+	// The service did not hear of it: it reads the settings before it answers that a run does not exist.
 	x := g.begin("run-1", schema.ShardOf("run-1", 5))
 	require.NotZero(t, x.World.Names.Shard)
 	reply, _ := g.get("run-1", schema.ViewHead)
@@ -117,18 +117,18 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 func TestADaemonTakesUpNewShardsByItself(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
-	run(t, g.roster.Run)
+	run(t, g.liveRuns.Run)
 	g.follow()
-	require.Eventually(t, g.roster.Synced, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, g.liveRuns.Synced, time.Minute, 10*time.Millisecond)
 	g.reshard(3)
 	require.NoError(t, g.client.Publish(schema.SettingsSubject("default"), nil))
 	require.Eventually(t, func() bool { return len(g.generations()) == 2 }, time.Minute, 10*time.Millisecond)
-	require.Eventually(t, g.roster.Synced, time.Minute, 10*time.Millisecond, "the index of the new shards is followed")
+	require.Eventually(t, g.liveRuns.Synced, time.Minute, 10*time.Millisecond, "the index of the new shards is followed")
 	_, err := g.shards[2].Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.Live{
 		Format: schema.LiveFormat, Run: "run-1", Status: schema.StatusOrphaned, Epoch: 1,
 	}})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return g.roster.Counts().Claimable == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return g.liveRuns.Counts().Claimable == 1 }, time.Minute, 10*time.Millisecond)
 }
 
 func TestSettingsThatCouldNotBeAppliedAreAppliedLater(t *testing.T) {
@@ -148,18 +148,18 @@ func TestARunInTwoShardsIsAnAlarm(t *testing.T) {
 	g := newGrowing(t)
 	g.reshard(2)
 	require.NoError(t, g.settings.Refresh(t.Context(), time.Now()))
-	run(t, g.roster.Run)
+	run(t, g.liveRuns.Run)
 	live := kvstore.LivePut{Live: schema.Live{Format: schema.LiveFormat, Run: "twin", Executor: "a", Status: schema.StatusRunning, Epoch: 1}}
 	var revisions []schema.Revision
 	for _, shard := range g.shards {
-		require.Zero(t, g.roster.Counts().Twice)
+		require.Zero(t, g.liveRuns.Counts().Twice)
 		rev, err := shard.Checkpoints.PutLive(t.Context(), live)
 		require.NoError(t, err)
 		revisions = append(revisions, rev...)
 	}
-	require.Eventually(t, func() bool { return g.roster.Counts().Twice == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return g.liveRuns.Counts().Twice == 1 }, time.Minute, 10*time.Millisecond)
 	for _, res := range g.shards[0].Checkpoints.EraseLive(t.Context(), kvstore.LiveAt{Run: "twin", Revision: revisions[0]}) {
 		require.NoError(t, res.Err)
 	}
-	require.Eventually(t, func() bool { return g.roster.Counts().Twice == 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return g.liveRuns.Counts().Twice == 0 }, time.Minute, 10*time.Millisecond)
 }

@@ -15,28 +15,31 @@ import (
 )
 
 const (
-	// yieldAge is for how long a run that became claimable is kept for executors with fewer runs in hand. After it any executor is given it.
+	// yieldAge is how long a run that became claimable is kept for executors with fewer active runs. After it any
+	// executor is given it.
 	yieldAge = 2 * time.Second
-	// yieldFor is when an executor comes again that yields.
+	// yieldFor is when an executor that yields asks again.
 	yieldFor = 100 * time.Millisecond
-	// askingFresh is for how long an executor that asked for a run counts as waiting for one: the longest pause between two claims.
+	// askingFresh is how long an executor that asked for a run counts as waiting for one: the longest pause between
+	// two claims.
 	askingFresh = 2500 * time.Millisecond
-	// callPatience is how long an executor may take to follow a call. One that does not is not waited for before it asks again.
+	// callPatience is how long an executor may take to follow a call. A slower one is not waited for before it asks
+	// again.
 	callPatience = 250 * time.Millisecond
-	// maxCalled bounds the executors that are called because of one claim, maxAsking those that are remembered.
+	// maxCalled bounds the executors called because of one claim, maxAsking those that are remembered.
 	maxCalled = 8
 	maxAsking = 1 << 14
 )
 
-// asker is an executor that asked for a run of late.
+// asker is an executor that asked for a run recently.
 type asker struct {
 	want liveness.Want
 	at   time.Time
-	// inHand are the runs that it had then. If it has more, another replica gave it one.
+	// inHand is the number of runs that it had then. If it has more, another replica gave it one.
 	inHand int
-	// full: what it was given left it no room.
+	// full: it has no room after the run that it was given.
 	full bool
-	// called is when it was told to ask; zero for not since it last asked.
+	// called is when it was told to ask; zero if not since it last asked.
 	called time.Time
 }
 
@@ -49,7 +52,7 @@ func holder(req *schema.ClaimRequest) liveness.Holder {
 	return liveness.Holder{Executor: req.Executor, Instance: req.Instance}
 }
 
-// asks notes that an executor asks for a run, and what it has in hand.
+// asks notes that an executor asks for a run, and its active runs.
 func (c *claims) asks(req *schema.ClaimRequest, inHand int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,11 +79,11 @@ func (c *claims) given(req *schema.ClaimRequest, inHand int) {
 	}
 }
 
-// call is an executor that is told to ask for a run.
+// call tells an executor to ask for a run.
 type call struct{ executor, run string }
 
-// fewer returns executors that wait for one of the runs, and whether there are any: they have less than so many in hand. Those that were
-// not called yet are returned, so many at most, with the run that each would be given; they count as called.
+// fewer returns executors that wait for one of the runs and have fewer active runs than the limit, and whether there
+// are any. Only those not called yet are returned, with a run for each, up to a maximum; they count as called.
 func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.Holder) int) (calls []call, others bool) {
 	type waiting struct {
 		*asker
@@ -110,9 +113,9 @@ func (c *claims) fewer(than, most int, runs []schema.Live, inHand func(liveness.
 	return calls, others
 }
 
-// yields reports whether an executor that asks is to leave the runs to others that wait for one and have fewer in hand, and calls those.
-// It is for runs that became claimable a moment ago: nobody waits for long. Differences of up to an eighth do not count, so that executors
-// with much in hand do not take turns.
+// yields reports whether an executor that asks must leave the runs to waiting executors with fewer active ones, and
+// calls those. It applies to runs that became claimable a moment ago, so that no executor waits for long. Differences
+// of up to an eighth do not count, so that executors with many active runs do not alternate.
 func (s *Service) yields(req *schema.ClaimRequest, candidates []schema.Live) bool {
 	mine := s.liveRuns.InHand(holder(req))
 	if mine == 0 || len(candidates) == 0 || s.now().Sub(s.liveRuns.Since(candidates[0].Run)) > yieldAge {
@@ -123,8 +126,8 @@ func (s *Service) yields(req *schema.ClaimRequest, candidates []schema.Live) boo
 	return others
 }
 
-// callFor calls executors for runs as they become claimable, until ctx ends: for each run those two with the fewest in hand that wait for
-// such a run. The second is for the case that the first has just died.
+// callFor calls executors for runs as they become claimable, until ctx ends: for each run the two waiting ones with
+// the fewest active runs. The second is called in case the first has just failed.
 func (s *Service) callFor(ctx context.Context, became <-chan schema.Live) {
 	for {
 		select {

@@ -16,7 +16,7 @@ func TestClaim_AnotherWaitsWithFewerInHand_CallsItAndYields(t *testing.T) {
 	w := newServiceWorld(t)
 	w.orphan("run-1", "gone", 10)
 	require.Equal(t, "run-1", w.claim(claimFor("busy")).Run)
-	require.Equal(t, 1, w.roster.InHand(liveness.Holder{Executor: "busy", Instance: "start-1"}))
+	require.Equal(t, 1, w.liveRuns.InHand(liveness.Holder{Executor: "busy", Instance: "start-1"}))
 	require.Empty(t, w.claim(claimFor("idle")).Run)
 	other := claimFor("other")
 	other.Agents = []string{"another-agent"}
@@ -34,7 +34,7 @@ func TestClaim_AnotherWaitsWithFewerInHand_CallsItAndYields(t *testing.T) {
 	require.Positive(t, later.RetryAfterMS)
 	require.Less(t, later.RetryAfterMS, int64(500))
 	call := <-told
-	require.Equal(t, schema.NoticeSubject("default", "idle"), call.Subject, "it has the fewest in hand")
+	require.Equal(t, schema.NoticeSubject("default", "idle"), call.Subject, "it has the fewest active runs")
 	require.Equal(t, schema.Notice{Run: "run-2", Name: schema.RunClaimable}, *decodeAs[schema.Notice](t, call.Data))
 	require.Equal(t, "run-2", w.claim(claimFor("idle")).Run)
 

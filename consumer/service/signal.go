@@ -10,8 +10,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// signal sends a message into a run that has not ended. The sender's id names it: a repeat finds its first try, whichever executor of the
-// sender's run repeats it.
+// signal sends a message to a run that has not ended. The sender's id names it: a repeat finds its first try, from
+// whichever executor of the sender's run it comes.
 func (s *Service) signal(ctx context.Context, t *task) error {
 	var req schema.SignalRequest
 	if err := t.decode(&req); err != nil {
@@ -56,7 +56,8 @@ func (s *Service) signal(ctx context.Context, t *task) error {
 // signalOnce ends the id of the event that sends the signal.
 func signalOnce(id string) string { return onceOf("signal", id) }
 
-// signalOpen answers for a signal that is open, and lies too far back in the log to be found by its event's id; same refuses another one.
+// signalOpen answers for an open signal that is too far back in the log to be found by its event's id; same refuses a
+// different one.
 func (s *Service) signalOpen(ctx context.Context, r *reader.Snapshot, o *schema.OpenSignal, same func(*schema.Event) error) (decision, error) {
 	e, found, err := s.reader.EventAt(ctx, r, o.Position)
 	there := &schema.ControlReply{EventID: o.Position.ID, Stream: o.Position.Stream}
@@ -69,7 +70,7 @@ func (s *Service) signalOpen(ctx context.Context, r *reader.Snapshot, o *schema.
 	return decision{there: there}, err
 }
 
-// signallable refuses a run that can hear no signal now. The reading is proven.
+// signallable refuses a run that cannot receive a signal now. The read is proven.
 func (s *Service) signallable(ctx context.Context, r *reader.Snapshot) error {
 	switch {
 	case r.Head.Status.Terminal():
@@ -89,9 +90,9 @@ func (s *Service) signallable(ctx context.Context, r *reader.Snapshot) error {
 	return nil
 }
 
-// sameSignal refuses a request whose signal_id the event of another signal of the run has.
+// sameSignal refuses a request with the signal_id of a different signal of the run.
 func sameSignal(run string, e *schema.Event, req *schema.SignalRequest) error {
-	data, _ := schema.ParseData(e) // an event that cannot be read is no signal
+	data, _ := schema.ParseData(e) // an unreadable event is no signal
 	first, ok := data.(*schema.SignalSentData)
 	if !ok || first.Name == req.Name && schema.SameJSON(first.Payload, req.Payload) {
 		return nil

@@ -63,7 +63,7 @@ func TestSignal_SameIDAgain_OneSignal(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-// An open signal that lies in front of the log and the latest segments is compared, too.
+// An open signal that is before the log and the latest segments is compared, too.
 func TestSignal_OtherSignalUnderTheIDOfAnOldOpenOne_Refused(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -172,7 +172,7 @@ func TestSignal_ParkedRun_Refused(t *testing.T) {
 	require.Contains(t, e.Message, "run large is parked")
 }
 
-// A run that waits without an executor gets one, and goes on to wait: no number of signals quarantines it.
+// A run that waits without an executor gets one, and waits again: no number of signals quarantines it.
 func TestSignal_WaitingRun_ClaimableAndNeverQuarantined(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -38,8 +38,8 @@ type aheadStream struct {
 
 func (s *aheadStream) CachedInfo() *jetstream.StreamInfo { return s.info }
 
-// TestService_KeyNotInEffect_TellsAndWritesNothingMore has a daemon whose key was added just now. It signs nothing; where servers differ in their
-// time so that it does, the first event that the fold refuses ends the request.
+// A daemon whose key was added just now does not sign with it. If it does, because servers' clocks differ, the first
+// event that the fold refuses ends the request.
 func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 	t.Parallel()
 	w := fleettest.New(t, fleettest.Keyed(t))

@@ -17,14 +17,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// lagging is a service that is answered by two "replicas" of the event stream: the real one, and a real copy of it that
-// stopped at some moment. Direct gets go to either, as on a cluster; everything else goes to the leader.
+// lagging is a service that is answered by two "replicas" of the event stream: the real one, and a real copy of it
+// that stopped at some moment. Direct gets go to either, as on a cluster; all other requests go to the leader.
 type lagging struct {
 	*serviceWorld
 	// every sends one of n direct gets to the copy, at random, the others to the real stream; 1 sends all, 0 none.
 	every atomic.Int64
 	stale atomic.Int64
-	// without, if not 0, is the place of a message that the real stream does not show in those of the direct gets either.
+	// without, if not 0, is the position of a message that the real stream's direct gets do not show either.
 	without atomic.Uint64
 }
 
@@ -58,7 +58,7 @@ func newLagging(t *testing.T, cfg service.Config) *lagging {
 	return l
 }
 
-// freeze makes the copy: all that the log has now, and nothing of what comes.
+// freeze makes the copy: all that the log has now, and nothing later.
 func (l *lagging) freeze() jetstream.Stream {
 	l.TB.Helper()
 	ctx := l.TB.Context()
@@ -165,7 +165,7 @@ func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// A checkpoint may be ahead of the replica that answers: that is no log that went back.
+// A checkpoint may be ahead of the answering replica: that does not mean that the log lost its end.
 func TestCheckpointAheadOfAStaleReplicaIsTrusted(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
@@ -182,7 +182,7 @@ func TestCheckpointAheadOfAStaleReplicaIsTrusted(t *testing.T) {
 	require.Zero(t, l.svc.Stats().Regressions.Load())
 }
 
-// A replica that lost an event in the middle is not believed: the leader has it.
+// A replica that lost an event in the middle is not trusted: the leader has it.
 func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
@@ -200,7 +200,7 @@ func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
 	require.Zero(t, l.svc.Stats().Holes.Load())
 }
 
-// So it is with an event that has no sequence: what the server compared the next one with tells of it.
+// The same holds for an event without a sequence: the next one's compare-and-set shows it.
 func TestAControlEventThatOneReplicaLostIsNoGap(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
@@ -219,7 +219,7 @@ func TestAControlEventThatOneReplicaLostIsNoGap(t *testing.T) {
 	require.Zero(t, l.svc.Stats().Holes.Load())
 }
 
-// What a stale replica says of a run must not refuse a request, nor continue an epoch that is over.
+// A stale replica's answer must not refuse a request, nor continue an epoch that is over.
 func TestStaleJudgementIsProvenBeforeItIsBelieved(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})

@@ -15,19 +15,19 @@ type Stats struct {
 	Recovers, Gets, Lists, Histories, RecordPages, Profiles, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Signals, Fleets, Executors, Erases, Cleanups, Retries atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
-	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
+	// Takeovers are epochs opened; Continued are requests that continued the epoch of an earlier try.
 	Takeovers, Continued atomic.Int64
-	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the one that an earlier try was given. ClaimsEmpty found
-	// none, ClaimsLimited came when the rate was used up, and ClaimsYielded left runs to executors with fewer in hand. ClaimsLost are runs that
-	// another executor was found to have, or that could not be read.
+	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the run of an earlier try. ClaimsEmpty found
+	// none, ClaimsLimited came when the rate was used up, and ClaimsYielded left runs to executors with fewer active
+	// ones. ClaimsLost are runs that another executor was found to have, or that could not be read.
 	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsYielded, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
 	// Restarted are answers that took back what was sent before the run was found to be damaged.
 	Restarted atomic.Int64
-	// Points are answers with a run as it was at a point of its history.
+	// Points are answers with a run at a point of its history.
 	Points atomic.Int64
-	// ClientsGone did not take their replies.
+	// ClientsGone did not receive or acknowledge their replies.
 	ClientsGone atomic.Int64
 	// Working and Queued requests now; Streaming answers now.
 	Working, Queued, Streaming atomic.Int64
@@ -38,7 +38,7 @@ type Stats struct {
 	errors map[schema.Code]*atomic.Int64
 }
 
-// codes are the labels of Errors; anything else would count as internal.
+// codes are the labels of Errors; any other code counts as internal.
 var codes = []schema.Code{
 	schema.CodeBadRequest, schema.CodeForbidden, schema.CodeNotFound, schema.CodeConflict, schema.CodeRunEnded,
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,

@@ -24,7 +24,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// taskOverhead is what a waiting request costs beside its body, roughly.
+// taskOverhead is the approximate memory of a waiting request, besides its body.
 const taskOverhead = 256
 
 // endpoint is one verb of the service.
@@ -32,9 +32,9 @@ type endpoint struct {
 	verb string
 	// whole: the request is about the fleet, its subject names no run.
 	whole bool
-	// request and answer name the types in schema, for those who discover the service.
+	// request and answer name the types in schema, for tools that discover the service.
 	request, answer string
-	// byWorker: all replicas hear the request, and only the one that folds the run's shard answers.
+	// byWorker: all replicas receive the request, and only the one that folds the run's shard answers.
 	byWorker bool
 	count    *atomic.Int64
 	serve    func(context.Context, *task) error
@@ -68,7 +68,7 @@ func (s *Service) endpoints() []*endpoint {
 	return list
 }
 
-// group is the queue group of the endpoint; empty for one that all replicas hear.
+// group is the queue group of the endpoint; empty for one that all replicas receive.
 func (e *endpoint) group() string {
 	if e.byWorker {
 		return ""
@@ -76,7 +76,7 @@ func (e *endpoint) group() string {
 	return Name
 }
 
-// metadata describes the endpoint to those who discover it.
+// metadata describes the endpoint to tools that discover it.
 func (e *endpoint) metadata(fleet string) map[string]string {
 	m := map[string]string{"fleet": fleet, "format": schema.ContentTypeJSON, "response": e.answer, "replies": "many"}
 	if e.request != "" {
@@ -85,7 +85,7 @@ func (e *endpoint) metadata(fleet string) map[string]string {
 	return m
 }
 
-// task is one request in hand. Its reply subject was checked when it was accepted.
+// task is one request in progress. Its reply subject was checked when it was accepted.
 type task struct {
 	svc      *Service
 	endpoint *endpoint
@@ -101,8 +101,8 @@ type task struct {
 	sent int
 }
 
-// decode reads the request's body; an empty one stands for an empty object. A member that the request does not have is refused: what the
-// client meant by it would not be done, and could not be undone where the rest was.
+// decode reads the request's body; an empty one means an empty object. An unknown member is refused: what the client
+// meant by it would not be done, and what was done without it could not be undone.
 func (t *task) decode(into any) error {
 	if len(t.data) == 0 {
 		return nil
@@ -153,12 +153,12 @@ func badField(path string, err error) error {
 	if merr != nil {
 		return merr
 	}
-	e := schema.Fail(schema.CodeBadRequest, "Mend the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
+	e := schema.Fail(schema.CodeBadRequest, "Correct the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
 	e.Details = details
 	return e
 }
 
-// send sends one numbered reply. ack, if not empty, is where the client says that it took it.
+// send sends one numbered reply. ack, if not empty, is the subject on which the client acknowledges it.
 func (t *task) send(kind string, body []byte, ack string) error {
 	t.sent++
 	msg := &nats.Msg{
@@ -189,7 +189,7 @@ func errReplyTooLarge(size, limit int64) error {
 	return schema.Fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", size, limit)
 }
 
-// replyOverhead is what the headers of a reply may take of a message.
+// replyOverhead bounds the headers of a reply.
 const replyOverhead = 1 << 10
 
 // replyLimit is the most bytes that the body of a reply may have.
@@ -203,7 +203,7 @@ func (t *task) whole(answer any) error {
 	return t.send(schema.KindEnd, nil, "")
 }
 
-// only is whole for an answer that is written already, and fits.
+// only is whole for an answer that is encoded already, and fits.
 func (t *task) only(body []byte) error {
 	if err := t.send(schema.KindAnswer, body, ""); err != nil {
 		return err
@@ -221,7 +221,7 @@ func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	}
 	body, err := json.Marshal(e)
 	if err != nil {
-		s.log.Error().Err(err).Msg("error reply cannot be written")
+		s.log.Error().Err(err).Msg("error reply cannot be encoded")
 		return
 	}
 	t.sent++
@@ -238,12 +238,12 @@ func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	s.stats.ReplyBytes.Add(int64(len(body)))
 }
 
-// logRefusal logs a request that is wrong in itself.
+// logRefusal logs a wrong request.
 func (s *Service) logRefusal(t *task, code schema.Code, detail string) {
 	s.refusals.Info().Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Str("code", string(code)).Str("detail", detail).Msg("request refused")
 }
 
-// headerText makes a message fit for a header line.
+// headerText makes a message valid for a header line.
 func headerText(s string) string {
 	b := []byte(s)
 	for i, c := range b {
@@ -254,7 +254,7 @@ func headerText(s string) string {
 	return string(b)
 }
 
-// explain turns an error into what the client is told.
+// explain converts an error into the error for the client.
 func (s *Service) explain(t *task, err error) *schema.ServiceError {
 	const again = "Ask again, with the same request_id: a takeover that had happened is continued."
 	var told *schema.ServiceError
@@ -263,13 +263,13 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 	case errors.As(err, &told):
 		return told
 	case errors.Is(err, reader.ErrNoRun):
-		return schema.Fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" names the runs there are.",
+		return schema.Fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" lists the runs.",
 			"fleet %s has no run %s", s.cfg.Fleet, t.run)
 	case errors.Is(err, reader.ErrTooLarge):
 		return schema.Fail(schema.CodeTooLarge, "Ask for view head, or for view events and fold it yourself, as the SDK does.",
 			"run %s is too large for view state: it has more than %d bytes of events, or more than %d in one turn", t.run, schema.MaxFoldedView, schema.MaxStateView)
 	case errors.Is(err, reader.ErrBusy):
-		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)
+		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no memory to fold run %s now", t.run)
 	case errors.Is(err, kvstore.ErrFull):
 		return schema.Fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
 			"the event stream of run %s is full and so is its reserve", t.run)
@@ -281,15 +281,15 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 		}
 		return e
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
-		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not served")
-		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
+		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not available")
+		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is not available", s.cfg.Fleet)
 	case errors.Is(err, keyring.ErrSigner):
 		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("control event not signed")
 		return schema.Fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
 			"the daemon has no key of fleet %s that signs", s.cfg.Fleet)
 	case isUnavailable(err):
 		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request not answered in time")
-		return schema.Fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
+		return schema.Fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is complete")
 	default:
 		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request failed")
 		return schema.Fail(schema.CodeInternal, "See the daemon's log.", "request failed")

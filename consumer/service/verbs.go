@@ -48,12 +48,12 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	})
 }
 
-// wishOf is what a read asks to see.
+// wishOf is what a read wants to see.
 func wishOf(r *schema.GetRequest) wish {
 	return wish{view: r.View, after: r.After, maxBytes: r.MaxBytes, before: r.Before}
 }
 
-// history answers with the checkpoints kept of a run, as of a moment ago at most; see [Service.reached].
+// history answers with the kept checkpoints of a run, at most a moment old; see [Service.reached].
 func (s *Service) history(ctx context.Context, t *task) error {
 	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
 	sources := s.routing.of(t.run)
@@ -89,7 +89,7 @@ func (s *Service) history(ctx context.Context, t *task) error {
 	return t.whole(&reply)
 }
 
-// settle records an operator's word about a call in doubt.
+// settle records an operator's decision about a call in doubt.
 func (s *Service) settle(ctx context.Context, t *task) error {
 	var req schema.SettleRequest
 	if err := t.decode(&req); err != nil {
@@ -137,7 +137,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 
 // sameSettlement refuses a request whose request_id names a settlement with another result.
 func sameSettlement(run string, e *schema.Event, req *schema.SettleRequest) error {
-	parsed, _ := schema.ParseData(e) // an event that cannot be read is no settlement
+	parsed, _ := schema.ParseData(e) // an unreadable event is no settlement
 	first, ok := parsed.(*schema.ToolSettledData)
 	same := func(a, b *bool) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
 	if !ok || schema.SameJSON(first.Result, req.Result) && same(first.IsError, req.IsError) {
@@ -147,14 +147,15 @@ func sameSettlement(run string, e *schema.Event, req *schema.SettleRequest) erro
 		req.RequestID, req.ToolCallID, req.Turn, run)
 }
 
-// settledAlready replaces the refusal to settle a call by one that names the earlier settlement of the call, if there is one.
+// settledAlready replaces the refusal to settle a call by one that names the call's earlier settlement, if there is
+// one.
 func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest, refusal *schema.ServiceError) error {
 	var settled *schema.ToolSettledData
 	if _, err := rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
 		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolSettled {
 			return false
 		}
-		data, _ := schema.ParseData(e) // the fold refused what cannot be read, too
+		data, _ := schema.ParseData(e) // the fold refused unreadable events, too
 		d, ok := data.(*schema.ToolSettledData)
 		if ok = ok && d.ToolCallID == req.ToolCallID && d.Occurrence == req.Occurrence; ok {
 			settled = d
@@ -170,8 +171,8 @@ func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, 
 		settled.How, nameOf(settled.By, settled.Claimed))
 }
 
-// sameAttempt refuses to settle a call that was begun or settled behind the event up to which the sender had read the run: the sender
-// judged an earlier attempt.
+// sameAttempt refuses to settle a call that was begun or settled after the event up to which the sender had read the
+// run: the sender judged an earlier attempt.
 func sameAttempt(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest) error {
 	const hint = "Look at the run with waymark.get and at what the call did outside, then settle it with seen as read now."
 	about := func(e *schema.Event, id string, occurrence int) bool {
@@ -187,7 +188,7 @@ func sameAttempt(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req
 		if e == nil || e.Name() != schema.ToolCalled && e.Name() != schema.ToolSettled {
 			return false
 		}
-		data, _ := schema.ParseData(e) // the fold refused what cannot be read, too
+		data, _ := schema.ParseData(e) // the fold refused unreadable events, too
 		switch d := data.(type) {
 		case *schema.ToolCalledData:
 			if about(e, d.ToolCallID, d.Occurrence) {
@@ -206,16 +207,16 @@ func sameAttempt(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req
 	case err != nil:
 		return err
 	case !met:
-		return schema.Fail(schema.CodeConflict, hint, "event %.80q is not among the latest of run %s: call %s of turn %d may not be what was seen", req.Seen, r.Run, req.ToolCallID, req.Turn)
+		return schema.Fail(schema.CodeConflict, hint, "event %.80q is not among the latest of run %s: call %s of turn %d may not be the one that was seen", req.Seen, r.Run, req.ToolCallID, req.Turn)
 	case len(since) > 0:
-		return schema.Fail(schema.CodeConflict, hint, "call %s of turn %d of run %s was %s meanwhile, and is in doubt again", req.ToolCallID, req.Turn, r.Run,
+		return schema.Fail(schema.CodeConflict, hint, "call %s of turn %d of run %s was %s after that, and is in doubt again", req.ToolCallID, req.Turn, r.Run,
 			strings.Join(since, ", "))
 	}
 	return nil
 }
 
-// settleable checks that the call can be settled so. The reading is proven. Each open call of an ended run can be settled: the run has
-// no executor, and is kept until a person has said what became of the call.
+// settleable checks that the call can be settled in this way. The read is proven. Each open call of an ended run can
+// be settled: the run has no executor, and is kept until a person has settled the call.
 func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 	i := slices.IndexFunc(r.Head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
 	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
@@ -239,7 +240,7 @@ func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
 		return schema.Fail(schema.CodeNotInDoubt, "Settle it once an executor has taken the run over. If none will: waymark recover "+r.Run+" --executor NAME, settle it, then waymark release "+r.Run+" --force.",
 			"call %s of turn %d is open and its executor is gone, but no other one has taken the run over", req.ToolCallID, req.Turn)
 	case !ended && !may:
-		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
+		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor still runs it", req.ToolCallID, req.Turn)
 	case req.How == schema.SettledAdopted && !r.Head.OpenCalls[i].Late && len(req.Result) == 0:
 		return schema.Fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)
 	default:

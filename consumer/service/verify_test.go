@@ -32,7 +32,7 @@ func (w *serviceWorld) verify(run string) *verify.Result {
 	return v
 }
 
-// flipCheckpoint flips one bit of the latest checkpoint of a run, as the bucket has it, and returns its revision.
+// flipCheckpoint flips one bit of a run's latest checkpoint in the bucket, and returns its revision.
 func (w *serviceWorld) flipCheckpoint(run string) schema.Revision {
 	w.TB.Helper()
 	kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())
@@ -63,7 +63,7 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 		{"with segments that are not purged", 1, 5, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false)) }},
 		{"with segments that are purged", 1, 5, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) }},
 		{"with a checkpoint at the end of its last segment", 1, 5, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 30, w.sealByHand(x, 30, 7, true)) }},
-		{"with segments that nobody counts", 1, 5, func(w *serviceWorld, x *writer) {
+		{"with segments that no checkpoint counts", 1, 5, func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, schema.SegmentIndex{})
 			w.sealByHand(x, 30, 7, false)
 		}},
@@ -171,7 +171,7 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 	}
 }
 
-// flipInLog flips one bit of an event's body in the files of the server, which is stopped meanwhile.
+// flipInLog stops the server, and flips one bit of an event's body in its files.
 func (w *serviceWorld) flipInLog(marker string) {
 	w.TB.Helper()
 	w.Server.Stop(w.TB)
@@ -262,7 +262,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			w.checkpointAt(x, 20, schema.SegmentIndex{})
 			c, rev, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), "run-1")
 			require.NoError(w.TB, err)
-			c.Executor, c.Turn = "somebody", 9
+			c.Executor, c.Turn = "executor-9", 9
 			_, err = w.Shard.Checkpoints.Put(w.TB.Context(), c, rev)
 			require.NoError(w.TB, err)
 		}, verify.InCheckpoint, "executor, turn differ"},
@@ -275,7 +275,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			require.NoError(w.TB, err)
 		}, verify.InCheckpoint, "counts 21 events behind its segments, there are 20"},
 		{"an event that was sealed otherwise than it was logged", func(w *serviceWorld, x *writer) {
-			// What is no part of the CloudEvent does not change the fold.
+			// Headers that are no part of the CloudEvent do not change the fold.
 			header := maps.Clone(x.Acked[5].Header)
 			header["X-Note"] = []string{"changed"}
 			x.Acked[5].Header = header
@@ -309,7 +309,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 	}
 }
 
-// A crash can take a purge back in part: what is missing between is in the segments, as decision 21 has it.
+// A crash can undo a purge in part: events missing in between are in the segments (decision 21).
 func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
@@ -334,7 +334,7 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 	require.Len(t, a.records(t), len(x.Acked))
 }
 
-// The purger purges what is sealed while somebody reads it: the reader has the beginning of a log that begins elsewhere now.
+// The purger purges sealed events during a read: the reader has the beginning of a log that now begins elsewhere.
 func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 	t.Parallel()
 	for _, left := range []int{10, 0} {

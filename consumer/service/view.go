@@ -16,10 +16,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxUnacked bounds the replies under way unacknowledged, beside their bytes.
+// maxUnacked bounds the number of unacknowledged replies, in addition to their bytes.
 const maxUnacked = 256
 
-// wish is what a request asks to see of a run.
+// wish is the view of a run that a request asks for.
 type wish struct {
 	view     string
 	after    int
@@ -27,7 +27,7 @@ type wish struct {
 	before   int
 }
 
-// view is what a client asked to see of a run, and what was prepared for it.
+// view is such a view, and what was prepared for it.
 type view struct {
 	svc  *Service
 	task *task
@@ -40,8 +40,8 @@ type view struct {
 	cancel context.CancelFunc
 }
 
-// openView checks the view of a request. For view events it takes a place and begins to send: close must be called before anything else
-// is sent to the client.
+// openView checks the view of a request. For view events it takes a place and begins to send: close must be called
+// before any other reply is sent to the client.
 func (s *Service) openView(t *task, want wish) (*view, error) {
 	v := &view{svc: s, task: t, wish: want}
 	if err := v.check(); err != nil {
@@ -93,9 +93,9 @@ func (v *view) check() error {
 	return nil
 }
 
-// hold takes a place among the streams of events. The other views are one reply and wait for no client, so clients that take none of their
-// events keep no other client from a takeover with view state. StateBudget bounds the memory of view state. View head
-// keeps one head, and at a point it reads the run for it, of any size and without that bound.
+// hold takes a place among the streams of events. Other views are one reply and wait for no client, so clients that
+// do not take their events do not block a takeover with view state. StateBudget bounds the memory of view state. View
+// head keeps one head; at a point it reads the run, of any size, without that bound.
 func (v *view) hold() error {
 	if v.view != schema.ViewEvents {
 		return nil
@@ -118,7 +118,7 @@ func (v *view) begin() error {
 	return nil
 }
 
-// open makes ready to send content. That has a deadline of its own, beside that of the answer, and ends with the service.
+// open prepares to send content. That has a deadline other than the answer's, and ends with the service.
 func (v *view) open() (context.Context, error) {
 	ctx, cancel := context.WithTimeout(v.task.work, v.svc.cfg.StreamTimeout)
 	out, err := openReplies(ctx, v.task, v.svc.cfg.AckTimeout)
@@ -130,7 +130,7 @@ func (v *view) open() (context.Context, error) {
 	return ctx, nil
 }
 
-// close ends what is still being sent and gives back what was taken. It may be called again.
+// close stops sending and frees what was taken. It may be called again.
 func (v *view) close() {
 	if v.out != nil {
 		v.cancel()
@@ -191,7 +191,7 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 	return nil
 }
 
-// foldable refuses view state of a run that is larger than the daemon folds.
+// foldable refuses view state of a run that is too large for the daemon to fold.
 func (v *view) foldable(r *reader.Snapshot) error {
 	if v.view == schema.ViewState && r.Segments.Bytes+r.TailBytes() > schema.MaxFoldedView {
 		return reader.ErrTooLarge
@@ -199,7 +199,7 @@ func (v *view) foldable(r *reader.Snapshot) error {
 	return nil
 }
 
-// fold begins a state to fold a run to, up to a head, with the content that a fork has of its base.
+// fold begins a state for folding a run up to a head, with a fork's content from its base.
 func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
 	keys, err := v.svc.keys.Keys(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
 	return v.svc.reader.Graft(ctx, v.state, run, to.Base, 0)
 }
 
-// finish brings a folded state up to what was read since, and compares it with the head.
+// finish folds the events read since, and compares the state with the head.
 func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 	if v.state == nil {
 		return nil
@@ -228,7 +228,7 @@ func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 			return err
 		}
 	}
-	if v.state.State.Stale { // the run was rewound meanwhile
+	if v.state.State.Stale { // the run was rewound during the read
 		if err := v.prepare(ctx, r); err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 	return nil
 }
 
-// answer sends what the view shows, and the answer itself, which is built when all that it says is known.
+// answer sends the view's content, and then the answer itself, which is built last.
 func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateView) any) error {
 	t := v.task
 	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
@@ -265,8 +265,8 @@ func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateVi
 	return t.send(schema.KindEnd, nil, "")
 }
 
-// segments sends what was not sent early of a reading's segments. If damage made the reading another one than what was
-// sent already, that is taken back.
+// segments sends a read's segments that were not sent early. If damage changed the read, those already sent are taken
+// back.
 func (v *view) segments(r *reader.Snapshot) error {
 	if err := v.early.Wait(); err != nil {
 		return err
@@ -293,18 +293,18 @@ func (v *view) segments(r *reader.Snapshot) error {
 	return v.again(r)
 }
 
-// again takes back what was sent and sends the segments of the reading.
+// again takes back what was sent and sends the read's segments.
 func (v *view) again(r *reader.Snapshot) error {
 	v.svc.stats.Restarted.Add(1)
-	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments that were sent are not what the run was found to be, sent again")
+	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments sent early are not those of the run, sent again")
 	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
 		return err
 	}
 	return v.svc.reader.Sealed(v.out.ctx, r, &reader.Cursor{Next: v.after + 1}, v.out)
 }
 
-// replies sends content under flow control: what the client has not acknowledged is bounded, and a client that is gone
-// or stands still ends the answer.
+// replies sends content with flow control: unacknowledged data is bounded, and a client that is gone or does not
+// acknowledge ends the answer.
 type replies struct {
 	ctx     context.Context //nolint:containedctx // one answer's own
 	t       *task
@@ -355,7 +355,7 @@ func (o *replies) data(kind string, body []byte) error {
 	return o.t.send(kind, body, o.prefix+strconv.Itoa(o.next))
 }
 
-// take takes the acknowledgements that are there.
+// take reads the acknowledgements that have arrived.
 func (o *replies) take() error {
 	for {
 		select {
@@ -385,14 +385,14 @@ func (o *replies) wait() error {
 	}
 }
 
-// acked takes one acknowledgement. The server's word that nobody listens comes the same way.
+// acked reads one acknowledgement. The server's message that there is no subscriber arrives on the same inbox.
 func (o *replies) acked(m *nats.Msg) error {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		return fmt.Errorf("nobody listens for the replies: %w", ErrClientGone)
+		return fmt.Errorf("no subscriber for the replies: %w", ErrClientGone)
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(m.Subject, o.prefix))
 	if err != nil {
-		return nil //nolint:nilerr // somebody's message to our inbox; it acknowledges nothing
+		return nil //nolint:nilerr // a foreign message to our inbox; it acknowledges nothing
 	}
 	o.bytes -= o.unacked[n]
 	delete(o.unacked, n)

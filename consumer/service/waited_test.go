@@ -22,7 +22,7 @@ func TestARequestThatWaitedForItsWholeTimeIsRefusedAndNotServed(t *testing.T) {
 	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1", Workers: 1, Streams: 1, Timeout: 2 * time.Second}, w.JS, []*kvstore.Shard{w.Shard}, now)
 	require.NoError(t, err)
 	w.start(svc)
-	// A log that is gone keeps the only worker busy until the first request's time is over.
+	// A lost log keeps the only worker busy until the first request's time is over.
 	stream, err := w.JS.Stream(t.Context(), w.Names.EventStream())
 	require.NoError(t, err)
 	cfg := stream.CachedInfo().Config

@@ -82,7 +82,7 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 	require.Regexp(t, `run parked-0 is still parked after \d+ tries: .*format`, complaints)
 	code, _, complaints = ask("erase", "parked-0", "--force", "--reason", "test")
 	require.Equal(t, int(failure.Conflict), code, "what cannot be read cannot be taken out: it is refused, and not begun")
-	require.Contains(t, complaints, "is of a newer version, and only that can remove it")
+	require.Contains(t, complaints, "is of a newer version, and only a daemon of that version can remove it")
 	require.NoError(t, kv.Purge(t.Context(), "parked-0"))
 	code, out, complaints = ask("retry", "parked-0")
 	require.Zero(t, code, complaints)

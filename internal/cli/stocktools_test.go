@@ -147,7 +147,7 @@ func TestStockTools_CheckpointOfAWaitingRun_TellsAPersonWhatIsGoingOn(t *testing
 	require.Equal(t, "May I?", c.Interrupts[0].Message)
 	require.Equal(t, "wait", c.Overview.Recovery.Next)
 	require.Equal(t, []string{
-		"nothing, before somebody answers; no executor is needed until then",
+		"nothing until the run gets an answer; no executor is needed until then",
 		"turn 2 goes on behind what the model answered",
 		"waits for q1 (human_input): waymark input roof q1",
 		"call c1 (pay) of turn 2: make, it has not begun",
