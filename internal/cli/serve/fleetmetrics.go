@@ -41,7 +41,7 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	m := &fleetMetrics{
 		state: state,
 		ok:    desc("state_ok", "1 while the shard's streams and buckets could be looked at; else the others of this table are absent."),
-		info:  desc("fold_worker_info", "1, with the replica that holds the shard's lease; empty when nobody does.", "worker"),
+		info:  desc("fold_worker_info", "1, with the replica that holds the shard's lease; empty when none does.", "worker"),
 	}
 	gauge := func(name, help string, value func(*schema.ShardState) float64) {
 		m.of = append(m.of, shardMetric{desc(name, help), prometheus.GaugeValue, value, nil})

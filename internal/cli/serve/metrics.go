@@ -30,7 +30,7 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// counterOf makes a metric of a counter that somebody else keeps.
+// counterOf makes a metric of a counter that another package keeps.
 func counterOf(name, help string, labels prometheus.Labels, n *atomic.Int64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
 		func() float64 { return float64(n.Load()) })
@@ -135,7 +135,7 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 	}{
 		{"live", "Runs that have not ended, have a hand-off on offer, or a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
 		{"claimable", "Runs that an executor can be given.", func(c liveness.Counts) int { return c.Claimable }},
-		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c liveness.Counts) int { return c.Quarantined }},
+		{"quarantined", "Quarantined runs: no executor can claim them until a person releases them.", func(c liveness.Counts) int { return c.Quarantined }},
 		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c liveness.Counts) int { return c.Twice }},
 		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c liveness.Counts) int { return c.Unreadable }},
 	} {

@@ -118,7 +118,7 @@ replicas that share the shards of the fleet, this one included.
 
 | names | of what | in a fleet of several daemons |
 |---|---|---|
-| ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whoever folds it and if nobody does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
+| ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, also while no daemon folds it | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
 | ` + "`waymark_fleet_…recovery…`, `waymark_service_…`" + ` | what this daemon answered | add them up |
 | ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
 | ` + "`waymark_agent_…`" + ` | what agents did, as this daemon folded it; from 0 at its start | add them up: ` + "`sum by (fleet, agent) (rate(…))`" + ` |
