@@ -1,6 +1,7 @@
 package lint_test
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/token"
@@ -13,10 +14,12 @@ import (
 )
 
 // typeSwitches are the functions that have a case for each type of event, by directory. A type without one is not
-// validated, changes nothing in the fold, or is missing from a state, and no compiler reports that.
+// validated, changes nothing in the fold, is missing from a state, or is shown as raw
+// JSON, and no compiler reports that.
 var typeSwitches = map[string][]string{
 	"schema":         {"Validate", "Head.applyKnown", "State.add"},
 	"internal/spans": {""}, // any function
+	"internal/story": {"Gist"},
 }
 
 // unfolded are the constants of events that are never folded.
@@ -78,7 +81,7 @@ func vocabularyGaps(files []file) []string {
 			for typ := range events {
 				if !cases[dir+"."+place][typ] {
 					findings = append(findings, fmt.Sprintf("%s has no case for *%s in a type switch (%s): add one, empty with a reason if nothing is to do",
-						dir, typ, place))
+						dir, typ, cmp.Or(place, "any function")))
 				}
 			}
 		}
@@ -156,6 +159,7 @@ func TestVocabularyGaps_MissingPlace_IsFound(t *testing.T) {
 		validate  = "func Validate(d Data) { switch d.(type) { case *StartedData, *NoteData: } }\n"
 		head      = "func (h *Head) applyKnown() { switch d.(type) { case *StartedData: case *NoteData: } }\n"
 		state     = "func (s *State) add() { switch d.(type) { case *StartedData: case *NoteData: } }\n"
+		gist      = "func Gist() { switch d.(type) { case *schema.StartedData: case *schema.NoteData: } }\n"
 		spans     = "func f() { switch d.(type) { case *schema.StartedData: } }\nfunc g() { switch d.(type) { case *schema.NoteData: } }\n"
 	)
 	for name, test := range map[string]struct{ old, want string }{
@@ -165,12 +169,13 @@ func TestVocabularyGaps_MissingPlace_IsFound(t *testing.T) {
 		"validate": {", *NoteData", "schema has no case for *NoteData in a type switch (Validate)"},
 		"head":     {head, "(Head.applyKnown)"},
 		"state":    {state, "(State.add)"},
-		"spans":    {"case *schema.NoteData: ", "internal/spans has no case for *NoteData"},
+		"spans":    {"func g() { switch d.(type) { case *schema.NoteData: } }", "internal/spans has no case for *NoteData in a type switch (any function)"},
+		"gist":     {gist, "internal/story has no case for *NoteData in a type switch (Gist)"},
 	} {
 		without := func(path, source string) file {
 			return parseFile(t, path, "package p\n"+strings.Replace(source, test.old, "", 1))
 		}
-		files := []file{without("schema/types.go", constants+made+methods), without("schema/apply.go", validate+head+state), without("internal/spans/a.go", spans)}
+		files := []file{without("schema/types.go", constants+made+methods), without("schema/apply.go", validate+head+state), without("internal/spans/a.go", spans), without("internal/story/a.go", gist)}
 		findings := strings.Join(vocabularyGaps(files), "\n")
 		if test.want == "" {
 			require.Empty(t, findings, name)

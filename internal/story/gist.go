@@ -120,6 +120,9 @@ func Gist(e *schema.Event) string {
 		return output.Words(d.HandoffID, d.Reason)
 	case *schema.HandoffClosedData:
 		return output.Words(d.HandoffID, d.Reason)
+	case *schema.PhaseStartedData, *schema.PhaseCompletedData, *schema.ContextCompactedData, *schema.ArtifactAddedData,
+		*schema.CheckpointMarkedData, *schema.ErrorRaisedData:
+		// Their few fields are read as they are.
 	}
 	return string(shown.Data)
 }
