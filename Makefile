@@ -125,7 +125,7 @@ chaos-check: ## run some random schedules in process, and check that every mutan
 .PHONY: chaos-inprocess
 chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=10000); a failing one prints its seed
 	WAYMARK_SEED=$(SEED) WAYMARK_SCHEDULES=$(SCHEDULES) WAYMARK_WORKERS=$(WORKERS) \
-		go test -tags waymark_failpoints -timeout 12h -run TestNothingAcknowledgedIsLostInRandomSchedules -v ./internal/harness/chaos
+		go test -tags waymark_failpoints -timeout 12h -run TestSchedules_Random_LoseNothingAcknowledged -v ./internal/harness/chaos
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
@@ -195,7 +195,7 @@ gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=
 ROUNDS ?= 10
 SERVERS ?=
 CUTS ?= 1
-CHAOSFLAGS ?= -run WhateverBecomesOf
+CHAOSFLAGS ?= -run RandomFaults
 
 .PHONY: chaos
 chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 SERVERS=3; about a minute a round)
@@ -213,7 +213,7 @@ FAULTS ?= mild
 .PHONY: soak
 soak: ## do the same work for hours: memory, files, goroutines and the store stay as they are (DURATION=8h SERVERS=3 FAULTS=none)
 	WAYMARK_SOAK=$(DURATION) WAYMARK_SOAK_FAULTS=$(FAULTS) WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_SERVERS=$(SERVERS) \
-		go test -count=1 -timeout 0 -v -run NothingGrowsUnder ./internal/harness/nemesis
+		go test -count=1 -timeout 0 -v -run TestSoak_ ./internal/harness/nemesis
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included, and this project's own rules
@@ -269,7 +269,7 @@ cross: ## build the program and vet all code for the other platforms
 
 .PHONY: golden
 golden: ## write a golden store of this version's stored formats, after a new one (30 seconds)
-	WAYMARK_GOLDEN=write go test ./internal/harness/e2e -run TestEveryGoldenStore -count=1
+	WAYMARK_GOLDEN=write go test ./internal/harness/e2e -run TestGoldenStores -count=1
 
 .PHONY: generate
 generate: ## write the generated files again
@@ -282,7 +282,7 @@ generate-check: ## fail when a generated file is out of date
 .PHONY: asyncapi
 asyncapi: ## validate the AsyncAPI document (needs npm)
 	@sh tools/asyncapi.sh $(ASYNCAPI) $(ASYNCAPI_PARSER_VERSION)
-	$(TIERS) test $(RECORD) -- -count=1 -run TestTheAsyncAPIDocumentIsValid ./schema
+	$(TIERS) test $(RECORD) -- -count=1 -run TestAsyncAPI_Document_Valid ./schema
 
 # The manual page is generated from the reference, which is generated from the grammar.
 MANPAGE ?= $(BIN)/waymark.1

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestOneNodeConfigurationServesAFleet(t *testing.T) {
+func TestOneNodeConfig_RealServer_ServesFleet(t *testing.T) {
 	t.Setenv("WAYMARK_NATS_PASSWORD", "correct-horse")
 	opts, err := server.ProcessConfigFile(filepath.Join("nats", "one-node.conf"))
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestClusterConfigurations_Pings_FindASilentRouteSoon(t *testing.T) {
 	}
 }
 
-func TestServiceUnitsAreValid(t *testing.T) {
+func TestSystemdUnits_Analyze_Valid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Skip("systemd-analyze is not on this machine: the units are unproven here")

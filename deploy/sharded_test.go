@@ -21,7 +21,7 @@ import (
 
 // The server's partition and [schema.ShardOf] must be one function, for runs that programs without the SDK begin are
 // looked for where the latter says.
-func TestTheMappingRoutesEventsToTheShardOfTheirRun(t *testing.T) {
+func TestSubjectMapping_Events_RoutedToShard(t *testing.T) {
 	const shards, runs = 4, 10_000
 	s := startConfigured(t, filepath.Join("nats", "sharded.conf"))
 	nc := connectTo(t, s)
@@ -69,9 +69,9 @@ func TestTheMappingRoutesEventsToTheShardOfTheirRun(t *testing.T) {
 	}
 }
 
-// TestAMappingIsAddedWithTheShards adds what the configuration shows in its comment, after shards were added to the fleet. The server
+// TestSubjectMapping_ShardsAdded_Extended adds what the configuration shows in its comment, after shards were added to the fleet. The server
 // is started again with it: one that is told to read its mappings again does not answer for JetStream afterwards.
-func TestAMappingIsAddedWithTheShards(t *testing.T) {
+func TestSubjectMapping_ShardsAdded_Extended(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"one-node.conf", "sharded.conf"} {
 		text, err := os.ReadFile(filepath.Join("nats", name))

@@ -124,7 +124,7 @@ func (b *bench) remove(tb testing.TB, run string) schema.ErasedParts {
 	return left
 }
 
-func TestContentThatNothingDescribesGoesWithItsRun(t *testing.T) {
+func TestBlobs_Undescribed_RemovedWithRun(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	large := strings.Repeat("x", 300<<10)
@@ -155,7 +155,7 @@ func TestContentThatNothingDescribesGoesWithItsRun(t *testing.T) {
 
 // A removal can end between any two of its requests, and the process that continues knows only what is stored.
 // Content that a server crash brings back is found, too.
-func TestARemovalOfContentGoesOnFromAnywhere(t *testing.T) {
+func TestBlobs_RemovalInterrupted_Continues(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for i := range 3 {
@@ -223,7 +223,7 @@ func keyOf(name string) string { return base64.URLEncoding.EncodeToString([]byte
 
 // Executors write descriptions and ids themselves. Content with a run's prefix belongs to that run: the removal of
 // another run does not remove it, and a description in another run does not keep it.
-func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
+func TestBlobs_DescriptionOfOtherRun_NoEffect(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for _, run := range []string{"hers", "his"} {
@@ -258,7 +258,7 @@ func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
 }
 
 // One hand-made object must not block all removals.
-func TestWhatDescribesNothingKeepsNoRemovalFromItsEnd(t *testing.T) {
+func TestBlobs_EmptyDescription_RemovalEnds(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.put(t, "gone", "secret", false)

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestPutComparesRevisions(t *testing.T) {
+func TestPut_Revision_Compared(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
 	_, rev, err := cps.Get(t.Context(), "run-1")
@@ -45,7 +45,7 @@ func TestPutComparesRevisions(t *testing.T) {
 	require.Equal(t, want, cp)
 }
 
-func TestNamesOutsideTheGrammarNeverBecomeKeys(t *testing.T) {
+func TestKeys_InvalidNames_Refused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for _, run := range []string{"", "_.fold", "a.b", "*", ">", "a b", "a\r\nb", "_barrier", "../x", "a\x00"} {
@@ -69,7 +69,7 @@ func TestNamesOutsideTheGrammarNeverBecomeKeys(t *testing.T) {
 	}
 }
 
-func TestPutBatchAnswersEachItem(t *testing.T) {
+func TestPutBatch_Mixed_AnswersEach(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
 	old, err := cps.Put(t.Context(), checkpoint("old", 1), 0)
@@ -101,7 +101,7 @@ func TestPutBatchAnswersEachItem(t *testing.T) {
 	}
 }
 
-func TestPutBatchLargerThanItsWindow(t *testing.T) {
+func TestPutBatch_LargerThanWindow_AllStored(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
 	items := make([]kvstore.Item, 3000)
@@ -116,7 +116,7 @@ func TestPutBatchLargerThanItsWindow(t *testing.T) {
 	require.Len(t, seen, len(items))
 }
 
-func TestPutWithoutAnswerIsUnavailable(t *testing.T) {
+func TestPut_NoAnswer_Unavailable(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -138,7 +138,7 @@ func TestPutWithoutAnswerIsUnavailable(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrUnavailable)
 }
 
-func TestTooLargeCheckpoint(t *testing.T) {
+func TestPut_TooLarge_Refused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cp := checkpoint("run-1", 1)
@@ -147,7 +147,7 @@ func TestTooLargeCheckpoint(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrTooLarge)
 }
 
-func TestRepublishedCheckpointIsACloudEvent(t *testing.T) {
+func TestCheckpoint_Republished_IsCloudEvent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	sub, err := b.nc.SubscribeSync("waymark.checkpoints.alpha.0.*")
@@ -201,7 +201,7 @@ func next(tb testing.TB, sub *nats.Subscription) *nats.Msg {
 	return msg
 }
 
-func TestHistoryKeepsFiveNewestFirst(t *testing.T) {
+func TestHistory_SixPuts_FiveNewestFirst(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -245,7 +245,7 @@ func TestHistoryKeepsFiveNewestFirst(t *testing.T) {
 	require.Empty(t, list)
 }
 
-func TestAnotherRunsCheckpointIsCorrupt(t *testing.T) {
+func TestCheckpoint_OfAnotherRun_Corrupt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
@@ -258,7 +258,7 @@ func TestAnotherRunsCheckpointIsCorrupt(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrCorrupt)
 }
 
-func TestStockClientReadsTheBucket(t *testing.T) {
+func TestCheckpoint_StockClient_Reads(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	rev, err := b.shard.Checkpoints.Put(t.Context(), checkpoint("run-1", 1), 0)
@@ -277,7 +277,7 @@ func TestStockClientReadsTheBucket(t *testing.T) {
 	require.Len(t, history, 2)
 }
 
-func TestDeleteLeavesNoHistoryAndAllowsANewBeginning(t *testing.T) {
+func TestDelete_Run_NoHistoryNewStart(t *testing.T) {
 	t.Parallel()
 	cps := newBench(t).shard.Checkpoints
 	rev, err := cps.Put(t.Context(), checkpoint("run-1", 1), 0)
@@ -296,7 +296,7 @@ func TestDeleteLeavesNoHistoryAndAllowsANewBeginning(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWatermarkIsGuardedByItsRevision(t *testing.T) {
+func TestWatermark_Revision_Compared(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -336,7 +336,7 @@ func TestWatermarkIsGuardedByItsRevision(t *testing.T) {
 	}
 }
 
-func TestSafeWatermarkIsKeptPerShardInTheSyncedBucket(t *testing.T) {
+func TestWatermark_Safe_KeptPerShard(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	safe := kvstore.NewSafeWatermarks(b.js)

@@ -55,7 +55,7 @@ func startCluster(tb testing.TB) *nats.Conn {
 	return nc
 }
 
-func TestOnAClusterOfThree(t *testing.T) {
+func TestCluster_OfThree_Works(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: three servers")
@@ -112,7 +112,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 	require.Equal(t, next, rev)
 }
 
-func TestReplicasWithoutAClusterAreRefused(t *testing.T) {
+func TestProvision_ReplicasWithoutCluster_Refused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := smallFleet()

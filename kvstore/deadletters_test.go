@@ -33,7 +33,7 @@ func file(tb testing.TB, d *kvstore.DeadLetters, l kvstore.DeadLetter) error {
 	return d.PutBatch(tb.Context(), []kvstore.DeadLetter{l})[0]
 }
 
-func TestDeadLetterKeepsTheWholeMessage(t *testing.T) {
+func TestDeadLetter_Message_KeptWhole(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	d := letters(t, b)
@@ -79,7 +79,7 @@ func TestDeadLetterKeepsTheWholeMessage(t *testing.T) {
 	require.Len(t, list[3].Body, 400<<10)
 }
 
-func TestLargestMessageThatTheLogTakesFitsADeadLetter(t *testing.T) {
+func TestDeadLetter_LargestMessage_Fits(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for name, header := range map[string]func(n int) nats.Header{
@@ -109,7 +109,7 @@ func TestLargestMessageThatTheLogTakesFitsADeadLetter(t *testing.T) {
 	}
 }
 
-func TestSameLetterIsFiledOnce(t *testing.T) {
+func TestDeadLetter_Repeated_FiledOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	d := letters(t, b)
@@ -125,7 +125,7 @@ func TestSameLetterIsFiledOnce(t *testing.T) {
 	require.Len(t, list, 3)
 }
 
-func TestDeadLettersAreFilteredAndPaged(t *testing.T) {
+func TestDeadLetters_List_FilteredAndPaged(t *testing.T) {
 	t.Parallel()
 	d := letters(t, newBench(t))
 	list, next, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
@@ -162,7 +162,7 @@ func TestDeadLettersAreFilteredAndPaged(t *testing.T) {
 	}
 }
 
-func TestUnreadableLetterDoesNotEndTheList(t *testing.T) {
+func TestDeadLetters_Unreadable_ListContinues(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	_, err := b.js.Publish(t.Context(), schema.DeadLetterSubject("alpha", schema.ReasonGap, "run-1"), []byte("junk"))
@@ -176,7 +176,7 @@ func TestUnreadableLetterDoesNotEndTheList(t *testing.T) {
 	require.NoError(t, list[1].Err)
 }
 
-func TestIncompleteLetterIsRefused(t *testing.T) {
+func TestDeadLetter_Incomplete_Refused(t *testing.T) {
 	t.Parallel()
 	d := letters(t, newBench(t))
 	for _, spoil := range []func(*kvstore.DeadLetter){

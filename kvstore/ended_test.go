@@ -41,7 +41,7 @@ func putIndex(tb testing.TB, b *bench, puts ...kvstore.IndexPut) {
 	}
 }
 
-func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
+func TestEndedIndex_Order_NewestFirst(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 3,000 ended runs")
 	}
@@ -95,7 +95,7 @@ func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
 	require.ErrorContains(t, err, "limit")
 }
 
-func TestAVolumeWithMoreEntriesThanAnAnswerIsReadByName(t *testing.T) {
+func TestEndedIndex_LargeVolume_ReadByName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	// Another client puts entries that no fold worker writes: runs with the same last event.
@@ -114,7 +114,7 @@ func TestAVolumeWithMoreEntriesThanAnAnswerIsReadByName(t *testing.T) {
 	require.Len(t, page.Runs, 1100)
 }
 
-func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
+func TestEndedIndex_Entry_Removed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -168,7 +168,7 @@ func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
 	require.Empty(t, runs)
 }
 
-func TestTheStateOfTheIndexIsPutByCompareAndSet(t *testing.T) {
+func TestEndedIndex_State_ComparedAndSet(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -194,7 +194,7 @@ func TestTheStateOfTheIndexIsPutByCompareAndSet(t *testing.T) {
 	}
 }
 
-func TestCheckpointsAreReadManyAtOnce(t *testing.T) {
+func TestCheckpoints_Many_ReadAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	putMany(t, b, 1200)
@@ -214,7 +214,7 @@ func TestCheckpointsAreReadManyAtOnce(t *testing.T) {
 	require.ErrorIs(t, list[1200].Err, kvstore.ErrNotFound)
 }
 
-func TestTheLogIsEnteredByTime(t *testing.T) {
+func TestEndedIndex_Time_Entered(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	begin := time.Now()

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/internal/jsapi"
 )
 
-func TestServersThatAreAwayAreToldFromThoseThatAreNotEnough(t *testing.T) {
+func TestErrors_ServersAwayOrTooFew_ToldApart(t *testing.T) {
 	t.Parallel()
 	for words, want := range map[string]error{
 		"no suitable peers for placement, peer offline":                       ErrUnavailable,
@@ -28,7 +28,7 @@ func TestServersThatAreAwayAreToldFromThoseThatAreNotEnough(t *testing.T) {
 	}
 }
 
-func TestServersThatMayComeAreWaitedForAndOthersAreNot(t *testing.T) {
+func TestErrors_ServersMayCome_Waited(t *testing.T) {
 	t.Parallel()
 	api := func(code jetstream.ErrorCode, words string) error {
 		return fmt.Errorf("create stream KV_WAYMARK_FLEETS: %w", &jetstream.APIError{Code: 400, ErrorCode: code, Description: words})

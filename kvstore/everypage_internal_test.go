@@ -18,7 +18,7 @@ func paged(keys *[]string, size int, between func(offset int)) func(int) ([]stri
 	}
 }
 
-func TestKeysThatGoBetweenPagesHideNoOthers(t *testing.T) {
+func TestKeys_DeletedBetweenPages_HideNone(t *testing.T) {
 	for _, goes := range []int{0, 1, 3, 9, 40, 99} {
 		t.Run(fmt.Sprintf("%d go", goes), func(t *testing.T) {
 			var keys, stay []string
@@ -45,7 +45,7 @@ func TestKeysThatGoBetweenPagesHideNoOthers(t *testing.T) {
 	}
 }
 
-func TestPagesComeToAnEnd(t *testing.T) {
+func TestKeys_Pages_End(t *testing.T) {
 	for size := 2; size < 7; size++ {
 		for n := range 13 {
 			var keys, got []string

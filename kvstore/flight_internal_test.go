@@ -34,7 +34,7 @@ func heard(t *testing.T, nc *nats.Conn, room int) <-chan *nats.Msg {
 
 func ack(seq int) []byte { return fmt.Appendf(nil, `{"stream":"S","seq":%d}`, seq) }
 
-func TestAPutIsItsOwnAnswerInWhateverOrderTheyCome(t *testing.T) {
+func TestFlight_AnswersOutOfOrder_Matched(t *testing.T) {
 	t.Parallel()
 	f, results, nc := newFlightTo(t, 3)
 	defer f.end()
@@ -54,7 +54,7 @@ func TestAPutIsItsOwnAnswerInWhateverOrderTheyCome(t *testing.T) {
 	}
 }
 
-func TestMorePutsThanMayBeUnderWayAllLand(t *testing.T) {
+func TestFlight_MorePutsThanWindow_AllStored(t *testing.T) {
 	t.Parallel()
 	const items = 3*flightMessages + 1
 	f, results, nc := newFlightTo(t, items)
@@ -77,7 +77,7 @@ func TestMorePutsThanMayBeUnderWayAllLand(t *testing.T) {
 	require.Zero(t, f.bytes)
 }
 
-func TestPutsUnderWayAreGivenUpWhenTheConnectionCloses(t *testing.T) {
+func TestFlight_ConnectionClosed_PutsAbandoned(t *testing.T) {
 	t.Parallel()
 	f, results, nc := newFlightTo(t, 3)
 	defer f.end()
@@ -95,7 +95,7 @@ func TestPutsUnderWayAreGivenUpWhenTheConnectionCloses(t *testing.T) {
 	}
 }
 
-func TestPutsWhereNobodyListensSayThatTheStreamIsMissing(t *testing.T) {
+func TestFlight_NoResponders_StreamMissing(t *testing.T) {
 	t.Parallel()
 	f, results, _ := newFlightTo(t, 1)
 	defer f.end()
@@ -104,7 +104,7 @@ func TestPutsWhereNobodyListensSayThatTheStreamIsMissing(t *testing.T) {
 	require.ErrorIs(t, results[0].Err, ErrStreamMissing)
 }
 
-func TestAFlightThatEndedLeavesNoSubscription(t *testing.T) {
+func TestFlight_Ended_NoSubscription(t *testing.T) {
 	t.Parallel()
 	f, _, nc := newFlightTo(t, 1)
 	before := nc.NumSubscriptions()

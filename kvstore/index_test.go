@@ -15,7 +15,7 @@ import (
 )
 
 // Direct gets of the bucket go to a copy of its stream that stopped at some moment, as can happen on a cluster.
-func TestCheckpointsAreReadFromTheLeaderWhereAReplicaIsBehind(t *testing.T) {
+func TestCheckpoints_ReplicaBehind_ReadFromLeader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	const copyName = "STALE_COPY"

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestEveryStreamIsInspected(t *testing.T) {
+func TestInspect_Fleet_EveryStream(t *testing.T) {
 	server := natstest.Start(t)
 	js := server.JetStream(t)
 	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: 64 << 20}))

@@ -28,7 +28,7 @@ func requireHeldBy(tb testing.TB, err error, holder string) {
 	require.Equal(tb, holder, held.Holder)
 }
 
-func TestLeaseIsTakenOverAfterAFullTTLWithoutRenewal(t *testing.T) {
+func TestLease_NoRenewalForTTL_TakenOver(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	a, b := lease(t, js, "a"), lease(t, js, "b")
@@ -56,7 +56,7 @@ func TestLeaseIsTakenOverAfterAFullTTLWithoutRenewal(t *testing.T) {
 	require.Equal(t, "b", holder)
 }
 
-func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
+func TestLease_Released_FreeAtOnce(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	a, b := lease(t, js, "a"), lease(t, js, "b")
@@ -86,7 +86,7 @@ func TestRelease_RenewalArrivedUnanswered_FreeAtOnce(t *testing.T) {
 	require.ErrorIs(t, unanswered.Release(t.Context()), kvstore.ErrLeaseLost)
 }
 
-func TestNamesakeDoesNotInheritTheLease(t *testing.T) {
+func TestLease_SameName_NotInherited(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	now := time.Now()
@@ -94,7 +94,7 @@ func TestNamesakeDoesNotInheritTheLease(t *testing.T) {
 	requireHeldBy(t, lease(t, js, "a").Acquire(t.Context(), now), "a")
 }
 
-func TestOfTwoThatSeeAnExpiredLeaseOneGetsIt(t *testing.T) {
+func TestLease_TwoSeeExpired_OneGetsIt(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	now := time.Now()
@@ -118,7 +118,7 @@ func TestOfTwoThatSeeAnExpiredLeaseOneGetsIt(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-func TestLongerTTLOfTheHolderIsRespected(t *testing.T) {
+func TestLease_HolderLongerTTL_Respected(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	long, err := kvstore.NewLease(js, kvstore.LeaseConfig{Name: "x.y", Holder: "a", TTL: time.Minute})
@@ -132,7 +132,7 @@ func TestLongerTTLOfTheHolderIsRespected(t *testing.T) {
 	require.NoError(t, short.Acquire(t.Context(), now.Add(time.Minute)))
 }
 
-func TestUnreadableLeaseIsWaitedForAndReplaced(t *testing.T) {
+func TestLease_Unreadable_WaitedThenReplaced(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	name := kvstore.FoldLease(schema.NamesOf("alpha", 0))
@@ -149,7 +149,7 @@ func TestUnreadableLeaseIsWaitedForAndReplaced(t *testing.T) {
 	require.ErrorIs(t, lease(t, js, "b").Acquire(t.Context(), now), schema.ErrFormat, "a newer version's lease is left alone")
 }
 
-func TestLeaseConfigIsChecked(t *testing.T) {
+func TestLease_InvalidConfig_Refused(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	for _, cfg := range []kvstore.LeaseConfig{
@@ -167,7 +167,7 @@ func TestLeaseConfigIsChecked(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotNextLeavesALeaseToOthersForAWhile(t *testing.T) {
+func TestLease_NotNext_WaitsForOthers(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	a, b, c := lease(t, js, "a"), lease(t, js, "b"), lease(t, js, "c")

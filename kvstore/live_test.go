@@ -49,7 +49,7 @@ func indexed(tb testing.TB, cps *kvstore.Checkpoints) map[string]kvstore.LiveEnt
 	return all
 }
 
-func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
+func TestLiveIndex_Runs_OnlyNotEnded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -91,7 +91,7 @@ func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
 
 // A fold worker was paused between a run's last checkpoint and the deletion of its entry. Another one folded that the
 // run was reopened; then the first continues.
-func TestAPausedWorkerCannotEraseARunThatCameBackToLife(t *testing.T) {
+func TestLiveIndex_PausedWorker_CannotEraseReopenedRun(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -124,7 +124,7 @@ func TestAPausedWorkerCannotEraseARunThatCameBackToLife(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrConflict)
 }
 
-func TestUnreadableLiveEntriesSayWhy(t *testing.T) {
+func TestLiveIndex_UnreadableEntry_SaysWhy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
@@ -147,7 +147,7 @@ func TestUnreadableLiveEntriesSayWhy(t *testing.T) {
 	require.NoError(t, all["good"].Err)
 }
 
-func TestALiveEntryIsBoundedByTheCapsOfTheHead(t *testing.T) {
+func TestLiveEntry_LargestHead_Bounded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	name := strings.Repeat("x", schema.MaxName)
@@ -187,7 +187,7 @@ func watched(tb testing.TB, w *kvstore.LiveWatch) map[string]kvstore.LiveEntry {
 	}
 }
 
-func TestAWatchBringsWhatIsThereAndThenTheChanges(t *testing.T) {
+func TestLiveWatch_Start_EntriesThenChanges(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
@@ -223,7 +223,7 @@ func TestAWatchBringsWhatIsThereAndThenTheChanges(t *testing.T) {
 	}
 }
 
-func TestAWatchOfAnEmptyIndexIsSyncedAtOnce(t *testing.T) {
+func TestLiveWatch_EmptyIndex_SyncedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	putMany(t, b, 3)
@@ -233,7 +233,7 @@ func TestAWatchOfAnEmptyIndexIsSyncedAtOnce(t *testing.T) {
 	require.Empty(t, watched(t, w))
 }
 
-func TestAWatchBreaksWithTheConnectionAndWithTheBucket(t *testing.T) {
+func TestLiveWatch_ConnectionOrBucketGone_Breaks(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	js := server.JetStream(t)
@@ -266,7 +266,7 @@ func TestAWatchBreaksWithTheConnectionAndWithTheBucket(t *testing.T) {
 	require.Contains(t, all, "run-2")
 }
 
-func TestAWatchEndsWithItsContext(t *testing.T) {
+func TestLiveWatch_ContextEnds_Ends(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	w, err := b.shard.Checkpoints.WatchLive(t.Context())
@@ -281,7 +281,7 @@ func TestAWatchEndsWithItsContext(t *testing.T) {
 
 // A request for the last entry of each run makes a server read every block that has one before it answers, and store
 // nothing in the meantime.
-func TestAWatchDoesNotAskForTheLastEntryOfEachRun(t *testing.T) {
+func TestLiveWatch_Start_NoRequestPerRun(t *testing.T) {
 	b := newBench(t)
 	w, err := b.shard.Checkpoints.WatchLive(t.Context())
 	require.NoError(t, err)

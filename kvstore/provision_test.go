@@ -39,7 +39,7 @@ func config(tb testing.TB, js jetstream.JetStream, stream string) jetstream.Stre
 	return s.CachedInfo().Config
 }
 
-func TestProvisionIsIdempotent(t *testing.T) {
+func TestProvision_Repeated_Idempotent(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	for range 3 {
@@ -76,7 +76,7 @@ func TestProvision_TimeIsUp_NamesTheStreamThatItWasAtAlone(t *testing.T) {
 	require.Equal(t, 1, strings.Count(err.Error(), "WAYMARK_"), err)
 }
 
-func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
+func TestProvision_Streams_FlagsExplicit(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	c := config(t, js, eventStream)
@@ -107,7 +107,7 @@ func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestProvisionByManyReplicasAtOnce(t *testing.T) {
+func TestProvision_ManyReplicas_OneResult(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	var group errgroup.Group
@@ -118,7 +118,7 @@ func TestProvisionByManyReplicasAtOnce(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
-func TestChangedFlagIsNamedWithTheCommandThatMendsIt(t *testing.T) {
+func TestProvision_ChangedFlag_NamesCommand(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		stream, flag string
@@ -226,7 +226,7 @@ func TestProvision_TruthWithoutSync_IsRefused(t *testing.T) {
 	require.Contains(t, ce.Hint, "back up")
 }
 
-func TestMissingTruthIsAnAlarm(t *testing.T) {
+func TestProvision_LogLost_Alarm(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []string{eventStream, segmentStream, blobStream} {
 		t.Run(stream, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestMissingTruthIsAnAlarm(t *testing.T) {
 	}
 }
 
-func TestMissingTruthIsAnAlarmEvenWithoutTheMarker(t *testing.T) {
+func TestProvision_LogAndMarkerLost_Alarm(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	require.NoError(t, b.shard.Segments.Create(t.Context(), "run-1", 1, []byte("sealed")))
@@ -256,7 +256,7 @@ func TestMissingTruthIsAnAlarmEvenWithoutTheMarker(t *testing.T) {
 	require.ErrorContains(t, err, eventStream)
 }
 
-func TestInterruptedFirstProvisioningIsFinished(t *testing.T) {
+func TestProvision_Interrupted_Finished(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	// As after a crash before the marker was put: some streams are there, empty.
@@ -266,7 +266,7 @@ func TestInterruptedFirstProvisioningIsFinished(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
 }
 
-func TestDerivedStreamsComeBack(t *testing.T) {
+func TestProvision_DerivedStreamsLost_Recreated(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []string{checkpointStream, letterStream, leaseStream} {
 		t.Run(stream, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestDerivedStreamsComeBack(t *testing.T) {
 
 // A paused fold worker has read a revision of a bucket that is gone. In its successor, the same key must not get the
 // same number: compare-and-set would put the old state over the new one.
-func TestARevisionOfABucketThatIsGoneIsOfNoOther(t *testing.T) {
+func TestProvision_RecreatedBucket_RevisionsDiffer(t *testing.T) {
 	t.Parallel()
 	for _, restarted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restarted: %v", restarted), func(t *testing.T) {
@@ -317,7 +317,7 @@ func TestARevisionOfABucketThatIsGoneIsOfNoOther(t *testing.T) {
 	}
 }
 
-func TestPutIntoMissingBucketSaysSo(t *testing.T) {
+func TestPut_MissingBucket_Named(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	require.NoError(t, b.js.DeleteStream(t.Context(), checkpointStream))
@@ -333,7 +333,7 @@ func TestPutIntoMissingBucketSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 }
 
-func TestChangedSettingsAreApplied(t *testing.T) {
+func TestProvision_ChangedSettings_Applied(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := smallFleet()
@@ -366,7 +366,7 @@ func TestChangedSettingsAreApplied(t *testing.T) {
 	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrStreamMissing, "older shards are guarded")
 }
 
-func TestGenerationsAreBounded(t *testing.T) {
+func TestGenerations_TooMany_Refused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	fleets, cfg := kvstore.NewFleets(b.js), smallFleet()
@@ -391,7 +391,7 @@ func TestGenerationsAreBounded(t *testing.T) {
 }
 
 // A checkpoint that fits into no message would block the fold of its shard.
-func TestAServerWhoseMessagesAreSmallerThanACheckpointIsRefused(t *testing.T) {
+func TestProvision_SmallMaxPayload_Refused(t *testing.T) {
 	t.Parallel()
 	small := natstest.With(func(c *natsd.Config) { c.MaxPayload = schema.MaxCheckpoint })
 	err := kvstore.Provision(t.Context(), natstest.Start(t, small).JetStream(t), smallFleet())
@@ -401,7 +401,7 @@ func TestAServerWhoseMessagesAreSmallerThanACheckpointIsRefused(t *testing.T) {
 	require.Equal(t, strconv.Itoa(schema.MaxCheckpoint), refused.Differences[0].Have)
 }
 
-func TestSettingsAreChecked(t *testing.T) {
+func TestSettings_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	for field, cfg := range map[string]kvstore.FleetConfig{
@@ -419,7 +419,7 @@ func TestSettingsAreChecked(t *testing.T) {
 	}
 }
 
-func TestQuotaThatTheServerCannotReserveSaysSo(t *testing.T) {
+func TestProvision_QuotaTooLarge_Named(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	cfg := smallFleet()
@@ -429,7 +429,7 @@ func TestQuotaThatTheServerCannotReserveSaysSo(t *testing.T) {
 	require.ErrorContains(t, err, "smaller quota")
 }
 
-func TestFleetsAreListed(t *testing.T) {
+func TestFleets_Several_Listed(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	fleets := kvstore.NewFleets(js)

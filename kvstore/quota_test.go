@@ -35,7 +35,7 @@ func usage(tb testing.TB, b *bench) kvstore.Usage {
 	return u
 }
 
-func TestQuotaIsLiftedStepByStepWithinTheReserve(t *testing.T) {
+func TestQuota_FullLog_LiftedWithinReserve(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	quota, reserve := int64(kvstore.MinQuotaBytes), int64(1<<20)
@@ -85,7 +85,7 @@ func TestQuotaIsLiftedStepByStepWithinTheReserve(t *testing.T) {
 	require.Positive(t, stored)
 }
 
-func TestLoweredQuotaLosesNothing(t *testing.T) {
+func TestQuota_Lowered_LosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := smallFleet()
@@ -100,7 +100,7 @@ func TestLoweredQuotaLosesNothing(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
 }
 
-func TestUnlimitedQuotaNeedsNoLift(t *testing.T) {
+func TestQuota_Unlimited_NoLift(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := smallFleet()
@@ -113,7 +113,7 @@ func TestUnlimitedQuotaNeedsNoLift(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
 }
 
-func TestIncarnationNamesTheStreamsCreation(t *testing.T) {
+func TestIncarnation_Stream_NamesCreation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	s, err := b.js.Stream(t.Context(), eventStream)
@@ -126,7 +126,7 @@ func TestIncarnationNamesTheStreamsCreation(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
 }
 
-func TestShardIsChecked(t *testing.T) {
+func TestShard_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	s, _, err := kvstore.NewFleets(b.js).Get(t.Context(), "alpha")

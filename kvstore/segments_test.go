@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestSegmentIsCreatedOnce(t *testing.T) {
+func TestSegment_Repeated_CreatedOnce(t *testing.T) {
 	t.Parallel()
 	segments := newBench(t).shard.Segments
 	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("first")))
@@ -54,7 +54,7 @@ func TestSegments_CreateOverDeletion_Refused(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }
 
-func TestSegmentsOfARunAreListedByNumber(t *testing.T) {
+func TestSegments_Run_ListedByNumber(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	segments := b.shard.Segments
@@ -77,7 +77,7 @@ func TestSegmentsOfARunAreListedByNumber(t *testing.T) {
 	require.Equal(t, []int{1, 2, 10, 11}, list)
 }
 
-func TestSegmentSizes(t *testing.T) {
+func TestSegment_Sizes_Checked(t *testing.T) {
 	t.Parallel()
 	segments := newBench(t).shard.Segments
 	require.NoError(t, segments.Create(t.Context(), "run-1", 1, make([]byte, schema.MaxSegment+4<<10)), "the largest fits")

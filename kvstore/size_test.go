@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestABatchSaysWhatItsPutsTakeInTheStream(t *testing.T) {
+func TestPutBatch_Size_EqualsStream(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	before, err := b.shard.Kept(t.Context())

@@ -26,7 +26,7 @@ func offered(tb testing.TB, f *publisher.Fleet) (*publisher.Run, publisher.Offer
 	return run, offer
 }
 
-func TestAnOfferHasWhatTheLogKnows(t *testing.T) {
+func TestOffer_Content_FromLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -68,7 +68,7 @@ func TestAnOfferHasWhatTheLogKnows(t *testing.T) {
 	require.Equal(t, []publisher.Offer{offer}, read, "what is read is what was offered")
 }
 
-func TestAnAcceptedOfferIsCarriedOutByTheChild(t *testing.T) {
+func TestAccept_Offer_ChildCarriesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -97,7 +97,7 @@ func TestAnAcceptedOfferIsCarriedOutByTheChild(t *testing.T) {
 	require.Empty(t, w.fold("r1").Head.Handoffs)
 }
 
-func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
+func TestAccept_ManyTakers_OneGetsIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -106,7 +106,7 @@ func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
 }
 
 // The taker died before it started the child, and many go on in its name.
-func TestOneOfManyStartsTheChildOfADeadTaker(t *testing.T) {
+func TestAccept_DeadTakersChild_StartedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -155,7 +155,7 @@ func requireOneTaker(t *testing.T, w *world, offer publisher.Offer) {
 }
 
 // Two machines may run under one executor's name.
-func TestOneOfManyInstancesOfAnExecutorGetsTheOffer(t *testing.T) {
+func TestAccept_ManyInstances_OneGetsIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -173,7 +173,7 @@ func TestOneOfManyInstancesOfAnExecutorGetsTheOffer(t *testing.T) {
 	require.Equal(t, schema.Epoch(1), w.fold(child.ID()).Head.Epoch)
 }
 
-func TestAnInstanceGoesOnWithTheChildItStartedItself(t *testing.T) {
+func TestAccept_OwnChild_Continues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -186,7 +186,7 @@ func TestAnInstanceGoesOnWithTheChildItStartedItself(t *testing.T) {
 	require.Equal(t, schema.Epoch(2), child.Epoch())
 }
 
-func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
+func TestAccept_OfferNotOpen_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -221,7 +221,7 @@ func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
 	}
 }
 
-func TestAnUnrelatedRunUnderTheChildsIDIsFoundBeforeTheAcceptance(t *testing.T) {
+func TestAccept_ChildIDTaken_FoundBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -233,7 +233,7 @@ func TestAnUnrelatedRunUnderTheChildsIDIsFoundBeforeTheAcceptance(t *testing.T) 
 	require.Equal(t, schema.HandoffStatusOffered, w.fold("r1").Head.Handoffs[0].Status)
 }
 
-func TestAnAcceptedHandoffCannotBeOfferedAnew(t *testing.T) {
+func TestOffer_AlreadyAccepted_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -247,7 +247,7 @@ func TestAnAcceptedHandoffCannotBeOfferedAnew(t *testing.T) {
 }
 
 // The taker dies behind each step of the transaction.
-func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
+func TestAccept_Repeated_Continues(t *testing.T) {
 	t.Parallel()
 	accepted := func(w *world, offer publisher.Offer, child string) {
 		w.control("r1", 1, &schema.HandoffAcceptedData{HandoffID: "h1", By: "exec-2", ChildRun: child, OfferHash: offer.Hash})
@@ -346,7 +346,7 @@ func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
 }
 
 // The executor dies behind each step of a continuation; the executor that resumes the parent continues it.
-func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
+func TestContinue_Repeated_Continues(t *testing.T) {
 	t.Parallel()
 	child := func(run, id string) string { // the child's default id is part of the promise
 		w := newWorld(t)
@@ -422,7 +422,7 @@ func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-func TestARunWithAnOpenCallIsNotContinuedElsewhere(t *testing.T) {
+func TestAccept_ChildWithOpenCall_NotContinuedElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -27,7 +27,7 @@ func answers(t *testing.T, turn *publisher.Turn, calls ...publisher.ToolCall) {
 }
 
 // A turn with two pure tools is three events, and one with a side effect four.
-func TestAnswer_TurnIsThreeFacts(t *testing.T) {
+func TestAnswer_Turn_IsThreeFacts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")

@@ -33,7 +33,7 @@ func decisions(s *schema.State) []string {
 	return list
 }
 
-func TestAPolicysDecisionIsRecordedBeforeItIsActedOn(t *testing.T) {
+func TestApprove_Decision_RecordedFirst(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		decision publisher.Decision
@@ -91,7 +91,7 @@ func TestAPolicysDecisionIsRecordedBeforeItIsActedOn(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatFailsDecidesNothing(t *testing.T) {
+func TestApprove_PolicyFails_DecidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	broken := errors.New("policy server is down")
@@ -121,7 +121,7 @@ func TestAPolicyThatFailsDecidesNothing(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestAPolicyNeedsTheContent(t *testing.T) {
+func TestApprove_HeadOnlyPolicy_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	asked := 0
@@ -133,7 +133,7 @@ func TestAPolicyNeedsTheContent(t *testing.T) {
 	require.Zero(t, asked)
 }
 
-func TestACallThatWaitsForItsApprovalDoesNotRunOnAHandleWithoutContent(t *testing.T) {
+func TestApprove_HeadOnlyHandle_DoesNotRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -156,7 +156,7 @@ func ask() publisher.Decision {
 	return publisher.Decision{Decision: schema.DecisionAsk, Policy: "prod", Reason: "it changes production", Expires: time.Hour}
 }
 
-func TestAPersonsAnswerDecides(t *testing.T) {
+func TestApprove_Answer_Decides(t *testing.T) {
 	t.Parallel()
 	const id = "approval.1.c1.1"
 	tests := map[string]struct {
@@ -250,7 +250,7 @@ func TestApproval_LateExecutorClock_NotDeniedAtOnce(t *testing.T) {
 
 // The executor dies after each event of an approval. The next one goes on with it: a call that was not begun never ran, in whatever way it was
 // allowed, and is not held.
-func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
+func TestApprove_EachCrash_Continues(t *testing.T) {
 	t.Parallel()
 	type step = func(t *testing.T, w *world, turn *publisher.Turn)
 	decide := func(decision string) step {
@@ -353,7 +353,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 	}
 }
 
-func TestTheQuestionsIdFitsWhateverTheCallsId(t *testing.T) {
+func TestApprove_LongCallID_QuestionIDFits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	asked := 0

@@ -13,7 +13,7 @@ import (
 )
 
 // A rolling restart of the servers meets runs that are being begun, and blobs that are being stored, too.
-func TestAServerThatRestartsIsWaitedForByStartsAndBlobs(t *testing.T) {
+func TestStart_ServerRestarts_Waits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.PublishTimeout, c.RequestTimeout = time.Minute, time.Minute })

@@ -13,7 +13,7 @@ import (
 
 const big = 300 << 10
 
-func TestLargeFieldsGoToTheBlobStoreAndBack(t *testing.T) {
+func TestBlob_LargeFields_RoundTrip(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -59,7 +59,7 @@ func TestLargeFieldsGoToTheBlobStoreAndBack(t *testing.T) {
 	require.Len(t, again.Calls[0].Refs, 2, "hydrating one snapshot leaves others alone")
 }
 
-func TestManyMiddlingFieldsFitTogether(t *testing.T) {
+func TestBlob_ManyMediumFields_Fit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -78,7 +78,7 @@ func TestManyMiddlingFieldsFitTogether(t *testing.T) {
 	}
 }
 
-func TestBlobsAreVerified(t *testing.T) {
+func TestBlob_Damaged_Detected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -111,7 +111,7 @@ func TestBlobsAreVerified(t *testing.T) {
 	}
 }
 
-func TestConnectRefusesABufferingConnection(t *testing.T) {
+func TestConnect_BufferingConnection_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	tests := map[string]struct {
@@ -137,7 +137,7 @@ func TestConnectRefusesABufferingConnection(t *testing.T) {
 	}
 }
 
-func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
+func TestConfig_Invalid_NamesField(t *testing.T) {
 	t.Parallel()
 	tests := map[string]publisher.Config{
 		"Executor":    {URL: "nats://127.0.0.1"},

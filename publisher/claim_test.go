@@ -38,7 +38,7 @@ func named(name string) func(*publisher.Config) {
 	return func(c *publisher.Config) { c.Executor = name }
 }
 
-func TestAClaimBringsARunThatNobodyDrives(t *testing.T) {
+func TestClaim_OrphanedRun_Delivered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -59,7 +59,7 @@ func TestAClaimBringsARunThatNobodyDrives(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
+func TestClaim_ReplyLost_RunNotLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -86,7 +86,7 @@ func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
 	require.Equal(t, schema.Epoch(2), run.Epoch(), "the claim is continued, not made again")
 }
 
-func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
+func TestClaim_TwoExecutors_EachRunOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -132,7 +132,7 @@ func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 	}
 }
 
-func TestClaimsStopWithTheirConsumer(t *testing.T) {
+func TestClaim_ConsumerStops_Stops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -171,7 +171,7 @@ func (w *world) gap(run string) {
 	w.put(e)
 }
 
-func TestAClaimedRunThatMissesEventsIsGivenBack(t *testing.T) {
+func TestClaim_IncompleteRun_GivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()

@@ -33,7 +33,7 @@ func claimFailed(tb testing.TB, f *publisher.Fleet) *publisher.ClaimedRunError {
 	return failed
 }
 
-func TestARunThatCannotBeTakenInHandHoldsNoOtherUp(t *testing.T) {
+func TestClaimPending_ResumeFails_OthersContinue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -75,7 +75,7 @@ func TestARunThatCannotBeTakenInHandHoldsNoOtherUp(t *testing.T) {
 	require.Equal(t, schema.Epoch(2), w.fold("r1").Head.Epoch, "its claim is continued, not made again")
 }
 
-func TestARunThatCannotBeTakenInHandIsGivenBackInTheEnd(t *testing.T) {
+func TestClaimPending_ResumeKeepsFailing_GivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -96,7 +96,7 @@ func TestARunThatCannotBeTakenInHandIsGivenBackInTheEnd(t *testing.T) {
 	require.Equal(t, schema.Epoch(3), claimed(t, w.fleet(named("exec-3")), publisher.ClaimSpec{}).Epoch())
 }
 
-func TestARunThatCannotEvenBeGivenBackIsLeftAndNamed(t *testing.T) {
+func TestClaimPending_ReleaseFails_NamedAndLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -119,7 +119,7 @@ func TestARunThatCannotEvenBeGivenBackIsLeftAndNamed(t *testing.T) {
 	require.Equal(t, schema.Epoch(3), run.Epoch())
 }
 
-func TestARunThatSomebodyElseTookMeanwhileIsNotTriedAgain(t *testing.T) {
+func TestClaimPending_TakenByAnother_NotRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -138,7 +138,7 @@ func TestARunThatSomebodyElseTookMeanwhileIsNotTriedAgain(t *testing.T) {
 }
 
 // The run misses events, and that it is given back is not acknowledged, nor stored.
-func TestARunThatMissesEventsAndWasNotGivenBackIsNotForgotten(t *testing.T) {
+func TestClaimPending_IncompleteNotReleased_Retried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -160,7 +160,7 @@ func TestARunThatMissesEventsAndWasNotGivenBackIsNotForgotten(t *testing.T) {
 	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status)
 }
 
-func TestARunThatIsGivenBackHoldsNoOtherUp(t *testing.T) {
+func TestClaimPending_GivenBack_OthersContinue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -186,7 +186,7 @@ func TestARunThatIsGivenBackHoldsNoOtherUp(t *testing.T) {
 	require.LessOrEqual(t, given, schema.DefaultMaxClaims)
 }
 
-func TestARunThatWasClaimedBeforeTheExecutorWasFullIsDriven(t *testing.T) {
+func TestClaimPending_ClaimedBeforeFull_Driven(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()

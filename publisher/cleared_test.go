@@ -21,7 +21,7 @@ func clearCall(t *testing.T, f *publisher.Fleet) {
 	require.NoError(t, err)
 }
 
-func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
+func TestClearedCall_NextExecutor_RunsWithoutAsking(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -44,7 +44,7 @@ func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
+func TestClearedCall_Begun_InDoubtAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -68,7 +68,7 @@ func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
 	require.Zero(t, n.Load())
 }
 
-func TestAnExecutorThatWasTakenOverDoesNotBeginWhatWasCleared(t *testing.T) {
+func TestClearedCall_FencedExecutor_DoesNotBegin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -88,7 +88,7 @@ func TestAnExecutorThatWasTakenOverDoesNotBeginWhatWasCleared(t *testing.T) {
 	require.Equal(t, int64(1), n.Load())
 }
 
-func TestAClearedCallIsRunBehindATurnThatIsStartedAgain(t *testing.T) {
+func TestClearedCall_TurnRestarted_Runs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

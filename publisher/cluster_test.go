@@ -118,7 +118,7 @@ func (c *cluster) requireWholeLog(run *publisher.Run) {
 	c.requireFold(log, run)
 }
 
-func TestOnAClusterOfThree(t *testing.T) {
+func TestCluster_OfThree_Works(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: three servers, and one of them stops")

@@ -21,7 +21,7 @@ func told(inv *publisher.Invocation) publisher.ToolFunc {
 	}
 }
 
-func TestInvocation_HasNameAndRecordedArguments(t *testing.T) {
+func TestInvocation_Tool_HasNameAndArguments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAnAnswerReachesWhoWaitsForIt(t *testing.T) {
+func TestAnswer_WaitingExecutor_Reached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -53,7 +53,7 @@ func TestInput_RunAsksAnotherThingNow_IsAConflict(t *testing.T) {
 	require.NoError(t, ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q1", EventID: second, Payload: raw(`"no"`)}))
 }
 
-func TestACancelReachesAnIdleExecutorAndItsRunEnds(t *testing.T) {
+func TestCancel_IdleExecutor_RunEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -70,7 +70,7 @@ func TestACancelReachesAnIdleExecutorAndItsRunEnds(t *testing.T) {
 	require.ErrorIs(t, w.fleet().Cancel(t.Context(), "r1", "ann", ""), publisher.ErrRunEnded)
 }
 
-func TestWhatALeavingExecutorHadInHandIsClaimedByTheNext(t *testing.T) {
+func TestShutdown_OpenRuns_ClaimedByNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -106,7 +106,7 @@ func TestExecutor_LeavingSaidByAnother_KeepsItsRuns(t *testing.T) {
 	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
 }
 
-func TestACancelledRunThatNobodyDrivesIsClaimedToBeWoundUp(t *testing.T) {
+func TestCancel_OrphanedRun_ClaimedAndEnded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -125,7 +125,7 @@ func TestACancelledRunThatNobodyDrivesIsClaimedToBeWoundUp(t *testing.T) {
 		names(w.log("r1")))
 }
 
-func TestARunWithoutProgressIsGivenToNobodyAfterAWhile(t *testing.T) {
+func TestQuarantine_NoProgress_NotClaimed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()

@@ -20,7 +20,7 @@ func (w *world) mark(t *testing.T, run, id string) {
 	require.NoError(t, err)
 }
 
-func TestTheHandleOfARunThatIsRemovedIsOverAndItsIDIsNeverUsedAgain(t *testing.T) {
+func TestRemoval_OpenHandle_EndsAndIDStaysTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -34,7 +34,7 @@ func TestTheHandleOfARunThatIsRemovedIsOverAndItsIDIsNeverUsedAgain(t *testing.T
 	require.ErrorIs(t, err, publisher.ErrRunExists)
 }
 
-func TestARunWhoseRemovalIsOrderedIsNotForked(t *testing.T) {
+func TestFork_RemovalOrdered_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -91,7 +91,7 @@ func (ownFailure) ToolFailure() schema.Error {
 	return schema.Error{Type: "no_budget", Message: "spent"}
 }
 
-func TestWhatWorkReturnsDecidesWhatBecomesOfItsRun(t *testing.T) {
+func TestExecutor_WorkResult_DecidesRun(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		work    publisher.Work
@@ -198,7 +198,7 @@ func TestWhatWorkReturnsDecidesWhatBecomesOfItsRun(t *testing.T) {
 	}
 }
 
-func TestShutdownLeavesRunsClaimableAtOnce(t *testing.T) {
+func TestExecutor_Shutdown_RunsClaimableAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -240,7 +240,7 @@ func interruption(t *testing.T, w *world, run string) string {
 	return ""
 }
 
-func TestWorkThatDoesNotStopIsAbandonedAndCanPublishNothingMore(t *testing.T) {
+func TestExecutor_WorkIgnoresStop_AbandonedAndFenced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -265,7 +265,7 @@ func TestWorkThatDoesNotStopIsAbandonedAndCanPublishNothingMore(t *testing.T) {
 	require.Empty(t, s.outcomes, "its return means nothing any more")
 }
 
-func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
+func TestExecutor_ToolOutlivesShutdown_ResultRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -296,7 +296,7 @@ func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
 	require.Equal(t, `"charged"`, string(result.Result), "adopted")
 }
 
-func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
+func TestExecutor_WaitingRun_ReleasedAndReclaimed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -329,7 +329,7 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 	require.Equal(t, []string{"run.started", "run.waiting", "run.interrupted", "run.input", "run.resumed", "run.ended"}, names(w.log("r1")))
 }
 
-func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
+func TestExecutor_HeldCall_WaitsForSettlement(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -369,7 +369,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 	require.Equal(t, `"charged"`, string(w.fold("r1").Ended.Output))
 }
 
-func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {
+func TestExecutor_MaxRuns_NotExceeded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -406,7 +406,7 @@ func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {
 	}
 }
 
-func TestAnAdoptedRunKeepsItsHandleAndEpoch(t *testing.T) {
+func TestExecutor_AdoptedRun_KeepsHandleAndEpoch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -423,7 +423,7 @@ func TestAnAdoptedRunKeepsItsHandleAndEpoch(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestRunsWithoutWorkAreLeftToOthers(t *testing.T) {
+func TestExecutor_UnknownAgent_LeftToOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -449,7 +449,7 @@ func TestRunsWithoutWorkAreLeftToOthers(t *testing.T) {
 	require.Empty(t, w.log("r1"))
 }
 
-func TestWhatCannotBeSaidIsLeftOnceTheGraceIsOver(t *testing.T) {
+func TestExecutor_GraceOver_UnrecordedLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
@@ -471,7 +471,7 @@ func TestWhatCannotBeSaidIsLeftOnceTheGraceIsOver(t *testing.T) {
 	require.Equal(t, publisher.OutcomeLeft, s.outcome(t, "r1").outcome)
 }
 
-func TestAnEndIsSaidOnceTheServerIsBack(t *testing.T) {
+func TestExecutor_ServerAwayAtEnd_EndRecordedLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
@@ -490,7 +490,7 @@ func TestAnEndIsSaidOnceTheServerIsBack(t *testing.T) {
 	require.Equal(t, []string{"run.started", "run.ended"}, names(w.log("r1")))
 }
 
-func TestWorkThatTakesForDoneWhatIsNotInTheLogIsNotDone(t *testing.T) {
+func TestExecutor_UnpublishedResult_NotDone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := serveRuns(t, w.fleet(), func(ctx context.Context, run *publisher.Run) error {
@@ -508,7 +508,7 @@ func TestWorkThatTakesForDoneWhatIsNotInTheLogIsNotDone(t *testing.T) {
 	require.Equal(t, []string{"run.started", "run.interrupted"}, names(w.log("r1")))
 }
 
-func TestRunsGivenBeforeServeAreDrivenByIt(t *testing.T) {
+func TestExecutor_RunsAddedBeforeServe_Driven(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -531,7 +531,7 @@ func TestRunsGivenBeforeServeAreDrivenByIt(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestExecutorsSpecsAreChecked(t *testing.T) {
+func TestExecutorSpec_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -547,7 +547,7 @@ func TestExecutorsSpecsAreChecked(t *testing.T) {
 	}
 }
 
-func TestAClosedFleetEndsItsExecutors(t *testing.T) {
+func TestExecutor_FleetClosed_Ends(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

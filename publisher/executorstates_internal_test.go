@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEveryTriggerHasItsTransition(t *testing.T) {
+func TestExecutorStates_Triggers_HaveTransitions(t *testing.T) {
 	t.Parallel()
 	for on := workDone; on <= serverAway; on++ {
 		require.Equal(t, on, transitionOn(on).on)

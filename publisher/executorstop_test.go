@@ -24,7 +24,7 @@ func untilTold(begun chan<- struct{}) publisher.Work {
 	}
 }
 
-func TestWorkThatReturnsNilBecauseItWasToldToStopIsNotDone(t *testing.T) {
+func TestExecutor_NilAfterStop_NotDone(t *testing.T) {
 	t.Parallel()
 	t.Run("by the executor's shutdown", func(t *testing.T) {
 		w := newWorld(t)
@@ -49,7 +49,7 @@ func TestWorkThatReturnsNilBecauseItWasToldToStopIsNotDone(t *testing.T) {
 	})
 }
 
-func TestWorkThatEndsItsGoroutineFailsItsRun(t *testing.T) {
+func TestExecutor_WorkCallsGoexit_RunFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := serveRuns(t, w.fleet(), func(context.Context, *publisher.Run) error {
@@ -62,7 +62,7 @@ func TestWorkThatEndsItsGoroutineFailsItsRun(t *testing.T) {
 	require.ErrorContains(t, got.err, "Goexit")
 }
 
-func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
+func TestComplete_CallInDoubt_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -86,7 +86,7 @@ func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 }
 
-func TestARunIsNotCompletedOverACallWhoseToolTimedOut(t *testing.T) {
+func TestComplete_ToolTimedOut_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -120,7 +120,7 @@ func TestARunIsNotCompletedOverACallWhoseToolTimedOut(t *testing.T) {
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 }
 
-func TestAHeldRunCanBeFailedByItsWork(t *testing.T) {
+func TestExecutor_HeldCall_WorkMayFailRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -132,7 +132,7 @@ func TestAHeldRunCanBeFailedByItsWork(t *testing.T) {
 	require.Equal(t, publisher.OutcomeFailed, s.outcome(t, "r1").outcome)
 }
 
-func TestRollingRestartsQuarantineNoRun(t *testing.T) {
+func TestQuarantine_RollingRestarts_NotReached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -151,7 +151,7 @@ func TestRollingRestartsQuarantineNoRun(t *testing.T) {
 	<-begun
 }
 
-func TestARunThatWasBegunUnheardIsDrivenByTheNextTry(t *testing.T) {
+func TestStart_ReplyLost_DrivenByRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -34,7 +34,7 @@ func callIDs(s *schema.State) []string {
 	return ids
 }
 
-func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
+func TestFork_OfAFork_ContinuesWithOrigin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -85,7 +85,7 @@ func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
 	require.Equal(t, []string{"c1", "f2", "s3"}, callIDs(at))
 }
 
-func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
+func TestFork_OpenCall_InDoubt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -113,7 +113,7 @@ func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
 	require.Len(t, origin.Head().OpenCalls, 1, "what the fork does is nothing to its origin")
 }
 
-func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
+func TestFork_ImpossibleState_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -137,7 +137,7 @@ func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
 	require.EqualValues(t, 1, head.Epoch, "it is not taken over by who cannot read it")
 }
 
-func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
+func TestFork_DuplicateEvent_Readable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -156,7 +156,7 @@ func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
 }
 
 // A fork may depend on as many runs as readers follow, and no deeper fork can be started.
-func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
+func TestFork_UnreadableBase_NotStarted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a chain of as many forks as there may be")
 	}
@@ -191,7 +191,7 @@ func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
 	resume(t, f, "as-deep")
 }
 
-func TestAForkIsRefusedWithAReason(t *testing.T) {
+func TestFork_Invalid_RefusedWithReason(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestARunOfWhichNothingCanBeSaidIsGivenUp(t *testing.T) {
+func TestGiveUp_UnresolvedRun_Abandoned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()

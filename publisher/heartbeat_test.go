@@ -64,7 +64,7 @@ func TestHeartbeats_FleetAsksForShorterSilence_FollowIt(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-func TestAnExecutorSaysThatItLivesAndThatItLeaves(t *testing.T) {
+func TestHeartbeat_Executor_AliveThenLeaving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
@@ -85,7 +85,7 @@ func TestAnExecutorSaysThatItLivesAndThatItLeaves(t *testing.T) {
 	require.Eventually(t, func() bool { return next().Leaving }, patience, time.Millisecond)
 }
 
-func TestHeartbeatsGoOnAfterTheServerWasAway(t *testing.T) {
+func TestHeartbeat_ServerAway_ContinuesAfter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
@@ -96,7 +96,7 @@ func TestHeartbeatsGoOnAfterTheServerWasAway(t *testing.T) {
 	require.Equal(t, f.Instance(), next().Instance, "the first thing that is said is who lives")
 }
 
-func TestWhoOnlyReadsSaysNothingOfItself(t *testing.T) {
+func TestHeartbeat_ReaderOnly_SendsNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -115,7 +115,7 @@ func TestWhoOnlyReadsSaysNothingOfItself(t *testing.T) {
 	require.Equal(t, "exec-2", next().Executor, "the reader's heartbeats would have come before")
 }
 
-func TestACancelledRunsContextEndsWithoutItsExecutorDoingAnything(t *testing.T) {
+func TestHeartbeat_CancelNotice_EndsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -137,7 +137,7 @@ func TestACancelledRunsContextEndsWithoutItsExecutorDoingAnything(t *testing.T) 
 	w.requireSameFold(run)
 }
 
-func TestARunTakenOverEndsItsOlderHandlesContext(t *testing.T) {
+func TestHeartbeat_Takeover_EndsOldContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -152,7 +152,7 @@ func TestARunTakenOverEndsItsOlderHandlesContext(t *testing.T) {
 	require.ErrorIs(t, run.Err(), publisher.ErrFenced)
 }
 
-func TestAClosedFleetEndsItsRunsContexts(t *testing.T) {
+func TestHeartbeat_FleetClosed_EndsContexts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -166,7 +166,7 @@ func TestAClosedFleetEndsItsRunsContexts(t *testing.T) {
 	require.ErrorIs(t, context.Cause(ctx), publisher.ErrStopped)
 }
 
-func TestNoticesThatMeanNothingAreIgnored(t *testing.T) {
+func TestNotice_Meaningless_Ignored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -183,7 +183,7 @@ func TestNoticesThatMeanNothingAreIgnored(t *testing.T) {
 	require.Equal(t, schema.RunCancelRequested, <-seen)
 }
 
-func TestAnIdlePipelineMeetsWhatANoticeNames(t *testing.T) {
+func TestNotice_IdlePipeline_ReadsEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -204,7 +204,7 @@ func TestAnIdlePipelineMeetsWhatANoticeNames(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestANoticeIsFollowedUpBehindWhatAPipelineIsSending(t *testing.T) {
+func TestNotice_PipelineSending_FollowedUpAfter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())

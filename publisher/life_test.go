@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestCompletedPhasesAreSkippedOnResume(t *testing.T) {
+func TestPhase_Completed_SkippedOnResume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -50,7 +50,7 @@ func TestCompletedPhasesAreSkippedOnResume(t *testing.T) {
 	require.Equal(t, 2, w.requireSameFold(run).Phases[2].Attempts)
 }
 
-func TestHandoffCollectsWhatTheNextAgentNeeds(t *testing.T) {
+func TestHandoff_Offer_CollectsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -77,7 +77,7 @@ func TestHandoffCollectsWhatTheNextAgentNeeds(t *testing.T) {
 	require.Equal(t, "h1", s.Handoffs[0].HandoffID)
 }
 
-func TestEverythingElseOfARunsLife(t *testing.T) {
+func TestRun_OtherEvents_Recorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -110,7 +110,7 @@ func TestEverythingElseOfARunsLife(t *testing.T) {
 	require.ErrorIs(t, run.Mark(t.Context(), "x"), publisher.ErrFenced)
 }
 
-func TestListAndHistoryAnswer(t *testing.T) {
+func TestListAndHistory_Fleet_Answer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -21,7 +21,7 @@ func sums(n *int, summary string) func(context.Context, *publisher.Turn) (string
 	}
 }
 
-func TestALimitEndsTheRunWithWhatItLearned(t *testing.T) {
+func TestLimit_Reached_EndsWithSummary(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -40,7 +40,7 @@ func TestALimitEndsTheRunWithWhatItLearned(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-func TestTheSummaryIsTheBestThatThereIs(t *testing.T) {
+func TestSummary_Sources_BestChosen(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		wrapUp func(context.Context, *publisher.Turn) (string, error)
@@ -66,7 +66,7 @@ func TestTheSummaryIsTheBestThatThereIs(t *testing.T) {
 }
 
 // The executor dies behind each step.
-func TestALimitIsGoneOnWithAfterEachCrash(t *testing.T) {
+func TestLimit_EachCrash_Continues(t *testing.T) {
 	t.Parallel()
 	limit := func(t *testing.T, run *publisher.Run) {
 		t.Helper()
@@ -114,7 +114,7 @@ func TestALimitIsGoneOnWithAfterEachCrash(t *testing.T) {
 	}
 }
 
-func TestARecoveryThatFailsIsGoneOnWith(t *testing.T) {
+func TestLimit_RecoveryFails_Continues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -132,7 +132,7 @@ func TestARecoveryThatFailsIsGoneOnWith(t *testing.T) {
 	require.Equal(t, "/limit", wrong.Path)
 }
 
-func TestARunEndsByItsContract(t *testing.T) {
+func TestContract_Output_EndsRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -193,7 +193,7 @@ func TestARunEndsByItsContract(t *testing.T) {
 	require.ErrorIs(t, small.Complete(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, publisher.RunEnd{}), publisher.ErrNoContent)
 }
 
-func TestTheBudgetGoesByTheLatestTurn(t *testing.T) {
+func TestBudget_LatestTurn_Decides(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

@@ -67,7 +67,7 @@ func TestLoop_ErrorsOfTools_AreShown(t *testing.T) {
 }
 
 // The loop goes on with the same handle: after a model's error, and adopted by another executor.
-func TestLoop_GoesOnWithTheSameHandle(t *testing.T) {
+func TestLoop_SameHandle_Continues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	down := true
@@ -85,7 +85,7 @@ func TestLoop_GoesOnWithTheSameHandle(t *testing.T) {
 	require.NoError(t, loop.Work(t.Context(), run))
 }
 
-func TestLoop_AdoptedWhileTheModelIsAsked(t *testing.T) {
+func TestLoop_AdoptedDuringModelCall_Continues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -235,7 +235,7 @@ func TestLoop_StricterThenLooser_ARerunRunsOnce(t *testing.T) {
 }
 
 // Compact fails once.
-func TestLoop_CompactFailsOnce(t *testing.T) {
+func TestLoop_CompactFailsOnce_Retries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -262,7 +262,7 @@ func TestLoop_CompactFailsOnce(t *testing.T) {
 }
 
 // Result while the run is reopened again and again: a status that is no end is no result.
-func TestResult_WhileReopened(t *testing.T) {
+func TestResult_RunReopened_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -296,7 +296,7 @@ func TestResult_WhileReopened(t *testing.T) {
 }
 
 // Hold calls with the same id, one in doubt, over two turns.
-func TestLoop_DuplicateIDsAcrossTurns(t *testing.T) {
+func TestLoop_DuplicateIDsAcrossTurns_Distinct(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -345,7 +345,7 @@ func TestLoop_DuplicateIDsAcrossTurns(t *testing.T) {
 }
 
 // A start in the future, a handle of the head, RunSpec.MaxTurns.
-func TestLoop_Starts(t *testing.T) {
+func TestLoop_Task_StartsRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

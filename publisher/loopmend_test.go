@@ -154,7 +154,7 @@ func TestLoop_AToolEndsItsGoroutine_TheLoopDoesNotGoOn(t *testing.T) {
 }
 
 // A pipelined run.
-func TestLoop_APipelinedRun(t *testing.T) {
+func TestLoop_PipelinedRun_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`)), 2: calls(call("a", "look", `{"at":1}`))}}
@@ -225,7 +225,7 @@ func TestLoop_RunsShareALoop_NoRace(t *testing.T) {
 }
 
 // Compaction again and again; garbage.
-func TestLoop_Compaction(t *testing.T) {
+func TestLoop_Compaction_Replaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: summaries of 6 MiB")
 	}
@@ -251,7 +251,7 @@ func TestLoop_Compaction(t *testing.T) {
 }
 
 // A13b. A call in doubt of an earlier turn than the latest.
-func TestLoop_ACallInDoubtOfAnEarlierTurn2(t *testing.T) {
+func TestLoop_EarlierTurnCallInDoubt_Settled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -292,7 +292,7 @@ func TestLoop_ACallInDoubtOfAnEarlierTurn2(t *testing.T) {
 }
 
 // A hold call whose tool fails after its time with an outcome of its own, and one that returns late.
-func TestLoop_LateOutcomesOfHoldTools(t *testing.T) {
+func TestLoop_HoldToolLateOutcome_Adopted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -337,7 +337,7 @@ func TestLoop_AHoldToolsOwnTimeout_IsNotAFailureToRetry(t *testing.T) {
 }
 
 // Submit of a run that is cancelled, quarantined or removed; a submitted run that the same process claims.
-func TestSubmit_Removed(t *testing.T) {
+func TestSubmit_RemovedRun_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -364,7 +364,7 @@ func TestSubmit_Removed(t *testing.T) {
 }
 
 // The reminders of a run whose turns were answered by other code count.
-func TestLoop_TurnsOfOtherCodeAreNotReminders(t *testing.T) {
+func TestLoop_TurnsOfOtherCode_NotReminders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

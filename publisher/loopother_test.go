@@ -60,7 +60,7 @@ func TestResult_OfAHoldToolIsNoText_TheModelIsNotToldThatItFailed(t *testing.T) 
 }
 
 // Answers of all kinds: a run must not die by them.
-func TestLoop_Answers(t *testing.T) {
+func TestLoop_Answers_Recorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -171,7 +171,7 @@ func TestLoop_AToolChangesItsArguments_TheRecordStays(t *testing.T) {
 	require.Equal(t, []string{`{"at":1}`, `{"at":1}`}, given)
 }
 
-func TestLoop_TypesOfArguments(t *testing.T) {
+func TestLoop_ArgumentTypes_Decoded(t *testing.T) {
 	w := newWorld(t)
 	tryType[struct {
 		V time.Duration `json:"v"`
@@ -251,7 +251,7 @@ func TestLoop_TimeoutAndTakeover_TheEffectIsOne(t *testing.T) {
 }
 
 // Shutdown and cancellation in each phase leave no goroutine.
-func TestLoop_ModelPanics(t *testing.T) {
+func TestLoop_ModelPanics_RunFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -274,7 +274,7 @@ func TestLoop_ModelPanics(t *testing.T) {
 }
 
 // Cancelled in the model, which answers all the same.
-func TestLoop_CancelledWhileTheModelAnswers(t *testing.T) {
+func TestLoop_CancelledDuringModelCall_Ends(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -293,7 +293,7 @@ func TestLoop_CancelledWhileTheModelAnswers(t *testing.T) {
 }
 
 // Tools of an answer that ran before a version with other names: what was recorded stays; what is open is settled.
-func TestLoop_ToolsRenamedBetweenVersions(t *testing.T) {
+func TestLoop_ToolsRenamed_Reported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -322,7 +322,7 @@ func TestLoop_ToolsRenamedBetweenVersions(t *testing.T) {
 }
 
 // Shutdown while a pure tool is between two tries, and while the model is.
-func TestLoop_ShutdownInPauses(t *testing.T) {
+func TestLoop_ShutdownInPause_Stops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -372,7 +372,7 @@ func TestLoop_RunAsksForACompletionToolItHasNot_GivesTheRunBack(t *testing.T) {
 }
 
 // The executor dies between limit.reached and the recovery turn, in an open turn.
-func TestLoop_DiesAroundTheLimit(t *testing.T) {
+func TestLoop_DiesAroundLimit_Continues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -11,7 +11,7 @@ import (
 )
 
 // What the plan says of phases is what the next executor finds, over a takeover by claim.
-func TestAnInterruptedPhaseBeginsAgainWithWhoeverClaimsTheRun(t *testing.T) {
+func TestPhase_Interrupted_RestartsWithClaimer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
+func TestPipeline_Events_SameAsDirect(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	digests := map[string]bool{}
@@ -40,7 +40,7 @@ func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
 	require.Len(t, digests, 1, "the mode must not show in the log")
 }
 
-func TestFlushWaitsForEverythingQueued(t *testing.T) {
+func TestPipeline_Flush_WaitsForQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -57,7 +57,7 @@ func TestFlushWaitsForEverythingQueued(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestBatchNumbersItsMembers(t *testing.T) {
+func TestPipeline_Batch_NumbersMembers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -81,7 +81,7 @@ func TestBatchNumbersItsMembers(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestRefusedBatchIsResolvedSingly(t *testing.T) {
+func TestPipeline_BatchRefused_ResolvedSingly(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T, *world, *proxy){
 		"a control event came first": func(_ *testing.T, w *world, _ *proxy) {
@@ -123,7 +123,7 @@ func TestRefusedBatchIsResolvedSingly(t *testing.T) {
 	}
 }
 
-func TestPipelineErrorsStay(t *testing.T) {
+func TestPipeline_Error_Sticky(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.limit(1 << 20)
@@ -145,7 +145,7 @@ func TestPipelineErrorsStay(t *testing.T) {
 	require.Equal(t, w.fold("r1").Head, run.Head())
 }
 
-func TestPipelineMeetsControlEvents(t *testing.T) {
+func TestPipeline_ControlEvents_Folded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -162,7 +162,7 @@ func TestPipelineMeetsControlEvents(t *testing.T) {
 	require.Len(t, s.Messages, 200)
 }
 
-func TestFencedPipelineStops(t *testing.T) {
+func TestPipeline_Fenced_Stops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -179,7 +179,7 @@ func TestFencedPipelineStops(t *testing.T) {
 	require.Len(t, w.log("r1"), 2)
 }
 
-func TestToolInAPipelineIsDurableFirst(t *testing.T) {
+func TestPipeline_Tool_DurableFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -194,7 +194,7 @@ func TestToolInAPipelineIsDurableFirst(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestCloseSendsWhatIsQueued(t *testing.T) {
+func TestPipeline_Close_SendsQueued(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, err := publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder"})
@@ -209,7 +209,7 @@ func TestCloseSendsWhatIsQueued(t *testing.T) {
 	require.False(t, w.nc.IsClosed(), "the connection is the caller's")
 }
 
-func TestCloseSaysWhatItCouldNotSend(t *testing.T) {
+func TestPipeline_CloseUnsent_Reported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, err := publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder"})
@@ -223,7 +223,7 @@ func TestCloseSaysWhatItCouldNotSend(t *testing.T) {
 	require.Error(t, f.Close(ctx))
 }
 
-func TestManyRunsAtOnce(t *testing.T) {
+func TestPipeline_ManyRuns_Concurrent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

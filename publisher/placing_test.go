@@ -69,7 +69,7 @@ func turn(tb testing.TB, run *publisher.Run) {
 	require.NoError(tb, openTurn(tb, run).End(tb.Context(), publisher.TurnEnd{}))
 }
 
-func TestARunIsBegunOnceAlthoughOneOfTwoStartersDoesNotKnowOfTheNewShards(t *testing.T) {
+func TestStart_OneStarterHasOldShards_BegunOnce(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"the one that knows", "the one that does not"} {
 		t.Run(first+" comes first", func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestARunIsBegunOnceAlthoughOneOfTwoStartersDoesNotKnowOfTheNewShards(t *tes
 	}
 }
 
-func TestOfManyStartersAtOnceOneBeginsEachRun(t *testing.T) {
+func TestStart_ManyStarters_OneBegins(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	const runs = 60
@@ -128,7 +128,7 @@ func TestOfManyStartersAtOnceOneBeginsEachRun(t *testing.T) {
 	}
 }
 
-func TestAStartThatEndedAtItsMarkIsBegunWhereTheMarkSays(t *testing.T) {
+func TestStart_CrashedAtTombstone_BegunThere(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	old := w.fleet(executor("old"))
@@ -145,7 +145,7 @@ func TestAStartThatEndedAtItsMarkIsBegunWhereTheMarkSays(t *testing.T) {
 }
 
 // The mark stays where everybody meets it: the run begins where it says, although the number of shards is the first again.
-func TestARunBeginsWhereItsFirstMarkSaysAfterLaterChanges(t *testing.T) {
+func TestShardTombstone_LaterChanges_FirstDecides(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	w.serve()
@@ -167,7 +167,7 @@ func TestARunBeginsWhereItsFirstMarkSaysAfterLaterChanges(t *testing.T) {
 }
 
 // Two of whom each knows another number of shards, neither of which puts the run into its home.
-func TestTwoThatKnowDifferentNumbersOfShardsBeginARunOnce(t *testing.T) {
+func TestStart_DifferentShardCounts_BegunOnce(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	w.reshard(3)
@@ -189,7 +189,7 @@ func TestTwoThatKnowDifferentNumbersOfShardsBeginARunOnce(t *testing.T) {
 }
 
 // A mark that names a shard in which no number of shards puts the run, or a second mark where the first one points, is forged.
-func TestAForgedMarkStartsNoRun(t *testing.T) {
+func TestShardTombstone_Forged_StartsNothing(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	w.reshard(4)
@@ -208,7 +208,7 @@ func TestAForgedMarkStartsNoRun(t *testing.T) {
 	require.Empty(t, w.places(other, 4))
 }
 
-func TestAFleetThatKeepsItsNumberOfShardsHasNoMarks(t *testing.T) {
+func TestShardTombstone_ConstantShards_None(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes, Shards: 4})
 	for i := range 8 {
@@ -226,7 +226,7 @@ func TestAFleetThatKeepsItsNumberOfShardsHasNoMarks(t *testing.T) {
 	}
 }
 
-func TestAnExecutorHearsOfNewShards(t *testing.T) {
+func TestExecutor_ShardsAdded_Hears(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	f := w.fleet()
@@ -245,7 +245,7 @@ func TestAnExecutorHearsOfNewShards(t *testing.T) {
 	}
 }
 
-func TestATakeoverGoesOnInTheShardThatHasTheRun(t *testing.T) {
+func TestTakeover_ShardsAdded_StaysInShard(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	old := w.fleet(executor("old"))

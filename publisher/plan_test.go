@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestPlanTellsWhatAResumeDoes(t *testing.T) {
+func TestPlan_Resume_Same(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestARunIsReadAtAPointOfItsHistory(t *testing.T) {
+func TestRead_AtPoint_Exact(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

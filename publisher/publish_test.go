@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestRunIsInTheLogAsItWasPublished(t *testing.T) {
+func TestPublish_Run_StoredAsPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -44,7 +44,7 @@ func TestRunIsInTheLogAsItWasPublished(t *testing.T) {
 	require.True(t, s.Head.Clean())
 }
 
-func TestStartRefusesATakenID(t *testing.T) {
+func TestStart_IDTaken_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -54,7 +54,7 @@ func TestStartRefusesATakenID(t *testing.T) {
 	require.Len(t, w.log("r1"), 1)
 }
 
-func TestStartRefusesTheSameStartOfAnotherHandle(t *testing.T) {
+func TestStart_SameStartOtherHandle_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	spec := publisher.RunSpec{ID: "r1", Agent: "agent-1"}
@@ -70,7 +70,7 @@ func TestStartRefusesTheSameStartOfAnotherHandle(t *testing.T) {
 	require.Len(t, w.log("r1"), 2)
 }
 
-func TestStartLooksIntoOlderShards(t *testing.T) {
+func TestStart_OlderShards_Checked(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 16 << 20, Shards: 1})
 	run := start(t, w.fleet(), "r3")
@@ -88,7 +88,7 @@ func TestStartLooksIntoOlderShards(t *testing.T) {
 	require.Len(t, w.log("r3"), 4, "the run stays where it began")
 }
 
-func TestUnlawfulEventsAreNotPublished(t *testing.T) {
+func TestPublish_InvalidEvent_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -115,7 +115,7 @@ func TestUnlawfulEventsAreNotPublished(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestHigherEpochFencesTheHandle(t *testing.T) {
+func TestPublish_HigherEpoch_Fenced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -130,7 +130,7 @@ func TestHigherEpochFencesTheHandle(t *testing.T) {
 	w.requireSameFold(second)
 }
 
-func TestTwoWritersWithOneEpochAreAFork(t *testing.T) {
+func TestPublish_TwoWritersOneEpoch_Detected(t *testing.T) {
 	t.Parallel()
 	for name, others := range map[string]int{"at the same sequence": 1, "further ahead": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestTwoWritersWithOneEpochAreAFork(t *testing.T) {
 	}
 }
 
-func TestControlEventsAreFoldedAndPublishedBehind(t *testing.T) {
+func TestPublish_ControlEventArrived_FoldedThenPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var heard []string
@@ -172,7 +172,7 @@ func TestControlEventsAreFoldedAndPublishedBehind(t *testing.T) {
 	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)
 }
 
-func TestCancellationStopsNewWorkOnce(t *testing.T) {
+func TestPublish_CancelRecorded_StopsNewWorkOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -196,7 +196,7 @@ func TestCancellationStopsNewWorkOnce(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestResultsAreStillPublishedBehindACancellation(t *testing.T) {
+func TestPublish_ResultAfterCancel_Accepted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -210,7 +210,7 @@ func TestResultsAreStillPublishedBehindACancellation(t *testing.T) {
 	require.Empty(t, w.requireSameFold(run).Head.OpenCalls)
 }
 
-func TestForeignMessagesAreFoldedAndPublishedBehind(t *testing.T) {
+func TestPublish_ForeignMessages_FoldedThenPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -221,7 +221,7 @@ func TestForeignMessagesAreFoldedAndPublishedBehind(t *testing.T) {
 	require.Equal(t, int64(1), run.Head().Counts.DeadLetters)
 }
 
-func TestLowerEpochIsPublishedBehind(t *testing.T) {
+func TestPublish_LowerEpochMessage_PublishedAfter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -238,7 +238,7 @@ func TestLowerEpochIsPublishedBehind(t *testing.T) {
 	require.Equal(t, int64(1), second.Head().Counts.Fenced)
 }
 
-func TestLostLogIsARegression(t *testing.T) {
+func TestPublish_LogLost_Regression(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T, *world, jetstream.Stream){
 		"when the run was purged": func(t *testing.T, w *world, s jetstream.Stream) {
@@ -279,7 +279,7 @@ func TestLostLogIsARegression(t *testing.T) {
 
 // The server is put back to an older copy of its store while the handle's connection is down. Another executor goes on with the run, and
 // its last message gets the very stream sequence that the handle's last one had.
-func TestAnEventIsNotAcknowledgedBehindALogThatWentBack(t *testing.T) {
+func TestPublish_LogWentBack_NotAcknowledged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -303,7 +303,7 @@ func TestAnEventIsNotAcknowledgedBehindALogThatWentBack(t *testing.T) {
 	require.Len(t, w.log("r1"), 2, "nothing was stored behind it")
 }
 
-func TestFullFleetIsSaidAndHeals(t *testing.T) {
+func TestPublish_FullFleet_ReportedAndHeals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.limit(1 << 20)
@@ -327,7 +327,7 @@ func TestFullFleetIsSaidAndHeals(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestOversizedEventNamesItsLargestField(t *testing.T) {
+func TestPublish_Oversized_NamesLargestField(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -342,7 +342,7 @@ func TestOversizedEventNamesItsLargestField(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestOversizedForTheStreamIsSaid(t *testing.T) {
+func TestPublish_OversizedForStream_Reported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -357,7 +357,7 @@ func TestOversizedForTheStreamIsSaid(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestEarlierTryThatSucceededIsFoundAgain(t *testing.T) {
+func TestPublish_EarlierAttemptStored_Found(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
@@ -372,7 +372,7 @@ func TestEarlierTryThatSucceededIsFoundAgain(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestNoAnswerLeavesTheHandleUnresolved(t *testing.T) {
+func TestPublish_NoAnswer_Unresolved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
@@ -393,7 +393,7 @@ func TestNoAnswerLeavesTheHandleUnresolved(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestResolveMendsAnUnresolvedHandle(t *testing.T) {
+func TestResolve_UnresolvedHandle_Repaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
@@ -414,7 +414,7 @@ func TestResolveMendsAnUnresolvedHandle(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestServerThatRestartsIsWaitedFor(t *testing.T) {
+func TestPublish_ServerRestarts_Waits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 20 * time.Second }), "r1")
@@ -503,7 +503,7 @@ func TestRequest_AnswerLost_UnresolvedIfItChangesSomething(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 }
 
-func TestServerThatIsAwayMeansUnavailable(t *testing.T) {
+func TestPublish_ServerAway_Unavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 2 * time.Second }), "r1")
@@ -518,7 +518,7 @@ func TestServerThatIsAwayMeansUnavailable(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestServerKilledBetweenEventsLosesNothing(t *testing.T) {
+func TestPublish_ServerKilledBetween_LosesNothing(t *testing.T) {
 	t.Parallel()
 	tests := 3
 	p := newProcessWorld(t)
@@ -539,7 +539,7 @@ func TestServerKilledBetweenEventsLosesNothing(t *testing.T) {
 	require.Equal(t, s, run.State())
 }
 
-func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
+func TestPublish_MessageIDOnOtherSubject_NoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -581,7 +581,7 @@ func TestPublish_DeadlineEndsTheLastTry_ErrorSaysWhatWasFoundBefore(t *testing.T
 	require.ErrorContains(t, err, "is used by another message")
 }
 
-func TestCallerMayGiveUp(t *testing.T) {
+func TestPublish_CallerCancels_Returns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")

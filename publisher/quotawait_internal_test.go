@@ -15,7 +15,7 @@ import (
 )
 
 // The patience is counted from when room was made last, and the wait as a whole is bounded.
-func TestPatienceWithAFullFleetIsCountedFromTheLastRoomMade(t *testing.T) {
+func TestQuotaWait_RoomMade_ResetsPatience(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	nc := server.Conn(t, nats.ReconnectBufSize(-1))
@@ -63,7 +63,7 @@ func TestPatienceWithAFullFleetIsCountedFromTheLastRoomMade(t *testing.T) {
 }
 
 // A look that was not answered says nothing of what was taken out before the next one.
-func TestRoomThatWasMadeBeforeTheFirstAnswerIsNobodysProgress(t *testing.T) {
+func TestQuotaWait_RoomBeforeFirstAnswer_NoProgress(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	nc := server.Conn(t, nats.ReconnectBufSize(-1))

@@ -51,7 +51,7 @@ func (w *world) relieve(run string) {
 	require.NoError(w.tb, s.Purge(w.tb.Context(), jetstream.WithPurgeSubject(w.names.EventSubject(run)), jetstream.WithPurgeKeep(1)))
 }
 
-func TestAnEventWaitsInAFullFleetUntilRoomIsMade(t *testing.T) {
+func TestQuotaWait_FullFleet_WaitsForRoom(t *testing.T) {
 	t.Parallel()
 	for name, pipelined := range map[string]bool{"synchronous": false, "pipelined": true} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestAnEventWaitsInAFullFleetUntilRoomIsMade(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsForRoomCanBeStopped(t *testing.T) {
+func TestQuotaWait_Cancelled_Returns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(patient)
@@ -141,7 +141,7 @@ func TestPublish_CallerEndsBetweenTries_ErrorSaysFull(t *testing.T) {
 	}
 }
 
-func TestPatienceWithAFullFleetEnds(t *testing.T) {
+func TestQuotaWait_PatienceOver_Error(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.FullPatience = 50 * time.Millisecond }), "r1")

@@ -48,7 +48,7 @@ func (w *world) everything() string {
 	return all.String()
 }
 
-func TestWhatIsTakenOutIsNowhere(t *testing.T) {
+func TestRedact_Removed_Nowhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -90,7 +90,7 @@ func TestWhatIsTakenOutIsNowhere(t *testing.T) {
 	require.JSONEq(t, `{"user":"ann","Password":"[redacted]","deep":[{"API_KEY":"[redacted]"}]}`, string(state.Calls[0].Arguments))
 }
 
-func TestSecretsAreKnownByTheirForm(t *testing.T) {
+func TestRedact_KnownForms_Found(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.Redaction = &publisher.Redaction{Detectors: publisher.SecretDetectors()} })
@@ -121,7 +121,7 @@ func TestSecretsAreKnownByTheirForm(t *testing.T) {
 	}
 }
 
-func TestRedactionCannotBreakAnEvent(t *testing.T) {
+func TestRedact_AnyEvent_StaysValid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) {
@@ -145,7 +145,7 @@ func TestRedactionCannotBreakAnEvent(t *testing.T) {
 	require.JSONEq(t, `{"name":"[redacted]","n":1}`, string(state.Calls[0].Arguments))
 }
 
-func TestRedactionThatCannotBeIsRefused(t *testing.T) {
+func TestRedact_Impossible_Refused(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]publisher.Redaction{
 		"no pattern":   {Detectors: []publisher.Detector{{Name: "a"}}},
@@ -159,7 +159,7 @@ func TestRedactionThatCannotBeIsRefused(t *testing.T) {
 }
 
 // Whatever the JSON is, what is left is JSON, without the member's value, and taking out once more changes nothing.
-func TestWhatIsLeftIsJSON(t *testing.T) {
+func TestRedact_JSON_StaysJSON(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		var value any = canary

@@ -10,9 +10,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestARunWhoseLogBeginsAgainIsResumed: the event stream was lost and made again, what was sealed is there, and new events
+// TestResume_LogBeginsAgain_Works: the event stream was lost and made again, what was sealed is there, and new events
 // stand at sequences below it.
-func TestARunWhoseLogBeginsAgainIsResumed(t *testing.T) {
+func TestResume_LogBeginsAgain_Works(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

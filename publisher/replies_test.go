@@ -67,7 +67,7 @@ func content(t *testing.T, agent string) (frames, segment, answer reply, head sc
 	return reply{schema.KindFrames, buf}, reply{schema.KindSegment, stored}, reply{schema.KindAnswer, first}, head
 }
 
-func TestContentMayComeBeforeAndBehindTheAnswer(t *testing.T) {
+func TestReplies_ContentBeforeOrAfterHead_Accepted(t *testing.T) {
 	t.Parallel()
 	frames, segment, answer, head := content(t, "agent-1")
 	_, wrong, _, _ := content(t, "agent-2")

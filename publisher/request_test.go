@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestARequestLostWithTheConnectionIsAskedAgainAtOnce(t *testing.T) {
+func TestRequest_ConnectionLost_RetriedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	asked := make(chan *nats.Msg, 4)

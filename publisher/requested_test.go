@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestRequested_ParallelToolsOfALazilyStartedTurn(t *testing.T) {
+func TestRequested_ParallelToolsOfLazyTurn_Run(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for i := range 10 {
@@ -34,7 +34,7 @@ func TestRequested_ParallelToolsOfALazilyStartedTurn(t *testing.T) {
 	}
 }
 
-func TestRequested_TheFirstOccurrenceThatWasNotBroughtToAnEnd(t *testing.T) {
+func TestRequested_Occurrence_FirstUnfinished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -53,7 +53,7 @@ func TestRequested_TheFirstOccurrenceThatWasNotBroughtToAnEnd(t *testing.T) {
 }
 
 // A pure call that failed to begin must not lead to another call being begun.
-func TestRequested_AnOccurrenceThatIsNotThereBeginsNoOther(t *testing.T) {
+func TestRequested_MissingOccurrence_BeginsNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -72,7 +72,7 @@ func TestRequested_AnOccurrenceThatIsNotThereBeginsNoOther(t *testing.T) {
 	}
 }
 
-func TestRequested_HeadOnlyRepeatOfTheSecondBeginsNotTheFirst(t *testing.T) {
+func TestRequested_HeadOnlyRepeatOfSecond_NotFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder", HeadOnly: true})
@@ -91,7 +91,7 @@ func TestRequested_HeadOnlyRepeatOfTheSecondBeginsNotTheFirst(t *testing.T) {
 	require.True(t, run.Head().OpenCalls[0].Requested, "the first was begun without a request to run it")
 }
 
-func TestRequested_RepeatedTakeoverWithAStricterPolicyRunsTwice(t *testing.T) {
+func TestRequested_TakeoverWithStricterPolicy_NotRunTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -122,7 +122,7 @@ func TestRequested_RepeatedTakeoverWithAStricterPolicyRunsTwice(t *testing.T) {
 	require.Equal(t, int64(1), n.Load(), "the stricter of the recorded and the present policy counts")
 }
 
-func TestRequested_HeadOnlyTakeoverRunsWhatWasDenied(t *testing.T) {
+func TestRequested_HeadOnlyTakeover_DeniedCallRefused(t *testing.T) {
 	for _, how := range []string{"policy", "person"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +215,7 @@ func TestRequested_MoreCallsThanFit_AreRecordedAsFailed(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestRequested_FourLargeArguments(t *testing.T) {
+func TestRequested_FourLargeArguments_Fit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -235,7 +235,7 @@ func TestRequested_FourLargeArguments(t *testing.T) {
 	w.requireSameFold(two)
 }
 
-func TestRequested_RerunOfACallOfAnEarlierTurn(t *testing.T) {
+func TestRequested_RerunOfEarlierTurn_Allowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

@@ -16,7 +16,7 @@ import (
 )
 
 // A person denies the call; the executor dies before it acts on that; the next keeps only the head.
-func TestRequested_HeadOnlyTakeoverRunsWhatAPersonDenied(t *testing.T) {
+func TestRequested_HeadOnlyTakeover_PersonDeniedRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -51,7 +51,7 @@ func asksAbout(t *testing.T, w *world, turn *publisher.Turn) {
 }
 
 // Begin goes past a recorded decision.
-func TestRequested_BeginOfACallThatWasDenied(t *testing.T) {
+func TestRequested_BeginDeniedCall_Refused(t *testing.T) {
 	for _, how := range []string{schema.DecisionDeny, schema.DecisionAsk} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +69,7 @@ func TestRequested_BeginOfACallThatWasDenied(t *testing.T) {
 }
 
 // A hold call that the base abandoned is simply made in the fork.
-func TestRequested_ForkMakesWhatItsBaseAbandoned(t *testing.T) {
+func TestRequested_ForkOfAbandonedCall_MadeAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -96,7 +96,7 @@ func TestRequested_ForkMakesWhatItsBaseAbandoned(t *testing.T) {
 }
 
 // step:1 behind a begun first call, and step:2, on the stored run.
-func TestRequested_ForkAtStepsOfABegunAndSettledRun(t *testing.T) {
+func TestRequested_ForkAtSteps_Consistent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -124,7 +124,7 @@ func TestRequested_ForkAtStepsOfABegunAndSettledRun(t *testing.T) {
 }
 
 // Turn.End says its message although the last outcome has just ended the turn.
-func TestRequested_EndBesideTheLastOutcome(t *testing.T) {
+func TestRequested_EndWithLastOutcome_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lost := 0
@@ -150,7 +150,7 @@ func TestRequested_EndBesideTheLastOutcome(t *testing.T) {
 }
 
 // Pipelined: answers with shared ids, tools in parallel, then a takeover.
-func TestRequested_PipelinedAnswers(t *testing.T) {
+func TestRequested_PipelinedAnswers_Recorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -190,7 +190,7 @@ func TestRequested_PipelinedAnswers(t *testing.T) {
 }
 
 // The same with a question that is still open: the next executor begins the call by Begin, or keeps only the head.
-func TestRequested_BeginBehindAnOpenQuestion(t *testing.T) {
+func TestRequested_BeginWithOpenQuestion_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -203,7 +203,7 @@ func TestRequested_BeginBehindAnOpenQuestion(t *testing.T) {
 }
 
 // Two handles of one request id: the first begins a hold call by Turn.Call.
-func TestRequested_RepeatedTakeoverAndAnAnswersHoldCall(t *testing.T) {
+func TestRequested_RepeatedTakeover_HoldCallHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -226,7 +226,7 @@ func TestRequested_RepeatedTakeoverAndAnAnswersHoldCall(t *testing.T) {
 }
 
 // A policy that is stricter now: verify, asked of the tool, and not done; then a takeover; then the lenient one again.
-func TestRequested_StricterThenTakeoverThenLenient(t *testing.T) {
+func TestRequested_StricterThenLenient_StricterHolds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -259,7 +259,7 @@ func TestRequested_StricterThenTakeoverThenLenient(t *testing.T) {
 }
 
 // A requested call of a pure tool that the same handle ran, and whose context ended, runs again by a stricter policy?
-func TestRequested_StricterWithinOneHandle(t *testing.T) {
+func TestRequested_StricterInOneHandle_Holds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()

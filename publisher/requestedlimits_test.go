@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestRequested_ManyCallsOfAMiddlingSize(t *testing.T) {
+func TestRequested_ManyMediumCalls_Fit(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: answers of a thousand calls")
@@ -34,7 +34,7 @@ func TestRequested_ManyCallsOfAMiddlingSize(t *testing.T) {
 }
 
 // A fork keeps only the head.
-func TestRequested_HeadOnlyForkRunsWhatWasDenied(t *testing.T) {
+func TestRequested_HeadOnlyFork_DeniedCallRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -58,7 +58,7 @@ func TestRequested_HeadOnlyForkRunsWhatWasDenied(t *testing.T) {
 }
 
 // With Policy: each crash point of a requested hold call behind an approval.
-func TestRequested_PolicyCrashPoints(t *testing.T) {
+func TestRequested_PolicyCrashPoints_RunOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -89,7 +89,7 @@ func TestRequested_PolicyCrashPoints(t *testing.T) {
 }
 
 // The turn of an earlier executor has a call that was requested because of its policy, and not begun; the next starts the turn again and answers it.
-func TestRequested_ARestartedTurnIsOverBehindItsAnswer(t *testing.T) {
+func TestRequested_RestartedTurn_EndsWithAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -116,7 +116,7 @@ func TestRequested_ARestartedTurnIsOverBehindItsAnswer(t *testing.T) {
 }
 
 // Redaction reaches the arguments of an answer, and Tool still compares them.
-func TestRequested_RedactedAnswer(t *testing.T) {
+func TestRequested_RedactedAnswer_Runs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.Redaction = &publisher.Redaction{Fields: []string{"password"}} })
@@ -131,7 +131,7 @@ func TestRequested_RedactedAnswer(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestRequested_LargeSourcesOfCalls(t *testing.T) {
+func TestRequested_LargeSources_Fit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	turn := openTurn(t, start(t, w.fleet(), "r1"))
@@ -144,7 +144,7 @@ func TestRequested_LargeSourcesOfCalls(t *testing.T) {
 	require.NoError(t, err, "fields go to blobs until the event fits")
 }
 
-func TestRequested_ARestartedTurnsModelUsesTheIDAgain(t *testing.T) {
+func TestRequested_RestartedTurnReusesID_NewCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -168,7 +168,7 @@ func TestRequested_ARestartedTurnsModelUsesTheIDAgain(t *testing.T) {
 	require.NoError(t, err, "the answer's only call of that id")
 }
 
-func TestRequested_TurnCallOfAStricterExecutor(t *testing.T) {
+func TestRequested_StricterExecutor_Asks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -191,7 +191,7 @@ func TestRequested_TurnCallOfAStricterExecutor(t *testing.T) {
 }
 
 // A person denied, by the question; Turn.Call begins all the same.
-func TestRequested_TurnCallOfWhatAPersonIsAskedAbout(t *testing.T) {
+func TestRequested_CallWithOpenApproval_Waits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	turn := openTurn(t, start(t, w.fleet(), "r1"))

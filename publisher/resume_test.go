@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestResumeGoesOnExactlyThere(t *testing.T) {
+func TestResume_Run_ContinuesExactly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -43,7 +43,7 @@ func TestResumeGoesOnExactlyThere(t *testing.T) {
 	require.Len(t, s.Messages, 2, "what the repeated turn superseded is gone")
 }
 
-func TestResumeWithTheSameRequestContinuesItsEpoch(t *testing.T) {
+func TestResume_SameRequest_ContinuesEpoch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -59,7 +59,7 @@ func TestResumeWithTheSameRequestContinuesItsEpoch(t *testing.T) {
 	require.Equal(t, []string{"run.started", "run.resumed", "checkpoint.marked", "checkpoint.marked", "checkpoint.marked"}, names(w.log("r1")))
 }
 
-func TestResumeIsRefusedWithAReason(t *testing.T) {
+func TestResume_Invalid_RefusedWithReason(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -93,7 +93,7 @@ func TestResumeIsRefusedWithAReason(t *testing.T) {
 	}
 }
 
-func TestReadsShowEveryAcknowledgedEvent(t *testing.T) {
+func TestRead_Acknowledged_AllShown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -122,7 +122,7 @@ func TestReadsShowEveryAcknowledgedEvent(t *testing.T) {
 	require.NoError(t, run.Mark(t.Context(), "reading takes nothing over"))
 }
 
-func TestLargeRunsStreamUnderFlowControl(t *testing.T) {
+func TestRead_LargeRun_FlowControlled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a run of 20 MiB")
 	}
@@ -149,7 +149,7 @@ func TestLargeRunsStreamUnderFlowControl(t *testing.T) {
 	require.NoError(t, again.Mark(t.Context(), "here"))
 }
 
-func TestNoDaemonIsSaid(t *testing.T) {
+func TestRequest_NoDaemon_Reported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = time.Second })
@@ -179,7 +179,7 @@ func answering(t *testing.T, w *world, verb string, reply func(try int, m *nats.
 	require.NoError(t, w.nc.Flush())
 }
 
-func TestAnswersAreTakenWholeOrNotAtAll(t *testing.T) {
+func TestReply_Interrupted_NotUsed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
@@ -268,7 +268,7 @@ func TestAnswersAreTakenWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestBusyDaemonIsAskedAgain(t *testing.T) {
+func TestRequest_DaemonBusy_Retried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -292,7 +292,7 @@ func TestBusyDaemonIsAskedAgain(t *testing.T) {
 	require.Equal(t, run.Head(), head)
 }
 
-func TestIncompleteRunIsRefusedUnlessAllowed(t *testing.T) {
+func TestResume_IncompleteRun_RefusedUnlessAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -352,7 +352,7 @@ func (w *world) purged(t *testing.T, run string) (all []schema.Record, state *sc
 	return all, state
 }
 
-func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
+func TestResolve_PurgedTail_ReadFromDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 10 * time.Second }), "r1")
@@ -370,7 +370,7 @@ func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
 
 // The acknowledgement was lost. Until the event is sent again, others have written behind it, and it is sealed and purged: of three servers
 // the leader calls it a duplicate of a message that is not there any more.
-func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
+func TestResolve_PurgedDuplicate_FoundWithDaemon(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	p := newProxy(t, c.servers[0].ClientURL())
@@ -410,7 +410,7 @@ func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
 	}
 }
 
-func TestClosedFleetRefuses(t *testing.T) {
+func TestFleet_Closed_Refuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, err := publisher.Connect(t.Context(), publisher.Config{URL: w.server.URL(), Options: w.server.Options(), Executor: "exec-1", Agent: "coder"})

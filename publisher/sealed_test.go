@@ -12,7 +12,7 @@ import (
 )
 
 // A caller may use its message again once the call has returned, however the call ended.
-func TestHandleKeepsNothingOfWhatItsCallersGave(t *testing.T) {
+func TestHandle_CallersBuffers_NotKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
@@ -56,7 +56,7 @@ func TestHandleKeepsNothingOfWhatItsCallersGave(t *testing.T) {
 }
 
 // Readers do not parse a year of five digits: an import that gives one is refused as the fold refuses it.
-func TestEventOfAYearBeyondFourDigitsIsRefused(t *testing.T) {
+func TestEvent_YearBeyondFourDigits_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")

@@ -56,7 +56,7 @@ func resume(tb testing.TB, f *publisher.Fleet, id string) *publisher.Run {
 	return run
 }
 
-func TestToolRunsBetweenItsEvents(t *testing.T) {
+func TestTool_Run_BetweenItsEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -77,7 +77,7 @@ func TestToolRunsBetweenItsEvents(t *testing.T) {
 	require.JSONEq(t, `{"lines":3}`, string(s.Calls[0].Result))
 }
 
-func TestToolOfARecordedAnswerRuns(t *testing.T) {
+func TestTool_RecordedAnswer_Runs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -92,7 +92,7 @@ func TestToolOfARecordedAnswerRuns(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestRecordedResultIsReturnedWithoutRunning(t *testing.T) {
+func TestTool_RecordedResult_NotRunAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -126,7 +126,7 @@ func TestRecordedResultIsReturnedWithoutRunning(t *testing.T) {
 	require.Len(t, w.log("r1"), before)
 }
 
-func TestReusedIDIsANewCall(t *testing.T) {
+func TestTool_ReusedID_NewCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -150,7 +150,7 @@ func TestReusedIDIsANewCall(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
+func TestTool_CallInDoubt_FollowsPolicy(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		replay schema.Replay
@@ -201,7 +201,7 @@ func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
 	}
 }
 
-func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
+func TestTool_OperatorSettles_Continues(t *testing.T) {
 	t.Parallel()
 	tests := map[schema.Settlement]struct {
 		ran  int64
@@ -241,7 +241,7 @@ func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
 	}
 }
 
-func TestSettlementByAnotherIsDecidedAnew(t *testing.T) {
+func TestTool_SettledByAnother_DecidesAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -262,7 +262,7 @@ func TestSettlementByAnotherIsDecidedAnew(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
+func TestTool_FencedLateResult_Adopted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -286,7 +286,7 @@ func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
 	require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
 }
 
-func TestDivergenceShowsBothSides(t *testing.T) {
+func TestTool_Divergence_ShowsBothSides(t *testing.T) {
 	t.Parallel()
 	tests := map[string]publisher.ToolCall{
 		"another tool":    {ID: "c1", Name: "destroy", Arguments: raw(`{"to":"prod"}`)},
@@ -367,7 +367,7 @@ func TestTool_Panics_IsAFailureOnlyWhereItMayRunAgain(t *testing.T) {
 	require.Equal(t, schema.OutcomeOpen, w.requireSameFold(run).Calls[1].Outcome)
 }
 
-func TestToolWhoseContextEndsStaysOpen(t *testing.T) {
+func TestTool_ContextEnds_StaysOpen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -391,7 +391,7 @@ func TestToolWhoseContextEndsStaysOpen(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestResultIsRecordedAlthoughTheCallerLeft(t *testing.T) {
+func TestTool_CallerLeft_ResultRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -404,7 +404,7 @@ func TestResultIsRecordedAlthoughTheCallerLeft(t *testing.T) {
 	require.Equal(t, schema.OutcomeReturned, w.requireSameFold(run).Calls[0].Outcome)
 }
 
-func TestParallelToolsOfOneTurn(t *testing.T) {
+func TestTool_ParallelInTurn_Recorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -439,7 +439,7 @@ func TestParallelToolsOfOneTurn(t *testing.T) {
 	}
 }
 
-func TestLargeArgumentsAndResultsAreCompared(t *testing.T) {
+func TestTool_LargeArguments_Compared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -460,7 +460,7 @@ func TestLargeArgumentsAndResultsAreCompared(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrDiverged)
 }
 
-func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
+func TestTool_HeadOnlyHandle_NoContent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -480,7 +480,7 @@ func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
 	require.Equal(t, w.fold("r1").Head, run.Head())
 }
 
-func TestToolThatRanIsNotRunAgainForItsRecord(t *testing.T) {
+func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())

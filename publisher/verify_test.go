@@ -21,7 +21,7 @@ func verifyCall() publisher.ToolCall {
 	}
 }
 
-func TestTheToolIsAskedWhatItNeedsToKnow(t *testing.T) {
+func TestVerify_Question_HasCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -45,7 +45,7 @@ func TestTheToolIsAskedWhatItNeedsToKnow(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestWhatNobodyVouchesForIsHeld(t *testing.T) {
+func TestVerify_NoAnswer_Held(t *testing.T) {
 	t.Parallel()
 	respond := func(body string) nats.MsgHandler {
 		return func(m *nats.Msg) { _ = m.Respond([]byte(body)) }
@@ -96,7 +96,7 @@ func TestWhatNobodyVouchesForIsHeld(t *testing.T) {
 	}
 }
 
-func TestAToolThatIsJustStartingIsAskedAgain(t *testing.T) {
+func TestVerify_ToolStarting_AskedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.VerifyTimeout = time.Minute })
@@ -116,7 +116,7 @@ func TestAToolThatIsJustStartingIsAskedAgain(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestVerificationEndsWithItsCaller(t *testing.T) {
+func TestVerify_CallerEnds_Ends(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.VerifyTimeout = time.Minute })
@@ -131,7 +131,7 @@ func TestVerificationEndsWithItsCaller(t *testing.T) {
 	require.NotErrorIs(t, err, publisher.ErrHeld)
 }
 
-func TestVerifySubjectsAreLiteralAndTheToolsOwn(t *testing.T) {
+func TestVerify_Subjects_LiteralAndOwn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	turn := openTurn(t, start(t, w.fleet(), "r1"))
@@ -151,7 +151,7 @@ func TestVerifySubjectsAreLiteralAndTheToolsOwn(t *testing.T) {
 	require.Len(t, w.log("r1"), 1, "nothing was called")
 }
 
-func TestAForeignSubjectIsNeverAsked(t *testing.T) {
+func TestVerify_ForeignSubject_NeverAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -167,7 +167,7 @@ func TestAForeignSubjectIsNeverAsked(t *testing.T) {
 	require.ErrorContains(t, err, "waymark.cancel")
 }
 
-func TestServeVerifyAnswersWhateverHappens(t *testing.T) {
+func TestServeVerify_HandlerFails_Answers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	tests := map[string]struct {
@@ -213,7 +213,7 @@ func TestServeVerifyAnswersWhateverHappens(t *testing.T) {
 	}
 }
 
-func TestStopEndsTheContextOfAQuestionInHand(t *testing.T) {
+func TestServeVerify_Stop_EndsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	begun := make(chan struct{})

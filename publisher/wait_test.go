@@ -32,7 +32,7 @@ func (w *world) ask(ctx context.Context, run *publisher.Run) <-chan asked {
 	return done
 }
 
-func TestAskReturnsTheAnswerThatANoticeTellsOf(t *testing.T) {
+func TestAsk_Notice_ReturnsAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
@@ -49,7 +49,7 @@ func TestAskReturnsTheAnswerThatANoticeTellsOf(t *testing.T) {
 	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)
 }
 
-func TestALostNoticeOnlyMakesTheAnswerLate(t *testing.T) {
+func TestWait_NoticeLost_AnswerLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -60,7 +60,7 @@ func TestALostNoticeOnlyMakesTheAnswerLate(t *testing.T) {
 	require.NoError(t, (<-done).err)
 }
 
-func TestAQuestionIsAskedOnceOverATakeover(t *testing.T) {
+func TestAsk_Takeover_AskedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -82,7 +82,7 @@ func TestAQuestionIsAskedOnceOverATakeover(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrUnknownInterrupt)
 }
 
-func TestWaitsEndWithWhatEndsThem(t *testing.T) {
+func TestWait_RunEnds_Returns(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		control schema.Data
@@ -130,7 +130,7 @@ func TestWaitsEndWithWhatEndsThem(t *testing.T) {
 	})
 }
 
-func TestAskNeedsAnIDThatLastsAndTheContent(t *testing.T) {
+func TestAsk_NoIDOrContent_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -143,7 +143,7 @@ func TestAskNeedsAnIDThatLastsAndTheContent(t *testing.T) {
 	require.Len(t, w.log("r2"), 1, "nothing is asked that cannot be answered")
 }
 
-func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
+func TestWait_HeldCall_UntilSettled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
@@ -175,7 +175,7 @@ func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
 	require.Equal(t, schema.StatusRunning, s.Head.Status)
 }
 
-func TestNobodyWaitsForACallThatWasSettledMeanwhile(t *testing.T) {
+func TestWait_SettledMeanwhile_Returns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

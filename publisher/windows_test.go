@@ -77,7 +77,7 @@ func serveVerify(tb testing.TB, w *world, answer publisher.VerifyFunc) {
 
 // The executor dies in one of the two windows; the next one does what the policy says. That a tool with side effects
 // is run at most once more than its policy allows is what the file outside shows.
-func TestEachPolicyInBothCrashWindows(t *testing.T) {
+func TestPolicies_BothCrashWindows_Respected(t *testing.T) {
 	t.Parallel()
 	type window struct {
 		// runs of the tool in all, and what became of the call.
@@ -205,7 +205,7 @@ func requireSettledByAPerson(t *testing.T, w *world, f *publisher.Fleet, turn *p
 }
 
 // A call that an operator settled as rerun while the run had no executor is run once, by the next executor.
-func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
+func TestClearedCall_Takeover_RunsOnce(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*publisher.Config){
 		"without a policy": func(*publisher.Config) {},
@@ -258,7 +258,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 }
 
 // A late result that comes while the tool is being asked goes before what the tool says.
-func TestLateResultGoesBeforeARerun(t *testing.T) {
+func TestLateResult_Rerun_GoesFirst(t *testing.T) {
 	t.Parallel()
 	for _, replay := range []schema.Replay{schema.ReplayVerify, schema.ReplayPure} {
 		t.Run(string(replay), func(t *testing.T) {

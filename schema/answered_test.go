@@ -41,7 +41,7 @@ func findPoint(t *testing.T, r *testRun, p schema.Point) int {
 	return -1
 }
 
-func TestAnswered_StepOfACallThatAStricterExecutorAsksAbout(t *testing.T) {
+func TestAnswered_StricterExecutorAsks_StepKept(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayPure}), 1))
@@ -52,7 +52,7 @@ func TestAnswered_StepOfACallThatAStricterExecutorAsksAbout(t *testing.T) {
 	require.Equal(t, 3, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}), "step:1 is before the question; after it the step must not vanish")
 }
 
-func TestAnswered_RerunOfAnEarlierTurnsCall(t *testing.T) {
+func TestAnswered_RerunOfEarlierTurn_Allowed(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
@@ -66,7 +66,7 @@ func TestAnswered_RerunOfAnEarlierTurnsCall(t *testing.T) {
 	require.Equal(t, schema.Applied, v.Kind, "a call that a person wants run again can be begun: %s", v.Detail)
 }
 
-func TestAnswered_RerunOfAnEarlierTurnsCallIsAbandonedInSilence(t *testing.T) {
+func TestAnswered_RerunOfEarlierTurn_AbandonedSilently(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
@@ -80,7 +80,7 @@ func TestAnswered_RerunOfAnEarlierTurnsCallIsAbandonedInSilence(t *testing.T) {
 	require.NotEqual(t, schema.OutcomeAbandoned, c.Outcome, "the person's word is lost")
 }
 
-func TestAnswered_RoomCountsWhatTheNewTurnAbandons(t *testing.T) {
+func TestAnswered_NewTurn_RoomCountsAbandoned(t *testing.T) {
 	answer := func(turn int32) *schema.TurnAnsweredData {
 		var calls []schema.RequestedCall
 		for i := range 400 {
@@ -95,7 +95,7 @@ func TestAnswered_RoomCountsWhatTheNewTurnAbandons(t *testing.T) {
 	require.Equal(t, schema.Applied, v.Kind, "all of turn 1 is abandoned by it, so turn 2 has as much room: %s", v.Detail)
 }
 
-func TestAnswered_ATurnEndedThatChangesNothingIsNoProgress(t *testing.T) {
+func TestAnswered_TurnEndsUnchanged_NoProgress(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1), 1))
@@ -106,7 +106,7 @@ func TestAnswered_ATurnEndedThatChangesNothingIsNoProgress(t *testing.T) {
 	require.Equal(t, 5, r.head.Stalled, "a later turn.ended changes nothing")
 }
 
-func TestAnswered_AnsweringAnewBehindEachTakeoverIsNoProgress(t *testing.T) {
+func TestAnswered_AgainAfterEachTakeover_NoProgress(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "crash", Replay: schema.ReplayPure}), 1))
@@ -117,14 +117,14 @@ func TestAnswered_AnsweringAnewBehindEachTakeoverIsNoProgress(t *testing.T) {
 	require.Positive(t, r.head.Stalled, "no turn, call or phase was closed")
 }
 
-func TestAnswered_TurnZeroBeforeATurnThatACallOpens(t *testing.T) {
+func TestAnswered_TurnZero_BeforeTurnOpenedByCall(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
 	require.Equal(t, 1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 0}))
 }
 
-func TestAnswered_ApprovalOfAnAbandonedCall(t *testing.T) {
+func TestAnswered_ApprovalOfAbandonedCall_Refused(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
@@ -136,7 +136,7 @@ func TestAnswered_ApprovalOfAnAbandonedCall(t *testing.T) {
 	require.Equal(t, schema.StatusInterrupted, r.head.Status, "it waits for an approval of a call that can no longer run, so the run is not claimable")
 }
 
-func TestAnswered_ForkOfARunWithTheMostCalls(t *testing.T) {
+func TestAnswered_ForkWithMostCalls_Fits(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	var calls []schema.RequestedCall
@@ -194,7 +194,7 @@ func TestAnswered_IDsBeyondTheirCap_EndTheRoom(t *testing.T) {
 	require.Equal(t, schema.MaxCallBytes/(schema.MaxIdentifier+1), r.head.CallRoom(2, calls), "what was requested is abandoned by the next turn")
 }
 
-func TestAnswered_MaximalBaseFitsAnEvent(t *testing.T) {
+func TestAnswered_MaximalBase_FitsEvent(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	var calls []schema.RequestedCall
@@ -208,7 +208,7 @@ func TestAnswered_MaximalBaseFitsAnEvent(t *testing.T) {
 	require.LessOrEqual(t, len(data), 512<<10)
 }
 
-func TestAnswered_TurnThatTheNextOneEndedIsAPoint(t *testing.T) {
+func TestAnswered_TurnEndedByNext_IsPoint(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))

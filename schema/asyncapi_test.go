@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestTheAsyncAPIDocumentIsValid(t *testing.T) {
+func TestAsyncAPI_Document_Valid(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Skip("node is not installed; make asyncapi validates the document where it is")
@@ -30,7 +30,7 @@ func TestTheAsyncAPIDocumentIsValid(t *testing.T) {
 	require.Contains(t, string(out), "valid AsyncAPI 3")
 }
 
-func TestTheAsyncAPIDocumentIsWhole(t *testing.T) {
+func TestAsyncAPI_Document_Complete(t *testing.T) {
 	text, err := os.ReadFile("asyncapi.json")
 	require.NoError(t, err)
 	var document map[string]any

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestTheIDOfAnObjectSaysWhoseItIs(t *testing.T) {
+func TestBlobID_Object_NamesOwner(t *testing.T) {
 	// As sha256sum prints it, so that executors in other languages can make the same.
 	require.Equal(t, "82f3e9c695dc6b8d1b11818d5701919e", schema.BlobMark("r1"))
 	longest := schema.BlobID(strings.Repeat("r", schema.MaxName), strings.Repeat("x", 31))

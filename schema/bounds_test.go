@@ -51,7 +51,7 @@ func ordinaryRun(tb testing.TB, turns int, yield func(*schema.Record)) {
 	}
 }
 
-func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
+func TestCheckpoint_OrdinaryRun_StaysSmall(t *testing.T) {
 	h, shown := schema.NewHead("default", "run-01hq3v8j5k"), schema.Overview{}
 	largest, events := 0, 0
 	ordinaryRun(t, 2000, func(rec *schema.Record) {
@@ -73,7 +73,7 @@ func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
 	require.Less(t, largest, 4<<10)
 }
 
-func TestTheWorstCheckpointIsBounded(t *testing.T) {
+func TestCheckpoint_WorstRun_Bounded(t *testing.T) {
 	t.Parallel()
 	for name, base := range map[string]func(h *schema.Head, text string){
 		"no fork": nil,

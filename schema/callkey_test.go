@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestCallKeyOfWhatLeavesTheOccurrenceOutIsTheFirst(t *testing.T) {
+func TestCallKey_NoOccurrence_IsFirst(t *testing.T) {
 	first := schema.CallKey{Turn: 3, ToolCallID: "c", Occurrence: 1}
 	require.Equal(t, first, (&schema.OpenInterrupt{Turn: 3, ToolCallID: "c"}).CallKey())
 	require.Equal(t, first, (&schema.StateWait{Turn: 3, RunWaitingData: schema.RunWaitingData{ToolCallID: "c"}}).CallKey())

@@ -22,7 +22,7 @@ func binary(extra ...string) map[string][]string {
 	return header
 }
 
-func TestHeaderValuesArePercentDecodedExactlyOnce(t *testing.T) {
+func TestCodec_HeaderValues_PercentDecodedOnce(t *testing.T) {
 	for _, tc := range []struct {
 		name, header, text string
 		lone               int
@@ -50,7 +50,7 @@ func TestHeaderValuesArePercentDecodedExactlyOnce(t *testing.T) {
 	}
 }
 
-func TestHeadersThatAreRefused(t *testing.T) {
+func TestCodec_InvalidHeaders_Refused(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		header    map[string][]string
@@ -103,7 +103,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "more than")
 }
 
-func TestHeadersThatAreAccepted(t *testing.T) {
+func TestCodec_ValidHeaders_Accepted(t *testing.T) {
 	e, err := schema.Decode(map[string][]string{
 		"CE-SpecVersion": {"1.0"}, "Ce-Id": {"1"}, "ce-SOURCE": {"/s"}, "cE-type": {"t"}, "ce-none": {},
 		"ce-epoch": {"2147483647"}, "ce-turn": {"2147483647"}, "ce-sequence": {"9223372036854775807"},
@@ -117,7 +117,7 @@ func TestHeadersThatAreAccepted(t *testing.T) {
 	require.Len(t, e.Extensions, 1)
 }
 
-func TestTheModeIsChosenInOrder(t *testing.T) {
+func TestCodec_Mode_ChosenInOrder(t *testing.T) {
 	envelope := `{"specversion":"1.0","id":"structured","source":"/s","type":"t"}`
 	for _, tc := range []struct {
 		name   string
@@ -151,7 +151,7 @@ func TestTheModeIsChosenInOrder(t *testing.T) {
 	}
 }
 
-func TestStructuredMembers(t *testing.T) {
+func TestCodec_StructuredMembers_Checked(t *testing.T) {
 	base := `"specversion":"1.0","id":"1","source":"/s","type":"t"`
 	for _, tc := range []struct {
 		name, members string
@@ -219,7 +219,7 @@ func TestStructuredMembers(t *testing.T) {
 	}
 }
 
-func TestAnyLawfulEventIsTheSameAfterBothModes(t *testing.T) {
+func TestCodec_ValidEvent_SameInBothModes(t *testing.T) {
 	text := rapid.StringMatching(`[ -~¡-퟿😀-😏]{0,20}`)
 	rapid.Check(t, func(t *rapid.T) {
 		e := &schema.Event{

@@ -54,7 +54,7 @@ func result(id string) *schema.ToolReturnedData {
 }
 
 // The results are recorded in another order than the calls, and a message comes between.
-func TestConversation_ResultsStandBehindTheMessageThatAsks(t *testing.T) {
+func TestConversation_Results_FollowAskingMessage(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
 	r.start()

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestNothingIsAcceptedBehindARemoval(t *testing.T) {
+func TestFold_AfterRemoval_AcceptsNothing(t *testing.T) {
 	mark := schema.NewErased("default", "daemon", "run-1", "n1", time.Unix(1, 0))
 	header, body := mark.Encode()
 	rec := schema.Record{Stream: 7, Header: header, Body: body}
@@ -38,7 +38,7 @@ func TestNothingIsAcceptedBehindARemoval(t *testing.T) {
 	require.Equal(t, schema.Skipped, h.Apply(schema.NoKeys, &later).Kind)
 }
 
-func TestAPolicySaysHowLongWhatIsKept(t *testing.T) {
+func TestRetention_Policy_SaysHowLong(t *testing.T) {
 	p := schema.RetentionPolicy{CompletedSeconds: 30 * 86400, FailedSeconds: 60}
 	require.Equal(t, 30*24*time.Hour, p.For(schema.StatusCompleted))
 	require.Zero(t, p.For(schema.StatusCancelled))

@@ -27,7 +27,7 @@ func fullHead() schema.Head {
 	}
 }
 
-func TestTheLiveEntryHasWhatLivenessAndClaimsNeed(t *testing.T) {
+func TestLiveEntry_Fields_ForLivenessAndClaims(t *testing.T) {
 	h := fullHead()
 	l := schema.LiveOf(&h)
 	require.Equal(t, schema.Live{
@@ -42,7 +42,7 @@ func TestTheLiveEntryHasWhatLivenessAndClaimsNeed(t *testing.T) {
 	require.Equal(t, "blue", l.Labels["team"], "the entry shares nothing with the head")
 }
 
-func TestALiveEntryIsTheSameUntilOneOfItsFieldsChanges(t *testing.T) {
+func TestLiveEntry_UnchangedFields_Equal(t *testing.T) {
 	h := fullHead()
 	a, b := schema.LiveOf(&h), schema.LiveOf(&h)
 	b.Since = "2026-03-01T12:00:06Z"
@@ -113,7 +113,7 @@ func TestLive_Attention_ChangesWithWhatNeedsAPerson(t *testing.T) {
 	require.False(t, (&schema.Head{Status: schema.StatusErased, OpenCalls: []schema.OpenCall{call}}).InLiveIndex())
 }
 
-func TestARunIsInTheLiveIndexUntilItEndedAndNothingIsOffered(t *testing.T) {
+func TestLiveEntry_Run_UntilEndedWithoutOffers(t *testing.T) {
 	offered := []schema.OpenHandoff{{HandoffID: "h1", Status: schema.HandoffStatusOffered}}
 	accepted := []schema.OpenHandoff{{HandoffID: "h1", Status: schema.HandoffStatusAccepted}}
 	for _, status := range []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned} {
@@ -126,7 +126,7 @@ func TestARunIsInTheLiveIndexUntilItEndedAndNothingIsOffered(t *testing.T) {
 	}
 }
 
-func TestQuarantineIsForClaimableRunsWhoseClaimsMadeNoProgress(t *testing.T) {
+func TestQuarantine_ClaimsWithoutProgress_Reached(t *testing.T) {
 	for _, tc := range []struct {
 		status       schema.Status
 		stalled, max int
@@ -149,7 +149,7 @@ func TestQuarantineIsForClaimableRunsWhoseClaimsMadeNoProgress(t *testing.T) {
 	}
 }
 
-func TestOnlyOrphanedAndInterruptedRunsAreClaimable(t *testing.T) {
+func TestClaimable_Status_OrphanedOrInterrupted(t *testing.T) {
 	for status, want := range map[schema.Status]bool{
 		schema.StatusRunning: false, schema.StatusWaiting: false, schema.StatusOrphaned: true, schema.StatusInterrupted: true,
 		schema.StatusCompleted: false, schema.StatusFailed: false, schema.StatusCancelled: false,

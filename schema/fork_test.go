@@ -34,7 +34,7 @@ func forkOf(t *testing.T, base *schema.Base) *testRun {
 	return r
 }
 
-func TestAForkBeginsWhereItsBaseStood(t *testing.T) {
+func TestFork_Start_EqualsBase(t *testing.T) {
 	r := forked(t)
 	point := schema.Point{Kind: schema.PointSequence, Number: 8}
 	f := forkOf(t, schema.BaseOf(point, 8, &r.head, nil))
@@ -60,7 +60,7 @@ func TestAForkBeginsWhereItsBaseStood(t *testing.T) {
 	require.Zero(t, f.head.Counts.DeadLetters)
 }
 
-func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
+func TestFork_State_EqualsBase(t *testing.T) {
 	r := forked(t)
 	base := schema.NewState(r.w.Fleet, r.w.Run)
 	for i := range r.log {
@@ -89,7 +89,7 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 	require.Equal(t, 2, s.Turns[1].Attempts)
 }
 
-func TestABaseIsNoWayAroundTheRules(t *testing.T) {
+func TestFork_Base_ObeysRules(t *testing.T) {
 	r := forked(t)
 	for name, change := range map[string]func(*schema.Base){
 		"another run's head":        func(b *schema.Base) { b.Head.Run = "other" },

@@ -66,7 +66,7 @@ func goldenEvents(tb testing.TB) (names []string, events map[string]*schema.Even
 	return names, events
 }
 
-func TestGoldenEventsReadTheSameInEveryMode(t *testing.T) {
+func TestGolden_Events_SameInEveryMode(t *testing.T) {
 	names, events := goldenEvents(t)
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
@@ -147,14 +147,14 @@ func readGolden(t *testing.T, name string, got golden) golden {
 	return want
 }
 
-func TestNoGoldenFileIsLeftOver(t *testing.T) {
+func TestGolden_Files_NoneLeftOver(t *testing.T) {
 	names, _ := goldenEvents(t)
 	files, err := filepath.Glob(filepath.Join("testdata", "cloudevents", "*.json"))
 	require.NoError(t, err)
 	require.Len(t, files, len(names))
 }
 
-func TestEveryTypeOfTheVocabularyHasASample(t *testing.T) {
+func TestGolden_EveryType_HasSample(t *testing.T) {
 	seen := map[string]bool{}
 	for _, d := range samples() {
 		require.NoError(t, schema.Validate(d), d.EventName())

@@ -36,10 +36,10 @@ func checkSchema(t require.TestingT, s *jsonschema.Schema, text []byte) error {
 	return s.Validate(value)
 }
 
-// TestSchemasAndValidateAgree changes one member of a sample at a time, in many ways, and compares both verdicts.
+// TestJSONSchema_Validate_Agree changes one member of a sample at a time, in many ways, and compares both verdicts.
 // They differ only where JSON has two forms for one Go value: the schemas refuse null and, for enumerations, empty
 // text (to us both mean absent), and accept 1.0 as an integer.
-func TestSchemasAndValidateAgree(t *testing.T) {
+func TestJSONSchema_Validate_Agree(t *testing.T) {
 	for _, d := range samples() {
 		t.Run(d.EventName(), func(t *testing.T) {
 			s := compileSchema(t, d.EventName())
@@ -125,7 +125,7 @@ func setMember(v any, path string, value any) bool {
 	return false
 }
 
-func TestWhatTheFoldMakesSatisfiesItsSchema(t *testing.T) {
+func TestJSONSchema_FoldOutput_Satisfied(t *testing.T) {
 	head, checkpoint, state, turn := compileSchema(t, "head"), compileSchema(t, "checkpoint"), compileSchema(t, "state"), compileSchema(t, "turn")
 	rapid.Check(t, func(t *rapid.T) {
 		s := schema.NewState("f", "r1")
@@ -148,7 +148,7 @@ func TestWhatTheFoldMakesSatisfiesItsSchema(t *testing.T) {
 	})
 }
 
-func TestRequestsAndRepliesSatisfyTheirSchemas(t *testing.T) {
+func TestJSONSchema_RequestsAndReplies_Satisfied(t *testing.T) {
 	for name, value := range map[string]any{
 		"recover-request": schema.RecoverRequest{Executor: "e", RequestID: "q", View: schema.ViewState},
 		"recover-reply":   schema.RecoverReply{Head: schema.Head{Status: schema.StatusRunning}, Epoch: 2, NextSequence: 1, InDoubt: []schema.OpenCall{{Replay: schema.ReplayHold}}},

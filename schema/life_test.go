@@ -246,7 +246,7 @@ func (r *lifeRow) drawn() string {
 
 // The page's drawing and table are derived from the fold: every event in every state. go test ./schema -update writes
 // them.
-func TestTheDrawingOfARunsLifeIsWhatTheFoldDoes(t *testing.T) {
+func TestRunStates_Drawing_EqualsFold(t *testing.T) {
 	rows := lifeTable(t)
 	var b strings.Builder
 	b.WriteString("```mermaid\nstateDiagram-v2\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestNamesKeepToTheirGrammar(t *testing.T) {
+func TestNames_Grammar_Checked(t *testing.T) {
 	for _, good := range []string{"a", "0", "A-b_9", strings.Repeat("x", 64)} {
 		require.NoError(t, schema.CheckName("run id", good))
 	}
@@ -29,7 +29,7 @@ func TestNamesKeepToTheirGrammar(t *testing.T) {
 	}
 }
 
-func TestSubjectsAndBuckets(t *testing.T) {
+func TestNames_SubjectsAndBuckets_Derived(t *testing.T) {
 	n := schema.NamesOf("f", 3)
 	require.Equal(t, "WAYMARK_EVENTS_f_3", n.EventStream())
 	require.Equal(t, "waymark.events.f.3.*", n.EventSubjects())
@@ -50,7 +50,7 @@ func TestSubjectsAndBuckets(t *testing.T) {
 	}
 }
 
-func TestShardsAreComputedByAnyClient(t *testing.T) {
+func TestShard_Name_ComputedByAnyClient(t *testing.T) {
 	require.Zero(t, schema.ShardOf("r1", 0))
 	require.Zero(t, schema.ShardOf("r1", 1))
 	// FNV-1a-32 of "a" is 0xe40c292c, of "foobar" 0xbf9cf968.
@@ -58,7 +58,7 @@ func TestShardsAreComputedByAnyClient(t *testing.T) {
 	require.Equal(t, 0xbf9cf968%16, schema.ShardOf("foobar", 16))
 }
 
-func TestSourcesAndBlobReferences(t *testing.T) {
+func TestNames_SourcesAndBlobs_RoundTrip(t *testing.T) {
 	fleet, executor, ok := schema.ParseSource(schema.Source("f", "ex-1"))
 	require.True(t, ok)
 	require.Equal(t, "f/ex-1", fleet+"/"+executor)
@@ -79,11 +79,11 @@ func TestSourcesAndBlobReferences(t *testing.T) {
 	}
 }
 
-func TestCallsHaveAnIdempotencyKey(t *testing.T) {
+func TestCallKey_Calls_HaveOne(t *testing.T) {
 	require.Equal(t, "r1.2.c1.3", schema.CallKey{Turn: 2, ToolCallID: "c1", Occurrence: 3}.IdempotencyKey("r1"))
 }
 
-func TestPositionsNameWhatIsThere(t *testing.T) {
+func TestPosition_Text_NamesRecord(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	require.Equal(t, r.head.Position, schema.PositionOf(&r.log[0]))
@@ -96,7 +96,7 @@ func TestPositionsNameWhatIsThere(t *testing.T) {
 	require.Equal(t, p.ID, schema.PositionOf(&again).ID, "the id does not depend on the place")
 }
 
-func TestEveryCodeHasAStatus(t *testing.T) {
+func TestErrorCode_Each_HasStatus(t *testing.T) {
 	source, err := os.ReadFile("wire.go")
 	require.NoError(t, err)
 	codes := regexp.MustCompile(`Code = "([a-z_]+)"`).FindAllSubmatch(source, -1)
@@ -112,7 +112,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 	require.EqualError(t, err, "the fleet is full (storage_full): raise the quota")
 }
 
-func TestLargeFieldsAreReferredTo(t *testing.T) {
+func TestBlobRef_LargeFields_Referenced(t *testing.T) {
 	ref := func(path string) schema.Ref {
 		return schema.Ref{Path: path, DataRef: schema.DataRef("r1", strings.Repeat("0", 64)), Size: 1 << 20}
 	}

@@ -27,7 +27,7 @@ func (r *testRun) operator(d schema.Data, turn int32) schema.Verdict {
 	return r.event(e)
 }
 
-func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
+func TestPlan_OpenCall_SaysOutcome(t *testing.T) {
 	settle := []string{
 		"waymark settle --fleet f r1 1 c1 --how decided --result JSON", "waymark settle --fleet f r1 1 c1 --how rerun",
 		"waymark settle --fleet f r1 1 c1 --how abandoned",
@@ -177,7 +177,7 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 	}
 }
 
-func TestThePlanSaysWhereItGoesOn(t *testing.T) {
+func TestPlan_Resume_SaysPosition(t *testing.T) {
 	tests := map[string]struct {
 		write func(r *testRun)
 		turn  schema.PlanTurn
@@ -239,7 +239,7 @@ func TestThePlanSaysWhereItGoesOn(t *testing.T) {
 	}
 }
 
-func TestThePlanSaysWhatIsSaved(t *testing.T) {
+func TestPlan_Saved_Counted(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	r.write(&schema.PhaseStartedData{Phase: "build"}, 0)
@@ -279,7 +279,7 @@ func TestThePlanSaysWhatIsSaved(t *testing.T) {
 	require.Equal(t, p, back)
 }
 
-func TestThePlanIsTheSameBeforeAndBehindTheTakeover(t *testing.T) {
+func TestPlan_BeforeAndAfterTakeover_Same(t *testing.T) {
 	planSchema := compileSchema(t, "plan")
 	compared := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -317,7 +317,7 @@ func TestThePlanIsTheSameBeforeAndBehindTheTakeover(t *testing.T) {
 	require.NotZero(t, compared, "no log had an open call")
 }
 
-func TestTheSettleCommandCanBePasted(t *testing.T) {
+func TestPlan_SettleCommand_Pasteable(t *testing.T) {
 	tests := map[string]schema.CallKey{
 		`waymark settle --fleet f r1 2 call_1`:                {Turn: 2, ToolCallID: "call_1", Occurrence: 1},
 		`waymark settle --fleet f r1 2 call_1 --occurrence 3`: {Turn: 2, ToolCallID: "call_1", Occurrence: 3},

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestPointsAreReadAndWrittenAlike(t *testing.T) {
+func TestPoint_Text_RoundTrip(t *testing.T) {
 	for text, want := range map[string]schema.Point{
 		"end":                 {},
 		"seq:120":             {Kind: schema.PointSequence, Number: 120},
@@ -32,7 +32,7 @@ func TestPointsAreReadAndWrittenAlike(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoPointIsRefusedByName(t *testing.T) {
+func TestPoint_Invalid_RefusedByName(t *testing.T) {
 	for _, text := range []string{
 		"7", "turn", "turn:", "turn:x", "turn:-1", "seq:0", "seq:1.0", "seq:0.1", "seq:1.2.3", "step:0", "result:0", "record:0", "checkpoint:0", "mark:", "event:", "line:3", ":", "seq: 1",
 	} {

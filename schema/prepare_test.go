@@ -9,8 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestRecordsPreparedAheadAndInAnyOrderFoldAlike prepares a log from its end, on many goroutines.
-func TestRecordsPreparedAheadAndInAnyOrderFoldAlike(t *testing.T) {
+// TestFold_PreparedAnyOrder_Same prepares a log from its end, on many goroutines.
+func TestFold_PreparedAnyOrder_Same(t *testing.T) {
 	var log []schema.Record
 	ordinaryRun(t, 20, func(rec *schema.Record) { log = append(log, *rec) })
 	log = append(log, log[3], schema.Record{Stream: 1 << 20, Body: []byte("no event")})

@@ -21,7 +21,7 @@ type verdictOf struct {
 
 func brief(v schema.Verdict) verdictOf { return verdictOf{v.Kind, v.Reason, v.Detail, v.Call} }
 
-func TestFoldOfTheWholeIsTheFoldOfTheTailOntoAStoredPrefix(t *testing.T) {
+func TestFold_StoredPrefixAndTail_EqualsWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)
 		whole := schema.NewHead("f", "r1")
@@ -46,7 +46,7 @@ func TestFoldOfTheWholeIsTheFoldOfTheTailOntoAStoredPrefix(t *testing.T) {
 	})
 }
 
-func TestStateAfterAJSONRoundTripFoldsOnEqually(t *testing.T) {
+func TestFold_StateJSONRoundTrip_ContinuesEqually(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)
 		whole := schema.NewState("f", "r1")
@@ -128,7 +128,7 @@ func requireConsistent(t require.TestingT, s *schema.State) {
 	require.Equal(t, s.Head.Status.Terminal(), s.Ended != nil, "ended")
 }
 
-func TestReplaysChangeNothing(t *testing.T) {
+func TestFold_Replays_ChangeNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 30)
 		s := schema.NewState("f", "r1")
@@ -143,7 +143,7 @@ func TestReplaysChangeNothing(t *testing.T) {
 	})
 }
 
-func TestAClonedHeadSharesNothing(t *testing.T) {
+func TestHead_Clone_SharesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 30)
 		h := schema.NewHead("f", "r1")
@@ -164,7 +164,7 @@ func TestAClonedHeadSharesNothing(t *testing.T) {
 	})
 }
 
-func TestBodiesMayBeReusedAfterApply(t *testing.T) {
+func TestFold_BodyReused_NoEffect(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 30)
 		a, b := schema.NewState("f", "r1"), schema.NewState("f", "r1")
@@ -179,7 +179,7 @@ func TestBodiesMayBeReusedAfterApply(t *testing.T) {
 	})
 }
 
-func TestTheFoldAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
+func TestFold_RandomLog_EqualsReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 50)
 		s := schema.NewState("f", "r1")
@@ -231,7 +231,7 @@ func agreesWithKeys(t *testing.T, seen map[schema.Reason]int) {
 	})
 }
 
-func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
+func TestFold_Fork_EqualsReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 30)
 		base := schema.NewHead("f", "r1")
@@ -259,7 +259,7 @@ func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 }
 
 // This keeps the other tests of this file honest: a rule that no random log reaches would never be compared.
-func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
+func TestRandomLogs_Coverage_Reached(t *testing.T) {
 	seen := map[string]int{}
 	logs := rapid.Custom(func(t *rapid.T) []schema.Record { return drawLog(t, 50) })
 	for seed := range 500 {
@@ -307,7 +307,7 @@ func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 	}
 }
 
-func TestAnAdoptedEventIsAnAppliedOne(t *testing.T) {
+func TestFold_Adopt_EqualsApply(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)
 		applied, adopted := schema.NewState("f", "r1"), schema.NewState("f", "r1")

@@ -14,7 +14,7 @@ import (
 
 // The tests of this file each hold a fault that was found in review.
 
-func TestStructuredModeKeepsTheContentHashOfDataInWhiteSpace(t *testing.T) {
+func TestRegress_StructuredWhiteSpace_SameHash(t *testing.T) {
 	e := &schema.Event{ID: "1", Source: "/s", Type: "t", DataContentType: schema.ContentTypeJSON, Data: []byte(" {\"a\": 1}\n")}
 	b, err := e.EncodeStructured()
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestStructuredModeKeepsTheContentHashOfDataInWhiteSpace(t *testing.T) {
 	require.Equal(t, e.ContentHash(), back.ContentHash())
 }
 
-func TestWhatIsWrongDoesNotDependOnMapOrder(t *testing.T) {
+func TestRegress_SeveralErrors_OrderStable(t *testing.T) {
 	header := map[string][]string{
 		"ce-specversion": {"1.0"}, "ce-id": {""}, "ce-epoch": {"x"}, "ce-turn": {"x"},
 		"ce-time": {"x"}, "ce-sequence": {"x"}, "ce-dataref": {"x"},
@@ -37,7 +37,7 @@ func TestWhatIsWrongDoesNotDependOnMapOrder(t *testing.T) {
 	}
 }
 
-func TestContentTypeGivenTwiceIsRefused(t *testing.T) {
+func TestRegress_ContentTypeTwice_Refused(t *testing.T) {
 	header := map[string][]string{
 		"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"},
 		"Content-Type": {"application/json"}, "content-type": {"text/plain"},
@@ -48,7 +48,7 @@ func TestContentTypeGivenTwiceIsRefused(t *testing.T) {
 	require.Equal(t, "content-type", bad.Name)
 }
 
-func TestHeaderNamesFoldOnlyInASCII(t *testing.T) {
+func TestRegress_HeaderNames_FoldOnlyASCII(t *testing.T) {
 	_, err := schema.Decode(map[string][]string{
 		"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "ce-\u212Aind": {"x"},
 	}, nil)
@@ -56,7 +56,7 @@ func TestHeaderNamesFoldOnlyInASCII(t *testing.T) {
 	require.ErrorAs(t, err, &bad)
 }
 
-func TestIDsAndTimesAreBounded(t *testing.T) {
+func TestRegress_IDsAndTimes_Bounded(t *testing.T) {
 	base := func() map[string][]string {
 		return map[string][]string{"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}}
 	}
@@ -72,7 +72,7 @@ func TestIDsAndTimesAreBounded(t *testing.T) {
 	require.ErrorContains(t, schema.Validate(waiting), "/expires_at")
 }
 
-func TestARecordWithManyHeaderLinesHasAFrame(t *testing.T) {
+func TestRegress_ManyHeaderLines_HaveFrame(t *testing.T) {
 	rec := schema.Record{Stream: 7, Header: map[string][]string{}, Body: []byte("x")}
 	for i := range 1000 {
 		rec.Header[fmt.Sprintf("x-%d", i)] = []string{"v"}
@@ -83,7 +83,7 @@ func TestARecordWithManyHeaderLinesHasAFrame(t *testing.T) {
 	require.True(t, rec.Equal(&back))
 }
 
-func TestASegmentsDescriptionIsProtected(t *testing.T) {
+func TestRegress_SegmentDescription_Protected(t *testing.T) {
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "run1", Number: 1, Events: 3}, []byte("frames"))
 	require.NoError(t, err)
 	forged := []byte(strings.Replace(string(stored), `"run":"run1"`, `"run":"run2"`, 1))
@@ -104,7 +104,7 @@ func sealedCheckpoint(members string) []byte {
 	return []byte(open + hex.EncodeToString(sum[:]) + `"}`)
 }
 
-func TestAFutureFormatIsNamedEvenWhenItsFieldsChanged(t *testing.T) {
+func TestRegress_FutureFormatNewFields_Named(t *testing.T) {
 	_, _, err := schema.DecodeSegment(sealedSegment(`{"format":4,"fleet":["changed"]`, "x"))
 	require.ErrorIs(t, err, schema.ErrFormat)
 	require.NotErrorIs(t, err, schema.ErrCorrupt)
@@ -115,7 +115,7 @@ func TestAFutureFormatIsNamedEvenWhenItsFieldsChanged(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrCorrupt)
 }
 
-func TestACallThatIsOneTooManyOpensNoTurn(t *testing.T) {
+func TestRegress_CallBeyondLimit_OpensNoTurn(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	r.write(&schema.TurnStartedData{Turn: 1}, 1)
@@ -130,7 +130,7 @@ func TestACallThatIsOneTooManyOpensNoTurn(t *testing.T) {
 	require.Equal(t, int32(1), r.state.Turns[0].Turn)
 }
 
-func TestATurnThatOpensImplicitlyHasNoPurposeLeft(t *testing.T) {
+func TestRegress_ImplicitTurn_NoPurposeLeft(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	r.write(&schema.TurnStartedData{Turn: 1, Purpose: schema.PurposeRecovery}, 1)
@@ -139,7 +139,7 @@ func TestATurnThatOpensImplicitlyHasNoPurposeLeft(t *testing.T) {
 	require.Empty(t, r.head.TurnPurpose)
 }
 
-func TestAMessageBeforeItsTurnIsNotSuperseded(t *testing.T) {
+func TestRegress_MessageBeforeTurn_NotSuperseded(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	r.write(&schema.MessageAddedData{Message: userMessage("early")}, 1)
@@ -153,7 +153,7 @@ func TestAMessageBeforeItsTurnIsNotSuperseded(t *testing.T) {
 	require.Equal(t, int64(len(r.state.Messages)), r.head.Counts.Messages)
 }
 
-func TestRequiredFieldsOfTheVocabularyAreRequired(t *testing.T) {
+func TestRegress_RequiredFieldMissing_Refused(t *testing.T) {
 	err := schema.Validate(&schema.RunResumedData{Executor: "e", Reason: "claim", RequestID: "q"})
 	require.ErrorContains(t, err, "/from/epoch")
 	err = schema.Validate(&schema.RunResumedData{Executor: "e", Reason: "claim", RequestID: "q", From: schema.From{Epoch: 1}})
@@ -164,7 +164,7 @@ func TestRequiredFieldsOfTheVocabularyAreRequired(t *testing.T) {
 	require.NoError(t, schema.Validate(&schema.ContextCompactedData{ThroughTurn: 1, Refs: []schema.Ref{ref}}))
 }
 
-func TestDataIsAnObject(t *testing.T) {
+func TestRegress_DataNotObject_Refused(t *testing.T) {
 	for _, body := range []string{"null", " null ", "[]", `"x"`, "1"} {
 		_, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(schema.RunCancelRequested), Data: []byte(body)})
 		var bad *schema.DataError
@@ -172,7 +172,7 @@ func TestDataIsAnObject(t *testing.T) {
 	}
 }
 
-func TestBytesSurviveTheCloudEventsSDK(t *testing.T) {
+func TestRegress_CloudEventsSDK_BytesSurvive(t *testing.T) {
 	e := &schema.Event{ID: "1", Source: "/s", Type: "t", DataContentType: "application/octet-stream", Data: []byte{0xff, 0, 0xfe}}
 	out, err := e.CloudEvent()
 	require.NoError(t, err)

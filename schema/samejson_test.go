@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestSameJSON_SpellingAndValue(t *testing.T) {
+func TestSameJSON_Spelling_ComparesValue(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		a, b string

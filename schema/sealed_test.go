@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestASealedEventIsFoldedAsItsRecordIs(t *testing.T) {
+func TestSealed_Event_FoldsAsRecord(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSimulation(t, 40)
 		whole := schema.NewState("f", "r1")
@@ -42,7 +42,7 @@ func TestASealedEventIsFoldedAsItsRecordIs(t *testing.T) {
 	})
 }
 
-func TestASealedEventIsRefusedForWhatReadingItWouldRefuse(t *testing.T) {
+func TestSealed_InvalidEvent_Refused(t *testing.T) {
 	deep := make([]byte, 0, 2*schema.MaxJSONDepth+2)
 	for range schema.MaxJSONDepth + 1 {
 		deep = append(deep, '[')
@@ -60,7 +60,7 @@ func TestASealedEventIsRefusedForWhatReadingItWouldRefuse(t *testing.T) {
 }
 
 // The caller of a publish may reuse the event's data: a head that folded it must not change with it.
-func TestAHeadKeepsNothingOfTheDataItIsToldOf(t *testing.T) {
+func TestSealed_Head_KeepsNoData(t *testing.T) {
 	for i := range samples() {
 		data := samples()[i] // made again: they share what they refer to
 		t.Run(data.EventName(), func(t *testing.T) {

@@ -29,7 +29,7 @@ func drawRecord(t *rapid.T) schema.Record {
 	return rec
 }
 
-func TestFramesReadBackAsTheyWereWritten(t *testing.T) {
+func TestStored_Frames_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var frames []byte
 		records := make([]schema.Record, rapid.IntRange(0, 5).Draw(t, "records"))
@@ -138,7 +138,7 @@ func anyCheckpoint(tb testing.TB) []byte {
 	return b
 }
 
-func TestAnyFlippedBitIsDetected(t *testing.T) {
+func TestStored_FlippedBit_Detected(t *testing.T) {
 	for name, stored := range map[string][]byte{"segment": anySegment(t), "segment with a keyframe": keyedSegment(t), "checkpoint": anyCheckpoint(t)} {
 		for i := range stored {
 			for bit := range 8 {
@@ -159,7 +159,7 @@ func TestAnyFlippedBitIsDetected(t *testing.T) {
 	}
 }
 
-func TestAnyTruncationIsDetected(t *testing.T) {
+func TestStored_Truncation_Detected(t *testing.T) {
 	segment, checkpoint := anySegment(t), anyCheckpoint(t)
 	for i := range segment {
 		_, _, err := schema.DecodeSegment(segment[:i])
@@ -179,7 +179,7 @@ func TestAnyTruncationIsDetected(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-func TestAFrameWithFalseCountsAllocatesLittle(t *testing.T) {
+func TestStored_FalseCounts_AllocatesLittle(t *testing.T) {
 	for _, frame := range []string{
 		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00",
@@ -192,7 +192,7 @@ func TestAFrameWithFalseCountsAllocatesLittle(t *testing.T) {
 	}
 }
 
-func TestADecompressionBombIsRefused(t *testing.T) {
+func TestStored_DecompressionBomb_Refused(t *testing.T) {
 	pack := func(raw []byte, opts ...zstd.EOption) string {
 		enc, err := zstd.NewWriter(nil, append(opts, zstd.WithEncoderConcurrency(1))...)
 		require.NoError(t, err)
@@ -231,20 +231,20 @@ func TestADecompressionBombIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "at most")
 }
 
-func TestAFutureFormatIsNamed(t *testing.T) {
+func TestStored_FutureFormat_Named(t *testing.T) {
 	_, _, err := schema.DecodeSegment(sealedSegment(`{"format":4`, "x"))
 	require.ErrorIs(t, err, schema.ErrFormat)
 	_, err = schema.DecodeCheckpoint(sealedCheckpoint(`{"format":99,"run":"r1"`))
 	require.ErrorIs(t, err, schema.ErrFormat)
 }
 
-func TestCheckpointsOfTheSameFormatMayHaveMoreMembers(t *testing.T) {
+func TestStored_UnknownMembers_Accepted(t *testing.T) {
 	c, err := schema.DecodeCheckpoint(sealedCheckpoint(`{"format":1,"run":"r1","status":"running","later":true`))
 	require.NoError(t, err)
 	require.Equal(t, "r1", c.Run)
 }
 
-func TestRecordsLeaveOutHeadersOfNATS(t *testing.T) {
+func TestStored_NATSHeaders_LeftOut(t *testing.T) {
 	header := map[string][]string{"Nats-Msg-Id": {"x"}, "nats-expected-stream": {"y"}, "ce-id": {"1"}, "Natsu": {"z"}}
 	rec := schema.NewRecord(1, header, nil)
 	require.Equal(t, map[string][]string{"ce-id": {"1"}, "Natsu": {"z"}}, rec.Header)

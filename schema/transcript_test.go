@@ -39,7 +39,7 @@ import (
 //	control signer=N [place=any] …             the event is signed by key N, for its own place or for another one
 //	takeover EXECUTOR signer=N
 //	messages, calls, state MEMBER              what the state has
-func TestTranscripts(t *testing.T) {
+func TestFold_Transcripts_AsRecorded(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "fold", "*.txt"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -55,7 +55,7 @@ func TestTranscripts(t *testing.T) {
 			require.Equal(t, string(text), got)
 		})
 	}
-	seen[schema.ReasonErased] = true     // no event brings it about: TestNothingIsAcceptedBehindARemoval
+	seen[schema.ReasonErased] = true     // no event brings it about: TestFold_AfterRemoval_AcceptsNothing
 	seen[schema.ReasonWrongShard] = true // the fold of a shard refuses it before the run: consumer/fold.TestFold_RunOfAnotherShard_IsRefusedWithItsSubject
 	for _, reason := range schema.Reasons() {
 		require.True(t, seen[reason], "no transcript has an event rejected for %s", reason)

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestDataErrorsNameThePath(t *testing.T) {
+func TestValidate_DataError_NamesPath(t *testing.T) {
 	long := strings.Repeat("x", schema.MaxIdentifier+1)
 	for _, tc := range []struct{ event, data, path, problem string }{
 		{schema.RunStarted, `{}`, "/agent", "required"},
@@ -140,7 +140,7 @@ func TestDataErrorsNameThePath(t *testing.T) {
 	}
 }
 
-func TestDataThatIsNotJSONIsRefusedForTheVocabularyOnly(t *testing.T) {
+func TestValidate_NotJSON_RefusedForVocabulary(t *testing.T) {
 	e := &schema.Event{Type: schema.TypeOf(schema.PhaseStarted), DataContentType: "text/plain", Data: []byte(`{"phase":"p"}`)}
 	_, err := schema.ParseData(e)
 	require.ErrorContains(t, err, "not JSON")
@@ -151,7 +151,7 @@ func TestDataThatIsNotJSONIsRefusedForTheVocabularyOnly(t *testing.T) {
 	require.Error(t, schema.Validate(nil))
 }
 
-func TestMembersOfLaterVersionsAreKept(t *testing.T) {
+func TestValidate_UnknownMembers_Kept(t *testing.T) {
 	for _, d := range samples() {
 		body := mustJSON(t, d)
 		body = append(body[:len(body)-1], `,"of_a_later_version":{"a":[1,null]}}`...)
@@ -162,7 +162,7 @@ func TestMembersOfLaterVersionsAreKept(t *testing.T) {
 	}
 }
 
-func TestNullAbsentAndEmptyStayApart(t *testing.T) {
+func TestValidate_NullAbsentEmpty_Distinct(t *testing.T) {
 	for _, body := range []string{`{"tool_call_id":"c"}`, `{"tool_call_id":"c","result":null}`, `{"tool_call_id":"c","result":""}`, `{"tool_call_id":"c","result":[]}`} {
 		data, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(schema.ToolReturned), Data: []byte(body)})
 		require.NoError(t, err)

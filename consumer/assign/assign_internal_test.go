@@ -25,7 +25,7 @@ func loads(owners []string) map[string]int {
 	return n
 }
 
-func TestEveryShardIsAssignedEvenly(t *testing.T) {
+func TestAssign_ManyShards_SpreadEvenly(t *testing.T) {
 	t.Parallel()
 	for _, shards := range []int{1, 2, 3, 4, 5, 7, 12, 64, 256} {
 		for _, replicas := range []int{1, 2, 3, 5, 8} {
@@ -47,7 +47,7 @@ func TestEveryShardIsAssignedEvenly(t *testing.T) {
 	require.Equal(t, []string{"", ""}, assign("default", 2, nil))
 }
 
-func TestFewShardsMoveWhenAReplicaComesOrGoes(t *testing.T) {
+func TestAssign_ReplicaComesOrGoes_MovesFewShards(t *testing.T) {
 	t.Parallel()
 	const shards = 60
 	for n := 1; n < 8; n++ {
@@ -63,7 +63,7 @@ func TestFewShardsMoveWhenAReplicaComesOrGoes(t *testing.T) {
 	}
 }
 
-func TestFleetsAreSpreadDifferently(t *testing.T) {
+func TestAssign_TwoFleets_SpreadDifferently(t *testing.T) {
 	t.Parallel()
 	first := make(map[string]bool)
 	for i := range 32 {

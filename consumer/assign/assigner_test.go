@@ -40,7 +40,7 @@ func replica(tb testing.TB, server *natstest.Server, name string, shards int) *a
 	return assign.New("default", name, shards, nc, unheard{}, time.Now, log)
 }
 
-func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
+func TestAssign_SameReplicas_AgreeOnShards(t *testing.T) {
 	t.Parallel()
 	const shards = 6
 	server := natstest.Start(t)
@@ -76,7 +76,7 @@ func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
 	require.Eventually(t, agree(a, b), time.Minute, 10*time.Millisecond)
 }
 
-func TestWhatIsNoAnnouncementChangesNothing(t *testing.T) {
+func TestAssign_ForeignMessage_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	a := replica(t, server, "a", 4)

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
+func TestWorker_MessageLikeServerStatus_BlocksNothing(t *testing.T) {
 	t.Parallel()
 	for _, header := range []nats.Header{
 		{"Status": {"100"}},
@@ -38,7 +38,7 @@ func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
 	}
 }
 
-func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextWorker(t *testing.T) {
+func TestWorker_GarbageBeforeRun_NextWorkerCountsWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	worker, stop := w.Fold(fold.Config{})
@@ -62,7 +62,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextWorker(t *testing.T) {
 	require.Len(t, w.Segments(c), len(x.Acked))
 }
 
-func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
+func TestWorker_RecreatedLog_FoldsBehindOldSegments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cfg := fold.Config{SealBytes: 1 << 10}
@@ -104,7 +104,7 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 	require.Zero(t, worker.Stats().Regressions.Load())
 }
 
-func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
+func TestWorker_CheckpointAheadOfTruncatedLog_HidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, at, _ := w.FoldedTurn(10)
@@ -121,7 +121,7 @@ func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 	require.Zero(t, worker.Stats().Regressions.Load())
 }
 
-func TestASegmentThatAnotherWorkerCountedIsNeverReplaced(t *testing.T) {
+func TestWorker_SegmentCountedByAnother_NotReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, _, _ := w.FoldedTurn(2000)
@@ -156,7 +156,7 @@ func TestASegmentThatAnotherWorkerCountedIsNeverReplaced(t *testing.T) {
 }
 
 // A checkpoint bucket that is lost before anything was folded is created again, too: lists of all shards read it.
-func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
+func TestWorker_EmptyShardLosesCheckpointBucket_RecreatesIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, _ := w.Fold(fold.Config{})

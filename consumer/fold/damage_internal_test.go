@@ -12,7 +12,7 @@ import (
 
 // The data derived from the log is damaged while the run's executor is dead: no event of the run comes any more that
 // would repair it.
-func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
+func TestWorker_DamagedRecords_RunStillOrphaned(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, *lifeWorld, *lifeRun){
 		"nothing": func(*testing.T, *lifeWorld, *lifeRun) {},

@@ -19,7 +19,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAWorkerChecksPointsWhatTheModelFolds(t *testing.T) {
+func TestWorker_RandomLog_EqualsReferenceFold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, stop := w.Fold(fold.Config{})
@@ -54,7 +54,7 @@ func TestAWorkerChecksPointsWhatTheModelFolds(t *testing.T) {
 	require.Equal(t, schema.StreamSequence(writers[4].Last), mark.Position.Stream)
 }
 
-func TestAWorkerGoesOnWhereTheOtherStopped(t *testing.T) {
+func TestWorker_Takeover_ContinuesAtWatermark(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x := w.Writer("run-1")
@@ -78,7 +78,7 @@ func TestAWorkerGoesOnWhereTheOtherStopped(t *testing.T) {
 	}
 }
 
-func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
+func TestSeal_IncompressibleEvents_StayBelowLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Fold(fold.Config{})
@@ -101,7 +101,7 @@ func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 }
 
 // The segment of the largest event that the log accepts, of incompressible bytes, also has a description.
-func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
+func TestWorker_LargestEvent_Sealed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	worker, _ := w.Fold(fold.Config{})
@@ -126,7 +126,7 @@ func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
 	require.EqualValues(t, 3, c.Segments.Events)
 }
 
-func TestALostCheckpointBucketComesBackFromTheLog(t *testing.T) {
+func TestWorker_CheckpointBucketLost_RebuiltFromLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, _ = w.Fold(fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
@@ -154,7 +154,7 @@ func TestALostCheckpointBucketComesBackFromTheLog(t *testing.T) {
 	require.Equal(t, before.Segments, c.Segments)
 }
 
-func TestACorruptCheckpointIsFoldedAnew(t *testing.T) {
+func TestWorker_CorruptCheckpoint_Refolds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, stop := w.Fold(fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
@@ -176,7 +176,7 @@ func TestACorruptCheckpointIsFoldedAnew(t *testing.T) {
 	w.Segments(c)
 }
 
-func TestAnUncountedSegmentIsAdopted(t *testing.T) {
+func TestWorker_UncountedSegment_Adopted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cfg := fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}
@@ -210,7 +210,7 @@ func TestAnUncountedSegmentIsAdopted(t *testing.T) {
 	require.Equal(t, sealed.Head, again.Head)
 }
 
-func TestTwoWorkersNeverCorruptARun(t *testing.T) {
+func TestWorker_TwoAtOnce_RunStaysWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a, stopA := w.Fold(fold.Config{Holder: "worker-a"})
@@ -234,7 +234,7 @@ func TestTwoWorkersNeverCorruptARun(t *testing.T) {
 	require.Equal(t, x.Model(), c.Head)
 }
 
-func TestRejectedEventsBecomeDeadLettersAndBlockNobody(t *testing.T) {
+func TestWorker_RejectedEvents_DeadLetteredWithoutBlocking(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Fold(fold.Config{})
@@ -263,7 +263,7 @@ func TestRejectedEventsBecomeDeadLettersAndBlockNobody(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
+func TestWorker_AcceptedEvents_ObservedInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	seen := make(chan *nats.Msg, 64)
@@ -300,7 +300,7 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 
 // A call is announced once as tool.called, with its data from the answer, whether or not an event of its own begins
 // it.
-func TestEachCallOfAnAnswerIsObservedOnce(t *testing.T) {
+func TestWorker_AnswerWithCalls_EachObservedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	seen := make(chan *nats.Msg, 64)
@@ -357,7 +357,7 @@ func TestEachCallOfAnAnswerIsObservedOnce(t *testing.T) {
 	}, calls)
 }
 
-func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
+func TestWorker_LogWentBack_Refolds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, _, f := w.FoldedTurn(10)
@@ -383,7 +383,7 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 
 // The whole store goes back to an older copy of itself, checkpoints and watermark with it, below a running fold
 // worker. Nothing in the store shows that anything is gone.
-func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
+func TestWorker_LogAndWatermarkWentBack_Detected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, _ := w.Fold(fold.Config{})
@@ -414,7 +414,7 @@ func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
 	require.Equal(t, int64(1), f.Stats().Regressions.Load())
 }
 
-func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
+func TestWorker_WatermarkContradictsLog_NotTrusted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, _, _ := w.FoldedTurn(10)

@@ -81,7 +81,7 @@ func (r *logged) skipping(s *term, left ...int) *batch {
 }
 
 // Only one replica's copy is damaged: the missing events were acknowledged, and the leader has them.
-func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
+func TestWorker_ReplicaOmitsEvents_FoldsFromLeader(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
@@ -118,7 +118,7 @@ func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 }
 
 // Events that the leader lacks too are a gap, and no reason to drop later events.
-func TestAHoleThatTheLeaderConfirmsIsSaid(t *testing.T) {
+func TestWorker_GapConfirmedByLeader_Reported(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()

@@ -34,7 +34,7 @@ func (r *lifeRun) key() string {
 	return schema.EndedKey(&h) + fmt.Sprintf("@%d", h.Position.Stream)
 }
 
-func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
+func TestIndexes_EndedRun_ListedUntilReopened(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -55,7 +55,7 @@ func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
 
 // A worker stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended
 // ones, and the next worker makes both match the checkpoint.
-func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
+func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*lifeRun){
 		"end": func(r *lifeRun) { r.Publish(&schema.RunEndedData{Status: "completed"}) },
@@ -141,7 +141,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 
 // A worker that was paused between two steps continues with its old knowledge: another worker has the shard by then,
 // and the run has ended again under the same key.
-func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
+func TestIndexes_PausedWorker_KeepsOthersEntries(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"it did not put the entry itself": false, "it had put the entry itself": true} {
 		t.Run("takes none out/"+name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestAPausedWorkerLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 }
 
 // A run that is folded again is listed as before until the fold changes that, and then not in two places.
-func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
+func TestIndexes_RefoldedRun_LeavesNoStaleEntry(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -242,7 +242,7 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 
 // A worker that folds everything again clears the index and may die before it is done. The next one finds checkpoints
 // of runs that the cleared index lacks.
-func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
+func TestIndexes_Rebuilt_HaveEveryRun(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -275,7 +275,7 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	require.Equal(t, []string{r.key()}, w.ended())
 }
 
-func TestWhatARunCameOfFindsIt(t *testing.T) {
+func TestIndexes_Origin_FindsItsRuns(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.unwritten("run-1")

@@ -35,7 +35,7 @@ func (r *lifeRun) erased() {
 	}, time.Minute, time.Millisecond)
 }
 
-func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
+func TestLiveIndex_EveryEvent_EqualsHead(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -64,7 +64,7 @@ func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
 	require.Equal(t, "executor-2", again.Live.Executor)
 }
 
-func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
+func TestLiveIndex_EndedRunWithOpenOffer_Stays(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -94,7 +94,7 @@ func TestLiveIndex_RunEndsWithAHeldCall_KeepsItUntilThatIsSettled(t *testing.T) 
 	r.erased()
 }
 
-func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
+func TestLiveIndex_RunEndsInItsFirstBatch_NoEntry(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()
@@ -108,7 +108,7 @@ func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
 	require.Zero(t, w.worker.stats.LivePuts.Load())
 }
 
-func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
+func TestLiveIndex_RunOfEarlierTermEnds_Removed(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -119,7 +119,7 @@ func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
 	require.Zero(t, w.worker.stats.LivePuts.Load())
 }
 
-func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
+func TestLiveIndex_ForeignEntries_Repaired(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
@@ -251,7 +251,7 @@ func (r *lifeRun) fetch(s *term) *run {
 	return got
 }
 
-func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
+func TestLiveIndex_WorkerPausedBeforeErase_KeepsReopenedRun(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -280,7 +280,7 @@ func TestAWorkerPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	require.Equal(t, schema.StatusRunning, l.Status)
 }
 
-func TestAWorkerPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
+func TestLiveIndex_WorkerPausedBeforePut_SkipsEndedRun(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -300,7 +300,7 @@ func TestAWorkerPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	require.False(t, known)
 }
 
-func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
+func TestLiveRuns_BucketRecreated_FollowNewBucket(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()
@@ -357,7 +357,7 @@ func next(tb testing.TB, msgs chan *nats.Msg) *nats.Msg {
 	}
 }
 
-func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
+func TestNotices_ForeignEventInRun_ReachesExecutor(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	msgs := w.listenTo(schema.NoticeSubject("default", "*"))
@@ -406,7 +406,7 @@ func TestCheckpoint_FewerClaimsThanByDefault_InstructionsSayQuarantined(t *testi
 	require.Equal(t, schema.QuarantinedText, c.Overview.Recovery.Lines[0])
 }
 
-func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
+func TestQuarantine_Reached_AnnouncedOnce(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	msgs := w.listenTo(schema.ObservedSubject("default", schema.RunQuarantined, "*"))

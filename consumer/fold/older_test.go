@@ -37,7 +37,7 @@ func (w *world) olderCheckpoint() *foldtest.Writer {
 
 // A power cut may undo a checkpoint of an asynchronous bucket and keep a later watermark, and a daemon with an
 // external server is not told of the power cut.
-func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
+func TestWorker_CheckpointOlderThanWatermark_HidesNothing(t *testing.T) {
 	t.Parallel()
 	for name, cas := range map[string]bool{"behind a compare-and-set": true, "of an executor that does not compare": false} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 }
 
 // The log went back, and others used its sequences before any worker looked: only the run itself shows that.
-func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
+func TestWorker_CheckpointOfLostEvent_HidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x, at, _ := w.FoldedTurn(10)
@@ -91,7 +91,7 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 }
 
 // Without an event of its own no worker would load such a run, and every event of the sweeper would be refused.
-func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
+func TestWorker_OlderCheckpoint_RunStillOrphaned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	x := w.olderCheckpoint()

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
+func TestWatermark_CheckpointNotStored_Waits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, stop := w.Fold(fold.Config{})
@@ -34,7 +34,7 @@ func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
 	require.Equal(t, x.Model(), c.Head)
 }
 
-func TestASegmentIsCountedOnlyOnceItIsStored(t *testing.T) {
+func TestSeal_StoreFails_SegmentNotCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Limit("KV_"+w.Names.SegmentBucket(), 100)
@@ -54,7 +54,7 @@ func TestASegmentIsCountedOnlyOnceItIsStored(t *testing.T) {
 	require.Len(t, w.Segments(c), int(c.Segments.Events))
 }
 
-func TestATailThatWasNeverSealedIsSealedByTheNextWorker(t *testing.T) {
+func TestSeal_UnsealedTail_SealedByNextWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Limit("KV_"+w.Names.SegmentBucket(), 100)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestABatchGathersForAsLongAsCommitsCost(t *testing.T) {
+func TestBatch_SlowCommits_GatherLonger(t *testing.T) {
 	t.Parallel()
 	const many = 1000
 	var p pace
@@ -24,7 +24,7 @@ func TestABatchGathersForAsLongAsCommitsCost(t *testing.T) {
 	require.Equal(t, pacedLinger*time.Millisecond, p.linger(), "and over at once")
 }
 
-func TestASlowDiskDoesNotMakeABatchOfFewRunsGather(t *testing.T) {
+func TestBatch_FewRunsOnSlowDisk_DoNotGather(t *testing.T) {
 	t.Parallel()
 	var p pace
 	p.committed(cost{time.Second, 2})

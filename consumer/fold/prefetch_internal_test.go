@@ -12,7 +12,7 @@ import (
 )
 
 // Otherwise a gap would be folded over permanently.
-func TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
+func TestWorker_StoppedAfterSkippedChunk_FoldsNothingLater(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -37,7 +37,7 @@ func TestAWorkerToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 }
 
 // The chunk that a batch skipped comes before it.
-func TestAWorkerToldToStopTakesNoFurtherBatch(t *testing.T) {
+func TestWorker_Stopped_TakesNoFurtherBatch(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -53,7 +53,7 @@ func TestAWorkerToldToStopTakesNoFurtherBatch(t *testing.T) {
 }
 
 // Catching up costs a put of every run per batch.
-func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
+func TestBatch_FarBehindLog_LargerAndBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name         string

@@ -31,7 +31,7 @@ func (w *world) stepPrefixes() []string {
 }
 
 // A fold worker that dies before or after any of its writes leaves a run that the next one folds, seals and purges whole.
-func TestAWorkerThatDiesAtAnyStepLosesNothing(t *testing.T) {
+func TestWorker_DiesAtAnyStep_LosesNothing(t *testing.T) {
 	t.Parallel()
 	every := int64(2)
 	if testing.Short() {
@@ -80,7 +80,7 @@ func TestAWorkerThatDiesAtAnyStepLosesNothing(t *testing.T) {
 
 // A fold worker that was stopped at any of its writes, and goes on when another has the shard, changes nothing that the other
 // relies on.
-func TestAWorkerThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
+func TestWorker_PausedAtAnyStep_HarmsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a fold worker is paused at each of its steps")
 	}

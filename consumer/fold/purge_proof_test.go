@@ -78,7 +78,7 @@ func (w *tampered) encode(info schema.SegmentInfo, frames []byte) []byte {
 	return stored
 }
 
-func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
+func TestPurge_UnprovenSegment_Kept(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*tampered){
 		"a segment is missing": func(w *tampered) { require.NoError(w.TB, w.kv.Delete(w.TB.Context(), schema.SegmentKey("run-bad", 2))) },
@@ -156,7 +156,7 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 	}
 }
 
-func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
+func TestPurge_RepairedSegment_Purged(t *testing.T) {
 	t.Parallel()
 	w := newTampered(t)
 	_, _, sound := w.segment(2)
@@ -170,7 +170,7 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 }
 
 // Another replica's log may have a run's missing events: an incomplete run is not purged.
-func TestARunWithAGapIsNotPurged(t *testing.T) {
+func TestPurge_RunWithGap_Kept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, _ := w.Fold(foldtest.Hasty())

@@ -14,7 +14,7 @@ import (
 
 // A lost checkpoint bucket is rebuilt from segments and the rest of the log: with active runs, and with ended runs
 // that left one event.
-func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
+func TestPurge_CheckpointBucketLost_Rebuilt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cfg := foldtest.Hasty()
@@ -56,7 +56,7 @@ func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
 }
 
 // A crash reset a checkpoint to before the purge: the fold reads the events in between from the segments.
-func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
+func TestPurge_OlderCheckpoint_HidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cfg := foldtest.Hasty()
@@ -88,7 +88,7 @@ func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
 }
 
 // The walk of the next term begins at the cursor: ended runs below it, with one event each, are not checked again.
-func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
+func TestPurge_LogScanned_CursorReachesEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cfg := foldtest.Hasty()
@@ -118,7 +118,7 @@ func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
 
 // A tail that waited long begins below the cursor. The cursor is set back before its segment is stored, so that no
 // crash can hide it.
-func TestASealOfAnOldTailSetsTheMarkBack(t *testing.T) {
+func TestPurge_OldTailSealed_CursorMovesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	d := &foldtest.Tap{Prefixes: []string{"$KV." + w.Names.SegmentBucket()}}
@@ -160,7 +160,7 @@ func (w *world) purgeMark() schema.StreamSequence {
 }
 
 // Purged events are only in the segments. A lost segment must not take later ones with it.
-func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
+func TestPurge_LostSegment_LaterSegmentsKept(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world){
 		"lost": func(w *world) {},

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
+func TestPurge_AfterGrace_KeepsLastEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f, _ := w.Fold(foldtest.Hasty())
@@ -52,7 +52,7 @@ func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
 	}
 }
 
-func TestNothingIsPurgedWithinItsGraceOrByAPurgerThatNeverPurges(t *testing.T) {
+func TestPurge_WithinGraceOrDisabled_KeepsAll(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]time.Duration{"within its grace": time.Hour, "never": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestNothingIsPurgedWithinItsGraceOrByAPurgerThatNeverPurges(t *testing.T) {
 	}
 }
 
-func TestTheNextWorkerPurgesWhatTheLastOneSealed(t *testing.T) {
+func TestPurge_NextWorker_PurgesEarlierSeals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cfg := foldtest.Hasty()
@@ -94,7 +94,7 @@ func TestTheNextWorkerPurgesWhatTheLastOneSealed(t *testing.T) {
 	w.RequireWhole(x, w.AwaitPurged(x))
 }
 
-func TestAPurgeAfterThatAPowerCutCouldOutliveIsRefused(t *testing.T) {
+func TestPurge_UnsyncedSegments_Refused(t *testing.T) {
 	t.Parallel()
 	cfg := fold.Config{Fleet: "default", Holder: "worker-1", PurgeAfter: time.Minute}
 	require.ErrorContains(t, cfg.Validate(), "PurgeAfter is 1m0s, at least SafeAfter, 5m0s")

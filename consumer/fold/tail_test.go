@@ -12,7 +12,7 @@ import (
 )
 
 // One log is folded three times: with room for every tail, for some, for none.
-func TestSegmentsAreTheSameFromMemoryAndFromTheLog(t *testing.T) {
+func TestSeal_FromMemoryOrLog_SameSegments(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: the runs are folded and sealed twice")
 	}

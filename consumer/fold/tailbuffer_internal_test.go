@@ -10,7 +10,7 @@ import (
 )
 
 // It adds, hands over and drops frames in any order.
-func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
+func TestTailBuffer_ManyTails_WholeAndBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		room := &frameRoom{limit: rapid.Int64Range(0, 96<<10).Draw(t, "limit")}
@@ -69,7 +69,7 @@ func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
 	})
 }
 
-func TestATailThatNeverFitsIsNotKept(t *testing.T) {
+func TestTailBuffer_TooLargeTail_NotKept(t *testing.T) {
 	t.Parallel()
 	f := tailbuffer{room: &frameRoom{limit: 64 << 20}}
 	rec := schema.Record{Body: make([]byte, 9<<20)}

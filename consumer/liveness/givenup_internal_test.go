@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestARunThatItsExecutorGivesUpIsOrphaned(t *testing.T) {
+func TestHeartbeat_AbandonedRun_Orphaned(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	given, kept := w.begin("run-1", "executor-1", "i1"), w.begin("run-2", "executor-1", "i1")
@@ -32,7 +32,7 @@ func TestARunThatItsExecutorGivesUpIsOrphaned(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
 }
 
-func TestAHeartbeatThatGivesUpTooManyIsRefused(t *testing.T) {
+func TestHeartbeat_TooManyAbandonedRuns_Refused(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	b := schema.Heartbeat{Executor: "executor-1", GivenUp: make([]schema.GivenUp, schema.MaxGivenUp+1)}

@@ -35,7 +35,7 @@ func runsOf(entries []schema.Live) []string {
 	return runs
 }
 
-func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
+func TestLiveRuns_Claim_OwnRunsThenOldest(t *testing.T) {
 	t.Parallel()
 	running := fleettest.Orphan("running", "me", 900)
 	running.Status = schema.StatusRunning
@@ -60,7 +60,7 @@ func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
 	require.Equal(t, Counts{Live: 8, Claimable: 6, Quarantined: 1}, r.Counts())
 }
 
-func TestARunLeavesTheClaimableOnesWithItsEntry(t *testing.T) {
+func TestLiveRuns_EntryRemoved_NotClaimable(t *testing.T) {
 	t.Parallel()
 	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20))
 	taken := fleettest.Orphan("run-2", "y", 0)
@@ -80,7 +80,7 @@ func TestARunLeavesTheClaimableOnesWithItsEntry(t *testing.T) {
 	require.Equal(t, Counts{Unreadable: 1}, r.Counts())
 }
 
-func TestAHiddenRunComesBackInTimeOrWithItsNextEntry(t *testing.T) {
+func TestLiveRuns_HiddenRun_ReturnsInTimeOrWithEntry(t *testing.T) {
 	t.Parallel()
 	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 5))
 	r.Hide("run-1", fleettest.Noon.Add(time.Second))
@@ -96,7 +96,7 @@ func TestAHiddenRunComesBackInTimeOrWithItsNextEntry(t *testing.T) {
 	require.Equal(t, []string{"run-1", "run-2"}, runsOf(got))
 }
 
-func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
+func TestLiveRuns_NewWatch_DropsStaleEntries(t *testing.T) {
 	t.Parallel()
 	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20), fleettest.Orphan("run-3", "x", 30))
 	r.unsync(0)
@@ -116,7 +116,7 @@ func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
 	require.Equal(t, 2, total)
 }
 
-func TestCandidatesAreBoundedAndTheirCountIsNot(t *testing.T) {
+func TestLiveRuns_ManyClaimable_CandidatesBoundedCountExact(t *testing.T) {
 	t.Parallel()
 	var entries []schema.Live
 	for i := range 100 {
@@ -132,7 +132,7 @@ func TestCandidatesAreBoundedAndTheirCountIsNot(t *testing.T) {
 	require.Equal(t, "mine-031", got[31].Run)
 }
 
-func TestATakeoverIsFoundByItsRequestWhileItsEpochLasts(t *testing.T) {
+func TestLiveRuns_RepeatedRequest_FindsItsTakeover(t *testing.T) {
 	t.Parallel()
 	taken := func(run, request string, epoch schema.Epoch) schema.Live {
 		l := fleettest.Orphan(run, "me", 10)

@@ -11,7 +11,7 @@ import (
 )
 
 // A deployment of many replicas whose configuration gives all the same name.
-func TestManyProcessesMayShareAName(t *testing.T) {
+func TestSweeper_SharedExecutorName_AllowsManyProcesses(t *testing.T) {
 	t.Parallel()
 	c := fleettest.NewHandClock(fleettest.Noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)

@@ -11,7 +11,7 @@ import (
 
 // A server is paused for longer than the silence: afterwards it may answer the fold worker before it delivers the
 // waiting heartbeats.
-func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
+func TestSweeper_ServerStopped_OrphansNothing(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("r1", "e1", "i1")

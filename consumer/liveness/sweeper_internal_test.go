@@ -18,7 +18,7 @@ import (
 
 const beat = schema.DefaultHeartbeatMS * time.Millisecond
 
-func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
+func TestSweeper_SilentExecutor_OrphansRun(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
@@ -55,7 +55,7 @@ func TestSweeper_FleetAsksForShorterSilence_OrphansSooner(t *testing.T) {
 	require.Equal(t, time.Second, w.newSweeper().every())
 }
 
-func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
+func TestSweeper_HeartbeatsOnly_KeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -70,7 +70,7 @@ func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
+func TestSweeper_EventsOnly_KeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -86,7 +86,7 @@ func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
 	idle.Becomes(schema.StatusOrphaned)
 }
 
-func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
+func TestSweeper_OtherInstanceHeartbeats_DoNotKeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	named := w.begin("run-1", "executor-1", "i1")
@@ -99,7 +99,7 @@ func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
 	plain.Becomes(schema.StatusOrphaned)
 }
 
-func TestControlEventsAreNoSignOfLife(t *testing.T) {
+func TestSweeper_ControlEvents_DoNotKeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -111,7 +111,7 @@ func TestControlEventsAreNoSignOfLife(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
+func TestSweeper_ExecutorLeaves_OrphansAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
@@ -137,7 +137,7 @@ func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
 	second.Becomes(schema.StatusOrphaned)
 }
 
-func TestAWaitingRunNeedsNoExecutorUntilItIsAnswered(t *testing.T) {
+func TestSweeper_WaitingRun_NotOrphanedUntilAnswered(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -151,7 +151,7 @@ func TestAWaitingRunNeedsNoExecutorUntilItIsAnswered(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestAWaitingRunThatIsToBeCancelledNeedsAnExecutor(t *testing.T) {
+func TestSweeper_CancelledWaitingRun_Claimable(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -162,7 +162,7 @@ func TestAWaitingRunThatIsToBeCancelledNeedsAnExecutor(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestAWaitExpires(t *testing.T) {
+func TestSweeper_WaitDeadline_ExpiresWait(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	at := func(minutes int) string {
@@ -221,7 +221,7 @@ func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 	}
 }
 
-func TestServerClock_TellsTheServersTime(t *testing.T) {
+func TestServerClock_SkewedLocalClock_TellsServerTime(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t) // its own clock is in another year
 	moved := time.Duration(0)
@@ -245,7 +245,7 @@ func TestServerClock_TellsTheServersTime(t *testing.T) {
 	require.ErrorContains(t, err, "no wait expires until it is known")
 }
 
-func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
+func TestSweeper_Answer_DoesNotKeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -258,7 +258,7 @@ func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
+func TestSweeper_ExecutorReturnsInTime_KeepsRun(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -279,7 +279,7 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.RacesLost.Load(), "its event is a sign of life")
 }
 
-func TestAnotherWorkerTakesAHeartbeatForWhatItIs(t *testing.T) {
+func TestSweeper_HeartbeatAtNewWorker_KeepsAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -292,7 +292,7 @@ func TestAnotherWorkerTakesAHeartbeatForWhatItIs(t *testing.T) {
 	require.Equal(t, schema.FormatTime(fleettest.Noon.Add(3*time.Second)), fleettest.LastData[schema.RunOrphanedData](r.Run).LastSeen)
 }
 
-func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherWorker(t *testing.T) {
+func TestSweeper_TakeoverByWorker_ResetsTimers(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
@@ -309,7 +309,7 @@ func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherWorker(t 
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
+func TestSweeper_EventsOnly_AliveAtEveryReplica(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	other := NewHeartbeats("default", w.NC, w.Clock.Now, zerolog.Nop())
@@ -331,7 +331,7 @@ func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
 	require.False(t, seen)
 }
 
-func TestAWorkerThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
+func TestSweeper_NewTerm_ResetsTimers(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -345,7 +345,7 @@ func TestAWorkerThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
+func TestSweeper_DaemonPaused_ResetsTimers(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -359,7 +359,7 @@ func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
+func TestSweeper_SlowSweep_KeepsTimers(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -375,7 +375,7 @@ func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.FreshGraces.Load())
 }
 
-func TestNobodyIsGoneWhileNobodyListensOrTheWorkerIsBehind(t *testing.T) {
+func TestSweeper_DeafOrBehind_OrphansNothing(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -399,7 +399,7 @@ func TestNobodyIsGoneWhileNobodyListensOrTheWorkerIsBehind(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
+func TestSweeper_SlowHeartbeat_AllowsThreeIntervals(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -411,7 +411,7 @@ func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
 	require.Equal(t, int64(3), fleettest.LastData[schema.RunOrphanedData](r.Run).Missed)
 }
 
-func TestOrphansArePaced(t *testing.T) {
+func TestSweeper_ManySilentRuns_OrphansPaced(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	var runs []*lifeRun
@@ -457,7 +457,7 @@ func (w *lifeWorld) listen() {
 	require.NoError(w.TB, w.NC.Flush())
 }
 
-func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
+func TestSweeper_SynadiaHeartbeats_KeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.listen()
@@ -477,7 +477,7 @@ func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
 	r.Becomes(schema.StatusOrphaned)
 }
 
-func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
+func TestSweeper_InvalidHeartbeat_CountedAndIgnored(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.listen()
@@ -512,7 +512,7 @@ func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
 	require.Equal(t, 1, w.hb.Alive(10*time.Second))
 }
 
-func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
+func TestSweeper_Reconnect_ResetsTimers(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.listen()
@@ -530,7 +530,7 @@ func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
 	w.heard(1)
 }
 
-func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
+func TestSweeper_ManyExecutors_MemoryBounded(t *testing.T) {
 	t.Parallel()
 	c := fleettest.NewHandClock(fleettest.Noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)

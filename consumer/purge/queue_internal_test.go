@@ -10,7 +10,7 @@ import (
 )
 
 // A walk through a long log finds a run repeatedly, even long after the run's purge was due: no event is forgotten.
-func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
+func TestQueue_LateEntry_PurgedNextRound(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	q := newQueue(time.Minute)
@@ -42,7 +42,7 @@ func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 
 // Events sealed after their run was taken out of the queue wait for their own grace, even if a walk found the run
 // before.
-func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
+func TestQueue_SealedDuringPurge_WaitsForNextRound(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	q := newQueue(time.Minute)
@@ -64,7 +64,7 @@ func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
 }
 
 // An entry that freed nothing when tried, such as a run whose seal fails, must not block others in a full log.
-func TestAnEntryThatFreesNothingComesLastWhenRoomIsNeeded(t *testing.T) {
+func TestQueue_EntryFreesNothing_ComesLast(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	q := newQueue(time.Hour)

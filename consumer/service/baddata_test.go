@@ -79,7 +79,7 @@ func (x *writer) wrongs() []wrong {
 
 // Whatever a client puts into one run, in any order, the run stays the same, with a dead letter for each refusal, and
 // ninety-nine other runs are not affected.
-func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
+func TestRead_OneDamagedRunOfHundred_OthersUndisturbed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a hundred runs are folded")
 	}
@@ -156,7 +156,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 
 // An event that shows that one before it is missing is named as a gap, and the run is never taken for complete. This
 // happens when a client stores an executor's events in another order than their numbers.
-func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
+func TestRead_EventsOutOfOrder_NamedGap(t *testing.T) {
 	t.Parallel()
 	source := newServiceWorld(t).aRun("run-1", 1, 10)
 	ahead := source.Run

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestClaimsAreRememberedForAWhileAndNotWithoutBound(t *testing.T) {
+func TestClaimMemory_ManyClaims_Bounded(t *testing.T) {
 	t.Parallel()
 	now := fleettest.Noon
 	cfg := Config{}.withDefaults()

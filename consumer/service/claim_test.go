@@ -79,7 +79,7 @@ func (w *serviceWorld) claim(req schema.ClaimRequest) *schema.ClaimReply {
 	return decodeAs[schema.ClaimReply](w.TB, a.first)
 }
 
-func TestClaimsAreGivenOwnRunsAndThenTheOldest(t *testing.T) {
+func TestClaim_Order_OwnRunsThenOldest(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("young", "executor-1", 10)
@@ -109,7 +109,7 @@ func TestClaimsAreGivenOwnRunsAndThenTheOldest(t *testing.T) {
 	require.EqualValues(t, 4, s.Claims.Load())
 }
 
-func TestClaimsAreFilteredByAgentAndLabels(t *testing.T) {
+func TestClaim_AgentAndLabels_Filter(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	labels := func(team string) func(*schema.RunStartedData) {
@@ -130,7 +130,7 @@ func TestClaimsAreFilteredByAgentAndLabels(t *testing.T) {
 
 // A claim is a takeover: it names the instance, fences the old executor, and a recover of the same request returns
 // the rest.
-func TestAClaimOpensTheEpochThatRecoverContinues(t *testing.T) {
+func TestClaim_ThenRecover_ContinuesEpoch(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.orphan("run-1", "executor-1", 10)
@@ -149,7 +149,7 @@ func TestAClaimOpensTheEpochThatRecoverContinues(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Continued.Load())
 }
 
-func TestARepeatedClaimIsGivenTheSameRun(t *testing.T) {
+func TestClaim_Repeated_SameRun(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 8 {
@@ -166,7 +166,7 @@ func TestARepeatedClaimIsGivenTheSameRun(t *testing.T) {
 }
 
 // The reply was lost, and another replica answers the repeat: before and after its live runs have the takeover.
-func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
+func TestClaim_RepeatedAtOtherReplica_SameRun(t *testing.T) {
 	t.Parallel()
 	for _, told := range []bool{false, true} {
 		t.Run(fmt.Sprintf("live runs told %v", told), func(t *testing.T) {
@@ -210,7 +210,7 @@ func (w *serviceWorld) headAt(run string, n int) schema.Head {
 	return h
 }
 
-func TestAClaimRepeatedAtTheSameTimeTakesOneRun(t *testing.T) {
+func TestClaim_RepeatedConcurrently_TakesOneRun(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 8 {
@@ -231,7 +231,7 @@ func TestAClaimRepeatedAtTheSameTimeTakesOneRun(t *testing.T) {
 
 // Fifty executors claim at once, from two replicas that know the same runs: each run is given once, with one new
 // epoch.
-func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
+func TestClaim_Racing_EachRunOnce(t *testing.T) {
 	t.Parallel()
 	loose := func(_ *kvstore.FleetConfig, c *serviceConfig) { c.ClaimRate, c.ClaimBurst = 1000, 1000 }
 	w := newServiceWorld(t, loose)
@@ -282,7 +282,7 @@ func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
 	t.Logf("%d runs, %d claims, %d lost to another", runs, a.Claims.Load()+b.Claims.Load(), a.ClaimsLost.Load()+b.ClaimsLost.Load())
 }
 
-func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
+func TestClaim_StaleCandidate_Skipped(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("taken", "executor-1", 100)
@@ -306,7 +306,7 @@ func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
 	require.GreaterOrEqual(t, w.svc.Stats().ClaimsLost.Load(), int64(2))
 }
 
-func TestAClaimerThatLosesEveryRaceIsToldToAskAgain(t *testing.T) {
+func TestClaim_LosesEveryRace_ToldToRetry(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 20 {
@@ -323,7 +323,7 @@ func TestAClaimerThatLosesEveryRaceIsToldToAskAgain(t *testing.T) {
 	require.EqualValues(t, 16, w.svc.Stats().ClaimsLost.Load(), "and go on where they ended")
 }
 
-func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
+func TestClaim_QuarantinedRun_OnlyByName(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.orphan("run-1", "executor-1", 10)
@@ -347,7 +347,7 @@ func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
 	require.Zero(t, reply.Head.Stalled)
 }
 
-func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
+func TestClaim_AboveRate_ToldToSlowDown(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
@@ -381,7 +381,7 @@ func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 	}
 }
 
-func TestRefusedClaims(t *testing.T) {
+func TestClaim_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("run-1", "executor-1", 10)
@@ -421,7 +421,7 @@ func TestRefusedClaims(t *testing.T) {
 }
 
 // The answer to a claim is lost, because the event stream is gone for a moment. The repeat returns the same run.
-func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
+func TestClaim_ReplyLost_RepeatFinishes(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("run-1", "executor-1", 100)
@@ -446,7 +446,7 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 
 // The whole way: a fold worker writes the live index, the live runs follow it, and a run whose claimer left is given
 // to another executor.
-func TestClaimsFollowTheLiveIndex(t *testing.T) {
+func TestClaim_LiveIndex_Followed(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.Fold(fold.Config{})

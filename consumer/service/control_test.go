@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestCancelIsAskedForOnce(t *testing.T) {
+func TestCancel_Repeated_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -35,7 +35,7 @@ func TestCancelIsAskedForOnce(t *testing.T) {
 	require.False(t, before.Head.CancelRequested)
 }
 
-func TestRacingCancelsAreOneEvent(t *testing.T) {
+func TestCancel_Racing_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 1, 10)
@@ -73,7 +73,7 @@ func accept(hash, child string) schema.HandoffRequest {
 	return schema.HandoffRequest{HandoffID: "h1", Action: schema.HandoffAccept, By: "executor-2", ChildRun: child, OfferHash: hash}
 }
 
-func TestAHandoffIsATransactionAlsoAfterTheEnd(t *testing.T) {
+func TestHandoff_AfterRunEnds_StillTransactional(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ended %v", ended), func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestAHandoffIsATransactionAlsoAfterTheEnd(t *testing.T) {
 	}
 }
 
-func TestADeclinedHandoffIsOver(t *testing.T) {
+func TestHandoff_Declined_IsClosed(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -115,7 +115,7 @@ func TestADeclinedHandoffIsOver(t *testing.T) {
 	require.Equal(t, schema.CodeUnknownHandoff, w.refused(schema.VerbHandoff, "run-1", accept(hash, "run-2")).Code)
 }
 
-func TestRefusedHandoffs(t *testing.T) {
+func TestHandoff_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -163,7 +163,7 @@ func TestRefusedHandoffs(t *testing.T) {
 	}
 }
 
-func TestOneOfManyTakersIsGivenTheHandoff(t *testing.T) {
+func TestHandoff_ManyTakers_OneGetsIt(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)

@@ -70,7 +70,7 @@ func (g *gated) arm(gate func(request string, times int)) {
 	g.gate, g.seen = gate, make(map[string]int)
 }
 
-func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
+func TestStream_Segments_SentBeforeLogRead(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
 		t.Run(verb, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
 }
 
 // Wherever the segments end, wherever the checkpoint is, purged or not: the answer is the same.
-func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
+func TestStream_EverySegmentBoundary_SameReply(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	runs := 0
@@ -152,7 +152,7 @@ func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
 	require.Zero(t, w.svc.Stats().Regressions.Load())
 }
 
-func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
+func TestStream_LogPurgedDuringRead_FoundInSegments(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -203,7 +203,7 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 }
 
 // Segments sent early that turn out not to be the run's are taken back, and never given as the run.
-func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
+func TestStream_SegmentNotInSnapshot_TakenBack(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
@@ -266,7 +266,7 @@ func (w *serviceWorld) stalled(verb, body string) (*nats.Subscription, []*nats.M
 	return sub, unacked
 }
 
-func TestARefusalDoesNotWaitForAClientThatStandsStill(t *testing.T) {
+func TestStream_StalledClient_RefusalStillSent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
 	x := w.aLongRun()
@@ -287,7 +287,7 @@ func TestARefusalDoesNotWaitForAClientThatStandsStill(t *testing.T) {
 	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
 }
 
-func TestAClientThatStandsStillEndsItsOwnAnswerOnly(t *testing.T) {
+func TestStream_StalledClient_EndsOnlyItsReply(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 300 * time.Millisecond })
 	w.aLongRun()
@@ -300,7 +300,7 @@ func TestAClientThatStandsStillEndsItsOwnAnswerOnly(t *testing.T) {
 	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
 }
 
-func TestAClientThatGoesAwayEndsItsAnswer(t *testing.T) {
+func TestStream_ClientDisconnects_EndsReply(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
 	w.aLongRun()
@@ -313,7 +313,7 @@ func TestAClientThatGoesAwayEndsItsAnswer(t *testing.T) {
 	require.Eventually(t, func() bool { return w.svc.Stats().Streaming.Load() == 0 }, time.Minute, time.Millisecond)
 }
 
-func TestAServiceThatStopsGivesUpTheSegmentsUnderWay(t *testing.T) {
+func TestStream_ServiceStops_EndsReplies(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour

@@ -99,7 +99,7 @@ func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
 	require.NoError(w.TB, err)
 }
 
-func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
+func TestErase_Run_LeavesOnlyTombstone(t *testing.T) {
 	t.Parallel()
 	w, stopWorker := erasing(t)
 	x := w.writer("gone")
@@ -189,7 +189,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 
 // An executor writes the description of a large payload. A false one must not remove another run's content, nor block
 // a removal.
-func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
+func TestErase_FalseBlobDescription_RemovesNothingElse(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	bucket := schema.BlobBucket("default")
@@ -223,7 +223,7 @@ func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
 	require.Len(t, list, 1)
 }
 
-func TestAMarkThatNobodyOrderedRemovesNothing(t *testing.T) {
+func TestErase_ForgedTombstone_RemovesNothing(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
@@ -243,7 +243,7 @@ func TestAMarkThatNobodyOrderedRemovesNothing(t *testing.T) {
 	require.Equal(t, schema.StatusCompleted, reply.Head.Status)
 }
 
-func TestWhatIsNeededIsNotErased(t *testing.T) {
+func TestErase_NeededRun_Refused(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	live := w.writer("live")
@@ -291,7 +291,7 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 }
 
 // A daemon whose clock is weeks ahead does not take a run for old that ended just now.
-func TestACleanupGoesByTheServersClock(t *testing.T) {
+func TestCleanup_SkewedClock_UsesServerTime(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
@@ -353,7 +353,7 @@ func TestService_IndexIsNotBuilt_CleanupIsRefused(t *testing.T) {
 	require.NotEmpty(t, refused.Hint)
 }
 
-func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
+func TestCleanup_Plan_RemovesExactlyIt(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	var end schema.StreamSequence
@@ -419,7 +419,7 @@ func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
 }
 
 // A run that cannot be removed, because its fork cannot, blocks no other removal, and the cleanup ends.
-func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
+func TestCleanup_RunNotRemovable_ContinuesWithOthers(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	base := w.writer("base")

@@ -34,7 +34,7 @@ func (w *serviceWorld) chunks() (ids []string) {
 	return ids
 }
 
-func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
+func TestErase_LeftoverBlobs_RemovedWithRun(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("gone")
@@ -65,7 +65,7 @@ func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
 }
 
 // A daemon can fail after each of its steps. The next one continues from the stored state.
-func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
+func TestErase_LeftoverBlobCrash_Continues(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
 	runs := map[string]func(*schema.Erasure){

@@ -91,7 +91,7 @@ func (w *serviceWorld) ended(run string) *writer {
 	return x
 }
 
-func TestAnOrderThatNobodyDecidesIsWithdrawnWithoutANewReign(t *testing.T) {
+func TestRemoval_UndecidedOrder_WithdrawnInSameTerm(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
@@ -102,7 +102,7 @@ func TestAnOrderThatNobodyDecidesIsWithdrawnWithoutANewReign(t *testing.T) {
 	require.NoError(t, err, "its points are given again")
 }
 
-func TestAnOrderThatIsDecidedIsCarriedOutByTheWorker(t *testing.T) {
+func TestRemoval_DecidedOrder_CarriedOutByWorker(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
@@ -115,7 +115,7 @@ func TestAnOrderThatIsDecidedIsCarriedOutByTheWorker(t *testing.T) {
 	w.refusedAs(schema.CodeErased, schema.VerbGet, "run-1", schema.GetRequest{})
 }
 
-func TestAnOrderWhoseRunWentOnSinceItWasDecidedIsWithdrawn(t *testing.T) {
+func TestRemoval_RunChangedSinceOrder_Withdrawn(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
 	x := w.writer("run-1")
@@ -130,7 +130,7 @@ func TestAnOrderWhoseRunWentOnSinceItWasDecidedIsWithdrawn(t *testing.T) {
 }
 
 // A request that forced the removal of a run and failed has not forced it for the next request.
-func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
+func TestRemoval_ForcedOrderAskedWithoutForce_CheckedAgain(t *testing.T) {
 	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("pinned")
@@ -146,7 +146,7 @@ func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
 
 // Two requests arrive at once: one finds a fork and the other did not. The first withdraws the order in the state
 // that it read, which the other has decided since.
-func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
+func TestRemoval_OrderDecidedByAnother_NotWithdrawn(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
@@ -171,7 +171,7 @@ func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrConflict, "no request decides a withdrawn order")
 }
 
-func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
+func TestRemoval_SecondOrder_KeepsReceipt(t *testing.T) {
 	t.Parallel()
 	for name, decide := range map[string]func(*schema.Erasure){"not decided": notDecided, "decided": isDecided} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
 
 // The tombstone was in the log before the order was decided, from a client that can read orders: the fold has passed
 // it, and no event follows.
-func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
+func TestRemoval_TombstoneAlreadyFolded_Continues(t *testing.T) {
 	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
@@ -214,7 +214,7 @@ func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
 }
 
 // A checkpoint of a removed run, with neither order nor receipt, does not remove it.
-func TestACheckpointAloneRemovesNothing(t *testing.T) {
+func TestRemoval_CheckpointOnly_RemovesNothing(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")
@@ -237,7 +237,7 @@ func TestACheckpointAloneRemovesNothing(t *testing.T) {
 
 // An event comes long after the removal, from a client without compare-and-set. It is refused, and the daemon fails
 // before it is purged: the fold has passed it, so that the next daemon must find it by itself.
-func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
+func TestRemoval_LateEvents_RemovedByNextDaemon(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")
@@ -276,7 +276,7 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 }
 
 // A refused event of a removed run is noted before the fold has passed it.
-func TestTheFoldPassesNothingOfARemovedRunWithoutANote(t *testing.T) {
+func TestRemoval_FoldPassesTombstone_LeavesReceipt(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")

@@ -24,7 +24,7 @@ func (w *serviceWorld) looking() (*service.Service, *atomic.Int64) {
 	return svc, &steps
 }
 
-func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
+func TestTotals_ShardWithoutWorker_ReportsWaitingEvents(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
@@ -70,7 +70,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	require.EqualValues(t, 4, look().Waiting)
 }
 
-func TestTotalsAreThoseOfTheStoreAndSurviveTheWorker(t *testing.T) {
+func TestTotals_WorkerReplaced_EqualStore(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
@@ -206,7 +206,7 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 	}
 }
 
-func TestAShardThatCannotBeLookedAtSaysSo(t *testing.T) {
+func TestTotals_UnreadableShard_Reported(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
@@ -217,7 +217,7 @@ func TestAShardThatCannotBeLookedAtSaysSo(t *testing.T) {
 	require.Zero(t, s.Waiting)
 }
 
-func TestALostCheckpointBucketMeansThatEverythingWaits(t *testing.T) {
+func TestTotals_CheckpointBucketLost_AllEventsWait(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
@@ -228,7 +228,7 @@ func TestALostCheckpointBucketMeansThatEverythingWaits(t *testing.T) {
 	require.EqualValues(t, len(x.Acked), s.Waiting)
 }
 
-func TestTheVerbFleetTellsOfTheReplicaThatAnswers(t *testing.T) {
+func TestFleetVerb_AnsweringReplica_Named(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 1, 10)

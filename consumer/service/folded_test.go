@@ -85,7 +85,7 @@ func (w *serviceWorld) askWithHole(x *writer, verb string, req any) (*answer, er
 
 // The log loses an event that only the fold worker has: a takeover waits for the fold worker, and uses its state. A
 // takeover based on the log would be refused by the fold, and with it all events of its executor.
-func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) {
+func TestTakeover_LogLostFoldedEvents_UsesFold(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -102,7 +102,7 @@ func TestATakeoverOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) 
 }
 
 // The same holds for decisions about a run: here it has ended, which the log alone does not show.
-func TestWhatIsDecidedOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing.T) {
+func TestDecide_LogLostFoldedEvents_UsesFold(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -114,7 +114,7 @@ func TestWhatIsDecidedOfALogThatLostWhatTheWorkerHasStandsOnTheWorker(t *testing
 }
 
 // Without a fold worker there is nothing to wait for.
-func TestATakeoverOfALogWithAHoleNeedsNoWorker(t *testing.T) {
+func TestTakeover_LogWithGap_NeedsNoWorker(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -128,7 +128,7 @@ func TestATakeoverOfALogWithAHoleNeedsNoWorker(t *testing.T) {
 
 // The log loses the end of a run that a fold worker has: a read cannot tell, and the fold worker follows the log when
 // the next event shows it.
-func TestAWorkerFollowsALogThatLostTheEndOfARun(t *testing.T) {
+func TestWorker_LogLostRunEnd_Follows(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -160,7 +160,7 @@ func TestAWorkerFollowsALogThatLostTheEndOfARun(t *testing.T) {
 
 // A control event has no sequence. If the log lost one, the next event's link tells it to each reader: request, fold
 // worker or verify.
-func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
+func TestRead_LostControlEvent_NamedGap(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)

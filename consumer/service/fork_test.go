@@ -35,7 +35,7 @@ func (w *serviceWorld) stateOf(run, at string) *schema.StateView {
 	return reply.State
 }
 
-func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
+func TestFork_OfAFork_StateWhole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	fork := w.forkAt(x, "fork", 13) // within a segment, after turn 3
@@ -86,7 +86,7 @@ func (x *writer) again(rec *schema.Record) {
 	x.Acked = append(x.Acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), rec.Header, rec.Body))
 }
 
-func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
+func TestFork_BaseWithDuplicateMessage_Whole(t *testing.T) {
 	t.Parallel()
 	garbage := schema.NewRecord(0, nil, []byte("garbage"))
 	for name, twice := range map[string]func(x *writer){
@@ -120,7 +120,7 @@ func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
 	}
 }
 
-func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
+func TestFork_ShardTombstone_NotABase(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3}, time.Unix(1_700_000_000, 0))
@@ -133,7 +133,7 @@ func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 }
 
 // Events sealed and purged between the reads of the segments and of the log are in neither.
-func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
+func TestFork_BaseSealedDuringVerify_Whole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	fork := w.forkAt(x, "fork", 20)
@@ -154,7 +154,7 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 	require.NoError(t, err, "it was sealed during the check")
 }
 
-func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
+func TestFork_Takeover_ReadsBaseAsState(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	fork := w.forkAt(x, "fork", 13)
@@ -165,7 +165,7 @@ func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
 	require.Len(t, reply.State.Calls, 5)
 }
 
-func TestAQuestionOfTheBaseIsAnsweredInTheFork(t *testing.T) {
+func TestFork_OpenQuestionOfBase_AnsweredInFork(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -182,7 +182,7 @@ func TestAQuestionOfTheBaseIsAnsweredInTheFork(t *testing.T) {
 	require.Equal(t, schema.StatusWaiting, reply.Head.Status, "the base still waits")
 }
 
-func TestAForkWhoseBaseIsGoneSaysSo(t *testing.T) {
+func TestFork_BaseRemoved_Reported(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)

@@ -66,7 +66,7 @@ func TestInput_EncryptedSchema_AnswerIsNotChecked(t *testing.T) {
 	}
 }
 
-func TestAnAnswerEndsTheWaiting(t *testing.T) {
+func TestAnswer_Valid_EndsWait(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -81,7 +81,7 @@ func TestAnAnswerEndsTheWaiting(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Inputs.Load())
 }
 
-func TestRefusedAnswers(t *testing.T) {
+func TestAnswer_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -145,7 +145,7 @@ func TestRefusedAnswers(t *testing.T) {
 	require.Equal(t, x.Model(), got.Head)
 }
 
-func TestCancelledNeedsNoPayloadAndNoSchemaThatWorks(t *testing.T) {
+func TestAnswer_Cancelled_NeedsNoPayloadOrSchema(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -158,7 +158,7 @@ func TestCancelledNeedsNoPayloadAndNoSchemaThatWorks(t *testing.T) {
 	}
 }
 
-func TestAnswersWithoutASchemaAreTaken(t *testing.T) {
+func TestAnswer_NoSchema_Accepted(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -172,7 +172,7 @@ func TestAnswersWithoutASchemaAreTaken(t *testing.T) {
 }
 
 // The first answer stays. A second sender is told so, unless it repeats the same request.
-func TestAnsweredOnce(t *testing.T) {
+func TestAnswer_Repeated_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -194,7 +194,7 @@ func TestAnsweredOnce(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-func TestRacingAnswersAreTakenOnce(t *testing.T) {
+func TestAnswer_Racing_OneAccepted(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -227,7 +227,7 @@ func TestRacingAnswersAreTakenOnce(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-func TestTheSchemaIsFoundInASegment(t *testing.T) {
+func TestAnswer_SchemaSealed_Found(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -242,7 +242,7 @@ func TestTheSchemaIsFoundInASegment(t *testing.T) {
 	w.control(schema.VerbInput, "run-1", answerTo("w1", `{"ok":true}`))
 }
 
-func TestARepeatedAnswerIsFoundInASegment(t *testing.T) {
+func TestAnswer_RepeatedAfterSeal_Found(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -269,7 +269,7 @@ func (x *writer) adopt(at schema.StreamSequence) {
 	x.Last = uint64(at)
 }
 
-func TestALostSchemaIsSaidToBeLost(t *testing.T) {
+func TestAnswer_SchemaLost_Reported(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -282,7 +282,7 @@ func TestALostSchemaIsSaidToBeLost(t *testing.T) {
 	w.control(schema.VerbInput, "run-1", schema.InputRequest{InterruptID: "w1", Status: "cancelled", By: "alice"})
 }
 
-func TestLargeSchemasAreReadFromTheBlobStore(t *testing.T) {
+func TestAnswer_LargeSchema_ReadFromBlobStore(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)

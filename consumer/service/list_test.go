@@ -86,7 +86,7 @@ func (w *serviceWorld) list(req schema.ListRequest) []string {
 }
 
 // Every filter gives the same runs as reading every run, in the same order, whatever the size of the pages.
-func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
+func TestList_Filters_EqualFullScan(t *testing.T) {
 	t.Parallel()
 	const shards = 3
 	if testing.Short() {
@@ -232,7 +232,7 @@ var allStatuses = []schema.Status{
 	schema.StatusCompleted, schema.StatusCompleted, schema.StatusFailed, schema.StatusFailed, schema.StatusCancelled,
 }
 
-func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
+func TestList_UnreadableRun_ShownAndNoStaleEntries(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	head := func(run string, status schema.Status, at schema.StreamSequence) schema.Head {
@@ -293,7 +293,7 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 	require.Equal(t, []string{"back", "junk-ended", "junk-held", "junk-live", "later"}, w.list(schema.ListRequest{Parent: "top"}))
 }
 
-func TestAListSaysThatItsIndexIsNotWhole(t *testing.T) {
+func TestList_IndexIncomplete_Reported(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.storeRun(1, schema.Head{Fleet: "default", Run: "run-1", Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
@@ -304,7 +304,7 @@ func TestAListSaysThatItsIndexIsNotWhole(t *testing.T) {
 	require.False(t, w.page(schema.ListRequest{}).Incomplete)
 }
 
-func TestAListRefusesWhatItDoesNotUnderstand(t *testing.T) {
+func TestList_UnknownFilter_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 3 {
@@ -328,7 +328,7 @@ func TestAListRefusesWhatItDoesNotUnderstand(t *testing.T) {
 
 // While runs start and end, a list that is read page by page has every run once that existed from its beginning to
 // its end, and none twice.
-func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
+func TestList_RunsEndMeanwhile_EachOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 60 runs end while lists are read")
 	}
@@ -395,7 +395,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	require.Empty(t, w.list(schema.ListRequest{Status: []schema.Status{"running"}}))
 }
 
-func TestRunsAreListedByTheirAge(t *testing.T) {
+func TestList_Order_ByAge(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	worker, stop := w.Fold(fold.Config{})

@@ -81,7 +81,7 @@ func (x *mixed) step(w *serviceWorld, n int) {
 }
 
 // Fold worker, service and client see one state, wherever the fold worker was stopped.
-func TestAllFoldsOfAMixedLogAreOne(t *testing.T) {
+func TestFold_MixedLog_EveryFoldEqual(t *testing.T) {
 	t.Parallel()
 	seeds := 6
 	if testing.Short() {

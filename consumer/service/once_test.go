@@ -9,7 +9,7 @@ import (
 )
 
 // A replica that was suspended reads a request when it continues, long after another replica has answered it.
-func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
+func TestCancel_RepeatedAfterReopen_StopsNothing(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -32,7 +32,7 @@ func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
 	require.Contains(t, w.refused(schema.VerbCancel, "run-1", req).Message, "/request_id")
 }
 
-func TestAMarkThatComesOnceMoreTakesNoNameBack(t *testing.T) {
+func TestMark_Repeated_KeepsMovedName(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)

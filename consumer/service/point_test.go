@@ -71,7 +71,7 @@ func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWor
 	return w, x
 }
 
-func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
+func TestPoint_EveryRecord_Restores(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a run read at each of its points, in several ways")
 	}
@@ -123,7 +123,7 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 // purged.
 // step:K is the point before the K-th recorded call of the run begins. The answer names calls that the run began
 // after the point, so that a fork leaves them to a person.
-func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
+func TestPoint_CallsOfAnswer_AreSteps(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
@@ -198,7 +198,7 @@ func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
 	}
 }
 
-func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
+func TestPoint_InLiveLog_Found(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
@@ -243,7 +243,7 @@ func (w *serviceWorld) flipSegment(x *writer, n int) {
 	require.NoError(w.TB, err)
 }
 
-func TestACheckpointsRevisionIsAPoint(t *testing.T) {
+func TestPoint_CheckpointRevision_Readable(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	for n := 2; n <= 20; n += 2 {
@@ -260,7 +260,7 @@ func TestACheckpointsRevisionIsAPoint(t *testing.T) {
 	require.Contains(t, string(e.Details), fmt.Sprintf("checkpoint:%d", history[4].Revision))
 }
 
-func TestACheckpointThatIsNotTheFoldIsNoPoint(t *testing.T) {
+func TestPoint_CheckpointDiffersFromFold_Refused(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	w.checkpointAt(x, 20, schema.SegmentIndex{})
@@ -274,7 +274,7 @@ func TestACheckpointThatIsNotTheFoldIsNoPoint(t *testing.T) {
 	w.requireFirst(x, "seq:20", 20)
 }
 
-func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
+func TestPoint_SequenceInSeveralEpochs_NeedsEpoch(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)
@@ -298,7 +298,7 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 	w.requireFirst(x, "seq:8", 8) // only the first epoch exists so far
 }
 
-func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
+func TestPoint_Unknown_RefusedByName(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	x.Publish(&schema.TurnStartedData{Turn: 11}, 11)
@@ -335,7 +335,7 @@ func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{At: "turn:1"}).Code)
 }
 
-func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {
+func TestPoint_EventsRemoved_Gone(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
@@ -349,7 +349,7 @@ func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {
 	}
 }
 
-func TestAPointBehindADamagedSegmentIsRefused(t *testing.T) {
+func TestPoint_BehindDamagedSegment_Refused(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
@@ -361,7 +361,7 @@ func TestAPointBehindADamagedSegmentIsRefused(t *testing.T) {
 	require.Contains(t, string(e.Details), `"segment":2`)
 }
 
-func TestAPersonMarksWhereARunStands(t *testing.T) {
+func TestMark_ByOperator_NamesPosition(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)
@@ -395,7 +395,7 @@ func TestAPersonMarksWhereARunStands(t *testing.T) {
 	require.Zero(t, w.model(x).Counts.DeadLetters)
 }
 
-func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
+func TestPoint_TenBoundariesFiveRevisions_AllRestored(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: each of ten boundaries is restored")

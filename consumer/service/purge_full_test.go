@@ -43,7 +43,7 @@ func (x *writer) insist(d schema.Data, turn int32) time.Duration {
 	return waited
 }
 
-func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
+func TestQuota_DaemonPurges_FleetTakesManyTimesIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 60 MB go through a quota of 16 MiB")
 	}
@@ -103,7 +103,7 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 
 // A server that may lose acknowledged data could lose a segment in a power cut and not the purge: the purger waits
 // for two sync intervals, full or not.
-func TestAFullLogWaitsForTwoSyncIntervalsOfAServerThatDoesNotSync(t *testing.T) {
+func TestQuota_FullLogUnsyncedServer_WaitsTwoIntervals(t *testing.T) {
 	t.Parallel()
 	const quota = kvstore.MinQuotaBytes
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *service.Config) { f.QuotaBytes = quota })

@@ -115,7 +115,7 @@ func (m *mover) steps() []func() {
 }
 
 // A read is complete and has no gap, whatever is sealed, counted and purged between any two of its own steps.
-func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
+func TestRead_LogMovedMeanwhile_Exact(t *testing.T) {
 	t.Parallel()
 	w, d := newTapped(t)
 	const requests = 12
@@ -193,7 +193,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 }
 
 // However often events are moved, a moved event is never taken for lost.
-func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
+func TestRead_LogMovesBeforeEachRequest_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: the log moves before each request of each view")
 	}
@@ -233,7 +233,7 @@ func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
 }
 
 // Control events have no sequences: purging them between two parts of a read leaves no gap.
-func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T) {
+func TestRead_ControlEventPurgedBetweenPieces_NotMissed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 6,300 events are published one by one")
 	}

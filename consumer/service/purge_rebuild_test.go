@@ -13,7 +13,7 @@ import (
 )
 
 // A server crash can undo a purge, wholly or partly: events that are back are known to be sealed.
-func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
+func TestWorker_PurgedEventsReturn_FoldedOnce(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]func(i, n int) bool{
 		"all":              func(int, int) bool { return true },

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestQuorumIsProvenByAWriteThatWasAcknowledged(t *testing.T) {
+func TestQuorum_AcknowledgedWrite_Proves(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	within := func(limit, fresh time.Duration) error {
@@ -38,7 +38,7 @@ func TestQuorumIsProvenByAWriteThatWasAcknowledged(t *testing.T) {
 	require.Eventually(t, func() bool { return within(3*time.Second, 0) == nil }, time.Minute, 20*time.Millisecond, "it goes on by itself")
 }
 
-func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *testing.T) {
+func TestMetrics_Boundaries_CountedAcceptedAndCheckpointed(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
@@ -85,7 +85,7 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	stop()
 }
 
-func TestListsAndHistoriesAreRefusedWhileNoWriteIsAcknowledged(t *testing.T) {
+func TestQuorum_WritesUnacknowledged_ListsRefused(t *testing.T) {
 	t.Parallel()
 	l := newServiceWorld(t)
 	l.replicated(service.Config{Timeout: time.Second}, nil)

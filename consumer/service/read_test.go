@@ -54,7 +54,7 @@ func (w *serviceWorld) everyView(x *writer) {
 	requireView(w.TB, x.state(len(x.Acked)), reply.State)
 }
 
-func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
+func TestRead_EveryView_ShowsAllAcknowledged(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -146,7 +146,7 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-func TestReadIsRightWhileAWorkerSealsAndWritesGoOn(t *testing.T) {
+func TestRead_DuringSealsAndWrites_Exact(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.Fold(smallSeals())
@@ -163,7 +163,7 @@ func TestReadIsRightWhileAWorkerSealsAndWritesGoOn(t *testing.T) {
 	require.Zero(t, w.svc.Stats().Holes.Load())
 }
 
-func TestGapsAreNamedAndNeverFoldedOver(t *testing.T) {
+func TestRead_Gaps_NamedNotFoldedOver(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -197,7 +197,7 @@ func TestGapsAreNamedAndNeverFoldedOver(t *testing.T) {
 	}
 }
 
-func TestEventsLostBeforeTheCheckpointAreNamed(t *testing.T) {
+func TestRead_EventsLostBeforeCheckpoint_Named(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 5, 10)
@@ -211,7 +211,7 @@ func TestEventsLostBeforeTheCheckpointAreNamed(t *testing.T) {
 	require.EqualValues(t, 8, reply.Gaps[0].From)
 }
 
-func TestMissingSegmentIsNamedAndTheRestSent(t *testing.T) {
+func TestRead_MissingSegment_NamedAndRestSent(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
@@ -227,7 +227,7 @@ func TestMissingSegmentIsNamedAndTheRestSent(t *testing.T) {
 	require.Len(t, a.records(t), len(x.Acked)-8)
 }
 
-func TestCorruptSegmentEndsTheAnswerAsDamaged(t *testing.T) {
+func TestRead_CorruptSegment_EndsAsDamaged(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
@@ -250,7 +250,7 @@ func TestCorruptSegmentEndsTheAnswerAsDamaged(t *testing.T) {
 	require.Len(t, a.records(t), len(x.Acked)-16)
 }
 
-func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
+func TestRead_LogWentBack_ReadsFromBeginning(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 5, 10)
@@ -271,7 +271,7 @@ func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
 
 // A lone server with a damaged disk cuts off the end of the log. The fold worker makes a checkpoint of the rest. The
 // loss must be reported after that, too: both at once, and when the run has continued.
-func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
+func TestRead_LossAfterRefold_StillReported(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 5, 10)
@@ -312,7 +312,7 @@ func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 	told(0)
 }
 
-func TestPositionReUsedByAnotherEventIsNoticed(t *testing.T) {
+func TestRead_PositionReused_Detected(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)
@@ -327,7 +327,7 @@ func TestPositionReUsedByAnotherEventIsNoticed(t *testing.T) {
 	require.Positive(t, w.svc.Stats().Regressions.Load())
 }
 
-func TestLogPurgedByHandStillGivesWhatIsSealed(t *testing.T) {
+func TestRead_LogPurgedByHand_GivesSealed(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
@@ -342,7 +342,7 @@ func TestLogPurgedByHandStillGivesWhatIsSealed(t *testing.T) {
 
 // Found by damaging the store of a stopped server: a lost log lost its runs, and the answer was that they never
 // existed.
-func TestARunOfWhichOnlyTheCheckpointIsLeftIsDamagedAndNotUnknown(t *testing.T) {
+func TestRead_OnlyCheckpointLeft_DamagedNotUnknown(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
@@ -363,7 +363,7 @@ func TestARunOfWhichOnlyTheCheckpointIsLeftIsDamagedAndNotUnknown(t *testing.T) 
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "run-2", schema.GetRequest{}).Code)
 }
 
-func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
+func TestRead_SeveralShardsAndGenerations_Found(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards = 3; f.QuotaBytes = kvstore.MinQuotaBytes })
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
@@ -389,7 +389,7 @@ func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{}).Code)
 }
 
-func TestStateOfARunWhoseLogBeginsAgainIsWhole(t *testing.T) {
+func TestRead_LogBeginsAgain_StateWhole(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 5, 10)

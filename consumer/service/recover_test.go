@@ -28,7 +28,7 @@ func (x *writer) resume(r *schema.RecoverReply, executor string) {
 	x.Last = uint64(r.LastStream)
 }
 
-func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
+func TestTakeover_RunningRun_FencesOldExecutor(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)
@@ -59,7 +59,7 @@ func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-func TestViewsOfATakeoverEndWithIt(t *testing.T) {
+func TestTakeover_Views_EndAtTakeover(t *testing.T) {
 	t.Parallel()
 	for _, view := range []string{schema.ViewEvents, schema.ViewState} {
 		t.Run(view, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestViewsOfATakeoverEndWithIt(t *testing.T) {
 	}
 }
 
-func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
+func TestTakeover_Repeated_ContinuesOnlyCurrentEpoch(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -109,7 +109,7 @@ func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
 	require.EqualValues(t, 4, later.Epoch, "an epoch that is over is not continued")
 }
 
-func TestRefusedTakeovers(t *testing.T) {
+func TestTakeover_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("running", 1, 10)
@@ -175,7 +175,7 @@ func nested(n int) string {
 }
 
 // Many executors ask for one run at once, from two replicas. Each epoch has one winner, and every request gets one.
-func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
+func TestTakeover_Racing_EachEpochOnce(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	settings, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
@@ -213,7 +213,7 @@ func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
 	require.Zero(t, reply.Head.Counts.DeadLetters, "no takeover was published that the fold refuses")
 }
 
-func TestRequestRepeatedAtTheSameTimeOpensOneEpoch(t *testing.T) {
+func TestTakeover_RepeatedConcurrently_OneEpoch(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 3, 10)
@@ -235,7 +235,7 @@ func TestRequestRepeatedAtTheSameTimeOpensOneEpoch(t *testing.T) {
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
 }
 
-func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
+func TestFullFleet_Takeover_ReadAndSettleWork(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) {
 		f.QuotaBytes, f.ReserveBytes = kvstore.MinQuotaBytes, 1<<20
@@ -266,7 +266,7 @@ func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestSettlementsOfAnOperator(t *testing.T) {
+func TestSettle_ByOperator_Recorded(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -307,7 +307,7 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 
 // The first try may be read long after the second was answered, when the call is in doubt again: one decision of a
 // person must not rerun the call twice.
-func TestARequestSettlesACallOnce(t *testing.T) {
+func TestSettle_Repeated_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -331,7 +331,7 @@ func TestARequestSettlesACallOnce(t *testing.T) {
 	require.NotEqual(t, settled, w.control(schema.VerbSettle, "run-1", req), "another request is another word")
 }
 
-func TestRacingSettlementsSettleOnce(t *testing.T) {
+func TestSettle_Racing_OneEvent(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
@@ -353,7 +353,7 @@ func TestRacingSettlementsSettleOnce(t *testing.T) {
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
 
-func TestPoisonDoesNotKeepARunFromBeingTakenOver(t *testing.T) {
+func TestTakeover_PoisonedRun_Succeeds(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)

@@ -17,7 +17,7 @@ import (
 
 // The daemon itself applies the policy to a fleet of runs and of forks of forks, some pinned, some live. Every kept
 // run can still be read completely, with its bases, and no removed run was the base of a kept one.
-func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
+func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: 30 runs are made, and most of them are removed")

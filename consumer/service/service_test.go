@@ -26,7 +26,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestServiceIsDiscovered(t *testing.T) {
+func TestService_MicroPing_Discovered(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Version = "1.2.3" })
 	m, err := w.client.RequestWithContext(t.Context(), "$SRV.PING.waymark", nil)
@@ -57,7 +57,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 	}, subjects, "a replica that hears no executors does not answer the verb executors")
 }
 
-func TestConfigurationNamesWhatIsWrong(t *testing.T) {
+func TestConfig_Invalid_NamesField(t *testing.T) {
 	t.Parallel()
 	ok := serviceConfig{Fleet: "default", Name: "service-1"}
 	require.NoError(t, ok.Validate())
@@ -81,7 +81,7 @@ func TestConfigurationNamesWhatIsWrong(t *testing.T) {
 }
 
 // Sixty-four concurrent reads share a few barriers, and older barriers do not accumulate.
-func TestOneBarrierServesAllWhoWait(t *testing.T) {
+func TestBarrier_ConcurrentReads_ShareOne(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.replicated(service.Config{}, nil)
@@ -101,7 +101,7 @@ func TestOneBarrierServesAllWhoWait(t *testing.T) {
 	t.Logf("320 reads, %d barriers", barriers)
 }
 
-func TestOlderBarriersArePurged(t *testing.T) {
+func TestBarrier_Older_Purged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: barriers are published until older ones are purged")
 	}
@@ -128,7 +128,7 @@ func TestOlderBarriersArePurged(t *testing.T) {
 	require.LessOrEqual(t, info.State.Subjects[w.Names.EventSubject(schema.BarrierRun)], uint64(65))
 }
 
-func TestOverloadIsRefusedAtOnce(t *testing.T) {
+func TestService_Overload_RefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Workers, c.Queue, c.Timeout = 1, 2, time.Minute
@@ -164,7 +164,7 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	w.get("run-1", schema.ViewHead) // and service goes on
 }
 
-func TestBytesInHandAreBounded(t *testing.T) {
+func TestService_ManyLargeReads_BytesBounded(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Workers, c.QueueBytes = 1, 1<<20
@@ -229,7 +229,7 @@ func heap() uint64 {
 
 // A slow client is sent no more than the window; when it continues, so does the answer, to its end. The test is not
 // parallel: it measures the heap of the whole process.
-func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
+func TestStream_SlowClient_HoldsLittleMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 40 MiB for a client that reads slowly")
 	}
@@ -306,7 +306,7 @@ func (w *serviceWorld) awaitSealed(x *writer, events int) {
 	}, 60*time.Second, 20*time.Millisecond)
 }
 
-func TestClientThatVanishesEndsItsAnswerAlone(t *testing.T) {
+func TestStream_ClientVanishes_EndsOnlyItsReply(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 10 * time.Minute })
 	w.long("run-1", 200, 64<<10)
@@ -322,7 +322,7 @@ func TestClientThatVanishesEndsItsAnswerAlone(t *testing.T) {
 	w.get("run-1", schema.ViewHead)
 }
 
-func TestClientThatNeverAcknowledgesIsGivenUp(t *testing.T) {
+func TestStream_ClientNeverAcknowledges_Abandoned(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 100 * time.Millisecond })
 	w.long("run-1", 200, 64<<10)
@@ -357,7 +357,7 @@ func TestStreams_NobodyTakesThem_HeadsStatesAndTakeoversAreAnswered(t *testing.T
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load(), "a takeover is answered with its state while clients leave their streams unread")
 }
 
-func TestStateOfARunTooLargeIsRefusedBeforeTheTakeover(t *testing.T) {
+func TestTakeover_StateTooLarge_RefusedBeforeWrite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a run of 19 MiB")
 	}
@@ -374,7 +374,7 @@ func TestStateOfARunTooLargeIsRefusedBeforeTheTakeover(t *testing.T) {
 	require.EqualValues(t, 1, reply.Head.Epoch)
 }
 
-func TestServerThatIsGoneGivesUnavailableAndComesBack(t *testing.T) {
+func TestService_ServerGone_UnavailableThenBack(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 500 * time.Millisecond })
 	x := w.aRun("run-1", 1, 10)
@@ -431,7 +431,7 @@ func (w *serviceWorld) awaitHead(run string) *schema.GetReply {
 	return reply
 }
 
-func TestStopFinishesWhatIsInHand(t *testing.T) {
+func TestService_Stop_FinishesRequests(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.long("run-1", 200, 64<<10)
@@ -460,7 +460,7 @@ func TestStopFinishesWhatIsInHand(t *testing.T) {
 	require.ErrorIs(t, err, nats.ErrNoResponders)
 }
 
-func TestStopGivesUpAtTheEndOfTheGrace(t *testing.T) {
+func TestService_StopGraceOver_AbandonsRequests(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour })
 	w.long("run-1", 200, 64<<10)
@@ -474,7 +474,7 @@ func TestStopGivesUpAtTheEndOfTheGrace(t *testing.T) {
 	require.Less(t, time.Since(start), time.Minute)
 }
 
-func TestConnectionThatIsClosedEndsRun(t *testing.T) {
+func TestService_ConnectionClosed_RunEnds(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	nc := w.Server.Conn(t)
@@ -494,7 +494,7 @@ func TestConnectionThatIsClosedEndsRun(t *testing.T) {
 	}
 }
 
-func TestHistoryListsTheCheckpointsKept(t *testing.T) {
+func TestHistory_Run_ListsKeptCheckpoints(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 3, 10)
@@ -514,7 +514,7 @@ func TestHistoryListsTheCheckpointsKept(t *testing.T) {
 	require.JSONEq(t, `{"run":"run-2","checkpoints":[]}`, string(a.first))
 }
 
-func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
+func TestService_NoReplySubject_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 1, 10)

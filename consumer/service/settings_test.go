@@ -95,7 +95,7 @@ func (g *growing) begin(run string, shard int) *writer {
 	return x
 }
 
-func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
+func TestShards_JustAdded_RunFound(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
 	g.begin("before", 0)
@@ -114,7 +114,7 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 	require.EqualValues(t, 1, g.applied.Load(), "nothing changed since")
 }
 
-func TestADaemonTakesUpNewShardsByItself(t *testing.T) {
+func TestShards_Added_DaemonTakesThemUp(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
 	run(t, g.liveRuns.Run)
@@ -131,7 +131,7 @@ func TestADaemonTakesUpNewShardsByItself(t *testing.T) {
 	require.Eventually(t, func() bool { return g.liveRuns.Counts().Claimable == 1 }, time.Minute, 10*time.Millisecond)
 }
 
-func TestSettingsThatCouldNotBeAppliedAreAppliedLater(t *testing.T) {
+func TestSettings_ApplyFails_AppliedLater(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
 	g.reshard(2)
@@ -143,7 +143,7 @@ func TestSettingsThatCouldNotBeAppliedAreAppliedLater(t *testing.T) {
 	require.Len(t, g.generations(), 2)
 }
 
-func TestARunInTwoShardsIsAnAlarm(t *testing.T) {
+func TestShards_RunInTwo_Alarm(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
 	g.reshard(2)

@@ -79,7 +79,7 @@ func (l *lagging) freeze() jetstream.Stream {
 	return stream
 }
 
-func TestStaleReplicaIsNeverTakenForTheWhole(t *testing.T) {
+func TestStaleReplica_ShortLog_NotTakenForWhole(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	x := l.aRun("run-1", 3, 10)
@@ -118,7 +118,7 @@ func (l *lagging) get2(x *writer) []schema.Record {
 	return a.records(l.TB)
 }
 
-func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
+func TestStaleReplica_RunMissing_Found(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	l.aRun("older", 1, 10)
@@ -135,7 +135,7 @@ func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
 	require.Equal(t, schema.CodeNotFound, l.refused(schema.VerbGet, "unknown", schema.GetRequest{}).Code)
 }
 
-func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {
+func TestStaleReplica_NoneCurrent_Unavailable(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{Timeout: 400 * time.Millisecond})
 	x := l.aRun("run-1", 3, 10)
@@ -166,7 +166,7 @@ func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {
 }
 
 // A checkpoint may be ahead of the answering replica: that does not mean that the log lost its end.
-func TestCheckpointAheadOfAStaleReplicaIsTrusted(t *testing.T) {
+func TestStaleReplica_CheckpointAhead_Trusted(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	x := l.aRun("run-1", 3, 10)
@@ -183,7 +183,7 @@ func TestCheckpointAheadOfAStaleReplicaIsTrusted(t *testing.T) {
 }
 
 // A replica that lost an event in the middle is not trusted: the leader has it.
-func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
+func TestStaleReplica_MissingMessages_NoGap(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	x := l.aRun("run-1", 5, 10)
@@ -201,7 +201,7 @@ func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
 }
 
 // The same holds for an event without a sequence: the next one's compare-and-set shows it.
-func TestAControlEventThatOneReplicaLostIsNoGap(t *testing.T) {
+func TestStaleReplica_LostControlEvent_NoGap(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	x := l.aRun("run-1", 3, 10)
@@ -220,7 +220,7 @@ func TestAControlEventThatOneReplicaLostIsNoGap(t *testing.T) {
 }
 
 // A stale replica's answer must not refuse a request, nor continue an epoch that is over.
-func TestStaleJudgementIsProvenBeforeItIsBelieved(t *testing.T) {
+func TestStaleReplica_Verdict_ProvenWithLeader(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, service.Config{})
 	x := l.aRun("ended", 1, 10)

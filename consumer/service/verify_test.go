@@ -46,7 +46,7 @@ func (w *serviceWorld) flipCheckpoint(run string) schema.Revision {
 	return schema.Revision(rev)
 }
 
-func TestAWholeRunIsVerifiedWhole(t *testing.T) {
+func TestVerify_WholeRun_Whole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name        string
@@ -88,7 +88,7 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 	}
 }
 
-func TestARunOfTheWorkerIsVerifiedWhole(t *testing.T) {
+func TestVerify_FoldedRun_Whole(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	_, stop := w.Fold(smallSeals())
@@ -106,7 +106,7 @@ func TestARunOfTheWorkerIsVerifiedWhole(t *testing.T) {
 	require.Equal(t, x.Model().Digest, v.Digest)
 }
 
-func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
+func TestVerify_FlippedBitInSegment_NamedAndRecovered(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -203,7 +203,7 @@ func (w *serviceWorld) flipInLog(marker string) {
 	}, time.Minute, 10*time.Millisecond, "the service is there again, too")
 }
 
-func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
+func TestVerify_FlippedBitInLog_NamedAndRecovered(t *testing.T) {
 	t.Parallel()
 	const marker = "before: deploy"
 	t.Run("when the event is sealed, too", func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 	})
 }
 
-func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
+func TestVerify_ForgedOrMissing_Named(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -310,7 +310,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 }
 
 // A crash can undo a purge in part: events missing in between are in the segments (decision 21).
-func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
+func TestVerify_PurgePartlyUndone_Whole(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
@@ -335,7 +335,7 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 }
 
 // The purger purges sealed events during a read: the reader has the beginning of a log that now begins elsewhere.
-func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
+func TestVerify_LogPurgedDuringRead_NoGap(t *testing.T) {
 	t.Parallel()
 	for _, left := range []int{10, 0} {
 		t.Run(fmt.Sprintf("left: %d", left), func(t *testing.T) {
@@ -366,7 +366,7 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsNotVerified(t *testing.T) {
+func TestVerify_UnknownRun_NotVerified(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	_, err := verify.Run(t.Context(), w.JS, w.Shard, "default", "unknown")

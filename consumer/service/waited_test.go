@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestARequestThatWaitedForItsWholeTimeIsRefusedAndNotServed(t *testing.T) {
+func TestService_RequestExpiredInQueue_Refused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()

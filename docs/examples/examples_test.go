@@ -115,7 +115,7 @@ func pair(t *testing.T) (w *world, first, second *publisher.Fleet) {
 	return w, w.fleet("ex-1", nil), w.fleet("ex-2", nil)
 }
 
-func TestAPureCallIsRunAgain(t *testing.T) {
+func TestPureCall_Crash_RunsAgain(t *testing.T) {
 	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
@@ -163,7 +163,7 @@ func (b *bank) book(key string, cents int64) {
 	b.charged[key] = cents
 }
 
-func TestAnIdempotentCallIsRunAgainWithItsKey(t *testing.T) {
+func TestIdempotentCall_Crash_RunsAgainWithKey(t *testing.T) {
 	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestAnIdempotentCallIsRunAgainWithItsKey(t *testing.T) {
 	}
 }
 
-func TestTheToolOfAVerifyCallIsAsked(t *testing.T) {
+func TestVerifyCall_Crash_AsksTool(t *testing.T) {
 	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestTheToolOfAVerifyCallIsAsked(t *testing.T) {
 	}
 }
 
-func TestAHeldCallIsAPersons(t *testing.T) {
+func TestHeldCall_Crash_LeftToPerson(t *testing.T) {
 	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestAHeldCallIsAPersons(t *testing.T) {
 	}
 }
 
-func TestAPolicyAsksAPersonAndRefuses(t *testing.T) {
+func TestPolicy_Calls_AsksOrRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("ex-1", examples.Careful)
@@ -301,7 +301,7 @@ func answerOnce(t *testing.T, f *publisher.Fleet, reason, payload string) error 
 	}
 }
 
-func TestAnAnswerFindsTheRunOnAnotherExecutor(t *testing.T) {
+func TestAnswer_RunOnOtherExecutor_Delivered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
@@ -325,7 +325,7 @@ func TestAnAnswerFindsTheRunOnAnotherExecutor(t *testing.T) {
 	require.Equal(t, "red", colour)
 }
 
-func TestPhasesAreSkippedOrBegunAgain(t *testing.T) {
+func TestPhases_Crash_SkippedOrRestarted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var done []string
@@ -342,7 +342,7 @@ func TestPhasesAreSkippedOrBegunAgain(t *testing.T) {
 	require.Equal(t, []string{"build", "test", "test", "publish"}, done)
 }
 
-func TestWhoIsCancelledMayTidyUp(t *testing.T) {
+func TestCancel_Work_MayCleanUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("ex-1", nil)
@@ -378,7 +378,7 @@ func TestWhoIsCancelledMayTidyUp(t *testing.T) {
 	require.Equal(t, schema.StatusCancelled, head.Status)
 }
 
-func TestAnOfferIsCarriedOutOnce(t *testing.T) {
+func TestHandoff_Offer_CarriedOutOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
@@ -486,7 +486,7 @@ func TestHandOverDocument_TooLongOrWrong_IsNotOffered(t *testing.T) {
 	require.Zero(t, run.Head().Counts.Handoffs)
 }
 
-func TestAnOfferWhoseTakerDiedIsCarriedOutByTheNext(t *testing.T) {
+func TestHandoff_TakerDied_CarriedOutByNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
@@ -504,7 +504,7 @@ func TestAnOfferWhoseTakerDiedIsCarriedOutByTheNext(t *testing.T) {
 	require.ErrorIs(t, err, examples.ErrNoOffer, "now it is carried out")
 }
 
-func TestARunOutOfTurnsEndsWithASummary(t *testing.T) {
+func TestLimit_TurnsUsed_EndsWithSummary(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	oneTurn := func(ctx context.Context, run *publisher.Run) (bool, error) {

@@ -14,7 +14,7 @@ import (
 
 const foreignPage = "../conformance.md"
 
-func TestTheHashOnThePageIsThatOfTheEvent(t *testing.T) {
+func TestEventsPage_Hash_EqualsEvent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(foreignPage)
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestTheHashOnThePageIsThatOfTheEvent(t *testing.T) {
 	require.Contains(t, string(text), string(e.Data))
 }
 
-func TestThePageOfEventsHasTheVocabulary(t *testing.T) {
+func TestEventsPage_Vocabulary_Complete(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../events.md")
 	require.NoError(t, err)

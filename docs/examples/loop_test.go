@@ -44,7 +44,7 @@ func scripted(_ context.Context, request publisher.ModelRequest) (publisher.Answ
 	return publisher.Answer{Calls: answers[request.Turn]}, nil
 }
 
-func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
+func TestReview_Fleet_ReachesVerdict(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := &change{comments: map[string]string{}}
@@ -90,7 +90,7 @@ func TestReviewer_KilledAnywhere_CommentsOnce(t *testing.T) {
 	})
 }
 
-func TestReviewAlone_ComesToItsVerdict(t *testing.T) {
+func TestReview_OneExecutor_ReachesVerdict(t *testing.T) {
 	t.Parallel()
 	c := &change{comments: map[string]string{}}
 	verdict, err := examples.ReviewAlone(t.Context(), scripted, c, "Review change 7.")

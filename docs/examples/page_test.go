@@ -40,7 +40,7 @@ func snippets(t *testing.T, file string) map[string]string {
 
 var block = regexp.MustCompile("(?s)<!-- from ([a-z_./]+): ([a-z-]+) -->\n```([a-z]+)\n(.*?)```\n")
 
-func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
+func TestTheCode_OnThePage_EqualsTestedCode(t *testing.T) {
 	t.Parallel()
 	shown, linked := map[string]bool{}, map[string]bool{}
 	for _, page := range pages {
@@ -79,7 +79,7 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 // maxAgentLines is how long an agent with a real model and a tool may be, imports included and empty lines not.
 const maxAgentLines = 30
 
-func TestTheAgentOnThePagesIsShort(t *testing.T) {
+func TestTheAgent_OnThePages_IsShort(t *testing.T) {
 	t.Parallel()
 	code := snippets(t, agent)["agent"]
 	formatted, err := format.Source([]byte(code))
@@ -92,8 +92,8 @@ func TestTheAgentOnThePagesIsShort(t *testing.T) {
 	require.Contains(t, code, "publisher.NewTool")
 }
 
-// TestThePlainExecutorOnThePageIsARun publishes what the page's commands publish.
-func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
+// TestPlainExecutor_OnThePage_MakesRun publishes what the page's commands publish.
+func TestPlainExecutor_OnThePage_MakesRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.plainRun(t)

@@ -13,7 +13,7 @@ import (
 )
 
 // The tests of docs/testing.md pass in an empty module outside of the repository, and fail there as the page says when a mistake is planted.
-func TestTheTestsOnThePage_InAnEmptyModule(t *testing.T) {
+func TestTestsOnPage_EmptyModule_Pass(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: builds a test binary with a NATS server in it, three times")
 	}

@@ -34,7 +34,7 @@ func example() access.Account {
 	}
 }
 
-func TestTheShippedExampleIsWhatTheListsSay(t *testing.T) {
+func TestServerConfig_ShippedExample_EqualsGenerated(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("..", "..", "deploy", "nats", "three-nodes", "fleet-example.conf")
 	want, err := example().Config()
@@ -47,7 +47,7 @@ func TestTheShippedExampleIsWhatTheListsSay(t *testing.T) {
 	require.Equal(t, want, string(have), "write it with: go test ./internal/access -update")
 }
 
-func TestTheServerReadsTheConfiguration(t *testing.T) {
+func TestServerConfig_Generated_Loads(t *testing.T) {
 	t.Parallel()
 	text, err := example().Config()
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestTheServerReadsTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
+func TestPermissions_Roles_LeastPrivilege(t *testing.T) {
 	t.Parallel()
 	has := func(list []string, subject string) bool {
 		return slices.ContainsFunc(list, func(pattern string) bool { return server.SubjectsCollide(pattern, subject) && covers(pattern, subject) })
@@ -155,7 +155,7 @@ func TestRights_SeparateDuties_NoRoleAsksAndApproves(t *testing.T) {
 }
 
 // A new verb of the service must be granted to a role.
-func TestEveryVerbIsGranted(t *testing.T) {
+func TestPermissions_EveryVerb_Granted(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(filepath.Join("..", "..", "schema", "wire.go"))
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func covers(pattern, subject string) bool {
 	return len(p) == len(s)
 }
 
-func TestAccountsThatCannotBeAreRefused(t *testing.T) {
+func TestAccounts_Invalid_Refused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*access.Account){
 		"name":            func(a *access.Account) { a.Fleet = "a b" },

@@ -28,7 +28,7 @@ const form = `{
 	"$defs": {"tag": {"type": "string"}}
 }`
 
-func TestProblemsNameTheirPlaces(t *testing.T) {
+func TestCheck_Problems_NamePaths(t *testing.T) {
 	for _, c := range []struct {
 		name, schema, payload string
 		want                  []answerschema.Problem
@@ -77,7 +77,7 @@ func TestProblemsNameTheirPlaces(t *testing.T) {
 	}
 }
 
-func TestProblemsToldAreBounded(t *testing.T) {
+func TestCheck_ManyProblems_Bounded(t *testing.T) {
 	payload := "[" + strings.Repeat(`"`+strings.Repeat("x", 2000)+`",`, 300) + "1]"
 	got, err := answerschema.Check([]byte(`{"items":{"type":"object"}}`), []byte(payload))
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestProblemsToldAreBounded(t *testing.T) {
 	require.Less(t, len(got[0].Problem), 400)
 }
 
-func TestSchemasThatCannotBeUsedSayWhy(t *testing.T) {
+func TestCompile_UnusableSchema_SaysWhy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{}`), 0o600))
 	asked := false
@@ -125,7 +125,7 @@ func TestSchemasThatCannotBeUsedSayWhy(t *testing.T) {
 }
 
 // Forty lines of schema can ask for 2^40 steps. Each of these would take hours or more.
-func TestWorkIsBounded(t *testing.T) {
+func TestCheck_CostlySchema_Bounded(t *testing.T) {
 	doubling := func(format, leaf string) string {
 		var b strings.Builder
 		b.WriteString(`{"$ref":"#/$defs/d0","$defs":{`)
@@ -157,7 +157,7 @@ func TestWorkIsBounded(t *testing.T) {
 	}
 }
 
-func TestLargeButHonestAnswersAreChecked(t *testing.T) {
+func TestCheck_LargeAnswer_Checked(t *testing.T) {
 	payload := "[" + strings.TrimSuffix(strings.Repeat(`{"name":"person","tags":["a","b","c"]},`, 10_000), ",") + "]"
 	got, err := answerschema.Check([]byte(`{"type":"array","items":{"$ref":"#/$defs/form"},"$defs":{"form":`+strings.Replace(form, "#/$defs/tag", "#/$defs/form/$defs/tag", 1)+`}}`), []byte(payload))
 	require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestARunComesBackUnderItsNameAsItWas(t *testing.T) {
+func TestImport_ExportedRun_Equal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "alpha")
 	w.eventful("r1")
@@ -85,7 +85,7 @@ func TestImport_FleetOfAnotherName_IsRefused(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
 }
 
-func TestAnImportOverAnExistingRunIsRefused(t *testing.T) {
+func TestImport_ExistingRun_Refused(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	w.eventful("r1")
@@ -102,7 +102,7 @@ func TestAnImportOverAnExistingRunIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
 }
 
-func TestAnImportThatBrokeOffIsContinuedWhenAskedTo(t *testing.T) {
+func TestImport_Interrupted_ContinuesOnRequest(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	w.eventful("r1")
@@ -121,7 +121,7 @@ func TestAnImportThatBrokeOffIsContinuedWhenAskedTo(t *testing.T) {
 	require.Equal(t, m.Runs[0].Digest, other.state("r1").Head.Digest)
 }
 
-func TestARunThatHasNotEndedIsImportedOnlyWhenAskedTo(t *testing.T) {
+func TestImport_UnendedRun_OnlyWithFlag(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	w.turn(w.start("r1"), "c1", 1)
@@ -137,7 +137,7 @@ func TestARunThatHasNotEndedIsImportedOnlyWhenAskedTo(t *testing.T) {
 	require.Len(t, other.state("r1").Calls, 2)
 }
 
-func TestForksComeWithTheirBases(t *testing.T) {
+func TestExport_Fork_IncludesBase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "alpha")
 	origin := w.start("origin")
@@ -187,7 +187,7 @@ func TestForksComeWithTheirBases(t *testing.T) {
 }
 
 // Calls that the other run began after the point are recorded in the fork when it is made, and are imported with it.
-func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
+func TestImport_Fork_KeepsBaseCallsBegunLater(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	origin := w.start("origin")
@@ -215,7 +215,7 @@ func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
 	require.Equal(t, schema.OutcomeReturned, after.Calls[1].Outcome)
 }
 
-func TestARunOfManyEventsIsSeveralEntriesAndBatches(t *testing.T) {
+func TestExport_LongRun_SeveralEntries(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	// A plain executor's events: no sequence.
@@ -238,7 +238,7 @@ func TestARunOfManyEventsIsSeveralEntriesAndBatches(t *testing.T) {
 	require.Equal(t, w.recordsOf("r1"), other.recordsOf("r1"))
 }
 
-func TestARunThatIsNotThereIsNotExported(t *testing.T) {
+func TestExport_UnknownRun_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "alpha")
 	_, err := archive.Write(t.Context(), new(discard), w.fleet, archive.Export{Fleet: "alpha", Runs: []string{"r1"}})

@@ -115,7 +115,7 @@ func smallArchive(tb testing.TB) []byte {
 	return b.Bytes()
 }
 
-func TestAHostileArchiveIsRefusedByName(t *testing.T) {
+func TestOpen_HostileArchive_RefusedByName(t *testing.T) {
 	t.Parallel()
 	good := smallArchive(t)
 	entries := unpack(t, good)
@@ -224,7 +224,7 @@ func huge(tb testing.TB, name string, size int64) []byte {
 	return compress(tb, b.Bytes())
 }
 
-func TestAnArchiveIsReadWithinItsLimits(t *testing.T) {
+func TestOpen_LargeArchive_WithinLimits(t *testing.T) {
 	t.Parallel()
 	good := smallArchive(t)
 	for _, l := range []archive.Limits{{Entries: 4}, {Bytes: 1000}, {Bytes: 4 << 10}} {

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAManifestThatSaysAnotherAgentOrBaseIsNotThatOfTheRun(t *testing.T) {
+func TestOpen_ManifestContradictsRun_Refused(t *testing.T) {
 	t.Parallel()
 	w := schema.Writer{Fleet: "alpha", Run: "r1", Executor: "exec-1", Epoch: 1}
 	e, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1"}, 0, time.Unix(1_700_000_000, 0), 0)

@@ -123,17 +123,17 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	}
 }
 
-func TestABackupUnderLoadHasAllThatWasAcknowledgedBefore(t *testing.T) {
+func TestBackup_UnderLoad_HasAllAcknowledged(t *testing.T) {
 	t.Parallel()
 	underLoad(t, newWorld(t, 1), empty(t), 4)
 }
 
-func TestABackupOfSeveralShardsIsRestored(t *testing.T) {
+func TestBackup_SeveralShards_Restored(t *testing.T) {
 	t.Parallel()
 	underLoad(t, newWorld(t, 3), empty(t), 4)
 }
 
-func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
+func TestBackup_SegmentStoredMeanwhile_LosesNothing(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: a log of more bytes than travel at once")
@@ -224,7 +224,7 @@ func (w *world) seal(x *writer, number, from, to int) {
 	require.NoError(w.tb, w.shard(x.names.Shard).Segments.Create(w.tb.Context(), x.run.Run, number, stored))
 }
 
-func TestARunErasedWhileTheBackupIsTakenIsNotHalfInIt(t *testing.T) {
+func TestBackup_RunErasedMeanwhile_NotHalfIncluded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	names := schema.NamesOf(fleet, 0)
@@ -274,7 +274,7 @@ func small(t *testing.T) (w *world, x *writer, dir string, m *backup.Manifest) {
 	return w, x, dir, m
 }
 
-func TestNothingIsWrittenOver(t *testing.T) {
+func TestRestore_ExistingData_NotOverwritten(t *testing.T) {
 	t.Parallel()
 	w, _, dir, _ := small(t)
 	_, err := w.take(dir, nil)
@@ -290,7 +290,7 @@ func TestNothingIsWrittenOver(t *testing.T) {
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "nothing was restored with it")
 }
 
-func TestABackupThatBreaksOffIsNone(t *testing.T) {
+func TestBackup_Interrupted_NotABackup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	x := w.writer("x")
@@ -317,7 +317,7 @@ func TestABackupThatBreaksOffIsNone(t *testing.T) {
 	}
 }
 
-func TestARestoreThatBrokeOffGoesOn(t *testing.T) {
+func TestRestore_Interrupted_Continues(t *testing.T) {
 	t.Parallel()
 	_, x, dir, m := small(t)
 	other := empty(t)
@@ -342,7 +342,7 @@ func TestARestoreThatBrokeOffGoesOn(t *testing.T) {
 
 // A stream that was written to since its restore is never treated as an unfinished restore, whatever became of the
 // settings.
-func TestALogThatGrewSinceItsRestoreIsNotMadeAnew(t *testing.T) {
+func TestRestore_LogGrewSince_NotRecreated(t *testing.T) {
 	t.Parallel()
 	_, _, dir, m := small(t)
 	other := empty(t)
@@ -362,7 +362,7 @@ func TestALogThatGrewSinceItsRestoreIsNotMadeAnew(t *testing.T) {
 }
 
 // A daemon that starts after an interrupted restore does not create the missing streams empty.
-func TestAFleetThatIsHalfRestoredIsNotProvisioned(t *testing.T) {
+func TestRestore_HalfDone_FleetNotProvisioned(t *testing.T) {
 	t.Parallel()
 	_, x, dir, m := small(t)
 	for i := 1; i < len(m.Streams); i++ {
@@ -385,7 +385,7 @@ func TestAFleetThatIsHalfRestoredIsNotProvisioned(t *testing.T) {
 	}
 }
 
-func TestAStreamThatWasHalfRestoredIsMadeAnew(t *testing.T) {
+func TestRestore_HalfRestoredStream_Recreated(t *testing.T) {
 	t.Parallel()
 	_, x, dir, m := small(t)
 	other := empty(t)
@@ -402,7 +402,7 @@ func TestAStreamThatWasHalfRestoredIsMadeAnew(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)), "every flag is as it must be")
 }
 
-func TestADamagedBackupIsNamedAndNotRestored(t *testing.T) {
+func TestRestore_DamagedBackup_NamedAndRefused(t *testing.T) {
 	t.Parallel()
 	_, _, dir, m := small(t)
 	content := filepath.Join(dir, "streams", m.Streams[0].Name, "stream.arc.s2")
@@ -447,7 +447,7 @@ func TestADamagedBackupIsNamedAndNotRestored(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestTheLastBackupIsRecorded(t *testing.T) {
+func TestBackup_Done_Recorded(t *testing.T) {
 	t.Parallel()
 	w, _, _, m := small(t)
 	r, err := kvstore.LastBackup(t.Context(), w.js, fleet)

@@ -50,7 +50,7 @@ func onCluster(tb testing.TB) *world {
 	return onServer(tb, nc)
 }
 
-func TestABackupOfThreeReplicasIsRestoredOnThree(t *testing.T) {
+func TestRestore_ThreeReplicas_OnThree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: two clusters of three servers")
 	}
@@ -59,7 +59,7 @@ func TestABackupOfThreeReplicasIsRestoredOnThree(t *testing.T) {
 	underLoad(t, w, onCluster(t), 6)
 }
 
-func TestAFleetOfThreeReplicasIsRestoredOnALoneServer(t *testing.T) {
+func TestRestore_ThreeReplicas_OnOneServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
 	}

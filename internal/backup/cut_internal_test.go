@@ -14,7 +14,7 @@ import (
 
 // While a cut reads a run, some of it is sealed and leaves the log. The events in the new segment below the cut were
 // not read, even if the log has events of the run after the cut.
-func TestWhatIsSealedBelowTheCutWhileARunIsReadIsReadAnew(t *testing.T) {
+func TestCut_SealedDuringRead_ReadAgain(t *testing.T) {
 	t.Parallel()
 	js, err := jetstream.New(natstest.Start(t).Conn(t))
 	require.NoError(t, err)

@@ -81,7 +81,7 @@ func someRuns(t *testing.T, w *world, n, turns int) []*writer {
 	return writers
 }
 
-func TestACutAtATimeIsOnePlaceOfEachLog(t *testing.T) {
+func TestCut_AtTime_OnePositionPerLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
 	writers := someRuns(t, w, 8, 2)
@@ -115,7 +115,7 @@ func TestACutAtATimeIsOnePlaceOfEachLog(t *testing.T) {
 	requireCut(t, writers, shards, runs)
 }
 
-func TestACutIsTheSameOnceItsEventsWereSealed(t *testing.T) {
+func TestCut_AfterSeal_Same(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	writers := someRuns(t, w, 5, 4)
@@ -180,7 +180,7 @@ func TestCut_SealedEvents_UsesServerTimes(t *testing.T) {
 	requireCut(t, writers, shards, runs)
 }
 
-func TestACutMustBePastAndWhole(t *testing.T) {
+func TestCut_FutureOrIncomplete_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	someRuns(t, w, 2, 1)
@@ -198,7 +198,7 @@ func TestACutMustBePastAndWhole(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }
 
-func TestACutBeforeTheFirstEventHasNoRuns(t *testing.T) {
+func TestCut_BeforeFirstEvent_NoRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	someRuns(t, w, 2, 1)

@@ -83,7 +83,7 @@ func restored(t *testing.T, dir string) (*world, []string) {
 
 // An order without its tombstone decides nothing: it can be withdrawn the next moment, and then the run must be in
 // the backup.
-func TestARunWhoseRemovalIsNotDecidedIsInTheBackupWithoutTheOrder(t *testing.T) {
+func TestBackup_UndecidedRemoval_RunIncludedWithoutOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	x, kept := w.begun("ordered"), w.begun("kept")
@@ -110,7 +110,7 @@ func TestARunWhoseRemovalIsNotDecidedIsInTheBackupWithoutTheOrder(t *testing.T) 
 
 // The removal happens while one of the streams is read: whichever it is, and however far the removal was before, the
 // backup has only the removal of the run, and a restore brings nothing of it back.
-func TestARunWhoseRemovalGoesThroughBesideTheBackupIsNotHalfInIt(t *testing.T) {
+func TestBackup_RunRemovedMeanwhile_NotHalfIncluded(t *testing.T) {
 	t.Parallel()
 	names := schema.NamesOf(fleet, 0)
 	for _, stream := range []string{
@@ -151,7 +151,7 @@ func TestARunWhoseRemovalGoesThroughBesideTheBackupIsNotHalfInIt(t *testing.T) {
 }
 
 // An executor without compare-and-set writes after the tombstone. The removal is decided all the same.
-func TestARunWithAnEventBehindItsMarkGoesOnBeingRemovedAfterARestore(t *testing.T) {
+func TestRestore_EventBehindTombstone_RemovalContinues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	x, kept := w.begun("gone"), w.begun("kept")
@@ -171,7 +171,7 @@ func TestARunWithAnEventBehindItsMarkGoesOnBeingRemovedAfterARestore(t *testing.
 
 // Executors name contents themselves. A run that stays cannot keep content of a removed one by describing it, and
 // content without a description is removed with its run.
-func TestContentOfARemovedRunIsNotInTheBackupWhoeverDescribesIt(t *testing.T) {
+func TestBackup_RemovedRunContent_NotIncluded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	x, kept := w.begun("gone"), w.begun("kept")
@@ -215,7 +215,7 @@ func TestContentOfARemovedRunIsNotInTheBackupWhoeverDescribesIt(t *testing.T) {
 }
 
 // The receipt of an earlier removal permanently reserves the run's id.
-func TestAReceiptIsInEveryBackup(t *testing.T) {
+func TestBackup_Receipts_Included(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	x := w.begun("gone")

@@ -23,7 +23,7 @@ func digestOf(content string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
+func TestLoad_WrongOrLargeContent_Refused(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	store, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "blobs"})
@@ -64,7 +64,7 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 }
 
 // A lagging replica does not know a blob that was just stored. Only the leader can say that it does not exist.
-func TestABlobThatAReplicaDoesNotKnowYetIsLoaded(t *testing.T) {
+func TestLoad_StaleReplica_Loaded(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t).Conn(t)
 	var behind atomic.Int64

@@ -36,7 +36,7 @@ func messages(t *testing.T, stream jetstream.Stream) uint64 {
 	return info.State.Msgs
 }
 
-func TestWhatIsPutIsReadByOthers(t *testing.T) {
+func TestPut_Acknowledged_ReadableByOthers(t *testing.T) {
 	t.Parallel()
 	ours, theirs, _ := opened(t, natstest.Start(t).JetStream(t))
 	for _, size := range []int{0, 1, 128 << 10, 128<<10 + 1, 5<<20 + 7} {
@@ -51,7 +51,7 @@ func TestWhatIsPutIsReadByOthers(t *testing.T) {
 	}
 }
 
-func TestContentIsStoredOnce(t *testing.T) {
+func TestPut_SameContent_StoredOnce(t *testing.T) {
 	t.Parallel()
 	ours, theirs, stream := opened(t, natstest.Start(t).JetStream(t))
 	content := strings.Repeat("x", 300<<10)
@@ -69,7 +69,7 @@ func TestContentIsStoredOnce(t *testing.T) {
 }
 
 // A server that goes away between the chunks of an object, and comes back before their description, leaves that.
-func TestAnObjectThatLacksAChunkIsPutAgain(t *testing.T) {
+func TestPut_MissingChunk_PutAgain(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, theirs, stream := opened(t, js)
@@ -83,7 +83,7 @@ func TestAnObjectThatLacksAChunkIsPutAgain(t *testing.T) {
 	require.Equal(t, content, string(got))
 }
 
-func TestWhatIsNotAcknowledgedIsNotDescribed(t *testing.T) {
+func TestPut_Unacknowledged_NotDescribed(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	// No stream stores chunks.
@@ -97,7 +97,7 @@ func TestWhatIsNotAcknowledgedIsNotDescribed(t *testing.T) {
 	require.Zero(t, messages(t, stream))
 }
 
-func TestAPutEndsWithItsContext(t *testing.T) {
+func TestPut_ContextEnds_Returns(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, _, stream := opened(t, js)
@@ -123,7 +123,7 @@ func (s slow) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.P
 }
 
 // Whichever description is the last, its content is there; the run's prefix finds the content of the others.
-func TestOfSomeWhoPutTheSameAtOnceTheLastOneHoldsWhole(t *testing.T) {
+func TestPut_SameConcurrently_LastWhole(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, theirs, stream := opened(t, js)
@@ -163,7 +163,7 @@ func TestOfSomeWhoPutTheSameAtOnceTheLastOneHoldsWhole(t *testing.T) {
 	require.EqualValues(t, executors*3+1, messages(t, stream), "and no put removed another's")
 }
 
-func TestContentOfAnotherRunIsNotLoadedAndIsPutAnew(t *testing.T) {
+func TestPut_ContentOfOtherRun_StoredSeparately(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, theirs, _ := opened(t, js)

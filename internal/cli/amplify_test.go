@@ -22,7 +22,7 @@ const heapMost = 512 << 20
 
 // A thousand who ask for a run's whole content and then take nothing of it, and two hundred takeovers (a thousand took 30 s and 12 MiB), cost bounded memory, and
 // no other client the service.
-func TestAThousandRequestsAtOnceAreAnsweredOrRefused(t *testing.T) {
+func TestService_ThousandRequests_AnsweredOrRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a thousand requests at once")
 	}

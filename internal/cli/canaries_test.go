@@ -159,9 +159,9 @@ type debugLog struct{ serverLog }
 
 func (j *debugLog) Debugf(format string, v ...any) { j.add("DBG", format, v) }
 
-// TestNoSecretIsStoredLoggedPrintedMeasuredOrExported puts one string of its own into every place where a secret may come in, has a fleet
+// TestSecrets_Canaries_AppearNowhere puts one string of its own into every place where a secret may come in, has a fleet
 // and all commands work, and looks for each of them in every byte that came out. What is to be there is looked for in the same way.
-func TestNoSecretIsStoredLoggedPrintedMeasuredOrExported(t *testing.T) {
+func TestSecrets_Canaries_AppearNowhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: every command, with secrets in every place")
 	}

@@ -30,7 +30,7 @@ func complete(t *testing.T, stateDir string, words ...string) []string {
 }
 
 // Every command and every flag that help shows is completed.
-func TestComplete_EveryCommandAndFlag(t *testing.T) {
+func TestComplete_Grammar_OffersEveryCommandAndFlag(t *testing.T) {
 	t.Parallel()
 	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestComplete_EveryCommandAndFlag(t *testing.T) {
 	}
 }
 
-func TestComplete_ValuesOfFlagsAndArguments(t *testing.T) {
+func TestComplete_Values_OffersFlagsAndArguments(t *testing.T) {
 	t.Parallel()
 	w := waymarktest.Start(t)
 	f := w.Fleet("ex-1", nil)

@@ -36,7 +36,7 @@ func startDemo(t *testing.T, temp string) (*exec.Cmd, *bufio.Reader, *bytes.Buff
 	return cmd, bufio.NewReader(stdout), stderr
 }
 
-func TestTheDemonstrationProvesThatNothingIsLostOrRunTwice(t *testing.T) {
+func TestDemo_Kills_NothingLostOrRunTwice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: the whole demonstration")
 	}
@@ -63,7 +63,7 @@ func TestTheDemonstrationProvesThatNothingIsLostOrRunTwice(t *testing.T) {
 	requireGone(t, string(out), temp)
 }
 
-func TestTheDemonstrationLeavesNothingWhenItIsEnded(t *testing.T) {
+func TestDemo_Ended_LeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: the demonstration, three times")
 	}

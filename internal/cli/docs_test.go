@@ -153,7 +153,7 @@ func prose(help string) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-func TestTheReferenceIsThatOfTheGrammar(t *testing.T) {
+func TestReference_Page_EqualsGrammar(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("..", "..", "docs", "cli.md")
 	want := cliDoc(t)
@@ -165,7 +165,7 @@ func TestTheReferenceIsThatOfTheGrammar(t *testing.T) {
 	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./internal/cli -run Reference -update")
 }
 
-func TestEveryFlagAndCommandHasHelp(t *testing.T) {
+func TestHelp_EveryFlagAndCommand_Described(t *testing.T) {
 	t.Parallel()
 	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ func requireTame(t *testing.T, text string) {
 	}
 }
 
-func TestJSONThatIsEscapedMeansTheSame(t *testing.T) {
+func TestEscape_JSON_MeansTheSame(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text") + rapid.SampledFrom(hostileTexts).Draw(t, "hostile")
@@ -60,7 +60,7 @@ func TestJSONThatIsEscapedMeansTheSame(t *testing.T) {
 	})
 }
 
-func TestALogLineHoldsWhatOthersChose(t *testing.T) {
+func TestLog_HostileText_StaysOneLine(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"json", "console"} {
 		for _, hostile := range hostileTexts {

@@ -79,7 +79,7 @@ func ask(t *testing.T, url string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-func TestADaemonThatHasNoQuorumIsNotReadyAndIsAgainByItself(t *testing.T) {
+func TestHealth_NoQuorum_NotReadyThenReady(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
 	}

@@ -22,7 +22,7 @@ type hostileCommand struct {
 	args  []string
 }
 
-// hostileCommands are run in this order by TestHostileInputChangesNothingAndIsLogged. A new command that prints what others chose needs
+// hostileCommands are run in this order by TestHostileInput_EveryCommand_ChangesNothing. A new command that prints what others chose needs
 // a line.
 var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"runs", "ls"}},

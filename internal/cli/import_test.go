@@ -75,7 +75,7 @@ func talk(id string, turns int, first string) string {
 }
 
 // The table of exit codes of import, each met as a user meets it.
-func TestImport_ExitCodes(t *testing.T) {
+func TestImport_Failures_HaveExitCodes(t *testing.T) {
 	t.Parallel()
 	w := newImportWorld(t)
 	file := w.file("talk.json", talk("talk", 1, "question"))

@@ -82,7 +82,7 @@ func limitRows() [][3]string {
 	}
 }
 
-func TestLimitsPageSaysWhatIsInForce(t *testing.T) {
+func TestLimitsPage_Values_EqualCode(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("# Limits, windows and deadlines\n\nMade from the constants in the code; a test fails when they differ. Every default can be\nchanged where a setting is named, or in the `Config` of the package.\n")

@@ -66,7 +66,7 @@ func listening(t *testing.T) []string {
 }
 
 // It looks at all that this process listens on, so no other test runs beside it.
-func TestADefaultStartIsForItsUserOnThisMachine(t *testing.T) {
+func TestServe_Defaults_LocalUserOnly(t *testing.T) {
 	host, _, err := net.SplitHostPort(serve.DefaultHTTP)
 	require.NoError(t, err)
 	require.True(t, net.ParseIP(host).IsLoopback())

@@ -12,7 +12,7 @@ import (
 )
 
 // A changed log message that alerts use must be changed in the page that names it, too.
-func TestMessagesThatThePageOnObservabilityNamesAreLogged(t *testing.T) {
+func TestObservabilityPage_Messages_Logged(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "observability.md"))
 	require.NoError(t, err)

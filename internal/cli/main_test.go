@@ -44,12 +44,12 @@ func TestMain(m *testing.M) {
 	testscript.Main(withProgram{m}, map[string]func(){"nats-server": natsServer})
 }
 
-func TestScripts(t *testing.T) {
+func TestScripts_Short_Pass(t *testing.T) {
 	t.Parallel()
 	runScripts(t, "script")
 }
 
-func TestLongScripts(t *testing.T) {
+func TestScripts_Long_Pass(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: scripts that fill a log of 16 MiB")
 	}

@@ -42,7 +42,7 @@ func TestServe_StateDirectoryInUse_IsSaidBeforeThePort(t *testing.T) {
 	require.Contains(t, complaints.String(), "--http")
 }
 
-func TestNoDaemon_HintFitsTheRole(t *testing.T) {
+func TestNoDaemon_Role_HintFits(t *testing.T) {
 	t.Parallel()
 	for _, role := range access.ClientRoles() {
 		c := &base.Client{NATS: &nats.Conn{Opts: nats.Options{InboxPrefix: access.InboxPrefix(role)}}, Fleet: "payments"}

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
-func TestHelpKeepsToItsWidth(t *testing.T) {
+func TestHelp_Terminals_FitWidth(t *testing.T) {
 	t.Parallel()
 	pages := [][]string{{"help"}}
 	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
@@ -34,7 +34,7 @@ func TestHelpKeepsToItsWidth(t *testing.T) {
 	}
 }
 
-func TestAHeldWaitEndsWithCtrlC(t *testing.T) {
+func TestWait_CtrlC_Ends(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

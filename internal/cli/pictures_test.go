@@ -33,7 +33,7 @@ var pictures = []struct {
 	{"killed", "runs show letters", killed, []int{80}},
 }
 
-func TestPictures_AreThere(t *testing.T) {
+func TestPictures_Page_Exist(t *testing.T) {
 	t.Parallel()
 	for _, p := range pictures {
 		t.Run(p.name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func env(pairs ...string) func(string) string {
 	}
 }
 
-func TestACommandThatIsShownNamesTheServerOfTheOneThatShowsIt(t *testing.T) {
+func TestShownCommand_Server_SameAsShowing(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		args string
@@ -70,7 +70,7 @@ func TestACommandThatIsShownNamesTheServerOfTheOneThatShowsIt(t *testing.T) {
 	}
 }
 
-func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
+func TestShownCommand_InShell_MeansTheSame(t *testing.T) {
 	t.Parallel()
 	sh, err := exec.LookPath("sh")
 	if err != nil {
@@ -90,7 +90,7 @@ func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
 	}
 }
 
-func TestAFailedCommandIsFollowedByOneForTheSameServer(t *testing.T) {
+func TestHint_FailedCommand_NamesSameServer(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder
 	dir := t.TempDir() + "/no one's"

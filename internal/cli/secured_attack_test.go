@@ -145,7 +145,7 @@ func (s *secured) stored(t *testing.T, fleet string) map[string]string {
 }
 
 // The rows of docs/security.md, tried with real credentials of another fleet and of other roles.
-func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
+func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
 	}

@@ -25,7 +25,7 @@ const streamIsFull jetstream.ErrorCode = 10077
 
 // A fleet that writes as fast as the servers accept it fills only its own quota: it gets an error, and another fleet's
 // boundaries are all acknowledged and read back meanwhile. What the flood costs the other in time is logged, and no test.
-func TestAFleetThatFloodsFillsItsOwnQuotaOnly(t *testing.T) {
+func TestQuota_FloodingFleet_FillsOnlyItsOwn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
 	}

@@ -77,7 +77,7 @@ func put(t *testing.T, u *user, subject string, header nats.Header, body []byte)
 }
 
 // An executor that means harm, with the credentials of its fleet, a daemon that folds what it stores, and a fleet beside it.
-func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
+func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
 	}

@@ -37,7 +37,7 @@ func (s *secured) executor(t *testing.T, fleet, name string) *publisher.Fleet {
 }
 
 // The whole program works within the permissions of the shipped configuration, on three nodes with TLS and encryption.
-func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
+func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
 	}

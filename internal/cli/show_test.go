@@ -97,7 +97,7 @@ func storied(t *testing.T) *world {
 	return w
 }
 
-func TestRunsShow_StoryOfARun(t *testing.T) {
+func TestRunsShow_Run_TellsStory(t *testing.T) {
 	t.Parallel()
 	w := storied(t)
 	for _, columns := range []string{"80", "100", "200", ""} {

@@ -36,7 +36,7 @@ func startProcess(t *testing.T, dir, until string, args ...string) (*exec.Cmd, *
 	return cmd, stderr
 }
 
-func TestCtrlCEndsADaemonAndItsFollowersWell(t *testing.T) {
+func TestServe_CtrlC_EndsDaemonAndFollowers(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no signal that one process can send to one other: press Ctrl-C by hand")

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAServerWithoutRoomForTheQuotaIsNamedWithTheWayOut(t *testing.T) {
+func TestServe_NoRoomForQuota_NamesNextStep(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 512 << 20 }))
 	getenv := func(string) string { return "" }

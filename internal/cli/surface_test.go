@@ -227,8 +227,8 @@ func surfaceLine(stdout, stderr string) string {
 	return first
 }
 
-// TestSurface holds the whole surface against one server with one daemon.
-func TestSurface(t *testing.T) {
+// TestSurface_EveryCommand_AsRecorded holds the whole surface against one server with one daemon.
+func TestSurface_EveryCommand_AsRecorded(t *testing.T) {
 	t.Parallel()
 	s := newSurface(t)
 	t.Run("TerminalWidth_IsKeptAndUsed", s.widths)

@@ -142,7 +142,7 @@ func (w *waitingRunWork) toEnd() {
 	require.NoError(w.t, w.run.End(w.t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
 }
 
-func TestStockToolsSeeCheckpointsServiceAndEvents(t *testing.T) {
+func TestNATSTools_Fleet_SeeCheckpointsServiceEvents(t *testing.T) {
 	t.Parallel()
 	nc, line := startServe(t)
 	observed, err := nc.SubscribeSync("waymark.checkpoints.>")
@@ -242,7 +242,7 @@ func TestStockToolsSeeCheckpointsServiceAndEvents(t *testing.T) {
 	})
 }
 
-func TestWithoutAFolderReadsAndTakeoversStillWork(t *testing.T) {
+func TestNoFoldWorker_ReadsAndTakeovers_Work(t *testing.T) {
 	t.Parallel()
 	nc, line := startServe(t, "--no-fold")
 	require.False(t, line.Folding)

@@ -141,7 +141,7 @@ func TestCommand_OfAnotherTool_IsNamed(t *testing.T) {
 	require.Contains(t, stderr, `did you mean "runs"?`)
 }
 
-func TestVersionFlag_IsTheCommand(t *testing.T) {
+func TestVersion_FlagAndCommand_Same(t *testing.T) {
 	t.Parallel()
 	code, flag, stderr := typedOffline(t, "--version")
 	require.Zero(t, code, stderr)

@@ -42,7 +42,7 @@ func judge(t *testing.T, recording []byte, expect ...string) *conform.Report {
 	return c.Report()
 }
 
-func TestEveryRuleHasARecordingThatBreaksItAlone(t *testing.T) {
+func TestRules_BadRecordings_EachBreaksOne(t *testing.T) {
 	t.Parallel()
 	for _, rule := range conform.Rules() {
 		t.Run(rule.ID, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestEveryRuleHasARecordingThatBreaksItAlone(t *testing.T) {
 	}
 }
 
-func TestEveryReasonOfADeadLetterBelongsToARule(t *testing.T) {
+func TestRules_DeadLetterReasons_EachHasRule(t *testing.T) {
 	t.Parallel()
 	for _, reason := range schema.Reasons() {
 		id, ok := conform.ReasonRule(reason)
@@ -84,7 +84,7 @@ func TestEveryReasonOfADeadLetterBelongsToARule(t *testing.T) {
 	}
 }
 
-func TestAnEventInAnotherShardThanItsRun_IsFoundAndNotFolded(t *testing.T) {
+func TestEvent_InWrongShard_FoundNotFolded(t *testing.T) {
 	t.Parallel()
 	r := newTape(t)
 	r.wire = true
@@ -101,7 +101,7 @@ func TestAnEventInAnotherShardThanItsRun_IsFoundAndNotFolded(t *testing.T) {
 	require.Equal(t, "waymark.events.f.1.r-1", f.Found)
 }
 
-func TestRulesHaveIDsInOrderAndTexts(t *testing.T) {
+func TestRules_List_OrderedWithTexts(t *testing.T) {
 	t.Parallel()
 	last := ""
 	for _, r := range conform.Rules() {

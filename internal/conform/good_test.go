@@ -148,7 +148,7 @@ var good = map[string]struct {
 	}},
 }
 
-func TestGoodRecordingsPass(t *testing.T) {
+func TestJudge_GoodRecordings_Pass(t *testing.T) {
 	t.Parallel()
 	for name, g := range good {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestGoodRecordingsPass(t *testing.T) {
 	}
 }
 
-func TestScenariosAreSeenWhereTheyArePlayed(t *testing.T) {
+func TestScenario_Played_Seen(t *testing.T) {
 	t.Parallel()
 	played := map[string]bool{}
 	for name, g := range good {
@@ -201,7 +201,7 @@ func TestScenariosAreSeenWhereTheyArePlayed(t *testing.T) {
 	}
 }
 
-func TestAScenarioThatWasNotPlayedSaysWhatIsMissing(t *testing.T) {
+func TestScenario_NotPlayed_SaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	r := newTape(t)
 	r.start()
@@ -216,7 +216,7 @@ func TestAScenarioThatWasNotPlayedSaysWhatIsMissing(t *testing.T) {
 	require.ErrorIs(t, err, conform.ErrScenario)
 }
 
-func TestAScenarioInARunThatBreaksARuleIsNotPassed(t *testing.T) {
+func TestScenario_RunBreaksRule_NotPassed(t *testing.T) {
 	t.Parallel()
 	r := newTape(t)
 	r.start()
@@ -226,7 +226,7 @@ func TestAScenarioInARunThatBreaksARuleIsNotPassed(t *testing.T) {
 	require.Equal(t, conform.Outcome{Scenario: "start", Run: "r-1", Missing: "the run breaks a rule"}, report.Scenarios[0])
 }
 
-func TestWhatIsNoRecordingIsSaidWithItsLine(t *testing.T) {
+func TestOpen_NotARecording_NamesLine(t *testing.T) {
 	t.Parallel()
 	c, err := conform.New(conform.Config{})
 	require.NoError(t, err)
@@ -239,7 +239,7 @@ func TestWhatIsNoRecordingIsSaidWithItsLine(t *testing.T) {
 	require.ErrorContains(t, err, `duplicate object member name "id"`)
 }
 
-func TestARecordedMessageIsJudgedAsItWasSeen(t *testing.T) {
+func TestJudge_RecordedMessage_AsSeen(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	recorder := conform.NewRecorder(&out)
@@ -259,7 +259,7 @@ func TestARecordedMessageIsJudgedAsItWasSeen(t *testing.T) {
 	require.EqualValues(t, 2, report.Events)
 }
 
-func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
+func TestJudge_ManyRuns_MemoryBounded(t *testing.T) {
 	t.Parallel()
 	c, err := conform.New(conform.Config{})
 	require.NoError(t, err)
@@ -280,7 +280,7 @@ func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
 	require.Empty(t, report.Findings)
 }
 
-func TestARunThatWasLetGoIsNotJudgedFromItsMiddle(t *testing.T) {
+func TestJudge_EvictedRun_NotFromMiddle(t *testing.T) {
 	t.Parallel()
 	c, err := conform.New(conform.Config{})
 	require.NoError(t, err)
@@ -309,7 +309,7 @@ func TestARunThatWasLetGoIsNotJudgedFromItsMiddle(t *testing.T) {
 	require.EqualValues(t, 8193, report.Events)
 }
 
-func TestTheIDOfARunThatNoSubjectCanHaveIsFound(t *testing.T) {
+func TestFinding_ImpossibleRunID_Found(t *testing.T) {
 	t.Parallel()
 	for _, run := range []string{"my.run", "my run", "-x", strings.Repeat("x", 65)} {
 		r := newTape(t)
@@ -354,13 +354,13 @@ func TestFinding_InvalidData_SaysWhatWasFound(t *testing.T) {
 	require.Equal(t, "/key is required", findings[0].Found)
 }
 
-func TestAFindingAboutAHeartbeatSaysWhichOne(t *testing.T) {
+func TestFinding_Heartbeat_NamesIt(t *testing.T) {
 	t.Parallel()
 	report := judge(t, broken["WM-E-100"](t).out.Bytes())
 	require.Equal(t, "test.jsonl:2 heartbeat on waymark.heartbeats.f.ex-1 /executor", report.Findings[0].Place())
 }
 
-func TestAnEventWithoutASubjectIsOneFinding(t *testing.T) {
+func TestFinding_EventWithoutSubject_One(t *testing.T) {
 	t.Parallel()
 	r := newTape(t)
 	r.wire = true

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestWhatWaitsBehindAPlaceIsCountedWithoutBarriers(t *testing.T) {
+func TestBehind_Position_CountedWithoutBarriers(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	behind := func(after schema.StreamSequence) eventlog.Waiting {
@@ -54,7 +54,7 @@ func TestWhatWaitsBehindAPlaceIsCountedWithoutBarriers(t *testing.T) {
 	require.EqualValues(t, 2, behind(0).Events, "what was purged does not wait")
 }
 
-func TestBehindAMissingStreamIsAnError(t *testing.T) {
+func TestBehind_MissingStream_Error(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	require.NoError(t, js.DeleteStream(t.Context(), names.EventStream()))

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
+func TestFollower_OddMessages_EachOnce(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	for _, header := range []nats.Header{
@@ -35,7 +35,7 @@ func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
 	}
 }
 
-func TestFollowerBeginsWhereItIsTold(t *testing.T) {
+func TestFollower_Start_AtPosition(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nil, []byte("1"))
@@ -58,7 +58,7 @@ func TestFollowerBeginsWhereItIsTold(t *testing.T) {
 	require.Equal(t, "new", next(eventlog.FollowFrom{New: true}))
 }
 
-func TestFollowerBringsWhatHasArrivedWithoutWaiting(t *testing.T) {
+func TestFollower_ArrivedMessages_WithoutWaiting(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	f, err := eventlog.Follow(t.Context(), js.Conn(), js, names, eventlog.FollowFrom{})

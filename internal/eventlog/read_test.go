@@ -54,7 +54,7 @@ func read(t *testing.T, js jetstream.JetStream, run string, from schema.StreamSe
 
 // A replica has lost a message: the next one, whose compare-and-set saw it, reveals that. Messages that the leader
 // has lost, too, are left out.
-func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
+func TestRead_ReplicaLostMessages_AsksLeader(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	nc := server.Conn(t)
@@ -92,7 +92,7 @@ func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 	}
 }
 
-func TestReadReturnsOneRunInOrderOverManyBatches(t *testing.T) {
+func TestRead_ManyBatches_OneRunInOrder(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	var want []schema.StreamSequence
@@ -120,7 +120,7 @@ func positions(records []schema.Record) (at []schema.StreamSequence) {
 	return at
 }
 
-func TestReadStepsOverDeletedMessages(t *testing.T) {
+func TestRead_DeletedMessages_Skipped(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	for range 5 {
@@ -132,7 +132,7 @@ func TestReadStepsOverDeletedMessages(t *testing.T) {
 	require.Equal(t, []schema.StreamSequence{1, 2, 4, 5}, positions(read(t, js, "a", 0)))
 }
 
-func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
+func TestRead_CallbackError_Returned(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nil, []byte("x"))
@@ -142,7 +142,7 @@ func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
 
 // A publisher may write any header block. None of these may look like a status message of the server, or the reader
 // would end too early and lose events.
-func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
+func TestRead_ForgedServerHeaders_Ignored(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	raw := rawClient(t, js)
@@ -176,7 +176,7 @@ func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
 	require.Empty(t, rec.Header)
 }
 
-func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
+func TestLast_UnreadableHeaders_Found(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	raw := rawClient(t, js)
@@ -237,7 +237,7 @@ func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body 
 	}
 }
 
-func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
+func TestLastOf_SeveralRuns_OneMoment(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nil, []byte("1"))
@@ -256,7 +256,7 @@ func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
 	require.Empty(t, got.Records)
 }
 
-func TestLeaderAnswersForFirstAndLast(t *testing.T) {
+func TestFirstLast_Replicas_AnsweredByLeader(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nats.Header{"ce-id": {"one"}}, []byte("1"))
@@ -279,7 +279,7 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 	require.False(t, found)
 }
 
-func TestMissingStreamIsNamed(t *testing.T) {
+func TestRead_MissingStream_Named(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	err := eventlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return nil })
@@ -292,7 +292,7 @@ func TestMissingStreamIsNamed(t *testing.T) {
 }
 
 // An answer that breaks off must not look like the end of the log.
-func TestAnswerThatBreaksOffIsAnError(t *testing.T) {
+func TestRead_ReplyInterrupted_Error(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	js := server.JetStream(t)

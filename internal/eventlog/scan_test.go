@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAScannerReadsToTheEndAndThenWhatComes(t *testing.T) {
+func TestScanner_End_ThenNewMessages(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	names := schema.NamesOf("default", 0)

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
-func TestOrdinaryBinariesHaveNoFailpoints(t *testing.T) {
+func TestFailpoints_OrdinaryBuild_Absent(t *testing.T) {
 	require.False(t, failpoint.Enabled)
 	for _, p := range failpoint.Points() {
 		require.NoError(t, failpoint.Hit(t.Context(), p))

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
-func TestWorkUnderAHookMeetsIt(t *testing.T) {
+func TestFailpoints_Hook_Called(t *testing.T) {
 	stop := errors.New("stop here")
 	ctx := failpoint.With(t.Context(), func(_ context.Context, p failpoint.Point) error {
 		if p == failpoint.AfterApply {
@@ -29,7 +29,7 @@ func TestWorkUnderAHookMeetsIt(t *testing.T) {
 }
 
 // It starts this binary again.
-func TestProcessesAreToldByTheEnvironment(t *testing.T) {
+func TestFailpoints_Environment_Read(t *testing.T) {
 	if os.Getenv("WAYMARK_FAILPOINT_CHILD") != "" {
 		for range 2 {
 			err := failpoint.Hit(context.Background(), failpoint.AfterFetch)
@@ -42,7 +42,7 @@ func TestProcessesAreToldByTheEnvironment(t *testing.T) {
 		return
 	}
 	child := func(point string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestProcessesAreToldByTheEnvironment$")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestFailpoints_Environment_Read$")
 		cmd.Env = append(os.Environ(), "WAYMARK_FAILPOINT_CHILD=1", failpoint.PointVariable+"="+point)
 		var out bytes.Buffer
 		cmd.Stdout = &out

@@ -17,7 +17,7 @@ func call(name, arguments, result string) schema.Call {
 
 func steps(calls ...schema.Call) []history.Step { return history.Steps(&schema.State{Calls: calls}) }
 
-func TestTheFirstDivergenceIsFound(t *testing.T) {
+func TestCompare_Runs_FirstDivergence(t *testing.T) {
 	failed := call("read", `{"a":1}`, ``)
 	failed.Outcome, failed.Error = schema.OutcomeFailed, &schema.Error{Type: "denied", Message: "no"}
 	other := failed
@@ -73,7 +73,7 @@ func sum(c byte) string {
 	return string(b)
 }
 
-func TestAPredicateIsAskedAfterAnEvent(t *testing.T) {
+func TestBisect_Predicate_AskedAfterEvent(t *testing.T) {
 	data, err := json.Marshal(&schema.ToolCalledData{ToolCallID: "c1", Name: "Bash", Arguments: []byte(
 		`{"command":"rm -rf build","n":3,"half":0.5,"many":9007199254740993,"huge":1e300,"beyond":18446744073709551616,
 		"id":18446744073709551617,"tenth":0.1,"nearly":0.1000000000000000001,"far":1e999}`)})
@@ -130,7 +130,7 @@ func TestAPredicateIsAskedAfterAnEvent(t *testing.T) {
 	}
 }
 
-func TestAFileOfCallsIsReadAsWritten(t *testing.T) {
+func TestCalls_File_ReadAsWritten(t *testing.T) {
 	want := &history.Golden{Run: "r", Point: "end", Steps: steps(call("read", `{"a":1}`, `"x"`), call("write", `2`, ``))}
 	b, err := want.Encode()
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestAReaderFollowsWhatSeveralWritersAppend(t *testing.T) {
+func TestReader_SeveralWriters_Follows(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
 	reader := journal.NewReader(path)
@@ -92,7 +92,7 @@ func appendText(t *testing.T, path, text string) {
 	require.NoError(t, file.Close())
 }
 
-func TestCheck(t *testing.T) {
+func TestJournal_Check_FindsViolations(t *testing.T) {
 	t.Parallel()
 	call := journal.Call{Turn: 1, ID: "x", Occurrence: 1}
 	ack := func(epoch, sequence uint64) journal.Entry {

@@ -52,7 +52,7 @@ func shape(reply Tree) string {
 	return strings.Join(list, " ")
 }
 
-func TestEachRunIsInTheTreeOnceWhateverRunsSayOfEachOther(t *testing.T) {
+func TestTree_ContradictingRuns_EachOnce(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
@@ -77,7 +77,7 @@ func TestEachRunIsInTheTreeOnceWhateverRunsSayOfEachOther(t *testing.T) {
 	}
 }
 
-func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
+func TestTree_HandoffTakenByOther_NotOwnChild(t *testing.T) {
 	t.Parallel()
 	gathered := family("a", "b handoff=a from=a")
 	reply := gathered.arrange("a")
@@ -87,7 +87,7 @@ func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
 	require.Equal(t, "hand-off half, accepted by run other", reply.TieText(&reply.Runs[1]))
 }
 
-func TestATreeIsBounded(t *testing.T) {
+func TestTree_ManyRuns_Bounded(t *testing.T) {
 	t.Parallel()
 	const limit = 40
 	server := natstest.Start(t)

@@ -225,9 +225,9 @@ func unfuzzed(files []file, table map[string]string) (findings []string) {
 	return findings
 }
 
-func TestEveryDecoderHasAFuzzTarget(t *testing.T) { report(t, unfuzzed(goFiles(t), fuzzed)) }
+func TestFuzz_Decoders_HaveTargets(t *testing.T) { report(t, unfuzzed(goFiles(t), fuzzed)) }
 
-func TestADecoderWithoutATargetIsFound(t *testing.T) {
+func TestFuzz_DecoderWithoutTarget_Found(t *testing.T) {
 	files := []file{
 		parseFile(t, "a/a.go", "package a\nimport \"encoding/json\"\nfunc (t *T[K]) Read() { json.Unmarshal(nil, nil) }"),
 		parseFile(t, "a/a_test.go", "package a\nfunc FuzzRead() {}"),
@@ -241,8 +241,8 @@ func TestADecoderWithoutATargetIsFound(t *testing.T) {
 	require.Contains(t, unfuzzed(files, map[string]string{"a.T.Read": "- no"})[0], "say why")
 }
 
-// TestEveryRequestOfTheServiceIsFuzzed compares the verbs of the schema with those that the service's fuzz target sends.
-func TestEveryRequestOfTheServiceIsFuzzed(t *testing.T) {
+// TestFuzz_ServiceRequests_HaveTargets compares the verbs of the schema with those that the service's fuzz target sends.
+func TestFuzz_ServiceRequests_HaveTargets(t *testing.T) {
 	verbs, sent := map[string]bool{}, map[string]bool{}
 	for _, f := range goFiles(t) {
 		for _, decl := range f.syntax.Decls {

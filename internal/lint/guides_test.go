@@ -20,12 +20,11 @@ var (
 	codeSpan  = regexp.MustCompile("`([^`]+)`")
 	localLink = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 	namedPath = regexp.MustCompile(`^(?:\./|[a-z0-9_-]+/)[A-Za-z0-9_./-]*$|^[A-Z]+\.md$`)
-	testedRun = regexp.MustCompile(`^go test (?:-short )?\./(\S+) -run (\w+)`)
 )
 
-// namedInVain finds paths and tests that a page names and that do not exist: links, paths in code, packages in the
-// first column of a table, and the tests that a command runs.
-func namedInVain(name, page string, there func(path string) bool, all map[string]*tests) []string {
+// missingPaths finds paths that a page names and that do not exist: links, paths in code, and packages in the first
+// column of a table.
+func missingPaths(name, page string, there func(path string) bool) []string {
 	var findings []string
 	number, fenced := 0, false
 	for line := range strings.Lines(page) {
@@ -56,9 +55,6 @@ func namedInVain(name, page string, there func(path string) bool, all map[string
 					missing(word)
 				}
 			}
-			if run := testedRun.FindStringSubmatch(span); run != nil && !runsATest(all[run[1]], run[2]) {
-				missing("test in " + run[1] + " that -run " + run[2] + " runs")
-			}
 		}
 		if cell, isRow := strings.CutPrefix(line, "|"); isRow {
 			cell, _, _ = strings.Cut(cell, "|")
@@ -72,50 +68,32 @@ func namedInVain(name, page string, there func(path string) bool, all map[string
 	return findings
 }
 
-func runsATest(here *tests, pattern string) bool {
-	if here == nil {
-		return false
-	}
-	for function := range here.functions {
-		if strings.HasPrefix(function, "Test") && strings.Contains(function, pattern) {
-			return true
-		}
-	}
-	return false
-}
-
-func TestGuides_PathsAndTestsTheyName_Exist(t *testing.T) {
+func TestGuides_NamedPaths_Exist(t *testing.T) {
 	t.Parallel()
-	all := testsOf(goFiles(t))
 	for _, name := range guides {
-		report(t, namedInVain(name, read(t, name), func(path string) bool {
+		report(t, missingPaths(name, read(t, name), func(path string) bool {
 			_, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(path)))
 			return err == nil
-		}, all))
+		}))
 	}
 }
 
-func TestNamedInVain_EachKind_IsFound(t *testing.T) {
+func TestMissingPaths_EachKind_IsFound(t *testing.T) {
 	t.Parallel()
 	there := []string{"a", "a/b.go", "docs/c.md", "README.md"}
-	all := testsOf([]file{parseFile(t, "a/b_test.go", "package a\nfunc TestOneThing(t *T) {}\nfunc helper() {}")})
 	for text, want := range map[string]string{
 		"[c](docs/c.md), [x](https://example.org/x)":               "",
 		"`a/b.go`, `go vet ./a/...`, `README.md`, `t.X`, `doc.go`": "",
-		"`go test ./a -run One -update`":                           "",
-		"| `a` | `other` |":                                        "",
-		"and/or, `io.x/Y`":                                         "",
-		"one\n[c](docs/d.md)":                                      "page.md:2: there is no docs/d.md",
-		"`a/c.go`":                                                 "there is no a/c.go",
-		"`go test ./d/...`":                                        "there is no ./d",
-		"```sh\nls ./d\n```":                                       "page.md:2: there is no ./d",
-		"`OTHER.md`":                                               "there is no OTHER.md",
-		"| `d` | |":                                                "there is no d",
-		"`go test ./a -run Two`":                                   "no test in a that -run Two runs",
-		"`go test ./a -run helper`":                                "-run helper",
-		"`go test -short ./a -run Three`, `go test ./a -run OneThing`": "-run Three",
+		"| `a` | `other` |":   "",
+		"and/or, `io.x/Y`":    "",
+		"one\n[c](docs/d.md)": "page.md:2: there is no docs/d.md",
+		"`a/c.go`":            "there is no a/c.go",
+		"`go test ./d/...`":   "there is no ./d",
+		"```sh\nls ./d\n```":  "page.md:2: there is no ./d",
+		"`OTHER.md`":          "there is no OTHER.md",
+		"| `d` | |":           "there is no d",
 	} {
-		findings := strings.Join(namedInVain("page.md", text, func(path string) bool { return slices.Contains(there, path) }, all), "\n")
+		findings := strings.Join(missingPaths("page.md", text, func(path string) bool { return slices.Contains(there, path) }), "\n")
 		if want == "" {
 			require.Empty(t, findings, text)
 			continue

@@ -24,7 +24,7 @@ var keylessFolds = map[string]string{
 }
 
 // executorsFolds are the files that may fold with schema.ExecutorsOnly: an executor's own events.
-var executorsFolds = []string{"publisher/late.go", "publisher/fold.go"}
+var executorsFolds = []string{"publisher/lateresult.go", "publisher/fold.go"}
 
 // keylessFold finds folds that do not use the keys of the fleet.
 func keylessFold(f file) []string {

@@ -112,7 +112,7 @@ func unproven(name, page, heading string) (rows []string, findings []string) {
 	return rows, findings
 }
 
-func TestPagesNameTestsThatExist(t *testing.T) {
+func TestPages_NamedTests_Exist(t *testing.T) {
 	all, makefile := testsOf(goFiles(t)), read(t, "Makefile")
 	cited := 0
 	walk(t, func(name string) {
@@ -126,7 +126,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	require.Greater(t, cited, 150, "the pages that name tests were looked at")
 }
 
-func TestEveryPromiseAndFaultHasItsTest(t *testing.T) {
+func TestProofs_PromisesAndFaults_HaveTests(t *testing.T) {
 	const name = "docs/reliability.md"
 	page := read(t, name)
 	promises, findings := unproven(name, page, "Promises")
@@ -144,7 +144,7 @@ func TestEveryPromiseAndFaultHasItsTest(t *testing.T) {
 	require.Greater(t, len(attempts), 25)
 }
 
-func TestWhatAPageNamesInVainIsFound(t *testing.T) {
+func TestPages_MissingTarget_Found(t *testing.T) {
 	all := testsOf([]file{
 		parseFile(t, "a/b/c_test.go", "package c\nfunc TestOne(t *T) { t.Run(\"it holds\", nil) }\nfunc (w *W) TestTwo() {}\nfunc FuzzIt() {}"),
 		parseFile(t, "a/b/c.go", "package c\nfunc TestThree() {}"),

@@ -147,12 +147,12 @@ func each(t *testing.T, rule func(file) []string) {
 	}
 }
 
-func TestFilesAreShort(t *testing.T)                    { each(t, tooLong) }
-func TestPackagesAreDocumented(t *testing.T)            { report(t, undocumentedPackages(goFiles(t))) }
-func TestTestsNeitherSleepNorSkipSilently(t *testing.T) { each(t, sleepsAndSkips) }
-func TestErrorSentinelsAreDocumented(t *testing.T)      { each(t, bareSentinels) }
+func TestFiles_Lines_Bounded(t *testing.T)             { each(t, tooLong) }
+func TestPackages_Doc_Present(t *testing.T)            { report(t, undocumentedPackages(goFiles(t))) }
+func TestTests_SleepOrSilentSkip_Refused(t *testing.T) { each(t, sleepsAndSkips) }
+func TestErrors_Sentinels_Documented(t *testing.T)     { each(t, bareSentinels) }
 
-func TestNoFileNamesAMachine(t *testing.T) {
+func TestFiles_MachinePaths_Absent(t *testing.T) {
 	walk(t, func(name string) {
 		if strings.HasPrefix(name, "internal/lint/") { // its examples break the rule
 			return
@@ -163,7 +163,7 @@ func TestNoFileNamesAMachine(t *testing.T) {
 	})
 }
 
-func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
+func TestRules_Violation_Found(t *testing.T) {
 	long := "package a\n" + strings.Repeat("\n", maxLines)
 	tests := []struct {
 		name, path, source string

@@ -15,7 +15,7 @@ import (
 
 // It connects through something that accepts connections without a server behind it, like a proxy. Each attempt
 // closes the link of the one before.
-func TestAnAttemptThatIsNotAnsweredAsAServerDoesLeavesNoFileOpen(t *testing.T) {
+func TestConnect_NotAServer_ClosesSocket(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

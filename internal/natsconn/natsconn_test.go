@@ -78,7 +78,7 @@ func credentials(t *testing.T, s *natstest.Server) (user, password string) {
 	return o.User, o.Password
 }
 
-func TestTheFirstLevelThatNamesAServerDecides(t *testing.T) {
+func TestSettings_Levels_FirstWithServerWins(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	user, password := credentials(t, server)
@@ -114,7 +114,7 @@ func TestTheFirstLevelThatNamesAServerDecides(t *testing.T) {
 	require.NoError(t, connects(t, target))
 }
 
-func TestCredentialsFollowTheServerTheyAreFor(t *testing.T) {
+func TestSettings_Credentials_FollowServer(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	user, password := credentials(t, server)
@@ -153,7 +153,7 @@ func TestCredentialsFollowTheServerTheyAreFor(t *testing.T) {
 	require.NoError(t, connects(t, target))
 }
 
-func TestSettingsThatCannotWorkAreErrorsBeforeConnecting(t *testing.T) {
+func TestSettings_Impossible_RefusedBeforeConnecting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.save(t, "empty", map[string]string{"description": "no address"})
@@ -199,7 +199,7 @@ func TestSettingsThatCannotWorkAreErrorsBeforeConnecting(t *testing.T) {
 	}
 }
 
-func TestNothingRunningIsSaidWithTheDirectoryThatWasSearched(t *testing.T) {
+func TestConnect_NothingRunning_NamesDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := newWorld(t).resolve(t, natsconn.Settings{}, dir)
@@ -207,7 +207,7 @@ func TestNothingRunningIsSaidWithTheDirectoryThatWasSearched(t *testing.T) {
 	require.ErrorContains(t, err, dir)
 }
 
-func TestEveryVariableIsDocumentedOnce(t *testing.T) {
+func TestSettings_Variables_DocumentedOnce(t *testing.T) {
 	t.Parallel()
 	names := natsconn.Variables()
 	require.Len(t, names, 22)
@@ -221,7 +221,7 @@ func TestEveryVariableIsDocumentedOnce(t *testing.T) {
 	}))
 }
 
-func TestSettingsAreShownAsFlagsWithoutTheirSecrets(t *testing.T) {
+func TestSettings_Flags_WithoutSecrets(t *testing.T) {
 	t.Parallel()
 	s := natsconn.Settings{
 		URL: "nats://ann:secret@a:1, b:2", Context: "prod", Creds: "c", User: "ann", Password: "secret", NKey: "n", Token: "secret",

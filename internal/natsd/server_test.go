@@ -50,7 +50,7 @@ func createStream(t *testing.T, js jetstream.JetStream) {
 	require.NoError(t, err)
 }
 
-func TestServerKeepsStreamsCredentialsAndPortOverARestart(t *testing.T) {
+func TestServer_Restart_KeepsStreamsCredentialsPort(t *testing.T) {
 	t.Parallel()
 	cfg := natsd.Config{StateDir: filepath.Join(t.TempDir(), "with [brackets] and spaces")}
 	first := start(t, cfg)
@@ -76,7 +76,7 @@ func TestServerKeepsStreamsCredentialsAndPortOverARestart(t *testing.T) {
 	require.NoError(t, second.Healthy(t.Context()))
 }
 
-func TestServerRefusesWhoHasNoCredentials(t *testing.T) {
+func TestServer_NoCredentials_Refused(t *testing.T) {
 	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	for name, opts := range map[string][]nats.Option{
@@ -94,7 +94,7 @@ func TestServerRefusesWhoHasNoCredentials(t *testing.T) {
 	nc.Close()
 }
 
-func TestServerListensOnLoopbackOnly(t *testing.T) {
+func TestServer_Listener_LoopbackOnly(t *testing.T) {
 	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	require.True(t, strings.HasPrefix(s.URL(), "nats://127.0.0.1:"), s.URL())
@@ -111,7 +111,7 @@ func TestServerListensOnLoopbackOnly(t *testing.T) {
 	}
 }
 
-func TestNodesOfAClusterFindEachOther(t *testing.T) {
+func TestCluster_Nodes_FindEachOther(t *testing.T) {
 	t.Parallel()
 	var servers [3]*natsd.Server
 	cluster := natsd.Cluster{Name: "c", Ports: natstest.FreePorts(t, len(servers)), User: "u", Password: "p"}
@@ -134,7 +134,7 @@ func TestNodesOfAClusterFindEachOther(t *testing.T) {
 	}, time.Minute, 20*time.Millisecond, "a stream of three replicas needs all three")
 }
 
-func TestStateFilesAreTheOwnersAlone(t *testing.T) {
+func TestStateFiles_Mode_OwnerOnly(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no mode bits: the directory inherits the rights of the user's profile")
@@ -163,7 +163,7 @@ func TestStateFilesAreTheOwnersAlone(t *testing.T) {
 	}))
 }
 
-func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
+func TestStart_WorldWritableDirectory_Refused(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no mode bits")
@@ -175,7 +175,7 @@ func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
 	require.ErrorContains(t, err, "chmod o-w "+dir)
 }
 
-func TestStartRefusesADirectoryInUseAndNamesTheHolder(t *testing.T) {
+func TestStart_DirectoryInUse_NamesHolder(t *testing.T) {
 	t.Parallel()
 	t.Run("same process", func(t *testing.T) {
 		s := start(t, natsd.Config{StateDir: t.TempDir()})
@@ -205,7 +205,7 @@ func requireLocked(t *testing.T, dir string, pid int) {
 	require.ErrorContains(t, err, "WAYMARK_STATE_DIR")
 }
 
-func TestStartRefusesATakenPortAndLeavesNothingBehind(t *testing.T) {
+func TestStart_PortTaken_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	var lc net.ListenConfig
 	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -225,7 +225,7 @@ func TestStartRefusesATakenPortAndLeavesNothingBehind(t *testing.T) {
 	require.NotEqual(t, port, s.Port())
 }
 
-func TestAFreePortIsTakenWhenTheLastOneIsGone(t *testing.T) {
+func TestStart_LastPortTaken_UsesFreePort(t *testing.T) {
 	t.Parallel()
 	cfg := natsd.Config{StateDir: t.TempDir()}
 	first := start(t, cfg)
@@ -238,7 +238,7 @@ func TestAFreePortIsTakenWhenTheLastOneIsGone(t *testing.T) {
 	require.NotEqual(t, port, start(t, cfg).Port())
 }
 
-func TestUncleanStartStaysUntilItIsCleared(t *testing.T) {
+func TestUncleanStart_Flag_StaysUntilCleared(t *testing.T) {
 	t.Parallel()
 	p := natstest.StartProcess(t)
 	require.False(t, p.UncleanStart())
@@ -261,7 +261,7 @@ func TestUncleanStartStaysUntilItIsCleared(t *testing.T) {
 	require.False(t, start(t, natsd.Config{StateDir: p.StateDir()}).UncleanStart())
 }
 
-func TestAnUncleanStopIsStillKnownAfterAFailedStart(t *testing.T) {
+func TestStart_FailedAfterUncleanStop_StillUnclean(t *testing.T) {
 	t.Parallel()
 	p := natstest.StartProcess(t)
 	p.Kill9(t)
@@ -273,7 +273,7 @@ func TestAnUncleanStopIsStillKnownAfterAFailedStart(t *testing.T) {
 	require.True(t, start(t, natsd.Config{StateDir: p.StateDir()}).UncleanStart())
 }
 
-func TestStartEndsWithItsContext(t *testing.T) {
+func TestStart_ContextEnds_Returns(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("asked to stop")
@@ -288,7 +288,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	require.False(t, start(t, cfg).UncleanStart())
 }
 
-func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
+func TestClose_Repeated_Safe(t *testing.T) {
 	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	done := make(chan error)
@@ -325,7 +325,7 @@ func TestServer_ClientAnswersNoPing_ConnectionEnds(t *testing.T) {
 	require.Contains(t, string(said), "Stale Connection")
 }
 
-func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
+func TestClose_Timeout_KeepsDirectory(t *testing.T) {
 	t.Parallel()
 	var cfg natsd.Config
 	var s *natsd.Server
@@ -344,7 +344,7 @@ func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
 	require.FileExists(t, filepath.Join(cfg.StateDir, "running.json"))
 }
 
-func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
+func TestWaitForShutdown_ContextEnds_Returns(t *testing.T) {
 	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -352,7 +352,7 @@ func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, s.WaitForShutdown(ctx), context.Canceled)
 }
 
-func TestLimitsReachTheServer(t *testing.T) {
+func TestServer_Limits_Applied(t *testing.T) {
 	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir(), MaxPayload: 8 << 10, MaxStore: 1 << 20})
 	js := connect(t, s)
@@ -362,7 +362,7 @@ func TestLimitsReachTheServer(t *testing.T) {
 	require.ErrorContains(t, err, "insufficient storage")
 }
 
-func TestStateFilesThatDoNotParseAreNamed(t *testing.T) {
+func TestStateFiles_Unparsable_Named(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"not JSON":    "{",
@@ -383,7 +383,7 @@ func TestStateFilesThatDoNotParseAreNamed(t *testing.T) {
 	}
 }
 
-func TestServerLogGoesToTheLoggerFromWarningsUp(t *testing.T) {
+func TestServer_Log_WarningsAndAbove(t *testing.T) {
 	t.Parallel()
 	for name, verbose := range map[string]bool{"quiet": false, "verbose": true} {
 		t.Run(name, func(t *testing.T) {
@@ -417,7 +417,7 @@ func password(t *testing.T, s *natsd.Server) string {
 	return options.Password
 }
 
-func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
+func TestConfig_Invalid_NamesField(t *testing.T) {
 	t.Parallel()
 	for field, cfg := range map[string]natsd.Config{
 		"StateDir":    {},
@@ -444,7 +444,7 @@ func readFile(t *testing.T, path string) string {
 	return string(data)
 }
 
-func TestEveryMessageIsSyncedUnlessAskedOtherwise(t *testing.T) {
+func TestServer_Defaults_SyncsEveryMessage(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		cfg  natsd.Config

@@ -56,7 +56,7 @@ func take(t *testing.T, tail *permissions.Tail) *permissions.Error {
 	}
 }
 
-func TestWhatTheServerRefusesIsNamed(t *testing.T) {
+func TestWatch_Refusal_Named(t *testing.T) {
 	t.Parallel()
 	w := permissions.New()
 	nc := connect(t, narrow(t), nats.ErrorHandler(w.Handler(nil)))
@@ -82,7 +82,7 @@ func TestWhatTheServerRefusesIsNamed(t *testing.T) {
 	require.ErrorContains(t, e, "CustomInboxPrefix")
 }
 
-func TestALibrarysCallEndsWithTheRefusal(t *testing.T) {
+func TestWatch_LibraryCall_EndsWithRefusal(t *testing.T) {
 	t.Parallel()
 	w := permissions.New()
 	nc := connect(t, narrow(t), nats.ErrorHandler(w.Handler(nil)), nats.CustomInboxPrefix("b"))
@@ -100,7 +100,7 @@ func ctxAfter(ctx context.Context, do func()) <-chan struct{} {
 	return ctx.Done()
 }
 
-func TestTheOwnersHandlerOfAConnectionIsStillCalled(t *testing.T) {
+func TestWatch_OwnHandler_StillCalled(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32
 	nc := connect(t, narrow(t), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { calls.Add(1) }))
@@ -112,7 +112,7 @@ func TestTheOwnersHandlerOfAConnectionIsStillCalled(t *testing.T) {
 	require.Eventually(t, func() bool { return calls.Load() == 1 }, time.Minute, time.Millisecond)
 }
 
-func TestOtherErrorsAreNoRefusal(t *testing.T) {
+func TestWatch_OtherErrors_NotRefusals(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, nats.ErrSlowConsumer, nats.ErrAuthorization} {
 		_, ok := permissions.From(err)

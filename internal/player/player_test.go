@@ -82,7 +82,7 @@ func scripts(t *testing.T, file string, format transcript.Format) []*transcript.
 	return runs
 }
 
-func TestARunThatIsStoppedAgainAndAgainEndsAsTheSource(t *testing.T) {
+func TestPlayer_StoppedRepeatedly_EndsAsSource(t *testing.T) {
 	t.Parallel()
 	fleet := newFleet(t)
 	for _, file := range inputs {
@@ -105,7 +105,7 @@ func TestARunThatIsStoppedAgainAndAgainEndsAsTheSource(t *testing.T) {
 	}
 }
 
-func TestARunThatIsStoppedOnceAnywhereEndsAsTheSource(t *testing.T) {
+func TestPlayer_StoppedOnceAnywhere_EndsAsSource(t *testing.T) {
 	t.Parallel()
 	fleet := newFleet(t)
 	for _, file := range inputs {

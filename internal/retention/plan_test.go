@@ -21,7 +21,7 @@ func policy() schema.RetentionPolicy {
 	return schema.RetentionPolicy{CompletedSeconds: 30 * 86400, FailedSeconds: 7 * 86400}
 }
 
-func TestAPlanKeepsWhatThePolicyAndEachRunAskFor(t *testing.T) {
+func TestPlan_PolicyAndRun_Kept(t *testing.T) {
 	old := now.Add(-365 * day)
 	for name, c := range map[string]struct {
 		run    retention.Run
@@ -56,7 +56,7 @@ func TestAPlanKeepsWhatThePolicyAndEachRunAskFor(t *testing.T) {
 	}
 }
 
-func TestForksGoBeforeWhatTheyStandOn(t *testing.T) {
+func TestPlan_Forks_BeforeTheirBases(t *testing.T) {
 	old := now.Add(-365 * day)
 	runs := []retention.Run{
 		{ID: "base", Status: schema.StatusCompleted, Last: old, Forks: []string{"fork"}},
@@ -88,7 +88,7 @@ func keepers(r *retention.Run, p *schema.RetentionPolicy) bool {
 		seconds == 0 || r.Last.IsZero() || age < time.Duration(seconds)*time.Second || age < p.Grace()
 }
 
-func TestNoPlanBreaksAnInvariant(t *testing.T) {
+func TestPlan_RandomFleets_InvariantsHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 40).Draw(t, "runs")
 		ages := rapid.SampledFrom([]time.Duration{0, time.Minute, 9 * time.Minute, 11 * time.Minute, 6 * day, 7 * day, 8 * day, 29 * day, 31 * day, 400 * day})
@@ -161,7 +161,7 @@ func TestNoPlanBreaksAnInvariant(t *testing.T) {
 	})
 }
 
-func TestTheReportSaysWhatThePlanSaid(t *testing.T) {
+func TestReport_Plan_Same(t *testing.T) {
 	old := now.Add(-365 * day)
 	plan := retention.New([]retention.Run{
 		{ID: "a", Status: schema.StatusCompleted, Last: old, Bytes: 100},

@@ -67,7 +67,7 @@ func overHTTP(t *testing.T, url string) *spans.HTTPClient {
 	return client
 }
 
-func TestACollectorThatIsAwayIsWaitedFor(t *testing.T) {
+func TestExport_CollectorAway_Waits(t *testing.T) {
 	t.Parallel()
 	server, got := receiver(t, func(n int, _ []*tracepb.Span) int {
 		if n <= 2 {
@@ -86,7 +86,7 @@ func TestACollectorThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestPatienceEnds(t *testing.T) {
+func TestExport_PatienceOver_Fails(t *testing.T) {
 	t.Parallel()
 	server, _ := receiver(t, func(int, []*tracepb.Span) int { return http.StatusUnauthorized })
 	exporter := spans.NewExporter(overHTTP(t, server.URL), spans.ExporterConfig{Patience: time.Second}, zerolog.Nop())
@@ -101,7 +101,7 @@ func TestPatienceEnds(t *testing.T) {
 	require.ErrorIs(t, exporter.Export(ctx, recovered(t).all(spans.Options{})), stopped)
 }
 
-func TestASpanThatTheCollectorRefusesIsLeftOutAlone(t *testing.T) {
+func TestExport_RefusedSpan_SkippedAlone(t *testing.T) {
 	t.Parallel()
 	server, got := receiver(t, func(_ int, all []*tracepb.Span) int {
 		for _, s := range all {

@@ -123,7 +123,7 @@ func requireOnce(t *testing.T, want, got []*tracepb.Span) {
 	require.Len(t, got, len(want))
 }
 
-func TestARestartNeitherLosesNorDoublesSpans(t *testing.T) {
+func TestFeed_Restart_NoLossNoDuplicates(t *testing.T) {
 	t.Parallel()
 	// The process ends after each number of events, within turns, calls and epochs.
 	f, l := newFleet(t), recovered(t)
@@ -136,7 +136,7 @@ func TestARestartNeitherLosesNorDoublesSpans(t *testing.T) {
 	require.Positive(t, f.reads.Load(), "the run was read again where the last process knew it")
 }
 
-func TestARunThatIsFollowedIsNotReadAnew(t *testing.T) {
+func TestFeed_FollowedRun_NotReadAgain(t *testing.T) {
 	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, len(l.records))
@@ -146,7 +146,7 @@ func TestARunThatIsFollowedIsNotReadAnew(t *testing.T) {
 	require.Zero(t, f.reads.Load())
 }
 
-func TestAPositionIsKeptOnlyBehindWhatTheCollectorTook(t *testing.T) {
+func TestFeed_Position_OnlyAfterExport(t *testing.T) {
 	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, 8)
@@ -158,7 +158,7 @@ func TestAPositionIsKeptOnlyBehindWhatTheCollectorTook(t *testing.T) {
 	requireOnce(t, l.all(spans.Options{}), got.all())
 }
 
-func TestEventsThatLeftTheLogUnreadAreReadFromTheirRun(t *testing.T) {
+func TestFeed_EventsPurgedUnread_ReadFromRun(t *testing.T) {
 	t.Parallel()
 	f, l, other := newFleet(t), recovered(t), newLog(t, "other")
 	other.add(started()).add(&schema.TurnStartedData{Turn: 1}).add(called("o1", "search")).add(&schema.ToolReturnedData{ToolCallID: "o1"})
@@ -177,7 +177,7 @@ func TestEventsThatLeftTheLogUnreadAreReadFromTheirRun(t *testing.T) {
 	requireOnce(t, append(l.all(spans.Options{}), other.all(spans.Options{})...), got.all())
 }
 
-func TestMoreRunsThanAreFollowedAtOnce(t *testing.T) {
+func TestFeed_MoreRunsThanFollowed_AllExported(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	var want []*tracepb.Span
@@ -219,7 +219,7 @@ func renamed(t *testing.T, run string) *log {
 	return l
 }
 
-func TestWhatIsNewIsExportedWithTheSpansThatHadBegun(t *testing.T) {
+func TestFeed_NewEvents_CloseOpenSpans(t *testing.T) {
 	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, 7)
@@ -235,7 +235,7 @@ func TestWhatIsNewIsExportedWithTheSpansThatHadBegun(t *testing.T) {
 	require.Equal(t, at(1), named(t, want[:4], "invoke_agent fixer").GetStartTimeUnixNano(), "as it was begun, not as it was first seen")
 }
 
-func TestAFeedGoesOnWithWhatComes(t *testing.T) {
+func TestFeed_NewEvents_Continues(t *testing.T) {
 	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	positions, err := spans.OpenPositions(f.path, "default")
@@ -269,7 +269,7 @@ func TestAFeedGoesOnWithWhatComes(t *testing.T) {
 	requireOnce(t, want, got.all())
 }
 
-func TestALogThatEndsBeforeThePositionIsSaid(t *testing.T) {
+func TestFeed_LogEndsBeforePosition_Reported(t *testing.T) {
 	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, 3)

@@ -58,7 +58,7 @@ func recovered(t *testing.T) *log {
 	return l
 }
 
-func TestARunIsATraceAndItsEpochsTurnsAndCallsAreSpans(t *testing.T) {
+func TestTracer_Run_EpochsTurnsCallsAreSpans(t *testing.T) {
 	t.Parallel()
 	all := recovered(t).all(spans.Options{})
 	ids := byID(t, all)
@@ -158,7 +158,7 @@ func TestARunIsATraceAndItsEpochsTurnsAndCallsAreSpans(t *testing.T) {
 }
 
 // A call that needs no begin has a span of the time that its outcome says; one that is begun, from its begin on.
-func TestAnAnswersCallsAreSpansOnceTheyRan(t *testing.T) {
+func TestTracer_AnswerCalls_SpansOnceRun(t *testing.T) {
 	t.Parallel()
 	l := newLog(t, "run-1")
 	l.add(started())                // 1
@@ -196,7 +196,7 @@ func TestAnAnswersCallsAreSpansOnceTheyRan(t *testing.T) {
 	}, spent)
 }
 
-func TestSpansHoldNoContentUnlessItIsAskedFor(t *testing.T) {
+func TestTracer_Content_OnlyWhenAsked(t *testing.T) {
 	t.Parallel()
 	text := func(opts spans.Options) string {
 		var b bytes.Buffer
@@ -218,7 +218,7 @@ func TestSpansHoldNoContentUnlessItIsAskedFor(t *testing.T) {
 	require.NotContains(t, whole, "a secret label", "labels are asked for by name")
 }
 
-func TestTheSameEventsGiveTheSameSpans(t *testing.T) {
+func TestTracer_SameEvents_SameSpans(t *testing.T) {
 	t.Parallel()
 	l := recovered(t)
 	first, again := l.all(spans.Options{Content: true}), l.all(spans.Options{Content: true})
@@ -247,7 +247,7 @@ func TestTheSameEventsGiveTheSameSpans(t *testing.T) {
 	require.Zero(t, tracker.Open())
 }
 
-func TestEventsThatAreMissingAreSaid(t *testing.T) {
+func TestTracer_MissingEvents_Reported(t *testing.T) {
 	t.Parallel()
 	l := recovered(t)
 	tracker := spans.NewTracker("default", l.run, spans.Options{})
@@ -259,7 +259,7 @@ func TestEventsThatAreMissingAreSaid(t *testing.T) {
 	require.True(t, missing)
 }
 
-func TestARunThatAnotherBeganIsLinkedToTheCall(t *testing.T) {
+func TestTracer_ChildRun_LinkedToCall(t *testing.T) {
 	t.Parallel()
 	parent := recovered(t).all(spans.Options{})
 	child := newLog(t, "child-1")
@@ -275,7 +275,7 @@ func TestARunThatAnotherBeganIsLinkedToTheCall(t *testing.T) {
 	require.Nil(t, root.GetStatus())
 }
 
-func TestPhasesAndReopenedRuns(t *testing.T) {
+func TestTracer_PhasesAndReopenedRuns_Spans(t *testing.T) {
 	t.Parallel()
 	l := newLog(t, "run-2")
 	l.add(started())                                   // 1
@@ -294,7 +294,7 @@ func TestPhasesAndReopenedRuns(t *testing.T) {
 	require.Equal(t, []uint64{at(6), at(7)}, []uint64{all[2].GetStartTimeUnixNano(), all[2].GetEndTimeUnixNano()})
 }
 
-func TestManyEventsOnOneSpanAreCounted(t *testing.T) {
+func TestTracer_ManyEvents_Counted(t *testing.T) {
 	t.Parallel()
 	l := newLog(t, "run-3")
 	l.add(started())
@@ -308,7 +308,7 @@ func TestManyEventsOnOneSpanAreCounted(t *testing.T) {
 }
 
 // Every transcript that is there gives a whole tree: each call, each turn once, nothing left open that the fold has closed.
-func TestTranscriptsGiveWholeTraces(t *testing.T) {
+func TestTracer_Transcripts_WholeTraces(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("..", "transcript", "testdata", "*"))
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-func TestDiscoverFindsTheServerAndItsContextConnects(t *testing.T) {
+func TestDiscover_RunningServer_ContextConnects(t *testing.T) {
 	t.Parallel()
 	p := natstest.StartProcess(t)
 	end, err := statedir.Discover(t.Context(), p.StateDir())
@@ -28,7 +28,7 @@ func TestDiscoverFindsTheServerAndItsContextConnects(t *testing.T) {
 	require.Equal(t, end.ServerID, nc.ConnectedServerId())
 }
 
-func TestDiscoverSaysWhyThereIsNoServer(t *testing.T) {
+func TestDiscover_NoServer_SaysWhy(t *testing.T) {
 	t.Parallel()
 	t.Run("never started", func(t *testing.T) {
 		requireNotRunning(t, t.TempDir(), "there is no endpoint.json")
@@ -67,7 +67,7 @@ func TestDiscoverSaysWhyThereIsNoServer(t *testing.T) {
 	})
 }
 
-func TestDiscoverNamesAFileThatDoesNotParse(t *testing.T) {
+func TestDiscover_UnparsableFile_Named(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeEndpoint(t, dir, `{"url":`)
@@ -101,7 +101,7 @@ func writeEndpoint(t *testing.T, dir, content string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "endpoint.json"), []byte(content), 0o600))
 }
 
-func TestDefaultStateDirFollowsTheEnvironment(t *testing.T) {
+func TestStateDir_Environment_Followed(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("the cases are those of Unix; on Windows LocalAppData takes the place of XDG_STATE_HOME")

@@ -31,7 +31,7 @@ func TestClaudeCode_NoMessageYet_IsNoted(t *testing.T) {
 	require.Contains(t, rep.Notes[0], "s.jsonl has no message yet")
 }
 
-func TestBadInputIsNamedAndTheRestIsImported(t *testing.T) {
+func TestImport_BadInput_NamedRestImported(t *testing.T) {
 	t.Parallel()
 	const good = `{"id":"good","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}` + "\n"
 	const goodLine = `{"type":"user","uuid":"u1","sessionId":"s","message":{"role":"user","content":"hi"}}` + "\n"
@@ -80,7 +80,7 @@ func TestBadInputIsNamedAndTheRestIsImported(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesByName(t *testing.T) {
+func TestOpen_Invalid_RefusedByName(t *testing.T) {
 	t.Parallel()
 	two := `{"messages":[]}` + "\n" + `{"messages":[]}` + "\n"
 	for _, tt := range []struct {
@@ -111,7 +111,7 @@ func TestOpenRefusesByName(t *testing.T) {
 	require.ErrorContains(t, err, "folder")
 }
 
-func TestRunIDsFitAndSayWhenTheyWereMade(t *testing.T) {
+func TestRunID_Generated_FitsAndHasTime(t *testing.T) {
 	t.Parallel()
 	line := func(id string) string {
 		return fmt.Sprintf(`{"id":%q,"messages":[{"role":"user","content":"x"}]}`+"\n", id)
@@ -134,7 +134,7 @@ func TestRunIDsFitAndSayWhenTheyWereMade(t *testing.T) {
 	require.NotEqual(t, transcript.SafeID("a b"), transcript.SafeID("a/b"))
 }
 
-func TestASessionBringsItsSubAgents(t *testing.T) {
+func TestImport_Session_BringsSubAgents(t *testing.T) {
 	t.Parallel()
 	runs, rep := open(t, "testdata/mill-session.jsonl", transcript.Options{})
 	got := make(map[string]*transcript.Run)
@@ -167,7 +167,7 @@ func TestASessionBringsItsSubAgents(t *testing.T) {
 	require.Equal(t, "mill-session", runs[0].Parent.Run)
 }
 
-func TestALineOfAnyLengthIsReadUpToTheBound(t *testing.T) {
+func TestLines_LongLine_ReadUpToLimit(t *testing.T) {
 	t.Parallel()
 	long := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 3<<20) + `"}]}` + "\n"
 	path := writeFile(t, "long.jsonl", long+`{"messages":[]}`+"\n")
@@ -182,7 +182,7 @@ func TestALineOfAnyLengthIsReadUpToTheBound(t *testing.T) {
 	require.Equal(t, len(long)+16, read)
 }
 
-func TestTheSourcesTimesAreTheEventsTimes(t *testing.T) {
+func TestImport_Times_EqualSource(t *testing.T) {
 	t.Parallel()
 	runs, _ := open(t, "testdata/mill-session.jsonl", transcript.Options{})
 	list := events(t, runs[0])
@@ -192,7 +192,7 @@ func TestTheSourcesTimesAreTheEventsTimes(t *testing.T) {
 	}
 }
 
-func TestARunExportsAsAnotherFormat(t *testing.T) {
+func TestExport_OtherFormat_Converted(t *testing.T) {
 	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		runs, _ := open(t, path, transcript.Options{})
@@ -218,7 +218,7 @@ func TestARunExportsAsAnotherFormat(t *testing.T) {
 	}
 }
 
-func TestCloudEventsAreExportedAsTheyWere(t *testing.T) {
+func TestExport_CloudEvents_Unchanged(t *testing.T) {
 	t.Parallel()
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	list := events(t, runs[0])
@@ -245,7 +245,7 @@ func TestCloudEventsAreExportedAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestExportNamesWhatIsInTheBlobStore(t *testing.T) {
+func TestExport_Blobs_Named(t *testing.T) {
 	t.Parallel()
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	s := fold(t, runs[0].ID, events(t, runs[0]))

@@ -58,7 +58,7 @@ func outcome(s *schema.State) []any {
 	return []any{essence(s), turns, s.Head.Usage, s.Head.Status, s.Compactions, s.Ended, s.Head.Counts.Messages, s.Head.Counts.ToolResults}
 }
 
-func TestACrashAtAnyPointChangesNothing(t *testing.T) {
+func TestImport_CrashAnywhere_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		runs, _ := open(t, path, transcript.Options{})
@@ -73,7 +73,7 @@ func TestACrashAtAnyPointChangesNothing(t *testing.T) {
 	}
 }
 
-func TestCrashesAnywhereInGeneratedRunsChangeNothing(t *testing.T) {
+func TestImport_GeneratedCrashes_ChangeNothing(t *testing.T) {
 	t.Parallel()
 	for _, f := range transcript.Formats() {
 		t.Run(string(f), func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestCrashesAnywhereInGeneratedRunsChangeNothing(t *testing.T) {
 	}
 }
 
-func TestARunThatIsNoBeginningOfTheTranscriptIsRefused(t *testing.T) {
+func TestImport_OtherRun_Refused(t *testing.T) {
 	t.Parallel()
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	mine, other := runs[0], runs[1]

@@ -25,7 +25,7 @@ func writeGenerated(tb require.TestingT, folder string, f transcript.Format, s t
 	return path
 }
 
-func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_Generated_RoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, f := range transcript.Formats() {
 		t.Run(string(f), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
 
 // The same transcript with large texts: an event never grows beyond what a stream takes because several
 // messages go out together.
-func TestALongRunIsCutIntoEventsThatFit(t *testing.T) {
+func TestSplit_LongRun_EventsFit(t *testing.T) {
 	t.Parallel()
 	for _, f := range transcript.Formats() {
 		path := writeGenerated(t, t.TempDir(), f, transcriptgen.Spec{Seed: 7, Turns: 40, Text: 20 << 10, Plain: true})
@@ -55,7 +55,7 @@ func TestALongRunIsCutIntoEventsThatFit(t *testing.T) {
 	}
 }
 
-func TestTheSameRunGivesTheSameEvents(t *testing.T) {
+func TestGenerate_SameRun_SameEvents(t *testing.T) {
 	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		first, _ := open(t, path, transcript.Options{})

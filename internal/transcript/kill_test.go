@@ -95,7 +95,7 @@ func (c *lineCounter) count(tb testing.TB) int {
 }
 
 // A real process is killed at random boundaries and in random tools, and another one goes on each time.
-func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
+func TestReplay_ProcessesKilled_Continued(t *testing.T) {
 	t.Parallel()
 	wanted := 12
 	if testbin.Whole() {

@@ -51,7 +51,7 @@ func replayFiles(t *testing.T, w *world, files []string) {
 	}
 }
 
-func TestOwnTranscriptsAreReplayedThroughAServer(t *testing.T) {
+func TestReplay_OwnTranscripts_ThroughServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	files := transcripts(t, "testdata")
@@ -62,7 +62,7 @@ func TestOwnTranscriptsAreReplayedThroughAServer(t *testing.T) {
 	replayFiles(t, w, files)
 }
 
-func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
+func TestReplay_RealTranscripts_ThroughServer(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat(sharedData); err != nil {
 		t.Skipf("no real transcripts at %s: their replay is not proven by this run", sharedData)
@@ -75,7 +75,7 @@ func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
 }
 
 // A crash after any boundary and in any tool: another executor takes the run over and ends it equal.
-func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
+func TestReplay_DiesAnywhere_Continued(t *testing.T) {
 	t.Parallel()
 	runs, _ := open(t, "testdata/mill-session.jsonl", transcript.Options{})
 	want, err := transcriptcheck.Read("testdata/mill-session.jsonl", transcriptcheck.ClaudeCode)
@@ -136,7 +136,7 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 	}
 }
 
-func TestARunThatIsThereIsNotTouched(t *testing.T) {
+func TestImport_ExistingRun_Untouched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("importer")
@@ -164,7 +164,7 @@ func TestARunThatIsThereIsNotTouched(t *testing.T) {
 	require.NoError(t, live.Mark(t.Context(), "still mine"))
 }
 
-func TestSpeedDividesTheSourcesPauses(t *testing.T) {
+func TestReplay_Speed_DividesPauses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("importer")
@@ -181,7 +181,7 @@ func TestSpeedDividesTheSourcesPauses(t *testing.T) {
 }
 
 // A pipelined import that dies goes on from the last boundary that it told, and ends equal.
-func TestAPipelinedImportIsContinued(t *testing.T) {
+func TestPipelinedImport_Interrupted_Continued(t *testing.T) {
 	t.Parallel()
 	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, transcriptgen.Spec{Seed: 11, Turns: 300})
 	runs, _ := open(t, path, transcript.Options{RunID: "piped"})
@@ -214,7 +214,7 @@ func TestAPipelinedImportIsContinued(t *testing.T) {
 }
 
 // In pipelined mode publishing itself does not say that a run is to end: the replay looks for it.
-func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
+func TestPipelinedImport_Cancelled_EndsCancelled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: 1,500 turns are imported")

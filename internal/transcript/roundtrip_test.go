@@ -31,7 +31,7 @@ func proveFolder(t *testing.T, folder string) {
 	}
 }
 
-func TestRealTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_Real_RoundTrip(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat(sharedData); err != nil {
 		t.Skipf("no real transcripts at %s: the round trip over them is not proven by this run", sharedData)
@@ -39,7 +39,7 @@ func TestRealTranscriptsComeBackEqual(t *testing.T) {
 	proveFolder(t, sharedData)
 }
 
-func TestForeignTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_Foreign_RoundTrip(t *testing.T) {
 	t.Parallel()
 	folder := os.Getenv(foreignEnv)
 	if folder == "" {
@@ -48,13 +48,13 @@ func TestForeignTranscriptsComeBackEqual(t *testing.T) {
 	proveFolder(t, folder)
 }
 
-func TestOwnTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_Own_RoundTrip(t *testing.T) {
 	t.Parallel()
 	proveFolder(t, "testdata")
 }
 
 // Deleting every source{} must leave texts, calls and results as they were.
-func TestNothingButReplayDetailIsInSource(t *testing.T) {
+func TestSource_Members_OnlyReplayDetail(t *testing.T) {
 	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		runs, _ := open(t, path, transcript.Options{})

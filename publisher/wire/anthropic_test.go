@@ -94,7 +94,7 @@ func TestAnthropic_Conversation_IsTurnsOfUserAndAssistant(t *testing.T) {
 		asJSON(t, request))
 }
 
-func TestRequest_ResultsOfTools(t *testing.T) {
+func TestRequest_ToolResults_Encoded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ result, anthropic, chat, responses string }{
 		"text":              {`"yes"`, `"yes"`, `"yes"`, `"yes"`},

@@ -120,7 +120,7 @@ func (r *refusal) RawJSON() string { return r.body }
 
 type option struct{}
 
-func TestModel_AsksAndAnswers(t *testing.T) {
+func TestModel_Request_Answers(t *testing.T) {
 	t.Parallel()
 	responses := map[wire.Form]string{wire.Anthropic: anthropicResponse, wire.OpenAIChat: chatResponse, wire.OpenAIResponses: responsesResponse}
 	paths := map[wire.Form]string{wire.Anthropic: "v1/messages", wire.OpenAIChat: "chat/completions", wire.OpenAIResponses: "responses"}

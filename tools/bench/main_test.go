@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"bench": main}) }
 
 // The scripts run bench as a process of its own: this test binary under another name. "exits N bench …" fails unless it exits with N.
-func TestScripts(t *testing.T) {
+func TestScripts_Short_Pass(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheComposeFileLoads(t *testing.T) {
+func TestCompose_File_Loads(t *testing.T) {
 	dir, err := filepath.Abs(in("compose"))
 	require.NoError(t, err)
 	project, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
@@ -51,7 +51,7 @@ func TestTheComposeFileLoads(t *testing.T) {
 	}
 }
 
-func TestTheDockerfileMakesAStaticImageWithoutRoot(t *testing.T) {
+func TestDockerfile_Image_StaticWithoutRoot(t *testing.T) {
 	parsed, err := parser.Parse(bytes.NewReader(read(t, "container", "Dockerfile")))
 	require.NoError(t, err)
 	require.Empty(t, parsed.Warnings)

@@ -87,7 +87,7 @@ func readBoard(t *testing.T, file string) board {
 	return b
 }
 
-func TestPanelsOfTheDashboardLieOnThePage(t *testing.T) {
+func TestDashboard_Panels_FitPage(t *testing.T) {
 	for uid, file := range boards {
 		t.Run(uid, func(t *testing.T) { requireOnThePage(t, uid, readBoard(t, file)) })
 	}
@@ -114,7 +114,7 @@ func requireOnThePage(t *testing.T, uid string, b board) {
 	}
 }
 
-func TestExpressionsOfTheDashboardParse(t *testing.T) {
+func TestDashboard_Expressions_Parse(t *testing.T) {
 	for uid, file := range boards {
 		t.Run(uid, func(t *testing.T) { requireParsed(t, readBoard(t, file)) })
 	}

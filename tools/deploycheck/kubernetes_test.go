@@ -68,7 +68,7 @@ func locked(t *testing.T, pod corev1.PodSpec) {
 	}
 }
 
-func TestKustomizationsAreWhatKubernetesReads(t *testing.T) {
+func TestKubernetes_Kustomizations_Read(t *testing.T) {
 	embedded, cluster := build(t, "embedded"), build(t, "cluster")
 
 	set := get[appsv1.StatefulSet](t, embedded, "StatefulSet")
@@ -95,7 +95,7 @@ func TestKustomizationsAreWhatKubernetesReads(t *testing.T) {
 }
 
 // The chart and the controller are not here to read their files: that they are YAML with something in it is all that is proven.
-func TestFilesForTheChartAndTheControllerAreYAML(t *testing.T) {
+func TestKubernetes_Files_AreYAML(t *testing.T) {
 	for _, name := range []string{"nats-values.yaml", "nack.yaml"} {
 		documents := 0
 		for document := range strings.SplitSeq(string(read(t, "kubernetes", "cluster", name)), "\n---\n") {

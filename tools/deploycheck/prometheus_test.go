@@ -14,7 +14,7 @@ import (
 
 func promQL() parser.Parser { return parser.NewParser(parser.Options{}) }
 
-func TestAlertRulesLoad(t *testing.T) {
+func TestAlerts_Rules_Load(t *testing.T) {
 	var said strings.Builder
 	groups, errs := rulefmt.Parse(read(t, "prometheus", "alerts.yaml"), false, model.UTF8Validation, promQL(),
 		slog.New(slog.NewTextHandler(&said, nil)))
@@ -34,7 +34,7 @@ func TestAlertRulesLoad(t *testing.T) {
 }
 
 // Prometheus' reader of whole configurations brings every cloud's client along. The file is small: it names the rules beside it.
-func TestTheConfigurationOfPrometheusNamesTheRules(t *testing.T) {
+func TestPrometheus_Config_NamesRules(t *testing.T) {
 	var config struct {
 		Global        map[string]string `json:"global"`
 		RuleFiles     []string          `json:"rule_files"`

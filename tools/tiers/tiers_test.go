@@ -83,31 +83,31 @@ var sources = fstest.MapFS{
 	"p/tag_test.go":       {Data: []byte("//go:build waymark_failpoints\n\npackage p\nfunc TestF(t *testing.T) {}\n")},
 	"p/a_windows_test.go": {Data: []byte("package p\nfunc TestG(t *testing.T) {}\n")},
 	"p/other_test.go":     {Data: []byte("//go:build plan9\n\npackage p\nfunc TestH(t *testing.T) {}\n")},
-	"m/s_test.go":         {Data: []byte("package m\nfunc TestScripts(t *testing.T) {\n if testing.Short() {\n t.Skip(\"short: slow\")\n }\n}\n")},
+	"m/s_test.go":         {Data: []byte("package m\nfunc TestScripts_Short_Pass(t *testing.T) {\n if testing.Short() {\n t.Skip(\"short: slow\")\n }\n}\n")},
 }
 
 func TestLongTests_Sources_AreThoseThatAskShort(t *testing.T) {
 	t.Parallel()
 	long, err := longTests(sources)
 	require.NoError(t, err)
-	require.Equal(t, map[string][]string{"p": {"TestA"}, "m": {"TestScripts"}}, long)
-	require.Equal(t, []string{"-run", "^(TestA|TestScripts)$", "./m", "./p"}, longArguments(long))
+	require.Equal(t, map[string][]string{"p": {"TestA"}, "m": {"TestScripts_Short_Pass"}}, long)
+	require.Equal(t, []string{"-run", "^(TestA|TestScripts_Short_Pass)$", "./m", "./p"}, longArguments(long))
 	long["internal/harness/h"] = []string{"TestH"}
-	require.Equal(t, []string{"-run", "^(TestA|TestH|TestScripts)$", "./internal/harness/h", "./m", "./p"}, longArguments(long), "the longest begin first")
+	require.Equal(t, []string{"-run", "^(TestA|TestH|TestScripts_Short_Pass)$", "./internal/harness/h", "./m", "./p"}, longArguments(long), "the longest begin first")
 }
 
 func TestLongSkip_Sources_AreTheNamesOfLongTestsAlone(t *testing.T) {
 	t.Parallel()
 	skip, err := longSkip(sources)
 	require.NoError(t, err)
-	require.Equal(t, []string{"-skip", "^(TestA|TestScripts)$"}, skip)
+	require.Equal(t, []string{"-skip", "^(TestA|TestScripts_Short_Pass)$"}, skip)
 	shared := maps.Clone(sources)
 	shared["q/a_test.go"] = &fstest.MapFile{Data: []byte("package q\nfunc TestA(t *testing.T) {}\n")}
 	shared["o/go.mod"] = &fstest.MapFile{Data: []byte("module o\n")}
-	shared["o/o_test.go"] = &fstest.MapFile{Data: []byte("package o\nfunc TestScripts(t *testing.T) {}\n")}
+	shared["o/o_test.go"] = &fstest.MapFile{Data: []byte("package o\nfunc TestScripts_Short_Pass(t *testing.T) {}\n")}
 	skip, err = longSkip(shared)
 	require.NoError(t, err)
-	require.Equal(t, []string{"-skip", "^(TestScripts)$"}, skip, "q.TestA is not long; go test of this module does not reach o.TestScripts")
+	require.Equal(t, []string{"-skip", "^(TestScripts_Short_Pass)$"}, skip, "q.TestA is not long; go test of this module does not reach o.TestScripts_Short_Pass")
 }
 
 // They are in no go test of the main module, but in a tier all the same.
@@ -136,7 +136,7 @@ func TestAll_TestInNoRecord_FailsAndIsNamed(t *testing.T) {
 		{Package: modulePath + "/p", Test: "TestB/sub", Action: passed},
 		{Package: modulePath + "/p", Test: "BenchmarkC", Action: passed},
 		{Package: modulePath + "/p", Test: "ExampleD", Action: passed},
-		{Package: modulePath + "/m", Test: "TestScripts", Action: passed},
+		{Package: modulePath + "/m", Test: "TestScripts_Short_Pass", Action: passed},
 		{Package: modulePath + "/p", Action: passed, Line: "ok  \tp\t1s"},
 	}
 	var out strings.Builder

@@ -89,9 +89,9 @@ var completed = regexp.MustCompile(`(?m)^status +completed`)
 // program is a whole program on a page.
 var program = regexp.MustCompile("(?s)```go\n(package main\n.*?)```")
 
-// TestGuides_InAnEmptyModule follows docs/first-agent.md from an empty module: the whole program as the page shows it, the files that the
+// TestGuides_EmptyModule_CompileAndRun follows docs/first-agent.md from an empty module: the whole program as the page shows it, the files that the
 // pages link or show parts of, and its commands.
-func TestGuides_InAnEmptyModule(t *testing.T) {
+func TestGuides_EmptyModule_CompileAndRun(t *testing.T) {
 	t.Parallel()
 	g := newGuide(t)
 	const page = "docs/first-agent.md"

@@ -38,7 +38,7 @@ func daemon(t *testing.T, server *natstest.Server) {
 	<-d.Ready()
 }
 
-func TestTheShortestExecutorClaimsARunAndFinishesIt(t *testing.T) {
+func TestShortestExecutor_StartedRun_Finishes(t *testing.T) {
 	server := natstest.Start(t)
 	daemon(t, server)
 	other, err := publisher.Connect(t.Context(), publisher.Config{Conn: server.Conn(t, nats.ReconnectBufSize(-1)), Executor: "other", Agent: "greeter"})

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSizes(t *testing.T) {
+func TestByteSize_Texts_ParseAndPrint(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]ByteSize{
 		"0": 0, "4096": 4096, "64KiB": 64 << 10, "1.5MiB": 3 << 19, "10GiB": 10 << 30, "10g": 10 << 30, "1GB": 1e9, " 2 TB ": 2e12, "7b": 7,

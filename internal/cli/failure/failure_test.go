@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestEveryFailureHasItsCode(t *testing.T) {
+func TestExitCode_EveryFailure_HasOne(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		err  error
@@ -77,7 +77,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 	require.Equal(t, General, Explain(ctx, io.ErrUnexpectedEOF).Code, "a failure stays one")
 }
 
-func TestExitCodesAreExplainedOnce(t *testing.T) {
+func TestExitCode_Table_EachOnce(t *testing.T) {
 	t.Parallel()
 	seen := map[Code]bool{}
 	for _, e := range Codes {
@@ -92,7 +92,7 @@ func TestExitCodesAreExplainedOnce(t *testing.T) {
 	}
 }
 
-func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
+func TestPrint_Failure_TwoLinesUnlessReaderClosed(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	require.Equal(t, 2, Report(t.Context(), New(Usage, "do that", "wrong\nthing"), prompt.Prompt{}, &b))
@@ -103,7 +103,7 @@ func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
 	require.Empty(t, b.String())
 }
 
-func TestOnlyTheProgramsOwnTextIsLookedThroughForCommands(t *testing.T) {
+func TestHint_ForeignText_NotSearchedForCommands(t *testing.T) {
 	t.Parallel()
 	p := prompt.Prompt{Flags: "--nats a "}
 	require.Equal(t, "list the runs with: waymark --nats a runs ls", (&Error{Hint: "list the runs with: waymark runs ls", Own: true}).Advice(p))

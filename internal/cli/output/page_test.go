@@ -26,7 +26,7 @@ func TestPrintTable_Prose_IsCutOrWrappedOnATerminalAndWholeInAPipe(t *testing.T)
 	}
 }
 
-func TestTextFromOutsideCannotSteerATerminal(t *testing.T) {
+func TestClean_HostileText_CannotSteerTerminal(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
 		"plain":            "plain",
@@ -45,7 +45,7 @@ func TestTextFromOutsideCannotSteerATerminal(t *testing.T) {
 	}
 }
 
-func TestTheBarIsClearedAndNeverRunsOver(t *testing.T) {
+func TestProgressBar_AnyWidth_ClearedAndFits(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	bar := newBar(&b, "importing", 100, true)

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
+func TestList_Attention_Shown(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]schema.RunSummary{
 		"running":                              {Status: schema.StatusRunning},
@@ -33,7 +33,7 @@ func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
 	}
 }
 
-func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
+func TestGet_Head_ShowsExecutor(t *testing.T) {
 	t.Parallel()
 	for want, h := range map[string]schema.Head{
 		"waiting":                           {Status: schema.StatusWaiting, Interrupts: make([]schema.OpenInterrupt, 1)},
@@ -65,7 +65,7 @@ func TestCalls_RunWithoutExecutor_DoNotRun(t *testing.T) {
 	}
 }
 
-func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
+func TestList_Quarantined_OnlyThose(t *testing.T) {
 	t.Parallel()
 	c := lsCmd{Status: []schema.Status{quarantined}}
 	require.Equal(t, []schema.Status{schema.StatusInterrupted, schema.StatusOrphaned}, c.asked())
@@ -79,7 +79,7 @@ func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
 	require.False(t, lsCmd{}.unwanted(schema.RunSummary{Status: schema.StatusInterrupted}))
 }
 
-func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
+func TestSteps_Commands_Pasteable(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"call-1":       "call-1",
@@ -97,7 +97,7 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3 --seen r.1.4.ab", inbox.SettleCommand(prompt.Prompt{Flags: "--fleet blue "}, h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
 }
 
-func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
+func TestSteps_ManyThings_BoundedEachOnce(t *testing.T) {
 	t.Parallel()
 	h := &schema.Head{Run: "r", Status: schema.StatusWaiting}
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
@@ -112,7 +112,7 @@ see all its questions with: waymark input r
 `, stderr.String())
 }
 
-func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
+func TestSteps_Pasted_DecideOnlyTheirLine(t *testing.T) {
 	t.Parallel()
 	h := &schema.Head{
 		Run: "r", Status: schema.StatusWaiting,

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestTheStepsOfARunAreTakenOnItsServer(t *testing.T) {
+func TestSteps_Run_NameItsServer(t *testing.T) {
 	t.Parallel()
 	h := &schema.Head{
 		Run: "r", Status: schema.StatusWaiting,

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
+func TestHealth_RestartWouldRepair_NotAlive(t *testing.T) {
 	t.Parallel()
 	d, _ := aDaemon(t)
 	now := time.Now()

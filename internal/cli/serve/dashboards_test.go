@@ -11,7 +11,7 @@ import (
 )
 
 // A renamed metric must be renamed in the alerts and the dashboard, too.
-func TestAlertsAndDashboardNameMetricsThatTheDaemonShows(t *testing.T) {
+func TestMetrics_AlertsAndDashboard_NameExisting(t *testing.T) {
 	t.Parallel()
 	families, err := aRegistry(t).Gather()
 	require.NoError(t, err)

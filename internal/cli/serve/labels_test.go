@@ -43,7 +43,7 @@ func series(t *testing.T, registry *prometheus.Registry) []string {
 
 // Whatever executors, runs, agents, tools and clients are called, no label is made of it. Metrics of agents have labels of a bounded number of
 // names.
-func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
+func TestMetrics_Labels_Bounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: thousands of names")
 	}

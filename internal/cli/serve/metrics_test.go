@@ -81,7 +81,7 @@ func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
 	return b.String()
 }
 
-func TestTheTableOfMetricsIsThatOfTheDaemon(t *testing.T) {
+func TestMetrics_PageTable_EqualsDaemon(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("..", "..", "..", "docs", "metrics.md")
 	want := metricsDoc(t, aRegistry(t))
@@ -93,7 +93,7 @@ func TestTheTableOfMetricsIsThatOfTheDaemon(t *testing.T) {
 	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./internal/cli/serve -run Metrics -update")
 }
 
-func TestMetricsOfAFleetAreNamedAsTheyShouldBe(t *testing.T) {
+func TestMetrics_Fleet_NamedByConvention(t *testing.T) {
 	t.Parallel()
 	families, err := aRegistry(t).Gather()
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-func TestQuotaOfAFreshFleetFitsTheDisk(t *testing.T) {
+func TestQuota_FreshFleet_FitsDisk(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		store  int64

@@ -16,7 +16,7 @@ import (
 
 // An event whose answer was lost, and after which another executor took the run over, is in the log: its call must
 // not report otherwise. The next call reports that the handle is fenced. (Seed 19.)
-func TestAnEventThatIsStoredIsNotReportedAsFenced(t *testing.T) {
+func TestHandle_StoredEvent_NotReportedFenced(t *testing.T) {
 	w, err := newWorld(t.Context(), &plan{executors: 2, runs: 1, batch: 4, seal: 100})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.close()) })
@@ -46,7 +46,7 @@ func TestAnEventThatIsStoredIsNotReportedAsFenced(t *testing.T) {
 
 // A tool whose call was stored just before another took the run over is the other's: the handle knows that it is fenced, and runs no
 // tool any more. The call is in doubt there.
-func TestAHandleThatIsKnownToBeFencedRunsNoTool(t *testing.T) {
+func TestHandle_KnownFenced_RunsNoTool(t *testing.T) {
 	w, err := newWorld(t.Context(), &plan{executors: 2, runs: 1, batch: 4, seal: 100})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.close()) })

@@ -42,7 +42,7 @@ func number(tb testing.TB, name string, otherwise uint64) uint64 {
 const ciSchedules = 60
 
 // See the package's page for the whole test.
-func TestNothingAcknowledgedIsLostInRandomSchedules(t *testing.T) {
+func TestSchedules_Random_LoseNothingAcknowledged(t *testing.T) {
 	if total := schedules(t, profile{}, ciSchedules); total.schedules >= ciSchedules {
 		total.meant(t)
 	}
@@ -50,7 +50,7 @@ func TestNothingAcknowledgedIsLostInRandomSchedules(t *testing.T) {
 
 // The schedules remove events from logs, folded ones and others. Only removed events may be missing, and only where
 // that is reported.
-func TestWhatALogLostIsTold(t *testing.T) {
+func TestSchedules_LogLoss_Reported(t *testing.T) {
 	schedules(t, holes, 6)
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // A failure can be run again, because a seed is a plan. And plans differ in every intended aspect.
-func TestASeedIsAPlan(t *testing.T) {
+func TestSchedule_Seed_Reproducible(t *testing.T) {
 	kinds, acts, shards := map[stepKind]int{}, map[string]int{}, map[int]int{}
 	claims := 0
 	var before *plan

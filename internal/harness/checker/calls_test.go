@@ -86,7 +86,7 @@ func (w *world) crashed(replay schema.Replay, result string) {
 	w.takeover("ex-2", "q1")
 }
 
-func TestLawfulCallsAreAccepted(t *testing.T) {
+func TestCalls_Valid_Accepted(t *testing.T) {
 	for name, happens := range map[string]func(*world){
 		"one that returns": func(w *world) {
 			w.start("ex-1")
@@ -169,7 +169,7 @@ func TestLawfulCallsAreAccepted(t *testing.T) {
 	}
 }
 
-func TestUnlawfulCallsAreRefused(t *testing.T) {
+func TestCalls_Invalid_Refused(t *testing.T) {
 	for name, test := range map[string]struct {
 		says    string
 		rule    checker.Rule

@@ -12,7 +12,7 @@ import (
 )
 
 // Histories that must not be reported as faulty.
-func TestLawfulHistoriesAreAccepted(t *testing.T) {
+func TestHistory_Valid_Accepted(t *testing.T) {
 	tests := map[string]func(*world){
 		"two executors and reads": (*world).good,
 		"an unknown publish that is there": func(w *world) {
@@ -102,7 +102,7 @@ func TestLawfulHistoriesAreAccepted(t *testing.T) {
 }
 
 // Each rule is broken alone, and must be named.
-func TestUnlawfulHistoriesAreRefused(t *testing.T) {
+func TestHistory_Invalid_Refused(t *testing.T) {
 	refold := func(w *world) {
 		w.head = schema.NewHead("f", "r1")
 		for i := range w.log {
@@ -288,7 +288,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 	}
 }
 
-func TestHistorySurvivesItsFilesAndAKill(t *testing.T) {
+func TestHistory_FilesAndKill_Survives(t *testing.T) {
 	var a, b bytes.Buffer
 	first, second := checker.NewRecorder(&a, 1), checker.NewWriter(&b, 1_000_000)
 	op := first.Begin(checker.Op{Actor: "ex-1", Kind: checker.Publish, Run: "r1", Event: "r1.1.1.aa"})
@@ -317,14 +317,14 @@ func TestHistorySurvivesItsFilesAndAKill(t *testing.T) {
 	require.True(t, strings.HasPrefix(text.String(), ">     1"), text.String())
 }
 
-func TestHistoriesThatContradictAreRefused(t *testing.T) {
+func TestHistory_Contradiction_Refused(t *testing.T) {
 	_, err := checker.ReadHistory(strings.NewReader(`{"id":1,"actor":"a","kind":"read","start":1}`+"\n"), strings.NewReader(`{"id":1,"actor":"b","kind":"read","start":1}`+"\n"))
 	require.ErrorContains(t, err, "operation 1 of b is one of a already")
 	_, err = checker.ReadHistory(strings.NewReader("no json\n"))
 	require.ErrorContains(t, err, "history 1, line 1")
 }
 
-func TestReportMarksWhatItIsAbout(t *testing.T) {
+func TestReport_Violation_Marked(t *testing.T) {
 	w := newWorld(t)
 	w.good()
 	w.ops[2].Answer.Complete = false

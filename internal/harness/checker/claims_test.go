@@ -21,7 +21,7 @@ func claimed(t *testing.T, run, request string, second int64) checker.Final {
 }
 
 // A claim whose answer was lost is repeated with its request, and may be given another run: its own was claimable again.
-func TestARepeatedClaimMayHaveOpenedTwoRuns(t *testing.T) {
+func TestClaims_Repeated_MayOpenTwoRuns(t *testing.T) {
 	claim := checker.Op{Actor: "ex-2", Executor: "ex-2", Kind: checker.Takeover, Detail: checker.DetailClaim, Outcome: checker.Unknown}
 	at := func(second int64) int64 { return time.Unix(second, 0).UnixNano() }
 	for _, answered := range []bool{false, true} {
@@ -41,7 +41,7 @@ func TestARepeatedClaimMayHaveOpenedTwoRuns(t *testing.T) {
 }
 
 // One that was answered with a run that an earlier try had opened began with that.
-func TestAClaimThatRepeatsAnotherBeganWithIt(t *testing.T) {
+func TestClaims_Repeat_BeganWithFirst(t *testing.T) {
 	claim := checker.Op{Actor: "ex-2", Executor: "ex-2", Kind: checker.Takeover, Detail: checker.DetailClaim, Outcome: checker.Unknown}
 	first, again := claim, claim
 	first.ID, first.Start = 1, time.Unix(10, 0).UnixNano()

@@ -10,7 +10,7 @@ import (
 )
 
 // Histories with an error that is easily overlooked: the records agree with each other in ids, digests and numbers.
-func TestFalseHistoriesThatLookLawful(t *testing.T) {
+func TestHistory_SubtleViolation_Refused(t *testing.T) {
 	call := &schema.ToolCalledData{ToolCallID: "c1", Name: "charge", Replay: schema.ReplayHold}
 	tests := []struct {
 		name    string
@@ -153,7 +153,7 @@ func TestFalseHistoriesThatLookLawful(t *testing.T) {
 }
 
 // Histories that the rules about these must accept.
-func TestMoreLawfulHistories(t *testing.T) {
+func TestHistory_MoreValid_Accepted(t *testing.T) {
 	tests := map[string]func(*world){
 		"a run is unknown before it is begun": func(w *world) {
 			w.op(checker.Op{Actor: "op", Kind: checker.Read, Answer: checker.Absent()})
@@ -203,8 +203,8 @@ func TestMoreLawfulHistories(t *testing.T) {
 	}
 }
 
-// TestFaultsThatDidNotHappenAreNotCounted: how many faults were tried is published.
-func TestFaultsThatDidNotHappenAreNotCounted(t *testing.T) {
+// TestFaults_NotInjected_NotCounted: how many faults were tried is published.
+func TestFaults_NotInjected_NotCounted(t *testing.T) {
 	w := newWorld(t)
 	w.good()
 	w.op(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: "kill"})

@@ -26,10 +26,10 @@ const agentServiceVariable = "WAYMARK_E2E_AGENT_SERVICE"
 // agentService is the host SDK of the Synadia Agent Protocol.
 const agentService = "@synadia-ai/agent-service"
 
-// TestAnAgentOfTheSynadiaAgentProtocolIsSeenAliveAndDead runs an agent that has nothing of ours in it but plain
+// TestSynadiaAgent_Killed_SeenAliveAndDead runs an agent that has nothing of ours in it but plain
 // CloudEvents, published over its own NATS connection: once on a host that speaks the protocol by itself, and once on
 // the protocol's own SDK.
-func TestAnAgentOfTheSynadiaAgentProtocolIsSeenAliveAndDead(t *testing.T) {
+func TestSynadiaAgent_Killed_SeenAliveAndDead(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")

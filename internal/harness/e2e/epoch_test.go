@@ -16,7 +16,7 @@ func text(role, s string) schema.Message {
 	return schema.Message{Role: role, Parts: []schema.Part{schema.Text(s)}}
 }
 
-func TestAnExecutorWithTheOlderEpochIsFenced(t *testing.T) {
+func TestExecutor_OlderEpoch_Fenced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

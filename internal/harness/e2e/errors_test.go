@@ -12,7 +12,7 @@ import (
 )
 
 // The service must refuse several actions on one run, one after the other.
-func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
+func TestExecutor_ForbiddenOperation_TypedError(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")

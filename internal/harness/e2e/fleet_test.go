@@ -28,7 +28,7 @@ type fleetSize struct {
 // killEvery is the time between two kills.
 const killEvery = 2 * time.Second
 
-func TestEveryRunOfAFleetEndsAlthoughItsExecutorsAreKilled(t *testing.T) {
+func TestFleet_ExecutorsKilled_EveryRunEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -24,7 +24,7 @@ func checkpointBucket(run string) string {
 	return schema.NamesOf("default", schema.ShardOf(run, kvstore.LoneShards)).CheckpointBucket()
 }
 
-func TestWithoutAFolderRecoveryReturnsEveryAcknowledgedEvent(t *testing.T) {
+func TestRecovery_NoFoldWorker_ReturnsEveryAcknowledgedEvent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -73,7 +73,7 @@ func (l *live) Write(e journal.Entry) error {
 	return nil
 }
 
-func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *testing.T) {
+func TestCheckpointBucket_Deleted_RebuiltRecoveriesExact(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -137,7 +137,7 @@ func requireCheckpoint(t *testing.T, js jetstream.JetStream, run, why string) {
 	}, patience, 10*time.Millisecond, why)
 }
 
-func TestAFullFleetIsAClearErrorAndLosesNothing(t *testing.T) {
+func TestFullFleet_Publish_ClearErrorNoLoss(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

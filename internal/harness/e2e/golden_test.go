@@ -52,7 +52,7 @@ type goldenRun struct {
 // goldenFlags keep the daemon from writing anything by itself.
 var goldenFlags = []string{"--silence", "24h"}
 
-func TestEveryGoldenStoreIsOpenedWithAllItsRunsAndWrittenOn(t *testing.T) {
+func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/waymarkio/waymark/internal/transcript"
 )
 
-func TestKilledExecutors(t *testing.T) {
+func TestKills_Executors_LoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -27,7 +27,7 @@ func TestKilledExecutors(t *testing.T) {
 	killTest(t, kills, 0)
 }
 
-func TestKilledExecutorsAndServers(t *testing.T) {
+func TestKills_ExecutorsAndServers_LoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-func TestARunOf5000TurnsAnd40MB(t *testing.T) {
+func TestLargeRun_5000Turns_Recovered(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -22,7 +22,7 @@ func TestARunOf5000TurnsAnd40MB(t *testing.T) {
 	require.EqualValues(t, 2, epoch)
 }
 
-func TestAToolResultOf10MB(t *testing.T) {
+func TestLargeResult_10MB_Recovered(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -17,7 +17,7 @@ import (
 
 // It kills one executor that has very many runs, and measures how fast others claim them, and the effect on another
 // executor that publishes during that.
-func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
+func TestOrphans_ManyAtOnce_ClaimedWithoutStampede(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -54,7 +54,7 @@ func plainMessage(mode, run string, i int) *nats.Msg {
 	return msg
 }
 
-func TestPlainCloudEventsRecover(t *testing.T) {
+func TestPlainCloudEvents_Killed_Recover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -45,7 +45,7 @@ type policyCase struct {
 
 func (c policyCase) run() string { return fmt.Sprintf("%s-%s", c.policy, c.window.name) }
 
-func TestEachPolicyInBothCrashWindows(t *testing.T) {
+func TestPolicies_BothCrashWindows_Respected(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")

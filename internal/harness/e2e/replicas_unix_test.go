@@ -12,8 +12,8 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
-// TestReplicasShareTheShardsWhateverBecomesOfThem kills, ends and stops replicas of the daemon while runs publish.
-func TestReplicasShareTheShardsWhateverBecomesOfThem(t *testing.T) {
+// TestReplicas_KillsAndPauses_ShareShards kills, ends and stops replicas of the daemon while runs publish.
+func TestReplicas_KillsAndPauses_ShareShards(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -50,7 +50,7 @@ func erased(tb testing.TB, js jetstream.JetStream) int {
 
 // A cleanup of runs of all statuses is killed half-way with the daemon and its server, and continued: the removed
 // runs are exactly those of the plan.
-func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
+func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -130,7 +130,7 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 
 // Ten boundaries, each awaited until it is checkpointed: five checkpoints are kept, all ten can be restored, and after a cleanup
 // that is as the plan said.
-func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
+func TestBoundaries_Older_RestorableUntilRemoval(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/internal/transcript"
 )
 
-func TestRealTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_Real_RoundTrip(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -23,7 +23,7 @@ func TestRealTranscriptsComeBackEqual(t *testing.T) {
 	roundTrip(t, transcriptFiles(t, sharedData))
 }
 
-func TestForeignTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_Foreign_RoundTrip(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
@@ -34,7 +34,7 @@ func TestForeignTranscriptsComeBackEqual(t *testing.T) {
 	roundTrip(t, transcriptFiles(t, folder))
 }
 
-func TestOwnAndGeneratedTranscriptsComeBackEqual(t *testing.T) {
+func TestTranscripts_OwnAndGenerated_RoundTrip(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

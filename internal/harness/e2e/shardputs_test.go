@@ -76,7 +76,7 @@ func (p *checkpointPuts) prove(tb testing.TB, runs map[string]int64) {
 	tb.Logf("%d checkpoints put, %d at a place that had one, none with another content", p.n, p.again)
 }
 
-func TestCheckpointsThatContradictEachOtherAreNoticed(t *testing.T) {
+func TestCheckpoints_Contradicting_Detected(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

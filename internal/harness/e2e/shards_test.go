@@ -232,14 +232,14 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 	s.tb.Logf("%d events of %d runs, none lost, none twice", total, runs)
 }
 
-func TestShardsAreAddedWhileRunsPublishAndStart(t *testing.T) {
+func TestShards_AddedWhileRunsStart_LoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
 	addShards(t, 1)
 }
 
-func TestAFleetOfTwoShardsGrowsToFourUnderLoad(t *testing.T) {
+func TestShards_TwoToFourUnderLoad_LoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

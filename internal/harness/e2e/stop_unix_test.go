@@ -15,7 +15,7 @@ import (
 
 // It stops an executor in the middle of a tool, for longer than it may be silent; lets another take the run over,
 // which finds the call held; and lets the first continue.
-func TestAStoppedExecutorThatComesBackIsFencedAndItsResultIsAdopted(t *testing.T) {
+func TestExecutor_PausedAndResumed_FencedResultAdopted(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")

@@ -64,9 +64,9 @@ func (w *world) fill(tb testing.TB, runs, live, compared int) {
 	}))
 }
 
-// TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith fills a fleet, and lists, filters, pages, recovers and claims, before and
+// TestFleet_ThousandsOfRuns_ListedAndContinued fills a fleet, and lists, filters, pages, recovers and claims, before and
 // after the machine died.
-func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
+func TestFleet_ThousandsOfRuns_ListedAndContinued(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}

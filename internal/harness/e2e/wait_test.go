@@ -8,9 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestAWaitingRunSurvivesEverythingAndIsFinishedByAnother lets a run ask a person, kills and restarts everything, and
+// TestWaitingRun_EveryProcessKilled_FinishedByAnother lets a run ask a person, kills and restarts everything, and
 // answers with the operator's command.
-func TestAWaitingRunSurvivesEverythingAndIsFinishedByAnother(t *testing.T) {
+func TestWaitingRun_EveryProcessKilled_FinishedByAnother(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")

@@ -24,7 +24,7 @@ func config(runs, live int) loadgen.Config {
 }
 
 // A fill that is stopped in the middle continues, and every run exists once, folded, and matches its number.
-func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
+func TestLoadgen_Store_RunsRecoverable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a store of 2,000 runs")
 	}
@@ -97,7 +97,7 @@ func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
 	require.ErrorIs(t, loadgen.Check(t.Context(), config(runs, live), 1, func(context.Context, string) (*schema.Head, error) { return nil, lost }), lost)
 }
 
-func TestWhatCannotBeGeneratedIsRefusedByName(t *testing.T) {
+func TestLoadgen_Impossible_RefusedByName(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*loadgen.Config){
 		"fleet": func(c *loadgen.Config) { c.Fleet = "a b" }, "runs": func(c *loadgen.Config) { c.Runs = 0 },

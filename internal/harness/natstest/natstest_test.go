@@ -33,7 +33,7 @@ func reconnected() (<-chan struct{}, nats.Option) {
 	return back, nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} })
 }
 
-func TestConnectionsComeBackAfterARestart(t *testing.T) {
+func TestServer_Restart_Reconnects(t *testing.T) {
 	s := natstest.Start(t)
 	back, opt := reconnected()
 	js := s.JetStream(t, opt)
@@ -46,7 +46,7 @@ func TestConnectionsComeBackAfterARestart(t *testing.T) {
 	require.False(t, s.NATSD().UncleanStart())
 }
 
-func TestAcknowledgedMessagesSurviveKill9(t *testing.T) {
+func TestServer_Kill9_KeepsAcknowledged(t *testing.T) {
 	p := natstest.StartProcess(t, natstest.SyncAlways())
 	back, opt := reconnected()
 	js := p.JetStream(t, opt)
@@ -64,7 +64,7 @@ func TestAcknowledgedMessagesSurviveKill9(t *testing.T) {
 	requireMessages(t, js, 3)
 }
 
-func TestServersAreApart(t *testing.T) {
+func TestServer_Two_Isolated(t *testing.T) {
 	a, b := natstest.Start(t), natstest.Start(t)
 	require.NotEqual(t, a.StateDir(), b.StateDir())
 	createStream(t, a.JetStream(t))
@@ -80,7 +80,7 @@ type recorder struct {
 
 func (r *recorder) Errorf(format string, _ ...any) { r.errors <- format }
 
-func TestAsynchronousErrorsFailATestThatAsksForIt(t *testing.T) {
+func TestServer_AsyncErrors_FailTest(t *testing.T) {
 	s := natstest.Start(t)
 	r := &recorder{TB: t, errors: make(chan string, 1)}
 	nc := s.Conn(t, natstest.FailOnAsyncErrors(r))
@@ -94,7 +94,7 @@ func TestAsynchronousErrorsFailATestThatAsksForIt(t *testing.T) {
 	require.Contains(t, <-r.errors, "asynchronous error")
 }
 
-func TestTheLoggerFallsSilentWhenItsTestHasEnded(t *testing.T) {
+func TestLogger_TestEnded_Silent(t *testing.T) {
 	var late func()
 	t.Run("ends", func(t *testing.T) {
 		logger := natstest.Logger(t)

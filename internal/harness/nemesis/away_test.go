@@ -93,7 +93,7 @@ func (w *witness) calls(ctx context.Context) {
 
 // It kills all servers and starts them again ten minutes later, or after WAYMARK_CHAOS_AWAY. Calls during that time
 // return an error, no process dies or grows, and everything works again without help.
-func TestEverythingReturnsAfterAllServersWereAwayForTenMinutes(t *testing.T) {
+func TestOutage_AllServersTenMinutes_EverythingReturns(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -214,7 +214,7 @@ func ordinary() scale {
 // Fifty times as many runs are written at the same rate, and in the full test as fast as the server accepts them, for
 // some seconds. No acknowledged event is lost, refused callers learn that in time, the daemon's memory is bounded,
 // and everything works again without help.
-func TestABurstOfFiftyTimesTheOrdinaryRateLosesNothing(t *testing.T) {
+func TestBurst_FiftyTimesRate_LosesNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

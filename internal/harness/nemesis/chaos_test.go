@@ -510,14 +510,14 @@ func (w *world) guilty(op *checker.Op) bool {
 	return false
 }
 
-func TestNothingIsLostWhateverBecomesOfOneServer(t *testing.T) {
+func TestOneServer_RandomFaults_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
 	chaos(t, 1)
 }
 
-func TestNothingIsLostWhateverBecomesOfThreeServers(t *testing.T) {
+func TestThreeServers_RandomFaults_LoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
@@ -551,8 +551,8 @@ func chaos(t *testing.T, servers int) {
 	}
 }
 
-// TestWhoStandsStillForTwoMinutesChangesNothing stops a daemon and an executor for far longer than any lease, silence or deadline lasts.
-func TestWhoStandsStillForTwoMinutesChangesNothing(t *testing.T) {
+// TestPause_TwoMinutes_ChangesNothing stops a daemon and an executor for far longer than any lease, silence or deadline lasts.
+func TestPause_TwoMinutes_ChangesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}

@@ -21,7 +21,7 @@ import (
 // Three executors work, the clock of one an hour late and of another an hour early, as in every world here. No live
 // executor counts as dead, a dead one is noticed, and a run that has just ended is young, whatever times its events
 // have.
-func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
+func TestClock_ExecutorSkewed_NoEffect(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -79,7 +79,7 @@ func damages() []damage {
 
 // It damages the store of a server that was stopped, cleanly or by kill -9, in every known way, and reads all runs:
 // each answer is complete, or says that something is missing.
-func TestDamageIsNamedOrSurvived(t *testing.T) {
+func TestDamage_StoreFiles_NamedOrSurvived(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -94,8 +94,8 @@ func fullWorld(t *testing.T, s scale, megabytes int) (*round, []*room) {
 	return newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1)), rooms
 }
 
-// TestAFullDiskIsToldAndHealsByItself fills the disk below a daemon with a server of its own, and makes room again.
-func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
+// TestFullDisk_Embedded_ReportedAndHeals fills the disk below a daemon with a server of its own, and makes room again.
+func TestFullDisk_Embedded_ReportedAndHeals(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
@@ -122,7 +122,7 @@ func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
 }
 
 // It fills the disk of a server that no daemon owns. Only its operator can start it again, and every process says so.
-func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
+func TestFullDisk_ExternalServer_Reported(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
@@ -146,7 +146,7 @@ func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
 }
 
 // It fills the disk of one server of a cluster, then those of all.
-func TestAFullDiskOfOneOfThreeServersStopsNobody(t *testing.T) {
+func TestFullDisk_OneOfThree_StopsNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

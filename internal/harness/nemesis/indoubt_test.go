@@ -13,7 +13,7 @@ import (
 
 // It repeatedly kills executors whose tools take long, so that many calls are in doubt. The checker compares their
 // state in recoveries, and how often their tools ran, with the log.
-func TestCallsInDoubtAreSettledAsTheirPoliciesSay(t *testing.T) {
+func TestInDoubt_Kills_SettledByPolicy(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -47,7 +47,7 @@ type weight struct {
 // It writes a run, and another of ten times its size, while the daemon moves it to segments and purges its log. All
 // acknowledged events are read back and taken over, and the memory of the daemon and of reading commands does not
 // depend on the size of the run.
-func TestARunOf500MBIsRecoveredWholeInBoundedMemory(t *testing.T) {
+func TestLargeRun_500MB_RecoveredInBoundedMemory(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

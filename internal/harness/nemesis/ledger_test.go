@@ -228,7 +228,7 @@ func (l *ledger) judge(run string, found []checker.Final) []checker.Violation {
 }
 
 // An executor that was killed as it ended its run leaves an ended run without a report of its end.
-func TestARunWhoseEndNobodyWasToldOfIsLookedForThoughItIsRead(t *testing.T) {
+func TestPlayer_EndUnacknowledged_LookedFor(t *testing.T) {
 	now := time.Now()
 	l := newLedger(t.TempDir())
 	l.take(&checker.Op{ID: 1, Kind: checker.Publish, Run: "r1", Detail: schema.RunEnded, Start: now.Add(-2 * idleFor).UnixNano()})

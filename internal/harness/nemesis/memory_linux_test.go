@@ -133,7 +133,7 @@ func (c *cell) exhaust(ctx context.Context, p *process, room int64, work func(ct
 	return nil
 }
 
-func TestADaemonOrServerOutOfMemoryLosesNothing(t *testing.T) {
+func TestOutOfMemory_DaemonOrServer_LosesNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -55,9 +55,9 @@ type minority struct {
 	slow  time.Duration
 }
 
-// TestAMinorityRefusesInsteadOfAnsweringStale cuts a server off together with a daemon and clients. The others acknowledge more; then
+// TestPartition_Minority_RefusesInsteadOfStale cuts a server off together with a daemon and clients. The others acknowledge more; then
 // everything is asked on its side that answers, and nothing of it may be answered.
-func TestAMinorityRefusesInsteadOfAnsweringStale(t *testing.T) {
+func TestPartition_Minority_RefusesInsteadOfStale(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -209,8 +209,8 @@ func (n *network) lossOf(loss func(from, to int) float64, strike func() error) e
 	return strike()
 }
 
-// TestPacketsAreLost loses packets between clients and servers and between servers: half of them, one way only, or all.
-func TestPacketsAreLost(t *testing.T) {
+// TestNetwork_PacketLoss_LosesNothing loses packets between clients and servers and between servers: half of them, one way only, or all.
+func TestNetwork_PacketLoss_LosesNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -41,7 +41,7 @@ var copies = []struct {
 // It replaces the store of the only server by an older copy of itself, under load, which is an operator's mistake.
 // Events acknowledged since the copy are gone. Their writers are told so, and no event acknowledged before or
 // afterwards is lost, applied twice or mixed with them.
-func TestAnOlderCopyOfTheStoreIsTold(t *testing.T) {
+func TestStore_OlderCopy_Reported(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

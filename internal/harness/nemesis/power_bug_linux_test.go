@@ -40,7 +40,7 @@ const cutsWithin = 5
 
 // It switches on the mutant that no kill can show: the server syncs at its default interval. The power is cut right
 // after an acknowledgement.
-func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
+func TestPowerCut_UnsyncedServer_Detected(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}

@@ -125,14 +125,14 @@ func stands(ctx context.Context, processes ...*process) error {
 	}
 }
 
-func TestAPowerCutOfOneServerLosesNothing(t *testing.T) {
+func TestPowerCut_OneServer_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
 	powerCuts(t, 1, 1, anyTime)
 }
 
-func TestAPowerCutOfAllThreeServersLosesNothing(t *testing.T) {
+func TestPowerCut_AllThreeServers_LosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
@@ -199,7 +199,7 @@ func powerCuts(t *testing.T, servers int, each uint64, at moment) {
 }
 
 // It proves that this power cut is realistic: a synced file stays, and another does not.
-func TestAPowerCutTakesWhatWasNotWrittenThrough(t *testing.T) {
+func TestPowerCut_UnsyncedWrites_Lost(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

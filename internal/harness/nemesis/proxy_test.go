@@ -90,7 +90,7 @@ func newProxy(t *testing.T) *nemesis.Proxy {
 	return p
 }
 
-func TestAProxyThatIsCutEndsWhatIsOpenAndRefusesWhatIsNew(t *testing.T) {
+func TestProxy_Cut_EndsOpenRefusesNew(t *testing.T) {
 	p := newProxy(t)
 	c := dialProxy(t, p)
 	c.say(t, "one")
@@ -104,7 +104,7 @@ func TestAProxyThatIsCutEndsWhatIsOpenAndRefusesWhatIsNew(t *testing.T) {
 	c.hears(t, "two")
 }
 
-func TestWhatAProxyHoldsIsLostAndNothingComesBehindIt(t *testing.T) {
+func TestProxy_HeldBytes_LostInOrder(t *testing.T) {
 	for _, way := range []nemesis.Way{nemesis.Forth, nemesis.Back} {
 		p := newProxy(t)
 		c := dialProxy(t, p)
@@ -125,7 +125,7 @@ func TestWhatAProxyHoldsIsLostAndNothingComesBehindIt(t *testing.T) {
 	}
 }
 
-func TestAProxyCutsInMidMessage(t *testing.T) {
+func TestProxy_CutInMessage_Ends(t *testing.T) {
 	p := newProxy(t)
 	p.Set(nemesis.Weather{CutAfter: 12})
 	c := dialProxy(t, p)
@@ -133,7 +133,7 @@ func TestAProxyCutsInMidMessage(t *testing.T) {
 	require.Equal(t, "0", c.ends(t))
 }
 
-func TestADelayedProxyLosesNothing(t *testing.T) {
+func TestProxy_Delay_LosesNothing(t *testing.T) {
 	p := newProxy(t)
 	p.Set(nemesis.Weather{Delay: 5 * time.Millisecond, StallEvery: 2, Stall: 20 * time.Millisecond})
 	c := dialProxy(t, p)

@@ -83,7 +83,7 @@ var replicasBehind = []behind{
 
 // It damages the store of one of three servers while it is stopped, starts it, kills the leader while it catches up,
 // and makes it lead all streams: acknowledged events stay, or are reported missing.
-func TestAReplicaThatIsBehindAndLeadsLosesNothing(t *testing.T) {
+func TestReplica_BehindLeads_LosesNothing(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

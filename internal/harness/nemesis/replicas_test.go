@@ -265,7 +265,7 @@ func readOn(ctx context.Context, nc *nats.Conn, stream string, next *uint64, all
 	}
 }
 
-func TestCopiesThatAreNotTheSameAreFound(t *testing.T) {
+func TestReplicas_Differ_Found(t *testing.T) {
 	a, b := message{"r1", sha256.Sum256([]byte("a"))}, message{"r1", sha256.Sum256([]byte("b"))}
 	require.NoError(t, differing("s", map[string]held{"x": {1: a, 3: b}, "y": {1: a, 3: b}, "z": {3: b, 1: a}}))
 	require.ErrorContains(t, differing("s", map[string]held{"x": {1: a}, "y": {1: b}, "z": {1: a}}), "1 of r1: another message at y than at x")
@@ -273,7 +273,7 @@ func TestCopiesThatAreNotTheSameAreFound(t *testing.T) {
 	require.ErrorContains(t, differing("s", map[string]held{"x": {}, "y": {7: a}, "z": {7: a}}), "7 of r1: x has it: false, y: true")
 }
 
-func TestEarlierCheckpointsMayDifferAndTheLatestMayNot(t *testing.T) {
+func TestReplicas_Checkpoints_OnlyLatestMustAgree(t *testing.T) {
 	a, b, c := message{"r1", sha256.Sum256([]byte("a"))}, message{"r1", sha256.Sum256([]byte("b"))}, message{"r2", sha256.Sum256([]byte("c"))}
 	const checkpoints = "KV_WAYMARK_CHECKPOINTS_default_0"
 	copies := map[string]held{"x": {1: a, 2: c, 3: b}, "y": {2: c, 3: b}}
@@ -288,8 +288,8 @@ func TestEarlierCheckpointsMayDifferAndTheLatestMayNot(t *testing.T) {
 	}
 }
 
-// TestEveryServerHasTheSameMessagesAfterItsFaults breaks servers, and reads each one's own copy of all streams then.
-func TestEveryServerHasTheSameMessagesAfterItsFaults(t *testing.T) {
+// TestReplicas_AfterFaults_Equal breaks servers, and reads each one's own copy of all streams then.
+func TestReplicas_AfterFaults_Equal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}

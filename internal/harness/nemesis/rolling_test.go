@@ -18,9 +18,9 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
-// TestARollingRestartFailsNoBoundary restarts each of three servers and each of three daemons under load: gracefully, and once by
+// TestRollingRestart_Cluster_FailsNoBoundary restarts each of three servers and each of three daemons under load: gracefully, and once by
 // kill -9.
-func TestARollingRestartFailsNoBoundary(t *testing.T) {
+func TestRollingRestart_Cluster_FailsNoBoundary(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
@@ -98,8 +98,8 @@ func (r *round) outages(t *testing.T, prefix string) {
 		boundaries[len(boundaries)/2], boundaries[len(boundaries)-1], recoveries[len(recoveries)/2], recoveries[len(recoveries)-1])
 }
 
-// TestADaemonThatIsStartedBeforeItsClusterWaitsForIt starts a daemon with one of three servers, which has no leader yet.
-func TestADaemonThatIsStartedBeforeItsClusterWaitsForIt(t *testing.T) {
+// TestDaemon_StartedBeforeCluster_Waits starts a daemon with one of three servers, which has no leader yet.
+func TestDaemon_StartedBeforeCluster_Waits(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

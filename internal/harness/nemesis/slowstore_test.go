@@ -34,7 +34,7 @@ type slowness struct {
 // All messages of the server come late: to the daemon alone, to all clients, and, as root on Linux, because its disk
 // does few writes a second. Publishers get an acknowledgement or an error in time, of a thousand concurrent requests
 // those that cannot be served are refused, the daemon's memory is bounded, and everything works again without help.
-func TestASlowStoreIsToldInTimeAndNothingPilesUp(t *testing.T) {
+func TestSlowStore_Load_ReportedNothingPilesUp(t *testing.T) {
 	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")

@@ -86,7 +86,7 @@ const unavailable = 3
 
 // It runs for WAYMARK_SOAK: runs begin and end all the time, ended ones are removed, and the resource usage of each
 // process and stream stays the same.
-func TestNothingGrowsUnderSteadyWork(t *testing.T) {
+func TestSoak_SteadyWork_NothingGrows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}

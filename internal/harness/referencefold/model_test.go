@@ -52,7 +52,7 @@ func folded(t *testing.T) (*referencefold.Model, *schema.State) {
 	return referencefold.Fold(schema.NoKeys, "f", "r1", log), s
 }
 
-func TestModelAndFoldAgree(t *testing.T) {
+func TestReferenceFold_RandomLogs_EqualFold(t *testing.T) {
 	m, s := folded(t)
 	require.Empty(t, m.StateDifferences(s))
 	digests := m.Digests()
@@ -61,7 +61,7 @@ func TestModelAndFoldAgree(t *testing.T) {
 	require.Equal(t, digests[3], m.DigestOf(3))
 }
 
-func TestEveryDifferenceIsSeen(t *testing.T) {
+func TestDiff_EveryDifference_Seen(t *testing.T) {
 	breaks := map[string]func(*schema.State){
 		"events":                  func(s *schema.State) { s.Head.Counts.Events++ },
 		"digest":                  func(s *schema.State) { s.Head.Digest = "" },

@@ -34,7 +34,7 @@ func judged(t require.TestingT, value func(i int) float64, r soak.Rule, removed 
 	return all[0]
 }
 
-func TestWhatStaysIsFlat(t *testing.T) {
+func TestJudge_Steady_Flat(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for name, value := range map[string]func(i int) float64{
 		"the same": func(int) float64 { return 100 },
@@ -66,7 +66,7 @@ func TestWhatStaysIsFlat(t *testing.T) {
 	}
 }
 
-func TestWhatLeaksIsFound(t *testing.T) {
+func TestJudge_Leak_Found(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for name, value := range map[string]func(i int) float64{
 		"a little each second": func(i int) float64 { return 100 + float64(i)*0.05 },
@@ -88,8 +88,8 @@ func TestWhatLeaksIsFound(t *testing.T) {
 	}
 }
 
-// TestASteadyRiseIsFoundExactlyFromItsRuleOn draws rises and rules: the verdict is the one that arithmetic gives.
-func TestASteadyRiseIsFoundExactlyFromItsRuleOn(t *testing.T) {
+// TestJudge_SteadyRise_FoundFromThreshold draws rises and rules: the verdict is the one that arithmetic gives.
+func TestJudge_SteadyRise_FoundFromThreshold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		level := rapid.Float64Range(0, 1e6).Draw(t, "level")
 		rise := rapid.Float64Range(0, 1000).Draw(t, "a second")
@@ -109,7 +109,7 @@ func TestASteadyRiseIsFoundExactlyFromItsRuleOn(t *testing.T) {
 	})
 }
 
-func TestRunsThatWereRemovedLeaveWhatTheyMay(t *testing.T) {
+func TestJudge_RemovedRuns_LeaveAllowed(t *testing.T) {
 	leaves := func(i int) float64 { return 100 + float64(i)*3 } // 3 for each run, one a second
 	require.True(t, judged(t, leaves, rule, 900).Rose)
 	r := rule
@@ -118,7 +118,7 @@ func TestRunsThatWereRemovedLeaveWhatTheyMay(t *testing.T) {
 	require.True(t, judged(t, func(i int) float64 { return 100 + float64(i)*4 }, r, 900).Rose)
 }
 
-func TestWhatHasNoRuleFewPointsOrOnlyAPartIsNotJudged(t *testing.T) {
+func TestJudge_TooFewPoints_NotJudged(t *testing.T) {
 	var l soak.Log
 	for i := range 8 {
 		l.Add(time.Duration(i)*time.Second, key, float64(i)*1e9)
@@ -139,7 +139,7 @@ func TestWhatHasNoRuleFewPointsOrOnlyAPartIsNotJudged(t *testing.T) {
 	}
 }
 
-func TestTableAndFileHaveEveryFigure(t *testing.T) {
+func TestReport_TableAndFile_HaveEveryFigure(t *testing.T) {
 	var l soak.Log
 	for i := range 100 {
 		l.Add(time.Duration(i)*time.Second, key, 1<<20+float64(i)*(1<<20))

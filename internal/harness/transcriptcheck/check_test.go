@@ -44,7 +44,7 @@ func load(t *testing.T, path string) imported {
 }
 
 // A check that cannot fail proves nothing.
-func TestEveryChangeIsFound(t *testing.T) {
+func TestCompare_EveryChange_Found(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ file, from, to string }{
 		{"harbour.jsonl", `Is berth 4 free tonight?`, `Is berth 4 free tonight!`},
@@ -73,7 +73,7 @@ func TestEveryChangeIsFound(t *testing.T) {
 	}
 }
 
-func TestEveryChangeOfTheStateIsFound(t *testing.T) {
+func TestCompare_EveryStateChange_Found(t *testing.T) {
 	t.Parallel()
 	yes := true
 	for name, change := range map[string]func(s *schema.State){
@@ -101,7 +101,7 @@ func TestEveryChangeOfTheStateIsFound(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotReadIsCounted(t *testing.T) {
+func TestCompare_Unread_Counted(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte(`{"type":"user","uuid":"1","message":{"role":"user","content":"a"}}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGeneratedFilesAreUpToDate(t *testing.T) {
+func TestGenerate_Files_UpToDate(t *testing.T) {
 	const dir = "../.."
 	files, err := generate(dir)
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	require.Len(t, stored, len(files)-1, "a file of %s is generated no more: run go generate ./schema/...", schemaDir)
 }
 
-func TestGenerationWritesTheSameEachTime(t *testing.T) {
+func TestGenerate_Twice_SameOutput(t *testing.T) {
 	first, err := generate("../..")
 	require.NoError(t, err)
 	second, err := generate("../..")
@@ -30,7 +30,7 @@ func TestGenerationWritesTheSameEachTime(t *testing.T) {
 	require.Equal(t, first, second)
 }
 
-func TestFilesThatAreGeneratedNoMoreAreRemoved(t *testing.T) {
+func TestGenerate_ObsoleteFiles_Removed(t *testing.T) {
 	dir := t.TempDir()
 	sources, err := filepath.Glob("../../*.go")
 	require.NoError(t, err)

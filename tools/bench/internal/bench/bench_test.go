@@ -38,7 +38,7 @@ func measure(t *testing.T, o bench.Options, cases ...bench.Case) []bench.Result 
 	return results
 }
 
-func TestEveryCaseGivesAWellFormedLineForEachVariant(t *testing.T) {
+func TestCases_EveryVariant_WellFormedLine(t *testing.T) {
 	cases := bench.Cases()
 	if testing.Short() {
 		cases = cases[:1]
@@ -90,7 +90,7 @@ func oneRun(change func(wrote []bench.Wrote) []bench.Wrote) bench.Case {
 	}}
 }
 
-func TestACaseWhoseDataIsWrongFails(t *testing.T) {
+func TestCase_WrongData_Fails(t *testing.T) {
 	for name, change := range map[string]func([]bench.Wrote) []bench.Wrote{
 		"another digest":          func(w []bench.Wrote) []bench.Wrote { w[1].Head.Digest = w[0].Head.Digest; return w },
 		"an event that is gone":   func(w []bench.Wrote) []bench.Wrote { w[0].Head.Counts.Events++; return w },
@@ -113,7 +113,7 @@ func TestACaseWhoseDataIsWrongFails(t *testing.T) {
 	}
 }
 
-func TestARunThatIsNotThereFailsItsCase(t *testing.T) {
+func TestCase_RunMissing_Fails(t *testing.T) {
 	c := oneRun(func(w []bench.Wrote) []bench.Wrote { w[0].Run = "gone"; return w })
 	err := bench.Run(t.Context(), []bench.Case{c}, quick(t), func(*bench.Result) error { return nil })
 	require.ErrorContains(t, err, "gone")
@@ -121,7 +121,7 @@ func TestARunThatIsNotThereFailsItsCase(t *testing.T) {
 
 func same(w []bench.Wrote) []bench.Wrote { return w }
 
-func TestEveryKindOfServerAndDaemonIsMeasured(t *testing.T) {
+func TestCases_EveryServerKind_Measured(t *testing.T) {
 	for name, c := range map[string]struct {
 		server   bench.ServerKind
 		sync     bench.Sync
@@ -188,7 +188,7 @@ func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
 	require.InDelta(t, 2*100, *small[1].PayloadBytes, 0)
 }
 
-func TestAMeasurementThatIsInterruptedLeavesNothingBehind(t *testing.T) {
+func TestMeasurement_Interrupted_LeavesNothing(t *testing.T) {
 	o := quick(t)
 	o.Server, o.Daemons = bench.OwnProcess, 1
 	ctx, cancel := context.WithCancel(t.Context())
@@ -211,7 +211,7 @@ func TestAMeasurementThatIsInterruptedLeavesNothingBehind(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestALedgerCountsAsJetStreamDoes(t *testing.T) {
+func TestLedger_Counts_EqualJetStream(t *testing.T) {
 	var counted, stored float64
 	c := bench.Case{Name: "ledger", Variants: func(bench.Options) []bench.Variant {
 		return []bench.Variant{{Setup: func(ctx context.Context, w *bench.World) (*bench.Trial, error) {
@@ -261,7 +261,7 @@ func TestALedgerCountsAsJetStreamDoes(t *testing.T) {
 	require.InDelta(t, stored, counted, 0)
 }
 
-func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
+func TestOptions_Invalid_NamesField(t *testing.T) {
 	for field, o := range map[string]bench.Options{
 		"server":  {Server: "moon"},
 		"sync":    {Sync: "never"},
@@ -283,7 +283,7 @@ func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
 	require.ErrorIs(t, err, bench.ErrOptions, "processes need a command")
 }
 
-func TestCasesAreFoundByName(t *testing.T) {
+func TestCases_Name_Found(t *testing.T) {
 	found, err := bench.Find("lag", "boundary")
 	require.NoError(t, err)
 	require.Len(t, found, 2)
@@ -304,7 +304,7 @@ func TestCasesAreFoundByName(t *testing.T) {
 	}
 }
 
-func TestLinesThatAreNoResultsAreNamed(t *testing.T) {
+func TestResults_BadLine_Named(t *testing.T) {
 	for name, line := range map[string]string{
 		"no JSON":        "x",
 		"another format": `{"waymark_bench":2,"case":"boundary"}`,

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFiguresAreMediansOverRounds(t *testing.T) {
+func TestFigures_Rounds_Medians(t *testing.T) {
 	us := func(n ...int) (l []time.Duration) {
 		for _, v := range n {
 			l = append(l, time.Duration(v)*time.Microsecond)
@@ -41,7 +41,7 @@ func TestFiguresAreMediansOverRounds(t *testing.T) {
 	require.Nil(t, one.MBPerSecond)
 }
 
-func TestPutBytesAreExactWhereNothingIsGone(t *testing.T) {
+func TestPutBytes_NothingGone_Exact(t *testing.T) {
 	require.InDelta(t, 300, *stored{messages: 5, bytes: 500, sequences: 5}.putBytes(stored{messages: 2, bytes: 200, sequences: 2}), 0)
 	require.Nil(t, stored{messages: 5, bytes: 500, sequences: 10}.putBytes(stored{messages: 2, bytes: 200, sequences: 2}), "something is gone")
 	require.InDelta(t, 800, *stored{messages: 5, bytes: 500, sequences: 10}.meanPutBytes(stored{messages: 2, bytes: 200, sequences: 2}), 0)
@@ -53,7 +53,7 @@ func TestPutBytesAreExactWhereNothingIsGone(t *testing.T) {
 	require.Nil(t, stored{messages: 3, bytes: 300, sequences: many + 4}.putBytes(stored{sequences: many}))
 }
 
-func TestTheFileSystemIsThatOfTheDeepestMount(t *testing.T) {
+func TestFileSystem_Mounts_Deepest(t *testing.T) {
 	const mounts = "a / ext4 rw 0 0\nb /var tmpfs rw 0 0\nc /var/lib xfs rw 0 0\nd /var/lib btrfs rw 0 0\n"
 	require.Equal(t, "ext4", filesystem(mounts, "/home"))
 	require.Equal(t, "tmpfs", filesystem(mounts, "/var/library"))
@@ -61,7 +61,7 @@ func TestTheFileSystemIsThatOfTheDeepestMount(t *testing.T) {
 	require.Empty(t, filesystem("", "/home"))
 }
 
-func TestUsageIsAddedByKindOfProcess(t *testing.T) {
+func TestUsage_Processes_AddedByKind(t *testing.T) {
 	v := func(f float64) *float64 { return &f }
 	var s spent
 	s.add(reading{used: map[string]usage{"measuring": {CPU: v(1), Written: v(10)}, "server": {CPU: v(5), Written: v(1)}}},
@@ -76,7 +76,7 @@ func TestUsageIsAddedByKindOfProcess(t *testing.T) {
 	require.Nil(t, s.written, "a part is not the whole")
 }
 
-func TestTextsHaveTheirSizeAndAreTheSameEachTime(t *testing.T) {
+func TestTexts_Size_Reproducible(t *testing.T) {
 	for _, n := range []int{2, 3, 300, 4096} {
 		require.Len(t, NewText(1).Bytes(n), n)
 		require.Len(t, NewText(1).Quoted(n), n)
@@ -87,7 +87,7 @@ func TestTextsHaveTheirSizeAndAreTheSameEachTime(t *testing.T) {
 	require.NotEqual(t, NewText(7).Bytes(100), NewText(8).Bytes(100))
 }
 
-func TestAimsSayWhetherTheyAreReached(t *testing.T) {
+func TestAims_Figures_SayReached(t *testing.T) {
 	v := func(f float64) *float64 { return &f }
 	var r Result
 	r.AtMost("a", v(1.1), 1.15)

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
-func TestOtherSystemsStandBesideOurLinesOfTheSameWorkload(t *testing.T) {
+func TestReport_Peers_SameWorkloadTogether(t *testing.T) {
 	peers, err := bench.ReadResults(strings.NewReader(
 		`{"waymark_bench_peer":1,"system":"Other 1.0","store":"Store 2","source":"here","runs":1,"turns":200,"per_second":7,"p50_us":4242,"recovery_ms":99.5,"machine":"m"}`))
 	require.NoError(t, err)

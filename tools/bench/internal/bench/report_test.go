@@ -27,7 +27,7 @@ func goldenResults(t *testing.T) []bench.Result {
 	return results
 }
 
-func TestAReportShowsEveryLineWithItsAimsAndPlots(t *testing.T) {
+func TestReport_Lines_AimsAndPlots(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	files, err := bench.WriteReport(dir, goldenResults(t))
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func requireXML(t *testing.T, text string) {
 	}
 }
 
-func TestOfLinesMeasuredAgainTheLastCounts(t *testing.T) {
+func TestReport_MeasuredTwice_LastCounts(t *testing.T) {
 	results := goldenResults(t)[:1]
 	again := results[0]
 	figures := *again.Ours
@@ -82,7 +82,7 @@ func TestOfLinesMeasuredAgainTheLastCounts(t *testing.T) {
 	require.NotContains(t, string(page), "2128", "the first time")
 }
 
-func TestAReportOfNothingIsRefused(t *testing.T) {
+func TestReport_Empty_Refused(t *testing.T) {
 	_, err := bench.WriteReport(t.TempDir(), nil)
 	require.ErrorIs(t, err, bench.ErrResult)
 }

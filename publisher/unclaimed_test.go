@@ -27,7 +27,7 @@ func request[T any](w *world, verb, run string, req any) *T {
 
 // A request that had no answer is sent again. Its first copy may be read long after the second was answered, by a replica
 // that was stopped meanwhile.
-func TestARunThatWasGivenToARequestLongForgottenIsGivenToOthers(t *testing.T) {
+func TestRelease_ForgottenRequest_GivenToOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
@@ -45,7 +45,7 @@ func TestARunThatWasGivenToARequestLongForgottenIsGivenToOthers(t *testing.T) {
 }
 
 // Who asks for the run after all has it, and does not give it up any more.
-func TestWhatWasGivenUpIsTakenBackByWhoTakesItInHand(t *testing.T) {
+func TestRelease_Abandoned_TakenBackOnResume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestATakenOverExecutorHandsInWhatItsToolDid(t *testing.T) {
+func TestLateResult_FencedExecutor_HandsIn(t *testing.T) {
 	t.Parallel()
 	for name, outcome := range map[string]error{"a result": nil, "a failure": errors.New("no such host")} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestATakenOverExecutorHandsInWhatItsToolDid(t *testing.T) {
 	}
 }
 
-func TestAFencedHandleAddsNothingButEvidence(t *testing.T) {
+func TestLateResult_FencedHandle_OnlyEvidence(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
