@@ -40,7 +40,7 @@ type ExecutorState struct {
 	IntervalMS int64 `json:"interval_ms,omitzero"`
 	// Leaving: it said that it ends.
 	Leaving bool `json:"leaving,omitzero"`
-	// Silent: it missed a heartbeat, by a half of their pace or more.
+	// Silent: it missed a heartbeat, by a half of their pace or more, and was not heard for half a second or more.
 	Silent bool `json:"silent,omitzero"`
 	// InHand is how many runs it works on. Runs that wait need no executor, and are not counted.
 	InHand int `json:"in_hand,omitzero"`

@@ -22,6 +22,9 @@ func NewExecutors(beats *Heartbeats, runs *LiveRuns) *Executors {
 	return &Executors{beats, runs}
 }
 
+// leastSilence is the shortest time that is called a silence, however fast the heartbeats are.
+const leastSilence = 500 * time.Millisecond
+
 // Fill writes the executors into a reply, those of one name with their runs. fleet is the fleet's silence.
 func (e *Executors) Fill(reply *schema.ExecutorsReply, name string, fleet time.Duration) {
 	inHand, runs := e.runs.holders(name)
@@ -43,7 +46,7 @@ func (e *Executors) Fill(reply *schema.ExecutorsReply, name string, fleet time.D
 		if !l.seen.IsZero() {
 			age := max(now.Sub(l.seen), 0)
 			ms := age.Milliseconds()
-			s.SeenMS, s.Silent = &ms, l.left.IsZero() && l.interval > 0 && age > l.interval+l.interval/2
+			s.SeenMS, s.Silent = &ms, l.left.IsZero() && l.interval > 0 && age > max(l.interval+l.interval/2, leastSilence)
 		}
 		if s.InHand > 0 && heard {
 			left := max(later(l.seen, steady).Add(l.silence(fleet)).Sub(now), 0).Milliseconds()
