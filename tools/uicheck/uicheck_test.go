@@ -107,7 +107,10 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 		b.await(`document.querySelector("#pause").hidden === false`) // the script runs, and follows
 		require.False(t, eval[bool](b, `"pwned" in window`), path)
 		require.Zero(t, eval[int](b, `document.querySelectorAll("main script, main iframe, main object, [onerror], [onload]").length`), path)
-		require.Zero(t, eval[int](b, `[...document.querySelectorAll("a[href], img[src], form[action]")].filter((e) => !/^(http:\/\/127|data:image\/)/.test(e.href || e.src || e.action)).length`), path)
+		// A link in a drawing has an object for its address, which is not resolved.
+		require.Empty(t, eval[[]string](b, `[...document.querySelectorAll("a[href], img[src], form[action]")]
+			.map((e) => new URL(e.getAttribute("href") ?? e.getAttribute("src") ?? e.getAttribute("action"), location).href)
+			.filter((url) => !/^(http:\/\/127|data:image\/)/.test(url))`), path)
 	}
 	b.clean()
 }
