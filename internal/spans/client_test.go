@@ -179,7 +179,7 @@ func TestHTTPClient_UnusableVariables_AreNamedWithTheNextStep(t *testing.T) {
 		{"PROTOCOL", "grpc", `is "grpc", but spans are sent over HTTP as protobuf: set it to http/protobuf`},
 		{"TRACES_PROTOCOL", "http/json", "set it to http/protobuf"},
 		{"ENDPOINT", "collector:4317", "is not a valid address: write it as http://localhost:4318"},
-		{"TRACES_ENDPOINT", "unix:///run/geheim", "is no address"},
+		{"TRACES_ENDPOINT", "unix:///run/geheim", "is not a valid address"},
 		{"HEADERS", "a=b,geheim", "its header number 2 cannot be read: write key=value"},
 		{"TRACES_HEADERS", "a=%geheim", "its header number 1 cannot be read"},
 		{"TIMEOUT", "10s", "use milliseconds"},
