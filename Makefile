@@ -137,7 +137,7 @@ bench-build: ## build the benchmark program into .bin/bench
 	go build -C $(BENCHMARKS) -trimpath -o "$(CURDIR)/$(BIN)/" .
 
 .PHONY: bench
-bench: bench-build ## measure Waymark beside raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
+bench: bench-build ## compare Waymark with raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
 	$(BIN)/bench run $(BENCH) $(BENCHFLAGS)
 
 # Where "make bench-all" and "make bench-peers" write their lines, and for which systems.

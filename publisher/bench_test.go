@@ -79,8 +79,8 @@ func BenchmarkBoundary(b *testing.B) {
 	b.ReportMetric(percentile(sdk, 0.99), "sdk-p99-us")
 }
 
-// BenchmarkManyRuns measures durable boundaries a second of many runs in one process, beside raw publishes of as many
-// goroutines.
+// BenchmarkManyRuns measures durable boundaries a second of many runs in one process, compared with raw publishes
+// of as many goroutines.
 func BenchmarkManyRuns(b *testing.B) {
 	for _, runs := range []int{16, 64, 256} {
 		for _, kind := range []string{"raw", "sdk"} {

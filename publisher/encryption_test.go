@@ -88,7 +88,7 @@ var canaries = []string{
 	"canaryRemaining", "canaryDecision",
 }
 
-// An agent of a Loop, with content in every place where it may stand: nothing of it is in the server, and everything is there for who has the key.
+// An agent of a Loop with content in every field that can have some: the server stores none in the clear, and the key decrypts all.
 func TestEncryption_RunIsKilledAskedForkedAndRewound_ServerHasNoContent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -300,7 +300,7 @@ func TestClaim_ExecutorsWithoutTheKey_RunIsNotQuarantined(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// A request has a key of the run, whatever key the sender has first: the run can be resumed by who could resume it before.
+// A request is encrypted with a key of the run, not with the first key of the sender: the same executors can resume the run as before.
 func TestRequest_SenderHasOtherKeys_RunNeedsNoOtherKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

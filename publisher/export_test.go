@@ -40,8 +40,8 @@ func AgeProof(r *Run, d time.Duration) {
 // first claim.
 func SetClaimRetry(f *Fleet, d time.Duration) { f.takeovers.retry = d }
 
-// SetStrayAfter sets how long a run assigned to this process may be untracked. Call it before the first is.
-func SetStrayAfter(f *Fleet, d time.Duration) { f.strays.after = d }
+// SetUnclaimedAfter sets how long a run assigned to this process may be untracked. Call it before the first is.
+func SetUnclaimedAfter(f *Fleet, d time.Duration) { f.unclaimed.after = d }
 
 // PendingClaims counts the claims that are tried again.
 func PendingClaims(f *Fleet) int {

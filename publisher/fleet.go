@@ -52,7 +52,7 @@ type Fleet struct {
 	works     works
 	takeovers takeovers
 	calls     calls
-	strays    strays
+	unclaimed unclaimedRuns
 
 	mu      sync.Mutex
 	stopped bool
@@ -86,7 +86,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		}
 		f.cfg.Instance, f.presence.key = schema.InstanceOf(public), private
 	}
-	f.strays = strays{after: strayAfter(&cfg, &f.cfg), look: f.stillAsked, due: make(map[string]time.Time)}
+	f.unclaimed = unclaimedRuns{after: unclaimedAfter(&cfg, &f.cfg), look: f.stillAsked, due: make(map[string]time.Time)}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
 	reader, p, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)

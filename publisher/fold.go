@@ -50,7 +50,7 @@ func (f *localFold) seal(drafts []draft, head *schema.Head, writer *schema.Write
 	items := make([]*item, len(drafts))
 	for i := range drafts {
 		it := drafts[i].seal(writer, writer.Last+schema.Sequence(i)+1) //nolint:gosec // a small count
-		if it.verdict = it.foretell(next); it.verdict.Kind == schema.Rejected {
+		if it.verdict = it.preflight(next); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
 		if f.state != nil {
@@ -72,7 +72,7 @@ func (f *localFold) recheck(items []*item) error {
 			continue
 		}
 		it.read()
-		if it.verdict = it.foretell(&next); it.verdict.Kind == schema.Rejected {
+		if it.verdict = it.preflight(&next); it.verdict.Kind == schema.Rejected {
 			return fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
 	}
@@ -232,8 +232,8 @@ func (it *item) record(stream schema.StreamSequence) schema.Record {
 	return schema.NewRecord(stream, it.header, it.event.Data)
 }
 
-// foretell applies the item to head and returns the fold's verdict.
-func (it *item) foretell(head *schema.Head) schema.Verdict {
+// preflight applies the item to head and returns the fold's verdict.
+func (it *item) preflight(head *schema.Head) schema.Verdict {
 	if it.plain {
 		return head.ApplySealed(it.event, it.content, it.data, 0)
 	}

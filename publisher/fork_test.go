@@ -134,7 +134,7 @@ func TestFork_ImpossibleState_Refused(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrIncomplete)
 	head, err = f.Head(t.Context(), "fork")
 	require.NoError(t, err)
-	require.EqualValues(t, 1, head.Epoch, "it is not taken over by who cannot read it")
+	require.EqualValues(t, 1, head.Epoch, "an executor that cannot read it does not take it over")
 }
 
 func TestFork_DuplicateEvent_Readable(t *testing.T) {

@@ -67,7 +67,7 @@ func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 	return func(in, attended bool, epoch schema.Epoch) {
 		if in {
 			f.hand.take(r)
-			f.strays.found(r.id)
+			f.unclaimed.found(r.id)
 			f.presence.found(schema.GivenUp{Run: r.id, Epoch: epoch})
 			return
 		}
@@ -184,8 +184,8 @@ type presence struct {
 	beats uint64
 	// capacity is the maximum number of runs of this handle's executors.
 	capacity int
-	// givenUp are the latest runs that could not be released in their log.
-	givenUp []schema.GivenUp
+	// abandoned are the latest runs that could not be released in their log.
+	abandoned []schema.GivenUp
 }
 
 // beat publishes heartbeats until life ends or the connection is closed for good.
@@ -236,7 +236,7 @@ func (p *presence) abandonUnless(left schema.GivenUp, used func() bool) bool {
 func (p *presence) found(run schema.GivenUp) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.givenUp = slices.DeleteFunc(p.givenUp, func(g schema.GivenUp) bool { return g == run })
+	p.abandoned = slices.DeleteFunc(p.abandoned, func(g schema.GivenUp) bool { return g == run })
 }
 
 // addCapacity changes what heartbeats say.
@@ -256,18 +256,18 @@ func (p *presence) hurry() {
 
 // giveUp is abandon under mu.
 func (p *presence) giveUp(left schema.GivenUp) {
-	if slices.Contains(p.givenUp, left) {
+	if slices.Contains(p.abandoned, left) {
 		return
 	}
 	p.hurry()
-	p.givenUp = append(p.givenUp, left)
-	if more := len(p.givenUp) - schema.MaxGivenUp; more > 0 {
-		for _, dropped := range p.givenUp[:more] {
+	p.abandoned = append(p.abandoned, left)
+	if more := len(p.abandoned) - schema.MaxGivenUp; more > 0 {
+		for _, dropped := range p.abandoned[:more] {
 			p.cfg.Logger.Warn().Str("executor", p.cfg.Executor).Str("run", dropped.Run).Uint64("epoch", uint64(dropped.Epoch)).
 				Str("hint", "if the run is not orphaned, run: waymark release "+dropped.Run+" --force").
 				Msg("too many abandoned runs; heartbeats no longer report this one")
 		}
-		p.givenUp = slices.Delete(p.givenUp, 0, more)
+		p.abandoned = slices.Delete(p.abandoned, 0, more)
 	}
 }
 
@@ -275,7 +275,7 @@ func (p *presence) giveUp(left schema.GivenUp) {
 func (p *presence) heartbeat(leaving bool) bool {
 	p.mu.Lock()
 	p.beats++
-	capacity, givenUp, count := p.capacity, slices.Clone(p.givenUp), p.beats
+	capacity, abandoned, count := p.capacity, slices.Clone(p.abandoned), p.beats
 	p.mu.Unlock()
 	overdue, more := p.overdue()
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
@@ -283,7 +283,7 @@ func (p *presence) heartbeat(leaving bool) bool {
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.inHand(), Capacity: capacity, Leaving: leaving,
-		GivenUp: givenUp, Beat: count, Overdue: overdue, OverdueMore: more,
+		GivenUp: abandoned, Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if p.key != nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

@@ -93,7 +93,7 @@ func TestHeartbeat_ServerAway_ContinuesAfter(t *testing.T) {
 	start(t, f, "r1")
 	next()
 	w.server.Restart(t)
-	require.Equal(t, f.Instance(), next().Instance, "the first thing that is said is who lives")
+	require.Equal(t, f.Instance(), next().Instance, "the first message is a heartbeat")
 }
 
 func TestHeartbeat_ReaderOnly_SendsNone(t *testing.T) {
@@ -131,7 +131,7 @@ func TestHeartbeat_CancelNotice_EndsContext(t *testing.T) {
 	defer cancelAgain()
 	require.ErrorIs(t, context.Cause(again), publisher.ErrCancelRequested, "at once")
 	_, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
-	require.ErrorIs(t, err, publisher.ErrCancelRequested, "who looks at errors only is told, too")
+	require.ErrorIs(t, err, publisher.ErrCancelRequested, "a caller that only looks at errors is told, too")
 	_, err = run.StartTurn(t.Context(), publisher.TurnSpec{})
 	require.NoError(t, err, "once")
 	w.requireSameFold(run)

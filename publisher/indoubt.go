@@ -109,7 +109,7 @@ func (r *Run) leftInDoubt() error {
 	return nil
 }
 
-// hold returns a [*HeldError] once the previous executor can no longer begin the call, so that a person who reads it
+// hold returns a [*HeldError] once the previous executor can no longer begin the call, so that the person
 // sees a final state. It returns nil after a wait: a late result may have arrived.
 func (c *callRunner) hold(ctx context.Context, why string) error {
 	if waited, err := c.outwait(ctx); waited || err != nil {

@@ -217,7 +217,7 @@ func TestBudget_LatestTurn_Decides(t *testing.T) {
 		{"a turn without usage changes nothing", turnWith(nil), 800, publisher.BudgetWarn},
 		{"nor does one that is open", func() { openTurn(t, run) }, 800, publisher.BudgetWarn},
 		{"cached input is part of the input", turnWith(&schema.Usage{InputTokens: 900, CacheReadInputTokens: 500, OutputTokens: 49}), 949, publisher.BudgetWarn},
-		{"or beside it", turnWith(&schema.Usage{InputTokens: 10, CacheReadInputTokens: 900, CacheCreationInputTokens: 30, OutputTokens: 10}), 950, publisher.BudgetHandoff},
+		{"or counted in addition to it", turnWith(&schema.Usage{InputTokens: 10, CacheReadInputTokens: 900, CacheCreationInputTokens: 30, OutputTokens: 10}), 950, publisher.BudgetHandoff},
 		{"a compaction makes room", func() {
 			require.NoError(t, run.Compact(t.Context(), schema.ContextCompactedData{Summary: "s", ThroughTurn: run.Head().Turn, TokensAfter: 120}))
 		}, 120, publisher.BudgetOK},

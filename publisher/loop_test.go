@@ -194,7 +194,7 @@ func TestLoop_LargeArgumentsAndResults_AreLoaded(t *testing.T) {
 	require.Equal(t, []string{"user: " + task, `assistant calls a echo{"text":"` + text + `"}`, `tool a "` + text + `"`}, m.sent()[1])
 }
 
-func TestLoop_PureCallsOfAnAnswer_RunBesideEachOtherAndOthersAlone(t *testing.T) {
+func TestLoop_PureCallsOfAnAnswer_RunTogetherAndOthersAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var list []publisher.ToolCall

@@ -364,7 +364,7 @@ func TestLoop_Task_StartsRun(t *testing.T) {
 	require.Equal(t, schema.LimitTurns, run.Head().Limit)
 }
 
-// A hold tool is denied, or its executor leaves, and a Concurrent hold tool beside it times out.
+// A hold tool is denied, or its executor leaves, and another Concurrent hold tool of the same turn times out.
 func TestLoop_ConcurrentHoldTools_OneTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

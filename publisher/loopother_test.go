@@ -106,7 +106,7 @@ func TestLoop_Answers_Recorded(t *testing.T) {
 	}
 }
 
-// A run that failed for want of the completion tool is reopened.
+// A run that failed because the completion tool was never called is reopened.
 func TestLoop_ReopenedAfterReminders_TheModelIsAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

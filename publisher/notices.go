@@ -41,7 +41,7 @@ func (f *Fleet) noticed(m *nats.Msg) {
 		met = met || r.ledger.met(n.Position.Stream)
 	}
 	if n.Name == schema.RunResumed && !met {
-		f.mayStray(n.Run)
+		f.watchUnclaimed(n.Run)
 	}
 }
 

@@ -144,7 +144,7 @@ func TestStart_CrashedAtTombstone_BegunThere(t *testing.T) {
 	require.Equal(t, []int{schema.ShardOf(other, 4)}, w.places(other, 4))
 }
 
-// The mark stays where everybody meets it: the run begins where it says, although the number of shards is the first again.
+// The tombstone stays and is read by every executor: the run starts in the shard that it names, although the number of shards is the first again.
 func TestShardTombstone_LaterChanges_FirstDecides(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)

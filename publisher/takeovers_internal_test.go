@@ -55,21 +55,21 @@ func TestPresence_RunGivenUp_IsSaidOnceUntilItIsFound(t *testing.T) {
 	p := presence{cfg: &Config{Logger: &log}, news: make(chan struct{}, 1)}
 	left := schema.GivenUp{Run: "r1", Epoch: 2}
 	require.False(t, p.abandonUnless(left, func() bool { return true }))
-	require.Empty(t, p.givenUp)
+	require.Empty(t, p.abandoned)
 	require.True(t, p.abandonUnless(left, func() bool { return false }))
 	p.abandon(left)
-	require.Equal(t, []schema.GivenUp{left}, p.givenUp)
+	require.Equal(t, []schema.GivenUp{left}, p.abandoned)
 	require.Len(t, p.news, 1, "the next heartbeat is due at once")
 	p.found(schema.GivenUp{Run: "r1", Epoch: 1})
-	require.Len(t, p.givenUp, 1, "that was another epoch")
+	require.Len(t, p.abandoned, 1, "that was another epoch")
 	p.found(left)
-	require.Empty(t, p.givenUp)
+	require.Empty(t, p.abandoned)
 }
 
-func TestStrays_RunComesDue_IsLookedAtUntilItIsSettled(t *testing.T) {
+func TestUnclaimed_RunComesDue_IsLookedAtUntilItIsSettled(t *testing.T) {
 	t.Parallel()
 	var looks []string
-	s := strays{after: 1, due: make(map[string]time.Time)}
+	s := unclaimedRuns{after: 1, due: make(map[string]time.Time)}
 	s.look = func(_ context.Context, run string) bool {
 		looks = append(looks, run)
 		return len(looks) < 2

@@ -39,8 +39,8 @@ func crashed(t *testing.T, w *world, f *publisher.Fleet, call publisher.ToolCall
 	w.serve()
 }
 
-// called is crashed for a test that has a daemon: a service beside it, which gives no runs out, would answer every
-// second claim.
+// called is crashed for a test that has a daemon: a second service, which assigns no runs, would answer every second
+// claim.
 func called(t *testing.T, f *publisher.Fleet, call publisher.ToolCall) {
 	t.Helper()
 	turn := openTurn(t, start(t, f, "r1"))

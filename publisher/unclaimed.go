@@ -10,17 +10,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// maxStrays bounds the runs that are watched as possible strays.
-const maxStrays = 1024
+// maxUnclaimed bounds the runs that are watched at once.
+const maxUnclaimed = 1024
 
-// strays are runs assigned to this process that no caller is tracking. A request without an answer is sent again. Its
+// unclaimedRuns are runs assigned to this process that no caller is tracking. A request without an answer is sent again. Its
 // first copy may lie on a stopped replica or a broken connection until long after the second one was answered. The
 // daemon that reads it then assigns a run for which no caller waits; and because this process is alive, no other
 // executor would get that run.
 //
 // A process with a generated instance, which is the normal case, reports such a run as abandoned in its heartbeats. If
 // the caller named the instance, another handle may have its runs.
-type strays struct {
+type unclaimedRuns struct {
 	// after is how long a caller has to resume such a run; 0 means that none is abandoned.
 	after time.Duration
 	// look checks a run that is due, and reports whether it must be checked again.
@@ -33,8 +33,8 @@ type strays struct {
 	watching bool
 }
 
-// strayAfter is how long a run may be untracked. given is the caller's configuration, filled the same with defaults.
-func strayAfter(given, filled *Config) time.Duration {
+// unclaimedAfter is how long a run may be untracked. given is the caller's configuration, filled the same with defaults.
+func unclaimedAfter(given, filled *Config) time.Duration {
 	if given.Instance == "" && filled.Instance != "" {
 		return 2 * filled.RequestTimeout
 	}
@@ -43,68 +43,68 @@ func strayAfter(given, filled *Config) time.Duration {
 
 // note notes that the log assigns a run to this process, or perhaps to another one of its name. It reports whether the
 // caller must start to watch.
-func (s *strays) note(run string) (watch bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.after == 0 || len(s.due) >= maxStrays {
+func (u *unclaimedRuns) note(run string) (watch bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.after == 0 || len(u.due) >= maxUnclaimed {
 		return false
 	}
-	s.due[run] = time.Now().Add(s.after)
-	watch = !s.watching
-	s.watching = true
+	u.due[run] = time.Now().Add(u.after)
+	watch = !u.watching
+	u.watching = true
 	return watch
 }
 
 // found notes that a run is active.
-func (s *strays) found(run string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.due, run)
+func (u *unclaimedRuns) found(run string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.due, run)
 }
 
 // next returns the run that is due first, or stops watching if there is none.
-func (s *strays) next() (run string, due time.Time, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, at := range s.due {
+func (u *unclaimedRuns) next() (run string, due time.Time, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, at := range u.due {
 		if !ok || at.Before(due) {
 			run, due, ok = id, at, true
 		}
 	}
-	s.watching = ok
+	u.watching = ok
 	return run, due, ok
 }
 
 // watch checks runs as they become due, one after the other, until none is left or ctx ends.
-func (s *strays) watch(ctx context.Context) {
+func (u *unclaimedRuns) watch(ctx context.Context) {
 	for {
-		run, due, ok := s.next()
+		run, due, ok := u.next()
 		if !ok || pause.For(ctx, time.Until(due)) != nil {
 			return
 		}
-		if s.take(run, due) && s.look(ctx, run) && ctx.Err() == nil {
-			s.note(run) // this goroutine keeps watching
+		if u.take(run, due) && u.look(ctx, run) && ctx.Err() == nil {
+			u.note(run) // this goroutine keeps watching
 		}
 	}
 }
 
 // take removes a run from the watched ones. It returns false if the run was found meanwhile, or noted again.
-func (s *strays) take(run string, due time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if at, there := s.due[run]; !there || at.After(due) {
+func (u *unclaimedRuns) take(run string, due time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if at, there := u.due[run]; !there || at.After(due) {
 		return false
 	}
-	delete(s.due, run)
+	delete(u.due, run)
 	return true
 }
 
-// mayStray watches a run that the log assigns to this process, or perhaps to another one of its name.
-func (f *Fleet) mayStray(run string) {
+// watchUnclaimed watches a run that the log assigns to this process, or perhaps to another one of its name.
+func (f *Fleet) watchUnclaimed(run string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.stopped && f.strays.note(run) {
-		f.background.Go(func() { f.strays.watch(f.life) })
+	if !f.stopped && f.unclaimed.note(run) {
+		f.background.Go(func() { f.unclaimed.watch(f.life) })
 	}
 }
 

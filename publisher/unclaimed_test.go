@@ -32,7 +32,7 @@ func TestRelease_ForgottenRequest_GivenToOthers(t *testing.T) {
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
-	publisher.SetStrayAfter(f, 10*time.Millisecond)
+	publisher.SetUnclaimedAfter(f, 10*time.Millisecond)
 	_, err := f.Claim(t.Context(), publisher.ClaimSpec{})
 	require.ErrorIs(t, err, publisher.ErrNothing)
 	start(t, w.fleet(named("exec-2")), "r1")
@@ -44,14 +44,14 @@ func TestRelease_ForgottenRequest_GivenToOthers(t *testing.T) {
 	require.Equal(t, schema.Epoch(3), claimed(t, w.fleet(named("exec-3")), publisher.ClaimSpec{}).Epoch())
 }
 
-// Who asks for the run after all has it, and does not give it up any more.
+// A caller that resumes the abandoned run gets it, and the run is no longer abandoned.
 func TestRelease_Abandoned_TakenBackOnResume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	next := w.heartbeats()
 	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
-	publisher.SetStrayAfter(f, 10*time.Millisecond)
+	publisher.SetUnclaimedAfter(f, 10*time.Millisecond)
 	start(t, f, "r2")
 	start(t, w.fleet(named("exec-2")), "r1")
 	reply := request[schema.RecoverReply](w, schema.VerbRecover, "r1", &schema.RecoverRequest{

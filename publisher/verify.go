@@ -122,7 +122,7 @@ func readVerify(m *nats.Msg) (*schema.VerifyReply, error) {
 // VerifyFunc returns the outcome of a call. An error, and a panic, is answered as unknown.
 type VerifyFunc func(ctx context.Context, request schema.VerifyRequest) (schema.VerifyReply, error)
 
-// ServeVerify answers questions about a tool's calls. Run it beside the tool, on the subject that its calls name as
+// ServeVerify answers questions about a tool's calls. Run it with the tool, on the subject that its calls name as
 // [ToolCall].VerifySubject. Instances with the same queue name share the questions; with an empty queue each instance
 // answers all of them.
 //

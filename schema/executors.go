@@ -6,47 +6,47 @@ const (
 	MaxExecutorRuns = 100
 )
 
-// ExecutorsRequest asks which executors a fleet has. Its body may be empty.
+// ExecutorsRequest asks for the executors of a fleet. Its body may be empty.
 type ExecutorsRequest struct {
-	// Executor keeps those of this name, with their runs; empty keeps all, without runs.
+	// Executor selects the executors of this name, with their runs; empty selects all, without runs.
 	Executor string `json:"executor,omitzero"`
 }
 
-// ExecutorsReply says which executors a fleet has, as the replica that answers hears them. Only replicas that fold hear executors, and only
+// ExecutorsReply lists the executors of a fleet, as the answering replica hears them. Only replicas that fold receive heartbeats, and only
 // they answer.
 type ExecutorsReply struct {
 	Fleet string `json:"fleet"`
-	// Replica that answers, and when, RFC 3339. All ages are by its clock.
+	// Replica answered, at At (RFC 3339). All ages are measured by its clock.
 	Replica string `json:"replica"`
 	At      string `json:"at"`
-	// HeardSince is since when the replica missed no heartbeat, RFC 3339: no silence counts from before. Absent while it hears none.
+	// HeardSince is since when the replica receives all heartbeats, RFC 3339: silence before it does not count. Absent while it receives none.
 	HeardSince string `json:"heard_since,omitzero"`
-	// SilenceMS is how long an executor of the fleet may be silent, in milliseconds; one with slow heartbeats may be for three of them.
+	// SilenceMS is how long an executor may be silent, in milliseconds. An executor with slow heartbeats may be so for three of its intervals.
 	SilenceMS int64 `json:"silence_ms"`
-	// Executors that work on runs come first, the one whose runs are orphaned first before the others; then the others, the latest seen first.
-	// At most [MaxExecutors]; More counts the others.
+	// Executors has those with active runs first, in the order in which their runs become orphaned; then the others, the latest seen first.
+	// There are at most [MaxExecutors]; More counts those left out.
 	Executors []ExecutorState `json:"executors"`
 	More      int             `json:"more,omitzero"`
 }
 
-// ExecutorState is one start of an executor's process.
+// ExecutorState is one process of an executor.
 type ExecutorState struct {
 	Executor string `json:"executor"`
-	// Instance tells one start of the process from the next; see [Heartbeat].
+	// Instance differs between two starts of the process; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
-	// SeenMS is how long ago it was last seen alive, by a heartbeat or an event, in milliseconds; absent if this replica never saw it.
+	// SeenMS is the time since its last heartbeat or event, in milliseconds; absent if this replica never received one.
 	SeenMS *int64 `json:"seen_ms,omitzero"`
-	// IntervalMS is the pace of its heartbeats, in milliseconds; 0 if only its events were seen.
+	// IntervalMS is the interval of its heartbeats, in milliseconds; 0 if only its events were seen.
 	IntervalMS int64 `json:"interval_ms,omitzero"`
-	// Leaving: it said that it ends.
+	// Leaving: it announced that it ends.
 	Leaving bool `json:"leaving,omitzero"`
-	// Silent: it missed a heartbeat, by a half of their pace or more, and was not heard for half a second or more.
+	// Silent: its heartbeat is late by half an interval or more, and it was not heard for half a second or more.
 	Silent bool `json:"silent,omitzero"`
-	// InHand is how many runs it works on. Runs that wait need no executor, and are not counted.
+	// InHand is its number of active runs. Waiting runs need no executor and are not counted.
 	InHand int `json:"in_hand,omitzero"`
-	// OrphanedInMS is in how many milliseconds those are orphaned unless it is heard, 0 from then on. It is when the silence is over: a daemon
-	// looks every second, or more often. Absent if it works on none, or nothing is heard.
+	// OrphanedInMS is in how many milliseconds its active runs become orphaned unless it is heard; 0 once that time is over. A daemon checks at
+	// least every second, so they may be orphaned up to a second later. Absent without active runs, or if the replica receives no heartbeats.
 	OrphanedInMS *int64 `json:"orphaned_in_ms,omitzero"`
-	// Runs that it works on, if it was asked for by its name: at most [MaxExecutorRuns].
+	// Runs are its active runs, if the request named the executor: at most [MaxExecutorRuns].
 	Runs []string `json:"runs,omitzero"`
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// MaxKeyframe bounds the keyframe of a segment as stored, in bytes. A segment whose head takes more has none: its run is then folded from an
+// MaxKeyframe bounds the stored keyframe of a segment, in bytes. A segment with a larger head has no keyframe: the fold then starts from an
 // earlier one.
 const MaxKeyframe = 16 << 10
 
-// A keyframe stands behind the frames in a skippable frame of zstd (RFC 8878, 3.1.2): its magic number, its size, and the head as JSON,
-// compressed. Who reads the frames skips it.
+// A keyframe follows the frames in a skippable frame of zstd (RFC 8878, 3.1.2): its magic number, its size, and the head as compressed JSON.
+// Decoders of the frames skip it.
 const (
 	skippableMagic  = 0x184D2A50
 	skippableHeader = 8
@@ -41,8 +41,8 @@ func appendKeyframe(b []byte, enc *zstd.Encoder, head *Head) ([]byte, int, error
 	return b, size, nil
 }
 
-// DecodeKeyframe returns the description of a stored segment and the head of its run behind its last event: the place from which the fold
-// goes on without what is before. The head is nil for a segment that has none. Errors wrap [ErrCorrupt] or [ErrFormat].
+// DecodeKeyframe returns the description of a stored segment and the run's head after its last event, from which the fold can continue without
+// the earlier events. The head is nil for a segment without a keyframe. Errors wrap [ErrCorrupt] or [ErrFormat].
 func DecodeKeyframe(stored []byte) (SegmentInfo, *Head, error) {
 	info, packed, err := splitSegment(stored)
 	if err != nil || info.Keyframe == 0 {

@@ -154,7 +154,7 @@ func TestSignature_KeyIsRetired_HoldsForWhatWasStoredBefore(t *testing.T) {
 }
 
 // An executor's statement about a call or a mark counts in its own name, and not in another's.
-func TestKeys_EventsOfExecutors_NameNobodyElse(t *testing.T) {
+func TestKeys_EventsOfExecutors_NameNoOtherActor(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		by   string
@@ -173,7 +173,7 @@ func TestKeys_EventsOfExecutors_NameNobodyElse(t *testing.T) {
 }
 
 // A reader without the fleet's keys must not assume that it has none.
-func TestKeys_OfNobody_RefuseEveryControlEvent(t *testing.T) {
+func TestKeys_WithoutKeys_RefuseEveryControlEvent(t *testing.T) {
 	t.Parallel()
 	r, keys := asked(t)
 	e := r.makeControl(&schema.RunInputData{InterruptID: "i1", By: "alice"}, 1)
@@ -290,7 +290,7 @@ func (r *testRun) signedInput(d *schema.RunInputData) {
 
 // Neither a question about a begun call, nor its answer, nor a decision lets an executor run the call again: only a
 // settlement does.
-func TestKeys_NobodysWordButASettlement_ReopensACall(t *testing.T) {
+func TestKeys_OnlyASettlement_ReopensACall(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]schema.RunInputData{
 		"allow":   {InterruptID: "i1", Payload: []byte(`{"decision":"allow"}`)},
@@ -314,7 +314,7 @@ func TestKeys_NobodysWordButASettlement_ReopensACall(t *testing.T) {
 }
 
 // An executor's event can only name the run's executor, no claim, and no verified key.
-func TestKeys_UnsignedEvents_ProveNobody(t *testing.T) {
+func TestKeys_UnsignedEvents_ProveNoActor(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		data   schema.Data

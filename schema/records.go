@@ -6,13 +6,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// BriefBytes is the size up to which a page of records that was asked to be brief has values of content, in bytes of JSON.
+// BriefBytes bounds each content value in a brief page of records, in bytes of JSON. Larger values are left out.
 const BriefBytes = 1 << 10
 
-// maxBriefEvent bounds an event of a brief page: what is longer without its large values has no data there.
+// maxBriefEvent bounds an event in a brief page: one that is still longer without its large values has no data.
 const maxBriefEvent = 16 << 10
 
-// NewRecordView is a record as a page of records shows it; brief leaves large values out. Number, epoch and turn are for the caller to set.
+// NewRecordView returns a record as a page of records shows it; brief leaves large values out. The caller sets number, epoch and turn.
 func NewRecordView(rec *Record, v *Verdict, brief bool) (RecordView, error) {
 	view := RecordView{Stream: rec.Stream, Verdict: v.Kind.String(), Reason: v.Reason, Detail: v.Detail}
 	if v.Call.ToolCallID != "" {
@@ -41,7 +41,7 @@ func (r *RecordView) Shorten(e *Event) error {
 	return err
 }
 
-// Decode returns the event of the record; nil for what is no CloudEvent.
+// Decode returns the event of the record; nil if the record is no CloudEvent.
 func (r *RecordView) Decode() (*Event, error) {
 	if len(r.Event) == 0 {
 		return nil, nil //nolint:nilnil // no event is none
@@ -49,7 +49,7 @@ func (r *RecordView) Decode() (*Event, error) {
 	return Decode(map[string][]string{"Content-Type": {ContentTypeStructured}}, r.Event)
 }
 
-// briefly is an event without the large values of its content, and what they are.
+// briefly returns an event without its large content values, and a list of those.
 func briefly(e *Event) (*Event, []LeftOut) {
 	shown := *e
 	none := func() (*Event, []LeftOut) {
@@ -74,7 +74,7 @@ func briefly(e *Event) (*Event, []LeftOut) {
 			return none()
 		}
 		out = append(out, LeftOut{Path: c.Path, Size: len(value)})
-		if refs := RefsOf(data); refs != nil { // nobody can decrypt what is not there
+		if refs := RefsOf(data); refs != nil { // a value that is left out needs no key
 			*refs = slices.DeleteFunc(slices.Clone(*refs), func(r Ref) bool { return r.Path == c.Path })
 		}
 	}

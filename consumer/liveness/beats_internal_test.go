@@ -97,7 +97,7 @@ func TestHeartbeats_SignedByTheirInstance_Count(t *testing.T) {
 }
 
 // The table of instances is bounded. A flood of made-up names must not displace a live executor and orphan its runs.
-func TestHeartbeats_FloodOfNames_OrphansNobody(t *testing.T) {
+func TestHeartbeats_FloodOfNames_OrphansNoRun(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")

@@ -9,27 +9,27 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// keyframe is a place from which the fold of a run goes on: the head behind a segment. Segment 0 is before the first.
+// keyframe is the head at the end of a segment, from which the fold of a run can continue. Segment 0 is before the first.
 type keyframe struct {
 	segment int
 	head    schema.Head
 }
 
-// keyframeTries bounds the segments that are read to find a keyframe: a search by halves among 2^20.
+// keyframeTries bounds the segments that are read to find a keyframe: a binary search among 2^20.
 const keyframeTries = 24
 
-// landmark is what keyframes are searched by: a value that rises with the records of a run.
+// landmark is a search key for keyframes: a value that grows with the records of a run.
 type landmark struct {
 	of     func(*schema.Head) int64
 	target int64
 }
 
-// byRecord is the place in front of a record.
+// byRecord is the landmark before a record.
 func byRecord(n int64) landmark {
 	return landmark{func(h *schema.Head) int64 { return h.Records }, n}
 }
 
-// landmarkOf is the place in front of a point, if it can be told by heads alone.
+// landmarkOf is the landmark before a point, if heads alone can tell it.
 func (rd *Reader) landmarkOf(r *Snapshot, p schema.Point) (landmark, bool) {
 	number := int64(min(p.Number, 1<<62)) //nolint:gosec // it fits
 	switch p.Kind {
@@ -42,7 +42,7 @@ func (rd *Reader) landmarkOf(r *Snapshot, p schema.Point) (landmark, bool) {
 			}
 		}
 	case schema.PointTurn:
-		// Rewinds go on with numbers that they left behind.
+		// After a rewind, numbers of the superseded turns are used again.
 		return landmark{func(h *schema.Head) int64 { return int64(h.Turn) }, number}, number > 0 && len(r.Head.Superseded) == 0
 	case schema.PointSequence:
 		return landmark{func(h *schema.Head) int64 { return int64(h.Sequence) }, number}, r.Head.Epoch <= 1 //nolint:gosec // it fits
@@ -51,20 +51,20 @@ func (rd *Reader) landmarkOf(r *Snapshot, p schema.Point) (landmark, bool) {
 	return landmark{}, false
 }
 
-// keyframeBefore returns the latest stored keyframe of a snapshot in front of a place. What cannot be read is no error: the fold begins
-// earlier then, and meets it.
+// keyframeBefore returns the latest stored keyframe of a snapshot before a landmark. An unreadable segment is no error: the fold then begins
+// earlier, and reports it.
 func (rd *Reader) keyframeBefore(ctx context.Context, r *Snapshot, at landmark) keyframe {
 	best := keyframe{head: schema.NewHead(rd.fleet, r.Run)}
 	low, lowest := 0, int64(0)
 	high, highest := r.Segments.Count, max(at.of(&r.Head), 1)
 	if r.TailEvents() > 0 {
-		high++ // the snapshot's own head is behind one more
+		high++ // the snapshot's own head is after one more
 	}
 	for try := range keyframeTries {
 		if low >= min(high, r.Segments.Count) {
 			break
 		}
-		// Segments are of about the same size: the place is guessed, and every other time halved.
+		// Segments have about the same size: alternate interpolation with halving.
 		guess := (low + high + 1) / 2
 		if span := highest - lowest; try%2 == 0 && span > 0 {
 			guess = low + int(float64(high-low)*float64(at.target-lowest)/float64(span))
@@ -96,7 +96,7 @@ func storedKeyframe(ctx context.Context, r *Snapshot, n int) *schema.Head {
 	return head
 }
 
-// walk folds the content of a snapshot from a keyframe on.
+// walk folds the content of a snapshot from a keyframe.
 func (rd *Reader) walk(ctx context.Context, r *Snapshot, from *keyframe, w *walker) error {
 	w.head, w.next, w.last = from.head.Clone(), from.segment+1, from.head.Position.Stream
 	err := rd.Content(ctx, r, &Cursor{Next: w.next, digest: from.head.Digest, follows: from.segment > 0}, w)
@@ -106,7 +106,7 @@ func (rd *Reader) walk(ctx context.Context, r *Snapshot, from *keyframe, w *walk
 	return err
 }
 
-// LocateHead is [Reader.Locate] for the head alone: it folds from the keyframe in front of the point, if there is one.
+// LocateHead is [Reader.Locate] for the head alone: it folds from the last keyframe before the point, if there is one.
 func (rd *Reader) LocateHead(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
 	if at, ok := rd.landmarkOf(r, p); ok {
 		if from := rd.keyframeBefore(ctx, r, at); from.segment > 0 {
@@ -120,18 +120,18 @@ func (rd *Reader) LocateHead(ctx context.Context, r *Snapshot, p schema.Point) (
 	return rd.Locate(ctx, r, p)
 }
 
-// Seen is a record of a run and what the fold made of it. It is good for the call that is given it.
+// Seen is a record of a run and the fold's verdict. It is valid only during the call that receives it.
 type Seen struct {
 	// Number of the record, counted from 1; see [schema.PointRecord].
 	Number int64
 	*schema.Record
 	schema.Verdict
-	// Head behind the record.
+	// Head after the record.
 	Head *schema.Head
 }
 
-// Records shows the records from one number to another of a run that was read with its content. begin is shown the head in front of the
-// first; when the read begins again because of damage, it is called again. What the log has instead of a damaged segment is taken from there.
+// Records calls see for the records of a range, of a run that was read with its content. It first calls begin with the head before the range,
+// and does so again if a damaged segment makes it start over. The records of a damaged segment come from the log, if it still has them.
 func (rd *Reader) Records(ctx context.Context, r *Snapshot, from, through int64, begin func(*schema.Head) error, see func(*Seen) error) error {
 	show := func(r *Snapshot) error {
 		keys, err := rd.keys.Keys(ctx)
@@ -173,7 +173,7 @@ func (rd *Reader) Records(ctx context.Context, r *Snapshot, from, through int64,
 	return err
 }
 
-// orFromLog shows a snapshot, and once more from segments and log if a segment of it cannot be used.
+// orFromLog reads a snapshot, and reads it again from segments and log if one of its segments is unusable.
 func (rd *Reader) orFromLog(ctx context.Context, r *Snapshot, show func(*Snapshot) error) error {
 	err := show(r)
 	var bad *Damaged

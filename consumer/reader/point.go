@@ -19,7 +19,7 @@ const maxCandidates = 16
 // Moment is a run at a point of its history.
 type Moment struct {
 	Head schema.Head
-	// records counts the run's messages up to the point, marks included; below 0 if the walk did not begin at the first.
+	// records counts the run's messages up to the point, marks included; negative if the walk did not begin at the first one.
 	records int64
 	// Begun as in [schema.Moment].
 	Begun []schema.BegunCall
@@ -38,7 +38,7 @@ type walker struct {
 	// next is the number of the next segment.
 	next int
 	last schema.StreamSequence
-	// record is the one being folded, for before and behind.
+	// record is the current record, for before and behind.
 	record *schema.Record
 	// before and behind see the head around each record; the walk ends if either returns true.
 	before func(*schema.Prepared) bool
@@ -111,7 +111,7 @@ func (rd *Reader) Rewind(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 	return base, nil
 }
 
-// locate finds a point; whole reads on to the last record, even after the point is found.
+// locate finds a point; with whole it reads up to the last record, even after the point is found.
 func (rd *Reader) locate(ctx context.Context, r *Snapshot, p schema.Point, whole bool) (*Moment, *Snapshot, error) {
 	start := &keyframe{head: schema.NewHead(rd.fleet, r.Run)}
 	m, err := rd.search(ctx, r, p, start, whole)
@@ -173,7 +173,7 @@ func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) 
 	return same, nil
 }
 
-// search walks through a run from a keyframe to find a point; whole walks on to the end. With an error about damaged or
+// search walks through a run from a keyframe to find a point; with whole it walks to the end. With an error about damaged or
 // missing events it still returns the moment if they are after the point; see [schema.Later.Unread].
 func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point, from *keyframe, whole bool) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)

@@ -26,22 +26,22 @@ type StateSink struct {
 	held   int64
 	// last is the stream sequence of the last record.
 	last schema.StreamSequence
-	// bytes counts the payload of the state including forgotten content, content the part that can be forgotten, and
-	// forgot the forgotten part.
+	// bytes counts the payload of the state with forgotten content, content the forgettable part of it, and forgot the
+	// forgotten part.
 	bytes, content, forgot int64
 	places                 []place
 	// values are the sizes of the events that set the current values, by key.
 	values map[string]int64
-	// keep, if not 0, is how much content of turns is held.
+	// keep, if not 0, bounds the content of turns in the state.
 	keep int64
-	// segment is the number of the last segment that came whole; through, if not 0, the record behind which the fold ends.
+	// segment is the number of the last complete segment; through, if not 0, is the last record to fold.
 	segment int
 	through int64
-	// passed, if not nil, is called behind each segment.
+	// passed, if not nil, is called after each segment.
 	passed func(*StateSink)
 }
 
-// place is where content can be forgotten, and how much precedes it.
+// place is a record up to which content can be forgotten, and the size of that content.
 type place struct {
 	schema.Place
 	content int64
@@ -52,23 +52,23 @@ func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weig
 	return &StateSink{keys: keys, State: state, budget: budget, values: make(map[string]int64)}
 }
 
-// Keep has the sink hold so much content of turns, and forget what is older. Call it before the first record.
+// Keep bounds the content of turns in the state to n bytes: older content is forgotten. Call it before the first record.
 func (s *StateSink) Keep(n int64) { s.keep = n }
 
 // Segments is the number of segments that the state has.
 func (s *StateSink) Segments() int { return s.segment }
 
-// entryBytes is what a message, turn, call or value of a state takes beside its content, roughly.
+// entryBytes is roughly the memory of a message, turn, call or value of a state without its content.
 const entryBytes = 256
 
-// Size is the memory that the state takes, roughly, and none of it shared.
+// Size is roughly the memory that the state takes, without parts that it shares.
 func (s *StateSink) Size() int64 {
 	st := s.State
 	return s.bytes - s.forgot + entryBytes*int64(len(st.Messages)+len(st.Turns)+len(st.Calls)+len(st.Values)+len(st.Decisions)+len(st.Waits)+len(st.Signals)+len(s.places)+64) +
 		st.ForgottenBytes()
 }
 
-// Clone returns a copy that goes on by itself, with a budget of its own share.
+// Clone returns an independent copy that reserves its own share of the budget.
 func (s *StateSink) Clone(keys *schema.Keys) *StateSink {
 	c := *s
 	c.keys, c.State, c.held, c.passed, c.through = keys, s.State.Clone(), 0, nil, 0
@@ -76,7 +76,7 @@ func (s *StateSink) Clone(keys *schema.Keys) *StateSink {
 	return &c
 }
 
-// FoldTo folds a run that was read with its content on to a record, from where the sink is. passed is called behind each segment.
+// FoldTo continues the fold of a run, which was read with its content, up to a record. passed is called after each segment.
 func (rd *Reader) FoldTo(ctx context.Context, r *Snapshot, s *StateSink, record int64, passed func(*StateSink)) error {
 	if err := s.take(0); err != nil || s.State.Head.Records == record {
 		return err
@@ -98,7 +98,7 @@ func (rd *Reader) FoldTo(ctx context.Context, r *Snapshot, s *StateSink, record 
 // Bytes is the payload of the state including forgotten content.
 func (s *StateSink) Bytes() int64 { return s.bytes }
 
-// Again prepares the sink for a tail that is sent again from its beginning.
+// Again prepares the sink to receive the tail again from its beginning.
 func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
 
 // take reserves budget for a piece of content. It never waits: folds that wait while they hold a share would wait for
@@ -233,7 +233,7 @@ func (s *StateSink) forget() error {
 	return nil
 }
 
-// forgetTo lets go of what is before a place.
+// forgetTo forgets the content before a place.
 func (s *StateSink) forgetTo(n int) {
 	s.State.Forget(s.places[n].Place)
 	s.forgot = s.places[n].content

@@ -302,8 +302,8 @@ func TestRemoval_FoldPassesTombstone_LeavesReceipt(t *testing.T) {
 	require.Equal(t, "run-1", record.Run)
 }
 
-// Data of a removed run appears while the daemon ends the time in which the removal is checked again.
-func TestEraser_UnsettledWhileItSettles_LooksAgain(t *testing.T) {
+// Data of a removed run appears just before the daemon stops checking the removal again.
+func TestRemover_DataAppearsAtTheEnd_ChecksAgain(t *testing.T) {
 	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")

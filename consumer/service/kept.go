@@ -14,17 +14,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Of a run that is looked at, states are kept at some of its records, so that the state at another one is folded from the one before it.
+// While clients look at a run, its states at some records are cached: the state at another record is folded from the nearest earlier one.
 const (
-	// smallPage is the size of an answer up to which states are kept for it. They hold the newest content alone, pageContent bytes of it.
+	// smallPage is the largest answer whose states are cached. A cached state holds only the newest pageContent bytes of content.
 	smallPage, pageContent = 128 << 10, 256 << 10
-	// statesOfRun is how many states of a run are kept. When there are more, every other one goes.
+	// statesOfRun is how many states of a run are cached. When there are more, every other one is dropped.
 	statesOfRun = 64
-	// keptIdle is how long what nobody asks for is kept, and keptSweep how often what is kept is looked through.
+	// keptIdle is how long unused states and profiles are cached. They are checked every keptSweep.
 	keptIdle, keptSweep = 10 * time.Minute, 15 * time.Second
 )
 
-// keptStates are states of runs, of so many bytes together at most. The run that was not asked for the longest goes first.
+// keptStates caches states of runs, room bytes at most. The least recently used run is dropped first.
 type keptStates struct {
 	room int64
 
@@ -33,12 +33,12 @@ type keptStates struct {
 	bytes int64
 }
 
-// keptLine are states of a run, in the order of its records. What rewinds left behind is not in them.
+// keptLine are states of a run, in the order of its records. They have no records that rewinds left behind.
 type keptLine struct {
 	run        string
 	superseded []schema.Superseded
 	used       time.Time
-	// every is how many segments there are between two states at least.
+	// every is the least number of segments between two states.
 	every  int
 	states []keptState
 	bytes  int64
@@ -74,7 +74,7 @@ func (k *keptStates) line(run string, superseded []schema.Superseded) *keptLine 
 	return k.lines[i]
 }
 
-// keep keeps a copy of a state that stands behind a segment, unless there is one close to it.
+// keep caches a copy of a state at the end of a segment, unless a cached one is close to it.
 func (k *keptStates) keep(keys *schema.Keys, run string, superseded []schema.Superseded, sink *reader.StateSink, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,7 +118,7 @@ func (k *keptStates) drop(l *keptLine) {
 	k.bytes -= l.bytes
 }
 
-// forget lets go of all states of a run.
+// forget drops all states of a run.
 func (k *keptStates) forget(run string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,7 +129,7 @@ func (k *keptStates) forget(run string) {
 	}
 }
 
-// runs are those of which something is kept; what was not used since a time is dropped.
+// runs drops the states that were not used since a time, and returns the runs of the others.
 func (k *keptStates) runs(since time.Time) (list []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,20 +143,20 @@ func (k *keptStates) runs(since time.Time) (list []string) {
 	return list
 }
 
-// Bytes is the memory that is taken, roughly.
+// Bytes is the memory in use, roughly.
 func (k *keptStates) Bytes() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.bytes
 }
 
-// forgetRun lets go of all that is kept of a run.
+// forgetRun drops the cached states and profile of a run.
 func (s *Service) forgetRun(run string) {
 	s.states.forget(run)
 	s.profiles.forget(run)
 }
 
-// sweepKept lets go of what is kept of runs that were removed, or are being removed, also by another replica, and of what nobody asks for.
+// sweepKept drops the cached states and profiles of removed runs, also of those that another replica removes, and the unused ones.
 func (s *Service) sweepKept(ctx context.Context) {
 	since := s.now().Add(-keptIdle)
 	runs := s.states.runs(since)
@@ -171,7 +171,7 @@ func (s *Service) sweepKept(ctx context.Context) {
 	}
 }
 
-// tendKept sweeps until ctx ends.
+// tendKept calls sweepKept regularly until ctx ends.
 func (s *Service) tendKept(ctx context.Context) error {
 	for pause.For(ctx, keptSweep) == nil {
 		s.sweepKept(ctx)
@@ -179,14 +179,14 @@ func (s *Service) tendKept(ctx context.Context) error {
 	return nil
 }
 
-// small reports whether the view is one for which states are kept. It depends on the request and the run alone: all pages of a run that were
-// asked for alike have forgotten the same.
+// small reports whether states are cached for the view. It depends on the request and the run alone, so that equal requests for pages of a run
+// have the same content left out.
 func (v *view) small(to *schema.Head) bool {
 	return v.view == schema.ViewState && v.maxBytes > 0 && v.maxBytes <= smallPage && to.Base == nil
 }
 
-// foldKept folds the state of a run, up to a head of it, from the latest state that is kept. It reports false if there is none to be trusted:
-// the digest tells. Then the state is folded from the first record.
+// foldKept folds the state of a run up to one of its heads, from the latest cached state. It reports false if the digest does not match: the
+// caller then folds from the first record.
 func (v *view) foldKept(ctx context.Context, r *reader.Snapshot, to *schema.Head) (bool, error) {
 	s := v.svc
 	keys, err := s.keys.Keys(ctx)

@@ -45,7 +45,7 @@ func (x *writer) messages(tb testing.TB, s *schema.State) (list []string) {
 	return list
 }
 
-// The state at a record is the same whatever is kept: the pages of a long run add up to its conversation there, in any order.
+// The state at a record does not depend on the cache: the pages of a long run, in any order, add up to its conversation there.
 func TestKept_LongRunAtItsRecords_PagesAddUp(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -75,7 +75,7 @@ func TestKept_LongRunAtItsRecords_PagesAddUp(t *testing.T) {
 	t.Logf("%d records, %d KiB kept", n, kept>>10)
 }
 
-// whole is the state of the first events, folded from the first record.
+// whole is the state after the first events, folded from the first record.
 func (x *writer) whole(n int) *schema.State {
 	s := schema.NewState("default", x.Run.Run)
 	for i := range n {
@@ -84,7 +84,7 @@ func (x *writer) whole(n int) *schema.State {
 	return s
 }
 
-// What a rewind left behind is in the state before it, and not in the one behind it, whatever was looked at before.
+// Work that a rewind left behind is in the states before the rewind and not in those after it, whatever is cached.
 func TestKept_Rewind_EachRecordHasItsOwnContent(t *testing.T) {
 	t.Parallel()
 	w, log := rewound(t)
@@ -109,7 +109,7 @@ func TestKept_Rewind_EachRecordHasItsOwnContent(t *testing.T) {
 	}
 }
 
-// States of a run that was removed are let go of, also by a replica that did not remove it.
+// Each replica drops the cached states of a removed run, also one that did not remove it.
 func TestKept_RemovedRun_IsForgotten(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

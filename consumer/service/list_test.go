@@ -457,7 +457,7 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 }
 
 // A lost index is filled once, while lists say that they are incomplete.
-func TestIndex_Lost_IsFilledAnew(t *testing.T) {
+func TestIndex_Lost_IsFilledAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 1,400 events are published one by one")
 	}

@@ -14,15 +14,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// profilesKept bounds the profiles that are kept to be continued, of 150 KiB at most each. They have no content of their runs.
+// profilesKept bounds the cached profiles. Each takes at most 150 KiB, and has no content of its run.
 const profilesKept = 64
 
-// profilePart is how many records a profile takes in at once.
+// profilePart is how many records a profile reads between two saves of its progress.
 const profilePart = 8192
 
-// profiles are those that were asked for last.
+// profiles caches the profiles that were requested last.
 type profiles struct {
-	// part is that of a test; 0 for profilePart.
+	// part replaces profilePart in tests; 0 for profilePart.
 	part int64
 
 	mu   sync.Mutex
@@ -34,14 +34,14 @@ type keptProfile struct {
 	run  string
 	used time.Time
 
-	// mu guards the rest. A profile that is made takes its time, and those who ask for the same wait for it.
+	// mu guards the rest. Reading a long run takes a while: other requests for its profile wait.
 	mu sync.Mutex
-	// head behind the last record that the profile has.
+	// head is the head after the last record of the profile.
 	head    schema.Head
 	profile schema.Profile
 }
 
-// of returns the profile of a run, new or kept.
+// of returns the cached profile of a run, or a new one.
 func (k *profiles) of(run string, now time.Time) *keptProfile {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -58,14 +58,14 @@ func (k *profiles) of(run string, now time.Time) *keptProfile {
 	return k.list[i]
 }
 
-// forget lets go of the profile of a run.
+// forget drops the profile of a run.
 func (k *profiles) forget(run string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p.run == run })
 }
 
-// runs are those of which a profile is kept; what was not used since a time is dropped.
+// runs drops the profiles that were not used since a time, and returns the runs of the others.
 func (k *profiles) runs(since time.Time) (list []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,11 +76,11 @@ func (k *profiles) runs(since time.Time) (list []string) {
 	return list
 }
 
-// errOtherRun says that a run is not the one that a profile was made of: its log was damaged meanwhile.
+// errOtherRun reports that a run is not the one of the profile: its log was damaged meanwhile.
 var errOtherRun = errors.New("the run is another one than the profile's")
 
-// upTo continues the profile up to a snapshot, by parts: what was read before the time is up is there for the next request. The chain of
-// digests shows that the snapshot goes on with the run that the profile is of.
+// upTo continues the profile up to a snapshot, in parts: after a timeout the next request continues with the last finished part. The chain
+// of digests proves that the snapshot continues the run of the profile.
 func (p *keptProfile) upTo(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, part int64) error {
 	for p.head.Records < r.Head.Records {
 		if err := p.next(ctx, rd, r, min(p.head.Records+part, r.Head.Records)); err != nil {
@@ -93,7 +93,7 @@ func (p *keptProfile) upTo(ctx context.Context, rd *reader.Reader, r *reader.Sna
 	return nil
 }
 
-// next continues the profile up to a record, or leaves it as it is.
+// next continues the profile up to a record. If it fails, the profile is unchanged.
 func (p *keptProfile) next(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, through int64) error {
 	var profile schema.Profile
 	var head schema.Head
@@ -119,7 +119,7 @@ func (p *keptProfile) next(ctx context.Context, rd *reader.Reader, r *reader.Sna
 	return err
 }
 
-// profile answers with a run in a few hundred shares. The first time all of its records are read, later those that are new.
+// profile answers with a run's profile in a few hundred buckets. The first request reads all records of the run, later ones the new records.
 func (s *Service) profile(ctx context.Context, t *task) error {
 	var req schema.ProfileRequest
 	if err := t.decode(&req); err != nil {
@@ -157,7 +157,7 @@ func (s *Service) profile(ctx context.Context, t *task) error {
 	})
 }
 
-// begin makes the profile that of no record.
+// begin resets the profile to the state before the first record.
 func (p *keptProfile) begin(fleet string) {
 	p.head, p.profile = schema.NewHead(fleet, p.run), schema.Profile{}
 }

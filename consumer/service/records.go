@@ -9,10 +9,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// recordOverhead is what a record takes in a page beside its event.
+// recordOverhead is the size of a record in a page without its event.
 const recordOverhead = 256
 
-// records answers with a page of a run's records. It reads the segments that hold them, and those of the keyframe in front of them.
+// records answers with a page of a run's records. It reads the segments that hold them, and those from the nearest earlier keyframe on.
 func (s *Service) records(ctx context.Context, t *task) error {
 	var req schema.RecordsRequest
 	if err := t.decode(&req); err != nil {
@@ -41,7 +41,7 @@ func (s *Service) records(ctx context.Context, t *task) error {
 	if err := p.read(ctx, s.reader, from, through); err != nil {
 		return err
 	}
-	// What does not fit is left out at the far end: in front, unless the page was asked for by its first record.
+	// A page that is too large loses its oldest records, or its newest if the request named the first record.
 	if first := p.newest(); req.From == 0 && first > from {
 		if err := p.read(ctx, s.reader, first, through); err != nil {
 			return err
@@ -51,7 +51,7 @@ func (s *Service) records(ctx context.Context, t *task) error {
 	return t.whole(&reply)
 }
 
-// whole reads a run with all that is needed to show its records.
+// whole reads a run with its content.
 func (s *Service) whole(ctx context.Context, run string) (*reader.Snapshot, error) {
 	r, err := s.routing.proven(ctx, run, reader.Content)
 	if err == nil && r.Head.Status == "" {
@@ -76,7 +76,7 @@ func checkRecords(req *schema.RecordsRequest) error {
 	return nil
 }
 
-// pageOf are the first and the last record of a page of a run with so many.
+// pageOf returns the first and the last record of the requested page; total is the number of records of the run.
 func pageOf(req *schema.RecordsRequest, total int64) (from, through int64) {
 	limit := int64(req.Limit)
 	if limit == 0 {
@@ -103,7 +103,7 @@ type recordPage struct {
 	list []schema.RecordView
 }
 
-// read reads records. Those of a page that is larger than may be sent are a few at most, beside the older ones that are let go of.
+// read reads the records into the page.
 func (p *recordPage) read(ctx context.Context, rd *reader.Reader, from, through int64) error {
 	begin := func(h *schema.Head) error {
 		p.before, p.list = h.Clone(), nil
@@ -135,7 +135,7 @@ func sizeOfRecord(v *schema.RecordView) int64 {
 	return size
 }
 
-// fits is how many of the first records of the page fit.
+// fits returns how many records fit, counted from the first.
 func (p *recordPage) fits() int {
 	room := p.limit - p.head
 	for i := range p.list {
@@ -146,7 +146,7 @@ func (p *recordPage) fits() int {
 	return len(p.list)
 }
 
-// newest is the number of the first of the last records of the page that fit; 0 for a page without records.
+// newest returns the first record of the longest end of the page that fits; 0 for a page without records.
 func (p *recordPage) newest() (first int64) {
 	room := p.limit - p.head
 	for i := len(p.list) - 1; i >= 0; i-- {

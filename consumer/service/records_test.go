@@ -62,7 +62,7 @@ func (w *serviceWorld) requirePage(log []schema.Record, reply *schema.RecordsRep
 	}
 }
 
-// rewound is a run of two folded, sealed parts, with a rewind and a takeover between them, and what was refused and came twice.
+// rewound is a run of two folded, sealed parts, with a rewind and a takeover between them, and with refused and duplicate events.
 func rewound(t *testing.T) (*serviceWorld, []schema.Record) {
 	t.Helper()
 	w := newServiceWorld(t)
@@ -91,7 +91,7 @@ func rewound(t *testing.T) (*serviceWorld, []schema.Record) {
 	return w, a.records(t)
 }
 
-// Each page of a run that was rewound, taken over, sealed and purged is what the fold from the first record says.
+// Each page of a run that was rewound, taken over, sealed and purged equals the fold from the first record.
 func TestRecords_SealedRunWithARewind_EachPageIsThatOfTheFold(t *testing.T) {
 	t.Parallel()
 	w, log := rewound(t)
@@ -115,7 +115,7 @@ func TestRecords_SealedRunWithARewind_EachPageIsThatOfTheFold(t *testing.T) {
 	}
 	require.Equal(t, 1, rejected)
 	require.Equal(t, 28, left, "records 22 to 49")
-	// The state of a run at each of its records, by keyframes, too.
+	// The state of a run at each of its records, with keyframes too.
 	head := schema.NewHead("default", "run-1")
 	for i := range log {
 		head.Apply(schema.NoKeys, &log[i])
@@ -142,7 +142,7 @@ func TestRecords_LargeContent_IsLeftOutAndNamed(t *testing.T) {
 			require.Empty(t, r.LeftOut)
 		}
 	}
-	// A page that does not fit has fewer records: the newest, or the first of those that were asked for.
+	// A page that does not fit has fewer records: the newest, or the first of the requested ones.
 	some := w.records("run-1", schema.RecordsRequest{MaxBytes: 250_000})
 	require.Less(t, len(some.Records), len(x.Acked))
 	require.EqualValues(t, len(x.Acked), some.Records[len(some.Records)-1].Record)
@@ -174,7 +174,7 @@ func TestRecords_WrongRequest_NamesTheMember(t *testing.T) {
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbProfile, "none", schema.ProfileRequest{}).Code)
 }
 
-// A segment that is damaged is read from the log, and where the log has not what it held, the page that needs it alone is refused.
+// The records of a damaged segment are read from the log. If the log no longer has them, only pages that need them are refused.
 func TestRecords_DamagedSegment_OthersAreRead(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
@@ -188,7 +188,7 @@ func TestRecords_DamagedSegment_OthersAreRead(t *testing.T) {
 	w.requirePage(x.Acked, w.records("run-1", schema.RecordsRequest{From: 9, Limit: 20}), 9, 28)
 }
 
-// A profile is continued as its run goes on, and is then what it would be if it was made at once.
+// A profile that is continued as its run grows equals one that is made at once.
 func TestProfile_RunGoesOn_IsContinued(t *testing.T) {
 	t.Parallel()
 	w, log := rewound(t)
@@ -219,7 +219,7 @@ func TestProfile_RunGoesOn_IsContinued(t *testing.T) {
 	require.Equal(t, reply.Total.Calls, again.Total.Calls, "nothing is counted twice")
 }
 
-// A profile of a run whose log went back meanwhile is made again.
+// A profile is made again if the log of its run lost events meanwhile.
 func TestProfile_RunIsAnotherOne_IsMadeAgain(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)
@@ -233,7 +233,7 @@ func TestProfile_RunIsAnotherOne_IsMadeAgain(t *testing.T) {
 	require.EqualValues(t, 2, got.Total.Calls)
 }
 
-// A run that was removed has no pages and no profile, also where they were kept.
+// A removed run has no pages and no profile, even if they were cached.
 func TestRecords_RemovedRun_AreRefused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -332,7 +332,7 @@ func TestStream_ClientNeverAcknowledges_Abandoned(t *testing.T) {
 	require.Eventually(t, func() bool { return w.svc.Stats().ClientsGone.Load() == 1 }, time.Minute, 5*time.Millisecond)
 }
 
-func TestStreams_NobodyTakesThem_HeadsStatesAndTakeoversAreAnswered(t *testing.T) {
+func TestStreams_ClientsDoNotRead_HeadsStatesAndTakeoversAreAnswered(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: streams of 13 MiB without a reader")
 	}

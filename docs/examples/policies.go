@@ -111,7 +111,7 @@ func (b *Bookings) Verify(_ context.Context, request schema.VerifyRequest) (sche
 	return schema.VerifyReply{Outcome: schema.VerifyNotDone}, nil
 }
 
-// ServeBookings answers questions about bookings. Run it beside the tool, as long as the tool runs.
+// ServeBookings answers questions about bookings. Run it with the tool, as long as the tool runs.
 func ServeBookings(nc *nats.Conn, b *Bookings) (stop func() error, err error) {
 	return publisher.ServeVerify(nc, "bookings.verify", "bookings", b.Verify)
 }

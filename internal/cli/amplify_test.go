@@ -20,8 +20,8 @@ import (
 // under way alone may be 32 answers of 4 MiB.
 const heapMost = 512 << 20
 
-// A thousand who ask for a run's whole content and then take nothing of it, and two hundred takeovers (a thousand took 30 s and 12 MiB), cost bounded memory, and
-// no other client the service.
+// A thousand clients ask for a run's whole content and do not read the answer, and two hundred take runs over (a thousand took 30 s and
+// 12 MiB). The memory is bounded, and other clients are still served.
 func TestService_ThousandRequests_AnsweredOrRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a thousand requests at once")

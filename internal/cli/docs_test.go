@@ -158,7 +158,7 @@ func TestReference_Page_EqualsGrammar(t *testing.T) {
 	file := filepath.Join("..", "..", "docs", "cli.md")
 	want := cliDoc(t)
 	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // documentation is for everybody
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // every user may read the documentation
 	}
 	have, err := os.ReadFile(file)
 	require.NoError(t, err, "write it with: go test ./internal/cli -run Reference -update")
@@ -264,7 +264,7 @@ const cliOutro = `
 
 ## Health and metrics
 
-` + "`--http`" + ` serves ` + "`/healthz`" + ` (what a restart would mend is well: the daemon's loops and the embedded server), ` + "`/readyz`" + `
+` + "`--http`" + ` serves ` + "`/healthz`" + ` (the parts that a restart repairs: the daemon's loops and the embedded server), ` + "`/readyz`" + `
 (the connections are up, and every shard's log acknowledged a write in the last ten seconds; 503 while the daemon starts
 or stops), each with the part that fails and what to do ([observability.md](observability.md)), and ` + "`/metrics`" + `
 (Prometheus, names begin with ` + "`waymark_`" + `; [metrics.md](metrics.md) has them all). On 127.0.0.1 unless told otherwise.

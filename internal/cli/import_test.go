@@ -201,7 +201,7 @@ func TestImport_SecondFileOfTheSameName_FirstKeepsItsID(t *testing.T) {
 	require.NotContains(t, w.run(failure.OK, "runs", "ls"), "a-task")
 }
 
-// What a directory has and no import brings in is named, also beside --json, and keeps nothing else from coming in.
+// Import names the files of a directory that it cannot import, with --json too, and imports the others.
 func TestImport_DirectoryWithDamagedAndClosedFiles_NamesThem(t *testing.T) {
 	t.Parallel()
 	w := newImportWorld(t)

@@ -65,7 +65,7 @@ func listening(t *testing.T) []string {
 	return list
 }
 
-// It looks at all that this process listens on, so no other test runs beside it.
+// It looks at every port that this process listens on, so it does not run in parallel with other tests.
 func TestServe_Defaults_LocalUserOnly(t *testing.T) {
 	host, _, err := net.SplitHostPort(serve.DefaultHTTP)
 	require.NoError(t, err)

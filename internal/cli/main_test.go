@@ -60,7 +60,7 @@ func TestScripts_Long_Pass(t *testing.T) {
 // stopsEarly finds testscript's own stop.
 var stopsEarly = regexp.MustCompile(`(?m)^\s*(\[[^\]]*\]\s*)*stop\b`)
 
-// runScripts runs testdata/DIR/*.txtar. Beside testscript's commands they have:
+// runScripts runs testdata/DIR/*.txtar. In addition to testscript's commands they have:
 //
 //	waymark …            the program, in a process of its own
 //	serve [flags]        a daemon in this process, ready when the command returns; its ready line is in

@@ -49,7 +49,7 @@ func TestNoDaemon_Role_HintFits(t *testing.T) {
 		hint := c.StartHint(t.Context())
 		require.Contains(t, hint, "have the role "+string(role))
 		require.Contains(t, hint, "waymark serve --fleet payments --context FILE; FILE is the payments-daemon.json that")
-		// A file that lies beside the one in use is named by its path.
+		// A file in the directory of the one in use is named by its path.
 		dir := t.TempDir()
 		c.Target.Context = filepath.Join(dir, "payments-"+string(role)+".json")
 		require.Contains(t, c.StartHint(t.Context()), " --context FILE; ")

@@ -66,8 +66,8 @@ func streamAPI(stream string) []string {
 	)
 }
 
-// ofNobody are subjects that no client of any fleet may publish to.
-var ofNobody = []string{
+// forbidden are subjects that no client of any fleet may publish to.
+var forbidden = []string{
 	"$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.CREATE.mine", "$JS.API.META.LEADER.STEPDOWN",
 	"$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.FLEET_payments_operator", "$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.VARZ",
 	"$SYS.REQ.ACCOUNT.WAYMARK_payments.CONNZ", "$SYS.REQ.CLAIMS.UPDATE", "_INBOX.abc", "_INBOX_daemon.abc", "_INBOX_operator.abc",
@@ -160,7 +160,7 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		for _, role := range []access.Role{access.Observer, access.Executor, access.Operator} {
 			u := s.connect(t, "rivals", role)
 			s.mayNotPublish(t, u, ofFleet("payments"), mapped)
-			s.mayNotPublish(t, u, ofNobody, mapped)
+			s.mayNotPublish(t, u, forbidden, mapped)
 			s.mayNotSubscribe(t, u, notHeard)
 			s.mayNotSubscribe(t, u, []string{"waymark.checkpoints.payments.0.*", "waymark.observed.payments.*.*.*", "waymark.settings.payments", "_INBOX_executor"})
 		}
@@ -298,7 +298,7 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, begun.Data, "it was begun")
 		require.Equal(t, mine, s.stored(t, "rivals"))
-		// The server says who asks, whatever the message claims; and a message id is of one fleet's stream.
+		// The server names the sender, whatever the message claims; and a message id is of one fleet's stream.
 		forged := &nats.Msg{Subject: n.EventSubject("r1"), Data: []byte("x"), Header: nats.Header{
 			"Nats-Request-Info": {`{"acc":"WAYMARK_payments","svc":"WAYMARK_payments"}`}, "Nats-Msg-Id": {"guessed"},
 		}}
@@ -367,7 +367,7 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		require.NoError(t, watcher.Close(ctx))
 	})
 
-	t.Run("nobody gets in without key and certificate", func(t *testing.T) {
+	t.Run("no access without key and certificate", func(t *testing.T) {
 		ca := nats.RootCAs(filepath.Join(s.dir, "ca.pem"))
 		_, err := nats.Connect(s.url(), ca)
 		require.ErrorIs(t, err, nats.ErrAuthorization, "anonymously")

@@ -187,7 +187,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 			require.NotContains(t, s.as(t, fleet, access.Operator, 0, command...), "checkpoint.marked  ", "%v", command)
 		}
 	}
-	// Who reads the log itself is told what is forged, and what is not.
+	// A reader of the log itself is told which events are forged.
 	told := s.as(t, fleet, access.Observer, 0, "events", "doubts", "--all", "--no-follow")
 	requireHas(t, told, "refused: tool.settled of fleet payments: it is not signed, and the fleet has keys")
 	requireHas(t, told, "refused: tool.settled of fleet payments: it is signed by \""+own+"\", which is no key of the fleet")

@@ -219,7 +219,7 @@ func (s *secured) url() string {
 	return fmt.Sprintf("tls://127.0.0.1:%d,tls://127.0.0.1:%d,tls://127.0.0.1:%d", s.ports[0], s.ports[1], s.ports[2])
 }
 
-// monitor is where the first server says how it is: on loopback, for who is on its machine.
+// monitor is the monitoring address of the first server: on loopback, for users of its machine.
 func (s *secured) monitor() string { return fmt.Sprintf("http://127.0.0.1:%d", s.monitors[0]) }
 
 func (s *secured) context(fleet string, role access.Role) string {

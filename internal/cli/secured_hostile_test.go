@@ -76,7 +76,7 @@ func put(t *testing.T, u *user, subject string, header nats.Header, body []byte)
 	return ack.PubAck
 }
 
-// An executor that means harm, with the credentials of its fleet, a daemon that folds what it stores, and a fleet beside it.
+// A hostile executor with the credentials of its fleet, a daemon that folds its events, and a second fleet.
 func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: a cluster of three servers")
@@ -199,7 +199,7 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 			header, body := e.Encode()
 			refused(t, schema.ReasonForked, &nats.Msg{Subject: m.Subject, Header: header, Data: body})
 		}
-		// The compare-and-set of who does not know what came since is refused by the server.
+		// The server refuses a compare-and-set with an outdated sequence.
 		answer, err := u.RequestMsg(&nats.Msg{Subject: n.EventSubject("r1"), Data: []byte("x"), Header: nats.Header{
 			"Nats-Expected-Last-Subject-Sequence": {fmt.Sprint(own[0].Sequence)},
 		}}, securedWait)
@@ -490,5 +490,5 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 		}
 		same(t)
 	})
-	require.Equal(t, untouched, s.stored(t, "payments"), "the fleet beside it")
+	require.Equal(t, untouched, s.stored(t, "payments"), "the other fleet")
 }

@@ -267,7 +267,7 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 		return strings.Contains(stdout, "2 dead letters")
 	}, time.Minute, pollEvery)
 	require.Regexp(t, `(?m)^see why 2 events were refused with: waymark .*conform --run r1 --no-follow$`, complaints)
-	require.Eventually(t, func() bool { // the folder stores dead letters behind what runs get reads
+	require.Eventually(t, func() bool { // the fold worker stores dead letters later than runs get sees them
 		_, doctor, _ := w.ask("", "doctor")
 		return strings.Contains(doctor, "conform --run r1 --no-follow")
 	}, time.Minute, pollEvery, "a command that is there, on the server that was asked")

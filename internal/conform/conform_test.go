@@ -26,8 +26,8 @@ func golden(t *testing.T, name string, have []byte) {
 	t.Helper()
 	file := filepath.Join("testdata", filepath.FromSlash(name))
 	if *update {
-		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755)) //nolint:gosec // test data is for everybody
-		require.NoError(t, os.WriteFile(file, have, 0o644))        //nolint:gosec // test data is for everybody
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755)) //nolint:gosec // every user may read test data
+		require.NoError(t, os.WriteFile(file, have, 0o644))        //nolint:gosec // every user may read test data
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err, "write it with: go test ./internal/conform -update")

@@ -301,7 +301,7 @@ func TestJudge_EvictedRun_NotFromMiddle(t *testing.T) {
 		add(e)
 	}
 	require.Positive(t, c.Report().Forgotten)
-	require.True(t, c.Knows("r-1"), "who watches need not read it once more")
+	require.True(t, c.Knows("r-1"), "a watcher need not read it again")
 	add(r.make(&schema.TurnStartedData{Turn: 1}, 1))
 	report := c.Report()
 	require.Empty(t, report.Findings)
@@ -381,7 +381,7 @@ func TestEventsPage_Rules_AreListed(t *testing.T) {
 	made := rulesPage()
 	file := filepath.Join("..", "..", "docs", "rules.md")
 	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(made), 0o644)) //nolint:gosec // documentation is for everybody
+		require.NoError(t, os.WriteFile(file, []byte(made), 0o644)) //nolint:gosec // every user may read the documentation
 	}
 	rules, err := os.ReadFile(file)
 	require.NoError(t, err)

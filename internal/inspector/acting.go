@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// releaseWithin bounds the end of an executor that keeps no run.
+// releaseWithin bounds the shutdown of an executor without runs.
 const releaseWithin = 5 * time.Second
 
 // As implements [Fleet].

@@ -20,9 +20,9 @@ import (
 
 // actionsBody is the page of what a viewer can do to a run.
 type actionsBody struct {
-	// Ended: the run has ended. Free: there is nothing to release. Busy: an executor may be at work on it.
+	// Ended: the run has ended. Free: there is nothing to release. Busy: an executor may be working on it.
 	Ended, Free, Busy bool
-	// Asked: its end is asked for already.
+	// Asked: a cancel is already requested.
 	Asked    bool
 	Commands []string
 }
@@ -46,19 +46,19 @@ func (s *Inspector) actionsPage(ctx context.Context, r *http.Request) (*view, er
 	return v, nil
 }
 
-// sureBody is the page that says what an action does before it is done.
+// sureBody is the page that describes the effects of an action and asks for a confirmation.
 type sureBody struct {
 	// Do is the action: rewind, release or cancel.
 	Do, Path, Command string
 	At                string
 	Left              *operate.LeftBehind
-	// Busy: an executor may be at work on the run, and is fenced.
+	// Busy: an executor may be working on the run, and would be fenced.
 	Busy bool
-	// InDoubt is how many calls become in doubt.
+	// InDoubt is how many calls the action puts in doubt.
 	InDoubt int
 }
 
-// surePage says what going back to a point, letting go or asking for the end does to a run. Nothing is written.
+// surePage describes the effects of a rewind, a release or a cancel. It writes nothing.
 func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error) {
 	run, do := r.PathValue("run"), r.PathValue("do")
 	v, reply, err := s.head(ctx, r, "actions", "")
@@ -114,7 +114,7 @@ func (s *Inspector) surePage(ctx context.Context, r *http.Request) (*view, error
 	return v, nil
 }
 
-// rewindPoint is a point that something can be left behind.
+// rewindPoint is a point to which the run can be rewound.
 func rewindPoint(text string) (schema.Point, error) {
 	point, err := schema.ParsePoint(text)
 	if err != nil || point.Kind == schema.PointEnd {
@@ -123,7 +123,7 @@ func rewindPoint(text string) (schema.Point, error) {
 	return point, nil
 }
 
-// still refuses an action on a run that another has taken over since the viewer looked.
+// still refuses an action if the run was taken over since the viewer saw it.
 func (s *Inspector) still(ctx context.Context, r *http.Request) (*schema.Head, error) {
 	run := r.PathValue("run")
 	if r.PostForm.Get("sure") != "yes" {
@@ -140,7 +140,7 @@ func (s *Inspector) still(ctx context.Context, r *http.Request) (*schema.Head, e
 	return h, operate.MayTake(s.Prompt, h, r.PostForm.Get("force") == "yes")
 }
 
-// act does what a form of the actions asks for.
+// act carries out the action of a submitted form.
 func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string, err error) {
 	run, f := r.PathValue("run"), r.PostForm
 	switch r.PathValue("do") {
@@ -203,7 +203,7 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 	return "", "", failure.New(failure.NotFound, "see what can be done: "+runPath(run, "/act"), "there is no action %.40q", r.PathValue("do"))
 }
 
-// fork begins a run that goes on from a point.
+// fork starts a new run from a point of this one.
 func (s *Inspector) fork(ctx context.Context, r *http.Request) (next, said string, err error) {
 	run, f := r.PathValue("run"), r.PostForm
 	point, err := schema.ParsePoint(f.Get("at"))

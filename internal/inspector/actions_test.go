@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sureForm are the hidden fields of the page that says what an action does.
+// sureForm returns the hidden fields of the page that confirms an action.
 func (d *desk) sureForm(path string) url.Values {
 	d.Helper()
 	form := url.Values{}
@@ -70,12 +70,12 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 	require.NoError(t, run.Sync(t.Context()))
 	const path = "/run/back/act/rewind"
 	page := d.page(path + "?at=result:1")
-	for _, want := range []string{"Let it go on behind result:1?", "send_mail", "did something outside", "box-1 may be at work on it", "waymark resume back --at result:1 --force"} {
+	for _, want := range []string{"Let it go on behind result:1?", "send_mail", "did something outside", "box-1 may be working on it", "waymark resume back --at result:1 --force"} {
 		require.Contains(t, page, want)
 	}
 	require.NotContains(t, page, "data-live", "it stays as it was read")
 	status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.csrf}, "at": {"result:1"}, "seen": {"1"}, "force": {"yes"}}, nil)
-	require.Equal(t, http.StatusBadRequest, status, "nobody said that they are sure")
+	require.Equal(t, http.StatusBadRequest, status, "the viewer did not confirm")
 	form := d.sureForm(path + "?at=result:1")
 	calm := maps.Clone(form)
 	calm.Del("force")

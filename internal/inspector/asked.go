@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// askReaders is how many runs are read at the same time for what they ask.
+	// askReaders is how many runs are read at the same time for their questions.
 	askReaders = 8
-	// askedBytes bounds what all questions of a page show, and leastAsked is what each field shows however many there are, in bytes.
+	// askedBytes bounds all questions of a page, and leastAsked is the least that each field shows, in bytes.
 	askedBytes, leastAsked = 64 << 10, 400
 )
 
-// askAll reads what each thing asks. A run that cannot be read hides no other one.
+// askAll reads the question of each row. A run that cannot be read does not affect the others.
 func (s *Inspector) askAll(ctx context.Context, things []thing) error {
 	group, reading := errgroup.WithContext(ctx)
 	group.SetLimit(askReaders)
@@ -36,7 +36,7 @@ func (s *Inspector) askAll(ctx context.Context, things []thing) error {
 				return reading.Err()
 			}
 			t.Question.cut(t.Reason, most)
-			if t.Wait != nil { // what it asks stands below
+			if t.Wait != nil { // its question is shown below
 				wait := *t.Wait
 				wait.Message = ""
 				t.Text = standstill.WaitText(&wait, t.Tool)
@@ -47,7 +47,7 @@ func (s *Inspector) askAll(ctx context.Context, things []thing) error {
 	return group.Wait()
 }
 
-// cut shortens the fields of a question to what a page has room for, with the addresses of the whole ones.
+// cut shortens the fields of a question to fit into a page, with links to the full texts.
 func (q *question) cut(r *standstill.Reason, most int) {
 	q.Whole = make(map[string]string)
 	for name, text := range q.fields() {
@@ -58,12 +58,12 @@ func (q *question) cut(r *standstill.Reason, most int) {
 	}
 }
 
-// fields are the texts of a question by the names that addresses have.
+// fields returns the texts of a question by their names in addresses.
 func (q *question) fields() map[string]*string {
 	return map[string]*string{"message": &q.Message, "arguments": &q.Arguments, "schema": &q.Schema, "late": &q.Late}
 }
 
-// askedField is one field of what a run asks, whole, as text.
+// askedField serves one field of a question in full, as plain text.
 func (s *Inspector) askedField(w http.ResponseWriter, r *http.Request) {
 	text, err := s.asked(r.Context(), r)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Inspector) asked(ctx context.Context, r *http.Request) (string, error) 
 	}
 	i := slices.IndexFunc(reasons, func(reason standstill.Reason) bool { return reason.ID == q.Get("id") })
 	if i < 0 {
-		return "", failure.New(failure.NotFound, "", "run %s asks that no more", run)
+		return "", failure.New(failure.NotFound, "", "run %s no longer asks this question", run)
 	}
 	asked, err := s.question(ctx, &reasons[i])
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// heardOld is from when on the executors are read again, and listenEvery how often that is done while a page is open.
+	// heardOld is the age at which the list of executors is read again. While a page is open it is read every listenEvery.
 	heardOld, listenEvery = 500 * time.Millisecond, 750 * time.Millisecond
-	// askedFor is how long they are read for a page that nobody follows.
+	// askedFor is how long the list is kept current after a page without live updates was served.
 	askedFor = 10 * time.Second
 )
 
@@ -28,7 +28,7 @@ type executorsBody struct {
 type executorRow struct {
 	*schema.ExecutorState
 	Heard, Orphaned, Class string
-	// Left is the share of the silence that is left, of a hundred; Counts says that it counts.
+	// Left is the part of the allowed silence that is left, in percent; Counts: the countdown runs.
 	Left   int64
 	Counts bool
 }
@@ -64,7 +64,7 @@ func (s *Inspector) executorsPage(ctx context.Context, r *http.Request) (*view, 
 	return v, nil
 }
 
-// readSoon is how long a page waits for its own content.
+// readSoon is how long a page waits for its content.
 const readSoon = 5 * time.Second
 
 func rowOf(e *schema.ExecutorState, silence int64) executorRow {
@@ -86,7 +86,7 @@ func rowOf(e *schema.ExecutorState, silence int64) executorRow {
 func (s *Inspector) readExecutors(ctx context.Context) (*schema.ExecutorsReply, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // no reading outlives the pages
+	go func() { // ends with the pages
 		select {
 		case <-s.live.closed:
 			cancel()
@@ -97,7 +97,7 @@ func (s *Inspector) readExecutors(ctx context.Context) (*schema.ExecutorsReply, 
 	return reply, s.Fleet.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{}, reply)
 }
 
-// heartbeat says how long ago the executor of a run was heard, and its class; empty where that does not matter, or is not known.
+// heartbeat returns a text on the last sign of a run's executor, and its CSS class; empty if it is unknown or does not matter.
 func (s *Inspector) heartbeat(h *schema.Head) (text, class string) {
 	if h.Status != schema.StatusRunning || h.Executor == "" {
 		return "", ""
@@ -124,7 +124,7 @@ func (s *Inspector) heartbeat(h *schema.Head) (text, class string) {
 	return "", ""
 }
 
-// listen reads the executors while pages are looked at, and has those made again when one falls silent, and while its silence is counted.
+// listen reads the list of executors while pages are open. It renders them again when an executor falls silent, and during its countdown.
 func (s *Inspector) listen() {
 	tick := time.NewTicker(listenEvery)
 	defer tick.Stop()

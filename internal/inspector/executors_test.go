@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// An executor dies while pages are open. Silence, orphan and takeover come to them by themselves.
+// An executor dies while pages are open. They show its silence, the orphaned run and the takeover without a reload.
 func TestLive_ExecutorKilled_SilenceOrphanAndTakeoverAreSent(t *testing.T) {
 	t.Parallel()
 	d := deskOf(t, waymarktest.StartWith(t, waymarktest.Config{Silence: 2 * time.Second}), nil, nil)
@@ -34,7 +34,7 @@ func TestLive_ExecutorKilled_SilenceOrphanAndTakeoverAreSent(t *testing.T) {
 
 	page, list := d.lines("/live/run/watched"), d.lines("/live/executors")
 	d.finds(page, "started")
-	nc.Close() // as if its machine was gone
+	nc.Close() // as if its machine failed
 	d.finds(list, "silent for")
 	d.finds(page, "silent for")
 	d.finds(page, "orphaned")

@@ -35,7 +35,7 @@ type Config struct {
 	Local, Secure bool
 	// Token lets a viewer in as often as it is shown; empty means that [Inspector.NewToken] makes tokens of one use each.
 	Token string
-	// Used is told of each token of one use that was used; nil tells nobody.
+	// Used is called for each single-use token that was used; nil for no call.
 	Used func()
 	// Doctor looks at the fleet's server, streams and limits as waymark doctor does; nil where only that command does.
 	Doctor func(ctx context.Context) ([]Finding, error)

@@ -465,7 +465,7 @@ func TestLive_AnEvent_ReachesAnOpenPageOnce(t *testing.T) {
 		d.pages.live.mu.Lock()
 		defer d.pages.live.mu.Unlock()
 		return len(d.pages.live.streams) == 0
-	}, 20*time.Second, 5*time.Millisecond, "a page that nobody has open is made no more")
+	}, 20*time.Second, 5*time.Millisecond, "a page that no viewer has open is not rendered")
 }
 
 func TestScript_Size_IsSmall(t *testing.T) {

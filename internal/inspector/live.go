@@ -44,7 +44,7 @@ type hub struct {
 	gaps int64
 }
 
-// update is what a viewer is sent: the page anew, or why it is behind.
+// update is a message to a viewer: the page as it is now, or why it is behind.
 type update struct {
 	event string
 	data  []byte
@@ -209,7 +209,7 @@ func (h *hub) watch(key, run string, every time.Duration, remake func(context.Co
 	}
 }
 
-// feed makes a page again when something happened, at most once in a time, and gives it to those who have it open.
+// feed renders a page again after events, at most once per every, and sends it to the viewers that have it open.
 func (h *hub) feed(ctx context.Context, s *stream, every time.Duration, remake func(context.Context) *update) {
 	beat := time.NewTicker(pulse)
 	defer beat.Stop()
@@ -271,7 +271,7 @@ func (s *Inspector) follow(w http.ResponseWriter, r *http.Request, p *page) {
 		}
 		return u
 	}
-	updates, leave := s.live.watch(asked.URL.RequestURI(), run, p.every, remake) //nolint:contextcheck // it is for all viewers, whoever is gone
+	updates, leave := s.live.watch(asked.URL.RequestURI(), run, p.every, remake) //nolint:contextcheck // it serves all viewers, and outlives this one
 	defer leave()
 	w.Header().Set("Content-Type", "text/event-stream")
 	if !send("hello", []byte("-")) {

@@ -20,9 +20,9 @@ import (
 // compareBody is the page that compares two runs, or two points.
 type compareBody struct {
 	A, B string
-	// Compared is nil while one of the two is not named.
+	// Compared is nil until both runs are named.
 	Compared *history.Comparison
-	// First is the first step that differs, in words; empty for none.
+	// First describes the first step that differs; empty for none.
 	First      string
 	Sides      []sideRow
 	Incomplete string
@@ -31,9 +31,9 @@ type compareBody struct {
 
 // sideRow is a step on one side of the first difference.
 type sideRow struct {
-	// Side is the run and its point, Path the page of it.
+	// Side is the run and its point, Path the address of its page.
 	Side, Path string
-	// Step is nil where the run has no such step.
+	// Step is nil if the run has no such step.
 	Step              *history.Step
 	Arguments, Result *partRow
 }
@@ -97,7 +97,7 @@ func (s *Inspector) comparePage(ctx context.Context, r *http.Request) (*view, er
 	return v, nil
 }
 
-// shownValue is a value, cut to what a page shows, or the hash of one that is in the blob store.
+// shownValue is a value, cut to the size that a page shows, or the hash of a value in the blob store.
 func shownValue(v jsontext.Value, hash string) *partRow {
 	if hash != "" {
 		return &partRow{Text: "sha256 " + hash}
@@ -109,23 +109,23 @@ func shownValue(v jsontext.Value, hash string) *partRow {
 	return &partRow{Text: text, Lines: diffOf(text)}
 }
 
-// lineageDepth is how many levels are shown below each run on the way up.
+// lineageDepth is how many levels of descendants are shown below each ancestor.
 const lineageDepth = 8
 
-// lineageBody is the page of where a run comes from and what came of it.
+// lineageBody is the page of related runs.
 type lineageBody struct {
 	*lineage.Tree
 	Root *branch
 }
 
-// branch is a run of the tree, with what hangs below it.
+// branch is a run of the tree, with the runs below it.
 type branch struct {
 	*lineage.Node
 	Class, Tie, Path string
 	Here             bool
 	Offers           []schema.OpenHandoff
 	Below            []*branch
-	// Compare is the address of the comparison with the run that it is shown below; empty for none.
+	// Compare is the address of the comparison with the run above; empty for none.
 	Compare string
 }
 

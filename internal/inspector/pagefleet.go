@@ -346,13 +346,13 @@ type tailRow struct {
 	Gap bool
 }
 
-// announced are what the daemon tells of turns beside the events of executors: the tail has them when they are asked for.
+// announced are the kinds of the turn events that the daemon publishes. The tail shows them only on request.
 var announced = []string{"turn.created", "turn.updated", "turn.finalized"}
 
 // tailRows is how many events the tail shows.
 const tailRows = 200
 
-// tailRow is what the tail keeps of an event. It is false for what the daemon announces beside events.
+// tailRow is the part of an event that the tail keeps. It is false for the turn events that the daemon publishes.
 func (s *Inspector) tailRow(o *Observed) (tailRow, bool) {
 	e, err := eventOf(o)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 
 // Stage is a demonstration that viewers take part in.
 type Stage interface {
-	// Actors are its executors, in the order in which they are shown.
+	// Actors returns its executors, in the order of the page.
 	Actors() []Actor
 	// Kill ends the process of an executor at once.
 	Kill(ctx context.Context, name string) error
-	// Silence is after what time without a heartbeat runs are orphaned.
+	// Silence is the time without a heartbeat after which runs are orphaned.
 	Silence() time.Duration
 }
 
@@ -23,12 +23,12 @@ type Stage interface {
 type Actor struct {
 	Name    string
 	Process int
-	// Killed: its process is gone. Back is when a new one starts.
+	// Killed: its process has ended. Back is when a new one starts.
 	Killed bool
 	Back   time.Time
 }
 
-// stageView is what pages show of a demonstration.
+// stageView is the view of a demonstration in a page.
 type stageView struct {
 	Actors        []actorRow
 	Silence, Here string
@@ -55,7 +55,7 @@ func (s *Inspector) stageOf(here string) *stageView {
 	return v
 }
 
-// kill ends an executor of the demonstration.
+// kill kills an executor of the demonstration.
 func (s *Inspector) kill(ctx context.Context, r *http.Request) (next, said string, err error) {
 	name := r.PostForm.Get("name")
 	if next, err = backTo(r); err != nil {
@@ -68,7 +68,7 @@ func (s *Inspector) kill(ctx context.Context, r *http.Request) (next, said strin
 	return next, "Killed " + name + " with SIGKILL. It is silent now: watch its runs.", nil
 }
 
-// backTo is the page that a form was on.
+// backTo returns the address of the page with the submitted form.
 func backTo(r *http.Request) (string, error) {
 	here := r.PostForm.Get("here")
 	if !strings.HasPrefix(here, "/") || strings.HasPrefix(here, "//") || strings.ContainsAny(here, "\\\r\n") {

@@ -178,7 +178,7 @@ func TestSigner_KeyThatIsNotTheFleets_MayNotSign(t *testing.T) {
 }
 
 // Nothing is folded with keys read so long ago that a later change may be in effect.
-func TestRing_OldReading_IsReadAnew(t *testing.T) {
+func TestRing_OldReading_IsReadAgain(t *testing.T) {
 	t.Parallel()
 	_, first, _ := newUser(t)
 	_, second, _ := newUser(t)

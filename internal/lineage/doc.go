@@ -1,5 +1,5 @@
-// Package lineage tells where a run comes from and what came of it: parents, children, continuations, forks, hand-offs.
+// Package lineage builds the tree of related runs: parents, children, continuations, forks, hand-offs.
 //
-// It asks the daemon for the way up and, level by level, for what is below each run on it, and puts each run below one other. What is shown is
-// bounded; which runs belong together comes from checkpoints, which may be a moment old. It draws nothing: waymark tree and the pages do.
+// It asks the daemon for the ancestors of a run and then, level by level, for the descendants of each of them. It puts each run below one other.
+// The size of the tree is bounded. The relations come from checkpoints, which may be a moment old. Only waymark tree and the pages draw trees.
 package lineage

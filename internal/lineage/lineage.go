@@ -24,7 +24,7 @@ type Asker interface {
 	Ask(ctx context.Context, verb, run string, request, reply any) error
 }
 
-// How a run is tied to the run that it is shown below.
+// The relations of a run to the run above it.
 const (
 	TieHandoff = "handoff"
 	TieResumed = "resumed_from"
@@ -43,16 +43,16 @@ type Node struct {
 	InDoubt  int           `json:"in_doubt,omitzero"`
 	// Depth counts from 0, the root of the tree.
 	Depth int `json:"depth"`
-	// Below is the run that this one is shown below, and Tie how they are tied: parent, resumed_from or handoff.
+	// Below is the run above this one, and Tie their relation: parent, resumed_from or handoff.
 	Below string `json:"below,omitzero"`
 	Tie   string `json:"tie,omitzero"`
-	// Parent, ResumedFrom and Handoff are all ties that the run itself names.
+	// Parent, ResumedFrom and Handoff are the relations that the run itself names.
 	Parent      *schema.Parent        `json:"parent,omitzero"`
 	ResumedFrom string                `json:"resumed_from,omitzero"`
 	Handoff     *schema.HandoffSource `json:"handoff,omitzero"`
-	// Handoffs of the run that are open.
+	// Handoffs are the open hand-offs of the run.
 	Handoffs []schema.OpenHandoff `json:"handoffs,omitzero"`
-	// Missing: the run is named by others, and the fleet has no event of it.
+	// Missing: other runs name this one, and the fleet has no event of it.
 	Missing bool `json:"missing,omitzero"`
 
 	// Text is its status in words.
@@ -64,11 +64,11 @@ type Tree struct {
 	Run  string `json:"run"`
 	Root string `json:"root"`
 	Runs []Node `json:"runs"`
-	// Cut: there are more runs than are shown.
+	// Cut: the fleet has more related runs.
 	Cut bool `json:"cut,omitzero"`
 }
 
-// Of gathers the runs around one run of a fleet: the way up to the root, and so many levels below each run on it.
+// Of returns the tree around a run of a fleet: its ancestors up to the root, and levels of descendants below each of them.
 func Of(ctx context.Context, client Asker, fleet, run string, depth int) (Tree, error) {
 	t := &gatherer{client: client, fleet: fleet, limit: Most, nodes: map[string]*Node{}}
 	if err := t.gather(ctx, run, depth); err != nil {
@@ -84,13 +84,13 @@ type gatherer struct {
 	// limit bounds the runs.
 	limit int
 	nodes map[string]*Node
-	// found is the order in which the runs were found, and from the run that each was found by.
+	// found has the runs in the order in which they were found; from has, for each, the run that led to it.
 	found []string
 	from  map[string]string
 	cut   bool
 }
 
-// gather reads the way up, and then level by level what is below each run on it.
+// gather reads the ancestors, and then the descendants of each of them, level by level.
 func (t *gatherer) gather(ctx context.Context, run string, depth int) error {
 	t.from = map[string]string{}
 	for at := run; at != "" && t.nodes[at] == nil && len(t.found) < t.limit; {
@@ -112,7 +112,7 @@ func (t *gatherer) gather(ctx context.Context, run string, depth int) error {
 		}
 		level = next
 	}
-	// One look further tells whether anything is left out.
+	// Reading one level more tells whether any runs are left out.
 	more, err := t.children(ctx, level)
 	t.cut = len(more) > 0
 	return err
@@ -123,7 +123,7 @@ func (t *gatherer) add(n *Node, from string) {
 	t.found = append(t.found, n.Run)
 }
 
-// above is the run below which this one is shown.
+// above returns the run that this one is shown below.
 func (n *Node) above() string {
 	switch {
 	case n.Handoff != nil:
@@ -136,7 +136,7 @@ func (n *Node) above() string {
 	return ""
 }
 
-// ties are the runs that the run names, the closest first.
+// ties returns the runs that the run names, the closest relation first.
 func (n *Node) ties() (list [][2]string) {
 	if n.Handoff != nil {
 		list = append(list, [2]string{n.Handoff.Run, TieHandoff})
@@ -150,7 +150,7 @@ func (n *Node) ties() (list [][2]string) {
 	return list
 }
 
-// read reads where a run stands. One that the fleet has no event of, or whose name cannot be a run's, is missing.
+// read reads the head of a run. A run without an event in the fleet, or with an invalid id, is missing.
 func (t *gatherer) read(ctx context.Context, run string) (*Node, error) {
 	n := &Node{Run: run}
 	if schema.CheckName("run id", run) != nil && len(t.found) > 0 {
@@ -174,7 +174,7 @@ func (t *gatherer) read(ctx context.Context, run string) (*Node, error) {
 	return n, nil
 }
 
-// below reads the runs that belong below those of a level, as many as the tree has room for.
+// below reads the runs below those of a level, up to the limit of the tree.
 func (t *gatherer) below(ctx context.Context, level []string) ([]string, error) {
 	children, err := t.children(ctx, level)
 	if err != nil {
@@ -203,14 +203,14 @@ func (t *gatherer) below(ctx context.Context, level []string) ([]string, error) 
 	return next, nil
 }
 
-// children finds the runs that are tied to those of a level and not in the tree yet, each with the run it was found by.
+// children finds the runs that name a run of a level and are not in the tree yet, each with the run that led to it.
 func (t *gatherer) children(ctx context.Context, level []string) ([][2]string, error) {
 	found := make([][]string, len(level))
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(treeReaders)
 	for i, run := range level {
 		if schema.CheckName("run id", run) != nil {
-			continue // what is no name of a run has nothing below it
+			continue // an invalid id has no runs below it
 		}
 		group.Go(func() (err error) {
 			found[i], err = t.related(asking, run)
@@ -240,7 +240,7 @@ func (t *gatherer) children(ctx context.Context, level []string) ([][2]string, e
 	return list, nil
 }
 
-// related lists the runs that name this one, no more than a tree can show.
+// related lists the runs that name this one, up to the limit of a tree.
 func (t *gatherer) related(ctx context.Context, run string) (list []string, err error) {
 	err = t.list(ctx, schema.ListRequest{Related: run}, func(r *schema.RunSummary) bool {
 		list = append(list, r.Run)
@@ -269,7 +269,7 @@ func (t *gatherer) list(ctx context.Context, request schema.ListRequest, yield f
 	}
 }
 
-// arrange puts every run below one other, so that each is there once, whatever the runs say of each other.
+// arrange puts each run below one other, so that each is in the tree once, even if runs name several others or each other.
 func (t *gatherer) arrange(run string) Tree {
 	below := map[string][]string{}
 	for _, id := range t.found {
@@ -288,7 +288,7 @@ func (t *gatherer) arrange(run string) Tree {
 	}
 	root := t.top(run)
 	for _, id := range t.found {
-		// Runs that say that each continues the other hang on nothing.
+		// Runs that name each other in a circle have no root.
 		if n := t.nodes[id]; n.Below == "" && id != root {
 			n.Below = root
 			below[root] = append(below[root], id)
@@ -309,7 +309,7 @@ func (t *gatherer) arrange(run string) Tree {
 	return reply
 }
 
-// under reports whether run is at or below the other, as arranged so far.
+// under reports whether run is the other or below it, in the tree so far.
 func (t *gatherer) under(run, other string) bool {
 	for ; run != ""; run = t.nodes[run].Below {
 		if run == other {
@@ -319,7 +319,7 @@ func (t *gatherer) under(run, other string) bool {
 	return false
 }
 
-// top is the run at the top of this one's way up.
+// top returns the root above this run.
 func (t *gatherer) top(run string) string {
 	for t.nodes[run].Below != "" {
 		run = t.nodes[run].Below
@@ -327,14 +327,14 @@ func (t *gatherer) top(run string) string {
 	return run
 }
 
-// Unstarted are the open hand-offs of a run that no run of the tree carries out.
+// Unstarted returns the open hand-offs of a run that no run of the tree carries out.
 func (n *Node) Unstarted(runs []Node) []schema.OpenHandoff {
 	return slices.DeleteFunc(slices.Clone(n.Handoffs), func(o schema.OpenHandoff) bool {
 		return o.ChildRun != "" && slices.ContainsFunc(runs, func(r Node) bool { return r.Run == o.ChildRun })
 	})
 }
 
-// TieText says how a run came about, and what became of the hand-off that it carries out.
+// TieText describes the relation of a run to the one above it, and the state of the hand-off that it carries out.
 func (t *Tree) TieText(n *Node) string {
 	switch n.Tie {
 	case TieHandoff:
@@ -353,8 +353,8 @@ func (t *Tree) TieText(n *Node) string {
 	return ""
 }
 
-// handoffStatus is what became of the hand-off that a run carries out. One that is open no more was closed, or else
-// declined before the run could have it.
+// handoffStatus is the state of the hand-off that a run carries out. If it is no longer open, it was closed, or declined
+// before the run took it.
 func (t *Tree) handoffStatus(n *Node) string {
 	for i := range t.Runs {
 		offering := &t.Runs[i]

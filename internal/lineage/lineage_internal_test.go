@@ -17,8 +17,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// family builds a tree as gather would, from lines: the run, and what it names as parent, resumed_from, handoff or (for
-// what only an accepted hand-off says of it) from.
+// family builds a tree as gather would. A line has the run and what it names as parent, resumed_from or handoff; with from,
+// only an accepted hand-off names the run.
 func family(lines ...string) *gatherer {
 	t := &gatherer{nodes: map[string]*Node{}, from: map[string]string{}}
 	for _, l := range lines {
@@ -43,7 +43,7 @@ func family(lines ...string) *gatherer {
 	return t
 }
 
-// shape is the tree in words: each run with its depth.
+// shape is the tree as text: each run with its depth.
 func shape(reply Tree) string {
 	var list []string
 	for _, n := range reply.Runs {
@@ -141,7 +141,7 @@ func TestTree_ManyRuns_Bounded(t *testing.T) {
 	require.Len(t, all.arrange("root").Runs, limit)
 	require.True(t, all.arrange("root").Cut)
 
-	// From a run further down the way up and what is below it come first.
+	// From a run further down, its ancestors and their descendants come first.
 	below := &gatherer{client: cl, limit: limit, nodes: map[string]*Node{}}
 	require.NoError(t, below.gather(t.Context(), "child-49", 1))
 	reply := below.arrange("child-49")

@@ -212,6 +212,7 @@ func TestBadPhrases_EachForm_IsFoundOrNot(t *testing.T) {
 		{"a.go", "// for requests in handlers", 0},
 		{"a.go", "var EraseRequest, foreign, theEdge, aNewOne int", 0},
 		{"a.go", "func TestNobodyAsks() {}", 1},
+		{"a.go", "http.NewRequest(http.MethodGet, url, http.NoBody)", 0},
 		{"a.go", "// nobody's work", 1},
 		{"a.go", "// Who folds a run, seals it.", 1},
 		{"a.go", "// the operator who asked", 0},

@@ -2,17 +2,17 @@ package operate
 
 import "github.com/waymarkio/waymark/schema"
 
-// LeftBehind counts a run's work after a point, which is no longer part of the run.
+// LeftBehind counts a run's work after a point. A rewind to the point removes it from the run.
 type LeftBehind struct {
 	Records  int64 `json:"records"`
 	Turns    int64 `json:"turns"`
 	Messages int64 `json:"messages"`
 	Calls    int64 `json:"calls"`
-	// Done are the calls that may have had an external effect, which is not undone.
+	// Done are the calls that may have had an external effect. A rewind does not undo it.
 	Done []DoneCall `json:"done"`
 }
 
-// DoneCall is a call that was begun after the point and is not pure.
+// DoneCall is a call that began after the point and is not pure.
 type DoneCall struct {
 	schema.CallKey
 	Name    string         `json:"name"`
@@ -20,7 +20,7 @@ type DoneCall struct {
 	Outcome schema.Outcome `json:"outcome"`
 }
 
-// Behind is the run's work between two of its states.
+// Behind returns the run's work between two of its states.
 func Behind(there, now *schema.State) LeftBehind {
 	n, o := &now.Head.Counts, &there.Head.Counts
 	left := LeftBehind{

@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ForkInterrupt is the wait of a held fork.
+// ForkInterrupt is the interrupt for which a held fork waits.
 const ForkInterrupt = "fork"
 
 // MayTake refuses to take a run from an executor that may be working on it, unless forced.
@@ -24,13 +24,13 @@ func MayTake(p prompt.Prompt, h *schema.Head, force bool) error {
 		"run %s is %s with executor %s, which may be working on it", h.Run, h.Status, h.Executor)
 }
 
-// ForkID makes an id for a fork of a run.
+// ForkID returns a new id for a fork of a run.
 func ForkID(run string) string {
 	id := rand.Text()
 	return run[:min(len(run), schema.MaxName-14)] + "-fork-" + id[len(id)-8:]
 }
 
-// Fork starts a new run from a point of another run and releases it, at once or until it is answered.
+// Fork starts a new run from a point of another run and releases it: at once, or held until it is answered.
 func Fork(ctx context.Context, fleet *publisher.Fleet, spec publisher.ForkSpec, hold bool) error {
 	spec.HeadOnly = true
 	run, err := fleet.Fork(ctx, spec)
@@ -48,7 +48,7 @@ func Fork(ctx context.Context, fleet *publisher.Fleet, spec publisher.ForkSpec, 
 	return run.Interrupt(ctx, schema.InterruptedPreempted)
 }
 
-// Taken adds the next step to the refusal of a used id. An erased run cannot be shown. get reads the run of that id.
+// Taken adds the next step to the refusal of a used id: to show the run, or another id if that run was erased. get reads the run.
 func Taken(p prompt.Prompt, id string, err error, get func() error) error {
 	hint := "show it with: " + p.Command("runs get "+id) + "; or choose another id with --as"
 	service, answered := errors.AsType[*schema.ServiceError](get())
@@ -58,8 +58,8 @@ func Taken(p prompt.Prompt, id string, err error, get func() error) error {
 	return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: hint, Err: err}
 }
 
-// Rewind takes a run over after a point and releases it to the fleet. It returns the head. With the same request it is
-// one takeover, also when repeated.
+// Rewind takes a run over after a point and releases it to the fleet. It returns the head. A repeated call with the
+// same request is the same takeover.
 func Rewind(ctx context.Context, fleet *publisher.Fleet, run string, point schema.Point, request string) (schema.Head, error) {
 	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{At: point, RequestID: request, HeadOnly: true})
 	if err != nil {
@@ -71,7 +71,7 @@ func Rewind(ctx context.Context, fleet *publisher.Fleet, run string, point schem
 	return r.Head(), nil
 }
 
-// Releasable reports whether a run can be released: a run without an executor and without failed claims is free already.
+// Releasable reports whether a release has an effect: a run without an executor and without failed claims is free already.
 func Releasable(p prompt.Prompt, h *schema.Head, force bool) (bool, error) {
 	switch {
 	case h.Status.Terminal():
@@ -83,7 +83,7 @@ func Releasable(p prompt.Prompt, h *schema.Head, force bool) (bool, error) {
 	return true, MayTake(p, h, force)
 }
 
-// Release takes a run over by request, which ends a quarantine, and releases it. It returns the head.
+// Release takes a run over by request, which ends a quarantine, and then releases it. It returns the head.
 func Release(ctx context.Context, fleet *publisher.Fleet, run string) (schema.Head, error) {
 	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
 	if err != nil {

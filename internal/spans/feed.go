@@ -195,11 +195,11 @@ func (f *Feed) take(ctx context.Context, a *eventlog.Arrived) error {
 		f.add(ended)
 		return nil
 	}
-	return f.readAnew(ctx, keys, run, known, a)
+	return f.rebuild(ctx, keys, run, known, a)
 }
 
-// readAnew folds a run from its first event, and adds the spans that ended after the exported ones.
-func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, known *followed, a *eventlog.Arrived) error {
+// rebuild folds a run from its first event, and adds the spans that ended after the exported ones.
+func (f *Feed) rebuild(ctx context.Context, keys *schema.Keys, run string, known *followed, a *eventlog.Arrived) error {
 	done := known.last
 	if done == 0 {
 		done = f.at.Floor

@@ -26,7 +26,7 @@ func SummaryStatus(r *schema.RunSummary) string {
 	return t + damageText(r.Gapped, r.InDoubt)
 }
 
-// HeadStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
+// HeadStatus is a run's status with its warnings: waits, missing executor, requested cancel, quarantine, damage.
 func HeadStatus(h *schema.Head, quarantined bool) string {
 	t := waitingText(h.Status, len(h.Interrupts))
 	if standstill.NeverBegun(h) {

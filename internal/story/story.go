@@ -26,6 +26,9 @@ const (
 	KindError    = "error"
 )
 
+// unnamed is the author of an event that names none.
+const unnamed = "an unnamed client"
+
 // Beat is one line of a run's story: something that took time, or that happened.
 type Beat struct {
 	Kind string `json:"kind"`
@@ -151,7 +154,7 @@ func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	case *schema.RunEndedData:
 		s.end(d, when, at)
 	case *schema.RunCancelRequestedData:
-		s.say(&Beat{Kind: KindRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, "somebody"), At: when})
+		s.say(&Beat{Kind: KindRun, What: "cancel", Detail: "asked for by " + cmp.Or(d.By, unnamed), At: when})
 	case *schema.TurnStartedData:
 		s.turn = &Beat{Kind: KindModel, Turn: d.Turn, What: "model", At: when, Open: true}
 		s.say(s.turn)
@@ -380,7 +383,7 @@ func (s *Story) input(d *schema.RunInputData, at time.Time) {
 	if len(d.Payload) > 0 {
 		answer = string(d.Payload)
 	}
-	b.Detail = joined(b.Detail, cmp.Or(d.Claimed, d.By, "somebody")+": "+answer)
+	b.Detail = joined(b.Detail, cmp.Or(d.Claimed, d.By, unnamed)+": "+answer)
 }
 
 // note says what happens in no time.
@@ -420,7 +423,7 @@ func (s *Story) note(data schema.Data, turn int32, when string) {
 		}
 		b.What, b.Detail = "policy", joined(decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, d.Reason)
 	case *schema.SignalSentData:
-		b.What, b.Detail = "signal", joined(d.Name, "from "+cmp.Or(d.Claimed, d.By, "somebody"))
+		b.What, b.Detail = "signal", joined(d.Name, "from "+cmp.Or(d.Claimed, d.By, unnamed))
 	case *schema.SignalConsumedData:
 		b.What, b.Detail = "signal", output.Plural(len(d.SignalIDs), "signal")+" consumed"
 	default:

@@ -265,7 +265,7 @@ func TestExport_Blobs_Named(t *testing.T) {
 	require.ErrorContains(t, transcript.Export(&bytes.Buffer{}, s, transcript.SWEAgent), "is encrypted with key k2")
 }
 
-// The user did not name the files beside a session: a link among them may lead to foreign data, or to a pipe without an end.
+// The user did not name the files next to a session: a link among them may lead to foreign data, or to an endless pipe.
 func TestOpen_SubAgentsThatAreLinks_AreNotRead(t *testing.T) {
 	t.Parallel()
 	secret := []byte(`{"type":"user","uuid":"u9","message":{"role":"user","content":"a secret"}}` + "\n")

@@ -34,7 +34,7 @@ func (c *chat) accepted(t *testing.T) (roles []string) {
 			delete(open, m.ToolCallID)
 			continue
 		}
-		require.Empty(t, open, "message %d stands before an answer", i)
+		require.Empty(t, open, "message %d precedes an answer", i)
 		for _, call := range m.ToolCalls {
 			open[call.ID] = true
 		}

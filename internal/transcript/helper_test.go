@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sharedData is where real transcripts lie beside the repository; they are not part of it.
+// sharedData is a directory outside the repository that may have real transcripts.
 const sharedData = "../../../shared/data"
 
 // foreignEnv names a folder of further transcripts to prove the round trip on.

@@ -344,7 +344,7 @@ func lost(t *testing.T, path string, format transcript.Format, content []byte) (
 			counted += n
 		}
 	}
-	// The files of a session's sub-agents are not beside a copy of it.
+	// A copy of a session comes without the files of its sub-agents.
 	require.Equal(t, skipped, counted, "%v", rep.Skipped)
 	return whole, rest
 }

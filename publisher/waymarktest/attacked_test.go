@@ -147,7 +147,7 @@ func TestCrashEverywhere_TextsNameRuns_Pass(t *testing.T) {
 	}
 }
 
-// What a crash repeats beside effects: questions, artifacts, values.
+// What a crash repeats besides effects: questions, artifacts, values.
 func TestCrashEverywhere_RecordDiffers_IsFound(t *testing.T) {
 	t.Parallel()
 	said := found(t, func(tb testing.TB) {

@@ -176,7 +176,7 @@ func imported(t *testing.T, path string) (conversations [][]schema.Message) {
 	return conversations
 }
 
-// sharedData is where real transcripts lie beside the repository; they are not part of it.
+// sharedData is a directory outside the repository that may have real transcripts.
 const sharedData = "../../../shared/data/claude-code"
 
 func TestAnthropic_RealSessions_GiveBackWhatWasSigned(t *testing.T) {

@@ -1,4 +1,4 @@
-// Command bench measures Waymark beside raw JetStream, and makes reports of what it measured.
+// Command bench compares Waymark with raw JetStream, and reports the results.
 //
 //	bench [CASE ...]        measure, on temporary servers of its own
 //	bench report FILE ...   make a page and plots of results

@@ -20,7 +20,7 @@ type cli struct {
 	JSON  bool `name:"json" help:"Print JSON, for programs."`
 	Quiet bool `short:"q" help:"Print no progress."`
 
-	Run    runCmd    `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
+	Run    runCmd    `cmd:"" default:"withargs" help:"Compare Waymark with raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
 	Report reportCmd `cmd:"" help:"Make a page and plots of results, to look at."`
 	Store  storeCmd  `cmd:"" help:"Fill a fleet with generated runs, for measurements at a size."`
 	Child  childCmd  `cmd:"" hidden:""`
@@ -96,7 +96,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	shown := false
 	parser, err := kong.New(a.cli,
 		kong.Name("bench"),
-		kong.Description("Measure Waymark beside raw JetStream, and make reports of it."),
+		kong.Description("Compare Waymark with raw JetStream, and report the results."),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(int) { shown = true }), // after --help
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),

@@ -77,7 +77,7 @@ type storeReply struct {
 	Live  int    `json:"live"`
 	// Published were published by this command; the others were there.
 	Published int64 `json:"published"`
-	// Publishing and Folding are the times that it took, in seconds; folding goes on beside publishing.
+	// Publishing and Folding are the times that it took, in seconds; folding runs while events are published.
 	Publishing float64 `json:"publishing_s"`
 	Folding    float64 `json:"folding_s,omitzero"`
 	// Compared runs were read back.

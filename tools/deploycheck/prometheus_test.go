@@ -33,7 +33,7 @@ func TestAlerts_Rules_Load(t *testing.T) {
 	require.Greater(t, len(names), 10)
 }
 
-// Prometheus' reader of whole configurations brings every cloud's client along. The file is small: it names the rules beside it.
+// Prometheus' reader of whole configurations brings every cloud's client along. The file is small: it names the rules in its directory.
 func TestPrometheus_Config_NamesRules(t *testing.T) {
 	var config struct {
 		Global        map[string]string `json:"global"`

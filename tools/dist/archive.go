@@ -113,7 +113,7 @@ func (r *release) zip(to io.Writer, files []file) error {
 func (r *release) write(name string, data []byte) error {
 	r.say("%s: %d bytes", name, len(data))
 	full := filepath.Join(r.out, name)
-	if err := os.WriteFile(full, data, 0o644); err != nil { //nolint:gosec // for everybody
+	if err := os.WriteFile(full, data, 0o644); err != nil { //nolint:gosec // every user may read it
 		return err
 	}
 	return os.Chtimes(full, time.Time{}, r.time)

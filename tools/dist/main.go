@@ -160,7 +160,7 @@ func (r *release) make(ctx context.Context, work string) error {
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(r.out, 0o755); err != nil { //nolint:gosec // for everybody
+	if err := os.MkdirAll(r.out, 0o755); err != nil { //nolint:gosec // every user may read it
 		return err
 	}
 	if err := r.clone(ctx, filepath.Join(work, "clone")); err != nil {

@@ -31,7 +31,7 @@ type listed struct {
 }
 
 // notices are the licences of all that is linked into the binaries, word for word. Their owners ask for that. A module's are those of its root
-// and of the folders of its packages that are linked: copies of other people's code have theirs beside them. internal/lint refuses modules
+// and of the folders of its packages that are linked: copies of other people's code have theirs in the same folder. internal/lint refuses modules
 // whose licences ask for more.
 func notices(ctx context.Context, root string) ([]byte, error) {
 	r := release{root: root}

@@ -31,7 +31,7 @@ func (r *release) packages(p platform, binary []byte, work string) error {
 	}
 	made := map[string][]byte{
 		"waymark": binary, "waymark.1.gz": manual, "THIRD_PARTY_LICENSES.txt": r.notices,
-		"changelog.yml": fmt.Appendf(nil, "- semver: %s\n  date: %s\n  packager: %s\n  changes:\n    - note: CHANGELOG.md beside this file has the changes.\n",
+		"changelog.yml": fmt.Appendf(nil, "- semver: %s\n  date: %s\n  packager: %s\n  changes:\n    - note: CHANGELOG.md in this directory has the changes.\n",
 			r.version, r.time.Format(time.RFC3339), maintainer),
 		"bash": r.completions["bash"], "zsh": r.completions["zsh"], "fish": r.completions["fish"],
 	}

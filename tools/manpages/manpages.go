@@ -32,7 +32,7 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	return os.WriteFile(args[1], page, 0o644) //nolint:gosec // everybody may read a manual
+	return os.WriteFile(args[1], page, 0o644) //nolint:gosec // every user may read a manual
 }
 
 var errNoReference = errors.New("it does not begin with a title")

@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// options say what to measure beside the code, the imports and the names.
+// options say what to measure in addition to the code, the imports and the names.
 type options struct {
 	files  string
 	walks  bool

@@ -45,7 +45,7 @@ func printLeft(out io.Writer, outcomes []outcome) {
 			continue
 		}
 		slices.Sort(lines)
-		title := "NOT PROVEN here, for want of what each says"
+		title := "NOT PROVEN here; each line says what is missing"
 		if c != "" {
 			title = "left out; to run: " + c
 		}

@@ -74,7 +74,7 @@ func TestLeft_EachReason_HasItsCommand(t *testing.T) {
 	})
 	require.Equal(t, "== left out; to run: make check-full (1)\n  p.TestA: takes long\n"+
 		"== left out; to run: make check-full FULL=1 (1)\n  p.TestC, in part: 2 of 9\n"+
-		"== NOT PROVEN here, for want of what each says (1)\n  p.TestA/b: needs root\n", out.String())
+		"== NOT PROVEN here; each line says what is missing (1)\n  p.TestA/b: needs root\n", out.String())
 }
 
 var sources = fstest.MapFS{

@@ -21,10 +21,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// full reports whether the whole is measured and held against the bars (make uicheck FULL=1), and not a sample that only shows that all works.
+// full reports whether full sizes are measured and compared with the bars (make uicheck FULL=1), and not a sample that only checks the code.
 func full() bool { return os.Getenv("WAYMARK_UI_FULL") != "" }
 
-// of is the size of a case.
+// of returns the size of a case.
 func of(sample, whole int) int {
 	if full() {
 		return whole
@@ -32,13 +32,13 @@ func of(sample, whole int) int {
 	return sample
 }
 
-// rounds is how often a figure is measured before it misses its bar: other work on the machine makes it worse, and never better.
+// rounds is how often a figure may be measured until it meets its bar: other load on the machine only makes it worse.
 const rounds = 3
 
-// times are those of something that was done again and again, in milliseconds.
+// times are durations of a repeated action, in milliseconds.
 type times []float64
 
-// percentile of times.
+// percentile returns a percentile of the times.
 func (l times) percentile(share float64) float64 {
 	l = slices.Sorted(slices.Values(l))
 	return l[min(int(float64(len(l))*share), len(l)-1)]
@@ -48,12 +48,12 @@ func (l times) String() string {
 	return fmt.Sprintf("p50 %.0f ms, p95 %.0f ms, most %.0f ms of %d", l.percentile(.5), l.percentile(.95), l.percentile(1), len(l))
 }
 
-// within holds the 95th percentile of what is measured against a bar, in milliseconds.
+// within compares the 95th percentile of the measured times with a bar, in milliseconds.
 func within(t *testing.T, what string, bar float64, measure func() times) {
 	t.Helper()
 	for round := 1; ; round++ {
 		l := measure()
-		load, _ := os.ReadFile("/proc/loadavg") // where there is none, it is not said
+		load, _ := os.ReadFile("/proc/loadavg") // empty on other systems
 		t.Logf("%s: %s; to reach %.0f ms; load %.5s", what, l, bar, load)
 		if l.percentile(.95) < bar || !full() {
 			return
@@ -62,7 +62,7 @@ func within(t *testing.T, what string, bar float64, measure func() times) {
 	}
 }
 
-// opened goes to a page by a link of another, and returns how long it took until its rows were there.
+// opened follows a link to a page, and returns how long it took until the page had its rows.
 func (b *tab) opened(from, link, rows string) float64 {
 	b.Helper()
 	b.show(from)
@@ -72,13 +72,13 @@ func (b *tab) opened(from, link, rows string) float64 {
 	return b.loaded()
 }
 
-// loaded is how long it took until the page was there, from the click on.
+// loaded returns the time from the click until the page was loaded.
 func (b *tab) loaded() float64 {
 	b.Helper()
 	return eval[float64](b, `performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd`)
 }
 
-// slid moves the slider of the page of a state, and returns how long it took until the state was there.
+// slid moves the slider of a state page, and returns how long it took until the new state was shown.
 func (b *tab) slid(to int) float64 {
 	b.Helper()
 	return eval[float64](b, fmt.Sprintf(`new Promise((done) => {
@@ -188,7 +188,7 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 
 var unheard = loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
 
-// folded waits until the daemon has folded all that was published.
+// folded waits until the daemon has folded all published events.
 func (s *scene) folded() {
 	s.Helper()
 	js, err := jetstream.New(s.stage.Conn())
@@ -196,7 +196,7 @@ func (s *scene) folded() {
 	require.NoError(s, loadgen.AwaitFolded(s.Context(), js, schema.DefaultFleet, unheard))
 }
 
-// heaps are the memory that the page and this process, which has the server, the daemon and the inspector, hold behind a collection, in bytes.
+// heaps are the heap sizes of the page and of this process (server, daemon and inspector) after a garbage collection, in bytes.
 func (b *tab) heaps() (page, process float64) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
@@ -234,7 +234,7 @@ func TestBars_Tail_HeapStaysFlat(t *testing.T) {
 		for due := int(time.Since(began).Seconds() * aSecond); sent < due; sent++ {
 			require.NoError(t, runs[sent%executors].SetState(t.Context(), "n", sent))
 		}
-		if time.Since(looked) > lasts/20 && time.Since(began) > lasts/5 { // what is kept is full by then
+		if time.Since(looked) > lasts/20 && time.Since(began) > lasts/5 { // caches are full by then
 			page, process := b.heaps()
 			pages, processes = append(pages, page), append(processes, process)
 			looked = time.Now()

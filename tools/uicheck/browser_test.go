@@ -56,17 +56,17 @@ func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	return newSceneOn(t, cfg, nil)
 }
 
-// findings are what a doctor found.
+// findings are the results of a doctor.
 func findings(context.Context) ([]inspector.Finding, error) {
 	return []inspector.Finding{
 		{Name: "server version", Result: "ok", Detail: "2.15.2"},
-		{Name: "credentials", Result: "warning", Detail: "the server lets in anybody on this machine", Do: "configure accounts with credentials on the server"},
-		{Name: "lock", Result: "FAILED", Detail: "nobody holds the lease of shard 3", Do: "start the daemon: waymark serve"},
+		{Name: "credentials", Result: "warning", Detail: "the server lets in every user of this machine", Do: "configure accounts with credentials on the server"},
+		{Name: "lock", Result: "FAILED", Detail: "no daemon holds the lease of shard 3", Do: "start the daemon: waymark serve"},
 		{Name: "disk", Result: "unknown", Detail: "the server is not of this state directory: look on its machine"},
 	}, nil
 }
 
-// newSceneOn is a fleet whose pages are those of a demonstration; nil for none.
+// newSceneOn makes a fleet whose pages show a demonstration; nil for none.
 func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.Stage) *scene {
 	t.Helper()
 	if chromium() == "" {
@@ -85,7 +85,7 @@ func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.St
 	return s
 }
 
-// tab is a browser of its own, and what went wrong in it.
+// tab is a separate browser, with its errors.
 type tab struct {
 	*testing.T
 	ctx context.Context
@@ -96,7 +96,7 @@ type tab struct {
 	requested []string
 }
 
-// open starts a browser that enters.
+// open starts a browser and opens the entrance.
 func (s *scene) open() *tab {
 	s.Helper()
 	allocated, end := chromedp.NewExecAllocator(context.Background(),
@@ -125,7 +125,7 @@ func command[P, R any](b *tab, c cdp.Command[P, R], params P) {
 	require.NoError(b, err)
 }
 
-// hear notes what the browser complains of, and what it asks for.
+// hear records the errors and the requests of the browser.
 func (b *tab) hear(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,7 +141,7 @@ func (b *tab) hear(event any) {
 	}
 }
 
-// clean fails for what the browser complained of, or asked for elsewhere.
+// clean fails if the browser had errors, or sent requests to other addresses.
 func (b *tab) clean() {
 	b.Helper()
 	b.mu.Lock()
@@ -163,13 +163,13 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	require.NoError(b, chromedp.Do(ctx, steps...))
 }
 
-// show goes to a page and waits until it is there.
+// show goes to a page and waits until it is loaded.
 func (b *tab) show(path string) {
 	b.Helper()
 	b.do(chromedp.Navigate(b.url+path), chromedp.WaitReady(chromedp.CSS("#page")))
 }
 
-// click clicks what a selector finds first.
+// click clicks the first element that matches a selector.
 func (b *tab) click(selector string) {
 	b.Helper()
 	b.do(chromedp.Click(chromedp.CSS(selector)))
@@ -206,7 +206,7 @@ func (b *tab) awaitPath(path string) {
 	b.await(`location.pathname === "` + path + `" && document.readyState === "complete"`)
 }
 
-// sized makes the window so wide, and light or dark.
+// sized sets the width of the window, and light or dark.
 func (b *tab) sized(width int64, scheme string) {
 	b.Helper()
 	command(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 600})
@@ -215,7 +215,7 @@ func (b *tab) sized(width int64, scheme string) {
 	}})
 }
 
-// shot writes a picture of the page, if pictures are wanted.
+// shot writes a screenshot of the page, if screenshots are enabled.
 func (b *tab) shot(name string) {
 	b.Helper()
 	dir := os.Getenv("WAYMARK_UI_SHOTS")
@@ -230,7 +230,7 @@ func (b *tab) shot(name string) {
 	require.NoError(b, os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644))
 }
 
-// axe is the source of axe-core; "" where it is not.
+// axe is the source of axe-core; "" if it is not installed.
 func axe(t *testing.T) string {
 	t.Helper()
 	file := os.Getenv("WAYMARK_AXE")

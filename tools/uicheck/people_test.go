@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Two people have the same call in doubt on their screens. One settles it; the other is told who did, and nothing is changed.
+// Two people have the same call in doubt on their screens. One settles it. The other is told so, and changes nothing.
 func TestTwoBrowsers_SettleTheSameCall_OneWinsAndTheOtherIsToldWhoDid(t *testing.T) {
 	s := newScene(t)
 	s.stage.Fill()
@@ -20,7 +20,7 @@ func TestTwoBrowsers_SettleTheSameCall_OneWinsAndTheOtherIsToldWhoDid(t *testing
 		b.show("/needs-you")
 		b.await(`document.querySelector('article.held[id^="payout-7."] button[value=abandoned]') !== null && document.querySelector("#pause").hidden === false`)
 	}
-	second.click("#pause") // a person who reads: the form stays as it was
+	second.click("#pause") // the page stays as it was
 	first.click(`article.held[id^="payout-7."] button[value=abandoned]`)
 	first.await(`document.querySelector(".said")?.innerText.includes("payout-7: call p settled as abandoned, as ann.") ?? false`)
 	first.await(`document.querySelector('article.held[id^="payout-7."]') === null`)
@@ -31,7 +31,7 @@ func TestTwoBrowsers_SettleTheSameCall_OneWinsAndTheOtherIsToldWhoDid(t *testing
 	first.clean()
 }
 
-// Going back to a point takes a page that says what is left behind, and a second click.
+// A rewind needs a second click, on a page that lists the work it leaves behind.
 func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
 	s := newScene(t)
 	s.stage.Fill()
@@ -47,8 +47,8 @@ func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
 	b.clean()
 }
 
-// An executor is killed while its run is open in a browser. The page shows its silence, the orphaned run and the takeover without a reload:
-// within a second of each on a machine with nothing else to do, and the limits are those of a loaded one.
+// An executor is killed while its run is open in a browser. The page shows its silence, the orphaned run and the takeover without a reload. On an
+// idle machine each takes less than a second; the limits are for a loaded one.
 func TestLive_ExecutorIsKilled_AppearsWithoutReload(t *testing.T) {
 	const silence, heartbeat, seen = 3 * time.Second, 900 * time.Millisecond, 3 * time.Second
 	s := newSceneWith(t, waymarktest.Config{Silence: silence})
@@ -77,9 +77,9 @@ func TestLive_ExecutorIsKilled_AppearsWithoutReload(t *testing.T) {
 		require.Less(t, time.Since(since), limit, what)
 	}
 	killed := time.Now()
-	nc.Close() // as if its machine was gone
+	nc.Close() // as if its machine failed
 	page.await(`/silent for .*orphaned/.test(document.querySelector(".runbar").innerText)`)
-	took("its silence", killed, 4*time.Second) // a heartbeat and a half are waited for, and pages are made again every five seconds anyway
+	took("its silence", killed, 4*time.Second) // silence shows after one and a half heartbeats, and pages are rendered at least every five seconds
 	list.await(`document.querySelector("tr.asks td.wait")?.innerText.startsWith("silent for") ?? false`)
 	list.shot("executors-silent")
 	_, err = events.NextMsg(4 * silence)

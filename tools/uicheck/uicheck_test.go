@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// looks are the pages that are looked at.
+// looks are the checked pages.
 var looks = []struct{ name, path string }{
 	{"fleet", "/"},
 	{"needs", "/needs-you"},
@@ -32,7 +32,7 @@ var looks = []struct{ name, path string }{
 	{"trouble", "/run/none"},
 }
 
-// violation is what axe-core found.
+// violation is a finding of axe-core.
 type violation struct {
 	ID    string `json:"id"`
 	Help  string `json:"help"`
@@ -42,7 +42,7 @@ type violation struct {
 	} `json:"nodes"`
 }
 
-// violations are what axe-core finds wrong on the page.
+// violations returns the findings of axe-core on the page.
 func (b *tab) violations(name, rules string) (wrong []string) {
 	b.Helper()
 	eval[bool](b, rules+"; true")
@@ -104,7 +104,7 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	}
 	for _, path := range paths {
 		b.show(path)
-		b.await(`document.querySelector("#pause").hidden === false`) // the script runs, and follows
+		b.await(`document.querySelector("#pause").hidden === false`) // the script runs, and receives updates
 		require.False(t, eval[bool](b, `"pwned" in window`), path)
 		require.Zero(t, eval[int](b, `document.querySelectorAll("main script, main iframe, main object, [onerror], [onload]").length`), path)
 		// A link in a drawing has an object for its address, which is not resolved.
@@ -132,7 +132,7 @@ func TestLive_EventsWhileAPageIsOpen_AppearWithoutReload(t *testing.T) {
 	require.Less(t, took, 3*time.Second)
 	require.True(t, eval[bool](b, `window.reloaded === false && document.contains(window.kept)`), "what was there stays")
 
-	// What a person writes stays while the page changes, and the question is answered with it.
+	// Text that a person writes stays while the page changes, and is then sent as the answer.
 	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "Which colour?"}))
 	b.show("/needs-you")
 	b.await(`document.querySelector("textarea") !== null`)
@@ -146,7 +146,7 @@ func TestLive_EventsWhileAPageIsOpen_AppearWithoutReload(t *testing.T) {
 	b.await(`document.querySelector(".said")?.innerText.includes("watched: answered, as ann")`)
 	b.clean()
 
-	// A connection that is lost is said.
+	// The page reports a lost connection.
 	b.await(`document.querySelector("#pause").hidden === false`)
 	s.pages.Close()
 	s.server.CloseClientConnections()

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guide is what a reader of a page has: the folder of Waymark beside an empty module of their own.
+// guide is what a reader of a page starts with: a clone of Waymark, and an empty module of their own next to it.
 type guide struct {
 	t   *testing.T
 	dir string

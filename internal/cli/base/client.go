@@ -179,13 +179,12 @@ func (c *Client) StartHint(ctx context.Context) string {
 	return fmt.Sprintf("%s, but the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
 }
 
-// startHintOf names the daemon's credentials file if it lies beside the one in use, otherwise the usual name of that
-// file.
+// startHintOf names the daemon's credentials file if it is in the directory of the one in use, otherwise its usual name.
 func (c *Client) startHintOf(role access.Role) string {
 	file, where := c.Fleet+"-daemon.json", ""
-	beside := filepath.Join(filepath.Dir(c.Target.Context), file)
-	if _, err := os.Stat(beside); c.Target.Context != "" && err == nil {
-		file = schema.ShellWord(beside)
+	daemons := filepath.Join(filepath.Dir(c.Target.Context), file)
+	if _, err := os.Stat(daemons); c.Target.Context != "" && err == nil {
+		file = schema.ShellWord(daemons)
 	} else {
 		file, where = "FILE", "; FILE is the "+file+" that waymark fleet add wrote"
 	}

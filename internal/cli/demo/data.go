@@ -22,7 +22,7 @@ import (
 //go:embed demodata
 var embedded embed.FS
 
-// inputFiles are the transcripts by executor, and how often each is played: copies have -2, -3, … at their run ids.
+// inputFiles are the transcripts of each executor, and how often each is played: the run ids of copies end in -2, -3, …
 var inputFiles = []struct {
 	executor, file string
 	format         transcript.Format
@@ -107,8 +107,8 @@ func scriptsOf(file string, format transcript.Format) ([]*transcript.Run, error)
 	return scripts, nil
 }
 
-// workshopFile is the script of the run with real tools: what the model says and asks for. What the tools return
-// is for them to say; expect and files are for the proof alone.
+// workshopFile is the script of the run with real tools: what the model says and asks for. It has no results
+// of tools: they run. Only the proof uses expect and files.
 type workshopFile struct {
 	ID    string `json:"id"`
 	Task  string `json:"task"`
@@ -181,12 +181,12 @@ func workshopScript(file string) (*transcript.Run, error) {
 	return run, nil
 }
 
-// workshopPolicy keeps the replay policy with the call until it is published.
+// workshopPolicy is the replay policy of a call in the script, until the call is published.
 func workshopPolicy(p schema.Replay) jsontext.Value {
 	return jsontext.Value(`{"workshop":{"replay":"` + string(p) + `"}}`)
 }
 
-// policyOf is the replay policy of a call. Those of transcripts only look things up.
+// policyOf is the replay policy of a call. Calls of transcripts only read.
 func policyOf(c *transcript.Call) schema.Replay {
 	var source struct {
 		Workshop struct {

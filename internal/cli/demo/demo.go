@@ -43,7 +43,7 @@ func (c Cmd) Validate() error {
 	return nil
 }
 
-// Run starts a server, a daemon and a small fleet of agents, kills them from outside and proves what was left.
+// Run starts a server, a daemon and a small fleet of agents, kills them from outside and checks their runs.
 func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -100,7 +100,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	return nil
 }
 
-// runLive shows executors at work until ctx ends, which is no failure.
+// runLive shows working executors until ctx ends; that is no failure.
 func (c Cmd) runLive(ctx context.Context, a *base.App, binary, dir string) (err error) {
 	tree, err := newProcessTree(binary, dir, os.Environ())
 	if err != nil {
@@ -115,7 +115,7 @@ func (c Cmd) runLive(ctx context.Context, a *base.App, binary, dir string) (err 
 	return nil
 }
 
-// explain adds where to look.
+// explain adds to an error where to look for its cause.
 func (c Cmd) explain(err error, dir string) error {
 	f := &failure.Error{Code: failure.General, What: err.Error(), Hint: "run it with --keep and read its logs", Err: err}
 	if errors.Is(err, context.Canceled) {

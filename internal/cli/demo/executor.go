@@ -22,7 +22,7 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// toolTime is how long the tools of the demonstration take: long enough to be caught in the middle.
+// toolTime is how long the tools of the demonstration take: long enough for a kill in the middle.
 const toolTime = 400 * time.Millisecond
 
 // patience is how long an executor tries to get one event acknowledged: longer than the server is away.
@@ -31,7 +31,7 @@ const patience = 30 * time.Second
 // askEvery is how often an executor asks whether a person has settled a call that is held.
 const askEvery = 100 * time.Millisecond
 
-// ExecutorCmd is an executor of the demonstration. It knows its runs by their ids alone.
+// ExecutorCmd is an executor of the demonstration. It gets only the ids of its runs.
 type ExecutorCmd struct {
 	Name   string   `required:"" help:"Name of the executor."`
 	Dir    string   `required:"" help:"Directory of the demonstration."`
@@ -113,7 +113,7 @@ func connect(ctx context.Context, a *base.App, dir, executor string) (*publisher
 	})
 }
 
-// toolOf runs real tools for the workshop; for transcripts it takes its time and returns what they have.
+// toolOf runs real tools for the workshop. For transcripts it waits and returns the recorded results.
 func toolOf(box toolbox) player.Tool {
 	return func(ctx context.Context, run *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
 		if run.Format != "" {
@@ -137,6 +137,6 @@ func toolOf(box toolbox) player.Tool {
 // spread makes tools take different times, the same for the same call.
 func spread(run string, call *transcript.Call) time.Duration {
 	h := fnv.New32a()
-	_, _ = fmt.Fprint(h, run, call.Key) // a hash takes everything
+	_, _ = fmt.Fprint(h, run, call.Key) // a hash never fails
 	return time.Duration(h.Sum32()%200) * time.Millisecond
 }

@@ -24,18 +24,18 @@ import (
 const (
 	// liveFor bounds a demonstration in a browser.
 	liveFor = 30 * time.Minute
-	// liveSilence is after what time without a heartbeat its runs are orphaned.
+	// liveSilence is the time without a heartbeat after which its runs are orphaned.
 	liveSilence = 3 * time.Second
-	// backAfter is when a new process takes the place of one that was killed.
+	// backAfter is the time after which a killed process is replaced.
 	backAfter = 20 * time.Second
-	// atWork is how many runs are at work, and tendEvery how often that is looked at.
+	// atWork is the number of runs that are kept active. It is checked every tendEvery.
 	atWork, tendEvery = 5, time.Second
 )
 
 // liveActors are the executors of the demonstration.
 var liveActors = []string{"ada", "bob", "cleo"}
 
-// liveStage is a demonstration in a browser: executors that work until somebody kills them.
+// liveStage is a demonstration in a browser: executors that work until the viewer kills them.
 type liveStage struct {
 	fleet *processTree
 	now   func() time.Time
@@ -87,7 +87,7 @@ func (l *liveStage) start(a *liveActor) (err error) {
 	return err
 }
 
-// tend starts what is due, and fails for a process that ended by itself.
+// tend starts the processes that are due, and fails if a process ended by itself.
 func (l *liveStage) tend() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +159,7 @@ func (c Cmd) live(ctx context.Context, a *base.App, tree *processTree) error {
 	return group.Wait()
 }
 
-// announce says where the pages are.
+// announce prints the address of the pages.
 func (Cmd) announce(a *base.App, pages *ui.Pages) error {
 	if a.JSON {
 		return output.Line(a.Stdout, struct {
@@ -173,7 +173,7 @@ Some orders ask a person before they send a mail. Ctrl-C ends the demonstration,
 	return err
 }
 
-// run keeps runs and executors at work until ctx ends.
+// run keeps runs and executors active until ctx ends.
 func (l *liveStage) run(ctx context.Context, source inspector.Fleet, office *publisher.Fleet, server *process) error {
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()

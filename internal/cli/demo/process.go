@@ -22,7 +22,7 @@ const (
 	StopLimit  = 8 * time.Second
 )
 
-// processTree is the process tree of a demonstration: it starts processes, kills them and never leaves one.
+// processTree is the process tree of a demonstration: it starts and kills processes, and leaves none running.
 type processTree struct {
 	binary string
 	state  string
@@ -36,7 +36,7 @@ type processTree struct {
 
 func newProcessTree(binary, dir string, environ []string) (*processTree, error) {
 	f := &processTree{binary: binary, state: filepath.Join(dir, "state"), logs: filepath.Join(dir, "logs")}
-	// What the user's shell says about servers must not lead the demonstration to one of theirs.
+	// Environment variables of the user must not connect the demonstration to the user's servers.
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
 		if !strings.HasPrefix(name, "NATS_") && !strings.HasPrefix(name, "WAYMARK_") {
@@ -47,14 +47,14 @@ func newProcessTree(binary, dir string, environ []string) (*processTree, error) 
 	return f, os.MkdirAll(f.logs, 0o700)
 }
 
-// process is one child. Its standard input is held open by the parent: when the parent ends, whichever way,
-// the child reads end of file and ends too.
+// process is one child. Its standard input is held open by the parent: when the parent ends, also by a
+// crash, the child reads end of file and ends too.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
 	log   string
-	// first is closed when the first line of output is there.
+	// first is closed after the first line of output.
 	first chan struct{}
 	// gone is closed when the process has ended; err is how.
 	gone chan struct{}
@@ -74,7 +74,7 @@ func (f *processTree) start(name string, args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Not the context of the command: what is killed when, and in which order all is stopped, is said below.
+	// Not the context of the command, which would end all at once: the code below ends processes in order.
 	p.cmd = exec.CommandContext(context.Background(), f.binary, append([]string{"demo-child"}, args...)...)
 	p.cmd.Env = f.env
 	p.cmd.Stderr = log
@@ -92,7 +92,7 @@ func (f *processTree) start(name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// watch owns the child's output and its end.
+// watch reads the child's output and waits for its end.
 func (p *process) watch(stdout io.Reader, log io.Closer) {
 	r := bufio.NewReader(stdout)
 	if _, err := r.ReadString('\n'); err == nil {
@@ -124,7 +124,7 @@ func (p *process) kill() error {
 	return nil
 }
 
-// stop lets the process end in order, and makes it when that takes too long.
+// stop asks the process to end, and kills it if that takes too long.
 func (p *process) stop() error {
 	_ = p.stdin.Close() // the process may be gone
 	limit := time.NewTimer(StopLimit)
@@ -161,7 +161,7 @@ func (p *process) failed(what string) error {
 	return fmt.Errorf("%s %s: %s", p.name, what, bytes.Join(lines[max(0, len(lines)-3):], []byte(" | ")))
 }
 
-// stopAll stops every process: those that were started last, the executors, before the server.
+// stopAll stops every process in reverse order: the executors before the server.
 func (f *processTree) stopAll() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// proof is what the demonstration ends with.
+// proof is the result of the demonstration.
 type proof struct {
 	facts      journal.Facts
 	runs       int
@@ -33,7 +33,7 @@ type proof struct {
 	took       time.Duration
 }
 
-// prove reads every run back and compares it with the history outside, and the run of the real tools with what its script expects.
+// prove compares every run with the history kept outside, and the run with real tools also with the expectations of its script.
 func (s *stage) prove(ctx context.Context) (_ *proof, err error) {
 	fleet, err := connect(ctx, s.app, s.fleet.state, "proof")
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *stage) prove(ctx context.Context) (_ *proof, err error) {
 			return nil, err
 		}
 		if r.format != "" {
-			continue // a transcript's results are played, and the history has their events
+			continue // results of transcripts are recorded, and the history has their events
 		}
 		state, err := fleet.Get(ctx, id)
 		if err != nil {
@@ -127,7 +127,7 @@ func (s *stage) compareWorkshop(r plannedRun, state *schema.State, p *proof) err
 	return nil
 }
 
-// fates says what became of the calls in doubt: what the history says behind the kill.
+// fates returns the outcomes of the calls in doubt: the entries of the history after the kill.
 func (s *stage) fates() {
 	for _, d := range s.inDoubt {
 		settled, again, returned := "", false, false

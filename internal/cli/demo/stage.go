@@ -27,8 +27,8 @@ const (
 	lookEvery  = 5 * time.Millisecond
 )
 
-// stage directs the demonstration from outside: it knows of the runs what the journal and the scratch folder show,
-// and nothing else.
+// stage directs the demonstration from outside: it sees only the journal and the scratch folder, not the runs
+// themselves.
 type stage struct {
 	app    *base.App
 	fleet  *processTree
@@ -39,7 +39,7 @@ type stage struct {
 
 	history []journal.Entry
 	server  *process
-	// executors are the living processes by the name of their lane; attempts counts them.
+	// executors are the running processes by the name of their lane; attempts counts the started ones.
 	executors map[string]*process
 	attempts  map[string]int
 
@@ -59,7 +59,7 @@ type killing struct {
 type doubt struct {
 	run, name, replay string
 	call              journal.Call
-	// from is the length of the history at the kill: what became of it stands behind.
+	// from is the length of the history at the kill: the outcome comes after it.
 	from int
 	fate string
 }
@@ -71,7 +71,7 @@ func newStage(a *base.App, fleet *processTree, dir string, runs []plannedRun) *s
 	}
 }
 
-// say prints one line of progress: who, and what.
+// say prints one line of progress: the actor, and the event.
 func (s *stage) say(who, format string, args ...any) {
 	if s.app.Quiet {
 		return
@@ -90,7 +90,7 @@ func (s *stage) say(who, format string, args ...any) {
 	_, _ = io.WriteString(s.app.Stdout, b.String())
 }
 
-// introduction says what is to be seen.
+// introduction describes the demonstration.
 const introduction = `Agents work through transcripts; some run real tools in a scratch folder. Each step that the server
 acknowledged, and each execution of a tool, is written to a file outside Waymark. Then processes are
 killed with SIGKILL from outside and new ones take over. The table at the end compares.
@@ -131,7 +131,7 @@ func (s *stage) startServer(ctx context.Context) error {
 	return nil
 }
 
-// start starts an executor for runs; resumed ones are named by their ids and nothing else.
+// start starts an executor for runs; it gets only the ids of resumed runs.
 func (s *stage) start(lane string, resume bool, lanes int, runs ...string) error {
 	s.attempts[lane]++
 	name := fmt.Sprintf("%s-%d", lane, s.attempts[lane])
@@ -152,7 +152,7 @@ func (s *stage) start(lane string, resume bool, lanes int, runs ...string) error
 	return nil
 }
 
-// await looks at the history until it shows what is waited for.
+// await reads the history until the condition holds.
 func (s *stage) await(ctx context.Context, what string, seen func() bool) error {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -179,7 +179,7 @@ func (s *stage) await(ctx context.Context, what string, seen func() bool) error 
 	}
 }
 
-// look reads what was written since the last time.
+// look reads the entries since the last call.
 func (s *stage) look() error {
 	entries, err := s.reader.Next()
 	s.history = append(s.history, entries...)
@@ -191,7 +191,7 @@ func (s *stage) look() error {
 	return err
 }
 
-// underWay returns the calls of a lane that were begun and have no recorded result yet.
+// underWay returns the calls of a lane that began and have no recorded result yet.
 func (s *stage) underWay(lane string) []journal.Entry {
 	var open []journal.Entry
 	for _, e := range s.history {
@@ -307,7 +307,7 @@ func (s *stage) toolUnderWay(name string) bool {
 	return slices.ContainsFunc(s.underWay("workshop"), func(e journal.Entry) bool { return e.Name == name })
 }
 
-// outside is what the world outside shows of an effect.
+// outside is the evidence of an effect outside Waymark.
 func (s *stage) outside(file string) string {
 	b, err := os.ReadFile(filepath.Join(scratchIn(s.dir), file))
 	if err != nil {
@@ -316,8 +316,8 @@ func (s *stage) outside(file string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// holdAndSettle kills the workshop in mid call, has it resumed, and then does what a person would do about the call
-// that is held: look at the world outside, and settle it with the operator's command.
+// holdAndSettle kills the workshop in the middle of a call and resumes it. Then it settles the held call as a person
+// would: it looks for the effect, and runs the operator's command.
 func (s *stage) holdAndSettle(ctx context.Context, tool, file string) error {
 	if err := s.kill("workshop"); err != nil {
 		return err
@@ -349,7 +349,7 @@ func (s *stage) holdAndSettle(ctx context.Context, tool, file string) error {
 	if result != "" {
 		args = append(args, "--result", result)
 	}
-	// Written down before it is said: the executor may act on the answer before the command has ended.
+	// Recorded before the command runs: the executor may act on the answer before the command ends.
 	person, err := journal.Open(journalIn(s.dir), s.app.Now)
 	if err != nil {
 		return err
@@ -379,7 +379,7 @@ func (s *stage) operator(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// killServer kills daemon and server under executors that go on.
+// killServer kills daemon and server while the executors keep running.
 func (s *stage) killServer(ctx context.Context) error {
 	if err := s.start("coder", false, 3, s.unfinished("coder")...); err != nil {
 		return err
@@ -463,7 +463,7 @@ func shortened(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// clockTime is a duration for people.
+// clockTime formats a duration for people.
 func clockTime(d time.Duration) string {
 	if d < 10*time.Millisecond {
 		return d.Round(100 * time.Microsecond).String()

@@ -17,13 +17,13 @@ import (
 	"github.com/waymarkio/waymark/internal/pause"
 )
 
-// programs is what the commands of demo-program compute.
+// programs are the computations of demo-program.
 var programs = map[string]func([]byte) string{
 	"lines":  func(b []byte) string { return strconv.Itoa(bytes.Count(b, []byte("\n"))) },
 	"sha256": func(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) },
 }
 
-// Files of the scratch folder that stand for the world outside: what is in them cannot be taken back.
+// Files of the scratch folder that stand for the world outside: their entries cannot be undone.
 const (
 	outboxFile = "outbox.txt"
 	ledgerFile = "ledger.txt"
@@ -32,7 +32,7 @@ const (
 // toolbox runs real tools in a scratch folder.
 type toolbox struct {
 	scratch string
-	// pause is how long a tool takes that talks to the world outside.
+	// pause is how long a tool with an outside effect takes.
 	pause time.Duration
 }
 
@@ -46,7 +46,7 @@ type arguments struct {
 	Amount string   `json:"amount"`
 }
 
-// Run runs one tool and returns what it says.
+// Run runs one tool and returns its result.
 func (t toolbox) run(ctx context.Context, name string, in arguments) (string, error) {
 	switch name {
 	case "write_file":
@@ -71,13 +71,13 @@ func (t toolbox) run(ctx context.Context, name string, in arguments) (string, er
 	case "command":
 		return t.command(ctx, in.Args)
 	case "send_mail":
-		// The mail goes out first; the answer that it did takes its time. Killed in between, the mail is out.
+		// The mail is sent first, the answer comes later. After a kill in between, the mail is sent.
 		if err := t.append(outboxFile, fmt.Sprintf("to %s: %s\n", in.To, in.File)); err != nil {
 			return "", err
 		}
 		return "sent", pause.For(ctx, t.pause)
 	case "pay":
-		// Here it is the other way round. Killed in between, nothing was paid.
+		// The payment comes last. After a kill in between, nothing is paid.
 		if err := pause.For(ctx, t.pause); err != nil {
 			return "", err
 		}

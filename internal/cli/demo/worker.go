@@ -25,11 +25,11 @@ const (
 )
 
 const (
-	// clerk is the agent of the live demonstration, orderTurns the turns of its runs and mailTurn the one that sends mail.
+	// clerk is the agent of the live demonstration. Its runs have orderTurns turns; mailTurn sends mail.
 	clerk      = "clerk"
 	orderTurns = 7
 	mailTurn   = 4
-	// orderCapacity is how many runs a worker has in hand, and askedEvery which of the orders asks a person before it mails.
+	// orderCapacity is how many runs a worker works on at once. One order of askedEvery asks a person before it sends mail.
 	orderCapacity, askedEvery = 3, 3
 )
 
@@ -111,7 +111,7 @@ func orders() publisher.Loop {
 	return publisher.Loop{System: "You look after the orders of a shop.", Model: think, Tools: []publisher.Tool{look, note, send}}
 }
 
-// think is the model: what it answers follows from the turn.
+// think is the model: the turn determines its answer.
 func think(ctx context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
 	began := time.Now()
 	if err := pause.For(ctx, thinkTime); err != nil {

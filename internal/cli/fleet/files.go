@@ -295,12 +295,12 @@ func include(file, part string) (full string, err error) {
 	if err != nil {
 		return "", err
 	}
-	beside := filepath.Join(filepath.Dir(full), name)
-	if _, err := replaceFile(beside, config); err != nil {
+	copied := filepath.Join(filepath.Dir(full), name)
+	if _, err := replaceFile(copied, config); err != nil {
 		return "", err
 	}
 	// The servers may run as another user: a user that can read the file must be able to read its part.
-	if err := os.Chmod(beside, info.Mode().Perm()); err != nil {
+	if err := os.Chmod(copied, info.Mode().Perm()); err != nil {
 		return "", err
 	}
 	if regexp.MustCompile(`(?m)^[ \t]*include[ \t]+["']?` + regexp.QuoteMeta(name) + `["']?[ \t\r;]*(#.*|//.*)?$`).Match(text) {

@@ -128,7 +128,7 @@ func TestSteps_Pasted_DecideOnlyTheirLine(t *testing.T) {
 	require.Equal(t, append(list, "see what the next executor does with the calls in doubt: waymark plan r"), steps(prompt.Prompt{}, h, true),
 		"a call that its policy settles is left to no person")
 	for _, step := range list {
-		require.NotContains(t, step, "|", "a shell would run what stands before it")
+		require.NotContains(t, step, "|", "a shell would run the text in front of it")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// What an agent's output has in it is not obeyed by the terminal of who waits for it.
+// The terminal of the waiting user does not obey control characters in an agent's output.
 func TestStart_OutputWithControlCharacters_IsEscaped(t *testing.T) {
 	var out bytes.Buffer
 	said := &started{Run: "r1", Agent: "coder", Result: &result{Status: "completed", Output: jsontext.Value("\"\u009b31mred\u202egnp.exe\x7f\"")}}

@@ -21,7 +21,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// aServingDaemon runs a daemon, and returns what reads a page that it serves.
+// aServingDaemon runs a daemon, and returns a function that reads a page from it.
 func aServingDaemon(t *testing.T, flags ...string) (*daemon, func(path string) string) {
 	t.Helper()
 	d, registry := aDaemon(t, flags...)
@@ -55,7 +55,7 @@ func aServingDaemon(t *testing.T, flags ...string) (*daemon, func(path string) s
 	}
 }
 
-// did are the lines of a metrics page about agents that are not 0. Of histograms it has the counts.
+// did returns the lines of a metrics page about agents that are not 0; only the counts of histograms.
 func did(page string) (lines []string) {
 	for scanner := bufio.NewScanner(strings.NewReader(page)); scanner.Scan(); {
 		line, ok := strings.CutPrefix(scanner.Text(), "waymark_agent_")
@@ -122,7 +122,7 @@ func TestMetrics_AgentsAtWork_CountWhatTheyDid(t *testing.T) {
 	first, _ := executor(t, d, "executor-1", nil)
 	look := aTool("look", publisher.Pure, func(context.Context) (string, error) { return "seen", nil })
 
-	// Completed, with a tool that is run three times and one that is not there.
+	// Completed, with a tool that runs three times and one that does not exist.
 	tries := 0
 	fetch := aTool("fetch", publisher.Pure, func(context.Context) (string, error) {
 		if tries++; tries < 3 {
@@ -160,7 +160,7 @@ func TestMetrics_AgentsAtWork_CountWhatTheyDid(t *testing.T) {
 	loop = publisher.Loop{Model: answers([]publisher.ToolCall{asked("broken")}), Tools: []publisher.Tool{broken}, MaxTurns: 1}
 	require.NoError(t, loop.Work(t.Context(), begun(t, first, "limited")))
 
-	// Killed within a call that must not run twice; taken over, settled by a person, and gone on with.
+	// Killed within a call that must not run twice; taken over, settled by a person, and continued.
 	doomed, nc := executor(t, d, "executor-3", nil)
 	dying, kill := context.WithCancel(t.Context())
 	pay := func(run func(context.Context) (string, error)) publisher.Loop {
@@ -226,7 +226,7 @@ func TestMetrics_AgentsAtWork_CountWhatTheyDid(t *testing.T) {
 		page = get("/metrics")
 		return slices.Equal(want, did(page))
 	}, time.Minute, 20*time.Millisecond, "the lines that are missing, or too many, are seen by comparing with %q", want)
-	// A turn that only its answer opens took as long as its model; one that asks with messages began before.
+	// A turn that its answer opens took as long as its model; a turn that begins with messages began earlier.
 	require.Contains(t, page, `waymark_agent_turn_duration_seconds_bucket{agent="coder",fleet="default",tier="large",le="1"} 4`)
 	require.Contains(t, page, `waymark_agent_tool_duration_seconds_bucket{fleet="default",tool="fetch",le="0.25"} 0`)
 	require.Contains(t, page, `waymark_agent_takeover_duration_seconds_bucket{after="silence",fleet="default",le="1"} 0`)

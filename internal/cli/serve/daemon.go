@@ -37,7 +37,7 @@ import (
 // directory, so that after a crash the daemon need not wait for another lease.
 const embeddedLease = time.Second
 
-// daemon is what serve puts together.
+// daemon has the parts that serve starts.
 type daemon struct {
 	// server is nil when the daemon joined another one.
 	server *natsd.Server
@@ -55,7 +55,7 @@ type daemon struct {
 	refuse atomic.Pointer[context.CancelCauseFunc]
 }
 
-// refused hears of what the server does not permit.
+// refused handles permission errors of the server.
 func (d *daemon) refused(e *permissions.Error) {
 	if refuse := d.refuse.Load(); refuse != nil {
 		(*refuse)(e)
@@ -124,7 +124,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 	return d, nil
 }
 
-// config is what the flags say of the daemon's work, without its connections.
+// config is the configuration from the flags, without connections.
 func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log zerolog.Logger) (consumer.Config, error) {
 	signer, err := keyring.SignerOf(d.conns[0])
 	if err != nil {
@@ -197,7 +197,7 @@ func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *close
 	return nil
 }
 
-// connect opens one connection for one role, so that a slow reader of one does not hold up the other.
+// connect opens a connection for one role, so that a slow reader of one connection does not delay another.
 func (d *daemon) connect(ctx context.Context, role string, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*nats.Conn, error) {
 	log = log.With().Str("connection", role).Logger()
 	closed := make(chan struct{})
@@ -276,8 +276,8 @@ func (d *daemon) proveSenders(ctx context.Context, nc *nats.Conn, fleet string, 
 // provisionTry is how long one try to provision waits for answers: a cluster that is being formed answers nothing.
 const provisionTry = 10 * time.Second
 
-// provision makes sure that everything the fleet needs is there, and tries again while the servers are not: daemons and servers may
-// be started at the same time, in any order.
+// provision creates the missing streams and buckets of the fleet. It retries while the servers do not answer: daemons and servers may start at
+// the same time, in any order.
 func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
@@ -299,7 +299,7 @@ func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream
 	}
 }
 
-// provisionOnce provisions, and returns the fleet's settings as stored. What no flag names stays as it was.
+// provisionOnce provisions, and returns the fleet's settings as stored. Settings without a flag stay unchanged.
 func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	fleets := kvstore.NewFleets(js)
 	config := kvstore.FleetConfig{Fleet: a.Fleet}
@@ -350,8 +350,8 @@ func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetst
 	return settings, err
 }
 
-// storeRoom is how many bytes a new fleet may take of the daemon's own server: what the server may store, and no more than three quarters
-// of what the disk has free.
+// storeRoom is how many bytes a new fleet may use on the daemon's own server: the limit of the server, and at most three quarters of the free
+// disk space.
 func (d *daemon) storeRoom() int64 {
 	room := d.server.MaxStore()
 	if free, _, err := natsd.DiskRoom(d.server.StateDir()); err == nil {
@@ -380,7 +380,7 @@ func roomyQuota(store int64, shards int) int64 {
 	return 0
 }
 
-// noRoom says which quota a server that cannot reserve the fleet's streams has room for, as far as it is known.
+// noRoom adds to the error of a server that cannot reserve the fleet's streams the quota that would fit, if it is known.
 func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 	f := &failure.Error{
 		Code: failure.Full, Err: err, Own: true, What: err.Error(),
@@ -400,10 +400,10 @@ func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 	return f
 }
 
-// leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
+// leastQuota is the smallest default quota; with less room the start fails.
 const leastQuota = 64 << 20
 
-// Run adds everything that runs to group. Each ends with ctx; the service finishes its pending requests.
+// Run starts the parts in group. Each ends with ctx; the service finishes its pending requests.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.waymark.Run(ctx) })
 	if d.webhook != nil {
@@ -429,7 +429,7 @@ func (d *daemon) ready(c Cmd, a *base.App) Ready {
 	return r
 }
 
-// daemonName makes a name of the host's that no other replica has.
+// daemonName makes a unique name from the name of the host.
 func daemonName() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// roomEvery is how often a full disk is looked at.
+// roomEvery is how often a full disk is checked.
 const roomEvery = time.Second
 
-// roomAgain reports whether a disk that was full has room, as far as this system tells.
+// roomAgain reports whether a disk that was full has room, if the system tells.
 func roomAgain(dir string) bool {
 	free, total, err := natsd.DiskRoom(dir)
 	return err == nil && free >= failure.LeastRoom(total)
@@ -38,8 +38,8 @@ func awaitRoom(ctx context.Context, dir string) bool {
 	}
 }
 
-// watchRoom waits until the daemon's own server runs out of room, and then until the disk has some again. Then it ends the daemon, with
-// the error of a full disk: until then there is no better one, and readers are served.
+// watchRoom waits until the daemon's own server runs out of room, and then until the disk has room again. Then it ends the daemon with the
+// error of a full disk. Until then a restart would not help, and readers are served.
 func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 	select {
 	case <-ctx.Done():
@@ -54,8 +54,8 @@ func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 	return d.ranOut(errors.New(d.server.Full()))
 }
 
-// ranOut makes the error of a daemon whose own server ran out of room one of its disk. A system that does not tell what a disk has free
-// cannot be waited for: there the error stays.
+// ranOut replaces the error of a daemon whose own server ran out of room by that of a full disk. If the system does not tell the free space, the
+// daemon cannot wait for room, and the error stays.
 func (d *daemon) ranOut(err error) error {
 	if err == nil || d.server == nil || d.server.Full() == "" {
 		return err
@@ -68,7 +68,7 @@ func (d *daemon) ranOut(err error) error {
 	return &natsd.DiskFullError{Dir: dir, Free: free, Total: total, Err: err}
 }
 
-// fullDisk says that the disk of the daemon's own server is full, and what to do.
+// fullDisk is the error of a full disk of the daemon's own server.
 func (d *daemon) fullDisk() trouble {
 	dir := d.server.StateDir()
 	what := fmt.Sprintf("the disk of %s was full, and its nats server stores no message: %s", dir, d.server.Full())

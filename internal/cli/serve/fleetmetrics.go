@@ -14,7 +14,7 @@ import (
 // scrapePatience bounds the look at the shards for one scrape.
 const scrapePatience = 5 * time.Second
 
-// fleetMetrics show how a fleet is, shard by shard, as its streams and buckets have it. Every daemon of the fleet shows
+// fleetMetrics show the state of each shard of a fleet, from its streams and buckets. Every daemon of the fleet shows
 // the same, whether it folds or not.
 type fleetMetrics struct {
 	state func(context.Context) *schema.FleetReply
@@ -28,11 +28,11 @@ type shardMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(*schema.ShardState) float64
-	// labels beside the shard.
+	// labels in addition to the shard.
 	labels []string
 }
 
-// newFleetMetrics returns the metrics of a fleet, whose state is asked for at each scrape: it must be cheap.
+// newFleetMetrics returns the metrics of a fleet. Each scrape calls state, which must be cheap.
 func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetReply) *fleetMetrics {
 	constant := prometheus.Labels{"fleet": fleet}
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
@@ -100,7 +100,7 @@ func (m *fleetMetrics) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect shows them as they are now, or were a moment ago.
+// Collect shows their latest values.
 func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
 	defer cancel()

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// proofFresh is how old an acknowledged write may be that shows that a shard takes writes, and proofPatience how long a new
-	// one may take: less than a probe waits.
+	// proofFresh is the greatest age of an acknowledged write that proves that a shard takes writes. A new write may take proofPatience, which is
+	// less than a probe waits.
 	proofFresh    = 10 * time.Second
 	proofPatience = 4 * time.Second
-	// workerSilence is how long a fold worker may take over one thing. The longest known one, a batch of runs that are folded
-	// again from their first events, takes seconds.
+	// workerSilence is how long a fold worker may take for one batch. The slowest known one, of runs that are folded again from
+	// their first events, takes seconds.
 	workerSilence = 5 * time.Minute
-	// lockPatience is how long a lock may be held that everybody needs.
+	// lockPatience is how long a lock that all requests need may be held.
 	lockPatience = 4 * time.Second
 )
 
@@ -35,13 +35,13 @@ func troubles(first string, list []trouble) string {
 	return b.String()
 }
 
-// locks finds out whether the locks that requests and scrapes need can be taken.
+// locks checks that the locks that requests and scrapes need can be taken.
 type locks struct{ busy atomic.Bool }
 
-// held reports whether they could not be taken in time. One look at a time waits for them.
+// held reports whether they could not be taken in time. Only one check at a time waits for them.
 func (l *locks) held(ctx context.Context, take func()) bool {
 	if !l.busy.CompareAndSwap(false, true) {
-		return true // an earlier look still waits
+		return true // an earlier check still waits
 	}
 	done := make(chan struct{})
 	go func() {
@@ -60,8 +60,8 @@ func (l *locks) held(ctx context.Context, take func()) bool {
 	return true
 }
 
-// liveness is what a restart of the daemon would mend: its own loops and locks, and its own NATS server. Another server that is
-// away is waited for, and is none of it.
+// liveness returns the troubles that a restart of the daemon would repair: in its loops, its locks and its own NATS server. It has no trouble
+// of another server: the daemon waits for that.
 func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	var list []trouble
 	if d.server != nil && !d.mendsItself() {
@@ -83,7 +83,8 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	return list
 }
 
-// mendsItself reports whether the daemon's own server ran out of room, which no restart mends, and the daemon will know when there is some.
+// mendsItself reports whether the daemon's own server ran out of room and the daemon will notice when the disk has room again. A restart does not
+// help before.
 func (d *daemon) mendsItself() bool {
 	if d.server.Full() == "" {
 		return false
@@ -92,7 +93,7 @@ func (d *daemon) mendsItself() bool {
 	return err == nil
 }
 
-// takeLocks takes and gives back what requests and scrapes take.
+// takeLocks takes and releases the locks of requests and scrapes.
 func (d *daemon) takeLocks() {
 	d.waymark.LiveRuns().Counts()
 	d.waymark.Settings().Current()
@@ -102,7 +103,7 @@ func (d *daemon) takeLocks() {
 	d.waymark.Workers()
 }
 
-// readiness is whether requests are worth sending here: the connections are up, and each shard's log takes writes.
+// readiness returns the reasons not to send requests here: a connection is down, or a shard's log takes no writes.
 func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	list := d.liveness(ctx, now)
 	if d.server != nil && d.server.Full() != "" {

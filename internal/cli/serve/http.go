@@ -26,15 +26,15 @@ const maxScrapes = 4
 type healthServer struct {
 	listener net.Listener
 	server   *http.Server
-	// ready: the daemon takes work. It is set once and taken back when the daemon stops.
+	// ready: the daemon takes work. It is set once, and cleared when the daemon stops.
 	ready atomic.Bool
-	// shown is of the daemon that runs; nil while none does.
+	// shown is the running daemon; nil while there is none.
 	shown atomic.Pointer[shown]
 }
 
-// shown is what is asked of a running daemon.
+// shown has the checks of a running daemon.
 type shown struct {
-	// live and work say what of the daemon does not: itself, and what it works with.
+	// live returns the troubles of the daemon itself, and work those of its connections and shards.
 	live, work func(context.Context) []trouble
 	metrics    http.Handler
 }
@@ -102,7 +102,7 @@ func (h *healthServer) shutdown(ctx context.Context) error {
 	return errors.Join(h.server.Shutdown(ctx), closeListener(h.listener))
 }
 
-// closeListener closes a listener that may be closed already: Serve was perhaps never reached.
+// closeListener closes a listener that Serve may have closed already.
 func closeListener(l net.Listener) error {
 	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
@@ -119,7 +119,7 @@ func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
 	tell(w, "not alive", s.live(r.Context()))
 }
 
-// tell answers with what is wrong, if anything is.
+// tell answers with the troubles, if there are any.
 func tell(w http.ResponseWriter, first string, list []trouble) {
 	if len(list) > 0 {
 		answer(w, http.StatusServiceUnavailable, troubles(first, list))
@@ -128,7 +128,7 @@ func tell(w http.ResponseWriter, first string, list []trouble) {
 	answer(w, http.StatusOK, "ok")
 }
 
-// starting is why a daemon that does not run yet, or no more, takes no work.
+// starting is the reason why a daemon that starts or stops takes no work.
 var starting = trouble{"daemon", "is starting or stopping", "wait; the daemon's log shows its progress"}
 
 func (h *healthServer) readyz(w http.ResponseWriter, r *http.Request) {

@@ -10,8 +10,8 @@ import (
 	"github.com/waymarkio/waymark/internal/httpguard"
 )
 
-// guard keeps pages of the web from reading health and metrics through a browser on this machine. What has no login is meant for
-// programs: a page of another origin is refused, and on a loopback address so is a name that a name server resolves to it.
+// guard keeps web pages from reading health and metrics, which have no login, through a browser on this machine. It refuses requests of pages of
+// another origin, and, on a loopback address, requests that name it by a DNS name.
 func (h *healthServer) guard(log zerolog.Logger) {
 	log = log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
 	next, local := h.server.Handler, base.IsLoopback(h.listener.Addr().String())

@@ -19,7 +19,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// series are the names and labels of all that a registry shows, but of agents.
+// series are the names and labels of all metrics of a registry, except those of agents.
 func series(t *testing.T, registry *prometheus.Registry) []string {
 	t.Helper()
 	families, err := registry.Gather()
@@ -41,8 +41,7 @@ func series(t *testing.T, registry *prometheus.Registry) []string {
 	return all
 }
 
-// Whatever executors, runs, agents, tools and clients are called, no label is made of it. Metrics of agents have labels of a bounded number of
-// names.
+// No label has the name of an executor, run, agent, tool or client. Only metrics of agents do, for a bounded number of names.
 func TestMetrics_Labels_Bounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: thousands of names")

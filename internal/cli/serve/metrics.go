@@ -17,7 +17,7 @@ import (
 	"github.com/waymarkio/waymark/internal/webhook"
 )
 
-// newRegistry returns a registry with what describes the process and the build.
+// newRegistry returns a registry with metrics of the process and the build.
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -40,7 +40,7 @@ func gaugeOf(name, help string, labels prometheus.Labels, value func() float64) 
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
 }
 
-// registerDaemon adds what all shards share.
+// registerDaemon adds the metrics that all shards share.
 func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Daemon) {
 	registerLiveRuns(registry, fleet, d.LiveRuns())
 	registerSettings(registry, fleet, d.Settings())
@@ -126,7 +126,7 @@ func registerWorker(registry prometheus.Registerer, fleet string, shard int, f *
 	)
 }
 
-// registerLiveRuns adds what is known of the fleet's live runs.
+// registerLiveRuns adds metrics of the fleet's live runs.
 func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.LiveRuns) {
 	labels := prometheus.Labels{"fleet": fleet}
 	for _, g := range []struct {
@@ -141,7 +141,7 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
 	}
-	registry.MustRegister(gaugeOf("waymark_roster_synced", "1 while the live index is followed.", labels, func() float64 {
+	registry.MustRegister(gaugeOf("waymark_live_runs_synced", "1 while the live index is followed.", labels, func() float64 {
 		if r.Synced() {
 			return 1
 		}
@@ -149,7 +149,7 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 	}))
 }
 
-// registerSettings adds what is known of the fleet's shards.
+// registerSettings adds metrics of the fleet's shards.
 func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.Settings) {
 	labels := prometheus.Labels{"fleet": fleet}
 	registry.MustRegister(
@@ -160,13 +160,13 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 	)
 }
 
-// registerAssigner adds what is known of the daemon's replicas.
+// registerAssigner adds metrics of the daemon's replicas.
 func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.Assigner) {
 	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, including this one.",
 		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(r.Replicas()) }))
 }
 
-// registerHeartbeats adds what is heard of executors.
+// registerHeartbeats adds metrics of executors.
 func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, overdue *liveness.OverdueRuns, settings *consumer.Settings) {
 	labels := prometheus.Labels{"fleet": fleet}
 	s := h.Stats()
@@ -231,7 +231,7 @@ func registerService(registry prometheus.Registerer, fleet string, svc *service.
 	}
 }
 
-// registerFleet adds what is known of the fleet as a whole, and of its recoveries.
+// registerFleet adds metrics of the whole fleet and of its recoveries.
 func registerFleet(registry prometheus.Registerer, fleet string, s *service.Service) {
 	registry.MustRegister(newFleetMetrics(fleet, s.State), newRecoveryMetrics(fleet, &s.Stats().Recovery))
 }

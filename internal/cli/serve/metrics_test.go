@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/metrics.md again")
 
-// aRegistry is that of a daemon of one shard, put together and not started.
+// aRegistry is the registry of a daemon of one shard that is not started.
 func aRegistry(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -32,7 +32,7 @@ func aRegistry(t *testing.T) *prometheus.Registry {
 	return registry
 }
 
-// aDaemon is one of one shard, put together and not started.
+// aDaemon is a daemon of one shard that is not started.
 func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	t.Helper()
 	var grammar struct {
@@ -56,7 +56,7 @@ func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	return d, registry
 }
 
-// metricsDoc is the table of metrics, made from what a daemon shows.
+// metricsDoc is the table of metrics, made from the registry of a daemon.
 func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
 	families, err := registry.Gather()
@@ -86,7 +86,7 @@ func TestMetrics_PageTable_EqualsDaemon(t *testing.T) {
 	file := filepath.Join("..", "..", "..", "docs", "metrics.md")
 	want := metricsDoc(t, aRegistry(t))
 	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // documentation is for everybody
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // every user may read the documentation
 	}
 	have, err := os.ReadFile(file)
 	require.NoError(t, err, "write it with: go test ./internal/cli/serve -run Metrics -update")
@@ -120,9 +120,9 @@ replicas that share the shards of the fleet, this one included.
 |---|---|---|
 | ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whichever daemon folds it, and even if none does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
 | ` + "`waymark_fleet_…recovery…`, `waymark_service_…`" + ` | what this daemon answered | add them up |
-| ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
+| ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says which daemon folds |
 | ` + "`waymark_agent_…`" + ` | what agents did, as this daemon folded it; from 0 at its start | add them up: ` + "`sum by (fleet, agent) (rate(…))`" + ` |
-| ` + "`waymark_runs_…`, `waymark_roster_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
+| ` + "`waymark_runs_…`, `waymark_live_runs_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
 
 The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back, and an event
 that is folded again is not counted again. They begin again when the log itself is a new one. Those of agents begin at 0

@@ -14,7 +14,7 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// checkUI refuses pages of a daemon that others than this machine's users could reach: they act with its rights.
+// checkUI refuses an address of the pages that is reachable from other machines: the pages act with the daemon's rights.
 func (c Cmd) checkUI() error {
 	if !c.UI {
 		return nil
@@ -22,7 +22,7 @@ func (c Cmd) checkUI() error {
 	return ui.CheckLocal("--ui-listen", c.UIListen)
 }
 
-// listenUI opens the address of the pages; nil without --ui.
+// listenUI opens the address of the pages; it returns nil without --ui.
 func (c Cmd) listenUI(ctx context.Context, open *closers) (*ui.Address, error) {
 	if !c.UI {
 		return nil, nil
@@ -40,7 +40,7 @@ func (c Cmd) listenUI(ctx context.Context, open *closers) (*ui.Address, error) {
 	return address, nil
 }
 
-// openUI makes the pages, on a connection of their own: the daemon's work waits for no viewer.
+// openUI makes the pages, on a separate connection, so that viewers do not slow down the daemon's work.
 func (c Cmd) openUI(
 	ctx context.Context, a *base.App, d *daemon, address *ui.Address, registry prometheus.Registerer, open *closers, log zerolog.Logger,
 ) (*ui.Pages, error) {

@@ -47,7 +47,7 @@ type Cmd struct {
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
 
-// Ready is the line that says that work is taken.
+// Ready is the output line of a daemon that takes work.
 type Ready struct {
 	URL      string `json:"url"`
 	Context  string `json:"context,omitzero"`
@@ -112,7 +112,7 @@ func (c Cmd) Validate() error {
 	return nil
 }
 
-// purgeTime is how long events stay in the log after they were sealed; negative is for ever.
+// purgeTime is how long events stay in the log after they were sealed; negative means for ever.
 type purgeTime time.Duration
 
 // UnmarshalText reads a time, or never.
@@ -129,7 +129,7 @@ func (p *purgeTime) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Run serves until ctx ends. A stop that was asked for is no failure.
+// Run serves until ctx ends. A requested stop is no failure.
 func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("fleet", a.Fleet); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 
-	// First what is cheap and can be taken already, so that a wrong start ends before anything is opened.
+	// Cheap checks, and addresses that may be in use, come first, so that a wrong start fails before anything is opened.
 	health, err := listenHealth(ctx, c.HTTP, log)
 	if err != nil {
 		if used := c.stateInUse(a); used != nil {
@@ -175,8 +175,8 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// onDisk serves until ctx ends or something fails. A disk that is full is waited for: a server that ran out of room stores nothing more
-// before it is started again, and what it acknowledged without storing it is made again by a daemon that starts on it.
+// onDisk serves until ctx ends or something fails. It waits for room on a full disk and then starts again: a server that ran out of room
+// stores nothing until it is restarted, and a daemon that starts on it repairs what the server acknowledged without storing it.
 func (c Cmd) onDisk(ctx context.Context, a *base.App, health *healthServer, log zerolog.Logger) error {
 	for {
 		err := c.serve(ctx, a, health, log)
@@ -229,7 +229,7 @@ func (c Cmd) serve(ctx context.Context, a *base.App, health *healthServer, log z
 	return d.ranOut(c.run(ctx, a, d, health, pages, log))
 }
 
-// stateInUse says that another daemon has the state directory in use: then the port that it listens on is the lesser trouble.
+// stateInUse reports that another daemon uses the state directory. That error is more useful than the one about its port.
 func (c Cmd) stateInUse(a *base.App) error {
 	if _, named, err := (natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}).Explicit(); err != nil || named && !c.Embedded {
 		return nil //nolint:nilerr // the server named is another one

@@ -14,8 +14,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// checkSigner makes sure that a daemon can sign what its fleet wants signed, and waits until its key has taken effect. Of a fleet without
-// keys it says so.
+// checkSigner makes sure that the daemon can sign if its fleet has keys, and waits until its key has taken effect. It logs that a fleet has no
+// keys.
 func (c Cmd) checkSigner(ctx context.Context, a *base.App, js jetstream.JetStream, log zerolog.Logger) error {
 	ring, err := kvstore.NewKeyring(js, a.Fleet)
 	if err != nil {
@@ -55,7 +55,7 @@ func (c Cmd) checkSigner(ctx context.Context, a *base.App, js jetstream.JetStrea
 	return nil
 }
 
-// sayUnsigned tells of a daemon whose key does not sign any more, once settings say so.
+// sayUnsigned logs when the settings no longer accept the daemon's key.
 func sayUnsigned(a *base.App, signer *keyring.Signer, settings schema.FleetSettings, log zerolog.Logger) {
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	if err == nil {

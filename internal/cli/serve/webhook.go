@@ -45,7 +45,7 @@ func (c Cmd) watchPeople(a *base.App, d *consumer.Daemon, log zerolog.Logger) (*
 	return watch, nil
 }
 
-// posts says how the daemon's posts stand; nil without --webhook.
+// posts returns the state of the daemon's posts; nil without --webhook.
 func (d *daemon) posts() *schema.FleetWebhook {
 	if d.webhook == nil {
 		return nil
@@ -60,7 +60,7 @@ func (d *daemon) posts() *schema.FleetWebhook {
 
 // candidates lists the runs that may need a person, of the shards that this daemon folds.
 func (c Cmd) candidates(d *consumer.Daemon) (list []webhook.Candidate, known bool) {
-	leads, parked := make(map[int]bool), make(map[string]bool) // asked first: Each holds the lock of the live runs
+	leads, parked := make(map[int]bool), make(map[string]bool) // filled first: Each holds the lock of the live runs
 	for shard, f := range d.Workers() {
 		if !f.Leads() {
 			continue
@@ -86,8 +86,8 @@ var (
 	errBehind    = errors.New("its checkpoint and its entry in the live index differ at the moment")
 )
 
-// reasons are those for which a run stands still. They are of a checkpoint that agrees with the live index: one of them comes first when
-// the run changes.
+// reasons returns the reasons why a run stands still. They come from a checkpoint that agrees with the live index: one of the two is updated first
+// when the run changes.
 func (c Cmd) reasons(ctx context.Context, d *consumer.Daemon, fleet string, w webhook.Candidate) ([]standstill.Reason, error) {
 	worker := d.Workers()[w.Shard]
 	if !worker.Leads() || !d.LiveRuns().Synced() {

@@ -196,10 +196,10 @@ func (f *found) tellApart() {
 		}
 		for _, files := range same {
 			for _, i := range files {
-				beside := slices.ContainsFunc(files, func(j int) bool { return j != i && slices.Equal(parts[i], parts[j]) })
+				ambiguous := slices.ContainsFunc(files, func(j int) bool { return j != i && slices.Equal(parts[i], parts[j]) })
 				switch {
 				case len(files) < 2:
-				case beside && !ending[i]:
+				case ambiguous && !ending[i]:
 					ending[i], again = true, true
 				case depth[i] < len(parts[i])-1:
 					depth[i], again = depth[i]+1, true

@@ -10,7 +10,7 @@ import (
 	"runtime"
 )
 
-// opener is the program that opens a file as the person who is at the machine would.
+// opener is the program that opens a file in the default application of the user.
 func opener(file string) (name string, args []string) {
 	switch runtime.GOOS {
 	case "darwin":
@@ -21,14 +21,14 @@ func opener(file string) (name string, args []string) {
 	return "xdg-open", []string{file}
 }
 
-// open has a browser go to an address. The address has a token, and others may read command lines: the browser is given a file that only
-// this user can read, and that leads there. remove removes the file.
+// open opens an address in a browser. The address has a token, and other users may read command lines: the browser opens a file that only
+// this user can read and that redirects to the address. remove removes the file.
 func open(ctx context.Context, address string) (remove func(), err error) {
 	dir, err := os.MkdirTemp("", "waymark-ui-")
 	if err != nil {
 		return func() {}, err
 	}
-	remove = func() { _ = os.RemoveAll(dir) } // its token was used, or ends with this process
+	remove = func() { _ = os.RemoveAll(dir) } // the token was used, or ends with this process
 	file := filepath.Join(dir, "open.html")
 	page := `<!doctype html><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url=` + html.EscapeString(address) + `">`
 	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
@@ -42,6 +42,6 @@ func open(ctx context.Context, address string) (remove func(), err error) {
 	if err := command.Start(); err != nil {
 		return remove, err
 	}
-	go func() { _ = command.Wait() }() // what it says is of the browser
+	go func() { _ = command.Wait() }() // its result does not matter
 	return remove, nil
 }

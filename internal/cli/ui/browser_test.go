@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Command lines can be read by all users of a machine.
+// All users of a machine can read command lines.
 func TestOpen_Browser_GetsTheTokenByAFileOfThisUser(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the browser is opened by another program")

@@ -1,6 +1,6 @@
 // Package ui is the command ui: the process around the pages of internal/inspector.
 //
-// It owns the address, the browser that is opened and the way of the token to it: a file of this user's alone, never a command line. Its
-// flags decide what the pages may show and do. On failure the command ends with what failed and what to do; a server that goes away
-// meanwhile is waited for.
+// It owns the address, the start of the browser and the way in which the browser gets the token: in a file that only this user can read, never
+// on a command line. Its flags decide what the pages may show and do. An error says what failed and what to do. If the NATS server stops
+// meanwhile, the command waits for it.
 package ui

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/inspector"
 )
 
-// Timeouts of the server. An event stream has none: each of its writes has.
+// Timeouts of the server. An event stream has a timeout for each write, not for the whole.
 const (
 	headerWithin = 5 * time.Second
 	readWithin   = 30 * time.Second
@@ -23,7 +23,7 @@ const (
 	maxHeader    = 32 << 10
 )
 
-// CheckLocal refuses an address that others than this machine's users could reach.
+// CheckLocal refuses an address that is reachable from other machines.
 func CheckLocal(flag, address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -35,14 +35,14 @@ func CheckLocal(flag, address string) error {
 	return nil
 }
 
-// Address is an address that is listened on. Close it, or serve pages on it.
+// Address is an open listener. Close it, or serve pages on it.
 type Address struct {
 	net.Listener
 	local   bool
 	secured *tls.Config
 }
 
-// Listen opens an address; secured is nil without TLS. flag is the flag that named it, for the error.
+// Listen opens an address; secured is nil without TLS. Errors name flag, the flag with the address.
 func Listen(ctx context.Context, flag, address string, secured *tls.Config) (*Address, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", address)
@@ -55,7 +55,7 @@ func Listen(ctx context.Context, flag, address string, secured *tls.Config) (*Ad
 	return &Address{Listener: listener, local: base.IsLoopback(listener.Addr().String()), secured: secured}, nil
 }
 
-// url is the address with the port in use.
+// url is the URL of the address, with the chosen port.
 func (a *Address) url() string {
 	if a.secured != nil {
 		return "https://" + a.Addr().String()
@@ -67,13 +67,13 @@ func (a *Address) url() string {
 type Pages struct {
 	address *Address
 	pages   *inspector.Inspector
-	// Entrance is the address to print: with a token of one use, unless there is a standing one.
+	// Entrance is the URL to print. It has a single-use token, unless there is a permanent one.
 	Entrance string
-	// token is a standing one; empty for none.
+	// token is the permanent one; empty for none.
 	token string
 }
 
-// New makes the pages of config on an address. Once a token of one use was used, another address is said.
+// New makes the pages of config on an address. Once a single-use token was used, it prints a URL with another one.
 func New(a *base.App, address *Address, config inspector.Config, say func(another string)) (*Pages, error) {
 	config.Local, config.Secure, config.Now, config.Prompt = address.local, address.secured != nil, a.Now, a.Prompt
 	p := &Pages{address: address, token: config.Token, Entrance: address.url()}
@@ -90,21 +90,21 @@ func New(a *base.App, address *Address, config inspector.Config, say func(anothe
 	return p, nil
 }
 
-// Say returns what says on standard error where another browser enters.
+// Say returns a function that prints the URL for another browser on standard error.
 func Say(a *base.App) func(another string) {
-	return func(another string) { _ = a.Say(a.Stderr, "for another browser: %s", another) } // a terminal that is gone needs none
+	return func(another string) { _ = a.Say(a.Stderr, "for another browser: %s", another) } // a closed terminal needs none
 }
 
-// entrance is an address that lets one browser in.
+// entrance is a URL that lets one browser in.
 func (p *Pages) entrance() string { return p.address.url() + "/enter?t=" + p.pages.NewToken() }
 
-// Close ends the pages before they are served.
+// Close releases pages that were never served.
 func (p *Pages) Close() error {
 	p.pages.Close()
 	return p.address.Close()
 }
 
-// Browse opens a browser, if the person is at this machine's terminal. remove removes what that needed.
+// Browse opens a browser, if the user is at this machine's terminal. remove removes the file that it needed.
 func (p *Pages) Browse(ctx context.Context, a *base.App) (remove func(), err error) {
 	if !p.address.local || p.token != "" || !output.IsTerminal(output.Below(a.Stdout)) {
 		return func() {}, nil
@@ -116,7 +116,7 @@ func (p *Pages) Browse(ctx context.Context, a *base.App) (remove func(), err err
 	return remove, err
 }
 
-// Serve answers until ctx ends.
+// Serve serves the pages until ctx ends.
 func (p *Pages) Serve(ctx context.Context) error {
 	server := &http.Server{
 		Handler: p.pages, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
@@ -129,7 +129,7 @@ func (p *Pages) Serve(ctx context.Context) error {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
 		defer cancel()
 		if server.Shutdown(limit) != nil {
-			_ = server.Close() // a viewer that does not read is left
+			_ = server.Close() // a viewer does not read
 		}
 	})
 	defer stop()
@@ -140,6 +140,6 @@ func (p *Pages) Serve(ctx context.Context) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving the pages: %w", err)
 	}
-	<-done // an answer that is under way is told to who gave it
+	<-done // a person who is giving an answer still sees its result
 	return nil
 }

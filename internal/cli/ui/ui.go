@@ -46,13 +46,13 @@ Examples:
   waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
 }
 
-// readers are the roles, by the prefix of their inboxes, that may decide nothing for people.
+// readers are the inbox prefixes of the roles that may not act for a person.
 var readers = map[string]bool{access.InboxPrefix(access.Observer): true, access.InboxPrefix(access.Executor): true}
 
-// leastToken is the shortest token of a file.
+// leastToken is the least length of a token from a file.
 const leastToken = 16
 
-// ready is the line that says where the pages are.
+// ready is the output line with the address of the pages.
 type ready struct {
 	URL   string `json:"url"`
 	Fleet string `json:"fleet"`
@@ -69,7 +69,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	cl, err := a.Connect(ctx, nats.Name("waymark ui"), nats.MaxReconnects(-1), nats.ErrorHandler(nil)) // a refusal concerns one page
+	cl, err := a.Connect(ctx, nats.Name("waymark ui"), nats.MaxReconnects(-1), nats.ErrorHandler(nil)) // an error concerns one page
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	return pages.Serve(ctx)
 }
 
-// secrets reads the token and the certificate, and refuses an address that needs them and has none.
+// secrets reads the token and the certificate. It refuses an address that requires them if they are missing.
 func (c Cmd) secrets() (token string, secured *tls.Config, err error) {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {

@@ -29,7 +29,7 @@ function morph(a, b) {
     let have = key ? [...a.children].find((c) => idOf(c) === key) : at;
     while (have && !key && want.nodeType === 1 && !alike(have, want)) have = have.nextSibling;
     if (have && have.nodeName === want.nodeName) {
-      // A move would take the focus away: then what stands before goes, and comes again.
+      // Moving this node would lose the focus: remove the nodes before it, which are added again later.
       while (at && at !== have && have.contains(document.activeElement)) {
         const next = at.nextSibling;
         at.remove();
@@ -174,7 +174,7 @@ document.addEventListener("keydown", (e) => {
   e.preventDefault();
 });
 
-// A browser has few connections to one address: a page that nobody sees keeps none.
+// A browser has few connections to one address: a hidden page closes its own.
 document.addEventListener("visibilitychange", () => document.hidden ? source?.close() : follow());
 addEventListener("pagehide", () => source?.close());
 addEventListener("pageshow", follow);

@@ -1,5 +1,5 @@
 // Measures other systems with the workload of tools/bench and writes a line of JSON each, for "bench report".
-// "main.mjs --turn" is the short measurement of whole turns that "make bench-turn" repeats beside case turn.
+// "main.mjs --turn" is the short measurement of whole turns. "make bench-turn" alternates it with case turn.
 
 import { createRequire } from "node:module";
 import { cpus } from "node:os";

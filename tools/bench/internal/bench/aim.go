@@ -1,6 +1,6 @@
 package bench
 
-// Aim is a figure of the design beside what was measured.
+// Aim is a figure of the design, and the measured one.
 type Aim struct {
 	// What in words.
 	What string `json:"what"`
@@ -10,8 +10,8 @@ type Aim struct {
 	// Value as measured, and whether it is good enough.
 	Value   float64 `json:"value"`
 	Reached bool    `json:"reached"`
-	// Goal is the line of the design's table that the aim belongs to; empty for an aim beside it. At tells it from
-	// other measurements of that line: "64 runs".
+	// Goal is the line of the design's table that the aim belongs to; empty for an aim that the table does not have. At tells it
+	// from other measurements of that line: "64 runs".
 	Goal Goal   `json:"goal,omitzero"`
 	At   string `json:"at,omitzero"`
 	// Ours and Raw are the figures of which Value is the ratio; absent when it is none.
@@ -49,8 +49,8 @@ func (a *Aim) For(goal Goal, at string) *Aim {
 	return a
 }
 
-// Beside keeps the two figures of which the value is the ratio. It does nothing to nil.
-func (a *Aim) Beside(ours, raw *float64) {
+// Compares records the two figures whose ratio is the value. It does nothing to a nil aim.
+func (a *Aim) Compares(ours, raw *float64) {
 	if a != nil {
 		a.Ours, a.Raw = ours, raw
 	}

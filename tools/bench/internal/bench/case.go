@@ -10,9 +10,9 @@ import (
 type Case struct {
 	// Name on the command line and in results: one lower-case word.
 	Name string
-	// About says in a sentence what is measured, and beside what.
+	// About says in a sentence what is measured, and what it is compared with.
 	About string
-	// Uses names the options that the case understands beside rounds, server and sync: runs, turns, shards, daemons, executors.
+	// Uses names the options that the case understands in addition to rounds, server and sync: runs, turns, shards, daemons, executors.
 	Uses []string
 	// Named: measured only when it is asked for by name, because it takes long or much of a disk.
 	Named bool

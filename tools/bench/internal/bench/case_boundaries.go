@@ -17,7 +17,7 @@ var boundariesAims = map[int]struct {
 func boundariesCase() Case {
 	return Case{
 		Name:  "boundaries",
-		About: "Many runs in one process at full speed, beside as many goroutines that publish raw messages one by one.",
+		About: "Many runs in one process at full speed, compared with as many goroutines that publish raw messages one by one.",
 		Uses:  []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			var list []Variant
@@ -63,7 +63,7 @@ func boundariesTrial(ctx context.Context, w *World, runs, turns int) (*Trial, er
 		Verify: func(ctx context.Context) error { return w.Verify(ctx, WroteBy(players...)) },
 		Finish: func(_ context.Context, r *Result) error {
 			if aim, ok := boundariesAims[runs]; ok {
-				r.AtLeast("boundaries/s by raw", r.RateRatio, aim.by).For(aim.goal, "").Beside(r.Ours.PerSecond, r.Raw.PerSecond)
+				r.AtLeast("boundaries/s by raw", r.RateRatio, aim.by).For(aim.goal, "").Compares(r.Ours.PerSecond, r.Raw.PerSecond)
 			}
 			if runs == 1 {
 				r.AtMost("p50 by raw", r.P50Ratio, boundaryAim)

@@ -9,7 +9,7 @@ import (
 func boundaryCase() Case {
 	return Case{
 		Name:  "boundary",
-		About: "One run, one durable boundary after the other, beside a raw publish of as many bytes.",
+		About: "One run, one durable boundary after the other, compared with a raw publish of as many bytes.",
 		Uses:  []string{"turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			turns := o.Pick(o.Turns, 20, 3)
@@ -61,7 +61,7 @@ func boundaryTrial(ctx context.Context, w *World, turns int) (*Trial, error) {
 		Ours:   play(p.Turn),
 		Verify: func(ctx context.Context) error { return w.Verify(ctx, WroteBy(p)) },
 		Finish: func(_ context.Context, r *Result) error {
-			r.AtMost("p50 by raw", r.P50Ratio, boundaryAim).For(GoalBoundary, "").Beside(r.Ours.P50, r.Raw.P50)
+			r.AtMost("p50 by raw", r.P50Ratio, boundaryAim).For(GoalBoundary, "").Compares(r.Ours.P50, r.Raw.P50)
 			return nil
 		},
 	}, nil

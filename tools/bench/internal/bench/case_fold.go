@@ -13,8 +13,8 @@ import (
 
 // Aims of the fold, by raw async publishes.
 const (
-	foldAloneAim  = 0.5
-	foldBesideAim = 0.3
+	foldAloneAim           = 0.5
+	foldWhilePublishingAim = 0.3
 	// refusedAim is how much slower refused events may be folded than accepted ones.
 	refusedAim = 2
 )
@@ -27,7 +27,7 @@ const stallWait = time.Minute
 func foldCase() Case {
 	return Case{
 		Name:  "fold",
-		About: "Folding into the KV, catching up alone, alone with events that are all refused, and beside async publishers, by raw async publishes of as many bytes.",
+		About: "Folding into the KV, catching up alone, alone with events that are all refused, and while async publishers write, compared with raw async publishes of as many bytes.",
 		Uses:  []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			runs, turns := o.Pick(o.Runs, 64, 4), o.Pick(o.Turns, 200, 3)
@@ -51,7 +51,7 @@ func foldCase() Case {
 					},
 				}
 			}
-			return []Variant{variant("alone", true, false), variant("refused", true, true), variant("beside", false, false)}
+			return []Variant{variant("alone", true, false), variant("refused", true, true), variant("while publishing", false, false)}
 		},
 	}
 }
@@ -95,15 +95,15 @@ func (f *foldTrial) trial() *Trial {
 			case f.refused:
 				if ours := r.Ours.PerSecond; ours != nil && *ours > 0 && *f.accepted > 0 {
 					times := *f.accepted / *ours
-					r.AtMost("accepted events/s by refused events/s", &times, refusedAim).For(GoalFoldRefused, "").Beside(ours, f.accepted)
+					r.AtMost("accepted events/s by refused events/s", &times, refusedAim).For(GoalFoldRefused, "").Compares(ours, f.accepted)
 				}
 			case f.alone:
 				if r.Ours.PerSecond != nil {
 					*f.accepted = *r.Ours.PerSecond
 				}
-				r.AtLeast("events/s by raw async", r.RateRatio, foldAloneAim).For(GoalFoldAlone, "").Beside(r.Ours.PerSecond, r.Raw.PerSecond)
+				r.AtLeast("events/s by raw async", r.RateRatio, foldAloneAim).For(GoalFoldAlone, "").Compares(r.Ours.PerSecond, r.Raw.PerSecond)
 			default:
-				r.AtLeast("events/s by raw async", r.RateRatio, foldBesideAim).For(GoalFoldBeside, "").Beside(r.Ours.PerSecond, r.Raw.PerSecond)
+				r.AtLeast("events/s by raw async", r.RateRatio, foldWhilePublishingAim).For(GoalFoldWhilePublishing, "").Compares(r.Ours.PerSecond, r.Raw.PerSecond)
 			}
 			return nil
 		},

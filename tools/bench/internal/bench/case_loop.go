@@ -18,15 +18,15 @@ import (
 func loopCase() Case {
 	return Case{
 		Name: "loop",
-		About: "What publisher.Loop adds to a turn whose model takes 200 ms and whose two pure tools take 20 ms each, at once, beside the same loop " +
-			"without Waymark, and beside that loop with one raw message behind each answer. Times are those of turns, without those of model and tools.",
+		About: "What publisher.Loop adds to a turn whose model takes 200 ms and whose two pure tools take 20 ms each, at once, compared with the same loop " +
+			"without Waymark, and with that loop with one raw message behind each answer. Times are those of turns, without those of model and tools.",
 		Uses: []string{"turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			turns := o.Pick(o.Turns, 30, 3)
 			var list []Variant
-			add := func(await, message bool, results, beside string) {
+			add := func(await, message bool, results, comparedWith string) {
 				list = append(list, Variant{
-					Parameters: map[string]any{"turns": turns, "results": results, "beside": beside},
+					Parameters: map[string]any{"turns": turns, "results": results, "compared with": comparedWith},
 					Setup:      func(ctx context.Context, w *World) (*Trial, error) { return loopTrial(ctx, w, turns, await, message) },
 				})
 			}
@@ -38,7 +38,7 @@ func loopCase() Case {
 	}
 }
 
-// loopTrial measures the loop beside one without Waymark. With message that one publishes a message as large as the event of the answer
+// loopTrial compares the loop with one without Waymark. With message that one publishes a message as large as the event of the answer
 // before it runs the tools of the answer, and waits until it is durable.
 func loopTrial(ctx context.Context, w *World, turns int, await, message bool) (*Trial, error) {
 	f, err := w.Fleet(ctx, "executor")

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// loadedMemoryAim is what a daemon may hold resident with a million runs stored, in bytes; readyAim is how long one
-	// may take to begin beside them, in s.
+	// loadedMemoryAim is what a daemon may hold resident with a million runs stored, in bytes; readyAim is how long a
+	// daemon of that store may take to start, in s.
 	loadedMemoryAim = 256 << 20
 	readyAim        = 2
 	// flatAim is by how much a store of a million runs may be slower than one of a thousand.
@@ -32,11 +32,11 @@ const (
 	millionVerified = 200
 )
 
-// millionCase is a store of many runs beside a small one.
+// millionCase compares a store of many runs with a small one.
 func millionCase() Case {
 	return Case{
 		Name: "million",
-		About: "A store of a million runs beside one of a thousand: a daemon's start and memory, recovery, claims, and lists by page, status, " +
+		About: "A store of a million runs compared with one of a thousand: a daemon's start and memory, recovery, claims, and lists by page, status, " +
 			"agent, label and age. It takes about 10 GB of disk and, on two cores, a quarter of an hour.",
 		Uses:  []string{"runs", "shards"},
 		Named: true,
@@ -89,7 +89,7 @@ type million struct {
 	claimP50  *float64
 }
 
-// trial fills the store, and begins again beside it.
+// trial fills the store, then restarts the daemon on it.
 func (t *million) trial(ctx context.Context) (*Trial, error) {
 	w := t.w
 	if err := t.fill(ctx); err != nil {
@@ -280,7 +280,7 @@ func (t *million) verify(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !head.Live() { // the others were written to since, by the daemon and by who claimed them
+		if !head.Live() { // the others were written to since, by the daemon and the claiming executors
 			wrote = append(wrote, Wrote{Run: head.Run, Head: head})
 		}
 	}
@@ -313,10 +313,10 @@ func (t *million) finish(_ context.Context, r *Result) error {
 	}
 	ready := t.ready.Seconds()
 	at := fmt.Sprintf("%d runs", t.cfg.Runs)
-	r.AtMost("start of a daemon beside "+at+", s", &ready, readyAim).For(t.goal(GoalReady), "")
+	r.AtMost("start of a daemon with "+at+", s", &ready, readyAim).For(t.goal(GoalReady), "")
 	r.AtMost("daemon with "+at+" stored, bytes", u.Resident, loadedMemoryAim).For(t.goal(GoalLoadedMemory), "")
-	r.AtMost("recovery, p50, by that with few runs", ratio(t.headP50, t.few.headP50), flatAim).Beside(t.headP50, t.few.headP50)
-	r.AtMost("claim, p50, by that with few runs", ratio(t.claimP50, t.few.claimP50), flatAim).Beside(t.claimP50, t.few.claimP50)
+	r.AtMost("recovery, p50, by that with few runs", ratio(t.headP50, t.few.headP50), flatAim).Compares(t.headP50, t.few.headP50)
+	r.AtMost("claim, p50, by that with few runs", ratio(t.claimP50, t.few.claimP50), flatAim).Compares(t.claimP50, t.few.claimP50)
 	return nil
 }
 

@@ -28,8 +28,8 @@ const (
 func neighboursCase() Case {
 	return Case{
 		Name: "neighbours",
-		About: "Whole turns of 60 runs of one process, alone and then beside three executors that misbehave: one compares with a stale sequence, " +
-			"one publishes events of 500 KiB, one stands still with a subscription to all events. The aim is the p99 beside them by that alone.",
+		About: "Whole turns of 60 runs of one process, alone and then next to three executors that misbehave: one compares with a stale sequence, " +
+			"one publishes events of 500 KiB, one stands still with a subscription to all events. The aim is the p99 with them divided by the p99 alone.",
 		Uses: []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			runs, turns := o.Pick(o.Runs, neighbourRuns, 8), o.Pick(o.Turns, 20, 15)
@@ -74,7 +74,7 @@ func neighboursTrial(ctx context.Context, w *World, runs, turns int) (*Trial, er
 			}
 			alone = append(alone, s)
 			prepare()
-			return bad.beside(ctx, func(ctx context.Context) (Sample, error) { return WholeTurns(ctx, all, turns) })
+			return bad.whileTheyMisbehave(ctx, func(ctx context.Context) (Sample, error) { return WholeTurns(ctx, all, turns) })
 		},
 		Verify: func(ctx context.Context) error {
 			return w.Verify(ctx, append(WroteBy(players...), WroteBy(bad.player)...))
@@ -130,8 +130,8 @@ func newNeighbours(ctx context.Context, w *World) (*neighbours, error) {
 	return n, l.Flush()
 }
 
-// beside measures work while the neighbours misbehave.
-func (n *neighbours) beside(ctx context.Context, work func(context.Context) (Sample, error)) (s Sample, err error) {
+// whileTheyMisbehave measures work while the neighbours misbehave.
+func (n *neighbours) whileTheyMisbehave(ctx context.Context, work func(context.Context) (Sample, error)) (s Sample, err error) {
 	select {
 	case <-n.still: // since the first round
 	default:

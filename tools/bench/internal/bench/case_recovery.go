@@ -25,7 +25,7 @@ const (
 func recoveryCase() Case {
 	return Case{
 		Name:  "recovery",
-		About: "A run's head by the length of the run, beside one raw publish and one read of its last message; its events, beside reading the same messages raw.",
+		About: "A run's head by the length of the run, compared with one raw publish and one read of its last message; its events, compared with reading the same messages raw.",
 		Uses:  []string{"turns", "daemons"},
 		Variants: func(o Options) []Variant {
 			variant := func(view string, events int) Variant {

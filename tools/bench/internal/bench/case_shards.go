@@ -9,7 +9,7 @@ const shardsRuns = 64
 func shardsCase() Case {
 	return Case{
 		Name:  "shards",
-		About: "Many runs in one process, and the fold catching up alone, with 1, 2 and 4 shards, beside one raw stream.",
+		About: "Many runs in one process, and the fold catching up alone, with 1, 2 and 4 shards, compared with one raw stream.",
 		Uses:  []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			runs := o.Pick(o.Runs, shardsRuns, 4)

@@ -21,7 +21,7 @@ func turnCase() Case {
 	return Case{
 		Name: "turn",
 		About: "Whole turns of 1, 16 and 64 runs at once: an answer of 2 KB with two calls of 300 B, and two results of 4 KB, one awaited after the other, " +
-			"beside as many raw messages of the same sizes; small steps of one run, a call and a result of 50 B; and turns of 16 runs whose model takes " +
+			"compared with as many raw messages of the same sizes; small steps of one run, a call and a result of 50 B; and turns of 16 runs whose model takes " +
 			"200 ms and whose tools 20 ms each. Rates and times are those of turns; the times of the last are without those of model and tools.",
 		Uses: []string{"runs", "turns", "shards", "daemons", "executors"},
 		Variants: func(o Options) []Variant {

@@ -1,9 +1,9 @@
-// Package bench measures Waymark beside raw JetStream, on the same server and in the same moments.
+// Package bench compares Waymark with raw JetStream, on the same server and at the same time.
 //
 // # What it owns
 //
 // A list of cases, each of which measures one thing; the world they are measured in (servers, a provisioned fleet,
-// daemons, executors, the raw stream beside them); the rounds, their medians and their spread; the line of JSON that
+// daemons, executors, the raw stream); the rounds, their medians and their spread; the line of JSON that
 // a case leaves, and the report made of such lines. The command bench is its only user.
 //
 // # What it promises

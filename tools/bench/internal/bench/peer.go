@@ -75,8 +75,8 @@ func splitPeers(results []Result) (own []Result, peers []Peer) {
 // whole is a number of things.
 func whole(n float64) string { return strconv.FormatFloat(n, 'f', 0, 64) }
 
-// beside is the table of other systems, and of Waymark's lines of the same sizes.
-func beside(b *bytes.Buffer, peers []Peer, results []Result) {
+// peerTable writes the table of other systems, with Waymark's lines of the same sizes.
+func peerTable(b *bytes.Buffer, peers []Peer, results []Result) {
 	if len(peers) == 0 {
 		return
 	}

@@ -31,7 +31,7 @@ func TestReport_Peers_SameWorkloadTogether(t *testing.T) {
 	}
 }
 
-func TestReport_WholeTurns_AreMediansWithAimsBesideRestate(t *testing.T) {
+func TestReport_WholeTurns_AreMediansWithAimsAgainstRestate(t *testing.T) {
 	own := func(runs, executors int, rate, p50 float64) bench.Result {
 		parameters := map[string]any{"steps": "full", "runs": float64(runs), "turns": 20.0}
 		if executors > 0 {

@@ -71,7 +71,7 @@ func (r *Result) parameter(name string) (float64, bool) {
 	return 0, false
 }
 
-// rawGrowthCurves are the times of raw publishes that were measured beside the runs at full speed.
+// rawGrowthCurves are the times of raw publishes, measured in turns with the runs at full speed.
 func rawGrowthCurves(results []Result) []curve {
 	return pointsOf(results, "growth", "turns", func(r *Result) map[string]*float64 {
 		if r.Raw == nil || r.Parameters["speed"] != "full" {

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// rawStream stands beside the fleet's streams: plain JetStream, with the same storage, replicas and syncs.
+// rawStream is a plain JetStream stream on the servers of the fleet's streams, with the same storage, replicas and syncs.
 const rawStream = "BENCH_RAW"
 
 // createRaw makes the raw stream; one that is there stays.

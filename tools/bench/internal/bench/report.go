@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ReportName is the page of a report; its plots lie beside it.
+// ReportName is the page of a report; its plots are in the same directory.
 const ReportName = "report.md"
 
 // WriteReport writes a page of the results and plots of what grows into a directory, which is made if it is missing, and
@@ -72,7 +72,7 @@ func (r *Result) where() string {
 // page is the report in Markdown: results are the last lines of their circumstances, and all has those before them, too.
 func page(all, results []Result, peers []Peer, plots []plot) []byte {
 	var b bytes.Buffer
-	b.WriteString("# Waymark beside raw JetStream\n\n")
+	b.WriteString("# Waymark compared with raw JetStream\n\n")
 	b.WriteString("Made by `bench report`. Raw and Waymark were measured in turns within each line; rates and p50 are medians over the\n" +
 		"rounds. Every event that was written was read back, and its count and digest compared.\n\n")
 	if slices.ContainsFunc(results, func(r Result) bool { return r.Quick }) {
@@ -82,7 +82,7 @@ func page(all, results []Result, peers []Peer, plots []plot) []byte {
 	goals(&b, results)
 	furtherAims(&b, results)
 	wholeTurns(&b, all)
-	beside(&b, peers, results)
+	peerTable(&b, peers, results)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "## %s\n\n![%s](%s)\n\n", p.title, p.title, p.file)
 	}
@@ -112,7 +112,7 @@ func machines(b *bytes.Buffer, results []Result) {
 	b.WriteString(strings.Join(told, "\n") + "\n\n")
 }
 
-// furtherAims is the table of the aims that are beside the design's table.
+// furtherAims is the table of the aims that the design's table does not have.
 func furtherAims(b *bytes.Buffer, results []Result) {
 	var rows [][]string
 	for _, r := range results {

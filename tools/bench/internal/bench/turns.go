@@ -14,7 +14,7 @@ const (
 	turnSource   = "make bench-turn"
 )
 
-// turnAims are to be reached beside the compared system's turns of as many runs, which are those of one process.
+// turnAims compare with the other system's turns of as many runs, all in one process.
 var turnAims = []struct {
 	runs      int
 	executors bool // each run has an executor process of its own

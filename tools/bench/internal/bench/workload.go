@@ -41,7 +41,7 @@ const (
 	TurnPayload    = answerBytes + turnCalls*(callBytes+resultBytes)
 )
 
-// FullTurn is the turn of every case. TimedTurn is the same beside a model and tools that take their time. SmallTurn is a small step: a
+// FullTurn is the turn of every case. TimedTurn is the same with a model and tools that take their time. SmallTurn is a small step: a
 // call and its result, and no text.
 var (
 	FullTurn  = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes}

@@ -119,7 +119,7 @@ func openWorld(ctx context.Context, spec WorldSpec, o Options) (w *World, err er
 	return w, nil
 }
 
-// provision makes the fleet and the raw stream beside it. A cluster that has just begun refuses until its nodes have
+// provision makes the fleet and the raw stream. A cluster that has just begun refuses until its nodes have
 // found each other.
 func (w *World) provision(ctx context.Context) error {
 	cfg := kvstore.FleetConfig{Fleet: FleetName, Shards: w.Spec.Shards, Replicas: w.Replicas(), QuotaBytes: kvstore.UnlimitedQuota}
