@@ -269,6 +269,35 @@ func TestRunsShow_CallIsRunAgain_HasALineForEach(t *testing.T) {
 	require.Regexp(t, `(?s)search +no outcome: its executor was gone.*taken over.*search .* 1\.0s`, out)
 }
 
+// Calls that an answer asked for, and that the next executor ran, stand behind the takeover, in their order.
+func TestRunsShow_NextExecutorRunsTheCall_LineIsBehindTheTakeover(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	clock := func(c *publisher.Config) { c.Now = w.Now }
+	run, err := w.Fleet("ex-1", clock).Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	calls := []publisher.ToolCall{{ID: "a", Name: "zip", Replay: publisher.Idempotent}, {ID: "b", Name: "mail", Replay: publisher.Idempotent}}
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, Calls: calls})
+	require.NoError(t, err)
+	w.Advance(30 * time.Second)
+	run, err = w.Fleet("ex-2", clock).Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	w.Advance(5 * time.Second)
+	for i, call := range calls {
+		_, err = run.OpenTurn().Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			w.Advance(time.Duration(i+2) * time.Second)
+			return publisher.ToolResult{Result: []byte(`"ok"`)}, nil
+		})
+		require.NoError(t, err)
+	}
+	code, out, complaints := w.ask("100", "", "runs", "show", "r1")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `(?s)\+30\.\ds +taken over[^\n]*\n +\+35\.\ds +zip [^\n]* 2\.\ds\n +\+37\.\ds +mail [^\n]* 3\.\ds`, out)
+	require.Equal(t, 1, strings.Count(out, "zip"), out)
+}
+
 // What a run that was handed in did: its first executor took nothing over, a denied call took no time, and nothing is open behind the end.
 func TestRunsShow_RunThatEnded_NothingIsOpen(t *testing.T) {
 	t.Parallel()
