@@ -175,7 +175,7 @@ func TestCrashEverywhere_RecordDiffers_IsFound(t *testing.T) {
 			}
 		})
 	})
-	require.Contains(t, said, "artifact aii is there, and not without a crash")
+	require.Contains(t, said, "artifact aii is there, but not without a crash")
 }
 
 // Events in batches are killed, too, and what is said of the points is what was killed.
