@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -296,6 +298,40 @@ func TestRunsShow_NextExecutorRunsTheCall_LineIsBehindTheTakeover(t *testing.T) 
 	require.Zero(t, code, complaints)
 	require.Regexp(t, `(?s)\+30\.\ds +taken over[^\n]*\n +\+35\.\ds +zip [^\n]* 2\.\ds\n +\+37\.\ds +mail [^\n]* 3\.\ds`, out)
 	require.Equal(t, 1, strings.Count(out, "zip"), out)
+}
+
+// With the key the commands show the task and the labels of an encrypted run, and without it neither.
+func TestRuns_EncryptedTask_OnlyTheKeyShowsIt(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(keys, []byte("k1 "+firstKey+"\n"), 0o600))
+	f := w.Fleet("ex-1", func(c *publisher.Config) {
+		encryption, err := publisher.KeyFile(keys)
+		require.NoError(t, err)
+		encryption.ReadableLabels = []string{"team"}
+		c.Encryption = encryption
+	})
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Pay the rent.", Labels: map[string]string{"payee/1": "the landlord", "team": "blue"}})
+	require.NoError(t, err)
+	for _, words := range [][]string{
+		{"runs", "show", "r1"},
+		{"runs", "get", "r1"}, {"runs", "get", "r1", "--json"}, {"runs", "get", "r1", "--at", "record:1"},
+		{"runs", "get", "r1", "--view", "state"}, {"runs", "get", "r1", "--view", "state", "--json"},
+	} {
+		code, out, complaints := w.ask("100", "", words...)
+		require.Zero(t, code, complaints)
+		require.Contains(t, out, "(encrypted", words)
+		require.NotContains(t, out, "rent", words)
+		code, out, complaints = w.ask("100", "", append(words, "--key-file", keys)...)
+		require.Zero(t, code, complaints)
+		require.Contains(t, out, "Pay the rent.", words)
+		require.NotContains(t, out, "(encrypted", words)
+		if words[1] == "get" {
+			require.Contains(t, out, "the landlord", words)
+			require.Contains(t, out, "blue", words)
+		}
+	}
 }
 
 // What a run that was handed in did: its first executor took nothing over, a denied call took no time, and nothing is open behind the end.
