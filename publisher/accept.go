@@ -129,7 +129,8 @@ func childID(run, handoff string) string {
 //
 // spec.ID names the child; if it is empty, the id is derived from the offer. Empty fields Agent, Parent, ResumedFrom
 // and State are filled from the offer. The agent is the offer's next agent, or for a continuation the agent of the
-// offering run. The text of the offer is in offer.Data: put it into the prompt of the child's model.
+// offering run. The text of the offer is in offer.Data. [Loop] tells it to the child's model; an agent without a Loop puts
+// it into the prompt by itself.
 //
 // If [Reader.Offers] shows the offer as accepted, AcceptHandoff continues in the name of the executor that accepted it,
 // in case that executor died before it started the child. The first executor that starts the child owns it, also among

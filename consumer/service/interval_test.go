@@ -32,6 +32,9 @@ func TestRecover_CheckpointsAreRare_HasEveryEvent(t *testing.T) {
 	require.EqualValues(t, 2, taken.Epoch)
 	require.EqualValues(t, 22, taken.Head.Counts.Events)
 	require.Zero(t, worker.Stats().Checkpoints.Load())
+	// The answers came from the log. The worker reads the log by itself, and stores at its end what it has read until then.
+	require.Eventually(t, func() bool { return worker.Stats().Applied.Load() == 22 }, time.Minute, time.Millisecond, "the worker has folded every event")
+	require.Zero(t, worker.Stats().Checkpoints.Load(), "folded and not yet stored")
 	stop()
 	c, _, err := checkpoints.Get(t.Context(), "r1")
 	require.NoError(t, err)

@@ -195,12 +195,17 @@ func TestService_ManyLargeReads_BytesBounded(t *testing.T) {
 	require.Positive(t, refused)
 }
 
+// stored is how long a test waits until the events that it wrote are stored.
+const stored = 5 * time.Minute
+
 // long publishes a run of n events with payload bytes each, in atomic-free asynchronous singles.
 func (w *serviceWorld) long(id string, n, payload int) *writer {
 	w.TB.Helper()
 	x := w.writer(id)
 	x.Start()
-	js, err := jetstream.New(w.NC, jetstream.WithPublishAsyncMaxPending(256))
+	var failed atomic.Pointer[error]
+	js, err := jetstream.New(w.NC, jetstream.WithPublishAsyncMaxPending(256), jetstream.WithPublishAsyncErrHandler(
+		func(_ jetstream.JetStream, _ *nats.Msg, err error) { failed.Store(&err) }))
 	require.NoError(w.TB, err)
 	for i := range n {
 		d := &schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: string(foldtest.Noise(payload, int64(i))[1 : payload+1])}}
@@ -208,13 +213,17 @@ func (w *serviceWorld) long(id string, n, payload int) *writer {
 		require.NoError(w.TB, err)
 		require.NoError(w.TB, x.Run.Commit(e))
 		header, body := e.Encode()
-		_, err = js.PublishMsgAsync(&nats.Msg{Subject: w.Names.EventSubject(id), Header: header, Data: body})
+		// By default the client gives up when no event was stored for 200 ms, which happens on a busy machine.
+		_, err = js.PublishMsgAsync(&nats.Msg{Subject: w.Names.EventSubject(id), Header: header, Data: body}, jetstream.WithStallWait(stored))
 		require.NoError(w.TB, err)
 	}
 	select {
 	case <-js.PublishAsyncComplete():
-	case <-time.After(time.Minute):
+	case <-time.After(stored):
 		require.FailNow(w.TB, "events not stored in time")
+	}
+	if err := failed.Load(); err != nil {
+		require.NoError(w.TB, *err, "an event was not stored")
 	}
 	return x
 }
@@ -303,7 +312,7 @@ func (w *serviceWorld) awaitSealed(x *writer, events int) {
 	require.Eventually(w.TB, func() bool {
 		c, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), x.Run.Run)
 		return err == nil && c.Segments.Events >= int64(events)
-	}, 60*time.Second, 20*time.Millisecond)
+	}, stored, 20*time.Millisecond)
 }
 
 func TestStream_ClientVanishes_EndsOnlyItsReply(t *testing.T) {

@@ -161,7 +161,7 @@ kill -9 `, monitor, http))
 	for round, imports := range []string{`^3 imported$`, `^(1 continued, 2|3) already there$`} {
 		text := pasteInto(ctx, t, clone, steps)
 		for _, want := range []string{
-			"included in  " + filepath.Join(clone, "rehearsal", "fleets.conf"), "streams and buckets  there",
+			"included in  " + filepath.Join(clone, "rehearsal", "fleets.conf"), "streams and buckets  exist",
 			"harbour-001", "each shard is folded by one daemon, 1 shard in all", "sync_interval is always", "waymark_fleet_waiting_events",
 			" 0 damaged", "\nok\n",
 		} {

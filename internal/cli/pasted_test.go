@@ -59,6 +59,24 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 	}
 }
 
+// The next step of a change of a fleet has its flags: pasted unchanged, it makes the change.
+func TestFleetAdd_OfflineChange_NextStepMakesIt(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	said := k.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline", "--shards", "2", "--quota", "96MiB", "--checkpoints", "7", "--verify", "tools.>")
+	require.Contains(t, said, " --quota 96MiB --shards 2 --checkpoints 7 --verify 'tools.>'\n")
+	require.NoError(t, k.srv.Reload())
+	words := pasted(t, said, "then run again:")
+	require.NotContains(t, words, "--offline")
+	for i := range words {
+		words[i] = strings.Trim(words[i], "'")
+	}
+	said = k.waymark(t, 0, words...)
+	require.Regexp(t, `shards +2\n`, said)
+	require.Regexp(t, `log +96(\.0)? ?MiB a shard\n`, said)
+	require.Contains(t, said, "1. unless it has a running daemon, start one: waymark serve --fleet "+keyedFleet+" --context ")
+}
+
 // A daemon whose key was not added names the command that adds it. Pasted unchanged, that command adds it.
 func TestServe_KeyNotAdded_HintAddsIt(t *testing.T) {
 	t.Parallel()

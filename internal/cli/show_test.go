@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -267,6 +269,69 @@ func TestRunsShow_CallIsRunAgain_HasALineForEach(t *testing.T) {
 	require.Zero(t, code, complaints)
 	require.Regexp(t, `submitted +by ex-1`, out)
 	require.Regexp(t, `(?s)search +no outcome: its executor was gone.*taken over.*search .* 1\.0s`, out)
+}
+
+// Calls that an answer asked for, and that the next executor ran, stand behind the takeover, in their order.
+func TestRunsShow_NextExecutorRunsTheCall_LineIsBehindTheTakeover(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	clock := func(c *publisher.Config) { c.Now = w.Now }
+	run, err := w.Fleet("ex-1", clock).Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.NoError(t, err)
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	calls := []publisher.ToolCall{{ID: "a", Name: "zip", Replay: publisher.Idempotent}, {ID: "b", Name: "mail", Replay: publisher.Idempotent}}
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, Calls: calls})
+	require.NoError(t, err)
+	w.Advance(30 * time.Second)
+	run, err = w.Fleet("ex-2", clock).Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	w.Advance(5 * time.Second)
+	for i, call := range calls {
+		_, err = run.OpenTurn().Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			w.Advance(time.Duration(i+2) * time.Second)
+			return publisher.ToolResult{Result: []byte(`"ok"`)}, nil
+		})
+		require.NoError(t, err)
+	}
+	code, out, complaints := w.ask("100", "", "runs", "show", "r1")
+	require.Zero(t, code, complaints)
+	require.Regexp(t, `(?s)\+30\.\ds +taken over[^\n]*\n +\+35\.\ds +zip [^\n]* 2\.\ds\n +\+37\.\ds +mail [^\n]* 3\.\ds`, out)
+	require.Equal(t, 1, strings.Count(out, "zip"), out)
+}
+
+// With the key the commands show the task and the labels of an encrypted run, and without it neither.
+func TestRuns_EncryptedTask_OnlyTheKeyShowsIt(t *testing.T) {
+	t.Parallel()
+	w := &world{waymarktest.Start(t), t}
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(keys, []byte("k1 "+firstKey+"\n"), 0o600))
+	f := w.Fleet("ex-1", func(c *publisher.Config) {
+		encryption, err := publisher.KeyFile(keys)
+		require.NoError(t, err)
+		encryption.ReadableLabels = []string{"team"}
+		c.Encryption = encryption
+	})
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Pay the rent.", Labels: map[string]string{"payee/1": "the landlord", "team": "blue"}})
+	require.NoError(t, err)
+	for _, words := range [][]string{
+		{"runs", "show", "r1"},
+		{"runs", "get", "r1"}, {"runs", "get", "r1", "--json"}, {"runs", "get", "r1", "--at", "record:1"},
+		{"runs", "get", "r1", "--view", "state"}, {"runs", "get", "r1", "--view", "state", "--json"},
+	} {
+		code, out, complaints := w.ask("100", "", words...)
+		require.Zero(t, code, complaints)
+		require.Contains(t, out, "(encrypted", words)
+		require.NotContains(t, out, "rent", words)
+		code, out, complaints = w.ask("100", "", append(words, "--key-file", keys)...)
+		require.Zero(t, code, complaints)
+		require.Contains(t, out, "Pay the rent.", words)
+		require.NotContains(t, out, "(encrypted", words)
+		if words[1] == "get" {
+			require.Contains(t, out, "the landlord", words)
+			require.Contains(t, out, "blue", words)
+		}
+	}
 }
 
 // What a run that was handed in did: its first executor took nothing over, a denied call took no time, and nothing is open behind the end.

@@ -64,7 +64,7 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 		shown.WriteString(with.page(path))
 		hidden.WriteString(without.page(path))
 	}
-	for _, canary := range []string{"canaryMessage", "canaryState", "canaryAnswer", "canaryEffect", "canaryPayee", "canaryBlob", "canaryQuestion", "canaryTitle"} {
+	for _, canary := range []string{"canaryTask", "canaryMessage", "canaryState", "canaryAnswer", "canaryEffect", "canaryPayee", "canaryBlob", "canaryQuestion", "canaryTitle"} {
 		require.Contains(t, shown.String(), canary)
 	}
 	require.NotContains(t, hidden.String(), "canary")

@@ -131,7 +131,10 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 	if at != "" {
 		words += " --at " + schema.ShellWord(at)
 	}
-	v := s.runView(reply, "conversation", words)
+	v, err := s.runView(ctx, reply, "conversation", words)
+	if err != nil {
+		return nil, err
+	}
 	body := conversationBody{NoContent: s.NoContent, At: at, Compacted: reply.State.Compacted, LeftOut: reply.State.LeftOut}
 	path := v.Run.Path + "/conversation"
 	if o := reply.State.Older; o != nil {
@@ -396,7 +399,10 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 	}
 	body.At = fmt.Sprintf("record:%d", body.Record)
 	word := schema.ShellWord(run)
-	v := s.runView(shown, "state", "runs get "+word+" --view state --at "+body.At)
+	v, err := s.runView(ctx, shown, "state", "runs get "+word+" --view state --at "+body.At)
+	if err != nil {
+		return nil, err
+	}
 	v.Run.Things = now.Run.Things
 	path := v.Run.Path + "/state?at=record:"
 	if body.Record > 1 {

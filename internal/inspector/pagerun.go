@@ -39,11 +39,17 @@ func (s *Inspector) head(ctx context.Context, r *http.Request, tab, words string
 	if err := s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
 		return nil, nil, err
 	}
-	return s.runView(reply, tab, words), reply, nil
+	v, err := s.runView(ctx, reply, tab, words)
+	return v, reply, err
 }
 
-func (s *Inspector) runView(reply *schema.GetReply, tab, words string) *view {
+func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, words string) (*view, error) {
 	h := &reply.Head
+	if !s.NoContent {
+		if err := story.OpenHead(ctx, s.Fleet, h); err != nil {
+			return nil, err
+		}
+	}
 	v := s.view(h.Run, "run", words)
 	bar := &runBar{
 		Head: h, Tab: tab, StatusText: story.HeadStatus(h, reply.Quarantined), Class: stateOf(h.Status), Claims: story.ClaimsText(h, reply.Quarantined),
@@ -58,7 +64,7 @@ func (s *Inspector) runView(reply *schema.GetReply, tab, words string) *view {
 	list := standstill.Of(h, reply.Quarantined, reply.Overdue)
 	bar.Things = s.thingsOf(slices.DeleteFunc(list, func(x standstill.Reason) bool { return !x.NeedsPerson() }))
 	v.Run = bar
-	return v
+	return v, nil
 }
 
 // timelineBody is the page of what a run did.

@@ -38,13 +38,34 @@ func said(beats []*story.Beat) (list []story.Beat) {
 	return list
 }
 
+// rerun makes a run whose calls the second executor runs.
+func (d *desk) rerun(id string) {
+	d.Helper()
+	run, err := d.world.Fleet("ex-1", nil).Start(d.Context(), publisher.RunSpec{ID: id, Agent: "coder"})
+	require.NoError(d, err)
+	turn, err := run.StartTurn(d.Context(), publisher.TurnSpec{})
+	require.NoError(d, err)
+	calls := []publisher.ToolCall{{ID: "z", Name: "zip", Replay: publisher.Idempotent}, {ID: "b", Name: "mail", Replay: publisher.Idempotent}}
+	_, err = turn.Answer(d.Context(), publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, Calls: calls})
+	require.NoError(d, err)
+	run, err = d.world.Fleet("ex-2", nil).Resume(d.Context(), id, publisher.ResumeSpec{})
+	require.NoError(d, err)
+	for _, call := range calls {
+		_, err = run.OpenTurn().Tool(d.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			return publisher.ToolResult{Result: []byte(`"ok"`), Duration: 2 * time.Millisecond}, nil
+		})
+		require.NoError(d, err)
+	}
+}
+
 // The windows of a run add up to its story, whatever is in it: failures, takeovers, waits, calls in doubt, and a run that was handed in.
 func TestTimeline_Windows_AddUpToTheStory(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	d.stage.Fill()
 	hostile := d.stage.Hostile()
-	for _, run := range append([]string{"fix-login", "report-2", "invoice-91", "payout-7", "triage-3", "triage-4"}, hostile...) {
+	d.rerun("again-1")
+	for _, run := range append([]string{"again-1", "fix-login", "report-2", "invoice-91", "payout-7", "triage-3", "triage-4"}, hostile...) {
 		head := d.headOf(run)
 		read, err := story.Read(t.Context(), d.pages.Fleet, head)
 		require.NoError(t, err)

@@ -59,6 +59,8 @@ type Story struct {
 	calls map[schema.CallKey]*Beat
 	waits map[string]*Beat
 	turn  *Beat
+	// asked are the keys of the calls that answers asked for, in order.
+	asked []schema.CallKey
 	// latest is the time of the event before.
 	latest time.Time
 	// submitted: the run was handed in for an executor to claim. takeovers are counted, and the open signals.
@@ -203,11 +205,23 @@ func (s *Story) takeover(d *schema.RunResumedData, when string) {
 		s.say(&Beat{Kind: KindRun, What: "claimed", Detail: "by " + d.Executor, At: when})
 		return
 	}
-	what, detail := "taken over", "by "+d.Executor+" ("+d.Reason+")"
 	if d.To != nil {
-		what, detail = "went back", "behind "+d.To.Place().String()+", by "+d.Executor
+		s.say(&Beat{Kind: KindTakeover, What: "went back", Detail: "behind " + d.To.Place().String() + ", by " + d.Executor, At: when})
+		return
 	}
-	s.say(&Beat{Kind: KindTakeover, What: what, Detail: detail, At: when})
+	s.say(&Beat{Kind: KindTakeover, What: "taken over", Detail: "by " + d.Executor + " (" + d.Reason + ")", At: when})
+	// What becomes of a call that was only asked for is the next executor's doing.
+	for _, key := range s.asked {
+		if b := s.calls[key]; b != nil && b.Detail == CallRequested {
+			s.move(b, when)
+		}
+	}
+}
+
+// move puts a line at the end, because what it tells begins now.
+func (s *Story) move(b *Beat, when string) {
+	b.At, b.Record = when, s.at.record
+	s.beats = append(slices.DeleteFunc(s.beats, func(other *Beat) bool { return other == b }), b)
 }
 
 func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
@@ -260,6 +274,7 @@ func (s *Story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 	s.turn = nil
 	b.Open, b.Detail = false, joined(usageText(d.Usage), d.Model)
 	b.took(d.DurationMS, at)
+	s.asked = slices.DeleteFunc(s.asked, func(key schema.CallKey) bool { return s.calls[key] == nil })
 	for i, key := range keysOf(d) {
 		call := &d.Calls[i]
 		c := s.say(&Beat{Kind: KindCall, Turn: d.Turn, What: call.Name, Detail: CallRequested, At: when, Open: true})
@@ -268,6 +283,7 @@ func (s *Story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 			continue
 		}
 		s.calls[key] = c
+		s.asked = append(s.asked, key)
 	}
 }
 
@@ -300,8 +316,8 @@ func (s *Story) turnEnded(d *schema.TurnEndedData, when string, at time.Time) {
 
 func (s *Story) called(v schema.Verdict, d *schema.ToolCalledData, turn int32, when string) {
 	if b := s.calls[v.Call]; b != nil && !b.lost { // it begins now
-		b.At, b.Detail, b.Record = when, callRunning, s.at.record
-		s.beats = append(slices.DeleteFunc(s.beats, func(other *Beat) bool { return other == b }), b)
+		b.Detail = callRunning
+		s.move(b, when)
 		return
 	}
 	s.calls[v.Call] = s.say(&Beat{Kind: KindCall, Turn: cmp.Or(v.Call.Turn, turn), What: d.Name, Detail: callRunning, At: when, Open: true})
@@ -313,8 +329,12 @@ func (s *Story) closed(key schema.CallKey, detail string, duration int64, at tim
 		return
 	}
 	delete(s.calls, key)
-	if b.lost { // run again by the next executor, which need not have said so
-		b = s.say(&Beat{Kind: KindCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(at.Add(-time.Duration(duration) * time.Millisecond))})
+	begun := at.Add(-time.Duration(duration) * time.Millisecond)
+	switch {
+	case b.lost: // run again by the next executor, which need not have said so
+		b = s.say(&Beat{Kind: KindCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(begun)})
+	case b.Detail == CallRequested && duration > 0 && begun.After(Instant(b.At)): // its executor did not say that it began
+		b.At = schema.FormatTime(begun)
 	}
 	b.Open, b.Detail = false, detail
 	b.took(duration, at)

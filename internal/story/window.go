@@ -80,6 +80,7 @@ func continued(before, now *schema.Head) *Story {
 			b.Open, b.lost = false, true
 		case c.Requested:
 			b.Detail = CallRequested
+			s.asked = append(s.asked, c.CallKey)
 		}
 		s.calls[c.CallKey] = b
 	}

@@ -100,6 +100,17 @@ func (a *App) fleetFrom() string {
 // Keys returns the keys of encrypted content; nil for none.
 func (c *Client) Keys() *publisher.Encryption { return c.keys }
 
+// HasKeys reports whether there are keys of encrypted content.
+func (c *Client) HasKeys() bool { return c.secrets != nil }
+
+// Decrypt decrypts the content of an event as far as there are keys.
+func (c *Client) Decrypt(ctx context.Context, e *schema.Event, data schema.Data) error {
+	if c.secrets == nil {
+		return nil
+	}
+	return c.secrets.Open(ctx, e, data) //nolint:wrapcheck // it names the key
+}
+
 // Close ends the connection and waits until it is closed.
 func (c *Client) Close() {
 	c.NATS.Close()

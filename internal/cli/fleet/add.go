@@ -74,6 +74,8 @@ type Added struct {
 	QuotaBytes  int64    `json:"quota_bytes,omitzero"`
 	// KeyMissing is the daemon's public key if it is not among the keys that sign the fleet's control events.
 	KeyMissing string `json:"key_missing,omitzero"`
+	// existed: the fleet existed before, and may have a daemon that runs.
+	existed bool
 }
 
 // Person is an operator with a key of its own.
@@ -145,6 +147,7 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 	_, _, err = kvstore.NewFleets(js).Get(ctx, c.Name)
 	switch {
 	case err == nil:
+		done.existed = true
 		_, err = kvstore.Change(ctx, js, c.Name, c.change)
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrStreamMissing):
 		if files != nil {
@@ -190,9 +193,43 @@ func (c addCmd) change(config *kvstore.FleetConfig) {
 	}
 }
 
+// command is this command without --offline. It repeats the flags: the files have not all of them, and the settings of a fleet that exists
+// change by flags alone.
+func (c addCmd) command() string {
+	words := []string{"waymark fleet add", schema.ShellWord(c.Name)}
+	flag := func(name, value string, given bool) {
+		if given {
+			words = append(words, "--"+name, schema.ShellWord(value))
+		}
+	}
+	flag("dir", c.Dir, c.Dir != "")
+	flag("include", c.Include, c.Include != "")
+	flag("quota", sizeWord(int64(c.Quota)), c.Quota != 0)
+	flag("storage", sizeWord(int64(c.Storage)), c.Storage != 0)
+	flag("shards", fmt.Sprint(int(c.Shards)), c.Shards != 0)
+	flag("replicas", fmt.Sprint(int(c.Replicas)), c.Replicas != 0)
+	flag("checkpoints", fmt.Sprint(int(c.Checkpoints)), c.Checkpoints != 0)
+	flag("connections", fmt.Sprint(c.Connections), c.Connections != 0)
+	flag("operator", strings.Join(c.Operators, ","), len(c.Operators) > 0)
+	flag("duties", c.Duties, c.Duties != "")
+	flag("verify", strings.Join(c.Verify, ","), len(c.Verify) > 0)
+	return strings.Join(words, " ")
+}
+
+// sizeWord is a size for a flag, exactly.
+func sizeWord(n int64) string {
+	for _, unit := range []string{"", "KiB", "MiB", "GiB"} {
+		if n%1024 != 0 || unit == "GiB" {
+			return fmt.Sprint(n, unit)
+		}
+		n /= 1024
+	}
+	return fmt.Sprint(n)
+}
+
 // afterwards lists the steps after which the server knows the fleet.
 func (c addCmd) afterwards(done *Added) []string {
-	again := fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir))
+	again := "then run again: " + c.command()
 	if done.Included != "" {
 		return []string{"start or reload the servers: nats-server --signal reload", again}
 	}
@@ -234,9 +271,13 @@ func (c addCmd) print(a *base.App, done *Added) error {
 	if err := output.Fields(a.Stdout, fields...); err != nil || a.Quiet {
 		return err
 	}
-	next := []string{"start its daemon: waymark serve --fleet " + c.Name}
+	start := "start its daemon: "
+	if done.existed {
+		start = "unless it has a running daemon, start one: "
+	}
+	next := []string{start + "waymark serve --fleet " + c.Name}
 	if done.Config != "" {
-		next = []string{fmt.Sprintf("start its daemon: waymark serve --fleet %s --context %s --synced", c.Name, schema.ShellWord(done.Contexts[access.Daemon]))}
+		next = []string{fmt.Sprintf("%swaymark serve --fleet %s --context %s --synced", start, c.Name, schema.ShellWord(done.Contexts[access.Daemon]))}
 	}
 	if done.KeyMissing != "" {
 		next = append([]string{fmt.Sprintf("add its key as a signing key: waymark --context %s --fleet %s fleet keys add %s",

@@ -23,7 +23,7 @@ func showState(ctx context.Context, a *base.App, cl *base.Client, run string, fu
 		if err != nil {
 			return err
 		}
-		return errors.Join(printState(ctx, a, fleet, state, full), missing)
+		return errors.Join(printState(ctx, a, cl, fleet, state, full), missing)
 	})
 }
 
@@ -45,7 +45,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 			if state == nil {
 				return err
 			}
-			return errors.Join(printState(ctx, a, fleet, state, full), err)
+			return errors.Join(printState(ctx, a, cl, fleet, state, full), err)
 		})
 	case schema.ViewEvents:
 		return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
@@ -58,6 +58,9 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 	}
 	var reply schema.GetReply
 	if err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead, At: at.String()}, &reply); err != nil {
+		return err
+	}
+	if err := story.OpenHead(ctx, cl, &reply.Head); err != nil {
 		return err
 	}
 	if a.JSON {
@@ -74,11 +77,14 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 	return nil
 }
 
-func printState(ctx context.Context, a *base.App, fleet *publisher.Reader, s *schema.State, full bool) error {
+func printState(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Reader, s *schema.State, full bool) error {
 	if full {
 		if err := fleet.Hydrate(ctx, s); err != nil {
 			return err
 		}
+	}
+	if err := story.OpenHead(ctx, cl, &s.Head); err != nil {
+		return err
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, s)

@@ -9,6 +9,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/internal/operate"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -88,6 +89,9 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	reply, err := cl.Get(ctx, c.As)
 	if err != nil {
 		return fmt.Errorf("run %s exists, but reading it failed: %w", c.As, err)
+	}
+	if err := story.OpenHead(ctx, cl, &reply.Head); err != nil {
+		return err
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})

@@ -10,6 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -116,6 +117,9 @@ func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answ
 		return showState(ctx, a, cl, c.Run_, false)
 	case schema.ViewEvents:
 		return showEvents(ctx, a, cl, c.Run_)
+	}
+	if err := story.OpenHead(ctx, cl, &answer.Head); err != nil {
+		return err
 	}
 	if a.JSON {
 		return output.Document(a.Stdout, answer)

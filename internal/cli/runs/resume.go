@@ -9,6 +9,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/operate"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -87,6 +88,9 @@ func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 		answer.Head, err = c.resume(ctx, cl, point)
 	}
 	if err != nil {
+		return err
+	}
+	if err := story.OpenHead(ctx, cl, &answer.Head); err != nil {
 		return err
 	}
 	if a.JSON {

@@ -315,6 +315,9 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
+	if err := story.OpenHead(ctx, cl, &reply.Head); err != nil {
+		return err
+	}
 	if a.JSON {
 		return output.Document(a.Stdout, reply)
 	}

@@ -47,6 +47,9 @@ func (c showCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
+	if err := story.OpenHead(ctx, cl, &reply.Head); err != nil {
+		return err
+	}
 	var s *story.Story
 	missing := cl.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
 		s, err = story.Read(ctx, fleet, &reply.Head)
