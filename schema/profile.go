@@ -52,6 +52,23 @@ func (p *Profile) Apply(h *Head, v *Verdict) {
 		}
 	}
 	p.data(c, v, at)
+	if _, taken := v.Data.(*RunResumedData); taken {
+		p.waiting(h)
+	}
+}
+
+// waiting follows the waits of a run that was taken over: a rewind leaves some behind, and opens others again.
+func (p *Profile) waiting(h *Head) {
+	was := p.waits
+	p.waits = make(map[string]time.Time, len(h.Interrupts))
+	for i := range h.Interrupts {
+		w := &h.Interrupts[i]
+		begun, known := was[w.InterruptID]
+		if !known {
+			begun, _ = time.Parse(time.RFC3339Nano, w.Since) // without a time it counts nothing
+		}
+		p.waits[w.InterruptID] = begun
+	}
 }
 
 // cell returns that of a record.
@@ -94,9 +111,9 @@ func (b *ProfileBucket) join(o *ProfileBucket) {
 	if o.Ended != "" {
 		b.Ended = o.Ended
 	}
-	b.ModelMS += o.ModelMS
-	b.CallMS += o.CallMS
-	b.WaitedMS += o.WaitedMS
+	b.ModelMS = addClamped(b.ModelMS, o.ModelMS)
+	b.CallMS = addClamped(b.CallMS, o.CallMS)
+	b.WaitedMS = addClamped(b.WaitedMS, o.WaitedMS)
 	b.Calls += o.Calls
 	b.Failures += o.Failures
 	b.Waits += o.Waits
@@ -120,7 +137,7 @@ func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
 		delete(p.begun, key)
 	}
 	closed := func(said int64) {
-		c.CallMS += since(said, p.begun[v.Call], at)
+		c.CallMS = addClamped(c.CallMS, since(said, p.begun[v.Call], at))
 		delete(p.begun, v.Call)
 	}
 	switch d := v.Data.(type) {
@@ -135,14 +152,14 @@ func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
 			c.Failures++
 		}
 		for _, begun := range p.waits {
-			c.WaitedMS += since(0, begun, at)
+			c.WaitedMS = addClamped(c.WaitedMS, since(0, begun, at))
 		}
 		clear(p.waits)
 		clear(p.begun)
 	case *TurnStartedData:
 		p.turn = at
 	case *TurnAnsweredData:
-		c.ModelMS += since(d.DurationMS, p.turn, at)
+		c.ModelMS = addClamped(c.ModelMS, since(d.DurationMS, p.turn, at))
 		c.Calls += int64(len(d.Calls))
 		p.turn = time.Time{}
 		for i, key := range v.Calls {
@@ -152,7 +169,7 @@ func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
 		}
 	case *TurnEndedData:
 		if !p.turn.IsZero() {
-			c.ModelMS += since(0, p.turn, at)
+			c.ModelMS = addClamped(c.ModelMS, since(0, p.turn, at))
 		}
 		p.turn = time.Time{}
 		if d.Error != nil {
@@ -179,7 +196,7 @@ func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
 		p.waits[d.InterruptID] = at
 	case *RunInputData:
 		if begun, open := p.waits[d.InterruptID]; open {
-			c.WaitedMS += since(0, begun, at)
+			c.WaitedMS = addClamped(c.WaitedMS, since(0, begun, at))
 			delete(p.waits, d.InterruptID)
 		}
 	case *LimitReachedData, *ErrorRaisedData:

@@ -79,3 +79,27 @@ func TestProfile_ManyRecords_BucketsBecomeWiderAndLoseNothing(t *testing.T) {
 	require.Empty(t, new(schema.Profile).Buckets(schema.MaxBuckets))
 	require.Zero(t, new(schema.Profile).Total())
 }
+
+func TestProfile_RewindOverWaits_CountsThoseThatAreOpen(t *testing.T) {
+	p := &profiled{head: schema.Head{Epoch: 1}}
+	p.take(&schema.RunWaitingData{InterruptID: "answered"}, nil)
+	p.take(&schema.RunInputData{InterruptID: "answered"}, nil)
+	p.take(&schema.RunWaitingData{InterruptID: "behind"}, nil)
+	require.EqualValues(t, 1000, p.Total().WaitedMS)
+	// The run goes on where the first wait was open and the second one was not.
+	p.head.Epoch, p.head.Interrupts = 2, []schema.OpenInterrupt{{InterruptID: "answered", Since: schema.FormatTime(time.Unix(1_700_000_001, 0))}}
+	p.take(&schema.RunResumedData{Reason: schema.TakeoverRewind}, nil)
+	p.take(&schema.RunInputData{InterruptID: "answered"}, nil)
+	require.EqualValues(t, 1000+4000, p.Total().WaitedMS)
+	p.head.Interrupts = nil
+	p.take(&schema.RunEndedData{Status: string(schema.StatusCompleted)}, nil)
+	require.EqualValues(t, 1000+4000, p.Total().WaitedMS, "what was left behind waits no more")
+}
+
+func TestProfile_HugeDurations_StayPositive(t *testing.T) {
+	p := &profiled{head: schema.Head{Epoch: 1}}
+	for range 3 {
+		p.take(&schema.ToolReturnedData{ToolCallID: "a", DurationMS: 1<<63 - 1}, nil)
+	}
+	require.EqualValues(t, 1<<63-1, p.Total().CallMS)
+}

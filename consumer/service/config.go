@@ -58,7 +58,7 @@ type Config struct {
 	// are refused as overloaded. Defaults 1,024 and 16 MiB.
 	Queue      int
 	QueueBytes int64
-	// Streams is the number of concurrent answers with view events. It is less than Workers, so that slow clients
+	// Streams is the number of concurrent answers with view events, and profiles. It is less than Workers, so that slow clients
 	// leave workers for other requests. Default half of Workers.
 	Streams int
 	// StateBudget bounds the payload folded for view state concurrently, in bytes. Default 64 MiB; at least

@@ -40,3 +40,10 @@ func SweepKept(ctx context.Context, s *Service) { s.sweepKept(ctx) }
 
 // ReadProfilesBy has a service read profiles by so many records.
 func ReadProfilesBy(s *Service, records int64) { s.profiles.part = records }
+
+// HoldProfile keeps the profile of a run busy, as one that is made does, until it is let go of.
+func HoldProfile(s *Service, run string) (release func()) {
+	p := s.profiles.of(run, s.now())
+	p.lock <- struct{}{}
+	return func() { <-p.lock }
+}

@@ -34,8 +34,8 @@ type keptProfile struct {
 	run  string
 	used time.Time
 
-	// mu guards the rest. Reading a long run takes a while: other requests for its profile wait.
-	mu sync.Mutex
+	// lock guards the rest. Reading a long run takes a while: other requests for its profile wait, as long as their context.
+	lock chan struct{}
 	// head is the head after the last record of the profile.
 	head    schema.Head
 	profile schema.Profile
@@ -52,7 +52,7 @@ func (k *profiles) of(run string, now time.Time) *keptProfile {
 			k.list = slices.DeleteFunc(k.list, func(p *keptProfile) bool { return p == oldest })
 		}
 		i = len(k.list)
-		k.list = append(k.list, &keptProfile{run: run})
+		k.list = append(k.list, &keptProfile{run: run, lock: make(chan struct{}, 1)})
 	}
 	k.list[i].used = now
 	return k.list[i]
@@ -133,9 +133,18 @@ func (s *Service) profile(ctx context.Context, t *task) error {
 		s.profiles.forget(t.run)
 		return err
 	}
+	// Those who wait for a long profile leave workers for other requests.
+	if !s.streams.TryAcquire(1) {
+		return schema.Fail(schema.CodeOverloaded, "Ask again later.", "%d long answers are under way", s.cfg.Streams)
+	}
+	defer s.streams.Release(1)
 	p := s.profiles.of(t.run, s.now())
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	select {
+	case p.lock <- struct{}{}:
+		defer func() { <-p.lock }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if p.head.Run == "" {
 		p.begin(s.cfg.Fleet)
 	}

@@ -37,17 +37,18 @@ func (s *Service) records(ctx context.Context, t *task) error {
 	if req.MaxBytes > 0 {
 		limit = min(limit, req.MaxBytes)
 	}
-	p := &recordPage{r: r, brief: req.Brief, limit: limit - pageSlack}
+	p := &recordPage{r: r, brief: req.Brief, limit: limit - pageSlack, ahead: req.From > 0}
 	if err := p.read(ctx, s.reader, from, through); err != nil {
 		return err
 	}
 	// A page that is too large loses its oldest records, or its newest if the request named the first record.
-	if first := p.newest(); req.From == 0 && first > from {
-		if err := p.read(ctx, s.reader, first, through); err != nil {
+	if !p.ahead && len(p.list) > 0 && p.list[0].Record > from {
+		p.ahead = true
+		if err := p.read(ctx, s.reader, p.list[0].Record, through); err != nil {
 			return err
 		}
 	}
-	reply.Before, reply.Records = p.before, p.list[:p.fits()]
+	reply.Before, reply.Records = p.before, p.list
 	return t.whole(&reply)
 }
 
@@ -94,24 +95,29 @@ func pageOf(req *schema.RecordsRequest, total int64) (from, through int64) {
 
 // recordPage is a page that is being read.
 type recordPage struct {
-	r      *reader.Snapshot
-	brief  bool
-	limit  int64
+	r     *reader.Snapshot
+	brief bool
+	limit int64
+	// ahead: what does not fit is left out at the end, else in front.
+	ahead  bool
 	before schema.Head
-	// head is the size of before.
-	head int64
-	list []schema.RecordView
+	// head is the size of before, size that of the list.
+	head, size int64
+	list       []schema.RecordView
 }
 
-// read reads the records into the page.
+// errPageFull ends the reading of a page.
+var errPageFull = errors.New("the page is full")
+
+// read reads the records into the page, and holds no more than fit.
 func (p *recordPage) read(ctx context.Context, rd *reader.Reader, from, through int64) error {
 	begin := func(h *schema.Head) error {
-		p.before, p.list = h.Clone(), nil
+		p.before, p.list, p.size = h.Clone(), nil, 0
 		text, err := encode(&p.before)
 		p.head = int64(len(text))
 		return err
 	}
-	return rd.Records(ctx, p.r, from, through, begin, func(seen *reader.Seen) error {
+	err := rd.Records(ctx, p.r, from, through, begin, func(seen *reader.Seen) error {
 		view, err := schema.NewRecordView(seen.Record, &seen.Verdict, p.brief)
 		if err != nil {
 			return err
@@ -122,9 +128,28 @@ func (p *recordPage) read(ctx context.Context, rd *reader.Reader, from, through 
 				return err
 			}
 		}
-		p.list = append(p.list, view)
-		return nil
+		return p.add(&view)
 	})
+	if errors.Is(err, errPageFull) {
+		return nil
+	}
+	return err
+}
+
+// add adds a record, and lets go of those in front that fit no more. A page has one record at least.
+func (p *recordPage) add(v *schema.RecordView) error {
+	room, size := p.limit-p.head, sizeOfRecord(v)
+	if p.ahead && p.size+size > room && len(p.list) > 0 {
+		return errPageFull
+	}
+	p.list = append(p.list, *v)
+	p.size += size
+	for p.size > room && len(p.list) > 1 {
+		p.size -= sizeOfRecord(&p.list[0])
+		p.list[0] = schema.RecordView{}
+		p.list = p.list[1:]
+	}
+	return nil
 }
 
 func sizeOfRecord(v *schema.RecordView) int64 {
@@ -133,27 +158,4 @@ func sizeOfRecord(v *schema.RecordView) int64 {
 		size += int64(len(v.LeftOut[i].Path) + recordOverhead/4)
 	}
 	return size
-}
-
-// fits returns how many records fit, counted from the first.
-func (p *recordPage) fits() int {
-	room := p.limit - p.head
-	for i := range p.list {
-		if room -= sizeOfRecord(&p.list[i]); room < 0 && i > 0 {
-			return i
-		}
-	}
-	return len(p.list)
-}
-
-// newest returns the first record of the longest end of the page that fits; 0 for a page without records.
-func (p *recordPage) newest() (first int64) {
-	room := p.limit - p.head
-	for i := len(p.list) - 1; i >= 0; i-- {
-		if room -= sizeOfRecord(&p.list[i]); room < 0 && first > 0 {
-			break
-		}
-		first = p.list[i].Record
-	}
-	return first
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/service"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -247,4 +248,26 @@ func TestRecords_RemovedRun_AreRefused(t *testing.T) {
 	for _, verb := range []string{schema.VerbRecords, schema.VerbProfile} {
 		require.Equal(t, schema.CodeErased, w.refused(verb, "run-1", struct{}{}).Code)
 	}
+}
+
+// As many requests for one long profile as there are workers leave workers for other requests.
+func TestProfile_BusyAndAskedForByMany_OthersAreAnswered(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, cfg *service.Config) { cfg.Workers, cfg.Timeout = 4, testTimeout })
+	w.aRun("run-1", 1, 10)
+	release := service.HoldProfile(w.svc, "run-1")
+	replies, err := w.client.SubscribeSync(w.client.NewInbox())
+	require.NoError(t, err)
+	for range 8 {
+		require.NoError(t, w.client.PublishRequest(schema.ServiceSubject(schema.VerbProfile, "default", "run-1"), replies.Subject, []byte("{}")))
+	}
+	for range 6 { // two wait
+		m, err := replies.NextMsg(testTimeout)
+		require.NoError(t, err)
+		require.Contains(t, string(m.Data), schema.CodeOverloaded)
+	}
+	reply, _ := w.get("run-1", schema.ViewHead)
+	require.Equal(t, "run-1", reply.Head.Run)
+	release()
+	require.NotEmpty(t, w.profile("run-1", 0).Buckets)
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -138,4 +140,39 @@ func TestDemo_UIKillsAnExecutor_AnotherGoesOn(t *testing.T) {
 	left, err := os.ReadDir(temp)
 	require.NoError(t, err)
 	require.Empty(t, left, "the temporary directory is still there")
+}
+
+func TestDemo_PortOfThePagesIsTaken_SaysSoAndStartsNothing(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close() //nolint:errcheck // a test's
+	code, text := command(t, t.TempDir(), "demo", "--ui", "--no-open", "--ui-listen", taken.Addr().String())
+	require.Equal(t, int(failure.Unavailable), code, text)
+	require.Contains(t, text, "choose another address")
+}
+
+// A terminal that is closed ends the demonstration as Ctrl-C does.
+func TestDemo_TerminalIsClosed_LeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("windows has no hangup: its consoles end processes otherwise")
+	}
+	t.Parallel()
+	temp := t.TempDir()
+	cmd := exec.CommandContext(context.Background(), "waymark", "demo", "--ui", "--json", "--no-open")
+	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // gone, unless the test failed
+	_, err = bufio.NewReader(stdout).ReadBytes('\n')
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, cmd.Wait())
+	left, err := os.ReadDir(temp)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }

@@ -123,7 +123,25 @@ func rewindPoint(text string) (schema.Point, error) {
 	return point, nil
 }
 
-// still refuses an action if the run was taken over since the viewer saw it.
+// take takes a run over by one viewer at a time, if it is still as the viewer saw it.
+func (s *Inspector) take(ctx context.Context, r *http.Request, do func(*schema.Head, *publisher.Fleet) error) error {
+	select {
+	case s.acting <- struct{}{}:
+		defer func() { <-s.acting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	h, err := s.still(ctx, r)
+	if err == nil {
+		err = operate.MayTake(s.Prompt, h, r.PostForm.Get("force") == "yes")
+	}
+	if err != nil {
+		return err
+	}
+	return s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error { return do(h, fleet) })
+}
+
+// still refuses an action on a run that another has taken over since the viewer looked.
 func (s *Inspector) still(ctx context.Context, r *http.Request) (*schema.Head, error) {
 	run := r.PathValue("run")
 	if r.PostForm.Get("sure") != "yes" {
@@ -137,7 +155,7 @@ func (s *Inspector) still(ctx context.Context, r *http.Request) (*schema.Head, e
 	if seen := r.PostForm.Get("seen"); seen != strconv.FormatUint(uint64(h.Epoch), 10) {
 		return nil, failure.New(failure.Conflict, "look at the run, and decide again", "run %s was taken over meanwhile: it is in epoch %d, with executor %s", run, h.Epoch, cmp.Or(h.Executor, "none"))
 	}
-	return h, operate.MayTake(s.Prompt, h, r.PostForm.Get("force") == "yes")
+	return h, nil
 }
 
 // act carries out the action of a submitted form.
@@ -161,8 +179,8 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 		}
 		return runPath(run, "/act"), "Sent to " + run + ", as " + s.By + ". Its agent is shown it with its next turn.", nil
 	case "cancel":
-		if f.Get("sure") != "yes" {
-			return "", "", failure.New(failure.Usage, "use the button", "this form does not say that you are sure")
+		if _, err := s.still(ctx, r); err != nil {
+			return "", "", err
 		}
 		var reply schema.ControlReply
 		request := schema.CancelRequest{By: s.By, Reason: f.Get("reason"), RequestID: rand.Text()}
@@ -174,27 +192,23 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 		}
 		return runPath(run, ""), fmt.Sprintf("Asked for the end of %s, as %s. Its executor winds it up.", run, s.By), nil
 	case "release":
-		h, err := s.still(ctx, r)
-		if err != nil {
-			return "", "", err
-		}
-		if there, err := operate.Releasable(s.Prompt, h, true); err != nil || !there {
-			return runPath(run, ""), run + " can be claimed already.", err
-		}
-		err = s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error {
-			_, err := operate.Release(ctx, fleet, run)
+		said := fmt.Sprintf("Released %s, as %s: the fleet may claim it.", run, s.By)
+		err := s.take(ctx, r, func(h *schema.Head, fleet *publisher.Fleet) error {
+			there, err := operate.Releasable(s.Prompt, h, true)
+			if err != nil || !there {
+				said = run + " can be claimed already."
+				return err
+			}
+			_, err = operate.Release(ctx, fleet, run)
 			return err
 		})
-		return runPath(run, ""), fmt.Sprintf("Released %s, as %s: the fleet may claim it.", run, s.By), err
+		return runPath(run, ""), said, err
 	case "rewind":
-		if _, err := s.still(ctx, r); err != nil {
-			return "", "", err
-		}
 		point, err := rewindPoint(f.Get("at"))
 		if err != nil {
 			return "", "", err
 		}
-		err = s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error {
+		err = s.take(ctx, r, func(_ *schema.Head, fleet *publisher.Fleet) error {
 			_, err := operate.Rewind(ctx, fleet, run, point, rand.Text())
 			return err
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -130,4 +131,75 @@ func TestActions_ReleaseSignalAndCancel_AreRecordedByTheViewer(t *testing.T) {
 	require.Contains(t, body, "was asked for already, by ann")
 	status, _ = d.ask(http.MethodPost, "/run/busy/act/dance", cancel, nil)
 	require.Equal(t, http.StatusNotFound, status)
+}
+
+func TestActions_SeveralAtOnce_OneIsDone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	box := d.stage.Executor("box-1")
+	for _, id := range []string{"once-1", "once-2", "once-3"} {
+		run, err := box.Start(t.Context(), publisher.RunSpec{ID: id, Agent: "coder"})
+		require.NoError(t, err)
+		d.stage.Say(run, time.Second, "Begin.", "I begin.")
+		require.NoError(t, run.Sync(t.Context()))
+		form := d.sureForm("/run/" + id + "/act/rewind?at=record:2")
+		const tries = 6
+		statuses := make(chan int, tries)
+		for range tries {
+			go func() {
+				response, err := d.viewer.PostForm(d.server.URL+"/run/"+id+"/act/rewind", form)
+				if err != nil {
+					statuses <- 0
+					return
+				}
+				_ = response.Body.Close() // the status is all that counts
+				statuses <- response.StatusCode
+			}()
+		}
+		count := make(map[int]int)
+		for range tries {
+			count[<-statuses]++
+		}
+		require.Equal(t, map[int]int{http.StatusOK: 1, http.StatusConflict: tries - 1}, count)
+		require.Len(t, d.world.State(id).Takeovers, 1)
+	}
+}
+
+func TestActions_CancelOfARunTakenOverMeanwhile_IsNotDone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	box := d.stage.Executor("box-1")
+	run, err := box.Start(t.Context(), publisher.RunSpec{ID: "moved", Agent: "coder"})
+	require.NoError(t, err)
+	d.stage.Say(run, time.Second, "Begin.", "I begin.")
+	form := d.sureForm("/run/moved/act/cancel")
+	_, err = d.stage.Executor("box-2").Resume(t.Context(), "moved", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	status, body := d.ask(http.MethodPost, "/run/moved/act/cancel", form, nil)
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, body, "in epoch 2, with executor box-2")
+	require.False(t, d.world.State("moved").Head.CancelRequested)
+}
+
+func TestFleet_LabelIsNotUTF8_IsTheViewersMistake(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	status, body := d.get("/?label=%ff=1")
+	require.Equal(t, http.StatusBadRequest, status, body)
+}
+
+func TestStage_WayBack_IsOfThisAddress(t *testing.T) {
+	t.Parallel()
+	for here, ok := range map[string]bool{"/run/x?at=turn%3a3": true, "//evil": false, "/\t/evil": false, "/\\evil": false, "/\r\nX: 1": false, "": false} {
+		_, err := backTo(&http.Request{PostForm: url.Values{"here": {here}}})
+		require.Equal(t, ok, err == nil, "%q", here)
+	}
+}
+
+func TestMap_HugeDurations_BarsFit(t *testing.T) {
+	t.Parallel()
+	body := timelineBody{Told: new(story.Told), shown: whole}
+	body.profiled(&schema.ProfileReply{Buckets: []schema.ProfileBucket{{ModelMS: 1<<63 - 1, CallMS: 1<<63 - 1}, {CallMS: 1}}}, "/run/x")
+	require.Equal(t, 100, body.Map[0].Height)
+	require.Equal(t, 4, body.Map[1].Height)
 }

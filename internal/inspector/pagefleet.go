@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -80,7 +81,7 @@ func (s *Inspector) fleetPage(ctx context.Context, r *http.Request) (*view, erro
 	}
 	if body.Label != "" {
 		key, value, ok := strings.Cut(body.Label, "=")
-		if !ok {
+		if !ok || !utf8.ValidString(body.Label) {
 			return nil, failure.New(failure.Usage, "write key=value, such as team=blue", "%q is no label", body.Label)
 		}
 		request.Labels = map[string]string{key: value}

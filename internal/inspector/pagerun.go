@@ -344,14 +344,15 @@ func (b *timelineBody) profiled(p *schema.ProfileReply, path string) {
 	if len(p.Buckets) < 2 {
 		return
 	}
-	most := int64(1)
+	busy := func(c *schema.ProfileBucket) float64 { return float64(c.ModelMS) + float64(c.CallMS) }
+	most := 1.0
 	for i := range p.Buckets {
-		most = max(most, p.Buckets[i].ModelMS+p.Buckets[i].CallMS)
+		most = max(most, busy(&p.Buckets[i]))
 	}
 	for i := range p.Buckets {
 		c := &p.Buckets[i]
 		bar := mapBar{
-			X: i, Turn: c.Turn, Height: int(max((c.ModelMS+c.CallMS)*100/most, 4)), Path: fmt.Sprintf("%s?at=record:%d", path, (c.From+c.Through)/2),
+			X: i, Turn: c.Turn, Height: int(max(busy(c)*100/most, 4)), Path: fmt.Sprintf("%s?at=record:%d", path, (c.From+c.Through)/2),
 			Here: b.shown != whole && c.From <= b.shown.through && c.Through >= b.shown.from,
 		}
 		switch {

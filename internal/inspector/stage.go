@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
@@ -71,7 +72,7 @@ func (s *Inspector) kill(ctx context.Context, r *http.Request) (next, said strin
 // backTo returns the address of the page with the submitted form.
 func backTo(r *http.Request) (string, error) {
 	here := r.PostForm.Get("here")
-	if !strings.HasPrefix(here, "/") || strings.HasPrefix(here, "//") || strings.ContainsAny(here, "\\\r\n") {
+	if !strings.HasPrefix(here, "/") || strings.HasPrefix(here, "//") || strings.Contains(here, "\\") || strings.ContainsFunc(here, unicode.IsControl) {
 		return "", failure.New(failure.Usage, "reload the page and send it again", "this form is not of a page of this process")
 	}
 	return here, nil

@@ -117,6 +117,9 @@ func (c Cmd) runLive(ctx context.Context, a *base.App, binary, dir string) (err 
 
 // explain adds to an error where to look for its cause.
 func (c Cmd) explain(err error, dir string) error {
+	if own, ok := errors.AsType[*failure.Error](err); ok && own.Own {
+		return own // it says what to do
+	}
 	f := &failure.Error{Code: failure.General, What: err.Error(), Hint: "run it with --keep and read its logs", Err: err}
 	if errors.Is(err, context.Canceled) {
 		f.Code, f.What, f.Hint = failure.Interrupted, "interrupted; every process of the demonstration was stopped", ""

@@ -106,6 +106,11 @@ func (l *liveStage) tend() error {
 
 // live shows executors at work in a browser until ctx ends.
 func (c Cmd) live(ctx context.Context, a *base.App, tree *processTree) error {
+	address, err := ui.Listen(ctx, "--ui-listen", c.Listen, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = address.Close() }() // the pages close it, too
 	server, err := tree.start("server", "serve", "--embedded", "--http", "off", "--quota", "256MiB", "--silence", liveSilence.String(), "--log-format", "json")
 	if err != nil {
 		return err
@@ -134,10 +139,6 @@ func (c Cmd) live(ctx context.Context, a *base.App, tree *processTree) error {
 			return err
 		}
 		stage.actors = append(stage.actors, actor)
-	}
-	address, err := ui.Listen(ctx, "--ui-listen", c.Listen, nil)
-	if err != nil {
-		return err
 	}
 	pages, err := ui.New(a, address, inspector.Config{Fleet: source, By: "you", Acts: true, Stage: stage}, ui.Say(a))
 	if err != nil {
