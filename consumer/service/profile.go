@@ -133,7 +133,7 @@ func (s *Service) profile(ctx context.Context, t *task) error {
 		s.profiles.forget(t.run)
 		return err
 	}
-	// Those who wait for a long profile leave workers for other requests.
+	// Requests that wait for a long profile must leave workers for other requests.
 	if !s.streams.TryAcquire(1) {
 		return schema.Fail(schema.CodeOverloaded, "Ask again later.", "%d long answers are under way", s.cfg.Streams)
 	}
