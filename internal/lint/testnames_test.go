@@ -66,7 +66,7 @@ func idleRunFlags(name, text string, byPackage map[string][]string) []string {
 			if strings.Contains(pattern, "$") || pattern == "TestX" {
 				continue
 			}
-			for _, alternative := range strings.Split(pattern, "|") {
+			for alternative := range strings.SplitSeq(pattern, "|") {
 				re, err := regexp.Compile(alternative)
 				if err != nil || !slices.ContainsFunc(names, re.MatchString) {
 					findings = append(findings, fmt.Sprintf("%s:%d: -run %s matches no test", name, i+1, alternative))

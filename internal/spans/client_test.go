@@ -186,7 +186,7 @@ func TestHTTPClient_UnusableVariables_AreNamedWithTheNextStep(t *testing.T) {
 		{"TIMEOUT", "0", "use milliseconds"},
 		{"COMPRESSION", "zstd", "use gzip or none"},
 		{"CERTIFICATE", missing, "missing.pem"},
-		{"CERTIFICATE", empty, "has no certificate in PEM form"},
+		{"CERTIFICATE", empty, "contains no PEM certificate"},
 		{"CLIENT_CERTIFICATE", empty, "without its key: set OTEL_EXPORTER_OTLP_CLIENT_KEY"},
 		{"TRACES_CLIENT_KEY", empty, "without its certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"},
 	} {
