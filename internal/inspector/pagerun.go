@@ -142,7 +142,7 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 		return nil, err
 	}
 	// The rows come first: of a run that is new to the daemon all records are read for its profile.
-	if p := s.profiles.of(s.Fleet, reply.Head.Run); p != nil { //nolint:contextcheck // it is kept for the next look
+	if p := s.profiles.of(s.Fleet, reply.Head.Run); p != nil {
 		body.profiled(p, v.Run.Path)
 	} else {
 		body.NoMap = true

@@ -56,7 +56,7 @@ func (c Cmd) openUI(
 	if err != nil {
 		return nil, err
 	}
-	return ui.New(a, address, inspector.Config{Fleet: fleet, By: by, Acts: true}, func(another string) { //nolint:contextcheck // the pages end by Close
+	return ui.New(a, address, inspector.Config{Fleet: fleet, By: by, Acts: true}, func(another string) {
 		log.Info().Str("address", another).Msg("another browser may look at the pages")
 	})
 }

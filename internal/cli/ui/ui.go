@@ -83,7 +83,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
-	pages, err := New(a, address, inspector.Config{ //nolint:contextcheck // the pages end by Close
+	pages, err := New(a, address, inspector.Config{
 		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts,
 		Doctor: func(ctx context.Context) (list []inspector.Finding, err error) {
 			checks, err := fleetcmd.Examine(ctx, a, cl, "")
