@@ -22,7 +22,7 @@ import (
 //go:embed demodata
 var embedded embed.FS
 
-// inputFiles are the transcripts of each executor, and how often each is played: the run ids of copies end in -2, -3, …
+// inputFiles are the transcripts of each executor, and how often each is played. The run ids of copies end in -2, -3 and so on.
 var inputFiles = []struct {
 	executor, file string
 	format         transcript.Format
