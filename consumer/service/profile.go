@@ -34,7 +34,7 @@ type keptProfile struct {
 	run  string
 	used time.Time
 
-	// lock has what holds the rest. A profile that is made takes its time, and those who ask for the same wait for it.
+	// lock has what holds the rest. A profile that is made takes its time, and requests for the same one wait for it.
 	lock chan struct{}
 	// head behind the last record that the profile has.
 	head    schema.Head
@@ -133,7 +133,7 @@ func (s *Service) profile(ctx context.Context, t *task) error {
 		s.profiles.forget(t.run)
 		return err
 	}
-	// Those who wait for a long profile leave workers for other requests.
+	// Requests that wait for a long profile leave workers for others.
 	if !s.streams.TryAcquire(1) {
 		return schema.Fail(schema.CodeOverloaded, "Ask again later.", "%d long answers are under way", s.cfg.Streams)
 	}
