@@ -223,7 +223,10 @@ func (c *Client) try(ctx context.Context, subject string, body []byte, a *Replie
 	// An answer in flight when the connection broke never comes: ask again at once.
 	lost := c.Conn.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer c.Conn.RemoveStatusListener(lost)
-	if err := c.Conn.PublishRequest(subject, inbox, body); err != nil {
+	if err := c.Conn.PublishRequest(subject, inbox, body); errors.Is(err, nats.ErrMaxPayload) {
+		return schema.Fail(schema.CodeTooLarge, "Send less, or raise max_payload of the NATS server.", "the request has %d bytes, a message at most %d",
+			len(body), c.Conn.MaxPayload())
+	} else if err != nil {
 		_, unsent := errors.AsType[*jsapi.UnsentError](jsapi.Unsent(err))
 		*sent = *sent || !unsent
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}

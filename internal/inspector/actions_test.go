@@ -203,3 +203,28 @@ func TestMap_HugeDurations_BarsFit(t *testing.T) {
 	require.Equal(t, 100, body.Map[0].Height)
 	require.Equal(t, 4, body.Map[1].Height)
 }
+
+// What is larger than a message is never sent: it was tried again for half a minute, and then perhaps stored.
+func TestActions_SignalLargerThanAMessage_IsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "big", Agent: "coder"})
+	require.NoError(t, err)
+	require.NoError(t, run.Sync(t.Context()))
+	form := url.Values{"csrf": {d.pages.csrf}, "text": {strings.Repeat("x", 1<<20)}}
+	_, body := d.ask(http.MethodPost, "/run/big/act/signal", form, nil)
+	require.Contains(t, body, "a message at most 1048576")
+	require.NotContains(t, body, "may be stored")
+	require.Empty(t, d.world.State("big").Signals)
+}
+
+func TestTimeline_HugeNumbersInTheAddress_AreTheEnd(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "short", Agent: "coder"})
+	require.NoError(t, err)
+	d.stage.Say(run, time.Second, "Begin.", "I begin.")
+	require.NoError(t, run.Sync(t.Context()))
+	require.NotEmpty(t, linesOf(d.page("/run/short?through=9223372036854775807")))
+	require.Empty(t, linesOf(d.page("/run/short?from=9223372036854775807")))
+}

@@ -61,7 +61,7 @@ type Inspector struct {
 	// executors are those of the fleet as they were last read.
 	executors cached[*schema.ExecutorsReply]
 	findings  cached[[]Finding]
-	// acting has a token while a run is taken over: the second of two who decide at once is told what the first one did.
+	// acting has a token while a run is taken over: the second of two decisions at once is told of the first.
 	acting chan struct{}
 	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
 	wanted atomic.Int64

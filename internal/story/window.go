@@ -34,6 +34,7 @@ const Lookahead = 128
 func ReadWindow(ctx context.Context, pages Pages, head *schema.Head, from, through int64, limit int) (*Window, error) {
 	request := schema.RecordsRequest{Limit: limit, Brief: true}
 	last := int64(1<<63 - 1)
+	from, through = min(from, 1<<62), min(through, 1<<62) // of an address, and what is added fits
 	switch {
 	case from > 0:
 		request.From, request.Limit, last = from, limit+Lookahead, from+int64(limit)-1
