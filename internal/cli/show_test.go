@@ -316,8 +316,11 @@ func TestRuns_EncryptedTask_OnlyTheKeyShowsIt(t *testing.T) {
 	require.NoError(t, err)
 	for _, words := range [][]string{
 		{"runs", "show", "r1"},
-		{"runs", "get", "r1"}, {"runs", "get", "r1", "--json"}, {"runs", "get", "r1", "--at", "record:1"},
-		{"runs", "get", "r1", "--view", "state"}, {"runs", "get", "r1", "--view", "state", "--json"},
+		{"runs", "get", "r1"},
+		{"runs", "get", "r1", "--json"},
+		{"runs", "get", "r1", "--at", "record:1"},
+		{"runs", "get", "r1", "--view", "state"},
+		{"runs", "get", "r1", "--view", "state", "--json"},
 	} {
 		code, out, complaints := w.ask("100", "", words...)
 		require.Zero(t, code, complaints)

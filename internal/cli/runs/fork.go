@@ -9,8 +9,8 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/internal/operate"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
