@@ -299,6 +299,10 @@ func shardsText(n int) string {
 
 // May are the roles of a fleet that may publish to a subject or subscribe to it, the least powerful first; none for a subject that no role has.
 func May(publish bool, subject string) []Role {
+	among := Roles()
+	if mapped, ok := strings.CutPrefix(subject, refusedPrefix); ok { // no client may publish it
+		subject, among = "waymark."+mapped, []Role{Daemon}
+	}
 	forms := [][]string{strings.Split(subject, ".")}
 	fleet, shards := "", 1
 	if api, ok := strings.CutPrefix(strings.Replace(subject, APIPrefix, serverAPI, 1), serverAPI); ok {
@@ -313,7 +317,7 @@ func May(publish bool, subject string) []Role {
 		return nil
 	}
 	var roles []Role
-	for _, role := range Roles() {
+	for _, role := range among {
 		rights := RightsOf(role, fleet, shards)
 		filters := rights.Subscribe
 		if publish {

@@ -135,7 +135,8 @@ func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
 		"$JS.API.STREAM.INFO." + names.EventStream():                  "observer, executor, operator, daemon ",
 		"$JS.API.STREAM.MSG.GET." + schema.DeadLetterStream("f_2"):    "operator, daemon ",
 		"$JS.waymark.API.STREAM.MSG.GET.KV_" + schema.FleetBucket:     "observer, executor, operator",
-		names.EventSubject("r1"):                                      "executor, operator", // start
+		"waymark.refused.events.f_2.3._barrier":                       "one of these roles: daemon ", // backup
+		names.EventSubject("r1"):                                      "executor, operator",          // start
 	} {
 		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: subject}), want, subject)
 	}
