@@ -330,6 +330,9 @@ func TestPoint_Unknown_RefusedByName(t *testing.T) {
 		e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", Reason: reason})
 		require.Equal(t, schema.CodeBadRequest, e.Code, reason)
 		require.JSONEq(t, `{"path":"`+path+`"}`, string(e.Details), reason)
+		if reason == schema.TakeoverRewind {
+			require.Contains(t, e.Message, "is required with reason rewind: the point after which the run continues")
+		}
 	}
 	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "turn:1", View: schema.ViewEvents, After: 1}).Code)
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "unknown", schema.GetRequest{At: "turn:1"}).Code)

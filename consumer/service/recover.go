@@ -306,7 +306,7 @@ func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 		return nil, nil //nolint:nilnil // nil means no point
 	}
 	if req.At == "" {
-		return nil, badField("/at", errors.New("is required with reason rewind: the point that the run goes on behind"))
+		return nil, badField("/at", errors.New("is required with reason rewind: the point after which the run continues"))
 	}
 	p, err := pointOf(req.At, req.After)
 	switch {

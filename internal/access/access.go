@@ -297,20 +297,75 @@ func shardsText(n int) string {
 	return strconv.Itoa(n) + " shards"
 }
 
-// MayPublish are the roles of a fleet that may publish to a subject, the least powerful first; none for a subject
-// that names no fleet.
-func MayPublish(subject string) []Role {
-	tokens := strings.Split(subject, ".")
-	if len(tokens) < 3 || tokens[0] != "waymark" {
+// May are the roles of a fleet that may publish to a subject or subscribe to it, the least powerful first; none for a subject that no role has.
+func May(publish bool, subject string) []Role {
+	among := Roles()
+	if mapped, ok := strings.CutPrefix(subject, refusedPrefix); ok { // no client may publish it
+		subject, among = "waymark."+mapped, []Role{Daemon}
+	}
+	forms := [][]string{strings.Split(subject, ".")}
+	fleet, shards := "", 1
+	if api, ok := strings.CutPrefix(strings.Replace(subject, APIPrefix, serverAPI, 1), serverAPI); ok {
+		// A client's request is mapped, and the refusal names either form.
+		forms = [][]string{strings.Split(serverAPI+api, "."), strings.Split(APIPrefix+api, ".")}
+		fleet, shards = ofStream(forms[0])
+	} else if tokens := forms[0]; len(tokens) >= 3 && tokens[0] == "waymark" {
+		if fleet = tokens[2]; len(tokens) > 3 {
+			shards = max(shardsOf(tokens[3]), 1)
+		}
+	} else {
 		return nil
 	}
 	var roles []Role
-	for _, role := range Roles() {
-		if slices.ContainsFunc(RightsOf(role, tokens[2], 1).Publish, func(filter string) bool { return covers(filter, tokens) }) {
+	for _, role := range among {
+		rights := RightsOf(role, fleet, shards)
+		filters := rights.Subscribe
+		if publish {
+			filters = rights.Publish
+		}
+		if slices.ContainsFunc(filters, func(filter string) bool {
+			return slices.ContainsFunc(forms, func(tokens []string) bool { return covers(filter, tokens) })
+		}) {
 			roles = append(roles, role)
 		}
 	}
 	return roles
+}
+
+// maxShards is the most shards of a fleet.
+const maxShards = 256
+
+// shardsOf is the least number of shards of a fleet that has one of this number; 0 if it is none.
+func shardsOf(shard string) int {
+	if n, err := strconv.Atoi(shard); err == nil && n >= 0 && n < maxShards {
+		return n + 1
+	}
+	return 0
+}
+
+// ofStream is the fleet of the stream that a request to JetStream's API names, with at least its number of shards. Without one, as for a
+// stream of all fleets, the name of the fleet does not matter.
+func ofStream(tokens []string) (fleet string, shards int) {
+	for _, token := range tokens {
+		name := strings.TrimPrefix(strings.TrimPrefix(token, "KV_"), "OBJ_")
+		for _, kind := range []string{schema.BlobBucket(""), schema.DeadLetterStream("")} {
+			if of, ok := strings.CutPrefix(name, kind); ok {
+				return of, 1
+			}
+		}
+		n := schema.Names{}
+		for _, stream := range []string{n.EventStream(), n.SegmentBucket(), n.CheckpointBucket()} {
+			rest, ok := strings.CutPrefix(name, strings.TrimSuffix(stream, "_0"))
+			at := strings.LastIndexByte(rest, '_')
+			if !ok || at < 1 {
+				continue
+			}
+			if n := shardsOf(rest[at+1:]); n > 0 {
+				return rest[:at], n
+			}
+		}
+	}
+	return "any", 1
 }
 
 // covers reports whether a subject with wildcards has the subject of these tokens.

@@ -81,6 +81,7 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"settle", "hostile", "1", "c1\u202e", "--how", "rerun"}},
 	{access.Operator, false, []string{"settle", "hostile", "1", "c1\u202e", "--how", "rerun", "--seen", "e\u202e\u2066"}},
 	{access.Operator, false, []string{"mark", "hostile", "n\u202e\u2066"}},
+	{access.Operator, false, []string{"signal", "hostile", "n\u202e\u2066", "--text", "x\u202e\x1b[31m"}},
 	{access.Operator, false, []string{"signal", "hostile", "n\u202e\u2066", "--payload", "\"x\u202e\\u001b[31m\"", "--id", "s\u202e\u2066"}},
 	{access.Operator, false, []string{"handoff", "check", "ODD.jsonl"}},
 	{access.Operator, false, []string{"handoff", "accept", "hostile", "h\u202e", "--child", "hostile-child"}},

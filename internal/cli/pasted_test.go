@@ -77,6 +77,17 @@ func TestFleetAdd_OfflineChange_NextStepMakesIt(t *testing.T) {
 	require.Contains(t, said, "1. unless it has a running daemon, start one: waymark serve --fleet "+keyedFleet+" --context ")
 }
 
+// A role that may not back up, or not start a run, learns which one may.
+func TestRefused_BackupAndStart_NameTheRole(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	k.serve(t)
+	said := k.as(t, keyedFleet, access.Operator, int(failure.Refused), "backup", "take", filepath.Join(k.dir, "backup"))
+	requireHas(t, said, "for one of these roles: daemon (")
+	said = k.as(t, keyedFleet, access.Observer, int(failure.Refused), "start", "coder", "--id", "r1")
+	requireHas(t, said, "for one of these roles: executor, operator")
+}
+
 // A daemon whose key was not added names the command that adds it. Pasted unchanged, that command adds it.
 func TestServe_KeyNotAdded_HintAddsIt(t *testing.T) {
 	t.Parallel()

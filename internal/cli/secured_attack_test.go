@@ -328,7 +328,7 @@ func TestPermissions_Violation_RefusedAndLogged(t *testing.T) {
 		} {
 			text := s.waymark(t, int(failure.Refused), append([]string{"--fleet", "rivals", "--context", s.context(try.fleet, try.role)}, try.args...)...)
 			require.Contains(t, text, "does not permit this user to "+try.says)
-			require.Contains(t, text, "hint: use the credentials of the fleet and of a role that may")
+			require.Contains(t, text, "hint: use credentials of this fleet for one of these roles: ")
 		}
 		text := s.as(t, "payments", access.Observer, int(failure.Refused), "shards", "set", "2")
 		require.Contains(t, text, "does not permit this user to publish to")

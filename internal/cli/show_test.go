@@ -312,8 +312,25 @@ func TestRuns_EncryptedTask_OnlyTheKeyShowsIt(t *testing.T) {
 		encryption.ReadableLabels = []string{"team"}
 		c.Encryption = encryption
 	})
+	warned := "stored in plain text, although run r1 of agent clerk is encrypted with key k1: to encrypt them, provide the key with --key-file"
+	code, _, complaints := w.ask("100", "", "start", "clerk", "--id", "r0", "--task", "Look.")
+	require.Zero(t, code, complaints)
+	require.NotContains(t, complaints, "plain text")
 	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "clerk", Task: "Pay the rent.", Labels: map[string]string{"payee/1": "the landlord", "team": "blue"}})
 	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the list is a moment old
+		_, out, _ := w.ask("100", "", "runs", "ls", "--quiet")
+		return strings.Contains(out, "r1")
+	}, time.Minute, 10*time.Millisecond)
+	code, _, complaints = w.ask("400", "", "start", "clerk", "--id", "r2", "--task", "Look.")
+	require.Zero(t, code, complaints)
+	require.Contains(t, complaints, warned)
+	code, _, complaints = w.ask("400", "", "start", "clerk", "--id", "r3")
+	require.Zero(t, code, complaints)
+	require.NotContains(t, complaints, "plain text", "there is no content")
+	code, _, complaints = w.ask("400", "", "start", "clerk", "--id", "r4", "--task", "Look.", "--key-file", keys)
+	require.Zero(t, code, complaints)
+	require.NotContains(t, complaints, "plain text")
 	for _, words := range [][]string{
 		{"runs", "show", "r1"},
 		{"runs", "get", "r1"},

@@ -266,10 +266,8 @@ func explainConnection(err error) *Error {
 // deniedHint names the roles that have the missing permission.
 func deniedHint(e *permissions.Error) string {
 	var roles []string
-	if e.Publish {
-		for _, role := range access.MayPublish(e.Subject) {
-			roles = append(roles, string(role))
-		}
+	for _, role := range access.May(e.Publish, e.Subject) {
+		roles = append(roles, string(role))
 	}
 	if len(roles) == 0 {
 		return e.Hint()

@@ -127,5 +127,20 @@ func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
 	} {
 		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
 	}
+	names := schema.NamesOf("f_2", 3)
+	for subject, want := range map[string]string{
+		"$JS.API.STREAM.SNAPSHOT." + names.EventStream():              "one of these roles: daemon ", // backup
+		"$JS.waymark.API.STREAM.SNAPSHOT.KV_" + names.SegmentBucket(): "one of these roles: daemon ",
+		"$JS.API.STREAM.SNAPSHOT.OBJ_" + schema.BlobBucket("f_2"):     "one of these roles: daemon ",
+		"$JS.API.STREAM.INFO." + names.EventStream():                  "observer, executor, operator, daemon ",
+		"$JS.API.STREAM.MSG.GET." + schema.DeadLetterStream("f_2"):    "operator, daemon ",
+		"$JS.waymark.API.STREAM.MSG.GET.KV_" + schema.FleetBucket:     "observer, executor, operator",
+		"waymark.refused.events.f_2.3._barrier":                       "one of these roles: daemon ", // backup
+		names.EventSubject("r1"):                                      "executor, operator",          // start
+	} {
+		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: subject}), want, subject)
+	}
+	require.Contains(t, deniedHint(&permissions.Error{Subject: schema.NoticeSubject("f_2", "worker")}), "one of these roles: executor, operator ", "start subscribes to notices")
+	require.Contains(t, deniedHint(&permissions.Error{Subject: "waymark.checkpoints.f_2.*.*"}), "observer, operator")
 	require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: "elsewhere"}), "docs/security.md")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
@@ -21,7 +22,8 @@ import (
 type SignalCmd struct {
 	Run_    string  `arg:"" name:"run" help:"Run id."`
 	Name    string  `arg:"" help:"Subject of the message, for the agent."`
-	Payload *string `placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads it from a file, @- from standard input."`
+	Payload *string `xor:"payload" placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads it from a file, @- from standard input."`
+	Text    *string `xor:"payload" placeholder:"TEXT" help:"Content as text."`
 	ID      string  `placeholder:"ID" help:"Id of the message in the run: repeated with the same id, it counts once (default: a new id)."`
 	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
@@ -33,7 +35,7 @@ func (SignalCmd) Help() string {
 		`waymark runs get shows the unconsumed ones.
 
 Examples:
-  waymark signal fix-login note --payload '"the customer is on the phone"'
+  waymark signal fix-login note --text "the customer is on the phone"
   waymark signal fix-login prices --payload @prices.json --id prices-2026-01-31`
 }
 
@@ -92,7 +94,14 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 
 // payload is the given payload; nil for none.
 func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
-	if c.Payload == nil {
+	switch {
+	case c.Text != nil:
+		b, err := json.Marshal(*c.Text)
+		if err != nil {
+			return nil, failure.New(failure.Usage, "use --payload", "--text is not UTF-8")
+		}
+		return checkPayload("--text", b)
+	case c.Payload == nil:
 		return nil, nil
 	}
 	text := *c.Payload
@@ -103,12 +112,16 @@ func (c SignalCmd) payload(a *base.App) (jsontext.Value, error) {
 		}
 		text = strings.TrimSpace(string(b))
 	}
-	v := jsontext.Value(text)
-	switch {
-	case !v.IsValid():
-		return nil, failure.New(failure.Usage, `quote text to make it JSON: --payload '"text"'`, "--payload is not JSON")
-	case len(v) > schema.MaxSignalPayload:
-		return nil, failure.New(failure.Usage, "store it elsewhere and send its location", "--payload has %s, the limit is %s", output.Bytes(int64(len(v))),
+	if v := jsontext.Value(text); !v.IsValid() {
+		return nil, failure.New(failure.Usage, "quote text to make it JSON, or use --text", "--payload is not JSON")
+	}
+	return checkPayload("--payload", []byte(text))
+}
+
+// checkPayload checks the size of a payload that a flag gave.
+func checkPayload(flag string, v jsontext.Value) (jsontext.Value, error) {
+	if len(v) > schema.MaxSignalPayload {
+		return nil, failure.New(failure.Usage, "store it elsewhere and send its location", "%s has %s, the limit is %s", flag, output.Bytes(int64(len(v))),
 			output.Bytes(schema.MaxSignalPayload))
 	}
 	return v, nil

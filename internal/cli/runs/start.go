@@ -49,7 +49,8 @@ type StartCmd struct {
 // Help is the text below the flags.
 func (StartCmd) Help() string {
 	return `Submits a run: an executor of the agent claims it, usually within a second. A command with an --id may be repeated if ` +
-		`its answer was lost; it never starts a second run.
+		`its answer was lost; it never starts a second run. Without --key-file the task and the labels are stored in plain text, also for an agent that ` +
+		`encrypts; start warns if one of the agent's latest runs is encrypted.
 
 With --wait the output of the run is printed, or its summary if it has none. The exit code is 0 for a completed run, and 1 for one ` +
 		`that failed or was cancelled. Ctrl-C ends the wait, not the run; --timeout bounds each request, not the wait.
@@ -91,6 +92,9 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
+	if err := c.warnReadable(ctx, a, cl); err != nil {
+		return err
+	}
 	said := started{Run: c.ID, Agent: c.Agent}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		fresh, err := fleet.Submit(ctx, publisher.RunSpec{
@@ -120,6 +124,36 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 		Code: failure.General, What: strings.TrimSuffix("run "+c.ID+" has ended as "+string(said.Result.Status)+": "+why, ": "),
 		Hint: "see the whole run with: " + cl.Prompt.Command("runs get "+c.ID),
 	}
+}
+
+// startLatest is how many of the agent's latest runs show whether the agent encrypts.
+const startLatest = 3
+
+// warnReadable warns that the task is stored in plain text although the agent's latest runs are encrypted.
+func (c *StartCmd) warnReadable(ctx context.Context, a *base.App, cl *base.Client) error {
+	if cl.HasKeys() || c.Task == "" && len(c.Label) == 0 {
+		return nil
+	}
+	var list schema.ListReply
+	if err := cl.Ask(ctx, schema.VerbList, "", schema.ListRequest{Agent: c.Agent, Limit: startLatest}, &list); err != nil {
+		return c.unwarned(a, err)
+	}
+	for i := range list.Runs {
+		reply, err := cl.Get(ctx, list.Runs[i].Run)
+		if err != nil {
+			return c.unwarned(a, err)
+		}
+		if ids := reply.Head.KeyIDs; len(ids) > 0 {
+			return a.Say(a.Stderr, "the task and the labels are stored in plain text, although run %s of agent %s is encrypted with key %s: to encrypt them, provide the key with --key-file",
+				reply.Head.Run, c.Agent, strings.Join(ids, ", "))
+		}
+	}
+	return nil
+}
+
+// unwarned says why it is not known whether the agent encrypts. The run is submitted all the same: that needs no answer of the daemon.
+func (c *StartCmd) unwarned(a *base.App, err error) error {
+	return a.Say(a.Stderr, "whether agent %s encrypts its runs is not known (%s): without --key-file the task is stored in plain text", c.Agent, err)
 }
 
 // prepare checks the flags, and reads the task.

@@ -381,11 +381,12 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 		proposal = fmt.Sprintf("no run was removed; fleet %s has no policy, so these are the failed runs older than %d days", report.Fleet, proposedDays)
 		do = a.Prompt.Command(fmt.Sprintf("cleanup --max-age %dd --status failed", proposedDays))
 	}
-	grace := ""
+	grace, enough := "", " old enough"
 	if s := report.Policy.GraceSeconds; s > 0 {
+		enough += fmt.Sprintf(" and without an event for %s", time.Duration(s)*time.Second)
 		grace = fmt.Sprintf("%s: runs with newer events are kept", time.Duration(s)*time.Second)
 	}
-	return output.Fields(a.Stdout, "dry run", proposal, "to remove them", do, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+" old enough",
+	return output.Fields(a.Stdout, "dry run", proposal, "to remove them", do, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+enough,
 		removed, output.Plural(report.Removed, "run")+", "+output.Bytes(report.Bytes), "kept", keptText(report),
 		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
