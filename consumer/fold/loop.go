@@ -483,6 +483,7 @@ func (s *term) commit(ctx context.Context, b *batch) error {
 	s.announcer.announce(b.accepted)
 	s.announcer.quarantine(b.touched)
 	s.announcer.notify(b.notices)
+	s.announcer.removed(b.erased)
 	s.remover.Add(b.erased...)
 	s.cache.evict()
 	return nil

@@ -119,6 +119,18 @@ func (x *announcer) quarantine(touched map[string]*run) {
 	}
 }
 
+// removed announces removed runs, so that observers drop what they kept of them. It is a hint, like every observed
+// event.
+func (x *announcer) removed(runs []string) {
+	for _, run := range runs {
+		header, data := schema.NewErased(x.fleet, x.holder, run, "observed", x.now()).Encode()
+		err := x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, schema.RunErased, run), Header: header, Data: data})
+		if err != nil {
+			x.log.Debug().Err(err).Str(logkey.Run, run).Msg("removal not announced")
+		}
+	}
+}
+
 // reasonCalls is the number of open calls in a reason.
 const reasonCalls = 3
 

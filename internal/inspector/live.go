@@ -98,6 +98,9 @@ func (h *hub) take(o Observed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gap(gaps)
+	if row.Name == schema.RunErased {
+		h.forget(o.Run)
+	}
 	if shown {
 		h.keep(row)
 	}
@@ -113,6 +116,15 @@ func (h *hub) keep(row tailRow) {
 	}
 	h.tail[h.at] = row
 	h.at = (h.at + 1) % tailKept
+}
+
+// forget empties the rows of a removed run. Under h.mu.
+func (h *hub) forget(run string) {
+	for i := range h.tail {
+		if row := &h.tail[i]; row.Run == run {
+			row.Said, row.By = "", ""
+		}
+	}
 }
 
 // gap adds to the tail that events may be missing there, if they may. Under h.mu.

@@ -138,6 +138,24 @@ func TestTail_EventsWereMissed_HasARowThere(t *testing.T) {
 	require.Equal(t, 1, strings.Count(page, "may be missing here"))
 }
 
+func TestTail_RunErased_TextsAreDropped(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "gone", Agent: "coder", Task: "the secret task"})
+	require.NoError(t, err)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "the secret summary"}))
+	require.Eventually(t, func() bool { return strings.Contains(d.page("/tail"), "secret summary") }, 20*time.Second, 20*time.Millisecond)
+	nc := d.world.Conn()
+	require.Eventually(t, func() bool {
+		m, err := nc.Request(schema.ServiceSubject(schema.VerbErase, schema.DefaultFleet, "gone"), []byte(`{"by":"ann"}`), 10*time.Second)
+		return err == nil && strings.Contains(string(m.Data), `"done":true`)
+	}, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		page := d.page("/tail")
+		return strings.Contains(page, "run.erased") && !strings.Contains(page, "secret")
+	}, 20*time.Second, 20*time.Millisecond)
+}
+
 // What is asked at length is cut, and can be read whole.
 func TestNeedsYou_LongQuestion_IsCutAndReadWhole(t *testing.T) {
 	t.Parallel()
