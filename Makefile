@@ -188,7 +188,7 @@ BENCHED = $$(git grep -l --untracked '^func Benchmark' -- '*_test.go' | sed 's,/
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
 	@# A tier links the packages that have one alone: the others are most of the time.
-	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . $(if $(RECORDS),-short -benchtime 1x,-benchtime $(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(if $(RECORDS),$(BENCHED),$(PKG))
+	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(if $(RECORDS),$(BENCHED),$(PKG))
 
 # Rounds of "make chaos", each with its own seed from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
 # both. CHAOSFLAGS="-run TestDamage" runs others.

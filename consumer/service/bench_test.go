@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -34,12 +35,15 @@ func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writ
 	return w, x
 }
 
+// once reports whether each benchmark runs once, with -benchtime 1x, which only shows that it works.
+func once() bool { return flag.Lookup("test.benchtime").Value.String() == "1x" }
+
 // BenchmarkHead reads a run's head, barrier included, by the length of the run; raw is one publish and one get of the
 // last message, the minimum for any proof.
 func BenchmarkHead(b *testing.B) {
 	lengths := []int{100, 10_000, 100_000}
-	if testing.Short() {
-		lengths = []int{100, 2000} // shows that it works
+	if once() {
+		lengths = []int{100, 2000}
 	}
 	for _, n := range lengths {
 		b.Run(fmt.Sprintf("get/events=%d", n), func(b *testing.B) {
@@ -85,8 +89,8 @@ func BenchmarkHead(b *testing.B) {
 func BenchmarkEvents(b *testing.B) {
 	const payload = 2 << 10
 	n := 20_000
-	if testing.Short() {
-		n = 2000 // shows that it works
+	if once() {
+		n = 2000
 	}
 	size := func(b *testing.B, w *serviceWorld) {
 		b.Helper()

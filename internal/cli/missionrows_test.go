@@ -108,7 +108,7 @@ var missionRowsTo18 = []missionRow{
 			"package of events and fold knows no server.",
 		[]shown{
 			{command: `waymark replay fix-login --at end`, first: 9, want: []string{`^replay +matches its record$`, `^steps +5$`}},
-			{command: `waymark runs show fix-login`, want: []string{`^.* edit +█.*\n.* orphaned +ex-2 fell silent\n.* taken over +by ex-3 \(claim\)\n(.*\n)?.* model .*\n.* run_tests `, `^.* completed +It does\.$`}},
+			{command: `waymark runs show fix-login`, want: []string{`^.* orphaned +ex-2 fell silent\n.* taken over +by ex-3 \(claim\)\n.* edit +█.*\n(.*\n)?.* model .*\n.* run_tests `, `^.* completed +It does\.$`}},
 			{command: `go list -f '{{join .Imports "\n"}}' ./schema`, first: 3, want: []string{`^github\.com/cloudevents/sdk-go/v2/event$`}, not: []string{`nats`, `^net$`, `^os$`, `waymark`}},
 		},
 	},
@@ -185,7 +185,7 @@ var missionRowsTo18 = []missionRow{
 		16, "Recovery at boot", "The executor of `nightly` was killed in its second turn and started again. It went on in that turn from the record: the model was not asked again for the answer of turn 2, " +
 			"and no command was needed.",
 		[]shown{
-			{command: `waymark runs show nightly`, want: []string{`^.* 2 +model .*\n.* look .*\n.* orphaned +ex-1 fell silent\n.* taken over +by ex-1 \(claim\)\n(.* look .*\n)?.* 3 +model `, `^.* completed +All is quiet\.$`}},
+			{command: `waymark runs show nightly`, want: []string{`^.* 2 +model .*\n.* orphaned +ex-1 fell silent\n.* taken over +by ex-1 \(claim\)\n.* look .*\n.* 3 +model `, `^.* completed +All is quiet\.$`}},
 			{command: `waymark runs get nightly --view state`, want: []string{`^ +1 +1 +user +Look after the house\.$`, `^ +2 +1 +assistant .*`, `^ +3 +2 +assistant .*`, `^ +4 +3 +assistant .*`}, not: []string{`^ +[2-9] +\d +user`, `^ +5 +\d +assistant`}},
 		},
 	},
