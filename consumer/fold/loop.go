@@ -139,8 +139,7 @@ const (
 	// pacedLinger is the ratio of the time to gather a batch to the time of a commit: puts take a fifth of a busy
 	// worker's time, and the server has the rest for publishers.
 	pacedLinger = 4
-	// lingerPerPut bounds the linger by the number of puts: a short batch that took long met a slow disk, and waiting
-	// does not help.
+	// lingerPerPut bounds the linger by the number of puts: a short batch that took long met a slow disk, and waiting does not help.
 	lingerPerPut = 400 * time.Microsecond
 	// maxPacedLinger is the longest such linger.
 	maxPacedLinger = 200 * time.Millisecond
