@@ -81,7 +81,7 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 	calm.Del("force")
 	status, body := d.ask(http.MethodPost, path, calm, nil)
 	require.Equal(t, http.StatusConflict, status)
-	require.Contains(t, body, "box-1, which may be at work on it")
+	require.Contains(t, body, "box-1, which may be working on it")
 	require.Len(t, d.world.State("back").Calls, 2, "nothing was changed")
 
 	status, body = d.ask(http.MethodPost, path, form, nil)
