@@ -22,11 +22,11 @@ func NextText(next string) string {
 	case PlanWait:
 		return "nothing until the run gets an answer; no executor is needed until then"
 	case PlanCancel:
-		return "an executor takes the run over and winds it up: its end was asked for"
+		return "an executor takes the run over and ends it: a cancellation was requested"
 	case PlanEnded:
 		return "nothing: the run has ended. What follows is for a takeover with reason reopen"
 	default:
-		return "an executor takes the run over and goes on with it"
+		return "an executor takes the run over and continues it"
 	}
 }
 
@@ -37,9 +37,9 @@ const QuarantinedText = "nothing: its claims made no progress, so no executor ca
 func TurnText(action string) string {
 	switch action {
 	case TurnContinue:
-		return "goes on behind what the model answered"
+		return "continues after the model's answer"
 	case TurnRepeat:
-		return "is begun again: the model's answer is not recorded"
+		return "starts again: the model's answer is not recorded"
 	default:
 		return "begins: no turn is open"
 	}

@@ -135,7 +135,7 @@ var missionRowsTo18 = []missionRow{
 			}, not: []string{`^ +3 +d `, ` submit `}},
 			{
 				command: `nats kv get WAYMARK_CHECKPOINTS_default_0 fix-logout --raw | jq .overview.recovery`, first: 12, later: true,
-				want: []string{`"next": "continue"`, `"an executor takes the run over and goes on with it"`, `"turn 3 begins: .*"`},
+				want: []string{`"next": "continue"`, `"an executor takes the run over and continues it"`, `"turn 3 begins: .*"`},
 			},
 		},
 	},

@@ -212,7 +212,7 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 			_, err := operate.Rewind(ctx, fleet, run, point, rand.Text())
 			return err
 		})
-		return runPath(run, ""), fmt.Sprintf("%s goes on behind %s, as %s decided: the fleet may claim it.", run, point, s.By), err
+		return runPath(run, ""), fmt.Sprintf("%s continues after %s, as %s decided: the fleet may claim it.", run, point, s.By), err
 	}
 	return "", "", failure.New(failure.NotFound, "see what can be done: "+runPath(run, "/act"), "there is no action %.40q", r.PathValue("do"))
 }

@@ -71,7 +71,7 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 	require.NoError(t, run.Sync(t.Context()))
 	const path = "/run/back/act/rewind"
 	page := d.page(path + "?at=result:1")
-	for _, want := range []string{"Let it go on behind result:1?", "send_mail", "did something outside", "box-1 may be working on it", "waymark resume back --at result:1 --force"} {
+	for _, want := range []string{"Continue after result:1?", "send_mail", "did something outside", "box-1 may be working on it", "waymark resume back --at result:1 --force"} {
 		require.Contains(t, page, want)
 	}
 	require.NotContains(t, page, "data-live", "it stays as it was read")
@@ -87,7 +87,7 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 
 	status, body = d.ask(http.MethodPost, path, form, nil)
 	require.Equal(t, http.StatusOK, status, body)
-	require.Contains(t, body, "back goes on behind result:1, as ann decided")
+	require.Contains(t, body, "back continues after result:1, as ann decided")
 	state := d.world.State("back")
 	require.Len(t, state.Calls, 1)
 	require.Equal(t, "ann", state.Takeovers[len(state.Takeovers)-1].Executor)

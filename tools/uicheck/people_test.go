@@ -42,7 +42,7 @@ func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
 	require.Contains(t, eval[string](b, "document.body.innerText"), "They stay in the log, and are no part of the run any more.")
 	before := len(s.stage.State("fix-login").Messages)
 	b.click(`form.act button.no`)
-	b.await(`document.querySelector(".said")?.innerText.includes("fix-login goes on behind record:4, as ann decided") ?? false`)
+	b.await(`document.querySelector(".said")?.innerText.includes("fix-login continues after record:4, as ann decided") ?? false`)
 	require.Less(t, len(s.stage.State("fix-login").Messages), before)
 	b.clean()
 }
