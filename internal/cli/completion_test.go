@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -74,7 +75,12 @@ func TestComplete_Values_OffersFlagsAndArguments(t *testing.T) {
 		{"tail --acc", []string{"--accepted"}},
 		{"no-such-command --j", []string{"--json"}},
 	} {
-		got := complete(t, w.StateDir(), strings.Split(c.line, " ")...)
+		// A shell does not wait for a busy daemon: without an answer in time there are no runs to offer.
+		var got []string
+		require.Eventually(t, func() bool {
+			got = complete(t, w.StateDir(), strings.Split(c.line, " ")...)
+			return len(got) > 0
+		}, 30*time.Second, time.Millisecond, c.line)
 		require.ElementsMatch(t, c.want, got, c.line)
 	}
 	require.Empty(t, complete(t, t.TempDir(), "runs", "get", "fix-"), "no server: no runs, and no error")
