@@ -508,6 +508,7 @@ func TestPublish_ServerAway_Unavailable(t *testing.T) {
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 2 * time.Second }), "r1")
 	w.server.Stop(t)
+	require.Eventually(t, func() bool { return !w.nc.IsConnected() }, time.Minute, time.Millisecond, "until the client knows, it sends what may be stored")
 	err := run.Mark(t.Context(), "one")
 	require.ErrorIs(t, err, publisher.ErrUnavailable)
 	require.NotErrorIs(t, err, publisher.ErrUnresolved, "nothing was sent, so nothing is in doubt")
