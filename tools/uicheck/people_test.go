@@ -39,7 +39,7 @@ func TestActions_Rewind_TakesTwoClicks(t *testing.T) {
 	b.show("/run/fix-login/state?at=record:4")
 	b.click(`a[href="/run/fix-login/act/rewind?at=record%3a4"]`)
 	b.awaitPath("/run/fix-login/act/rewind")
-	require.Contains(t, eval[string](b, "document.body.innerText"), "They stay in the log, and are no part of the run any more.")
+	require.Contains(t, eval[string](b, "document.body.innerText"), "They stay in the log, but are no longer part of the run.")
 	before := len(s.stage.State("fix-login").Messages)
 	b.click(`form.act button.no`)
 	b.await(`document.querySelector(".said")?.innerText.includes("fix-login continues after record:4, as ann decided") ?? false`)
