@@ -42,7 +42,7 @@ func TestExecutor_ForbiddenOperation_TypedError(t *testing.T) {
 			require.NoError(t, err)
 			_, err = again.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c", Name: "water", Arguments: []byte(`{"bed":"B"}`)}, nil)
 			return err
-		}, publisher.ErrDiverged, `water({"bed":"A"}) and is now asked as water({"bed":"B"})`, "ask for what was recorded"},
+		}, publisher.ErrDiverged, `water({"bed":"A"}) and is now requested as water({"bed":"B"})`, "request the recorded call"},
 		{"an active run is claimed", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			_, err := newer.Claim(t.Context(), publisher.ClaimSpec{Labels: map[string]string{"id": run.ID()}})
@@ -71,7 +71,7 @@ func TestExecutor_ForbiddenOperation_TypedError(t *testing.T) {
 			t.Helper()
 			require.NoError(t, run.Wait(t.Context(), question))
 			return newer.Input(t.Context(), run.ID(), publisher.Input{InterruptID: "q", Payload: []byte(`{"plots":[1,"two"]}`), By: "person"})
-		}, publisher.ErrInvalidAnswer, "/plots/1", "Mend the answer"},
+		}, publisher.ErrInvalidAnswer, "/plots/1", "Correct the answer"},
 		{"a hand-off is accepted twice", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			_, err := run.Handoff("task_complete").Offer(t.Context())
@@ -83,7 +83,7 @@ func TestExecutor_ForbiddenOperation_TypedError(t *testing.T) {
 			require.NoError(t, err)
 			_, err = older.AcceptHandoff(t.Context(), offers[0], publisher.RunSpec{ID: "child-two", Agent: "a"})
 			return err
-		}, publisher.ErrHandoffTaken, "child-one", "leave it to them"},
+		}, publisher.ErrHandoffTaken, "child-one", "leave it to that executor"},
 		{"a hand-off that was never offered", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			return newer.DeclineHandoff(t.Context(), publisher.Offer{Run: run.ID(), HandoffID: "no-such"}, "person", "no")
