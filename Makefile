@@ -96,15 +96,12 @@ bench-short: ## run the tests of tools/bench but the long ones
 bench-race: ## run all tests of tools/bench under the race detector
 	$(TIERS) test $(RECORD) -- -C $(BENCHMARKS) -race -timeout $(TEST_TIMEOUT) ./...
 
-# Packages at a time. Those of internal/harness start processes and wait for them: e2e uses half a core, nemesis two thirds of one.
-LONG_PACKAGES ?= 3
-
 .PHONY: long
 long: ## run the long tests under the race detector, samples of the longest (FULL=1: all)
 	@mkdir -p $(BIN)/test
 	go build $(if $(FULL),-race) -o $(BIN)/test/ ./cmd/waymark ./internal/harness/nemesis/helper
 	WAYMARK_TEST_BIN=$(CURDIR)/$(BIN)/test WAYMARK_E2E_FULL=$(FULL) \
-		$(TIERS) test -long $(RECORD) -- -race -p $(LONG_PACKAGES) -timeout $(if $(FULL),0,$(TEST_TIMEOUT))
+		$(TIERS) test -long $(RECORD) -- -race -timeout $(if $(FULL),0,$(TEST_TIMEOUT))
 
 .PHONY: race
 race: ## run all tests under the race detector
