@@ -168,7 +168,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	// An answer that the run did not ask for is refused by the program, which has the key; the right one is encrypted.
 	code, text := runWith(t, with, "input", "r1", "--json-value", `{"decision":"perhaps"}`)
 	require.Equal(t, int(failure.Usage), code, text)
-	requireHas(t, text, "is not what run r1 asks for")
+	requireHas(t, text, "does not match the schema of run r1")
 	h.waymarkAs(t, "used with the key", with, 0, "input", "r1", "--allow", "--reason", "canaryAllowed")
 	run, err = connect("second").Resume(t.Context(), "r1", publisher.ResumeSpec{})
 	require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	code, text = runWith(t, with, "runs", "ls")
 	require.Zero(t, code, text)
 	if runtime.GOOS != "windows" {
-		requireHas(t, text, "every user of this machine can read the file of --key-file, of mode -rw-r--r--")
+		requireHas(t, text, "every user of this machine can read the file of --key-file (mode -rw-r--r--)")
 	}
 	require.NoError(t, os.Chmod(keys, 0o600))
 	h.waymarkAs(t, "exported with the key", with, 0, "export", "r1", "--format", "openai-chat")

@@ -106,7 +106,7 @@ func TestHealth_NoQuorum_NotReadyThenReady(t *testing.T) {
 	}, 2*time.Minute, 100*time.Millisecond)
 	require.Contains(t, body, "not ready\nshard 0: stream WAYMARK_EVENTS_default_0 takes no writes")
 	require.Contains(t, body, "the last one was acknowledged at")
-	require.Contains(t, body, "\nnext: see that more than half of the stream's replicas run")
+	require.Contains(t, body, "\nnext: check that more than half of the stream's replicas run")
 	code, body := ask(t, url+"/healthz")
 	require.Equal(t, http.StatusOK, code, "a restart would mend nothing: %s", body)
 
@@ -120,7 +120,7 @@ func TestHealth_NoQuorum_NotReadyThenReady(t *testing.T) {
 		code, body = ask(t, url+"/readyz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection: ")
 	}, 2*time.Minute, 100*time.Millisecond)
-	require.Contains(t, body, "next: see that the NATS servers run and can be reached from here")
+	require.Contains(t, body, "next: check that the NATS servers run and can be reached from here")
 	code, _ = ask(t, url+"/healthz")
 	require.Equal(t, http.StatusOK, code)
 	c.start(0)
