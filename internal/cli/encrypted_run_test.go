@@ -221,7 +221,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	// What is written without the key is said.
 	code, text = runWith(t, none, "signal", "f1", "note", "--payload", `"plain"`)
 	require.Zero(t, code, text)
-	requireHas(t, text, "was stored readable, and run f1 is encrypted with key k1")
+	requireHas(t, text, "was stored in plain text, although run f1 is encrypted with key k1")
 
 	// What is sent under another key is refused, and a run without keys stays so: no key file makes a run need its key.
 	others := filepath.Join(t.TempDir(), "others")

@@ -183,7 +183,7 @@ func TestFleetKeys_NewKeyAddedFirst_DaemonStartsWithoutAWait(t *testing.T) {
 	case <-time.After(securedWait):
 		require.Fail(t, "the daemon goes on with a key that the server does not know")
 	}
-	requireHas(t, log.String(), "hint: the server ended the connection for good")
+	requireHas(t, log.String(), "hint: the server closed the connection for good")
 	began := time.Now()
 	log = new(lockedBuffer)
 	_, stop, err := startDaemonTo(log, daemon, k.getenv)
