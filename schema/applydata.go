@@ -222,20 +222,28 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 	if d.Handoff != nil {
 		h.Handoff = &HandoffSource{Run: d.Handoff.Run, HandoffID: d.Handoff.HandoffID, OfferHash: d.Handoff.OfferHash}
 	}
-	h.Task, h.ThreadID = shown(d.Task, d.Refs, "/task"), d.ThreadID
+	h.ThreadID = d.ThreadID
+	h.ShowStart(d)
 	h.MaxTurns, h.MaxTokens, h.CompletionTool = d.MaxTurns, d.MaxTokens, d.CompletionTool
 	if d.Parent != nil {
 		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID}
 	}
-	if len(d.Labels) > 0 {
-		h.Labels = maps.Clone(d.Labels)
-		for key := range h.Labels {
-			if len(d.Refs) > 0 && isEncrypted(d.Refs, "/labels/"+pointerToken(key)) {
-				h.Labels[key] = EncryptedText
-			}
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// ShowStart sets the task and the labels of the head from the data of the run's start. [EncryptedText] replaces a value
+// that is encrypted there: call it again with decrypted data to show the values.
+func (h *Head) ShowStart(d *RunStartedData) {
+	h.Task = shown(d.Task, d.Refs, "/task")
+	if len(d.Labels) == 0 {
+		return
+	}
+	h.Labels = maps.Clone(d.Labels)
+	for key := range h.Labels {
+		if len(d.Refs) > 0 && isEncrypted(d.Refs, "/labels/"+pointerToken(key)) {
+			h.Labels[key] = EncryptedText
 		}
 	}
-	return Verdict{Kind: Applied, Boundary: true}
 }
 
 func (h *Head) runResumed(e *Event, d *RunResumedData) {
