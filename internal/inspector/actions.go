@@ -147,8 +147,8 @@ func (s *Inspector) still(ctx context.Context, r *http.Request) (*schema.Head, e
 	if r.PostForm.Get("sure") != "yes" {
 		return nil, failure.New(failure.Usage, "use the button", "this form does not say that you are sure")
 	}
-	var reply schema.GetReply
-	if err := s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+	reply, err := s.headAt(ctx, run, "")
+	if err != nil {
 		return nil, err
 	}
 	h := &reply.Head
@@ -240,7 +240,8 @@ func (s *Inspector) fork(ctx context.Context, r *http.Request) (next, said strin
 	})
 	if errors.Is(err, publisher.ErrRunExists) {
 		err = operate.Taken(s.Prompt, as, err, func() error {
-			return s.Fleet.Ask(ctx, schema.VerbGet, as, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+			_, err := s.headAt(ctx, as, "")
+			return err
 		})
 	}
 	said = fmt.Sprintf("Forked %s at %s as %s, as %s: the fleet may claim it.", run, point, as, s.By)

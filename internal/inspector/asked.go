@@ -63,23 +63,9 @@ func (q *question) fields() map[string]*string {
 	return map[string]*string{"message": &q.Message, "arguments": &q.Arguments, "schema": &q.Schema, "late": &q.Late}
 }
 
-// askedField serves one field of a question in full, as plain text.
-func (s *Inspector) askedField(w http.ResponseWriter, r *http.Request) {
-	text, err := s.asked(r.Context(), r)
-	if err != nil {
-		s.trouble(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox; frame-ancestors 'none'")
-	_, _ = w.Write([]byte(block(text))) // the viewer may be gone
-}
-
+// asked is one field of a question in full.
 func (s *Inspector) asked(ctx context.Context, r *http.Request) (string, error) {
 	run, q := r.PathValue("run"), r.URL.Query()
-	if s.NoContent {
-		return "", failure.New(failure.Refused, "start it without --no-content", "this page shows no content")
-	}
 	reasons, err := inbox.ReasonsOf(ctx, s.Fleet, run)
 	if err != nil {
 		return "", err

@@ -54,8 +54,8 @@ type Inspector struct {
 	live      *hub
 	// csrf proves that a form is of a page that this process made.
 	csrf     string
-	stories  stories
-	profiles runProfiles
+	stories  recent[readStory]
+	profiles recent[cached[*schema.ProfileReply]]
 	needs    needs
 	heads    heads
 	// executors are those of the fleet as they were last read.
@@ -82,8 +82,8 @@ func New(cfg Config) (*Inspector, error) {
 		}
 	}
 	s.mux.HandleFunc("GET /run/{run}/recovery.json", s.planJSON)
-	s.mux.HandleFunc("GET /run/{run}/whole", s.wholeField)
-	s.mux.HandleFunc("GET /run/{run}/asked", s.askedField)
+	s.mux.HandleFunc("GET /run/{run}/whole", s.plain(s.field))
+	s.mux.HandleFunc("GET /run/{run}/asked", s.plain(s.asked))
 	if cfg.Acts {
 		s.mux.HandleFunc("POST /needs-you/answer", s.form(s.answer))
 		s.mux.HandleFunc("POST /needs-you/settle", s.form(s.settle))

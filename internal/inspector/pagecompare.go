@@ -58,12 +58,9 @@ func (s *Inspector) comparePage(ctx context.Context, r *http.Request) (*view, er
 		if err := schema.CheckName("run id", run); err != nil {
 			return nil, failure.New(failure.Usage, "write RUN, or RUN@POINT such as fix-login@turn:3", "%v", err)
 		}
-		point := schema.Point{Kind: schema.PointEnd}
-		if at != "" {
-			var err error
-			if point, err = schema.ParsePoint(at); err != nil {
-				return nil, failure.New(failure.Usage, "write RUN, or RUN@POINT such as fix-login@turn:3", "%v", err)
-			}
+		point, err := schema.ParsePoint(at)
+		if err != nil {
+			return nil, failure.New(failure.Usage, "write RUN, or RUN@POINT such as fix-login@turn:3", "%v", err)
 		}
 		sides[i].run, sides[i].point = run, point
 		group.Go(func() error {

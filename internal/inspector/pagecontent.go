@@ -263,23 +263,27 @@ func diffOf(text string) []diffLine {
 	return list
 }
 
-// wholeField answers with one field as text, whole.
-func (s *Inspector) wholeField(w http.ResponseWriter, r *http.Request) {
-	text, err := s.field(r.Context(), r)
-	if err != nil {
-		s.trouble(w, r, err)
-		return
+// plain serves a field in full, as plain text.
+func (s *Inspector) plain(field func(ctx context.Context, r *http.Request) (string, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.NoContent {
+			s.trouble(w, r, failure.New(failure.Refused, "start it without --no-content", "this page shows no content"))
+			return
+		}
+		text, err := field(r.Context(), r)
+		if err != nil {
+			s.trouble(w, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox; frame-ancestors 'none'")
+		_, _ = w.Write([]byte(block(text))) // the viewer may be gone
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox; frame-ancestors 'none'")
-	_, _ = w.Write([]byte(block(text))) // the viewer may be gone
 }
 
+// field is one field of a message or a call in full.
 func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) {
 	q, run := r.URL.Query(), r.PathValue("run")
-	if s.NoContent {
-		return "", failure.New(failure.Refused, "start it without --no-content", "this page shows no content")
-	}
 	at, err := point(r)
 	if err != nil {
 		return "", err

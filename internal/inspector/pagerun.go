@@ -34,9 +34,8 @@ type runBar struct {
 
 // head reads where a run stands, and returns a view with it.
 func (s *Inspector) head(ctx context.Context, r *http.Request, tab, words string) (*view, *schema.GetReply, error) {
-	run := r.PathValue("run")
-	reply := new(schema.GetReply)
-	if err := s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
+	reply, err := s.headAt(ctx, r.PathValue("run"), "")
+	if err != nil {
 		return nil, nil, err
 	}
 	v, err := s.runView(ctx, reply, tab, words)
@@ -135,20 +134,22 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	if err != nil {
 		return nil, err
 	}
-	body := timelineBody{Told: toldOf(&reply.Head, s.Now()), Only: q.Get("only"), Text: q.Get("text"), shown: whole}
+	h := &reply.Head
+	told := &story.Told{Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls, ModelTier: h.ModelTier, DurationMS: story.DurationMS(h, s.Now())}
+	body := timelineBody{Told: told, Only: q.Get("only"), Text: q.Get("text"), shown: whole}
 	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
 		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
 	}
 	if body.Only != "" || body.Text != "" {
-		err = s.filtered(ctx, v, q, &reply.Head, &body)
+		err = s.filtered(ctx, v, q, h, &body)
 	} else {
-		err = s.window(ctx, v, q, &reply.Head, &body)
+		err = s.window(ctx, v, q, h, &body)
 	}
 	if err != nil {
 		return nil, err
 	}
 	// The rows come first: of a run that is new to the daemon all records are read for its profile.
-	if p := s.profiles.of(s.Fleet, reply.Head.Run); p != nil {
+	if p := s.profile(h.Run); p != nil {
 		body.profiled(p, v.Run.Path)
 	} else {
 		body.NoMap = true
@@ -162,19 +163,6 @@ type span struct{ from, through int64 }
 
 // whole is the span of all records.
 var whole = span{0, 1<<63 - 1}
-
-// toldOf sums a run up by its head.
-func toldOf(h *schema.Head, now time.Time) *story.Told {
-	t := &story.Told{Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls, ModelTier: h.ModelTier}
-	last := story.Instant(h.UpdatedAt)
-	if !h.Status.Terminal() {
-		last = now
-	}
-	if begun := story.Instant(h.StartedAt); !begun.IsZero() && last.After(begun) {
-		t.DurationMS = last.Sub(begun).Milliseconds()
-	}
-	return t
-}
 
 // window shows the lines of a page of records, and reads no more of the run.
 func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
@@ -200,7 +188,9 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 	if w.Incomplete {
 		body.Missing = "Events of this run are missing: waymark verify " + schema.ShellWord(head.Run) + " says which."
 	}
-	s.open(w.Beats)
+	for i, b := range w.Beats {
+		w.Beats[i] = b.Until(s.Now())
+	}
 	// A page has so many lines at most, but always those of one record.
 	beats, first, through := w.Beats, w.From, w.Through
 	if n := len(beats) - timelineRows; n > 0 && from == 0 {
@@ -236,19 +226,9 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 	return nil
 }
 
-// open gives the lines that are not over the time that they take so far.
-func (s *Inspector) open(beats []*story.Beat) {
-	for _, b := range beats {
-		if begun := story.Instant(b.At); b.Open && b.Detail != story.CallRequested && !begun.IsZero() && s.Now().After(begun) {
-			took := s.Now().Sub(begun).Milliseconds()
-			b.DurationMS = &took
-		}
-	}
-}
-
 // filtered shows the lines of a run that match. All of the run is read for it.
 func (s *Inspector) filtered(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
-	told, missing, err := s.stories.of(ctx, s.Fleet, head, s.Now())
+	told, missing, err := s.told(ctx, head)
 	if err != nil {
 		return err
 	}
@@ -365,17 +345,6 @@ func (b *timelineBody) profiled(p *schema.ProfileReply, path string) {
 	}
 }
 
-// runProfiles are the profiles of the runs that were looked at last.
-type runProfiles struct {
-	mu   sync.Mutex
-	list []*runProfile
-}
-
-type runProfile struct {
-	run string
-	cached[*schema.ProfileReply]
-}
-
 const (
 	// profilesKept bounds the profiles that are kept.
 	profilesKept = 32
@@ -384,23 +353,11 @@ const (
 	profileAge, profilePatience = time.Second, 100 * time.Millisecond
 )
 
-// of returns the profile of a run; nil if it takes longer to read than a page waits, which then has it the next time.
-func (k *runProfiles) of(fleet Fleet, run string) *schema.ProfileReply {
-	k.mu.Lock()
-	i := slices.IndexFunc(k.list, func(p *runProfile) bool { return p.run == run })
-	var p *runProfile
-	if i < 0 {
-		p = &runProfile{run: run}
-	} else {
-		p = k.list[i]
-		k.list = slices.Delete(k.list, i, i+1)
-	}
-	k.list = append(k.list, p)
-	k.list = k.list[max(len(k.list)-profilesKept, 0):]
-	k.mu.Unlock()
-	reply, ok, err := p.get(profileAge, profilePatience, func(ctx context.Context) (*schema.ProfileReply, error) {
+// profile returns the profile of a run; nil if it takes longer to read than a page waits. The page then has it the next time.
+func (s *Inspector) profile(run string) *schema.ProfileReply {
+	reply, ok, err := s.profiles.of(run, profilesKept).get(profileAge, profilePatience, func(ctx context.Context) (*schema.ProfileReply, error) {
 		reply := new(schema.ProfileReply)
-		return reply, fleet.Ask(ctx, schema.VerbProfile, run, schema.ProfileRequest{Buckets: mapBars}, reply)
+		return reply, s.Fleet.Ask(ctx, schema.VerbProfile, run, schema.ProfileRequest{Buckets: mapBars}, reply)
 	})
 	if !ok || err != nil {
 		return nil
@@ -408,15 +365,9 @@ func (k *runProfiles) of(fleet Fleet, run string) *schema.ProfileReply {
 	return reply
 }
 
-// stories are the latest that were read. One is read again once its run has more events.
-type stories struct {
-	mu   sync.Mutex
-	list []*readStory
-}
-
+// readStory is the story of a run. It is read again once its run has more events.
 type readStory struct {
 	mu      sync.Mutex
-	run     string
 	records int64
 	epoch   schema.Epoch
 	story   *story.Story
@@ -426,24 +377,13 @@ type readStory struct {
 // storiesKept bounds the stories that are kept.
 const storiesKept = 4
 
-// of tells what a run did. missing says what of it is not there.
-func (k *stories) of(ctx context.Context, fleet Fleet, head *schema.Head, now time.Time) (told *story.Told, missing, err error) {
-	k.mu.Lock()
-	i := slices.IndexFunc(k.list, func(r *readStory) bool { return r.run == head.Run })
-	var r *readStory
-	if i < 0 {
-		r = &readStory{run: head.Run}
-	} else {
-		r = k.list[i]
-		k.list = slices.Delete(k.list, i, i+1)
-	}
-	k.list = append(k.list, r)
-	k.list = k.list[max(len(k.list)-storiesKept, 0):]
-	k.mu.Unlock()
+// told tells the story of a run. missing says what of it is not there.
+func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.Told, missing, err error) {
+	r, now := s.stories.of(head.Run, storiesKept), s.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.story == nil || r.records != head.Records || r.epoch != head.Epoch {
-		read, err := story.Read(ctx, fleet, head)
+		read, err := story.Read(ctx, s.Fleet, head)
 		if err != nil && (read.Empty() || ctx.Err() != nil) {
 			return nil, nil, err
 		}

@@ -38,6 +38,30 @@ type Told struct {
 	Omitted int `json:"omitted,omitzero"`
 }
 
+// DurationMS is the time from the start of a run to its last event, or to now if it has not ended, in milliseconds.
+func DurationMS(h *schema.Head, now time.Time) int64 {
+	last := Instant(h.UpdatedAt)
+	if !h.Status.Terminal() {
+		last = now
+	}
+	begun := Instant(h.StartedAt)
+	if begun.IsZero() || !last.After(begun) {
+		return 0
+	}
+	return last.Sub(begun).Milliseconds()
+}
+
+// Until returns the beat with its duration until now if it is open: a copy, because other readers may have the beat.
+func (b *Beat) Until(now time.Time) *Beat {
+	begun := Instant(b.At)
+	if !b.Open || b.Detail == CallRequested || begun.IsZero() || !now.After(begun) {
+		return b
+	}
+	open, took := *b, now.Sub(begun).Milliseconds()
+	open.DurationMS = &took
+	return &open
+}
+
 // Tell sums the story up, and keeps the last turns of it.
 func (s *Story) Tell(turns int, now time.Time) *Told {
 	h := &s.State.Head
@@ -52,21 +76,11 @@ func (s *Story) Tell(turns int, now time.Time) *Told {
 	if s.submitted && t.Takeovers > 0 {
 		t.Takeovers-- // the first is the claim of a run that no executor had
 	}
-	last := Instant(h.UpdatedAt)
-	if !h.Status.Terminal() {
-		last = now
-	}
-	if begun := Instant(h.StartedAt); !begun.IsZero() && last.After(begun) {
-		t.DurationMS = last.Sub(begun).Milliseconds()
-	}
+	t.DurationMS = DurationMS(h, now)
 	t.Story = slices.Clone(s.beats)
 	for i, b := range t.Story {
-		if begun := Instant(b.At); b.Open && b.Detail != CallRequested && !begun.IsZero() && now.After(begun) {
-			open, took := *b, now.Sub(begun).Milliseconds() // the beat is the story's, and another reader's
-			open.DurationMS = &took
-			b = &open
-			t.Story[i] = b
-		}
+		b = b.Until(now)
+		t.Story[i] = b
 		if b.Kind == KindWait && b.DurationMS != nil {
 			t.WaitedMS += *b.DurationMS
 		}
