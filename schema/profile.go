@@ -43,18 +43,7 @@ func (p *Profile) Apply(h *Head, v *Verdict) {
 	if err != nil {
 		at = time.Time{}
 	}
-	switch v.Data.(type) {
-	case *RunInterruptedData:
-		p.submitted = p.submitted || h.Epoch == 1 && h.Turn == 0
-	case *RunResumedData:
-		if p.submitted && h.Epoch == 2 {
-			c.Takeovers--
-		}
-	}
-	p.data(c, v, at)
-	if _, taken := v.Data.(*RunResumedData); taken {
-		p.waiting(h)
-	}
+	p.data(c, h, v, at)
 }
 
 // waiting follows the waits of a run that was taken over: a rewind leaves some behind, and opens others again.
@@ -129,7 +118,7 @@ func since(said int64, begun, at time.Time) int64 {
 }
 
 // data takes in an accepted event.
-func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
+func (p *Profile) data(c *ProfileBucket, h *Head, v *Verdict, at time.Time) {
 	if v.Begun {
 		p.begun[v.Call] = at
 	}
@@ -143,10 +132,15 @@ func (p *Profile) data(c *ProfileBucket, v *Verdict, at time.Time) {
 	switch d := v.Data.(type) {
 	case *RunStartedData:
 		p.Model, p.Provider = d.Model, d.Provider
+	case *RunInterruptedData:
+		p.submitted = p.submitted || h.Epoch == 1 && h.Turn == 0
 	case *RunResumedData:
-		c.Takeovers++
+		if !p.submitted || h.Epoch != 2 {
+			c.Takeovers++
+		}
 		p.turn = time.Time{}
 		clear(p.begun)
+		p.waiting(h)
 	case *RunEndedData:
 		if d.Status == string(StatusFailed) {
 			c.Failures++

@@ -21,10 +21,7 @@ const (
 // joined sends the view state: the whole state if it fits into a message, else its newest turns, or those of an
 // earlier page. records is the number of records in the state.
 func (v *view) joined(records int64, build func(*schema.StateView) any) error {
-	limit := v.task.replyLimit()
-	if v.maxBytes > 0 {
-		limit = min(limit, v.maxBytes)
-	}
+	limit := v.task.replyLimit(v.maxBytes)
 	state := v.state.State.View()
 	if state.Older != nil {
 		state.Older.Request.MaxBytes = v.maxBytes

@@ -159,8 +159,9 @@ func (s *Service) forgetRun(run string) {
 // sweepKept drops the cached states and profiles of removed runs, also of those that another replica removes, and the unused ones.
 func (s *Service) sweepKept(ctx context.Context) {
 	since := s.now().Add(-keptIdle)
-	runs := s.states.runs(since)
-	for _, run := range append(runs, s.profiles.runs(since)...) {
+	runs := append(s.states.runs(since), s.profiles.runs(since)...)
+	slices.Sort(runs)
+	for _, run := range slices.Compact(runs) {
 		switch _, _, _, err := s.routing.erasure(ctx, run); {
 		case err == nil:
 			s.forgetRun(run)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,11 +34,7 @@ func (s *Service) records(ctx context.Context, t *task) error {
 	if from > through {
 		return t.whole(&reply)
 	}
-	limit := t.replyLimit()
-	if req.MaxBytes > 0 {
-		limit = min(limit, req.MaxBytes)
-	}
-	p := &recordPage{r: r, brief: req.Brief, limit: limit - pageSlack, ahead: req.From > 0}
+	p := &recordPage{r: r, brief: req.Brief, limit: t.replyLimit(req.MaxBytes) - pageSlack, ahead: req.From > 0}
 	if err := p.read(ctx, s.reader, from, through); err != nil {
 		return err
 	}
@@ -79,10 +76,7 @@ func checkRecords(req *schema.RecordsRequest) error {
 
 // pageOf returns the first and the last record of the requested page; total is the number of records of the run.
 func pageOf(req *schema.RecordsRequest, total int64) (from, through int64) {
-	limit := int64(req.Limit)
-	if limit == 0 {
-		limit = schema.DefaultRecords
-	}
+	limit := int64(cmp.Or(req.Limit, schema.DefaultRecords))
 	if req.From > 0 {
 		return req.From, min(req.From-1+limit, total)
 	}

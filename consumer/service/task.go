@@ -179,7 +179,7 @@ func (t *task) answer(answer any) error {
 	if err != nil {
 		return err
 	}
-	if limit := t.replyLimit(); int64(len(body)) > limit {
+	if limit := t.replyLimit(0); int64(len(body)) > limit {
 		return errReplyTooLarge(int64(len(body)), limit)
 	}
 	return t.send(schema.KindAnswer, body, "")
@@ -192,8 +192,14 @@ func errReplyTooLarge(size, limit int64) error {
 // replyOverhead bounds the headers of a reply.
 const replyOverhead = 1 << 10
 
-// replyLimit is the most bytes that the body of a reply may have.
-func (t *task) replyLimit() int64 { return t.svc.nc.MaxPayload() - replyOverhead }
+// replyLimit is the most bytes that the body of a reply may have; asked is the bound of the request, 0 for none.
+func (t *task) replyLimit(asked int64) int64 {
+	limit := t.svc.nc.MaxPayload() - replyOverhead
+	if asked > 0 {
+		limit = min(limit, asked)
+	}
+	return limit
+}
 
 // whole sends an answer of one reply.
 func (t *task) whole(answer any) error {

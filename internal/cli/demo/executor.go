@@ -64,11 +64,7 @@ func (c ExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-		defer cancel()
-		err = errors.Join(err, fleet.Close(limit))
-	}()
+	defer func() { err = errors.Join(err, closeFleet(ctx, fleet)) }()
 	p := &player.Player{
 		Fleet: fleet, Journal: witness, Now: a.Now, Replay: policyOf, AwaitPerson: askEvery,
 		Tool: toolOf(toolbox{scratch: scratchIn(c.Dir), pause: 2 * toolTime}),
@@ -99,18 +95,35 @@ func (c ExecutorCmd) play(ctx context.Context, p *player.Player, script *transcr
 
 // connect connects to the demonstration's server as any client on this machine does: through its state directory.
 func connect(ctx context.Context, a *base.App, dir, executor string) (*publisher.Fleet, error) {
-	end, err := statedir.Discover(ctx, dir)
-	if err != nil {
-		return nil, err
-	}
-	opts, err := end.Options()
+	url, opts, err := discover(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 	return publisher.Connect(ctx, publisher.Config{
-		URL: end.URL, Executor: executor, PublishTimeout: patience, RequestTimeout: patience, Now: a.Now,
-		Options: append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)),
+		URL: url, Executor: executor, PublishTimeout: patience, RequestTimeout: patience, Now: a.Now, Options: append(opts, patient()...),
 	})
+}
+
+// discover finds the demonstration's server, and the options to connect to it.
+func discover(ctx context.Context, dir string) (url string, opts []nats.Option, err error) {
+	end, err := statedir.Discover(ctx, dir)
+	if err != nil {
+		return "", nil, err
+	}
+	opts, err = end.Options()
+	return end.URL, opts, err
+}
+
+// patient are the options of an executor, which waits for the server while it is away.
+func patient() []nats.Option {
+	return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond)}
+}
+
+// closeFleet ends an executor, within base.CloseTimeout.
+func closeFleet(ctx context.Context, fleet *publisher.Fleet) error {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
+	defer cancel()
+	return fleet.Close(limit)
 }
 
 // toolOf runs real tools for the workshop. For transcripts it waits and returns the recorded results.

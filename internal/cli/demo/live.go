@@ -16,7 +16,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/ui"
 	"github.com/waymarkio/waymark/internal/inspector"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -210,13 +209,9 @@ func (l *liveStage) run(ctx context.Context, source inspector.Fleet, office *pub
 
 // dial connects to the demonstration's server.
 func dial(ctx context.Context, dir string) (*nats.Conn, error) {
-	end, err := statedir.Discover(ctx, dir)
+	url, opts, err := discover(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	opts, err := end.Options()
-	if err != nil {
-		return nil, err
-	}
-	return nats.Connect(end.URL, append(opts, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.ErrorHandler(nil))...)
+	return nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.ErrorHandler(nil))...)
 }

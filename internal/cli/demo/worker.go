@@ -8,11 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -52,26 +49,18 @@ func (c WorkerCmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err != nil {
 		return err
 	}
-	end, err := statedir.Discover(ctx, dir)
-	if err != nil {
-		return err
-	}
-	opts, err := end.Options()
+	url, opts, err := discover(ctx, dir)
 	if err != nil {
 		return err
 	}
 	fleet, err := publisher.Connect(ctx, publisher.Config{
-		URL: end.URL, Executor: c.Name, Agent: clerk, Now: a.Now, Policy: askBeforeMail,
-		Options: append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)),
+		URL: url, Executor: c.Name, Agent: clerk, Now: a.Now, Policy: askBeforeMail,
+		Options: append(opts, patient()...),
 	})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-		defer cancel()
-		err = errors.Join(err, fleet.Close(limit))
-	}()
+	defer func() { err = errors.Join(err, closeFleet(ctx, fleet)) }()
 	executor, err := fleet.NewExecutor(publisher.ExecutorSpec{
 		Loops: map[string]publisher.Loop{clerk: orders()}, Capacity: orderCapacity, WaitDetached: true, Grace: time.Second,
 	})
