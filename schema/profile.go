@@ -9,8 +9,8 @@ import (
 // profileCells is how many cells a profile has at most; two become one when there would be more.
 const profileCells = 2 * MaxBuckets
 
-// Profile follows a run and sums up what it did, in cells of equal numbers of records: it is bounded whatever the run's length, and is
-// continued as the run goes on. Show it each record in order, from the first.
+// Profile sums up the records of a run in cells of equal numbers of records. Its size is bounded, and it grows with the
+// run: apply each record in order, from the first.
 type Profile struct {
 	Model, Provider string
 	cells           []ProfileBucket
@@ -20,11 +20,11 @@ type Profile struct {
 	begun map[CallKey]time.Time
 	waits map[string]time.Time
 	turn  time.Time
-	// submitted: the run was handed in for an executor to claim. The claim is no takeover.
+	// submitted: a client submitted the run for an executor to claim, so its first claim is no takeover.
 	submitted bool
 }
 
-// Apply takes in what the fold made of a record, with the head behind it.
+// Apply adds a record: the fold's verdict on it, and the head after it.
 func (p *Profile) Apply(h *Head, v *Verdict) {
 	if v.Kind == Replayed || v.Kind == Skipped || v.Kind == Regressed || h.Records < 1 {
 		return
@@ -46,7 +46,7 @@ func (p *Profile) Apply(h *Head, v *Verdict) {
 	p.data(c, h, v, at)
 }
 
-// waiting follows the waits of a run that was taken over: a rewind leaves some behind, and opens others again.
+// waiting takes over the open waits of a resumed run: a rewind abandons some waits, and opens others again.
 func (p *Profile) waiting(h *Head) {
 	was := p.waits
 	p.waits = make(map[string]time.Time, len(h.Interrupts))
@@ -109,7 +109,7 @@ func (b *ProfileBucket) join(o *ProfileBucket) {
 	b.Takeovers += o.Takeovers
 }
 
-// since is how long something took that began at a time: by its own word, else up to another time.
+// since is the recorded duration of a step, or the time from its begin if none is recorded.
 func since(said int64, begun, at time.Time) int64 {
 	if said > 0 || begun.IsZero() || at.Before(begun) {
 		return said
@@ -117,7 +117,7 @@ func since(said int64, begun, at time.Time) int64 {
 	return at.Sub(begun).Milliseconds()
 }
 
-// data takes in an accepted event.
+// data adds an accepted event.
 func (p *Profile) data(c *ProfileBucket, h *Head, v *Verdict, at time.Time) {
 	if v.Begun {
 		p.begun[v.Call] = at
@@ -198,14 +198,14 @@ func (p *Profile) data(c *ProfileBucket, h *Head, v *Verdict, at time.Time) {
 	}
 }
 
-// Clone returns a copy that goes on by itself.
+// Clone returns an independent copy.
 func (p *Profile) Clone() Profile {
 	c := *p
 	c.cells, c.begun, c.waits = slices.Clone(p.cells), maps.Clone(p.begun), maps.Clone(p.waits)
 	return c
 }
 
-// Buckets are at most so many shares of the run.
+// Buckets returns the profile in at most so many buckets.
 func (p *Profile) Buckets(most int) []ProfileBucket {
 	list := append([]ProfileBucket{}, p.cells...)
 	for len(list) > most {

@@ -2,7 +2,7 @@ package schema
 
 import "slices"
 
-// Clone returns a copy of the state that goes on by itself. The two share the content of events, which neither changes.
+// Clone returns an independent copy of the state. The two share the content of events, which neither changes.
 func (s *State) Clone() *State {
 	c := *s
 	c.Head = s.Head.Clone()
@@ -12,11 +12,11 @@ func (s *State) Clone() *State {
 	c.Decisions, c.Takeovers, c.Values = slices.Clone(s.Decisions), slices.Clone(s.Takeovers), slices.Clone(s.Values)
 	c.Signals, c.Unknown = slices.Clone(s.Signals), slices.Clone(s.Unknown)
 	c.forgotten.ends = slices.Clone(s.forgotten.ends)
-	for i := range c.Calls { // they grow where they are
+	for i := range c.Calls { // a call appends to these
 		c.Calls[i].Settlements, c.Calls[i].Refs = slices.Clip(c.Calls[i].Settlements), slices.Clip(c.Calls[i].Refs)
 	}
 	return &c
 }
 
-// ForgottenBytes is the memory that what was forgotten takes, roughly.
+// ForgottenBytes is roughly the memory of the record of forgotten content.
 func (s *State) ForgottenBytes() int64 { return int64(len(s.forgotten.ends)) * 16 }

@@ -14,7 +14,7 @@ type Executors struct {
 	runs  *LiveRuns
 }
 
-// NewExecutors returns the executors that a daemon hears, and nil for one that hears none.
+// NewExecutors returns nil for a daemon that receives no heartbeats.
 func NewExecutors(beats *Heartbeats, runs *LiveRuns) *Executors {
 	if beats == nil {
 		return nil
@@ -22,7 +22,7 @@ func NewExecutors(beats *Heartbeats, runs *LiveRuns) *Executors {
 	return &Executors{beats, runs}
 }
 
-// leastSilence is the shortest time that is called a silence, however fast the heartbeats are.
+// leastSilence is the shortest time that counts as silence, whatever the heartbeat interval.
 const leastSilence = 500 * time.Millisecond
 
 // Fill writes the executors into a reply, those of one name with their runs. fleet is the fleet's silence.
@@ -84,7 +84,7 @@ func byUrgency(a, b schema.ExecutorState) int {
 	return cmp.Or(cmp.Compare(seen(&a), seen(&b)), cmp.Compare(a.Executor, b.Executor), cmp.Compare(a.Instance, b.Instance))
 }
 
-// all are the instances of an executor, or of all, and the time now.
+// all returns the instances of an executor, or of every executor for an empty name, and the present time.
 func (h *Heartbeats) all(name string) (map[Holder]instanceLife, time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,7 +100,7 @@ func (h *Heartbeats) all(name string) (map[Holder]instanceLife, time.Time) {
 	return lives, h.now()
 }
 
-// holders are how many runs each executor works on, and which those are of one that is named.
+// holders returns the number of active runs of each executor, and the runs of the named one.
 func (r *LiveRuns) holders(name string) (map[Holder]int, map[Holder][]string) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -150,7 +150,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 	case err != nil:
 		return unusable(o.InterruptID, err.Error())
 	case len(problems) > 0:
-		e := schema.Fail(schema.CodeInvalidAnswer, "Correct the answer at the places named in details; response_schema of run.waiting says what is asked.",
+		e := schema.Fail(schema.CodeInvalidAnswer, "Correct the answer at the places named in details; response_schema of run.waiting is its schema.",
 			"the answer to %.80q is not what was asked for: at %q: %s", o.InterruptID, problems[0].Path, problems[0].Problem)
 		return detailed(e, problems)
 	}

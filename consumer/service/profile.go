@@ -76,7 +76,7 @@ func (k *profiles) runs(since time.Time) (list []string) {
 	return list
 }
 
-// errOtherRun reports that a run is not the one of the profile: its log was damaged meanwhile.
+// errOtherRun reports that the records differ from those of the cached profile: the log was damaged since.
 var errOtherRun = errors.New("the run is another one than the profile's")
 
 // upTo continues the profile up to a snapshot, in parts: after a timeout the next request continues with the last finished part. The chain

@@ -220,7 +220,7 @@ func TestProfile_RunGoesOn_IsContinued(t *testing.T) {
 	require.Equal(t, reply.Total.Calls, again.Total.Calls, "nothing is counted twice")
 }
 
-// A profile is made again if the log of its run lost events meanwhile.
+// A profile is built again if the log of its run lost events after the profile was cached.
 func TestProfile_RunIsAnotherOne_IsMadeAgain(t *testing.T) {
 	t.Parallel()
 	w := newDamagedWorld(t)

@@ -27,7 +27,7 @@ type wish struct {
 	before   int
 }
 
-// view is such a view, and what was prepared for it.
+// view is one answer in a view that the client asked for, and the state folded for it.
 type view struct {
 	svc  *Service
 	task *task

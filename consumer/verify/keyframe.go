@@ -6,8 +6,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// compareKeyframe compares the keyframe of a segment that was folded with the fold. Points and pages behind it are read from it; recoveries
-// are not.
+// compareKeyframe compares the keyframe of a folded segment with the fold. Reads of later points and pages start from a
+// keyframe; recoveries do not.
 func (v *verifier) compareKeyframe(n int, stored []byte) {
 	_, head, err := schema.DecodeKeyframe(stored)
 	problem := ""

@@ -319,7 +319,7 @@ func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) 
 	return readable(value), nil
 }
 
-// stateOf reads all that a run's events add up to at a point, and at the end if there is none. missing says what is not there.
+// stateOf reads the state of a run at a point, or at its end without one. missing names its missing events.
 func (s *Inspector) stateOf(ctx context.Context, run, at string) (state *schema.State, missing, err error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, nil, failure.New(failure.NotFound, "", "%v", err)

@@ -377,7 +377,7 @@ type readStory struct {
 // storiesKept bounds the stories that are kept.
 const storiesKept = 4
 
-// told tells the story of a run. missing says what of it is not there.
+// told tells the story of a run. missing names its missing events.
 func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.Told, missing, err error) {
 	r, now := s.stories.of(head.Run, storiesKept), s.Now()
 	r.mu.Lock()
@@ -437,7 +437,7 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	return v, nil
 }
 
-// plan is that of a run's next executor. missing says what of the run is not there.
+// plan is the plan of a run's next executor. missing names the missing events of the run.
 func (s *Inspector) plan(ctx context.Context, run string) (plan *schema.Plan, missing, err error) {
 	state, missing, err := s.stateOf(ctx, run, "")
 	if err != nil {

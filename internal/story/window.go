@@ -16,21 +16,21 @@ type Pages interface {
 
 // Window is the story of a part of a run.
 type Window struct {
-	// From and Through are the numbers of the first and the last record that it tells of; of a run with Total.
+	// From and Through are the numbers of the first and the last record of the window, Total that of the run's last record.
 	From, Through, Total int64
-	// Before is the run in front of it.
+	// Before is the head before the first record.
 	Before schema.Head
-	// Beats that began in it.
+	// Beats that began in the window.
 	Beats []*Beat
 	// Incomplete: events of the run are missing.
 	Incomplete bool
 }
 
-// Lookahead is how many records behind a window are read for the ends of what began in it.
+// Lookahead is the number of records read after a window, to find the ends of its beats.
 const Lookahead = 128
 
-// ReadWindow tells a part of a run, whose head is as it is now: of limit records or a few more, from one on, or through one; up to the last one
-// if both are 0. What began in front of it is not told.
+// ReadWindow reads about limit records of a run: from a record on, through a record, or the latest if both are 0. head is
+// the present head. Beats that began before the window are left out.
 func ReadWindow(ctx context.Context, pages Pages, head *schema.Head, from, through int64, limit int) (*Window, error) {
 	request := schema.RecordsRequest{Limit: limit, Brief: true}
 	last := int64(1<<63 - 1)
@@ -67,7 +67,7 @@ func ReadWindow(ctx context.Context, pages Pages, head *schema.Head, from, throu
 	return w, nil
 }
 
-// continued is the story of a run from where it was on, told up to where it is.
+// continued returns the story of a run that begins at an earlier head.
 func continued(before, now *schema.Head) *Story {
 	s := New(before.Fleet, before.Run)
 	s.signals, s.takeovers = len(now.Signals), int(before.Counts.Resumes)
@@ -99,7 +99,7 @@ func continued(before, now *schema.Head) *Story {
 	return s
 }
 
-// see tells a record of a page.
+// see adds a record of a page.
 func (s *Story) see(ctx context.Context, from Pages, r *schema.RecordView) error {
 	if r.Verdict != schema.Applied.String() {
 		return nil
