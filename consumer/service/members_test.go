@@ -3,6 +3,7 @@ package service_test
 import (
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,6 +18,7 @@ func TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone(t *testing.T)
 	w := newServiceWorld(t, foldedBy(&worker))
 	f, _ := w.Fold(fold.Config{})
 	worker.Store(f)
+	require.Eventually(t, f.Folds, time.Minute, time.Millisecond, "only what folds answers a retry")
 	x := w.writer("run-1")
 	x.Start()
 	before := x.Last

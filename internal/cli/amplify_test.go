@@ -28,7 +28,7 @@ func TestService_ThousandRequests_AnsweredOrRefused(t *testing.T) {
 	}
 	dir := t.TempDir()
 	getenv := func(name string) string {
-		return map[string]string{"HOME": dir, "XDG_CONFIG_HOME": dir, "WAYMARK_HTTP": "off", "WAYMARK_STATE_DIR": dir, "WAYMARK_QUOTA": "256MiB"}[name]
+		return map[string]string{"HOME": dir, "XDG_CONFIG_HOME": dir, "WAYMARK_HTTP": "off", "WAYMARK_STATE_DIR": dir, "WAYMARK_QUOTA": "64MiB"}[name]
 	}
 	ready, stop, err := startDaemon(nil, getenv)
 	require.NoError(t, err)

@@ -87,7 +87,8 @@ func runScripts(t *testing.T, dir string) {
 		require.NotRegexp(t, stopsEarly, string(text), "%s: stop ends a script as passed, whatever stands below: use halt to end the daemon", file)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", dir),
+		Dir:         filepath.Join("testdata", dir),
+		WorkdirRoot: t.TempDir(), // the default is $GOTMPDIR, which is on the disk where the tests' files are in memory
 		Setup: func(env *testscript.Env) error {
 			repository, err := filepath.Abs(filepath.Join("..", ".."))
 			if err != nil {
@@ -100,7 +101,7 @@ func runScripts(t *testing.T, dir string) {
 				"TRANSCRIPTS":       filepath.Join(repository, "internal", "transcript", "testdata"),
 				"EXAMPLES":          filepath.Join(repository, "docs", "examples"),
 				"WAYMARK_HTTP":      "127.0.0.1:0",
-				"WAYMARK_QUOTA":     "256MiB",
+				"WAYMARK_QUOTA":     "64MiB",
 				"WAYMARK_SILENCE":   "10m",               // the executors of scripts send no heartbeats
 				"GORACE":            "atexit_sleep_ms=0", // a race-built process would wait a second at its end
 			} {

@@ -115,7 +115,7 @@ func (m *mission) serve(args ...string) (line, address string) {
 	m.t.Helper()
 	dir := filepath.Join(m.dir, "served")
 	line, stop, err := startDaemon(args, func(name string) string {
-		return map[string]string{"WAYMARK_STATE_DIR": dir, "WAYMARK_QUOTA": "256MiB"}[name]
+		return map[string]string{"WAYMARK_STATE_DIR": dir, "WAYMARK_QUOTA": "64MiB"}[name]
 	})
 	require.NoError(m.t, err)
 	m.t.Cleanup(func() {

@@ -95,7 +95,7 @@ func newPageWorld(t *testing.T) pageWorld {
 	for _, part := range []string{"deploy", "docs", "internal"} {
 		require.NoError(t, os.Symlink(filepath.Join(root, part), filepath.Join(w.dir, part)))
 	}
-	args := []string{"--http", "127.0.0.1:0", "--quota", "256MiB", "--silence", "10m"}
+	args := []string{"--http", "127.0.0.1:0", "--quota", "64MiB", "--silence", "10m"}
 	line, stop, err := startDaemon(args, env("WAYMARK_STATE_DIR", filepath.Join(w.dir, "state")))
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })

@@ -101,7 +101,7 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(s.as(t, fleet, role, 0, "doctor", "--json", "--monitor", s.monitor())), &found))
 		require.Greater(t, len(found.Checks), 12)
 		for _, k := range found.Checks {
-			require.True(t, k.Result == "ok" || k.Name == "disk", "%s finds %s %s: %s", role, k.Name, k.Result, k.Detail)
+			require.True(t, k.Result == "ok" || k.Name == "disk" && k.Result == "unknown", "%s finds %s %s: %s", role, k.Name, k.Result, k.Detail)
 		}
 	}
 

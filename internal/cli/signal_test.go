@@ -20,7 +20,7 @@ import (
 func startProcess(t *testing.T, dir, until string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "waymark", args...)
-	cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+dir, "WAYMARK_HTTP=127.0.0.1:0", "WAYMARK_QUOTA=256MiB", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+dir, "WAYMARK_HTTP=127.0.0.1:0", "WAYMARK_QUOTA=64MiB", "GORACE=atexit_sleep_ms=0")
 	stderr := new(bytes.Buffer)
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()

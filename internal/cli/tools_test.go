@@ -28,7 +28,7 @@ func startServe(t *testing.T, args ...string) (*nats.Conn, serve.Ready) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	getenv := func(name string) string {
-		return map[string]string{"WAYMARK_STATE_DIR": dir, "WAYMARK_HTTP": "127.0.0.1:0", "WAYMARK_QUOTA": "256MiB"}[name]
+		return map[string]string{"WAYMARK_STATE_DIR": dir, "WAYMARK_HTTP": "127.0.0.1:0", "WAYMARK_QUOTA": "64MiB"}[name]
 	}
 	line, stop, err := startDaemon(append([]string{"--json"}, args...), getenv)
 	require.NoError(t, err)

@@ -135,7 +135,7 @@ func Examine(ctx context.Context, a *base.App, cl *base.Client, monitor string) 
 	d.pings(ctx, monitor)
 	streams := d.streams(ctx, &settings)
 	d.account(ctx)
-	d.disk(a)
+	d.disk(a, streams)
 	d.backup(ctx, settings.Fleet, streams, a.Now())
 	d.fleet(ctx, &settings)
 	return d.checks, nil
@@ -389,7 +389,7 @@ func (d *doctor) account(ctx context.Context) {
 }
 
 // disk checks the free space of the local server's disk.
-func (d *doctor) disk(a *base.App) {
+func (d *doctor) disk(a *base.App, streams []kvstore.Inspected) {
 	const name = "disk"
 	if d.cl.Target.Origin != natsconn.OriginLocal {
 		d.add(name, checkUnknown, "", "the server does not use this state directory: check the disk on its machine")
@@ -401,16 +401,35 @@ func (d *doctor) disk(a *base.App) {
 		return
 	}
 	free, total, err := natsd.DiskRoom(dir)
-	switch {
-	case err != nil:
+	if err != nil {
 		d.add(name, checkUnknown, "", "%s", err)
-	case free < total/100*(100-fullFail):
-		d.add(name, checkFailed, "free space: the server stores no message before; the daemon then continues by itself", "%s of %s are free", output.Bytes(free), output.Bytes(total))
-	case free < total/100*(100-fullWarn)/2:
-		d.add(name, checkWarning, "free space, or lower the quota", "%s of %s are free", output.Bytes(free), output.Bytes(total))
-	default:
-		d.add(name, checkOK, "", "%s of %s are free", output.Bytes(free), output.Bytes(total))
+		return
 	}
+	result, do, detail := diskRoom(free, total, growth(streams))
+	d.add(name, result, do, "%s", detail)
+}
+
+// growth is how many bytes the streams may still store within their limits.
+func growth(streams []kvstore.Inspected) int64 {
+	var sum int64
+	for _, s := range streams {
+		if s.Info != nil {
+			sum += max(0, s.Info.Config.MaxBytes-int64(s.Info.State.Bytes)) //nolint:gosec // a size on disk
+		}
+	}
+	return sum
+}
+
+// diskRoom checks a disk's free space, in bytes, against what the streams may still store: on a large disk, a few percent are plenty.
+func diskRoom(free, total, growth int64) (result, do, detail string) {
+	detail = fmt.Sprintf("%s of %s are free", output.Bytes(free), output.Bytes(total))
+	switch least := failure.LeastRoom(total); {
+	case free < least:
+		return checkFailed, fmt.Sprintf("free at least %s: a daemon that ran out of space continues by itself then", output.Bytes(least)), detail
+	case free < growth:
+		return checkWarning, "free space, or lower the quota", fmt.Sprintf("%s, and the streams may grow by %s", detail, output.Bytes(growth))
+	}
+	return checkOK, "", detail
 }
 
 // fleet checks the daemons: whether one answers, which one folds each shard, and the lag.
