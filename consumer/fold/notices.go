@@ -103,17 +103,14 @@ func (x *announcer) quarantine(touched map[string]*run) {
 			Reason: reason, Claims: h.Stalled, Status: h.Status, Turn: h.Turn, OpenCalls: len(h.OpenCalls), LastError: h.LastError,
 		})
 		if err == nil {
-			e := schema.Event{
+			x.derived(r.id, schema.RunQuarantined, &schema.Event{
 				ID: r.id + "." + strconv.FormatUint(uint64(h.Epoch), 10) + ".quarantined." +
 					strconv.FormatUint(uint64(h.Position.Stream), 10),
 				Source: schema.Source(x.fleet, x.holder), Type: schema.TypeOf(schema.RunQuarantined), Subject: r.id,
 				Time: schema.FormatTime(x.now()), Epoch: h.Epoch, DataContentType: schema.ContentTypeJSON, Data: body,
-			}
-			header, data := e.Encode()
-			err = x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, schema.RunQuarantined, r.id), Header: header, Data: data})
-		}
-		if err != nil {
-			x.log.Debug().Err(err).Str(logkey.Run, r.id).Msg("quarantine not announced")
+			})
+		} else {
+			x.log.Error().Err(err).Str(logkey.Run, r.id).Msg("notice of a quarantined run cannot be written")
 		}
 		x.stats.Quarantined.Add(1)
 	}
@@ -123,10 +120,8 @@ func (x *announcer) quarantine(touched map[string]*run) {
 // event.
 func (x *announcer) removed(runs []string) {
 	for _, run := range runs {
-		header, data := schema.NewErased(x.fleet, x.holder, run, "observed", x.now()).Encode()
-		err := x.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(x.fleet, schema.RunErased, run), Header: header, Data: data})
-		if err != nil {
-			x.log.Debug().Err(err).Str(logkey.Run, run).Msg("removal not announced")
+		if !x.derived(run, schema.RunErased, schema.NewErased(x.fleet, x.holder, run, "observed", x.now())) {
+			return
 		}
 	}
 }
@@ -207,8 +202,7 @@ func (x *announcer) announce(events []accepted) {
 	}
 }
 
-// derived announces events that the daemon derived from an accepted one. It is false if the connection accepts no
-// more.
+// derived announces events of the daemon's own, which are not in the log. It is false if the connection accepts no more.
 func (x *announcer) derived(run, name string, events ...*schema.Event) bool {
 	for _, e := range events {
 		header, body := e.Encode()

@@ -18,6 +18,18 @@ import (
 // ByteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default.
 type ByteSize int64
 
+// Flag is the size as a flag takes it, exactly.
+func (n ByteSize) Flag() string {
+	unit := ""
+	for _, larger := range []string{"KiB", "MiB", "GiB"} {
+		if n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, larger
+	}
+	return strconv.FormatInt(int64(n), 10) + unit
+}
+
 // units are the powers of 1024 (KiB, K) and of 1000 (KB).
 var units = []struct {
 	suffix string

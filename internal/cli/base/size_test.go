@@ -20,3 +20,15 @@ func TestByteSize_Texts_ParseAndPrint(t *testing.T) {
 		require.ErrorContains(t, err, "is not a size", text)
 	}
 }
+
+func TestByteSize_AsAFlag_IsReadAsTheSameSize(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[ByteSize]string{
+		1: "1", 1000: "1000", 1 << 10: "1KiB", 64<<20 + 1: "67108865", 1536 << 10: "1536KiB", 3 << 30: "3GiB", 5 << 40: "5120GiB",
+	} {
+		require.Equal(t, want, size.Flag())
+		back, err := parseByteSize(size.Flag())
+		require.NoError(t, err)
+		require.Equal(t, size, back)
+	}
+}

@@ -204,8 +204,8 @@ func (c addCmd) command() string {
 	}
 	flag("dir", c.Dir, c.Dir != "")
 	flag("include", c.Include, c.Include != "")
-	flag("quota", sizeWord(int64(c.Quota)), c.Quota != 0)
-	flag("storage", sizeWord(int64(c.Storage)), c.Storage != 0)
+	flag("quota", base.ByteSize(c.Quota).Flag(), c.Quota != 0)
+	flag("storage", c.Storage.Flag(), c.Storage != 0)
 	flag("shards", fmt.Sprint(int(c.Shards)), c.Shards != 0)
 	flag("replicas", fmt.Sprint(int(c.Replicas)), c.Replicas != 0)
 	flag("checkpoints", fmt.Sprint(int(c.Checkpoints)), c.Checkpoints != 0)
@@ -214,17 +214,6 @@ func (c addCmd) command() string {
 	flag("duties", c.Duties, c.Duties != "")
 	flag("verify", strings.Join(c.Verify, ","), len(c.Verify) > 0)
 	return strings.Join(words, " ")
-}
-
-// sizeWord is a size for a flag, exactly.
-func sizeWord(n int64) string {
-	for _, unit := range []string{"", "KiB", "MiB", "GiB"} {
-		if n%1024 != 0 || unit == "GiB" {
-			return fmt.Sprint(n, unit)
-		}
-		n /= 1024
-	}
-	return fmt.Sprint(n)
 }
 
 // afterwards lists the steps after which the server knows the fleet.
