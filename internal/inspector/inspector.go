@@ -63,13 +63,15 @@ type Inspector struct {
 	findings  cached[[]Finding]
 	// acting has a token while a run is taken over: the second of two decisions at once is told of the first.
 	acting chan struct{}
+	// patience bounds a search in a run's records.
+	patience time.Duration
 	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
 	wanted atomic.Int64
 }
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), acting: make(chan struct{}, 1), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), acting: make(chan struct{}, 1), patience: searchWithin, door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err
