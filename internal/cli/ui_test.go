@@ -133,7 +133,7 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	require.Equal(t, failure.Refused, failure.Explain(t.Context(), err).Code)
 	err = source.As(t.Context(), "eve", func(f *publisher.Fleet) error {
-		_, err := operate.Release(t.Context(), f, "asks")
+		_, err := operate.Release(t.Context(), f, "asks", 1)
 		return err
 	})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)

@@ -93,7 +93,7 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 	require.Equal(t, "ann", state.Takeovers[len(state.Takeovers)-1].Executor)
 	status, body = d.ask(http.MethodPost, path, form, nil)
 	require.Equal(t, http.StatusConflict, status)
-	require.Contains(t, body, "was taken over meanwhile", "the second of two is told")
+	require.Contains(t, body, "was taken over: it is in epoch 2, with executor ann", "the second of two is told")
 	status, _ = d.get(path + "?at=end")
 	require.Equal(t, http.StatusBadRequest, status)
 }

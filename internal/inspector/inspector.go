@@ -61,8 +61,6 @@ type Inspector struct {
 	// executors are those of the fleet as they were last read.
 	executors cached[*schema.ExecutorsReply]
 	findings  cached[[]Finding]
-	// acting has a token while a run is taken over: the second of two decisions at once is told of the first.
-	acting chan struct{}
 	// patience bounds a search in a run's records.
 	patience time.Duration
 	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
@@ -71,7 +69,7 @@ type Inspector struct {
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), acting: make(chan struct{}, 1), patience: searchWithin, door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), patience: searchWithin, door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err
