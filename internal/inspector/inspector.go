@@ -53,11 +53,13 @@ type Inspector struct {
 	door      door
 	live      *hub
 	// csrf proves that a form is of a page that this process made.
-	csrf     string
-	stories  recent[readStory]
-	profiles recent[cached[*schema.ProfileReply]]
-	needs    needs
-	heads    heads
+	csrf string
+	// submissions are the forms that were sent last.
+	submissions submissions
+	stories     recent[readStory]
+	profiles    recent[cached[*schema.ProfileReply]]
+	needs       needs
+	heads       heads
 	// executors are those of the fleet as they were last read.
 	executors cached[*schema.ExecutorsReply]
 	findings  cached[[]Finding]
@@ -147,18 +149,24 @@ func (s *Inspector) form(do func(context.Context, *http.Request) (next, said str
 			s.trouble(w, r, failure.New(failure.Usage, "send less: an answer may have 1 MiB", "the form cannot be read: %v", err))
 			return
 		}
-		if !same(r.PostForm.Get("csrf"), s.csrf) {
+		if !s.madeHere(r) {
 			s.trouble(w, r, failure.New(failure.Refused, "reload the page and send it again", "this form is not of a page of this process"))
 			return
 		}
-		next, said, err := do(r.Context(), r)
-		if err != nil {
-			s.trouble(w, r, err)
+		done := s.submissions.once(r, func() (o outcome) { //nolint:contextcheck // it outlives the request
+			// A second click ends the first request, and what is half done would stay so.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actWithin)
+			defer cancel()
+			o.next, o.said, o.err = do(ctx, r)
+			return o
+		})
+		if done.err != nil {
+			s.trouble(w, r, done.err)
 			return
 		}
 		s.needs.forget()
-		s.door.say(w, said, s.Secure)
-		http.Redirect(w, r, next, http.StatusSeeOther)
+		s.door.say(w, done.said, s.Secure)
+		http.Redirect(w, r, done.next, http.StatusSeeOther)
 	}
 }
 
