@@ -25,6 +25,9 @@ type ResumeSpec struct {
 	// RequestID makes a repeated Resume continue the epoch that the first one opened, instead of opening another; empty
 	// means a new id. Use an id that outlives the process if the takeover must not be done twice.
 	RequestID string
+	// ExpectedEpoch, if set, is the epoch that was seen before the decision to take the run over. If another takeover
+	// came since, Resume returns [ErrConflict], whose text says who has the run.
+	ExpectedEpoch schema.Epoch
 	// Agent that the executor runs; empty means the agent of Config, or any agent if Config names none.
 	Agent string
 	// AllowGaps takes over a run although events of it are known to be missing. Without it Resume returns
@@ -76,7 +79,8 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	}
 	defer f.takeovers.begin(run)()
 	request := &schema.RecoverRequest{
-		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
+		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID,
+		ExpectedEpoch: spec.ExpectedEpoch, View: schema.ViewEvents,
 	}
 	if spec.Reason == schema.TakeoverRewind {
 		request.At = spec.At.String()

@@ -59,6 +59,20 @@ func TestResume_SameRequest_ContinuesEpoch(t *testing.T) {
 	require.Equal(t, []string{"run.started", "run.resumed", "checkpoint.marked", "checkpoint.marked", "checkpoint.marked"}, names(w.log("r1")))
 }
 
+func TestResume_RunWasTakenOverSinceItWasSeen_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	seen := start(t, f, "r1").Epoch()
+	other, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{ExpectedEpoch: seen})
+	require.NoError(t, err)
+	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{ExpectedEpoch: seen})
+	require.ErrorIs(t, err, publisher.ErrConflict)
+	require.ErrorContains(t, err, "in epoch 2, with executor "+f.Executor())
+	require.NoError(t, other.Mark(t.Context(), "here"), "it keeps the run")
+}
+
 func TestResume_Invalid_RefusedWithReason(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

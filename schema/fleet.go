@@ -178,6 +178,8 @@ type CancelRequest struct {
 	Reason string `json:"reason,omitzero"`
 	// Refs mark the reason as encrypted; other refs are refused.
 	Refs []Ref `json:"refs,omitzero"`
+	// ExpectedEpoch as in [RecoverRequest].
+	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// RequestID lets a repeat of the request find its first try, even after a takeover, so that it stops no work that
 	// began after it. If empty, a repeat is found only while the run has a cancel request.
 	RequestID string `json:"request_id,omitzero"`

@@ -136,6 +136,8 @@ type RecoverRequest struct {
 	RequestID string `json:"request_id"`
 	// Epoch, if set, is the one that the request opened: it is continued or refused, and no other is opened.
 	Epoch Epoch `json:"epoch,omitzero"`
+	// ExpectedEpoch, if set, is the epoch that the sender saw: in another it is a conflict, which says who has the run.
+	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
 	// After, for the view events, omits segments up to and including this number: the client has them.

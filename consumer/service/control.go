@@ -339,6 +339,8 @@ func (s *Service) cancel(ctx context.Context, t *task) error {
 		switch {
 		case r.Head.Status.Terminal():
 			return decision{}, errEnded(r)
+		case !r.Head.CancelRequested && moved(&r.Head, req.ExpectedEpoch) != nil:
+			return decision{}, moved(&r.Head, req.ExpectedEpoch)
 		case !r.Head.CancelRequested:
 			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason, Refs: req.Refs}}, nil
 		}

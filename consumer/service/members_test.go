@@ -27,6 +27,7 @@ func TestRequest_MemberThatItDoesNotHave_IsRefusedAndNothingIsDone(t *testing.T)
 		{schema.VerbSettle, `{"turn":1,"tool_call_id":"c","how":"asserted","reslt":1,"by":"ann"}`, "/reslt", "result"},
 		{schema.VerbSettle, `{"turn":1,"tool_cal":"c"}`, "/tool_cal", "tool_call_id"},
 		{schema.VerbRecover, `{"executor":"e","request_id":"q","att":"record:1"}`, "/att", "at"},
+		{schema.VerbRecover, `{"executor":"e","request_id":"q","expectedEpoch":1}`, "/expectedEpoch", "expected_epoch"},
 		{schema.VerbSignal, `{"name":"s","paylod":1,"by":"ann"}`, "/paylod", "payload"},
 		{schema.VerbGet, `{"veiw":"head"}`, "/veiw", "view"},
 		{schema.VerbList, `{"statuss":["running"]}`, "/statuss", "status"},

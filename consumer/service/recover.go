@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -95,7 +96,7 @@ func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.Re
 			if to == nil {
 				return r, nil
 			}
-			rewound = true
+			rewound, req.ExpectedEpoch = true, 0 // the read after it is in the epoch that was opened
 			continue
 		}
 		// Another takeover or an earlier try of ours came first: the next read tells which.
@@ -146,6 +147,8 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 				"request_id %s opened epoch %d of run %s for another reason than %s", req.RequestID, h.Epoch, r.Run, req.Reason)
 		}
 		return true, nil
+	case moved(h, req.ExpectedEpoch) != nil:
+		return false, moved(h, req.ExpectedEpoch)
 	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen && req.Reason != schema.TakeoverRewind:
 		return false, errEnded(r)
 	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
@@ -157,6 +160,15 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 	default:
 		return false, nil
 	}
+}
+
+// moved refuses a request whose sender saw another epoch of the run than the current one; 0 is any.
+func moved(h *schema.Head, expected schema.Epoch) *schema.ServiceError {
+	if expected == 0 || expected == h.Epoch {
+		return nil
+	}
+	return schema.Fail(schema.CodeConflict, "Look at the run, and decide again: "+hintRun,
+		"run %s was taken over: it is in epoch %d, with executor %s, and not in epoch %d", h.Run, h.Epoch, cmp.Or(h.Executor, "none"), expected)
 }
 
 // open publishes the takeover after the read's last event and folds it. to is as in [schema.RunResumedData]. It
@@ -322,6 +334,8 @@ func rewindPoint(req *schema.RecoverRequest) (*schema.Point, error) {
 // does.
 func checkLook(req *schema.RecoverRequest) error {
 	switch {
+	case req.ExpectedEpoch != 0:
+		return badField("/expected_epoch", errors.New("a point of the past cannot be taken over: leave out expected_epoch or at"))
 	case req.Epoch != 0:
 		return badField("/epoch", errors.New("a point of the past cannot be taken over: leave out epoch or at"))
 	case req.Reason == "":

@@ -98,7 +98,7 @@ func TestRewind_AnotherTakeoverRightBehind_IsRefusedAndRewindsOnce(t *testing.T)
 	require.NoError(t, err)
 	w.svc, w.stop = svc, w.start(svc)
 	e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{
-		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q", At: "turn:3", View: schema.ViewHead,
+		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q", ExpectedEpoch: 1, At: "turn:3", View: schema.ViewHead,
 	})
 	require.NoError(t, <-other)
 	require.Equal(t, schema.CodeConflict, e.Code)

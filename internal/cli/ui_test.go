@@ -112,6 +112,7 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 			require.NotContains(t, b.page(path), `role="alert">These credentials`, path)
 		}
 	}
+	require.Contains(t, observer.page("/run/asks/bisect?expr=run.status+%3D%3D+%22waiting%22"), "It is true first after record 2 of 2")
 	require.Contains(t, operator.page("/needs-you"), `action="/needs-you/answer"`)
 	for _, b := range []*browser{observer, operator} {
 		require.Eventually(t, func() bool { return strings.Contains(b.page("/health"), "found nothing wrong") }, securedWait, pollEvery)
@@ -133,7 +134,7 @@ func TestUI_ObserversCredentials_HaveNoButtonsAndNoRights(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	require.Equal(t, failure.Refused, failure.Explain(t.Context(), err).Code)
 	err = source.As(t.Context(), "eve", func(f *publisher.Fleet) error {
-		_, err := operate.Release(t.Context(), f, "asks")
+		_, err := operate.Release(t.Context(), f, "asks", 1)
 		return err
 	})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)

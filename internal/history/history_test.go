@@ -81,7 +81,7 @@ func TestBisect_Predicate_AskedAfterEvent(t *testing.T) {
 	e := &schema.Event{ID: "r.1.4.x", Type: schema.TypeOf(schema.ToolCalled), Epoch: 1, Sequence: 4, Turn: 2, Data: data}
 	h := schema.NewHead("f", "r")
 	h.Status, h.Turn, h.Counts.ToolCalls = schema.StatusRunning, 2, 7
-	h.Labels = map[string]string{"team": "red"}
+	h.Labels, h.Window = map[string]string{"team": "red"}, []string{"a", "b"}
 	for text, want := range map[string]bool{
 		`event.name == "tool.called" && event.data.name == "Bash"`:  true,
 		`event.data.arguments.command contains "rm -rf"`:            true,
@@ -89,6 +89,7 @@ func TestBisect_Predicate_AskedAfterEvent(t *testing.T) {
 		`event.sequence == 4 and event.turn == 2`:                   true,
 		`run.counts.tool_calls > 6`:                                 true,
 		`run.status == "waiting"`:                                   false,
+		`len(run.window) == 2`:                                      true,
 		`run.labels?.team == "red"`:                                 true,
 		`event.data.missing == "x"`:                                 false,
 		`event.data.arguments.many == 9007199254740993`:             true,

@@ -28,10 +28,12 @@ type Predicate struct {
 	program *vm.Program
 	// heads: the expression uses the run, which costs encoding its head.
 	heads bool
+	// windows: it uses the run's latest hashes, which are most of the head.
+	windows bool
 	// made counts the bytes of text that one evaluation made.
 	made int
-	// over is why no evaluation may begin any more: the previous one may still run.
-	over error
+	// ctx ends the evaluation under way.
+	ctx context.Context //nolint:containedctx // the library hands functions no context
 }
 
 // ErrPredicateCost comes for an expression that would take too much memory or time. Write a simpler one.
@@ -41,14 +43,18 @@ var ErrPredicateCost = errors.New("predicate costs too much")
 //
 // The language has no bound on text: let a = s + s; let b = a + a; and so on doubles it with each step. So an
 // expression only has the built-in functions that make no text and no copies, and an addition and a change of case
-// that count the text they make. Constants are not computed before the first event, because nothing could interrupt
-// that.
+// that count the text they make. It has no bound on time either, because loops may be nested: each pass of a loop asks
+// whether the evaluation may continue. Constants are not computed before the first event, because nothing could
+// interrupt that.
 func CompilePredicate(text string) (*Predicate, error) {
-	p := &Predicate{heads: strings.Contains(text, "run")}
+	if len(text) > maxPredicate {
+		return nil, fmt.Errorf("predicate: it has %d bytes, at most %d are possible", len(text), maxPredicate)
+	}
+	p := &Predicate{heads: strings.Contains(text, "run"), windows: strings.Contains(text, "window")}
 	visitor := new(bounded)
 	options := []expr.Option{
 		expr.Env(map[string]any{"event": map[string]any{}, "run": map[string]any{}}), expr.AsBool(), expr.Optimize(false), expr.DisableAllBuiltins(),
-		expr.Patch(visitor), expr.Function(boundedPlus, p.plus),
+		expr.Patch(visitor), expr.Function(boundedPlus, p.plus), expr.Function(boundedPass, p.pass),
 		expr.Function("lower", p.changed(strings.ToLower), new(func(string) string)), expr.Function("upper", p.changed(strings.ToUpper), new(func(string) string)),
 	}
 	for _, name := range builtins {
@@ -78,11 +84,14 @@ const (
 	maxMade = 16 << 20
 	// maxEvaluation is how long an expression may take per event.
 	maxEvaluation = 10 * time.Second
-	boundedPlus   = "__plus"
+	// maxPredicate bounds an expression, in bytes.
+	maxPredicate = 4096
+	boundedPlus  = "__plus"
+	boundedPass  = "__pass"
 )
 
-// bounded replaces additions, which also join text, by counting ones, and names a function that is not in the list:
-// the library disables functions with a closure only in part.
+// bounded replaces additions, which also join text, by counting ones, has each pass of a loop ask whether it may
+// continue, and names a function that is not in the list: the library disables functions with a closure only in part.
 type bounded struct{ unknown string }
 
 // Visit looks at one node.
@@ -93,6 +102,17 @@ func (b *bounded) Visit(node *ast.Node) {
 	if sum, ok := (*node).(*ast.BinaryNode); ok && sum.Operator == "+" {
 		ast.Patch(node, &ast.CallNode{Callee: &ast.IdentifierNode{Value: boundedPlus}, Arguments: []ast.Node{sum.Left, sum.Right}})
 	}
+	if loop, ok := (*node).(*ast.PredicateNode); ok {
+		ast.Patch(&loop.Node, &ast.CallNode{Callee: &ast.IdentifierNode{Value: boundedPass}, Arguments: []ast.Node{loop.Node}})
+	}
+}
+
+// pass returns the value of one pass of a loop, unless the evaluation must end.
+func (p *Predicate) pass(value ...any) (any, error) {
+	if p.ctx.Err() != nil {
+		return nil, context.Cause(p.ctx)
+	}
+	return value[0], nil
 }
 
 // makes counts text.
@@ -157,9 +177,8 @@ var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsonte
 }))
 
 // Holds reports whether the predicate holds after an event, given the run's head there. An error says that it cannot
-// be evaluated there: a member is missing, or of another type. An [ErrPredicateCost], and the cause of ctx, end the
-// use of the predicate: the evaluation cannot be interrupted and continues, within its bounds, until it or the
-// process ends.
+// be evaluated there: a member is missing, or of another type. An [ErrPredicateCost], and the cause of ctx, say that
+// the evaluation was ended.
 func (p *Predicate) Holds(ctx context.Context, h *schema.Head, e *schema.Event) (bool, error) {
 	event := map[string]any{
 		"name": e.Name(), "id": e.ID, "type": e.Type, "source": e.Source, "time": e.Time,
@@ -173,7 +192,11 @@ func (p *Predicate) Holds(ctx context.Context, h *schema.Head, e *schema.Event) 
 	}
 	run := map[string]any{}
 	if p.heads {
-		text, err := json.Marshal(h)
+		shown := *h
+		if !p.windows {
+			shown.Window = nil
+		}
+		text, err := json.Marshal(&shown)
 		if err == nil {
 			err = json.Unmarshal(text, &run, exactNumbers)
 		}
@@ -187,31 +210,17 @@ func (p *Predicate) Holds(ctx context.Context, h *schema.Head, e *schema.Event) 
 func (p *Predicate) evaluate(ctx context.Context, env map[string]any) (bool, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxEvaluation, fmt.Errorf("%w: it takes longer than %s after one event", ErrPredicateCost, maxEvaluation))
 	defer cancel()
-	type outcome struct {
-		value any
-		err   error
+	p.ctx, p.made = ctx, 0
+	value, err := expr.Run(p.program, env)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	if p.over != nil {
-		return false, p.over
+	if err != nil {
+		return false, fmt.Errorf("predicate: %w", err)
 	}
-	p.made = 0
-	done := make(chan outcome, 1)
-	go func() {
-		value, err := expr.Run(p.program, env)
-		done <- outcome{value, err}
-	}()
-	select {
-	case <-ctx.Done():
-		p.over = fmt.Errorf("predicate: %w", context.Cause(ctx))
-		return false, p.over
-	case out := <-done:
-		if out.err != nil {
-			return false, fmt.Errorf("predicate: %w", out.err)
-		}
-		holds, ok := out.value.(bool)
-		if !ok {
-			return false, fmt.Errorf("predicate: it gives %T and not true or false", out.value)
-		}
-		return holds, nil
+	holds, ok := value.(bool)
+	if !ok {
+		return false, fmt.Errorf("predicate: it gives %T and not true or false", value)
 	}
+	return holds, nil
 }

@@ -66,13 +66,25 @@ func TestPredicate_LongEvaluation_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	h := schema.NewHead("f", "r")
 	e := &schema.Event{Type: schema.TypeOf(schema.ToolCalled)}
-	p, err := history.CompilePredicate(`let a = 1..2000; all(a, let x = #; all(a, # + x > 0))`) // a second or so
+	p, err := history.CompilePredicate(`let a = 1..2000; event.id == "x" or all(a, let x = #; all(a, all(a, # + x > 0)))`) // an hour or so
 	require.NoError(t, err)
 	stopped := errors.New("told to stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(time.Millisecond, func() { cancel(stopped) })
 	_, err = p.Holds(ctx, &h, e)
 	require.ErrorIs(t, err, stopped)
-	_, err = p.Holds(t.Context(), &h, e)
-	require.ErrorIs(t, err, stopped, "the previous evaluation may still run: no other begins")
+	e.ID = "x"
+	holds, err := p.Holds(t.Context(), &h, e)
+	require.NoError(t, err)
+	require.True(t, holds, "the evaluation has ended, and the next one begins")
+}
+
+func TestPredicate_LongText_IsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := history.CompilePredicate("true" + strings.Repeat(" ", 4100))
+	require.ErrorContains(t, err, "it has 4104 bytes")
+	for _, deep := range []string{strings.Repeat("(", 4000), strings.Repeat("[", 4000), strings.Repeat("!", 4000) + "1", strings.Repeat("all([1],", 500)} {
+		_, err := history.CompilePredicate(deep)
+		require.Error(t, err)
+	}
 }

@@ -123,39 +123,29 @@ func rewindPoint(text string) (schema.Point, error) {
 	return point, nil
 }
 
-// take takes a run over by one viewer at a time, if it is still as the viewer saw it.
-func (s *Inspector) take(ctx context.Context, r *http.Request, do func(*schema.Head, *publisher.Fleet) error) error {
-	select {
-	case s.acting <- struct{}{}:
-		defer func() { <-s.acting }()
-	case <-ctx.Done():
-		return ctx.Err()
+// take takes a run over in the epoch that the viewer saw.
+func (s *Inspector) take(ctx context.Context, r *http.Request, do func(*schema.Head, schema.Epoch, *publisher.Fleet) error) error {
+	epoch, err := seenEpoch(r)
+	if err != nil {
+		return err
 	}
-	h, err := s.still(ctx, r)
+	reply, err := s.headAt(ctx, r.PathValue("run"), "")
 	if err == nil {
-		err = operate.MayTake(s.Prompt, h, r.PostForm.Get("force") == "yes")
+		err = operate.MayTake(s.Prompt, &reply.Head, r.PostForm.Get("force") == "yes")
 	}
 	if err != nil {
 		return err
 	}
-	return s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error { return do(h, fleet) })
+	return s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error { return do(&reply.Head, epoch, fleet) })
 }
 
-// still refuses an action on a run that another has taken over since the viewer looked.
-func (s *Inspector) still(ctx context.Context, r *http.Request) (*schema.Head, error) {
-	run := r.PathValue("run")
-	if r.PostForm.Get("sure") != "yes" {
-		return nil, failure.New(failure.Usage, "use the button", "this form does not say that you are sure")
+// seenEpoch is the epoch in which a viewer who is sure saw the run. The service refuses an action on any other.
+func seenEpoch(r *http.Request) (schema.Epoch, error) {
+	epoch, err := strconv.ParseUint(r.PostForm.Get("seen"), 10, 31)
+	if r.PostForm.Get("sure") != "yes" || err != nil || epoch == 0 {
+		return 0, failure.New(failure.Usage, "use the button", "this form does not say that you are sure")
 	}
-	reply, err := s.headAt(ctx, run, "")
-	if err != nil {
-		return nil, err
-	}
-	h := &reply.Head
-	if seen := r.PostForm.Get("seen"); seen != strconv.FormatUint(uint64(h.Epoch), 10) {
-		return nil, failure.New(failure.Conflict, "look at the run, and decide again", "run %s was taken over meanwhile: it is in epoch %d, with executor %s", run, h.Epoch, cmp.Or(h.Executor, "none"))
-	}
-	return h, nil
+	return schema.Epoch(epoch), nil
 }
 
 // act carries out the action of a submitted form.
@@ -179,11 +169,12 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 		}
 		return runPath(run, "/act"), "Sent to " + run + ", as " + s.By + ". Its agent is shown it with its next turn.", nil
 	case "cancel":
-		if _, err := s.still(ctx, r); err != nil {
+		epoch, err := seenEpoch(r)
+		if err != nil {
 			return "", "", err
 		}
 		var reply schema.ControlReply
-		request := schema.CancelRequest{By: s.By, Reason: f.Get("reason"), RequestID: rand.Text()}
+		request := schema.CancelRequest{By: s.By, Reason: f.Get("reason"), ExpectedEpoch: epoch, RequestID: rand.Text()}
 		if err := s.Fleet.Ask(ctx, schema.VerbCancel, run, request, &reply); err != nil {
 			return "", "", err
 		}
@@ -193,13 +184,13 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 		return runPath(run, ""), fmt.Sprintf("Asked for the end of %s, as %s. Its executor winds it up.", run, s.By), nil
 	case "release":
 		said := fmt.Sprintf("Released %s, as %s: the fleet may claim it.", run, s.By)
-		err := s.take(ctx, r, func(h *schema.Head, fleet *publisher.Fleet) error {
+		err := s.take(ctx, r, func(h *schema.Head, epoch schema.Epoch, fleet *publisher.Fleet) error {
 			there, err := operate.Releasable(s.Prompt, h, true)
 			if err != nil || !there {
 				said = run + " can be claimed already."
 				return err
 			}
-			_, err = operate.Release(ctx, fleet, run)
+			_, err = operate.Release(ctx, fleet, run, epoch)
 			return err
 		})
 		return runPath(run, ""), said, err
@@ -208,8 +199,8 @@ func (s *Inspector) act(ctx context.Context, r *http.Request) (next, said string
 		if err != nil {
 			return "", "", err
 		}
-		err = s.take(ctx, r, func(_ *schema.Head, fleet *publisher.Fleet) error {
-			_, err := operate.Rewind(ctx, fleet, run, point, rand.Text())
+		err = s.take(ctx, r, func(_ *schema.Head, epoch schema.Epoch, fleet *publisher.Fleet) error {
+			_, err := operate.Rewind(ctx, fleet, run, epoch, point, rand.Text())
 			return err
 		})
 		return runPath(run, ""), fmt.Sprintf("%s continues after %s, as %s decided: the fleet may claim it.", run, point, s.By), err

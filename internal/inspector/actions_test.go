@@ -36,7 +36,7 @@ func TestActions_Fork_BeginsARunAtThePoint(t *testing.T) {
 	page := d.page("/run/fix-login/state?at=record:4")
 	require.Contains(t, page, `action="/run/fix-login/act/fork"`)
 	require.Contains(t, page, `href="/run/fix-login/act/rewind?at=record%3a4"`)
-	form := url.Values{"csrf": {d.pages.csrf}, "at": {"record:4"}, "as": {"fix-2"}, "hold": {"yes"}}
+	form := url.Values{"csrf": {d.pages.loaded()}, "at": {"record:4"}, "as": {"fix-2"}, "hold": {"yes"}}
 	status, body := d.ask(http.MethodPost, "/run/fix-login/act/fork", form, nil)
 	require.Equal(t, http.StatusOK, status, body)
 	require.Contains(t, body, "Forked fix-login at record:4 as fix-2, as ann. It is held")
@@ -44,13 +44,14 @@ func TestActions_Fork_BeginsARunAtThePoint(t *testing.T) {
 	require.Equal(t, "fix-login", head.Base.Run)
 	require.Equal(t, "ann", head.Executor)
 	require.Equal(t, schema.StatusWaiting, head.Status)
+	form.Set("csrf", d.pages.loaded())
 	status, body = d.ask(http.MethodPost, "/run/fix-login/act/fork", form, nil)
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, body, "choose another id")
 	for _, bad := range []url.Values{
 		{"at": {"nonsense"}, "as": {"x"}}, {"at": {"end"}, "as": {"fix-login"}}, {"at": {"end"}, "as": {"../x"}},
 	} {
-		bad.Set("csrf", d.pages.csrf)
+		bad.Set("csrf", d.pages.loaded())
 		status, body = d.ask(http.MethodPost, "/run/fix-login/act/fork", bad, nil)
 		require.Equal(t, http.StatusBadRequest, status, body)
 	}
@@ -75,7 +76,7 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 		require.Contains(t, page, want)
 	}
 	require.NotContains(t, page, "data-live", "it stays as it was read")
-	status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.csrf}, "at": {"result:1"}, "seen": {"1"}, "force": {"yes"}}, nil)
+	status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.loaded()}, "at": {"result:1"}, "seen": {"1"}, "force": {"yes"}}, nil)
 	require.Equal(t, http.StatusBadRequest, status, "the viewer did not confirm")
 	form := d.sureForm(path + "?at=result:1")
 	calm := maps.Clone(form)
@@ -91,9 +92,10 @@ func TestActions_Rewind_SaysWhatIsLeftBehindAndIsDoneOnce(t *testing.T) {
 	state := d.world.State("back")
 	require.Len(t, state.Calls, 1)
 	require.Equal(t, "ann", state.Takeovers[len(state.Takeovers)-1].Executor)
+	form.Set("csrf", d.pages.loaded())
 	status, body = d.ask(http.MethodPost, path, form, nil)
 	require.Equal(t, http.StatusConflict, status)
-	require.Contains(t, body, "was taken over meanwhile", "the second of two is told")
+	require.Contains(t, body, "was taken over: it is in epoch 2, with executor ann", "the second of two is told")
 	status, _ = d.get(path + "?at=end")
 	require.Equal(t, http.StatusBadRequest, status)
 }
@@ -109,7 +111,7 @@ func TestActions_ReleaseSignalAndCancel_AreRecordedByTheViewer(t *testing.T) {
 	for _, want := range []string{"Release it to the fleet…", "Ask for its end…", `action="/run/busy/act/signal"`, "waymark resume busy --at POINT"} {
 		require.Contains(t, page, want)
 	}
-	status, body := d.ask(http.MethodPost, "/run/busy/act/signal", url.Values{"csrf": {d.pages.csrf}, "text": {"hurry <b>up</b>"}, "name": {"note"}}, nil)
+	status, body := d.ask(http.MethodPost, "/run/busy/act/signal", url.Values{"csrf": {d.pages.loaded()}, "text": {"hurry <b>up</b>"}, "name": {"note"}}, nil)
 	require.Equal(t, http.StatusOK, status, body)
 	status, body = d.ask(http.MethodPost, "/run/busy/act/release", d.sureForm("/run/busy/act/release"), nil)
 	require.Equal(t, http.StatusOK, status, body)
@@ -126,6 +128,7 @@ func TestActions_ReleaseSignalAndCancel_AreRecordedByTheViewer(t *testing.T) {
 	status, body = d.ask(http.MethodPost, "/run/busy/act/cancel", cancel, nil)
 	require.Equal(t, http.StatusOK, status, body)
 	require.True(t, d.world.State("busy").Head.CancelRequested)
+	cancel.Set("csrf", d.pages.loaded())
 	status, body = d.ask(http.MethodPost, "/run/busy/act/cancel", cancel, nil)
 	require.Equal(t, http.StatusOK, status, body)
 	require.Contains(t, body, "was asked for already, by ann")
@@ -133,6 +136,7 @@ func TestActions_ReleaseSignalAndCancel_AreRecordedByTheViewer(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 }
 
+// Each has loaded the page, and decides at the same time.
 func TestActions_SeveralAtOnce_OneIsDone(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
@@ -142,10 +146,13 @@ func TestActions_SeveralAtOnce_OneIsDone(t *testing.T) {
 		require.NoError(t, err)
 		d.stage.Say(run, time.Second, "Begin.", "I begin.")
 		require.NoError(t, run.Sync(t.Context()))
-		form := d.sureForm("/run/" + id + "/act/rewind?at=record:2")
 		const tries = 6
 		statuses := make(chan int, tries)
+		var forms []url.Values
 		for range tries {
+			forms = append(forms, d.sureForm("/run/"+id+"/act/rewind?at=record:2"))
+		}
+		for _, form := range forms {
 			go func() {
 				response, err := d.viewer.PostForm(d.server.URL+"/run/"+id+"/act/rewind", form)
 				if err != nil {
@@ -211,7 +218,7 @@ func TestActions_SignalLargerThanAMessage_IsRefusedAtOnce(t *testing.T) {
 	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "big", Agent: "coder"})
 	require.NoError(t, err)
 	require.NoError(t, run.Sync(t.Context()))
-	form := url.Values{"csrf": {d.pages.csrf}, "text": {strings.Repeat("x", 1<<20)}}
+	form := url.Values{"csrf": {d.pages.loaded()}, "text": {strings.Repeat("x", 1<<20)}}
 	_, body := d.ask(http.MethodPost, "/run/big/act/signal", form, nil)
 	require.Contains(t, body, "a message at most 1048576")
 	require.NotContains(t, body, "may be stored")

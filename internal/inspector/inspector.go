@@ -53,23 +53,25 @@ type Inspector struct {
 	door      door
 	live      *hub
 	// csrf proves that a form is of a page that this process made.
-	csrf     string
-	stories  recent[readStory]
-	profiles recent[cached[*schema.ProfileReply]]
-	needs    needs
-	heads    heads
+	csrf string
+	// submissions are the forms that were sent last.
+	submissions submissions
+	stories     recent[readStory]
+	profiles    recent[cached[*schema.ProfileReply]]
+	needs       needs
+	heads       heads
 	// executors are those of the fleet as they were last read.
 	executors cached[*schema.ExecutorsReply]
 	findings  cached[[]Finding]
-	// acting has a token while a run is taken over: the second of two decisions at once is told of the first.
-	acting chan struct{}
+	// patience bounds a search in a run's records.
+	patience time.Duration
 	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
 	wanted atomic.Int64
 }
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), acting: make(chan struct{}, 1), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), patience: searchWithin, door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err
@@ -147,18 +149,24 @@ func (s *Inspector) form(do func(context.Context, *http.Request) (next, said str
 			s.trouble(w, r, failure.New(failure.Usage, "send less: an answer may have 1 MiB", "the form cannot be read: %v", err))
 			return
 		}
-		if !same(r.PostForm.Get("csrf"), s.csrf) {
+		if !s.madeHere(r) {
 			s.trouble(w, r, failure.New(failure.Refused, "reload the page and send it again", "this form is not of a page of this process"))
 			return
 		}
-		next, said, err := do(r.Context(), r)
-		if err != nil {
-			s.trouble(w, r, err)
+		done := s.submissions.once(r, func() (o outcome) { //nolint:contextcheck // it outlives the request
+			// A second click ends the first request, and what is half done would stay so.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actWithin)
+			defer cancel()
+			o.next, o.said, o.err = do(ctx, r)
+			return o
+		})
+		if done.err != nil {
+			s.trouble(w, r, done.err)
 			return
 		}
 		s.needs.forget()
-		s.door.say(w, said, s.Secure)
-		http.Redirect(w, r, next, http.StatusSeeOther)
+		s.door.say(w, done.said, s.Secure)
+		http.Redirect(w, r, done.next, http.StatusSeeOther)
 	}
 }
 

@@ -144,7 +144,7 @@ func TestDoor_WithoutToken_NothingIsShown(t *testing.T) {
 		status, _ := d.get(path)
 		require.Equal(t, http.StatusUnauthorized, status, path)
 	}
-	status, _ := d.ask(http.MethodPost, "/needs-you/answer", url.Values{"csrf": {d.pages.csrf}}, nil)
+	status, _ := d.ask(http.MethodPost, "/needs-you/answer", url.Values{"csrf": {d.pages.loaded()}}, nil)
 	require.Equal(t, http.StatusUnauthorized, status)
 	status, _ = d.get("/enter?t=wrong")
 	require.Equal(t, http.StatusForbidden, status)
@@ -193,7 +193,7 @@ func TestGuard_RebindingAndOtherOrigins_AreRefused(t *testing.T) {
 		"another port of the machine": func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:1") },
 		"a fetch of another site":     func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
 	} {
-		status, body := d.ask(http.MethodPost, "/needs-you/answer", url.Values{"csrf": {d.pages.csrf}}, change)
+		status, body := d.ask(http.MethodPost, "/needs-you/answer", url.Values{"csrf": {d.pages.loaded()}}, change)
 		require.Equal(t, http.StatusForbidden, status, name)
 		require.NotContains(t, body, d.pages.csrf, name)
 		status, body = d.ask(http.MethodGet, "/", nil, change)
@@ -333,7 +333,7 @@ func TestNeedsYou_TwoPersons_TheSecondIsToldWhoWasFirst(t *testing.T) {
 	require.Equal(t, schema.OutcomeAbandoned, d.world.State("payout-7").Calls[0].Outcome)
 	require.Eventually(t, func() bool { return strings.Contains(d.page("/needs-you"), "Nothing needs a person.") }, 20*time.Second, 20*time.Millisecond)
 
-	mark := url.Values{"csrf": {d.pages.csrf}, "name": {"here"}}
+	mark := url.Values{"csrf": {d.pages.loaded()}, "name": {"here"}}
 	status, body = d.ask(http.MethodPost, "/run/fix-login/mark", mark, nil)
 	require.Equal(t, http.StatusOK, status, body)
 	require.Contains(t, body, "Marked fix-login as here.")
@@ -356,7 +356,7 @@ func TestPages_ReadOnly_HaveNoButtonsAndTakeNone(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/needs-you/answer", "/needs-you/settle", "/needs-you/command", "/run/fix-login/mark", "/run/fix-login/act/fork", "/run/fix-login/act/rewind"} {
-		status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.csrf}}, nil)
+		status, _ := d.ask(http.MethodPost, path, url.Values{"csrf": {d.pages.loaded()}}, nil)
 		require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status, path)
 	}
 	status, _ := d.get("/run/fix-login/whole?call=a&turn=1&occurrence=1&field=arguments")

@@ -359,12 +359,17 @@ func (s *Inspector) tailRow(o *Observed) (tailRow, bool) {
 	if err != nil {
 		return tailRow{}, false
 	}
+	return s.eventRow(o.Run, e), true
+}
+
+// eventRow is an event in a line.
+func (s *Inspector) eventRow(run string, e *schema.Event) tailRow {
 	name := cut(cmp.Or(e.Name(), e.Type), 100)
-	row := tailRow{At: e.Time, Run: o.Run, Name: name, Class: strings.ReplaceAll(name, ".", "-"), Place: placeOf(e), By: story.Sender(e)}
+	row := tailRow{At: e.Time, Run: run, Name: name, Class: strings.ReplaceAll(name, ".", "-"), Place: placeOf(e), By: story.Sender(e)}
 	if !s.NoContent {
 		row.Said = cut(output.Printable(story.Gist(e)), 300)
 	}
-	return row, true
+	return row
 }
 
 func (s *Inspector) tailPage(_ context.Context, r *http.Request) (*view, error) {

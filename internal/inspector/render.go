@@ -44,6 +44,7 @@ func (s *Inspector) pages() []page {
 		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
 		{"/run/{run}/conversation", "conversation", "Conversation", "run", brisk, s.conversationPage},
 		{"/run/{run}/state", "state", "State", "run", calm, s.statePage},
+		{"/run/{run}/bisect", "bisect", "Bisect", "run", 0, s.bisectPage},
 		{"/run/{run}/recovery", "recovery", "Recovery", "run", brisk, s.recoveryPage},
 		{"/run/{run}/lineage", "lineage", "Lineage", "run", calm, s.lineagePage},
 		{"/compare", "compare", "Compare", "compare", calm, s.comparePage},
@@ -64,7 +65,8 @@ type view struct {
 	// Needs counts what needs a person, as far as it is known.
 	Needs int
 	Acts  bool
-	CSRF  string
+	// CSRF is the token of the page's forms; empty in what an open page is sent, which keeps its own.
+	CSRF string
 	// By is who is recorded with what the viewer decides.
 	By string
 	// Run is what the run is about whose page it is; nil elsewhere.
@@ -75,7 +77,7 @@ type view struct {
 }
 
 func (s *Inspector) view(title, nav, command string) *view {
-	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, CSRF: s.csrf, By: s.By, Trouble: s.live.trouble()}
+	v := &view{Title: title, Nav: nav, Fleet: s.Fleet.Name(), Acts: s.Acts, By: s.By, Trouble: s.live.trouble()}
 	if command != "" {
 		v.Command = s.commandOf(command)
 	}
@@ -86,7 +88,7 @@ func (s *Inspector) view(title, nav, command string) *view {
 func (s *Inspector) complete(v *view, r *http.Request) {
 	v.Live = "/live" + r.URL.RequestURI()
 	v.Needs = s.needs.count()
-	v.Stage = s.stageOf(r.URL.RequestURI())
+	v.Stage = s.stageOf(r.URL.RequestURI(), v.CSRF)
 }
 
 // whole answers with a page.
@@ -96,6 +98,7 @@ func (s *Inspector) whole(w http.ResponseWriter, r *http.Request, p *page) {
 		s.trouble(w, r, err)
 		return
 	}
+	v.CSRF = s.loaded()
 	s.complete(v, r)
 	if p.every == 0 {
 		v.Live = ""
@@ -128,7 +131,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "bisect", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/stage.html", "templates/"+name+".html"))
 	}

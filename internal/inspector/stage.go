@@ -41,11 +41,11 @@ type actorRow struct {
 	BackIn string
 }
 
-func (s *Inspector) stageOf(here string) *stageView {
+func (s *Inspector) stageOf(here, csrf string) *stageView {
 	if s.Stage == nil {
 		return nil
 	}
-	v := &stageView{Silence: s.Stage.Silence().String(), Here: here, CSRF: s.csrf}
+	v := &stageView{Silence: s.Stage.Silence().String(), Here: here, CSRF: csrf}
 	for _, a := range s.Stage.Actors() {
 		row := actorRow{Actor: a}
 		if a.Killed {

@@ -58,10 +58,10 @@ func Taken(p prompt.Prompt, id string, err error, get func() error) error {
 	return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: hint, Err: err}
 }
 
-// Rewind takes a run over after a point and releases it to the fleet. It returns the head. A repeated call with the
-// same request is the same takeover.
-func Rewind(ctx context.Context, fleet *publisher.Fleet, run string, point schema.Point, request string) (schema.Head, error) {
-	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{At: point, RequestID: request, HeadOnly: true})
+// Rewind takes a run over after a point and releases it to the fleet. It returns the head. epoch is the one in which
+// the run was seen: in any other it is left alone. A repeated call with the same request is the same takeover.
+func Rewind(ctx context.Context, fleet *publisher.Fleet, run string, epoch schema.Epoch, point schema.Point, request string) (schema.Head, error) {
+	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{At: point, RequestID: request, ExpectedEpoch: epoch, HeadOnly: true})
 	if err != nil {
 		return schema.Head{}, err
 	}
@@ -83,9 +83,10 @@ func Releasable(p prompt.Prompt, h *schema.Head, force bool) (bool, error) {
 	return true, MayTake(p, h, force)
 }
 
-// Release takes a run over by request, which ends a quarantine, and then releases it. It returns the head.
-func Release(ctx context.Context, fleet *publisher.Fleet, run string) (schema.Head, error) {
-	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
+// Release takes a run over by request, which ends a quarantine, and then releases it. It returns the head. epoch is as
+// in [Rewind].
+func Release(ctx context.Context, fleet *publisher.Fleet, run string, epoch schema.Epoch) (schema.Head, error) {
+	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{ExpectedEpoch: epoch, HeadOnly: true, AllowGaps: true})
 	if err != nil {
 		return schema.Head{}, err
 	}

@@ -1,6 +1,7 @@
 package uicheck
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -96,4 +97,28 @@ func TestLive_ExecutorIsKilled_AppearsWithoutReload(t *testing.T) {
 		require.True(t, eval[bool](b, "window.same === true"), "it was not loaded again")
 		b.clean()
 	}
+}
+
+// A second click comes while the first is carried out, or after it: the page that the first one asked for is not there yet.
+func TestActions_DoubleClick_IsDoneOnce(t *testing.T) {
+	s := newScene(t)
+	run, err := s.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "busy", Agent: "coder"})
+	require.NoError(t, err)
+	require.NoError(t, run.Sync(t.Context()))
+	b := s.open()
+	for i, pause := range []int{1, 10, 30, 100} {
+		b.show("/run/busy/act")
+		b.await(`document.querySelector("#pause").hidden === false`)
+		eval[bool](b, fmt.Sprintf(`(() => {
+			const form = document.querySelector('form[action="/run/busy/act/signal"]');
+			form.elements.text.value = "message %d";
+			const click = () => form.querySelector("button").click();
+			click();
+			setTimeout(click, %d);
+			return true;
+		})()`, i, pause))
+		b.await(`document.querySelector(".said")?.innerText.includes("Sent to busy, as ann.") ?? false`)
+		require.Len(t, s.stage.State("busy").Signals, i+1)
+	}
+	b.clean()
 }

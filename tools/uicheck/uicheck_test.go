@@ -2,6 +2,7 @@ package uicheck
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ var looks = []struct{ name, path string }{
 	{"timeline", "/run/fix-login"},
 	{"conversation", "/run/fix-login/conversation"},
 	{"state", "/run/fix-login/state?at=record:14"},
+	{"bisect", "/run/fix-login/bisect?expr=run.counts.tool_calls+%3E+1"},
 	{"recovery", "/run/payout-7/recovery"},
 	{"lineage", "/run/report-2/lineage"},
 	{"actions", "/run/triage-3/act"},
@@ -98,13 +100,14 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
 	paths := []string{"/", "/needs-you", "/tail", "/executors", "/compare?a=hostile&b=hostile-doubt"}
 	for _, run := range runs {
-		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/lineage", "/act"} {
+		for _, tab := range []string{"", "/conversation", "/state", "/bisect?expr=" + url.QueryEscape(`"><script>window["pwn" + "ed"] = 1</script>`), "/bisect?expr=event.sequence+%3E+2", "/recovery", "/lineage", "/act"} {
 			paths = append(paths, "/run/"+run+tab)
 		}
 	}
 	for _, path := range paths {
 		b.show(path)
-		b.await(`document.querySelector("#pause").hidden === false`) // the script runs, and receives updates
+		// The script runs, and receives updates on pages that have some.
+		b.await(`document.querySelector("#keys").hidden === false && (!document.querySelector("#page").dataset.live || document.querySelector("#pause").hidden === false)`)
 		require.False(t, eval[bool](b, `"pwned" in window`), path)
 		require.Zero(t, eval[int](b, `document.querySelectorAll("main script, main iframe, main object, [onerror], [onload]").length`), path)
 		// A link in a drawing has an object for its address, which is not resolved.

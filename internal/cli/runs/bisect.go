@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/events"
@@ -28,9 +29,7 @@ func (BisectCmd) Help() string {
 		`with a missing member is false; a?.b is nil if a is nil, and a ?? 0 supplies a default. The exit code is 4 if it is never true.
 
 Examples:
-  waymark bisect fix-login 'event.name == "tool.called" && event.data.name == "Bash"'
-  waymark bisect fix-login 'event.data.arguments?.command contains "rm -rf"'
-  waymark bisect fix-login '(run.usage?.output_tokens ?? 0) > 100000'`
+  waymark bisect fix-login '` + strings.Join(history.Examples, "'\n  waymark bisect fix-login '") + "'"
 }
 
 // bisected is the JSON output of bisect.
@@ -44,9 +43,6 @@ type bisected struct {
 	Event  events.Line `json:"event"`
 }
 
-// errFound ends the search.
-var errFound = errors.New("found")
-
 // Run looks for the first event after which the predicate is true.
 func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	predicate, err := history.CompilePredicate(c.Predicate)
@@ -58,66 +54,32 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	defer cl.Close()
-	found := bisected{Run: c.Run_, Predicate: c.Predicate}
-	var event *schema.Event
-	var senseless error
-	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		head := schema.NewHead(cl.Fleet, c.Run_)
-		last := schema.StreamSequence(0)
-		err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
-			if rec.Stream <= last {
-				head.Position = schema.Position{} // sequences freed by damage were used again
-			}
-			last = rec.Stream
-			keys, err := fleet.Keys(ctx)
-			if err != nil {
-				return err
-			}
-			v := head.Apply(keys, &rec)
-			if v.Kind != schema.Applied && v.Kind != schema.Evidence {
-				return nil
-			}
-			found.Events++
-			holds, err := predicate.Holds(ctx, &head, a.Opened(ctx, v.Event))
-			if errors.Is(err, history.ErrPredicateCost) || ctx.Err() != nil {
-				return fmt.Errorf("at event %s: %w", v.Event.ID, err)
-			}
-			if err != nil && senseless == nil {
-				senseless = fmt.Errorf("at event %s: %w", v.Event.ID, err)
-			}
-			point := schema.Point{Kind: schema.PointEvent, Name: v.Event.ID}.String()
-			if !holds {
-				found.Before = point
-				return nil
-			}
-			event, found.Point = v.Event, point
-			found.Event = events.LineOf(rec.Stream, v.Event)
-			return errFound
-		})
-		if errors.Is(err, errFound) {
-			return nil
-		}
-		return err
-	})
+	search := history.Search{Predicate: predicate}
+	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error { return search.Run(ctx, fleet, c.Run_) })
+	read := output.Plural(search.Events, "event")
 	switch {
 	case errors.Is(err, history.ErrPredicateCost):
 		return failure.New(failure.Usage, "use a simpler expression", "%s", err)
 	case err != nil:
 		return err
-	case event == nil && senseless != nil:
-		return failure.New(failure.NotFound, "for members that may be missing, write a?.b", "the expression is never true in %s of run %s, and fails %s", output.Plural(found.Events, "event"), c.Run_, senseless)
-	case event == nil:
-		return failure.New(failure.NotFound, "see the values with: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"), "the expression is never true in %s of run %s", output.Plural(found.Events, "event"), c.Run_)
-	case a.JSON:
+	case search.Event == nil && search.Failed != nil:
+		return failure.New(failure.NotFound, "for members that may be missing, write a?.b", "the expression is never true in %s of run %s, and fails %s", read, c.Run_, search.Failed)
+	case search.Event == nil:
+		return failure.New(failure.NotFound, "see the values with: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"), "the expression is never true in %s of run %s", read, c.Run_)
+	}
+	point := func(event string) string { return schema.Point{Kind: schema.PointEvent, Name: event}.String() }
+	found := bisected{Run: c.Run_, Predicate: c.Predicate, Point: point(search.Event.ID), Events: search.Events, Event: events.LineOf(search.Stream, search.Event)}
+	before := ""
+	if search.Before != "" {
+		found.Before = point(search.Before)
+		before = a.Prompt.Command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
+	}
+	if a.JSON {
 		return output.Document(a.Stdout, found)
 	}
 	table := events.Cmd{Run_: c.Run_}
-	if err := table.Print(a, found.Event.Stream, event, ""); err != nil {
+	if err := table.Print(a, found.Event.Stream, search.Event, ""); err != nil {
 		return err
-	}
-	before := ""
-	if found.Before != "" {
-		before = a.Prompt.Command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
 	}
 	return output.Fields(a.Stdout, "event", fmt.Sprintf("%d of the run", found.Events), "show it", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
 		"continue from before it", before)

@@ -132,7 +132,7 @@ func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 // two, the fleet would find the run without an executor.
 func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
 	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
-		h, err := operate.Release(ctx, fleet, c.Run_)
+		h, err := operate.Release(ctx, fleet, c.Run_, answer.Epoch)
 		if err != nil {
 			return err
 		}

@@ -16,14 +16,15 @@ import (
 
 // RecoverCmd is waymark recover.
 type RecoverCmd struct {
-	Run_      string `arg:"" name:"run" help:"Run id."`
-	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. The current executor is fenced."`
-	At        string `placeholder:"POINT" xor:"point" help:"Show the run at a point, without a takeover: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
-	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run before its K-th tool call: the same as --at step:K."`
-	Agent     string `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
-	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
-	RequestID string `placeholder:"ID" help:"Id of this takeover: repeated with the same id, it continues the epoch that it opened (default: a new id)."`
-	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show afterwards: head, state or events (default: head)."`
+	Run_      string       `arg:"" name:"run" help:"Run id."`
+	Executor  string       `placeholder:"NAME" help:"Executor that takes the run over. The current executor is fenced."`
+	At        string       `placeholder:"POINT" xor:"point" help:"Show the run at a point, without a takeover: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	Step      *int         `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run before its K-th tool call: the same as --at step:K."`
+	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
+	Reason    string       `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
+	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N, which you saw. If it was taken over since, the command says who has it."`
+	RequestID string       `placeholder:"ID" help:"Id of this takeover: repeated with the same id, it continues the epoch that it opened (default: a new id)."`
+	View      string       `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show afterwards: head, state or events (default: head)."`
 }
 
 // Help is the text below the flags.
@@ -37,6 +38,7 @@ Use waymark plan first. To release the run to the fleet's executors, use waymark
 
 Examples:
   waymark recover fix-login --executor laptop
+  waymark recover fix-login --executor laptop --epoch 2
   waymark recover fix-login --executor laptop --request-id try-1 --json
   waymark recover fix-login --at turn:7
   waymark recover fix-login --at mark:before-deploy --view state --json`
@@ -57,6 +59,8 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	case past && c.Executor != "":
 		return failure.New(failure.Usage, "to only look at it, omit --executor; to continue from there: waymark resume "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "--at and --executor were both given: with --at recover only shows the run")
+	case past && c.Epoch != 0:
+		return failure.New(failure.Usage, "omit --epoch: nothing is taken over", "--at and --epoch were both given: with --at recover only shows the run")
 	case past:
 	case c.Executor == "":
 		return failure.New(failure.Usage, "name the executor that takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
@@ -78,7 +82,7 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	answer := recovery{RequestID: c.RequestID}
 	err = cl.Ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
-		Executor: c.Executor, Agent: c.Agent, Reason: c.Reason, RequestID: c.RequestID, View: schema.ViewHead,
+		Executor: c.Executor, Agent: c.Agent, Reason: c.Reason, RequestID: c.RequestID, ExpectedEpoch: c.Epoch, View: schema.ViewHead,
 	}, &answer.RecoverReply)
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 		return nil
 	})
 	if err == nil && !c.DryRun {
-		answer.Head, err = c.resume(ctx, cl, point)
+		answer.Head, err = c.resume(ctx, cl, reply.Head.Epoch, point)
 	}
 	if err != nil {
 		return err
@@ -116,19 +116,19 @@ func (c ResumeCmd) point() (schema.Point, error) {
 	return schema.Point{Kind: schema.PointResult, Number: uint64(*c.Step)}, nil
 }
 
-// resume takes the run over, and returns its head afterwards.
-func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, point schema.Point) (schema.Head, error) {
+// resume takes the run over in the epoch in which it was read, and returns its head afterwards.
+func (c ResumeCmd) resume(ctx context.Context, cl *base.Client, epoch schema.Epoch, point schema.Point) (schema.Head, error) {
 	request := rand.Text()
 	if c.Executor != "" {
 		var reply schema.RecoverReply
 		err := cl.Ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
-			Executor: c.Executor, Reason: schema.TakeoverRewind, RequestID: request, At: point.String(), View: schema.ViewHead,
+			Executor: c.Executor, Reason: schema.TakeoverRewind, RequestID: request, ExpectedEpoch: epoch, At: point.String(), View: schema.ViewHead,
 		}, &reply)
 		return reply.Head, err
 	}
 	var head schema.Head
 	err := cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) (err error) {
-		head, err = operate.Rewind(ctx, fleet, c.Run_, point, request)
+		head, err = operate.Rewind(ctx, fleet, c.Run_, epoch, point, request)
 		return err
 	})
 	return head, err

@@ -60,6 +60,8 @@ function keeps(element, name) {
 function take(html) {
   const fresh = new DOMParser().parseFromString(html, "text/html").getElementById("page");
   if (!fresh) return;
+  // The forms stay those of the page that was loaded: the stream is of all viewers.
+  for (const field of fresh.querySelectorAll("input[name=csrf]")) field.setAttribute("value", document.body.dataset.csrf);
   const said = page().querySelector(".said"); // the stream does not know what a form said
   if (said && !fresh.querySelector(".said")) fresh.querySelector("header.top").after(said.cloneNode(true));
   morph(page(), fresh);
@@ -173,6 +175,9 @@ document.addEventListener("keydown", (e) => {
   } else return;
   e.preventDefault();
 });
+
+// What was sent stays as it was sent, for a second click.
+document.addEventListener("submit", () => source?.close());
 
 // A browser has few connections to one address: a hidden page closes its own.
 document.addEventListener("visibilitychange", () => document.hidden ? source?.close() : follow());
