@@ -14,12 +14,12 @@ type MarkCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	Name string `arg:"" help:"Name of the point."`
 	Move bool   `help:"Move the name if another point has it."`
-	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (MarkCmd) Help() string {
-	return `The run is not changed. waymark resume RUN --at mark:NAME goes back to the point, whatever was written after it; waymark runs get RUN --at mark:NAME shows it.
+	return `The run is not changed. The point is mark:NAME, for waymark runs get --at and waymark resume --at.
 
 Example:
   waymark mark fix-login before-deploy`
