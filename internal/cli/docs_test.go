@@ -43,11 +43,14 @@ func cliDoc(t *testing.T) string {
 			}
 		}
 	}
-	b.WriteString("## Arguments and flags of several commands\n\nA command with the first of them shows `<run>`; for the others it says *Also*.\n\n")
+	b.WriteString("## Arguments and flags of several commands\n\nA command names its flags among them behind *Also*.\n\n")
 	table(&b, several)
 	b.WriteString("## Commands\n\n")
 	for _, leaf := range leaves {
-		fmt.Fprintf(&b, "### waymark %s\n\n%s\n\n    waymark %s\n\n", commandPath(leaf), prose(leaf.Help), commandUsage(leaf))
+		fmt.Fprintf(&b, "### waymark %s\n\n%s\n\n", commandPath(leaf), prose(leaf.Help))
+		if usage := commandUsage(leaf); usage != commandPath(leaf) {
+			fmt.Fprintf(&b, "    waymark %s\n\n", usage)
+		}
 		var own []row
 		var also []string
 		for _, r := range leafRows(leaf) {
@@ -125,9 +128,6 @@ func commandUsage(n *kong.Node) string {
 		if f.Required {
 			s += fmt.Sprintf(" --%s=%s", f.Name, f.FormatPlaceHolder())
 		}
-	}
-	if len(n.Flags) > 0 {
-		s += " [flags]"
 	}
 	return s
 }

@@ -17,7 +17,7 @@ import (
 type CancelCmd struct {
 	Run_   string `arg:"" name:"run" help:"Run id."`
 	Reason string `placeholder:"TEXT" help:"Why, for the record."`
-	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

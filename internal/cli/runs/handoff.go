@@ -108,7 +108,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 type handoffTarget struct {
 	Run_    string `arg:"" name:"run" help:"Run id."`
 	Handoff string `arg:"" optional:"" help:"Hand-off id (default: the only open one)."`
-	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // handoffDone is the JSON output of accept, decline and close.

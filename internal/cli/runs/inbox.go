@@ -23,7 +23,7 @@ type InboxCmd struct {
 	Limit  int               `default:"100" placeholder:"N" help:"Maximum entries (default: 100)."`
 	Answer bool              `xor:"how" help:"Read answers from standard input even if it is no terminal, one a line."`
 	List   bool              `xor:"how" help:"List only, even on a terminal."`
-	By     string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By     string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

@@ -38,7 +38,7 @@ type InputCmd struct {
 	Deny      bool    `xor:"answer" help:"Deny the tool call or phase."`
 	Reason    string  `placeholder:"TEXT" help:"Reason for --allow or --deny."`
 	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: no answer comes (default: resolved)."`
-	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 	Event     string  `placeholder:"ID" help:"Answer only the question of this event, as printed by waymark inbox."`
 	RequestID string  `placeholder:"ID" help:"Id of the answer; a repeat counts once (default: a new id)."`
 }

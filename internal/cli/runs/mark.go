@@ -14,7 +14,7 @@ type MarkCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	Name string `arg:"" help:"Name of the point."`
 	Move bool   `help:"Move the name if another point has it."`
-	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

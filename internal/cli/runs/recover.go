@@ -146,7 +146,7 @@ type SettleCmd struct {
 	Result     *string       `placeholder:"JSON" help:"Result, for verified and decided."`
 	Error      bool          `help:"The result is an error."`
 	Seen       string        `placeholder:"ID" help:"Settle only if the call has not run again since this event, as printed by waymark inbox."`
-	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

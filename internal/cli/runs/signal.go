@@ -25,7 +25,7 @@ type SignalCmd struct {
 	Payload *string `xor:"payload" placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads a file, @- standard input."`
 	Text    *string `xor:"payload" placeholder:"TEXT" help:"Content as text."`
 	ID      string  `placeholder:"ID" help:"Id of the message; a repeat counts once (default: a new id)."`
-	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

@@ -37,7 +37,7 @@ type Cmd struct {
 	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"Time limit for unfinished work on a stop (WAYMARK_GRACE; default: 10s)."`
 	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"Silence after which an executor's runs can be claimed, 2s or more; sets the heartbeat interval, too (WAYMARK_SILENCE; default: 10s)."`
 	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress before a run is quarantined; -1: never (WAYMARK_MAX_CLAIMS; default: 3)."`
-	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long sealed events stay in the log; never keeps them (WAYMARK_PURGE_AFTER; default: 10m). A nearly full log is purged at once."`
+	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"Purge sealed events after this time, or never (WAYMARK_PURGE_AFTER; default: 10m). A nearly full log is purged at once."`
 	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external server has sync_interval: always (WAYMARK_SYNCED). Without it, sealed events are kept for 5m at least."`
 	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries here until each is accepted (WAYMARK_WEBHOOK)."`
 	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts: whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`

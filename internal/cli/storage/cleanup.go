@@ -42,7 +42,7 @@ type CleanupCmd struct {
 	DryRun   bool            `help:"Show the plan; remove nothing."`
 	Report   string          `placeholder:"FILE" help:"Write a report to a new file: Markdown if it ends with .md, else JSON."`
 	NoVerify bool            `help:"Do not verify the remaining runs."`
-	By       string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By       string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

@@ -26,7 +26,7 @@ type EraseCmd struct {
 	Force   bool   `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
 	Forks   bool   `help:"Remove its forks first."`
 	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
-	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, for the record (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 	Receipt string `placeholder:"FILE" help:"Write the receipt to a new file, as JSON."`
 	Check   string `placeholder:"FILE" help:"Check a receipt: is data of the run left?"`
 }

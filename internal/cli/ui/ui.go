@@ -29,7 +29,7 @@ type Cmd struct {
 	Cert      string `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
 	Key       string `name:"https-key" placeholder:"FILE" help:"Key of the certificate."`
 	TokenFile string `type:"path" placeholder:"FILE" help:"File with a token for viewers, 16 characters or more."`
-	By        string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim with what you decide (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By        string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
