@@ -119,16 +119,16 @@ func (s shown) shortened(out string) string {
 		}
 	}
 	var b strings.Builder
-	left := false // lines were left out since the last one
+	last := -1 // the last line that was kept
 	for i, line := range lines {
-		switch {
-		case kept[i]:
-			b.WriteString(strings.TrimRight(line, " ") + "\n")
-			left = false
-		case !left:
-			b.WriteString("…\n")
-			left = true
+		if !kept[i] {
+			continue
 		}
+		if last >= 0 && last < i-1 {
+			b.WriteString("…\n")
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		last = i
 	}
 	return b.String()
 }
@@ -172,9 +172,9 @@ const missionIntro = `# The mission
 
 After this page you have seen each thing that Waymark was asked to do, with a command to type and what it printed.
 
-` + "`go test ./internal/cli -run Mission`" + ` runs all of it on one fleet, and writes this page with ` + "`-update`" + `. ` + "`…`" + `
-stands for lines that are left out. Times, ids, positions, ports and durations are replaced by fixed ones. The test
-plays ` + "`nats`, `curl`, `jq` and `grep`" + ` itself.
+` + "`go test ./internal/cli -run Mission`" + ` runs all of it on one fleet, and writes this page with ` + "`-update`" + `. Lines
+at ` + "`…`" + `, and before and after those that tell, are left out. Times, ids, positions, ports and durations are replaced by
+fixed ones. The test plays ` + "`nats`, `curl`, `jq` and `grep`" + ` itself.
 
 `
 
