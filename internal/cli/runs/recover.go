@@ -28,9 +28,8 @@ type RecoverCmd struct {
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `Use waymark plan first. To release the run to the fleet's executors, use waymark release. With --at or --resume-step nothing is ` +
-		`written. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim ` +
-		`the run.
+	return `With --at or --resume-step nothing is written. Use waymark plan first; to release the run to the fleet's executors, use waymark ` +
+		`release. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim the run.
 
 Examples:
   waymark recover fix-login --executor laptop --request-id try-1 --json
