@@ -28,11 +28,7 @@ type Cmd struct {
 // Help is the text below the flags.
 func (Cmd) Help() string {
 	return `A script kills processes, and a table proves what was left: half a minute. With --ui you kill them. Everything is removed at the ` +
-		`end.
-
-Examples:
-  waymark demo
-  waymark demo --ui`
+		`end.`
 }
 
 // Validate is called by kong.

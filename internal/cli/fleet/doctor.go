@@ -47,8 +47,7 @@ func (DoctorCmd) Help() string {
 		`last backup, writes to each log, fold workers and their lag, webhook posts, and rejected events. Nothing is changed. The exit code ` +
 		`is 1 if a check fails, and 0 if there are only warnings.
 
-Examples:
-  waymark doctor
+Example:
   waymark doctor --nats nats://10.0.0.5:4222 --monitor http://10.0.0.5:8222 --json`
 }
 

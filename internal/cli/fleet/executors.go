@@ -17,11 +17,7 @@ type executorsCmd struct {
 
 // Help is the text below the flags.
 func (executorsCmd) Help() string {
-	return `Each start of a process has a line. A daemon that folds answers, by its own clock. Runs that wait are not counted.
-
-Examples:
-  waymark fleet executors
-  waymark fleet executors box-1`
+	return `Each start of a process has a line. A daemon that folds answers, by its own clock. Runs that wait are not counted.`
 }
 
 // Run shows the executors of a fleet.

@@ -52,10 +52,7 @@ type keysRetireCmd struct {
 
 // Help is the text below the flags.
 func (keysRetireCmd) Help() string {
-	return `Start every daemon with another key first: with a retired key it cannot sign. The last key cannot be retired.
-
-Examples:
-  waymark --context fleets/payments-daemon.json --fleet payments fleet keys retire UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
+	return `Start every daemon with another key first: with a retired key it cannot sign. The last key cannot be retired.`
 }
 
 // keysView is the JSON output of keys.

@@ -150,8 +150,7 @@ func (shardsSetCmd) Help() string {
 A fleet can have at most ` + strconv.Itoa(kvstore.MaxGenerations) + ` different numbers over time; an earlier one does not count again. Each adds one request to the lookup of a run, and a ` +
 		`program without the SDK must know the shards of its runs (docs/scaling.md).
 
-Examples:
-  waymark shards set 4
+Example:
   waymark shards set 4 --quota 2GiB     if there is no space for four logs of the current size`
 }
 

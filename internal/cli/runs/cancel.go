@@ -80,8 +80,7 @@ func (ReleaseCmd) Help() string {
 	return `Takes the run over and releases it, which ends a quarantine. Calls that have begun are then in doubt. Find the cause first: what ` +
 		`stopped earlier executors will stop the next one, too.
 
-Examples:
-  waymark release fix-login
+Example:
   waymark release fix-login --force     take it from a hanging executor`
 }
 

@@ -263,12 +263,6 @@ type handoffCloseCmd struct {
 	Reason string `placeholder:"TEXT" help:"Why, for the record."`
 }
 
-// Help is the text below the flags.
-func (handoffCloseCmd) Help() string {
-	return `Example:
-  waymark handoff close fix-login half`
-}
-
 // Run closes a hand-off.
 func (c handoffCloseCmd) Run(ctx context.Context, a *base.App) error {
 	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffClose, Reason: c.Reason})
