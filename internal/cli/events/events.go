@@ -46,8 +46,8 @@ type Cmd struct {
 func (Cmd) Help() string {
 	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. In a fleet with ` +
 		`keys, control events without a valid signature are shown as refused; an executor's event that names a person or settles a call as ` +
-		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. Other refused events are not: ` +
-		`see waymark runs get RUN --view events, and waymark conform --run RUN.
+		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. waymark conform --run RUN explains ` +
+		`other refused events.
 
 Examples:
   waymark events                                  new events of all runs
