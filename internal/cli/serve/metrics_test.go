@@ -69,20 +69,24 @@ var metricGroups = []metricGroup{
 	{
 		"Agents", "What agents did, as this daemon folded it, from 0 at its start ([observability.md](observability.md#what-agents-did)).\n" +
 			"Add the daemons up: `sum by (fleet, agent) (rate(…))`.",
-		regexp.MustCompile(`^waymark_agent_`), []string{"fleet"},
+		regexp.MustCompile(`^waymark_agent_`),
+		[]string{"fleet"},
 	},
 	{
 		"Recoveries and requests", "What this daemon answered. Add the daemons up.",
-		regexp.MustCompile(`^waymark_(fleet_(last_)?recovery_|service_)`), []string{"fleet"},
+		regexp.MustCompile(`^waymark_(fleet_(last_)?recovery_|service_)`),
+		[]string{"fleet"},
 	},
 	{
 		"Shards", "What the shard's streams and buckets have, whether or not a daemon folds it. Every daemon shows the same: take\n" +
 			"`max by (fleet, shard)`. A restart does not set the counters back, and an event that is folded again is not counted\nagain; a new log begins at 0.",
-		regexp.MustCompile(`^waymark_fleet_`), []string{"fleet", "shard"},
+		regexp.MustCompile(`^waymark_fleet_`),
+		[]string{"fleet", "shard"},
 	},
 	{
 		"Folding", "What this daemon folded. Add the daemons up; `waymark_fold_leading` says which one folds.",
-		regexp.MustCompile(`^waymark_fold_`), []string{"fleet", "shard"},
+		regexp.MustCompile(`^waymark_fold_`),
+		[]string{"fleet", "shard"},
 	},
 	{"Connections", "Each daemon has its own.", regexp.MustCompile(`^waymark_(nats|build)_`), nil},
 	{"The fleet", "What this daemon knows of the fleet: every daemon shows nearly the same. Webhook metrics are of\nthe daemon that posts.", regexp.MustCompile(`^waymark_`), []string{"fleet"}},
