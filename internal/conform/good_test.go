@@ -397,9 +397,6 @@ level *must* breaks a promise: an event is refused, a call runs twice, or a run 
 a run readable and recoverable. Findings, and ~waymark conform --rules --json~, say what to do.
 
 Written by a test from ~internal/conform~.
-
-| rule | level | what it asks |
-|---|---|---|
 `
 
 // heading is that of a section, by its link.
@@ -418,8 +415,13 @@ func heading(link string) string {
 func rulesPage() string {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(rulesIntro, "~", "`"))
-	for _, r := range conform.Rules() {
-		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](events.md#" + r.Section + ") |\n")
+	for _, level := range []conform.Level{conform.Must, conform.Should} {
+		b.WriteString("\n## Level " + string(level) + "\n\n| rule | what it asks |\n|---|---|\n")
+		for _, r := range conform.Rules() {
+			if r.Level == level {
+				b.WriteString("| [" + r.ID + "](events.md#" + r.Section + ") | " + strings.ReplaceAll(r.Text, "|", `\|`) + " |\n")
+			}
+		}
 	}
 	return b.String()
 }
