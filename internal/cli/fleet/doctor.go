@@ -43,9 +43,7 @@ type DoctorCmd struct {
 
 // Help is the text below the flags.
 func (DoctorCmd) Help() string {
-	return `Checks versions, limits, durability, streams and buckets, free space, consumers, clocks, credentials, replicas, the age of the ` +
-		`last backup, writes to each log, fold workers and their lag, webhook posts, and rejected events. Nothing is changed. The exit code ` +
-		`is 1 if a check fails, and 0 if there are only warnings.
+	return `Changes nothing. The exit code is 1 if a check fails, and 0 if there are only warnings.
 
 Example:
   waymark doctor --nats nats://10.0.0.5:4222 --monitor http://10.0.0.5:8222 --json`

@@ -28,9 +28,8 @@ type ArtifactsCmd struct {
 func (ArtifactsCmd) Help() string {
 	return `WHERE is the run's events, the fleet's object store, or a link, which Waymark does not follow.
 
---fetch checks each digest first: content that differs or is missing is not written (exit code 6). Text is written as it is, ` +
-		`base64 decoded if the digest matches, any other value as JSON. File names are made safe and unique; an existing file with other ` +
-		`content is not overwritten (exit code 5).
+--fetch writes content whose digest is right (else exit code 6): text as it is, base64 decoded if the digest matches, other values ` +
+		`as JSON. An existing file with other content is not overwritten (exit code 5).
 
 Example:
   waymark artifacts fix-login --fetch out`

@@ -34,8 +34,8 @@ type CheckpointCmd struct {
 
 // Help is the text below the flags.
 func (CheckpointCmd) Help() string {
-	return `Sets values of the application state (SetState in the SDK); others stay. The run is taken over and then released to the fleet. To ` +
-		`name a point without changing the run, use waymark mark.
+	return `Other values of the state (SetState in the SDK) stay. The run is taken over and then released to the fleet. To name a point ` +
+		`without changing the run, use waymark mark.
 
 Examples:
   waymark checkpoint fix-login --state plan.json --name new-plan

@@ -16,9 +16,8 @@ type RetryCmd struct {
 
 // Help is the text below the flags.
 func (RetryCmd) Help() string {
-	return `A run is parked if its checkpoint cannot be stored or read. Its events are kept, and a recovery returns all of them. The daemon ` +
-		`retries after 30 seconds, later once an hour; this command makes it retry now. A failed try makes the next wait longer. waymark ` +
-		`doctor lists parked runs.`
+	return `A run is parked if its checkpoint cannot be stored or read; a recovery returns all of its events. The daemon retries after 30 ` +
+		`seconds, later once an hour. waymark doctor lists parked runs.`
 }
 
 // Run makes the daemon fold a parked run again.

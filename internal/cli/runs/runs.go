@@ -47,7 +47,7 @@ type lsCmd struct {
 	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs ended by: tool, the call of their completion tool; limit, the executor after a limit (failed, too); executor, the executor alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
 	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Since      string              `placeholder:"AGE" help:"Only runs that ended (open ones: started) since: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
+	Since      string              `placeholder:"AGE" help:"Only runs that ended (open ones: started) at most this long ago: 90m, 36h, 2d; or since a time: 2026-01-31T08:00:00Z."`
 	Until      string              `placeholder:"AGE" help:"The same, longer ago than this."`
 	Limit      int                 `default:"100" placeholder:"N" help:"Maximum runs (default: 100)."`
 	All        bool                `help:"List all runs."`

@@ -48,8 +48,8 @@ type StartCmd struct {
 
 // Help is the text below the flags.
 func (StartCmd) Help() string {
-	return `An executor of the agent claims the run, usually within a second. A repeat with the same --id starts no second run. Without ` +
-		`--key-file task and labels are stored in plain text; start warns if one of the agent's latest runs is encrypted.
+	return `An executor of the agent claims the run, usually within a second. Without --key-file task and labels are stored in plain text; ` +
+		`start warns if one of the agent's latest runs is encrypted.
 
 With --wait the exit code is 0 for a completed run, and 1 for one that failed or was cancelled. Ctrl-C ends the wait, not the run; ` +
 		`--timeout bounds each request, not the wait.

@@ -19,8 +19,8 @@ type TreeCmd struct {
 
 // Help is the text below the flags.
 func (TreeCmd) Help() string {
-	return `The path up to the root, and below each run its children, continuations and hand-offs. The tree comes from checkpoints and may be ` +
-		`a moment old; states are read from the log. At most 1,000 runs are shown, the nearest first.`
+	return `The tree comes from checkpoints and may be a moment old; states are read from the log. At most 1,000 runs are shown, the nearest ` +
+		`first.`
 }
 
 // Run shows the relations of a run.

@@ -51,8 +51,7 @@ func (CleanupCmd) Help() string {
 		`the failed runs older than seven days.
 
 A run is kept at any age if it has not ended, waits, has a pending call or hand-off, has a named point, or is the base of a kept ` +
-		`fork. Removed ids are never used again. Ctrl-C ends it between two pages; the next cleanup continues. With --quiet only ids are ` +
-		`printed.
+		`fork. Removed ids are never used again. With --quiet only ids are printed.
 
 Examples:
   waymark cleanup --max-age 30d --status completed --dry-run

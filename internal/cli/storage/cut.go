@@ -24,8 +24,7 @@ type CutCmd struct {
 // Help is the text below the flags.
 func (CutCmd) Help() string {
 	return `Shows each run's last boundary up to the cut, for recover --at, fork --at and diff. Within a shard the cut is one position in the ` +
-		`log; between shards a time is as exact as the servers' clocks. Erased runs are not in it. Needs the daemon's credentials if roles ` +
-		`have separate permissions.
+		`log; between shards a time is as exact as the servers' clocks. Needs the daemon's credentials if roles have separate permissions.
 
 Examples:
   waymark cut --at 90m

@@ -40,10 +40,9 @@ type ImportCmd struct {
 
 // Help is the text below the flags.
 func (ImportCmd) Help() string {
-	return `An import can be repeated: only new messages are added, and an ended run is reopened for them. If run and transcript differ, ` +
-		`nothing is written (exit code 5). Runs of other executors, and cancelled ones, are left alone. In a directory, transcripts among ` +
-		`.json, .jsonl, .ndjson and .traj files are imported; links are not followed. Runs of files with the same name get the directory's ` +
-		`name in their ids.
+	return `A repeated import adds only new messages, and reopens an ended run for them. If run and transcript differ, nothing is written ` +
+		`(exit code 5). Runs of other executors, and cancelled ones, are left alone. A directory may have .json, .jsonl, .ndjson and .traj ` +
+		`files; links are not followed.
 
 A run of an archive is restored under its id, byte for byte, in a fleet of the same name. The whole archive is checked first, and ` +
 		`an existing run is never overwritten.

@@ -34,11 +34,10 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The pages show what the commands show, with your credentials: no buttons for an observer, and the server refuses what they do not ` +
-		`permit. The fleet's daemon must run.
+	return `The pages show what the commands show, with your credentials: an observer's have no buttons. The fleet's daemon must run.
 
 The printed address works for one browser; after its use another is printed. The pages are reachable from this machine only, ` +
-		`unless TLS and a token file are given. Ctrl-C ends it.
+		`unless TLS and a token file are given.
 
 Examples:
   waymark ui --read-only --no-content --no-open
