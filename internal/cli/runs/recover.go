@@ -16,14 +16,15 @@ import (
 
 // RecoverCmd is waymark recover.
 type RecoverCmd struct {
-	Run_      string `arg:"" name:"run" help:"Run id."`
-	Executor  string `placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
-	At        string `placeholder:"POINT" xor:"point" help:"Show the run at a point of its history, without a takeover."`
-	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"The same as --at step:K."`
-	Agent     string `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
-	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
-	RequestID string `placeholder:"ID" help:"Id of the takeover: a repeat continues the epoch that it opened (default: a new id)."`
-	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"Show head, state or events (default: head)."`
+	Run_      string       `arg:"" name:"run" help:"Run id."`
+	Executor  string       `placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
+	At        string       `placeholder:"POINT" xor:"point" help:"Show the run at a point of its history, without a takeover."`
+	Step      *int         `name:"resume-step" placeholder:"K" xor:"point" help:"The same as --at step:K."`
+	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
+	Reason    string       `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
+	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N, which you saw."`
+	RequestID string       `placeholder:"ID" help:"Id of the takeover: a repeat continues the epoch that it opened (default: a new id)."`
+	View      string       `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"Show head, state or events (default: head)."`
 }
 
 // Help is the text below the flags.
@@ -32,6 +33,7 @@ func (RecoverCmd) Help() string {
 		`release. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim the run.
 
 Examples:
+  waymark recover fix-login --executor laptop --epoch 2
   waymark recover fix-login --executor laptop --request-id try-1 --json
   waymark recover fix-login --at mark:before-deploy --view state`
 }
