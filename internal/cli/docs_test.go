@@ -47,7 +47,10 @@ func cliDoc(t *testing.T) string {
 	table(&b, several)
 	b.WriteString("## Commands\n\n")
 	for _, leaf := range leaves {
-		fmt.Fprintf(&b, "### `waymark %s`\n\n%s\n\n", commandUsage(leaf), prose(leaf.Help))
+		fmt.Fprintf(&b, "### waymark %s\n\n%s\n\n", commandPath(leaf), prose(leaf.Help))
+		if usage := commandUsage(leaf); usage != commandPath(leaf) {
+			fmt.Fprintf(&b, "    waymark %s\n\n", usage)
+		}
 		var own []row
 		var also []string
 		for _, r := range leafRows(leaf) {
