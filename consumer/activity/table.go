@@ -117,7 +117,7 @@ var descriptions = [...]Description{
 	TurnsRepeated: {Name: "turns_repeated_total", By: ByAgent, Help: "Turns without an answer that another executor started again."},
 	TurnDuration: {
 		Name: "turn_duration_seconds", By: ByAgent,
-		Help:    "Duration of turns by the clocks of executors, including waits for people and takeovers, without superseded turns.",
+		Help:    "Duration of turns by executors' clocks, waits for people and takeovers included; without superseded turns.",
 		Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 900, 3600},
 	},
 	Tokens: {
@@ -126,7 +126,7 @@ var descriptions = [...]Description{
 	},
 	ToolCalls: {
 		Name: "tool_calls_total", By: ByTool,
-		Help:   "Tool calls with an outcome, each once: returned, error (returned as an error), failed, denied, settled (with a result), abandoned (not begun, or settled without a result).",
+		Help:   "Tool calls with an outcome, each once: returned, error (returned as one), failed, denied, settled (with a result), abandoned (without one).",
 		Labels: []string{"outcome"}, Values: each("returned", "error", "failed", "denied", "settled", "abandoned"),
 	},
 	ToolDecisions: {
@@ -148,7 +148,7 @@ var descriptions = [...]Description{
 	},
 	ToolDuration: {
 		Name: "tool_duration_seconds", By: ByTool,
-		Help:    "Run time of tools including retries, as executors record it; calls without a recorded time are left out.",
+		Help:    "Run time of tools, retries included, where executors record it.",
 		Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
 	},
 	TakeoverDuration: {

@@ -17,8 +17,8 @@ import (
 // cli is the grammar of all commands. A flag that is not given is read from the variable in its tag environ. Commands
 // with the tag serverless use no server: their help omits the flags that name one.
 type cli struct {
-	Help helpFlag    `short:"h" help:"Show help; after a command, the help of that command."`
-	Show versionFlag `name:"version" help:"Show versions, like the command version."`
+	Help helpFlag    `short:"h" help:"Show help, also of a command."`
+	Show versionFlag `name:"version" help:"Show versions."`
 
 	base.Flags
 

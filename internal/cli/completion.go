@@ -22,8 +22,7 @@ type completionCmd struct {
 
 // Help is the text below the flags.
 func (completionCmd) Help() string {
-	return `The script completes commands, flags, their values, and run ids from the command line's server, if it answers within ` +
-		`a second. It calls this program, so it need not be generated again after an update.
+	return `Completes commands, flags, values, and run ids from the server, if it answers within a second. An update needs no new script.
 
 Examples:
   waymark completion bash > ~/.local/share/bash-completion/completions/waymark

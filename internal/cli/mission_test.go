@@ -119,25 +119,17 @@ func (s shown) shortened(out string) string {
 		}
 	}
 	var b strings.Builder
-	left := 0
-	more := func() {
-		switch {
-		case left == 1:
-			b.WriteString("… 1 more line\n")
-		case left > 1:
-			fmt.Fprintf(&b, "… %d more lines\n", left)
-		}
-		left = 0
-	}
+	last := -1 // the last line that was kept
 	for i, line := range lines {
 		if !kept[i] {
-			left++
 			continue
 		}
-		more()
+		if last >= 0 && last < i-1 {
+			b.WriteString("…\n")
+		}
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		last = i
 	}
-	more()
 	return b.String()
 }
 
@@ -178,15 +170,11 @@ func normalised(out string) string {
 
 const missionIntro = `# The mission
 
-After this page you have seen each thing that Waymark was asked to do, with a command that you can type and what it
-printed.
+After this page you have seen each thing that Waymark was asked to do, with a command to type and what it printed.
 
-A test runs all of it on one fleet: ` + "`go test ./internal/cli -run Mission -update`" + ` writes this page, and without
-` + "`-update`" + ` the test runs the commands again, and checks what each must print.
-
-Lines that are left out are counted (` + "`… 2 more lines`" + `). Times, ids, positions, ports and durations are replaced by
-fixed ones. Commands of ` + "`nats`" + ` and ` + "`curl`" + ` are played by the test with nats.go and net/http alone; ` + "`jq`" + ` and
-` + "`grep`" + ` choose lines as they do in a shell.
+` + "`go test ./internal/cli -run Mission`" + ` runs all of it on one fleet, and writes this page with ` + "`-update`" + `. Lines
+at ` + "`…`" + `, and before and after those that tell, are left out. Times, ids, positions, ports and durations are replaced by
+fixed ones. The test plays ` + "`nats`, `curl`, `jq` and `grep`" + ` itself.
 
 `
 
@@ -194,13 +182,11 @@ fixed ones. Commands of ` + "`nats`" + ` and ` + "`curl`" + ` are played by the 
 func missionPage(outputs map[string]string) string {
 	var b strings.Builder
 	b.WriteString(missionIntro)
-	b.WriteString("| row | what | command |\n|---|---|---|\n")
-	for _, row := range missionRows {
-		anchor := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(row.title), "")
-		fmt.Fprintf(&b, "| %d | [%s](#%d-%s) | `%s` |\n", row.number, row.title, row.number, strings.ReplaceAll(anchor, " ", "-"), strings.ReplaceAll(row.shown[0].command, "|", `\|`))
-	}
-	for _, row := range missionRows {
-		fmt.Fprintf(&b, "\n## %d. %s\n\n%s\n\n```console\n", row.number, row.title, prose(row.did))
+	for i, row := range missionRows {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "## %d. %s\n\n%s\n\n```console\n", row.number, row.title, prose(row.did))
 		for _, s := range row.shown {
 			fmt.Fprintf(&b, "$ %s\n%s", s.command, outputs[s.command])
 		}

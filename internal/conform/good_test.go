@@ -392,15 +392,11 @@ func TestEventsPage_Rules_AreListed(t *testing.T) {
 // rulesIntro begins the page of rules, with ~ in place of backquotes.
 const rulesIntro = `# Rules for executors
 
-After this page you know what ~waymark conform~ judges an executor by. A breach of level *must* breaks a promise: an
-event is refused, a call runs twice, or a run is taken for dead. Level *should* keeps a run readable and recoverable.
-Each rule links to the section that explains it. A finding says what to do about it, and so does
-~waymark conform --rules --json~. How to check an executor: [conformance.md](conformance.md).
+After this page you know what ~waymark conform~ judges an executor by ([conformance.md](conformance.md)). A breach of
+level *must* breaks a promise: an event is refused, a call runs twice, or a run is taken for dead. Level *should* keeps
+a run readable and recoverable. Findings, and ~waymark conform --rules --json~, say what to do.
 
-A test writes this page from the rules in ~internal/conform~.
-
-| rule | level | what it asks |
-|---|---|---|
+Written by a test from ~internal/conform~.
 `
 
 // heading is that of a section, by its link.
@@ -419,8 +415,13 @@ func heading(link string) string {
 func rulesPage() string {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(rulesIntro, "~", "`"))
-	for _, r := range conform.Rules() {
-		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](events.md#" + r.Section + ") |\n")
+	for _, level := range []conform.Level{conform.Must, conform.Should} {
+		b.WriteString("\n## Level " + string(level) + "\n\n| rule | what it asks |\n|---|---|\n")
+		for _, r := range conform.Rules() {
+			if r.Level == level {
+				b.WriteString("| [" + r.ID + "](events.md#" + r.Section + ") | " + strings.ReplaceAll(r.Text, "|", `\|`) + " |\n")
+			}
+		}
 	}
 	return b.String()
 }

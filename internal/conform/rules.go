@@ -152,15 +152,15 @@ const (
 // rules is the table, in the order of the page.
 var rules = []Rule{
 	{
-		ruleCloudEvent, Must, "A message on an event subject is a CloudEvent 1.0, in binary or structured mode.", sectionWire,
+		ruleCloudEvent, Must, "A message is a CloudEvent 1.0, in binary or structured mode.", sectionWire,
 		"send ce-specversion: 1.0 and the other ce- headers, or JSON with Content-Type application/cloudevents+json", Log,
 	},
 	{
-		ruleAttributes, Must, "Attributes are well formed: id, source and type are present, times are RFC 3339, epoch and turn are integers, sequence is a counter from 1.", sectionWire,
+		ruleAttributes, Must, "Attributes are well formed: id, source, type, RFC 3339 times, integers as epoch and turn, a sequence from 1.", sectionWire,
 		"write the attribute as the table of attributes says", Log,
 	},
 	{
-		ruleSubject, Must, "The subject attribute is the run's id, which is the last token of the NATS subject, and the shard before it is the run's.", sectionWire,
+		ruleSubject, Must, "The subject attribute is the run's id and the last token of the NATS subject, after the run's shard.", sectionWire,
 		"set ce-subject to the run id of the message; publish without the shard, or with the shard from the answer of recover", Log,
 	},
 	{
@@ -168,11 +168,11 @@ var rules = []Rule{
 		"use the fleet of the NATS subject in ce-source", Log,
 	},
 	{
-		ruleSource, Should, "The source is /waymark/<fleet>/<executor>, and the executor is the one that has the run.", sectionWire,
+		ruleSource, Should, "The source is /waymark/<fleet>/<executor>, of the executor that has the run.", sectionWire,
 		"write the source in that form: liveness and notices use the executor in it", Log,
 	},
 	{
-		rulePercent, Should, "Header values are percent-encoded: space, quotation mark, percent sign and all outside U+0021 to U+007E.", sectionWire,
+		rulePercent, Should, "Header values are percent-encoded.", sectionWire,
 		"encode % as %25, once; leave the data unchanged", Log,
 	},
 	{
@@ -184,7 +184,7 @@ var rules = []Rule{
 		"compare the data with the type's schema in schema/asyncapi.json", Log,
 	},
 	{
-		ruleType, Should, "A type of the vocabulary is written in full, io.waymark.<name>.v1, and no other type has this prefix.", sectionWire,
+		ruleType, Should, "Types of the vocabulary, and no others, are io.waymark.<name>.v1.", sectionWire,
 		"check the spelling: an event of an unknown type is stored but has no effect; give your own events their own prefix", Log,
 	},
 	{
@@ -204,11 +204,11 @@ var rules = []Rule{
 		"create a new id for each event; only a retry of the same event has the same id", Log,
 	},
 	{
-		ruleIDHash, Must, "An id that begins with the run's id, of an event with a sequence, ends with the first 8 hex digits of the content's hash.", sectionID,
+		ruleIDHash, Must, "An id that begins with the run's id, of an event with a sequence, ends with the content's hash.", sectionID,
 		"hash the attributes without id, sorted, name=value and a line feed each, an empty line, and the data as sent", Log,
 	},
 	{
-		ruleIDForm, Should, "The id of an event with a sequence is <run>.<epoch>.<sequence>.<first 8 hex digits of the content's hash>.", sectionID,
+		ruleIDForm, Should, "The id of an event with a sequence is <run>.<epoch>.<sequence>.<hash>.", sectionID,
 		"use that form: then a retry is recognised, and a fork is not mistaken for one", Log,
 	},
 
@@ -245,7 +245,7 @@ var rules = []Rule{
 		"give each event a sequence, or omit it everywhere", Log,
 	},
 	{
-		ruleControl, Must, "Executors publish only executors' events; the service publishes control events.", sectionControl,
+		ruleControl, Must, "Executors publish no control events.", sectionControl,
 		"ask the service (input, cancel, handoff, recover) instead of publishing the event, and do not use ids of the form RUN.EPOCH.c.NONCE", Log,
 	},
 	{
@@ -266,7 +266,7 @@ var rules = []Rule{
 		"give every call of the answer an outcome, or publish turn.ended, before run.ended", Log,
 	},
 	{
-		ruleLimit, Should, "A run that hit a limit sums up in one turn with the purpose recovery, and ends with a summary.", sectionLife,
+		ruleLimit, Should, "A run at a limit sums up in one turn with the purpose recovery, and ends with a summary.", sectionLife,
 		"after limit.reached run one turn with purpose recovery, and put its text into summary of run.ended", Log,
 	},
 	{
@@ -278,11 +278,11 @@ var rules = []Rule{
 		"check completed_phases in the answer of the recovery, and use the recorded output", Log,
 	},
 	{
-		ruleContract, Must, "A run with a completion tool is completed by a call of that tool that returned, or by handing its work on.", sectionLife,
+		ruleContract, Must, "A run with a completion tool completes by a returned call of it, or by a hand-off.", sectionLife,
 		"name the call in completed_by of run.ended, or end the run as failed", Log,
 	},
 	{
-		ruleContractEnds, Must, "After a run has reached its limit of turns or tokens, only a turn with the purpose recovery begins.", sectionLife,
+		ruleContractEnds, Must, "At its limit of turns or tokens only a turn with the purpose recovery begins.", sectionLife,
 		"publish limit.reached, run one turn with the purpose recovery, and end the run", Log,
 	},
 
@@ -311,7 +311,7 @@ var rules = []Rule{
 		"publish turn.answered instead of message.added and tool.called; record calls without an answer without a message", Log,
 	},
 	{
-		ruleStoredOnce, Should, "Arguments are in the answer's calls or in tool.called, results in tool.returned, and nowhere else.", sectionTurns,
+		ruleStoredOnce, Should, "Arguments are only in the answer's calls or tool.called, results only in tool.returned.", sectionTurns,
 		"omit arguments and response in the message's part: its id refers to the call", Log,
 	},
 	{
@@ -356,11 +356,11 @@ var rules = []Rule{
 		"record the call as requested, wait for run.input, publish tool.decided with allow or deny, then begin it", Log,
 	},
 	{
-		ruleCaps, Must, "The limits of a checkpoint are kept: open calls, calls of a turn, marks, interrupts, phases.", sectionTools,
+		ruleCaps, Must, "Open calls, calls of a turn, marks, interrupts and phases are within their limits.", sectionTools,
 		"close open items before opening more; docs/limits.md has the limits", Log,
 	},
 	{
-		ruleBegun, Must, "A call of the policies hold and verify that is requested, by an answer or a person's rerun, is begun before its tool runs.", sectionTools,
+		ruleBegun, Must, "A requested hold or verify call is begun before its tool runs.", sectionTools,
 		"publish tool.called and wait for its acknowledgement, then run the tool", Log,
 	},
 

@@ -12,7 +12,7 @@ type Flags struct {
 	TLSCA    string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
 	TLSCert  string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
 	TLSKey   string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
-	Inbox    string `name:"inbox-prefix" placeholder:"TEXT" help:"Beginning of the subjects for answers, such as _INBOX_operator, where the server permits no others (NATS_INBOX_PREFIX). A context has its own."`
+	Inbox    string `name:"inbox-prefix" placeholder:"TEXT" help:"Inbox prefix, such as _INBOX_operator, if the context has none (NATS_INBOX_PREFIX)."`
 }
 
 // Settings are the flags as [Config] takes them.

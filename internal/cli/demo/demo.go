@@ -19,20 +19,16 @@ const longest = 3 * time.Minute
 
 // Cmd shows what Waymark is for, on a temporary directory of its own.
 type Cmd struct {
-	Keep   bool   `help:"Keep the temporary directory, with the logs and the external history."`
-	UI     bool   `name:"ui" help:"Show executors at work in a browser, with a button that kills each, until Ctrl-C."`
-	Listen string `name:"ui-listen" default:"127.0.0.1:0" placeholder:"ADDR" help:"Where the pages of --ui are served, on this machine only (default: a free port of 127.0.0.1)."`
+	Keep   bool   `help:"Keep the temporary directory."`
+	UI     bool   `name:"ui" help:"Show executors in a browser, with a button that kills each."`
+	Listen string `name:"ui-listen" default:"127.0.0.1:0" placeholder:"ADDR" help:"Loopback address of these pages (default: a free port)."`
 	NoOpen bool   `help:"Open no browser for --ui."`
 }
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `Without --ui processes are killed by a script, and a table proves what was left: about half a minute. With --ui you kill them: ` +
-		`the page shows the silence, the orphaned runs and the executor that goes on with them. Everything is removed at the end.
-
-Examples:
-  waymark demo
-  waymark demo --ui`
+	return `A script kills processes, and a table proves what was left: half a minute. With --ui you kill them. Everything is removed at the ` +
+		`end.`
 }
 
 // Validate is called by kong.

@@ -27,24 +27,23 @@ import (
 
 // ConformCmd is waymark conform.
 type ConformCmd struct {
-	Files    []string      `arg:"" name:"file" optional:"" help:"Recordings to check, - for standard input; without any, the fleet is watched."`
+	Files    []string      `arg:"" name:"file" optional:"" help:"Recordings to check, - for standard input (default: watch the fleet)."`
 	Run_     string        `name:"run" placeholder:"RUN" help:"Check one run, from its first event on."`
-	All      bool          `help:"Begin with the oldest events in the log instead of new ones."`
-	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
-	For      time.Duration `placeholder:"TIME" help:"Stop after this time, such as 2m; 0 means until Ctrl-C, or until all of --expect were seen."`
-	Expect   []string      `placeholder:"SCENARIO" help:"Scenarios that must be seen, separated by commas, or all."`
+	All      bool          `help:"Begin with the oldest event in the log."`
+	NoFollow bool          `help:"Stop at the end of the log."`
+	For      time.Duration `placeholder:"TIME" help:"Stop after this time, such as 2m; 0: on Ctrl-C, or when all of --expect were seen."`
+	Expect   []string      `placeholder:"SCENARIO" help:"Scenarios that must be seen, or all."`
 	Strict   bool          `help:"Fail on rules of level should, too."`
-	Record   string        `placeholder:"FILE" help:"Record the checked events in a new file."`
+	Record   string        `placeholder:"FILE" help:"Record the events in a new file."`
 	Rules    bool          `help:"List the rules and exit."`
 	Scenes   bool          `name:"scenarios" help:"List the scenarios and exit."`
 }
 
 // Help is the text below the flags.
 func (ConformCmd) Help() string {
-	return `Checks the events that an executor writes, in any language. Each broken rule is reported with the event, the field, the ` +
-		`expected value, the actual value, and what to do. docs/events.md explains the rules, docs/conformance.md how to write an executor. ` +
-		`A watched fleet is checked from the first event of each run on, as an observer. If the login may also subscribe to published messages, heartbeats ` +
-		`and NATS headers are checked, too. The exit code is 9 if a rule of level must is broken or an expected scenario was not seen.
+	return `Each broken rule is reported with the event, the field, the expected and the actual value, and what to do (docs/conformance.md). ` +
+		`An observer's permissions are enough; heartbeats and NATS headers are checked only if the login may subscribe to published ` +
+		`messages. The exit code is 9 if a rule of level must is broken or an expected scenario was not seen.
 
 Examples:
   waymark conform                                      new events, until Ctrl-C

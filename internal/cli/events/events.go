@@ -31,12 +31,12 @@ const eventsPending = 512
 // Cmd is waymark events.
 type Cmd struct {
 	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; omit it for all runs of the fleet."`
-	All      bool          `xor:"from" help:"Begin with the run's first event; for all runs, with the oldest event in the log. Events moved to segments are no longer in the log."`
+	All      bool          `xor:"from" help:"Begin with the run's first event, or with the log's oldest for all runs (without purged events)."`
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin this long ago, such as 10m."`
-	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
-	Accepted bool          `help:"Only events accepted by the fold, live. An event may be missed, or be repeated with the same id."`
-	Type     []string      `sep:"," placeholder:"NAME" help:"Only events with these names: tool.returned, or tool for all tool events."`
-	Raw      bool          `help:"With --json: the CloudEvent in structured form, for other tools."`
+	NoFollow bool          `help:"Stop at the end of the log."`
+	Accepted bool          `help:"Only accepted events, live; one may be missed, or repeated with the same id."`
+	Type     []string      `sep:"," placeholder:"NAME" help:"Only these events: tool.returned, or tool for all of tools."`
+	Raw      bool          `help:"With --json: structured CloudEvents."`
 
 	// everyShard reads a run in all shards, not only its own.
 	everyShard bool
@@ -44,17 +44,14 @@ type Cmd struct {
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The columns are the time, the position in the log, the run (unless one is named), the event's epoch and sequence, the event, and ` +
-		`a summary. A c instead of the sequence marks a control event, from the daemon or a person; a - marks an executor's event without a ` +
-		`sequence. In a fleet with keys, a control event without a valid signature is shown as refused. An executor's event that names a ` +
-		`person or settles a call is shown as not signed: the fold may accept or refuse it. In a run shown from its beginning, events that waymark resume left ` +
-		`behind are marked. Events that the fold refuses for other reasons are not marked: --accepted omits them, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
-		`explains them.
+	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. In a fleet with ` +
+		`keys, control events without a valid signature are shown as refused; an executor's event that names a person or settles a call as ` +
+		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. waymark conform --run RUN explains ` +
+		`other refused events.
 
 Examples:
   waymark events                                  new events of all runs
   waymark events fix-login --all --no-follow      a run from its beginning
-  waymark events --since 10m --json
   waymark tail --type run,tool.failed             events about runs, and failed tool calls`
 }
 

@@ -24,24 +24,23 @@ import (
 
 // OtelCmd is waymark otel.
 type OtelCmd struct {
-	Run_      string   `arg:"" name:"run" optional:"" help:"Run id: export its ended spans and exit. Without it, all runs are followed."`
-	File      string   `placeholder:"FILE" help:"Export the events of a file from waymark export --format cloudevents and exit. Uses no server."`
-	All       bool     `help:"If there is no position yet, begin with the oldest kept event instead of new ones."`
-	NoFollow  bool     `help:"Stop at the end of the log instead of waiting for more."`
-	Endpoint  string   `placeholder:"URL" help:"Address of the collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OTLP exporters apply, too)."`
-	Content   bool     `help:"Include content: tasks, messages, arguments, results, error messages. Without it, spans contain no content."`
-	Label     []string `placeholder:"KEY" help:"Include this label of runs; may be repeated."`
-	Service   string   `default:"waymark" placeholder:"NAME" environ:"OTEL_SERVICE_NAME" help:"The resource's service.name (OTEL_SERVICE_NAME; default: waymark)."`
-	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"File with the exported position in the log (WAYMARK_OTEL_POSITION; default: otel-FLEET.json in the state directory)."`
+	Run_      string   `arg:"" name:"run" optional:"" help:"Export the ended spans of this run and exit (default: follow all runs)."`
+	File      string   `placeholder:"FILE" help:"Export a file from waymark export --format cloudevents and exit; uses no server."`
+	All       bool     `help:"Without a saved position, begin with the oldest kept event."`
+	NoFollow  bool     `help:"Stop at the end of the log."`
+	Endpoint  string   `placeholder:"URL" help:"Collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other OTLP variables apply)."`
+	Content   bool     `help:"Include content: tasks, messages, arguments, results, error messages."`
+	Label     []string `placeholder:"KEY" help:"Include this label; may be repeated."`
+	Service   string   `default:"waymark" placeholder:"NAME" environ:"OTEL_SERVICE_NAME" help:"service.name (OTEL_SERVICE_NAME; default: waymark)."`
+	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"File with the exported position (WAYMARK_OTEL_POSITION; default: otel-FLEET.json in the state directory)."`
 	LogLevel  string   `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat string   `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
 
 // Help is the text below the flags.
 func (OtelCmd) Help() string {
-	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, named by the GenAI conventions, and sent when they ` +
-		`have ended. Trace and span ids are derived from run and events: a span exported twice has the same ids. The position is saved only after ` +
-		`the collector has accepted everything before it, so the export can be stopped at any time. It waits while the collector is unavailable. An observer's permissions are enough.
+	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, sent when they have ended. A span exported twice has ` +
+		`the same ids. The position is saved when the collector has accepted everything before it. An observer's permissions are enough.
 
 Examples:
   waymark otel --endpoint http://localhost:4318            all runs, from now on

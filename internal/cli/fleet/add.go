@@ -24,26 +24,26 @@ import (
 
 type addCmd struct {
 	Name        string         `arg:"" help:"Name of the fleet."`
-	Dir         string         `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it, only streams and buckets are created, on a server without accounts."`
-	Offline     bool           `help:"Write the files without connecting to a server."`
-	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf, if it is on this machine: the fleet's part of the configuration is copied next to it, and included once."`
+	Dir         string         `placeholder:"DIR" help:"Directory for keys, NATS contexts and the server's configuration. Without it, only streams and buckets are created, on a server without accounts."`
+	Offline     bool           `help:"Write files only; connect to no server."`
+	Include     string         `placeholder:"FILE" help:"The servers' fleets.conf on this machine: the fleet's configuration is copied next to it and included."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
-	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Total disk space of the fleet, replicas included (default: four times its logs plus 1GiB, for each replica). The server refuses more."`
-	Shards      base.Positive  `placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
-	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream; 3 on a cluster of three (default: 1)."`
+	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Disk space of the fleet, replicas included (default: four times its logs plus 1GiB, per replica)."`
+	Shards      base.Positive  `placeholder:"N" help:"Shards, also in the permissions (default: 1)."`
+	Replicas    base.Positive  `placeholder:"N" help:"Replicas of every stream (default: 1)."`
 	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
-	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections for each of the roles executor, observer and operator (default: no limit)."`
-	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with a key of their own; the log names the key of each decision."`
-	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve; they cannot start runs or publish events. joint: operators also have the permissions of executors (default: joint)."`
-	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects on which executors ask tools about calls in doubt, such as tools.>."`
+	Connections int64          `default:"0" placeholder:"N" help:"Maximum connections of each role but the daemon's (default: no limit)."`
+	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators with keys of their own."`
+	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators only approve and cannot start runs or publish; joint: they have executors' permissions, too (default: joint)."`
+	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects for questions about calls in doubt, such as tools.>."`
 }
 
 // Help is the text below the flags.
 func (addCmd) Help() string {
-	return `With --dir it writes the missing ones of these files: a key for each role (NAME-daemon.nk and so on, readable by you only), a NATS ` +
-		`context for each (NAME-daemon.json), with --operator a key for each person instead of one for all operators (NAME-operator.PERSON.nk), and fleet-NAME.conf, which the server's configuration includes. It prints what to do next. ` +
-		`Then it connects as the fleet's daemon and creates streams and buckets. So run it a second time once the servers know the fleet. ` +
-		`To change settings, run it again; settings without a flag stay. To revoke a key, remove its file, run the command again, and reload the servers; the context of a removed operator key is removed, too.
+	return `With --dir it writes what is missing: a key and a NATS context for each role (NAME-daemon.nk, NAME-daemon.json), with --operator a ` +
+		`key for each person (NAME-operator.PERSON.nk), and fleet-NAME.conf for the servers. Once the servers know the fleet, run it again: ` +
+		`it connects as the daemon and creates streams and buckets. Settings without a flag stay. To revoke a key, remove its file, run it ` +
+		`again, and reload the servers.
 
 Examples:
   waymark fleet add payments --dir fleets --offline --replicas 3 --nats tls://nats-1:4222,tls://nats-2:4222 --tls-ca ca.pem

@@ -38,17 +38,14 @@ const (
 
 // DoctorCmd is waymark doctor.
 type DoctorCmd struct {
-	Monitor string `placeholder:"URL" help:"Monitoring address of the NATS server, such as http://127.0.0.1:8222: without it, the sync interval of an external server is unknown."`
+	Monitor string `placeholder:"URL" help:"Monitoring address of an external server, such as http://127.0.0.1:8222: needed for its sync interval."`
 }
 
 // Help is the text below the flags.
 func (DoctorCmd) Help() string {
-	return `Checks the server's version and limits, whether acknowledged messages are on disk, the flags of every stream and bucket, free space ` +
-		`in quotas and on the disk, consumers, clocks, credentials, replicas, the age of the last backup, whether each log accepts writes, which daemon folds each shard, the lag of the fold, ` +
-		`failing webhook posts, and rejected events. Each problem comes with the next step. Nothing is changed. The exit code is 1 if a check fails, and 0 if there are only warnings.
+	return `Changes nothing. The exit code is 1 if a check fails, and 0 if there are only warnings.
 
-Examples:
-  waymark doctor
+Example:
   waymark doctor --nats nats://10.0.0.5:4222 --monitor http://10.0.0.5:8222 --json`
 }
 

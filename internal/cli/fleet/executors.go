@@ -12,17 +12,12 @@ import (
 )
 
 type executorsCmd struct {
-	Executor string `arg:"" optional:"" help:"Only those of this name, with their runs."`
+	Executor string `arg:"" optional:"" help:"Only this one, with its runs."`
 }
 
 // Help is the text below the flags.
 func (executorsCmd) Help() string {
-	return `Each start of an executor's process has a line: how long ago it was heard, how many runs it works on, and when those are orphaned if ` +
-		`nothing more is heard. A daemon that folds answers, by its own clock. Runs that wait need no executor, and are not counted.
-
-Examples:
-  waymark fleet executors
-  waymark fleet executors box-1 --json`
+	return `Each start of a process has a line. A daemon that folds answers, by its own clock. Runs that wait are not counted.`
 }
 
 // Run shows the executors of a fleet.

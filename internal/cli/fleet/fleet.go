@@ -25,13 +25,9 @@ type showCmd struct{}
 
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `One daemon replica answers, from the streams and buckets themselves, so the output includes shards that no daemon folds.
-Waiting events are accepted and durable, and a recovery includes them; they are just not in a checkpoint yet. Amplification is the number of bytes stored for
-each byte of payload. Recoveries are those of the answering replica; the metrics of all replicas have all of them.
-
-Examples:
-  waymark fleet
-  waymark fleet --json`
+	return `One daemon answers, from the streams and buckets themselves. Waiting events are durable and in each recovery, but not in a ` +
+		`checkpoint yet. Amplification is bytes stored for each byte of payload. Recoveries are those of the answering daemon; the metrics ` +
+		`have all.`
 }
 
 // Run shows the fleet's state. A shard that could not be read is an error, returned after the known part was shown.

@@ -29,26 +29,21 @@ type keysLsCmd struct{}
 
 // Help is the text below the flags.
 func (keysLsCmd) Help() string {
-	return `In a fleet with keys, control events (takeovers, answers, settlements by a person, cancellations, hand-offs, marks) count only if one of ` +
-		`the fleet's daemons signed them. A fleet without keys does not check signatures. A new fleet has the key of the connection that creates it, if this is an ` +
-		`NKey or a credentials file.
-
-Examples:
-  waymark fleet keys
-  waymark fleet keys ls --json`
+	return `In a fleet with keys, control events (takeovers, answers, settlements by a person, cancellations, hand-offs, marks) count only if ` +
+		`a daemon of the fleet signed them. Without keys no signature is checked. A new fleet has the key of the connection that creates ` +
+		`it, if this is an NKey or a credentials file.`
 }
 
 type keysAddCmd struct {
-	Key string `arg:"" optional:"" help:"Public key of a daemon (U…); default: the key of this connection."`
+	Key string `arg:"" optional:"" help:"Public key (U…; default: that of this connection)."`
 }
 
 // Help is the text below the flags.
 func (keysAddCmd) Help() string {
-	return `Connect with the daemon's context; no other key may write the settings. A daemon with a new key starts to work once the key is valid.
+	return `Connect with the daemon's context; no other key may write the settings.
 
-Examples:
-  waymark --context fleets/payments-daemon.json --fleet payments fleet keys add
-  waymark --context fleets/payments-daemon.json --fleet payments fleet keys add UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
+Example:
+  waymark --context fleets/payments-daemon.json --fleet payments fleet keys add`
 }
 
 type keysRetireCmd struct {
@@ -57,11 +52,7 @@ type keysRetireCmd struct {
 
 // Help is the text below the flags.
 func (keysRetireCmd) Help() string {
-	return `Start every daemon with another key first: a daemon with a retired key cannot sign, and answers no request that needs a signature. The last key of a ` +
-		`fleet cannot be retired.
-
-Examples:
-  waymark --context fleets/payments-daemon.json --fleet payments fleet keys retire UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
+	return `Start every daemon with another key first: with a retired key it cannot sign. The last key cannot be retired.`
 }
 
 // keysView is the JSON output of keys.

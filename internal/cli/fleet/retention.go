@@ -14,21 +14,20 @@ import (
 )
 
 type retentionCmd struct {
-	Completed *keepTime `placeholder:"TIME" help:"How long to keep completed runs after their last event, such as 30d or 12h, or forever."`
+	Completed *keepTime `placeholder:"TIME" help:"Keep completed runs this long after their last event: 30d, 12h, forever."`
 	Failed    *keepTime `placeholder:"TIME" help:"The same for failed runs."`
 	Cancelled *keepTime `placeholder:"TIME" help:"The same for cancelled runs."`
-	Grace     *keepTime `placeholder:"TIME" help:"Keep runs with events newer than this, whatever their status (default: 10m)."`
-	Off       bool      `help:"Keep all runs for ever."`
+	Grace     *keepTime `placeholder:"TIME" help:"Keep runs with events newer than this (default: 10m)."`
+	Off       bool      `help:"Keep all runs forever."`
 }
 
 // Help is the text below the flags.
 func (retentionCmd) Help() string {
-	return `Without flags, shows the policy. The daemon applies it once an hour; waymark cleanup --dry-run shows the plan. A fleet ` +
-		`without a policy keeps all runs; settings without a flag stay unchanged. Recommended are ` +
+	return `Without flags, shows the policy, which the daemon applies once an hour; waymark cleanup --dry-run shows the plan. Settings without a ` +
+		`flag stay. Without a policy all runs are kept. Recommended are ` +
 		strconv.Itoa(int(schema.DefaultRetainCompleted/(24*time.Hour))) + ` days for completed runs and ` + strconv.Itoa(int(schema.DefaultRetainFailed/(24*time.Hour))) + ` for failed ones.
 
 Examples:
-  waymark fleet retention
   waymark fleet retention --completed 30d --failed 7d
   waymark fleet retention --off`
 }

@@ -28,8 +28,8 @@ type shardsLsCmd struct{}
 
 // Help is the text below the flags.
 func (shardsLsCmd) Help() string {
-	return `FOLDED is the position in the log up to which checkpoints are written, LAST the end of the log; the daemon's own messages lie between ` +
-		`the two. LIVE counts the runs that have not ended, or have an open hand-off or a call to settle. A shard with "no" under NEW RUNS keeps its existing runs.`
+	return `FOLDED is the position up to which checkpoints are written, LAST the end of the log. LIVE counts runs that have not ended, or have ` +
+		`an open hand-off or a call to settle. NEW RUNS "no": the shard keeps its existing runs.`
 }
 
 // shardsView is the JSON output of shards.
@@ -138,22 +138,20 @@ func viewShards(ctx context.Context, cl *base.Client, js jetstream.JetStream, se
 }
 
 type shardsSetCmd struct {
-	Shards int            `arg:"" help:"Number of shards for new runs, 1 to 256."`
-	Quota  base.QuotaSize `default:"0" placeholder:"SIZE" help:"New size of each shard's log (default: unchanged). The server reserves it for every shard."`
+	Shards int            `arg:"" help:"Shards for new runs, 1 to 256."`
+	Quota  base.QuotaSize `default:"0" placeholder:"SIZE" help:"New size of each shard's log, which the server reserves (default: unchanged)."`
 }
 
 // Help is the text below the flags.
 func (shardsSetCmd) Help() string {
-	return `Running daemons, executors and waymark events apply the change at once. From then on, each run that starts in another shard than the ` +
-		`fleet's first number of shards would give costs one more message. The number may also be lowered: the other shards ` +
-		`keep their runs and are still folded.
+	return `Running daemons, executors and waymark events apply the change at once. Existing runs stay and are folded. A run that starts in ` +
+		`another shard than by the fleet's first number costs one more message.
 
-A fleet can have at most ` + strconv.Itoa(kvstore.MaxGenerations) + ` different numbers of shards over time; going back to an earlier one does not count. Each number adds one request to the lookup of a run, ` +
-		`and a program without the SDK must know the shards of its runs: see docs/scaling.md.
+A fleet can have at most ` + strconv.Itoa(kvstore.MaxGenerations) + ` different numbers over time; an earlier one does not count again. Each adds one request to the lookup of a run, and a ` +
+		`program without the SDK must know the shards of its runs (docs/scaling.md).
 
-Examples:
-  waymark shards set 4
-  waymark shards set 4 --quota 2GiB               if the server has no space for four logs of the current size`
+Example:
+  waymark shards set 4 --quota 2GiB     if there is no space for four logs of the current size`
 }
 
 // Run changes the number of shards: it creates the streams first, then notifies all processes.

@@ -21,22 +21,18 @@ import (
 // ArtifactsCmd is waymark artifacts.
 type ArtifactsCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Fetch string `placeholder:"DIR" help:"Write the stored artifacts to files in this directory; it is created if necessary."`
+	Fetch string `placeholder:"DIR" help:"Write stored artifacts to this directory."`
 }
 
 // Help is the text below the flags.
 func (ArtifactsCmd) Help() string {
-	return `WHERE is the location of the content: the run's events, the fleet's object store, or a link, which Waymark does not follow.
+	return `WHERE is the run's events, the fleet's object store, or a link, which Waymark does not follow.
 
-With --fetch each content is checked against its digest before it is written. Content that differs or is missing in the object store is not written, and the exit code ` +
-		`is 6. A text is written unchanged; base64 text whose decoded form matches the digest is written decoded; any other value is written as JSON. ` +
-		`Files are named after their artifacts: separators, control characters and names reserved by Windows are replaced, and a name that is ` +
-		`already used gets a number. An existing file is never overwritten: the exit code is 5, unless it has the same content.
+--fetch writes content whose digest is right (else exit code 6): text as it is, base64 decoded if the digest matches, other values ` +
+		`as JSON. An existing file with other content is not overwritten (exit code 5).
 
-Examples:
-  waymark artifacts fix-login
-  waymark artifacts fix-login --fetch out
-  waymark artifacts fix-login --json`
+Example:
+  waymark artifacts fix-login --fetch out`
 }
 
 // artifactList is the JSON output of artifacts.

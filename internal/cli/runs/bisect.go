@@ -23,10 +23,9 @@ type BisectCmd struct {
 
 // Help is the text below the flags.
 func (BisectCmd) Help() string {
-	return `Goes through the run's events from the first, and shows the first one after which the expression is true, with the points ` +
-		`before and after it. The expression language is that of expr-lang.org, without the functions that create text or copy lists. It has two values: event, with name, id, source, time, ` +
-		`epoch, sequence, turn and data; and run, the run's head after the event, as in waymark runs get --json. An expression ` +
-		`with a missing member is false; a?.b is nil if a is nil, and a ?? 0 supplies a default. The exit code is 4 if it is never true.
+	return `The language is that of expr-lang.org, without functions that create text or copy lists. Values: event (name, id, source, time, ` +
+		`epoch, sequence, turn, data), and run (the head after the event, as in waymark runs get --json). An expression with a missing ` +
+		`member is false; a?.b is nil if a is nil, a ?? 0 supplies a default. The exit code is 4 if it is never true.
 
 Examples:
   waymark bisect fix-login '` + strings.Join(history.Examples, "'\n  waymark bisect fix-login '") + "'"

@@ -22,8 +22,8 @@ type CancelCmd struct {
 
 // Help is the text below the flags.
 func (CancelCmd) Help() string {
-	return `The run's executor is notified at once and ends the run. The run is cancelled when the executor has recorded it. A run without an ` +
-		`executor, even a waiting one, is claimed so that an executor can end it.
+	return `The executor is notified at once and ends the run; then it is cancelled. A run without an executor, even a waiting one, becomes ` +
+		`claimable for that.
 
 Example:
   waymark cancel fix-login --reason "the customer left"`
@@ -72,18 +72,15 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 // ReleaseCmd is waymark release.
 type ReleaseCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Force bool   `help:"Release it even if it has an executor. The executor is fenced and loses unrecorded work."`
+	Force bool   `help:"Take it from its executor, which is fenced and loses unrecorded work."`
 }
 
 // Help is the text below the flags.
 func (ReleaseCmd) Help() string {
-	return `A run whose claims made no progress is quarantined: no executor can claim it. This command takes the run over and releases it ` +
-		`at once. That ends the quarantine, and the fleet's executors may claim it as if for the first time. Calls ` +
-		`that have begun are then in doubt and settled by their policy, as after every takeover. Look at the run first: the cause ` +
-		`that stopped earlier executors will stop the next one, too.
+	return `Takes the run over and releases it, which ends a quarantine. Calls that have begun are then in doubt. Find the cause first: what ` +
+		`stopped earlier executors will stop the next one, too.
 
-Examples:
-  waymark release fix-login
+Example:
   waymark release fix-login --force     take it from a hanging executor`
 }
 

@@ -25,18 +25,17 @@ const maxStateFile = 64 << 20
 // CheckpointCmd is waymark checkpoint.
 type CheckpointCmd struct {
 	Run_  string   `arg:"" name:"run" help:"Run id."`
-	State string   `placeholder:"FILE" help:"File with a JSON object: each of its members becomes a value of the run's application state. - is standard input."`
-	Unset []string `placeholder:"KEY" help:"Delete this value of the state; may be repeated."`
-	Name  string   `placeholder:"NAME" help:"Name of the checkpoint (default: state-at-record-N, by the number of its last record)."`
+	State string   `placeholder:"FILE" help:"File with a JSON object, whose members become values of the state; - is standard input."`
+	Unset []string `placeholder:"KEY" help:"Delete this value; may be repeated."`
+	Name  string   `placeholder:"NAME" help:"Name of the point (default: state-at-record-N)."`
 	Move  bool     `help:"Move the name if another point has it."`
-	Force bool     `help:"Take the run from an executor that may be working on it. The executor is fenced and loses unrecorded work."`
+	Force bool     `help:"Take it from its executor, which is fenced and loses unrecorded work."`
 }
 
 // Help is the text below the flags.
 func (CheckpointCmd) Help() string {
-	return `Sets values of the run's application state (SetState in the SDK) and names the point after them. Other values stay ` +
-		`unchanged. The run is taken over and then released to the fleet, so the next executor has the new state. To name a ` +
-		`point of a running run without changing it, use waymark mark.
+	return `Other values of the state (SetState in the SDK) stay. The run is taken over and then released to the fleet. To name a point ` +
+		`without changing the run, use waymark mark.
 
 Examples:
   waymark checkpoint fix-login --state plan.json --name new-plan

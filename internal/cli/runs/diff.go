@@ -17,15 +17,14 @@ import (
 
 // DiffCmd is waymark diff.
 type DiffCmd struct {
-	Left  string `arg:"" help:"Run id, or RUN@POINT for the run at a point."`
+	Left  string `arg:"" help:"Run id, or RUN@POINT."`
 	Right string `arg:"" help:"The other one."`
 }
 
 // Help is the text below the flags.
 func (DiffCmd) Help() string {
-	return `The tool calls of both are compared one by one: name, arguments and outcome. JSON is compared by value. The first ` +
-		`difference is shown with both sides. Ids, times and executors do not matter, so a run can be compared with its fork, or with ` +
-		`another run of the same task. The exit code is 9 if they differ.
+	return `Compares names, arguments and outcomes of tool calls, JSON by value; ids, times and executors do not matter. The exit code is 9 if ` +
+		`they differ.
 
 Examples:
   waymark diff fix-login fix-login-2

@@ -18,18 +18,17 @@ import (
 // ForkCmd is waymark fork.
 type ForkCmd struct {
 	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `default:"end" placeholder:"POINT" help:"Point where the fork starts: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
-	As       string `placeholder:"ID" help:"Id of the new run (default: derived from the run's id)."`
-	Executor string `placeholder:"NAME" xor:"driver" help:"Executor that takes the fork over at once (default: the fleet may claim it)."`
-	Hold     bool   `xor:"driver" help:"No executor may claim the fork before waymark input FORK fork answers it."`
+	At       string `default:"end" placeholder:"POINT" help:"Point of the run's history to start from (default: end)."`
+	As       string `placeholder:"ID" help:"Id of the new run (default: from the run's id)."`
+	Executor string `placeholder:"NAME" xor:"driver" help:"Executor that takes it over at once (default: the fleet may claim it)."`
+	Hold     bool   `xor:"driver" help:"No executor may claim it before waymark input FORK fork answers."`
 	Agent    string `placeholder:"NAME" help:"Agent of the fork (default: that of the run)."`
 }
 
 // Help is the text below the flags.
 func (ForkCmd) Help() string {
-	return `The new run has the messages, calls and results, phases and questions of the run at the point, and continues from there. ` +
-		`It is one event, whatever the run's length, and it never writes to the base run. Calls that had begun at the point, ` +
-		`and hold or verify calls that the run began later or may still begin, are in doubt in the fork. Without --executor and --hold the fleet's executors may claim it at once.
+	return `The new run has everything of the run at the point. The base is not changed. Calls that had begun at the point, and hold or verify ` +
+		`calls that the base began later or may still begin, are in doubt in the fork.
 
 Examples:
   waymark fork fix-login --at turn:7

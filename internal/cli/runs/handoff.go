@@ -107,7 +107,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 // handoffTarget names a hand-off, and the person who decides about it.
 type handoffTarget struct {
 	Run_    string `arg:"" name:"run" help:"Run id."`
-	Handoff string `arg:"" optional:"" help:"Hand-off id; may be omitted if the run has one open hand-off."`
+	Handoff string `arg:"" optional:"" help:"Hand-off id (default: the only open one)."`
 	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
@@ -202,14 +202,13 @@ func (d *handoffDone) print(a *base.App, past string) error {
 
 type handoffAcceptCmd struct {
 	handoffTarget
-	Child string `required:"" placeholder:"RUN" help:"Id of the run that will continue the work. Accepting again for the same run is not an error."`
+	Child string `required:"" placeholder:"RUN" help:"Id of the run that will continue the work."`
 }
 
 // Help is the text below the flags.
 func (handoffAcceptCmd) Help() string {
-	return `A program with the SDK accepts an offer with AcceptHandoff, which also starts the run that continues the work. This command is for an executor without the ` +
-		`SDK. It assigns the hand-off to the run that you name, under the hash of the offer, but does not start that run: the run starts ` +
-		`when an executor publishes its run.started with the printed values.
+	return `For an executor without the SDK (with it: AcceptHandoff, which also starts the run). The run that continues starts when an ` +
+		`executor publishes run.started with the printed values.
 
 Example:
   waymark handoff accept fix-login half --child fix-login-2`
@@ -262,12 +261,6 @@ func (c handoffDeclineCmd) Run(ctx context.Context, a *base.App) error {
 type handoffCloseCmd struct {
 	handoffTarget
 	Reason string `placeholder:"TEXT" help:"Why, for the record."`
-}
-
-// Help is the text below the flags.
-func (handoffCloseCmd) Help() string {
-	return `Example:
-  waymark handoff close fix-login half`
 }
 
 // Run closes a hand-off.

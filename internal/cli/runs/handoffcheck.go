@@ -15,18 +15,16 @@ import (
 const maxHandoffFile = 512 << 10
 
 type handoffCheckCmd struct {
-	File string `arg:"" placeholder:"FILE" help:"File with the hand-off as JSON; - is standard input."`
+	File string `arg:"" placeholder:"FILE" help:"Hand-off as JSON; - is standard input."`
 }
 
 // Help is the text below the flags.
 func (handoffCheckCmd) Help() string {
-	return `The file has the data of handoff.offered, see docs/events.md; names in camelCase (referencePattern, filesModified, createdAt, agentId) are ` +
-		`accepted, too. The command sends nothing and needs no server. A hand-off above 4,000 characters is valid, but causes a warning. An executor offers it with the SDK: ` +
-		`schema.ParseHandoff, Run.HandoffOf, Handoff.Offer.
+	return `The file has the data of handoff.offered (docs/events.md); referencePattern, filesModified, createdAt and agentId are accepted, ` +
+		`too. More than 4,000 characters cause a warning. It needs no server. SDK: schema.ParseHandoff, Run.HandoffOf, Handoff.Offer.
 
-Examples:
-  waymark handoff check handoff.json
-  my-agent --summary | waymark handoff check - --json`
+Example:
+  my-agent --summary | waymark handoff check -`
 }
 
 // handoffChecked is the JSON output of handoff check.

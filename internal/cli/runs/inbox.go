@@ -20,22 +20,19 @@ import (
 type InboxCmd struct {
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Limit  int               `default:"100" placeholder:"N" help:"Maximum number of entries (default: 100)."`
-	Answer bool              `xor:"how" help:"Ask for each answer, even if standard input is not a terminal: each line is one answer."`
+	Limit  int               `default:"100" placeholder:"N" help:"Maximum entries (default: 100)."`
+	Answer bool              `xor:"how" help:"Read answers from standard input even if it is no terminal, one a line."`
 	List   bool              `xor:"how" help:"List only, even on a terminal."`
 	By     string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
-	return `Open approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined, parked ` +
-		`or miss events, longest wait first. On a terminal each can be answered at once; otherwise each is shown with the ` +
-		`commands that answer it. Waits for other systems are not listed: see waymark runs ls --stuck.
+	return `Approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined, parked or miss events. ` +
+		`A terminal asks for each answer; otherwise the commands that answer are shown. Waits for other systems: waymark runs ls --stuck.
 
-Examples:
-  waymark inbox
-  waymark inbox --label team=blue --list
-  waymark inbox --json`
+Example:
+  waymark inbox --label team=blue --list`
 }
 
 // task is one entry that needs a person.

@@ -30,23 +30,23 @@ const maxAnswer = 1 << 20
 // InputCmd is waymark input.
 type InputCmd struct {
 	Run_      string  `arg:"" name:"run" help:"Run id."`
-	Interrupt string  `arg:"" optional:"" help:"Id of the wait to answer; may be omitted if the run has only one."`
+	Interrupt string  `arg:"" optional:"" help:"Id of the wait (default: the only one)."`
 	JSONValue *string `name:"json-value" xor:"answer" placeholder:"JSON" help:"The answer, as JSON."`
 	Text      *string `xor:"answer" placeholder:"TEXT" help:"The answer, as text."`
-	File      string  `xor:"answer" placeholder:"FILE" help:"File with the answer, as JSON; - is standard input."`
-	Allow     bool    `xor:"answer" help:"Allow the tool call or the phase that waits for approval."`
-	Deny      bool    `xor:"answer" help:"Deny the tool call or the phase."`
+	File      string  `xor:"answer" placeholder:"FILE" help:"File with the answer as JSON; - is standard input."`
+	Allow     bool    `xor:"answer" help:"Allow the tool call or phase."`
+	Deny      bool    `xor:"answer" help:"Deny the tool call or phase."`
 	Reason    string  `placeholder:"TEXT" help:"Reason for --allow or --deny."`
-	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled if there will be no answer (default: resolved)."`
+	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: no answer comes (default: resolved)."`
 	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Event     string  `placeholder:"ID" help:"Answer only the question with this event id, as printed by waymark inbox. If the run asks another question by now, it is not answered."`
-	RequestID string  `placeholder:"ID" help:"Id of this answer: repeated with the same id, it counts once (default: a new id)."`
+	Event     string  `placeholder:"ID" help:"Answer only the question of this event, as printed by waymark inbox."`
+	RequestID string  `placeholder:"ID" help:"Id of the answer; a repeat counts once (default: a new id)."`
 }
 
 // Help is the text below the flags.
 func (InputCmd) Help() string {
-	return `Without an answer on the command line or standard input, it shows the run's questions and the JSON Schema that an answer ` +
-		`must match. The answer wakes the run's executor; a run without an executor becomes claimable.
+	return `Without an answer it shows the questions, and the JSON Schema that an answer must match. An answered run without an executor ` +
+		`becomes claimable.
 
 Examples:
   waymark input fix-login                          show the question

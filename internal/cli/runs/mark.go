@@ -19,7 +19,7 @@ type MarkCmd struct {
 
 // Help is the text below the flags.
 func (MarkCmd) Help() string {
-	return `The run is not changed. waymark resume RUN --at mark:NAME goes back to the point, whatever was written after it; waymark runs get RUN --at mark:NAME shows it.
+	return `The run is not changed. The point is mark:NAME, for waymark runs get --at and waymark resume --at.
 
 Example:
   waymark mark fix-login before-deploy`

@@ -17,18 +17,13 @@ import (
 // PlanCmd is waymark plan.
 type PlanCmd struct {
 	Run_   string `arg:"" name:"run" help:"Run id."`
-	Reused bool   `help:"Also list the calls whose recorded outcome is reused."`
+	Reused bool   `help:"Also list reused calls."`
 }
 
 // Help is the text below the flags.
 func (PlanCmd) Help() string {
-	return `Writes nothing: the plan is made from the record alone. It shows the point from which the next executor continues, what happens to each call ` +
-		`without a recorded outcome, which turn and phases are repeated, and which work is reused. A held call is shown with the ` +
-		`command that settles it. The plan does not include the decisions of an executor's own approval policy.
-
-Examples:
-  waymark plan fix-login
-  waymark plan fix-login --json`
+	return `From the record alone: where the next executor continues, what happens to each call without an outcome, what is repeated or ` +
+		`reused, and the commands that settle held calls. Decisions of an executor's own approval policy are not in it.`
 }
 
 // Run shows what the next executor of a run would do.

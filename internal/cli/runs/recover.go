@@ -17,31 +17,25 @@ import (
 // RecoverCmd is waymark recover.
 type RecoverCmd struct {
 	Run_      string       `arg:"" name:"run" help:"Run id."`
-	Executor  string       `placeholder:"NAME" help:"Executor that takes the run over. The current executor is fenced."`
-	At        string       `placeholder:"POINT" xor:"point" help:"Show the run at a point, without a takeover: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
-	Step      *int         `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run before its K-th tool call: the same as --at step:K."`
+	Executor  string       `placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
+	At        string       `placeholder:"POINT" xor:"point" help:"Show the run at a point of its history, without a takeover."`
+	Step      *int         `name:"resume-step" placeholder:"K" xor:"point" help:"The same as --at step:K."`
 	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
 	Reason    string       `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
-	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N, which you saw. If it was taken over since, the command says who has it."`
-	RequestID string       `placeholder:"ID" help:"Id of this takeover: repeated with the same id, it continues the epoch that it opened (default: a new id)."`
-	View      string       `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show afterwards: head, state or events (default: head)."`
+	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N, which you saw."`
+	RequestID string       `placeholder:"ID" help:"Id of the takeover: a repeat continues the epoch that it opened (default: a new id)."`
+	View      string       `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"Show head, state or events (default: head)."`
 }
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `With --at or --resume-step the command writes nothing: it shows the run exactly as it was at that point. waymark runs ` +
-		`history lists the points.
-
-Use waymark plan first. To release the run to the fleet's executors, use waymark release instead. An ` +
-		`executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet ` +
-		`may claim the run.
+	return `With --at or --resume-step nothing is written. Use waymark plan first; to release the run to the fleet's executors, use waymark ` +
+		`release. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim the run.
 
 Examples:
-  waymark recover fix-login --executor laptop
   waymark recover fix-login --executor laptop --epoch 2
   waymark recover fix-login --executor laptop --request-id try-1 --json
-  waymark recover fix-login --at turn:7
-  waymark recover fix-login --at mark:before-deploy --view state --json`
+  waymark recover fix-login --at mark:before-deploy --view state`
 }
 
 // recovery is the JSON output of recover: the daemon's answer and the id with which it can be repeated.
@@ -148,18 +142,18 @@ type SettleCmd struct {
 	Run_       string        `arg:"" name:"run" help:"Run id."`
 	Turn       int32         `arg:"" help:"Turn of the call."`
 	Call       string        `arg:"" help:"Tool call id."`
-	Occurrence base.Positive `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
-	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: use the late result; verified, decided: use --result; abandoned: continue without an outcome."`
-	Result     *string       `placeholder:"JSON" help:"Result of the call, for verified and decided."`
-	Error      bool          `help:"The tool declared the result an error."`
-	Seen       string        `placeholder:"ID" help:"Settle only the attempt that you saw: the id of the run's last event at that time, as printed by waymark inbox. If the call ran again since, it is not settled."`
+	Occurrence base.Positive `default:"1" placeholder:"N" help:"Which of the turn's calls with that id (default: 1)."`
+	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: continue without a result."`
+	Result     *string       `placeholder:"JSON" help:"Result, for verified and decided."`
+	Error      bool          `help:"The result is an error."`
+	Seen       string        `placeholder:"ID" help:"Settle only if the call has not run again since this event, as printed by waymark inbox."`
 	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (SettleCmd) Help() string {
-	return `waymark runs get lists a run's calls in doubt; waymark plan shows what happens to each without you. The open calls ` +
-		`of an ended run can be settled, too, but not as rerun, because the run has no executor. Cleanup keeps the run until they are settled.
+	return `waymark runs get lists the calls in doubt; waymark plan shows what happens to each without you. Open calls of an ended run can be ` +
+		`settled, too, but not as rerun. Cleanup keeps the run until then.
 
 Examples:
   waymark settle fix-login 3 call-1 --how abandoned

@@ -18,18 +18,16 @@ import (
 // ReplayCmd is waymark replay.
 type ReplayCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
-	At   string `default:"end" placeholder:"POINT" help:"Up to a point of the run (default: end)."`
-	Save string `placeholder:"FILE" xor:"file" help:"Write the calls to a new file, for --expect."`
+	At   string `default:"end" placeholder:"POINT" help:"Up to a point of its history (default: end)."`
+	Save string `placeholder:"FILE" xor:"file" help:"Write the calls to a new file."`
 	// Expect is a file with the expected calls.
-	Expect string `placeholder:"FILE" xor:"file" help:"Compare the calls with those in a file from --save."`
+	Expect string `placeholder:"FILE" xor:"file" help:"Compare with a file from --save."`
 }
 
 // Help is the text below the flags.
 func (ReplayCmd) Help() string {
-	return `Reads the run twice, as a recovery does: from its events by this program, and folded by the daemon. Both must give the ` +
-		`same state, and the calls of that state must match the events, in their order, with their arguments and outcomes. ` +
-		`Events that a rewind left behind are not compared. ` +
-		`With --expect they must also match a file. For continuous integration: the exit code is 9 if anything differs.
+	return `Folds the run twice, by this program and by the daemon, and compares both with the calls of the events: order, arguments, ` +
+		`outcomes. Events that a rewind left behind are left out. The exit code is 9 if anything differs.
 
 Examples:
   waymark replay fix-login --save calls.json

@@ -17,22 +17,21 @@ import (
 // ResumeCmd is waymark resume.
 type ResumeCmd struct {
 	Run_     string `arg:"" name:"run" help:"Run id."`
-	At       string `placeholder:"POINT" xor:"point" help:"Point from which the run continues: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID or record:N."`
-	Step     *int   `placeholder:"K" xor:"point" help:"Continue after the outcome of its K-th tool call: the same as --at result:K."`
-	Executor string `placeholder:"NAME" help:"Executor that takes the run over at once (default: the fleet may claim it)."`
-	Force    bool   `help:"Take it from an executor that may be working on it. The executor is fenced and loses unrecorded work."`
-	DryRun   bool   `help:"Show what would be left behind, without changing anything."`
+	At       string `placeholder:"POINT" xor:"point" help:"Continue after this point of its history."`
+	Step     *int   `placeholder:"K" xor:"point" help:"The same as --at result:K."`
+	Executor string `placeholder:"NAME" help:"Executor that takes it over at once (default: the fleet may claim it)."`
+	Force    bool   `help:"Take it from its executor, which is fenced and loses unrecorded work."`
+	DryRun   bool   `help:"Only show what would be left behind."`
 }
 
 // Help is the text below the flags.
 func (ResumeCmd) Help() string {
-	return `The run continues after the point, under its own id, even if it has ended. Later events stay in the record (waymark events ` +
-		`RUN --all) but are no longer part of the run. Their external effects are not undone: the calls that had effects are listed, and ` +
-		`an agent that repeats them uses new idempotency keys. To create a second run instead, use waymark fork.
+	return `The run continues after the point, under its own id, even if it has ended. Later events stay in the record, but are no part of the ` +
+		`run. Their external effects are not undone: calls that had effects are listed, and repeated ones get new idempotency keys. For a ` +
+		`second run, use waymark fork.
 
 Examples:
   waymark resume fix-login --step 3 --dry-run
-  waymark resume fix-login --step 3
   waymark resume fix-login --at mark:before-deploy --executor laptop`
 }
 

@@ -16,13 +16,8 @@ type RetryCmd struct {
 
 // Help is the text below the flags.
 func (RetryCmd) Help() string {
-	return `A run is parked if its checkpoint cannot be stored or read, because it is damaged or has a newer version. Its events are kept, ` +
-		`and a recovery returns all of them. The daemon retries by itself, at first after 30 seconds, later once an hour; this command makes ` +
-		`it retry at once: use it when the cause is fixed. A failed try counts, so the daemon waits longer before its next one. waymark doctor ` +
-		`lists the parked runs.
-
-Example:
-  waymark retry fix-login`
+	return `A run is parked if its checkpoint cannot be stored or read; a recovery returns all of its events. The daemon retries after 30 ` +
+		`seconds, later once an hour. waymark doctor lists parked runs.`
 }
 
 // Run makes the daemon fold a parked run again.

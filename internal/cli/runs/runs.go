@@ -39,38 +39,31 @@ const (
 )
 
 type lsCmd struct {
-	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"Only runs with these statuses: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed repeatedly without progress; held: a person must settle a call, ended runs included."`
-	Stuck      bool                `help:"Only runs that are stuck, with the reason, longest first."`
+	Status     []schema.Status     `sep:"," placeholder:"STATUS" help:"running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined; held: a person must settle a call, also of an ended run."`
+	Stuck      bool                `help:"Only stuck runs, with each reason and its begin, longest first."`
 	Agent      string              `placeholder:"NAME" help:"Only runs of this agent."`
-	Tier       string              `placeholder:"NAME" help:"Only runs that started with this model tier."`
-	Tenant     string              `placeholder:"NAME" help:"Only runs of this tenant: those with the label tenant=NAME."`
-	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs completed in this way: tool, by the call that their completion contract requires; limit, by their executor after a limit (failed runs, too); executor, by their executor alone."`
+	Tier       string              `placeholder:"NAME" help:"Only runs of this model tier."`
+	Tenant     string              `placeholder:"NAME" help:"Only runs with the label tenant=NAME."`
+	Completion []schema.Completion `sep:"," placeholder:"HOW" help:"Only runs ended by: tool, the call of their completion tool; limit, the executor after a limit (failed, too); executor, the executor alone."`
 	Parent     string              `placeholder:"RUN" help:"Only children of this run."`
 	Label      map[string]string   `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Since      string              `placeholder:"AGE" help:"Only runs that ended (or, if still open, started) at most this long ago: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
-	Until      string              `placeholder:"AGE" help:"Only runs that ended (or, if still open, started) longer ago than this."`
-	Limit      int                 `default:"100" placeholder:"N" help:"Maximum number of runs (default: 100)."`
-	All        bool                `help:"List all runs; --limit is ignored."`
-	After      string              `placeholder:"PLACE" help:"Continue a previous list: the value of next from its --json output."`
+	Since      string              `placeholder:"AGE" help:"Only runs that ended (open ones: started) at most this long ago: 90m, 36h, 2d; or since a time: 2026-01-31T08:00:00Z."`
+	Until      string              `placeholder:"AGE" help:"The same, longer ago than this."`
+	Limit      int                 `default:"100" placeholder:"N" help:"Maximum runs (default: 100)."`
+	All        bool                `help:"List all runs."`
+	After      string              `placeholder:"PLACE" help:"Continue a list: next of its --json output."`
 }
 
 // Help is the text below the flags.
 func (lsCmd) Help() string {
-	return `For runs that need a person, use waymark inbox. Open runs come first, the latest start at the top, then ended runs, the latest ` +
-		`end at the top. With --parent the list is ordered by run id. The list comes from checkpoints and may be a moment old. ` +
-		`A run's end is the time at which the server stored its last event; its start is the time given by its executor.
+	return `Open runs come first, then ended runs, the latest at the top; with --parent by run id. The list comes from checkpoints and may be ` +
+		`a moment old. A run ends when the server stored its last event, and starts by its executor's clock.
 
-Status, agent and completion are indexed. A tier, a tenant and a label are compared with the entry of each ` +
-		`run: if few runs have them, add --since so that the list does not read the whole history.
-
-With --stuck each line is a reason why a run is stuck: it waits, a person must settle a call, its work is overdue, no ` +
-		`executor has it, its claims make no progress, or it is parked. SINCE is the begin of that state; the longest comes first.
+Status, agent and completion are indexed; a tier, tenant or label is compared with each run, so add --since if few runs have it.
 
 Examples:
   waymark runs ls --stuck
-  waymark runs ls --status failed --since 2d
   waymark runs ls --completion limit,executor --since 7d
-  waymark runs ls --tier large --tenant acme --json
   waymark runs ls --agent coder --label team=blue --all --json`
 }
 
@@ -266,20 +259,18 @@ func contractText(r *schema.RunSummary) string {
 
 type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
-	View string `default:"head" enum:"head,state,events" help:"head: the run's compact state; state: its messages and calls; events: all of its events."`
-	At   string `placeholder:"POINT" help:"The run at a point: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
-	Full bool   `help:"Print messages, arguments and results in full; implies --view state."`
+	View string `default:"head" enum:"head,state,events" help:"head: compact state; state: messages and calls; events: all events."`
+	At   string `placeholder:"POINT" help:"Show it exactly as it was at a point of its history, such as turn:7."`
+	Full bool   `help:"Print content in full; implies --view state."`
 }
 
 // Help is the text below the flags.
 func (getCmd) Help() string {
-	return `With --at the run is shown exactly as it was at that point; it is not changed. waymark runs history lists the points. ` +
-		`For what a run did, with durations, use waymark runs show.
+	return `For durations, use waymark runs show.
 
 Examples:
-  waymark runs get fix-login
   waymark runs get fix-login --full | less
-  waymark runs get fix-login --at turn:7 --view state --json`
+  waymark runs get fix-login --at turn:7 --view state`
 }
 
 // Run shows a run.

@@ -15,18 +15,14 @@ import (
 
 type historyCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Limit int    `default:"50" placeholder:"N" help:"Maximum number of points, the newest (default: 50); 0 lists all."`
+	Limit int    `default:"50" placeholder:"N" help:"Newest N points (default: 50); 0: all."`
 }
 
 // Help is the text below the flags.
 func (historyCmd) Help() string {
-	return `Lists the points for waymark recover --at. Every boundary of a run is a point while its events are kept. Points with a revision ` +
-		`also have a checkpoint, named checkpoint:REVISION. The columns show the state after the event of their line. ` +
-		`A point that a rewind left behind is marked and named by its record number, because the run may use its turn and step numbers again.
-
-Examples:
-  waymark runs history fix-login
-  waymark runs history fix-login --limit 0 --json`
+	return `Points for --at: seq:N, seq:EPOCH.N, turn:N, step:N, result:N, checkpoint:REVISION, mark:NAME, event:ID, record:N, end ` +
+		`(docs/history.md). Each boundary is one while its events are kept; one with a revision has a checkpoint. The columns show the ` +
+		`state after the event of the line. A point that a rewind left behind is marked, and named by its record.`
 }
 
 // historyPoint is one boundary of a run.

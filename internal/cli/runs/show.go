@@ -19,18 +19,13 @@ import (
 
 type showCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Turns int    `default:"50" placeholder:"N" help:"Only the last N turns and later lines (default: 50); 0 shows all."`
+	Turns int    `default:"50" placeholder:"N" help:"Last N turns (default: 50); 0: all."`
 }
 
 // Help is the text below the flags.
 func (showCmd) Help() string {
-	return `Turns and calls with their durations, takeovers, waits and errors, in order. The length of a bar is the duration ` +
-		`relative to the longest one shown; waits have no bar. Times come from executors. On a terminal the output is coloured, unless ` +
-		`NO_COLOR is set; otherwise set FORCE_COLOR for colours.
-
-Examples:
-  waymark runs show fix-login
-  waymark runs show fix-login --turns 0 --json`
+	return `A bar is as long as the duration, relative to the longest one shown. Times come from executors. Colours follow NO_COLOR and ` +
+		`FORCE_COLOR.`
 }
 
 // Run prints the story of a run. For a run with missing events it prints the known part, and fails.

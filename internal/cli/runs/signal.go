@@ -22,17 +22,16 @@ import (
 type SignalCmd struct {
 	Run_    string  `arg:"" name:"run" help:"Run id."`
 	Name    string  `arg:"" help:"Subject of the message, for the agent."`
-	Payload *string `xor:"payload" placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads it from a file, @- from standard input."`
+	Payload *string `xor:"payload" placeholder:"JSON" help:"Content as JSON, at most 64 KiB; @FILE reads a file, @- standard input."`
 	Text    *string `xor:"payload" placeholder:"TEXT" help:"Content as text."`
-	ID      string  `placeholder:"ID" help:"Id of the message in the run: repeated with the same id, it counts once (default: a new id)."`
+	ID      string  `placeholder:"ID" help:"Id of the message; a repeat counts once (default: a new id)."`
 	By      string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (SignalCmd) Help() string {
-	return `The run's messages are ordered, and each is consumed once: an agent with a model gets them with its next turn. The run's executor ` +
-		`is notified at once. A run without an executor becomes claimable, and a run that waits for an answer keeps waiting. An ended run accepts no messages; ` +
-		`waymark runs get shows the unconsumed ones.
+	return `Messages are ordered, and each is consumed once: a model gets them with its next turn. A run without an executor becomes ` +
+		`claimable; one that waits for an answer keeps waiting.
 
 Examples:
   waymark signal fix-login note --text "the customer is on the phone"

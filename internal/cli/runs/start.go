@@ -33,27 +33,26 @@ const (
 
 // StartCmd is waymark start.
 type StartCmd struct {
-	Agent     string            `arg:"" help:"Agent of the run: an executor of this agent claims the run."`
-	Task      string            `placeholder:"TEXT" help:"Task of the run; - reads it from standard input."`
-	ID        string            `name:"id" placeholder:"ID" help:"Id of the run (default: derived from the agent's name). The same id means the same run."`
-	Thread    string            `placeholder:"ID" help:"Conversation that the run belongs to."`
-	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label to find the run by; may be repeated."`
+	Agent     string            `arg:"" help:"Agent whose executors may claim the run."`
+	Task      string            `placeholder:"TEXT" help:"Task; - reads it from standard input."`
+	ID        string            `name:"id" placeholder:"ID" help:"Id of the run; the same id means the same run (default: from the agent's name)."`
+	Thread    string            `placeholder:"ID" help:"Conversation of the run."`
+	Label     map[string]string `placeholder:"KEY=VALUE" help:"Label; may be repeated."`
 	Tier      string            `placeholder:"NAME" help:"Model tier of the run."`
-	Tenant    string            `placeholder:"NAME" help:"Tenant of the run: the label tenant=NAME."`
-	MaxTurns  int32             `placeholder:"N" help:"Maximum number of turns (default: the agent's limit)."`
-	MaxTokens int64             `placeholder:"N" help:"Maximum number of input and output tokens (default: the agent's limit)."`
-	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Completion tool: only a call of this tool completes the run."`
-	Await     bool              `name:"wait" help:"Wait until the run has ended, and print its result."`
+	Tenant    string            `placeholder:"NAME" help:"The label tenant=NAME."`
+	MaxTurns  int32             `placeholder:"N" help:"Maximum turns (default: the agent's limit)."`
+	MaxTokens int64             `placeholder:"N" help:"Maximum input and output tokens (default: the agent's limit)."`
+	Complete  string            `name:"completion-tool" placeholder:"TOOL" help:"Only a call of this tool completes the run."`
+	Await     bool              `name:"wait" help:"Wait for the end, and print the output or else the summary."`
 }
 
 // Help is the text below the flags.
 func (StartCmd) Help() string {
-	return `Submits a run: an executor of the agent claims it, usually within a second. A command with an --id may be repeated if ` +
-		`its answer was lost; it never starts a second run. Without --key-file the task and the labels are stored in plain text, also for an agent that ` +
-		`encrypts; start warns if one of the agent's latest runs is encrypted.
+	return `An executor of the agent claims the run, usually within a second. Without --key-file task and labels are stored in plain text; ` +
+		`start warns if one of the agent's latest runs is encrypted.
 
-With --wait the output of the run is printed, or its summary if it has none. The exit code is 0 for a completed run, and 1 for one ` +
-		`that failed or was cancelled. Ctrl-C ends the wait, not the run; --timeout bounds each request, not the wait.
+With --wait the exit code is 0 for a completed run, and 1 for one that failed or was cancelled. Ctrl-C ends the wait, not the run; ` +
+		`--timeout bounds each request, not the wait.
 
 Examples:
   waymark start coder --task "Mend the parser." --id fix-parser

@@ -14,18 +14,13 @@ import (
 // TreeCmd is waymark tree.
 type TreeCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
-	Depth int    `default:"8" placeholder:"N" help:"Levels shown below the run and below each run above it (default: 8); 0 shows only the way up."`
+	Depth int    `default:"8" placeholder:"N" help:"Levels below each run (default: 8); 0: only the way up."`
 }
 
 // Help is the text below the flags.
 func (TreeCmd) Help() string {
-	return `The path up to the root, and for each run on it: children started by a call, runs that continue it, ` +
-		`hand-offs with their status. A run is shown once, below the run whose work it continues, or else below its ` +
-		`parent. The requested run is marked with an arrow. The runs of the tree come from checkpoints, which may be a ` +
-		`moment old; their states are read from the log. At most 1,000 runs are shown, the nearest first.
-
-Example:
-  waymark tree fix-login-2026-01-31`
+	return `The tree comes from checkpoints and may be a moment old; states are read from the log. At most 1,000 runs are shown, the nearest ` +
+		`first.`
 }
 
 // Run shows the relations of a run.

@@ -40,7 +40,7 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	}
 	m := &fleetMetrics{
 		state: state,
-		ok:    desc("state_ok", "1 while the shard's streams and buckets can be read; otherwise the other metrics of this table are absent."),
+		ok:    desc("state_ok", "1 while the shard's streams and buckets can be read; otherwise the shard has no other metrics."),
 		info:  desc("fold_worker_info", "1, with the replica that holds the shard's lease as label; empty if none does.", "worker"),
 	}
 	gauge := func(name, help string, value func(*schema.ShardState) float64) {
@@ -53,7 +53,7 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 		func(s *schema.ShardState) float64 { return float64(s.Waiting) })
 	gauge("waiting_age_seconds", "Age of the oldest event accepted but not yet checkpointed; 0 if there is none.",
 		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
-	gauge("parked_runs", "Parked runs, whose checkpoint cannot be stored or read; the daemon retries (a recovery has all their events).",
+	gauge("parked_runs", "Parked runs: their checkpoint cannot be stored or read (a recovery has all their events).",
 		func(s *schema.ShardState) float64 { return float64(s.ParkedCount) })
 	gauge("position", "Stream sequence up to which the shard is folded.", func(s *schema.ShardState) float64 { return float64(s.Position) })
 	gauge("last_sequence", "Last stream sequence of the log, barriers included.", func(s *schema.ShardState) float64 { return float64(s.Last) })
@@ -64,7 +64,7 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	gauge("checkpoints_bytes", "Bytes of the checkpoint bucket now.", func(s *schema.ShardState) float64 { return float64(s.CheckpointBytes) })
 	gauge("write_amplification_ratio", "Bytes stored (log, segments, checkpoints) for each byte of payload, over all folded events.",
 		func(s *schema.ShardState) float64 { return s.Totals.Amplification() })
-	gauge("checkpoint_coverage_ratio", "Share of the boundaries accepted by the log that are checkpointed, over all folded and waiting events; 1 means all.",
+	gauge("checkpoint_coverage_ratio", "Share of the boundaries, folded or waiting, that are checkpointed; 1 means all.",
 		func(s *schema.ShardState) float64 { return s.Totals.Coverage(s.Waiting) })
 	counter("boundaries_total", "Boundaries folded and accepted, by any daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
 	counter("boundaries_checkpointed_total", "Boundaries covered by a checkpoint.", func(s *schema.ShardState) int64 { return s.Totals.Covered })
@@ -132,11 +132,11 @@ func newRecoveryMetrics(fleet string, stats *service.RecoveryStats) *recoveryMet
 	return &recoveryMetrics{
 		stats: stats,
 		took: prometheus.NewDesc("waymark_fleet_recovery_duration_seconds",
-			"Takeovers that this daemon answered, from the request's arrival to the last reply; with content at the client's pace.", nil, labels),
+			"Takeovers, from the request's arrival to the last reply; with content at the client's pace.", nil, labels),
 		last: prometheus.NewDesc("waymark_fleet_last_recovery_duration_seconds",
-			"How long the last takeover that this daemon answered took; 0 before the first.", nil, labels),
+			"Duration of the last takeover; 0 before the first.", nil, labels),
 		lastFinish: prometheus.NewDesc("waymark_fleet_last_recovery_timestamp_seconds",
-			"When the last takeover that this daemon answered ended, in seconds since 1970; 0 before the first.", nil, labels),
+			"End of the last takeover, in seconds since 1970; 0 before the first.", nil, labels),
 	}
 }
 

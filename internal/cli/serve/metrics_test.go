@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -56,17 +57,65 @@ func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	return d, registry
 }
 
-// metricsDoc is the table of metrics, made from the registry of a daemon.
+// metricGroup is a part of the page: the metrics whose names match, with the labels that all of them have.
+type metricGroup struct {
+	title, text string
+	name        *regexp.Regexp
+	labels      []string
+}
+
+// metricGroups are the parts of the page, in their order. A metric is in the first one that it matches.
+var metricGroups = []metricGroup{
+	{
+		"Agents", "What agents did, as this daemon folded it, from 0 at its start ([observability.md](observability.md#what-agents-did)).\n" +
+			"Add the daemons up: `sum by (fleet, agent) (rate(…))`.",
+		regexp.MustCompile(`^waymark_agent_`),
+		[]string{"fleet"},
+	},
+	{
+		"Recoveries and requests", "What this daemon answered. Add the daemons up.",
+		regexp.MustCompile(`^waymark_(fleet_(last_)?recovery_|service_)`),
+		[]string{"fleet"},
+	},
+	{
+		"Shards", "What the shard's streams and buckets have, whether or not a daemon folds it. Every daemon shows the same: take\n" +
+			"`max by (fleet, shard)`. A restart does not set the counters back, and an event that is folded again is not counted\nagain; a new log begins at 0.",
+		regexp.MustCompile(`^waymark_fleet_`),
+		[]string{"fleet", "shard"},
+	},
+	{
+		"Folding", "What this daemon folded. Add the daemons up; `waymark_fold_leading` says which one folds.",
+		regexp.MustCompile(`^waymark_fold_`),
+		[]string{"fleet", "shard"},
+	},
+	{"Connections", "Each daemon has its own.", regexp.MustCompile(`^waymark_(nats|build)_`), nil},
+	{"The fleet", "What this daemon knows of the fleet: every daemon shows nearly the same. Webhook metrics are of\nthe daemon that posts.", regexp.MustCompile(`^waymark_`), []string{"fleet"}},
+}
+
+// metricKind is the kind that a name promises.
+func metricKind(name string) string {
+	switch {
+	case strings.HasSuffix(name, "_total"):
+		return "counter"
+	case strings.HasSuffix(name, "_duration_seconds") && !strings.Contains(name, "_last_"):
+		return "histogram"
+	}
+	return "gauge"
+}
+
+// metricsDoc is the page of metrics, made from the registry of a daemon.
 func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	var b strings.Builder
-	b.WriteString(metricsIntro)
+	rows := make([]strings.Builder, len(metricGroups))
 	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "waymark_") {
+		name := f.GetName()
+		at := slices.IndexFunc(metricGroups, func(g metricGroup) bool { return g.name.MatchString(name) })
+		if at < 0 {
 			continue
 		}
+		require.Equal(t, metricKind(name), strings.ToLower(f.GetType().String()), "%s: the page tells kinds by names", name)
 		var labels []string
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -75,8 +124,20 @@ func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
 				}
 			}
 		}
-		slices.Sort(labels)
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), strings.ReplaceAll(f.GetHelp(), "|", `\|`))
+		require.Subset(t, labels, metricGroups[at].labels, name)
+		own := slices.DeleteFunc(slices.Sorted(slices.Values(labels)), func(l string) bool { return slices.Contains(metricGroups[at].labels, l) })
+		if len(own) > 0 {
+			name += "{" + strings.Join(own, ",") + "}"
+		}
+		fmt.Fprintf(&rows[at], "| `%s` | %s |\n", name, strings.ReplaceAll(f.GetHelp(), "|", `\|`))
+	}
+	var b strings.Builder
+	b.WriteString(metricsIntro)
+	for i, g := range metricGroups {
+		if len(g.labels) > 0 {
+			g.text += "\nLabels: `" + strings.Join(g.labels, "`, `") + "`."
+		}
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| metric | meaning |\n|---|---|\n%s", g.title, g.text, rows[i].String())
 	}
 	return b.String()
 }
@@ -111,29 +172,18 @@ func TestMetrics_Fleet_NamedByConvention(t *testing.T) {
 
 const metricsIntro = `# Metrics
 
-Written by a test from what a daemon shows on ` + "`/metrics`" + `; change the program, then run
-` + "`go test ./internal/cli/serve -run Metrics -update`" + `. What Go itself and the process show (` + "`go_…`, `process_…`" + `)
-is left out, and so is ` + "`waymark_replicas`" + `, which a daemon has that shares its shards with others: the number of
-replicas that share the shards of the fleet, this one included.
+After this page you know what each metric of a daemon counts, how to add up several daemons, and what to look at first.
 
-| names | of what | in a fleet of several daemons |
-|---|---|---|
-| ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whichever daemon folds it, and even if none does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
-| ` + "`waymark_fleet_…recovery…`, `waymark_service_…`" + ` | what this daemon answered | add them up |
-| ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says which daemon folds |
-| ` + "`waymark_agent_…`" + ` | what agents did, as this daemon folded it; from 0 at its start | add them up: ` + "`sum by (fleet, agent) (rate(…))`" + ` |
-| ` + "`waymark_runs_…`, `waymark_live_runs_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
+Written by a test from a daemon's ` + "`/metrics`" + `: ` + "`go test ./internal/cli/serve -run Metrics -update`" + `. Metrics of Go and of
+the process (` + "`go_…`, `process_…`" + `) are left out. A scrape reads memory; those of shards cost about ten small requests a
+shard, at most every two seconds. ` + "`waymark fleet`" + ` shows the main ones.
 
-The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back, and an event
-that is folded again is not counted again. They begin again when the log itself is a new one. Those of agents begin at 0
-with the daemon ([observability.md](observability.md#what-agents-did)).
-
-What to look at first:
+## What to look at first
 
 | question | expression |
 |---|---|
-| what would a look at checkpoints miss (recovery misses nothing) | ` + "`max by (fleet, shard) (waymark_fleet_waiting_events)`, `…_waiting_age_seconds`" + ` |
-| is each shard folded | ` + "`sum by (fleet, shard) (waymark_fold_leading) == 0`" + ` for longer than the lease of five seconds |
+| events not in a checkpoint yet (a recovery has them) | ` + "`max by (fleet, shard) (waymark_fleet_waiting_events)`, `…_waiting_age_seconds`" + ` |
+| shards that are not folded | ` + "`sum by (fleet, shard) (waymark_fold_leading) == 0`" + ` for longer than the lease of five seconds |
 | write amplification now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_payload_bytes_total[5m])`" + ` |
 | bytes for each event now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_events_total[5m])`" + ` |
 | events for each put of a checkpoint | ` + "`rate(waymark_fleet_events_total[5m]) / rate(waymark_fleet_checkpoint_puts_total[5m])`" + ` |
@@ -144,9 +194,8 @@ What to look at first:
 | how often tools fail | ` + "`sum by (fleet, tool) (rate(waymark_agent_tool_calls_total{outcome=~\"failed\\|error\"}[15m])) / sum by (fleet, tool) (rate(waymark_agent_tool_calls_total[15m]))`" + ` |
 | how full the log is | ` + "`waymark_fleet_log_bytes / (waymark_fleet_quota_bytes > 0)`" + ` |
 
-A scrape reads counters in memory. Those of shards cost about ten small requests a shard, at most every two seconds,
-whatever is stored. ` + "`waymark fleet`" + ` shows the main ones to people, and all of them with ` + "`--json`" + `.
+## All
 
-| metric | kind | labels | meaning |
-|---|---|---|---|
+` + "`…_total`" + ` are counters, ` + "`…_duration_seconds`" + ` histograms (but for ` + "`…_last_…`" + `), all others gauges. Labels in braces
+come besides the group's. A daemon that shares shards with others also has ` + "`waymark_replicas`" + `: how many they are.
 `

@@ -24,25 +24,25 @@ import (
 
 // Cmd is waymark serve.
 type Cmd struct {
-	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Address of health checks and metrics (WAYMARK_HTTP; default: ${http}). Port 0 takes a free port, off disables them."`
-	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
-	Embedded    bool           `help:"Run the embedded server even if the environment names another one."`
-	NoFold      bool           `help:"Answer requests, including claims, but do not write checkpoints or detect silent executors: another process does."`
+	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Address of health checks and metrics; port 0 takes a free port, off disables them (WAYMARK_HTTP; default: ${http})."`
+	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
+	Embedded    bool           `help:"Run the embedded server even if the environment names another."`
+	NoFold      bool           `help:"Answer requests only; another process writes checkpoints and detects silent executors."`
 	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints base.Positive  `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
-	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"Write at most one checkpoint of a run in this time, 1ms to 1s; a recovery has every event in any case (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
-	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a new fleet (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on an external server). To change an existing fleet, use waymark shards set."`
+	Interval    time.Duration  `name:"checkpoint-interval" default:"20ms" placeholder:"TIME" environ:"WAYMARK_CHECKPOINT_INTERVAL" help:"At most one checkpoint of a run in this time, 1ms to 1s (WAYMARK_CHECKPOINT_INTERVAL; default: 20ms)."`
+	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a new fleet (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk; 1 on an external one)."`
 	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Replicas of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
-	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: derived from the host name)."`
+	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name in leases and events (WAYMARK_NAME; default: from the host name)."`
 	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"Time limit for unfinished work on a stop (WAYMARK_GRACE; default: 10s)."`
-	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"Silence timeout of the fleet's executors, after which their runs can be claimed, 2s or more. It determines the heartbeat interval of executors (WAYMARK_SILENCE; default: 10s)."`
-	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which a run is quarantined; -1 means never (WAYMARK_MAX_CLAIMS; default: 3)."`
-	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never to keep them (WAYMARK_PURGE_AFTER; default: 10m). A nearly full log is purged at once."`
-	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external NATS server runs with sync_interval: always (WAYMARK_SYNCED). Without this flag, moved events are kept for at least 5m, because a power cut could undo the move."`
-	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries to this address, until each is accepted (WAYMARK_WEBHOOK)."`
-	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts, whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
-	UI          bool           `name:"ui" help:"Also serve the pages of waymark ui, with the rights of the embedded server. For an external server, run waymark ui."`
-	UIListen    string         `name:"ui-listen" default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Loopback address of these pages (WAYMARK_UI; default: a free port of 127.0.0.1)."`
+	Silence     time.Duration  `placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"Silence after which an executor's runs can be claimed, 2s or more; sets the heartbeat interval, too (WAYMARK_SILENCE; default: 10s)."`
+	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress before a run is quarantined; -1: never (WAYMARK_MAX_CLAIMS; default: 3)."`
+	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"Purge sealed events after this time, or never (WAYMARK_PURGE_AFTER; default: 10m). A nearly full log is purged at once."`
+	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The external server has sync_interval: always (WAYMARK_SYNCED). Without it, sealed events are kept for 5m at least."`
+	Webhook     string         `placeholder:"URL" environ:"WAYMARK_WEBHOOK" help:"Post inbox entries here until each is accepted (WAYMARK_WEBHOOK)."`
+	Secret      string         `name:"webhook-secret" placeholder:"FILE" environ:"WAYMARK_WEBHOOK_SECRET" help:"File with the secret that signs posts: whsec_ and base64 (WAYMARK_WEBHOOK_SECRET)."`
+	UI          bool           `name:"ui" help:"Also serve the pages of waymark ui, with all rights. Embedded server only."`
+	UIListen    string         `name:"ui-listen" default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Loopback address of these pages (WAYMARK_UI; default: a free port)."`
 	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }

@@ -32,14 +32,14 @@ type BackupCmd struct {
 }
 
 type backupTakeCmd struct {
-	Dir      string `arg:"" help:"Directory to create. It appears when the backup is complete."`
-	SignWith string `name:"sign-with" placeholder:"SEEDFILE" help:"Sign the manifest with the NKey whose seed is in this file."`
+	Dir      string `arg:"" help:"Directory to create; it appears when complete."`
+	SignWith string `name:"sign-with" placeholder:"SEEDFILE" help:"Sign the manifest with this NKey seed."`
 }
 
 // trustFlags are the conditions that a backup must meet before it is used.
 type trustFlags struct {
-	VerifyWith string        `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless it is signed by this public NKey."`
-	MaxSize    base.ByteSize `default:"0" placeholder:"SIZE" help:"Maximum unpacked size of its messages (default: 100 times the size of its files, at least 64MiB)."`
+	VerifyWith string        `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse a backup that this public NKey has not signed."`
+	MaxSize    base.ByteSize `default:"0" placeholder:"SIZE" help:"Maximum unpacked size (default: 100 times the files' size, at least 64MiB)."`
 }
 
 func (f trustFlags) trust() (backup.Trust, error) {
@@ -69,14 +69,11 @@ func readSeed(file string) (nkeys.KeyPair, error) {
 
 // Help is the text below the flags.
 func (backupTakeCmd) Help() string {
-	return `The backup has every event acknowledged before it started, with stream sequences. Executors and daemons keep working meanwhile. ` +
-		`Checkpoints are derived and not included; a restored fleet recreates them. The daemon's credentials are needed if ` +
-		`the server has separate permissions for each role.
+	return `Has every event acknowledged before it started, with stream sequences, but no checkpoints, which a restore recreates. Needs the ` +
+		`daemon's credentials if roles have separate permissions.
 
-Examples:
-  waymark backup /var/backups/waymark-2026-01-31
-  waymark backup /var/backups/waymark-2026-01-31 --sign-with backup.seed
-  waymark backup verify /var/backups/waymark-2026-01-31 --runs`
+Example:
+  waymark backup /var/backups/waymark-2026-01-31 --sign-with backup.seed`
 }
 
 // Run backs the fleet up.
@@ -150,18 +147,16 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 type backupVerifyCmd struct {
 	trustFlags
 	Dir  string `arg:"" help:"Directory of the backup."`
-	Runs bool   `help:"Restore it to a temporary server, and verify every run."`
-	Temp string `placeholder:"DIR" help:"Directory for the temporary server's files; needs several times the size of the backup (default: the system's)."`
+	Runs bool   `help:"Restore to a temporary server, and verify every run as waymark verify does."`
+	Temp string `placeholder:"DIR" help:"Directory of the temporary server; needs several times the backup's size (default: the system's)."`
 }
 
 // Help is the text below the flags.
 func (backupVerifyCmd) Help() string {
-	return `Every file is read and compared with the manifest. With --runs the backup is really restored, to a temporary server, ` +
-		`and every run is folded again from its segments and its log, as in waymark verify. The exit code is 6 if there is any damage.
+	return `Compares every file with the manifest. The exit code is 6 if there is any damage.
 
-Examples:
-  waymark backup verify /var/backups/waymark-2026-01-31
-  waymark backup verify /var/backups/waymark-2026-01-31 --runs --json`
+Example:
+  waymark backup verify /var/backups/waymark-2026-01-31 --runs`
 }
 
 // Run checks a backup.
@@ -224,12 +219,10 @@ type RestoreCmd struct {
 
 // Help is the text below the flags.
 func (RestoreCmd) Help() string {
-	return `The server must not have the fleet, and no daemon may serve it meanwhile: fleets are never merged. The whole backup is checked ` +
-		`before any data is written. To continue an interrupted restore, repeat the same command. If no server is named and none ` +
-		`runs in the state directory, one is started there for the duration of the restore; waymark serve then uses its data.
+	return `The server must not have the fleet, and no daemon may serve it meanwhile. The whole backup is checked before anything is written. ` +
+		`To continue an interrupted restore, repeat the command. Without a server, one is started in the state directory for the restore.
 
-Examples:
-  waymark restore /var/backups/waymark-2026-01-31
+Example:
   waymark restore /var/backups/waymark-2026-01-31 --nats nats://new-cluster:4222 --nkey daemon.seed --replicas 3`
 }
 

@@ -36,29 +36,25 @@ var endedStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed,
 
 // CleanupCmd is waymark cleanup.
 type CleanupCmd struct {
-	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago than this, such as 30d or 36h, instead of using the fleet's policy; 0d removes all ended runs except those kept by --grace."`
-	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep runs with events newer than this, whatever their age (default: 10m)."`
-	Status   []schema.Status `placeholder:"STATUS,..." help:"Only completed, failed or cancelled runs; may be repeated."`
-	DryRun   bool            `help:"Show the plan without removing runs."`
-	Report   string          `placeholder:"FILE" help:"Write the report to a new file: Markdown when the name ends with .md, else JSON."`
+	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago, such as 30d or 36h (default: the fleet's policy); 0d: all ended runs."`
+	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep runs with events newer than this (default: 10m)."`
+	Status   []schema.Status `placeholder:"STATUS,..." help:"completed, failed or cancelled; may be repeated."`
+	DryRun   bool            `help:"Show the plan; remove nothing."`
+	Report   string          `placeholder:"FILE" help:"Write a report to a new file: Markdown if it ends with .md, else JSON."`
 	NoVerify bool            `help:"Do not verify the remaining runs."`
 	By       string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (CleanupCmd) Help() string {
-	return `Without --max-age the cleanup uses the fleet's policy, which waymark fleet retention sets and the daemon applies automatically. In a ` +
-		`fleet without a policy, waymark cleanup without flags is a dry run: it lists the failed runs older than seven days, says how to remove them, and ` +
-		`removes nothing.
+	return `Uses the fleet's policy (waymark fleet retention), which the daemon applies by itself. Without a policy and flags it only lists ` +
+		`the failed runs older than seven days.
 
-A run is kept at any age if it has not ended, waits, has a pending call or hand-off, has a named point, or is the base of a kept fork. The plan of ` +
-		`a dry run is the same as that of the real cleanup. Ctrl-C ends it between two pages: it reports what was done, and the next cleanup continues. Runs ` +
-		`are removed for good, and their ids are never used again. With --quiet only their ids are printed, one per line.
+A run is kept at any age if it has not ended, waits, has a pending call or hand-off, has a named point, or is the base of a kept ` +
+		`fork. Removed ids are never used again. With --quiet only ids are printed.
 
 Examples:
-  waymark cleanup                                       failed runs older than seven days, or the fleet's policy
   waymark cleanup --max-age 30d --status completed --dry-run
-  waymark cleanup --max-age 0d --dry-run                all ended runs, whatever their age
   waymark cleanup --max-age 7d --status failed --report cleanup.md`
 }
 

@@ -18,19 +18,16 @@ import (
 
 // CutCmd is waymark cut.
 type CutCmd struct {
-	At string `required:"" placeholder:"POINT" help:"A time (RFC 3339, such as 2026-01-31T12:00:00Z, or an age such as 90m), a log position of a fleet with one shard (8124), or one position for each shard (0=8124,1=7990)."`
+	At string `required:"" placeholder:"POINT" help:"A time (2026-01-31T12:00:00Z), an age (90m), a log position (8124), or one for each shard (0=8124,1=7990)."`
 }
 
 // Help is the text below the flags.
 func (CutCmd) Help() string {
-	return `Shows each run with its last boundary up to the cut, as a point for recover --at, fork --at and diff. Within a shard the cut ` +
-		`is one position in the log: later events of any run do not count. With a time, the events that the server had stored before that time count, and shards ` +
-		`agree as far as their servers' clocks do. Runs erased since are not in the cut. Nothing is written. The ` +
-		`daemon's credentials are needed if the server has separate permissions for each role.
+	return `Shows each run's last boundary up to the cut, for recover --at, fork --at and diff. Within a shard the cut is one position in the ` +
+		`log; between shards a time is as exact as the servers' clocks. Needs the daemon's credentials if roles have separate permissions.
 
 Examples:
   waymark cut --at 90m
-  waymark cut --at 2026-01-31T12:00:00Z --json
   waymark cut --at 0=8124,1=7990`
 }
 

@@ -23,19 +23,18 @@ const eraseTries = schema.MaxBases
 // EraseCmd is waymark erase.
 type EraseCmd struct {
 	Run_    string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
-	Force   bool   `help:"Remove it even if it is live, has a named point, or has a pending call or hand-off. Its executor is fenced."`
-	Forks   bool   `help:"Remove its forks, and their forks, first."`
+	Force   bool   `help:"Remove it even if it is live, or has a named point, open call or hand-off. Its executor is fenced."`
+	Forks   bool   `help:"Remove its forks first."`
 	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
 	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 	Receipt string `placeholder:"FILE" help:"Write the receipt to a new file, as JSON."`
-	Check   string `placeholder:"FILE" help:"Check the receipt in this file: report whether data of the run is left."`
+	Check   string `placeholder:"FILE" help:"Check a receipt: is data of the run left?"`
 }
 
 // Help is the text below the flags.
 func (EraseCmd) Help() string {
-	return `Removes all stored data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. A tombstone with the ` +
-		`run's id stays, so that the id is never used again, and the receipt, which has no content of the run. A run with a ` +
-		`fork cannot be removed before the fork. A run that is live, has a named point, or has a pending call or hand-off needs --force.
+	return `Removes all data of the run: events, segments, checkpoints, large payloads, dead letters, index entries. A tombstone with its id ` +
+		`and the receipt, without content, stay. Its forks must be removed first.
 
 Examples:
   waymark erase fix-login --reason "asked by the customer" --receipt fix-login.json

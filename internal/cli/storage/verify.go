@@ -20,19 +20,13 @@ import (
 // VerifyCmd is waymark verify.
 type VerifyCmd struct {
 	Run_ string `arg:"" name:"run" optional:"" help:"Run id; or --all."`
-	All  bool   `help:"Verify all runs of the fleet."`
+	All  bool   `help:"Verify all runs."`
 }
 
 // Help is the text below the flags.
 func (VerifyCmd) Help() string {
-	return `Folds the run again from its segments and the log, and compares all stored data with the result: the checksums, links, ` +
-		`counts and digests of segments, and every kept checkpoint. Each damaged item is reported with ` +
-		`the first bad event, and with the data that a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 if ` +
-		`there is any damage.
-
-Examples:
-  waymark verify fix-login
-  waymark verify --all --json`
+	return `Folds the run again and compares every segment and kept checkpoint. Damage is reported with the first bad event, and with what a ` +
+		`recovery uses instead. No daemon is needed. The exit code is 6 if there is any damage.`
 }
 
 // verified is the JSON output of verify. Of many runs only those with findings are listed.

@@ -25,11 +25,11 @@ const formatCloudEvents = "cloudevents"
 // ExportCmd is waymark export.
 type ExportCmd struct {
 	Run_   []string `arg:"" name:"run" help:"Run id; several only with --archive."`
-	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event per line), or auto: the format from which it was imported, else openai-chat (default: auto)."`
+	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one event per line), or auto: as imported, else openai-chat (default: auto)."`
 	Output string   `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
 	Force  bool     `help:"Replace the file if it exists."`
 
-	Archive string `placeholder:"FILE" help:"Write the runs to an archive, with events as recorded, blobs and digests, for waymark import --archive."`
+	Archive string `placeholder:"FILE" help:"Write the runs to an archive, for waymark import --archive."`
 	Bases   bool   `name:"with-bases" help:"Also archive the base runs of forks."`
 }
 

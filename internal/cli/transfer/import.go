@@ -21,33 +21,31 @@ import (
 
 // ImportCmd is waymark import.
 type ImportCmd struct {
-	File     []string `arg:"" optional:"" help:"Transcripts: files, directories (recursively), or patterns such as runs/*.jsonl."`
+	File     []string `arg:"" optional:"" help:"Files, directories (recursively), or patterns such as runs/*.jsonl."`
 	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
-	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
+	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from conversation or file name)."`
 	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
-	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor name under which the runs are published (default: waymark-import)."`
-	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 means as fast as possible (default: 0)."`
-	Jobs     int      `default:"4" placeholder:"N" help:"Runs imported concurrently, over all files; each is held in memory (default: 4)."`
+	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor of the runs (default: waymark-import)."`
+	Speed    float64  `default:"0" placeholder:"N" help:"Keep the source's pauses, divided by N; 0: none (default: 0)."`
+	Jobs     int      `default:"4" placeholder:"N" help:"Runs imported concurrently, each in memory (default: 4)."`
 
-	DryRun   bool `help:"Report what would be done, without writing."`
-	TakeOver bool `help:"Also continue unfinished runs of another executor, which is fenced, and runs that a person cancelled."`
+	DryRun   bool `help:"Only report what would be done."`
+	TakeOver bool `help:"Also continue cancelled runs, and those of another executor, which is fenced."`
 
-	Archive  string        `placeholder:"FILE" help:"Import the runs of an archive from waymark export --archive, instead of transcripts."`
-	Live     bool          `help:"Also import unfinished runs of the archive: the fleet's executors will continue them."`
-	Continue bool          `help:"Complete a run of which the fleet has only the beginning, after an interrupted import."`
+	Archive  string        `placeholder:"FILE" help:"Import an archive from waymark export --archive."`
+	Live     bool          `help:"Also import unfinished runs: executors will continue them."`
+	Continue bool          `help:"Complete runs of an interrupted import."`
 	MaxSize  base.ByteSize `default:"64GiB" placeholder:"SIZE" help:"Maximum unpacked size of the archive (default: 64GiB)."`
 }
 
 // Help is the text below the flags.
 func (ImportCmd) Help() string {
-	return `A transcript can be imported again at any time: it is compared with the existing run, and only new messages are added; an ended run ` +
-		`is reopened for that. If the two differ, nothing is written to the run, and the first difference is reported (exit code 5). A run ` +
-		`that another executor has, or that a person cancelled, is left alone. If nothing is new, the import does nothing and succeeds. In a directory, files that ` +
-		`end in .json, .jsonl, .ndjson or .traj are checked, and transcripts among them are imported; links are not followed. Runs of files ` +
-		`with the same name get the directory's name in their ids, unless they were imported under another id before.
+	return `A repeated import adds only new messages, and reopens an ended run for them. If run and transcript differ, nothing is written ` +
+		`(exit code 5). Runs of other executors, and cancelled ones, are left alone. A directory may have .json, .jsonl, .ndjson and .traj ` +
+		`files; links are not followed.
 
-A run of an archive is restored under its id, with the same bytes and the same digest, in a fleet of the same name. The whole archive is checked ` +
-		`before any data is written. An existing run is never overwritten: if it is identical, the import reports that and does nothing.
+A run of an archive is restored under its id, byte for byte, in a fleet of the same name. The whole archive is checked first, and ` +
+		`an existing run is never overwritten.
 
 Examples:
   waymark import sessions/*.jsonl

@@ -22,26 +22,24 @@ import (
 
 // Cmd is waymark ui.
 type Cmd struct {
-	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). An address other than loopback needs --https-cert, --https-key and --token-file."`
+	Listen    string `default:"127.0.0.1:0" placeholder:"ADDR" environ:"WAYMARK_UI" help:"Address of the pages (WAYMARK_UI; default: a free port on 127.0.0.1). Others than loopback need --https-cert, --https-key and --token-file."`
 	NoOpen    bool   `help:"Do not open a browser."`
 	ReadOnly  bool   `help:"Show no buttons, whatever the credentials allow."`
 	NoContent bool   `help:"Hide messages, arguments, results and questions."`
 	Cert      string `name:"https-cert" placeholder:"FILE" help:"TLS certificate."`
 	Key       string `name:"https-key" placeholder:"FILE" help:"Key of the certificate."`
-	TokenFile string `type:"path" placeholder:"FILE" help:"File with a token for viewers, valid for any number of uses; 16 characters or more."`
-	By        string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim with what you decide (WAYMARK_OPERATOR; default: waymark-cli)."`
+	TokenFile string `type:"path" placeholder:"FILE" help:"File with a token for viewers, 16 characters or more."`
+	By        string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
-	return `The pages show the same data as the commands: the fleet, the inbox, what each run did, and what would happen if its executor died now. They ` +
-		`are served by this process with your credentials: an observer's show no buttons, and the server refuses actions without permission. The fleet's daemon must run.
+	return `The pages show what the commands show, with your credentials: an observer's have no buttons. The fleet's daemon must run.
 
-The printed address works for one browser only; after its use another address is printed. The browser that is opened gets its own address from ` +
-		`a file that only you can read. The pages are reachable from this machine only, unless TLS and a token file are given. Ctrl-C ends it.
+The printed address works for one browser; after its use another is printed. The pages are reachable from this machine only, ` +
+		`unless TLS and a token file are given.
 
 Examples:
-  waymark ui
   waymark ui --read-only --no-content --no-open
   waymark ui --listen 10.0.0.5:8443 --https-cert cert.pem --https-key key.pem --token-file token`
 }
