@@ -97,7 +97,7 @@ func TestPosition_Text_NamesRecord(t *testing.T) {
 }
 
 func TestErrorCode_Each_HasStatus(t *testing.T) {
-	source, err := os.ReadFile("wire.go")
+	source, err := os.ReadFile("serviceerror.go")
 	require.NoError(t, err)
 	codes := regexp.MustCompile(`Code = "([a-z_]+)"`).FindAllSubmatch(source, -1)
 	require.Greater(t, len(codes), 10)

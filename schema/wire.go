@@ -1,9 +1,6 @@
 package schema
 
 import (
-	"fmt"
-	"net/http"
-
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -497,104 +494,4 @@ type SettleReply struct {
 	Stream  StreamSequence `json:"stream_sequence"`
 	// By is that of the event, as in [ControlReply].
 	By string `json:"by,omitzero"`
-}
-
-// Code is the stable code string of a service error.
-type Code string
-
-// Codes of service errors.
-const (
-	CodeBadRequest   Code = "bad_request"
-	CodeForbidden    Code = "forbidden"
-	CodeNotFound     Code = "run_not_found"
-	CodeConflict     Code = "conflict"
-	CodeRunEnded     Code = "run_ended"
-	CodeWrongAgent   Code = "wrong_agent"
-	CodeTooLarge     Code = "too_large"
-	CodeOverloaded   Code = "overloaded"
-	CodeInternal     Code = "internal"
-	CodeUnavailable  Code = "unavailable"
-	CodeDamaged      Code = "damaged"
-	CodeStorageFull  Code = "storage_full"
-	CodeNotInDoubt   Code = "not_in_doubt"
-	CodeUnknownFleet Code = "unknown_fleet"
-	// CodeUnknownInterrupt: the run does not wait for this, or no longer.
-	CodeUnknownInterrupt Code = "unknown_interrupt"
-	// CodeInvalidAnswer: the run's response_schema does not allow the answer; details name the places.
-	CodeInvalidAnswer Code = "invalid_answer"
-	// CodeUnknownHandoff: the run has no such open hand-off.
-	CodeUnknownHandoff Code = "unknown_handoff"
-	// CodeTooManySignals: the run already has [MaxSignals] open signals.
-	CodeTooManySignals Code = "too_many_signals"
-	// CodeHandoffTaken: another run accepted the offer, or the hash is not that of the offer.
-	CodeHandoffTaken Code = "handoff_taken"
-	// CodeQuarantined: a claim by name of a run whose claims made no progress.
-	CodeQuarantined Code = "quarantined"
-	// CodePointNotFound: the run has no such point; details list the existing ones.
-	CodePointNotFound Code = "point_not_found"
-	// CodePointAmbiguous: the run has the point more than once; details list them.
-	CodePointAmbiguous Code = "point_ambiguous"
-	// CodePointPurged: the events of the point, or some before it, are no longer stored.
-	CodePointPurged Code = "point_purged"
-	// CodeErased: the run was removed; its id is never used again.
-	CodeErased Code = "erased"
-	// CodeNotAcknowledged: the client did not acknowledge the replies of the view events in time, and gets no more of
-	// them.
-	CodeNotAcknowledged Code = "not_acknowledged"
-	// CodeNeeded: something still needs the run that should be removed; details say what, and name the forks.
-	CodeNeeded Code = "needed"
-)
-
-// HTTPStatus is the number for Nats-Service-Error-Code.
-func (c Code) HTTPStatus() int {
-	switch c {
-	case CodeBadRequest:
-		return http.StatusBadRequest
-	case CodeForbidden, CodeWrongAgent:
-		return http.StatusForbidden
-	case CodeNotFound, CodeUnknownFleet, CodeUnknownInterrupt, CodeUnknownHandoff, CodePointNotFound:
-		return http.StatusNotFound
-	case CodeInvalidAnswer:
-		return http.StatusUnprocessableEntity
-	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous, CodeNeeded:
-		return http.StatusConflict
-	case CodePointPurged, CodeErased:
-		return http.StatusGone
-	case CodeNotAcknowledged:
-		return http.StatusRequestTimeout
-	case CodeTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case CodeOverloaded, CodeTooManySignals:
-		return http.StatusTooManyRequests
-	case CodeUnavailable:
-		return http.StatusServiceUnavailable
-	case CodeStorageFull:
-		return http.StatusInsufficientStorage
-	default:
-		return http.StatusInternalServerError
-	}
-}
-
-// ServiceError is the body of an error reply. The client SDK returns it unchanged.
-type ServiceError struct {
-	Code    Code   `json:"code"`
-	Message string `json:"message"`
-	// Hint is the next step.
-	Hint    string         `json:"hint,omitzero"`
-	Details jsontext.Value `json:"details,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
-}
-
-// Fail returns an error reply with a code, the next step, and a message.
-func Fail(code Code, hint, format string, args ...any) *ServiceError {
-	return &ServiceError{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-// Error is the message, the code and the hint.
-func (e *ServiceError) Error() string {
-	s := fmt.Sprintf("%s (%s)", e.Message, e.Code)
-	if e.Hint != "" {
-		s += ": " + e.Hint
-	}
-	return s
 }

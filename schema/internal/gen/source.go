@@ -62,7 +62,7 @@ func (s *source) read(file string, group *ast.GenDecl) {
 			if !ok {
 				continue
 			}
-			if file == "wire.go" {
+			if file == "wire.go" || file == "serviceerror.go" {
 				s.wire = append(s.wire, spec.Name.Name)
 			}
 			for _, field := range fields.Fields.List {
