@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -232,12 +234,37 @@ func (w *World) State(run string) *schema.State {
 // Await waits until a run has one of the statuses, and returns it. It ends the test after a minute.
 func (w *World) Await(run string, wanted ...schema.Status) schema.Status {
 	w.tb.Helper()
-	var at schema.Status
+	var h schema.Head
 	w.until(func() bool {
-		at = w.Status(run)
-		return slices.Contains(wanted, at)
-	}, "run %s is not %v", run, wanted)
-	return at
+		h = w.head(run)
+		return slices.Contains(wanted, h.Status)
+	}, "run %s is not %v, but %v", run, wanted, &standing{&h})
+	return h.Status
+}
+
+// standing says where a run is, for the failure of a test.
+type standing struct{ *schema.Head }
+
+func (s *standing) String() string {
+	if s.Run == "" {
+		return "not there"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s in epoch %d, turn %d", s.Status, s.Epoch, s.Turn)
+	if s.Executor != "" {
+		fmt.Fprintf(&b, ", with executor %s", s.Executor)
+	}
+	for i := range s.OpenCalls {
+		c := &s.OpenCalls[i]
+		fmt.Fprintf(&b, ", call %s of %s open", c.ToolCallID, c.Name)
+		if c.InDoubt {
+			b.WriteString(" and in doubt")
+		}
+	}
+	if s.LastError != nil {
+		fmt.Fprintf(&b, ", last error: %s", s.LastError.Message)
+	}
+	return b.String()
 }
 
 // Ended waits until a run has ended, and returns its result. It ends the test after a minute.
