@@ -43,9 +43,7 @@ func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
 	for i := range c.Marks {
 		r.Pins = append(r.Pins, c.Marks[i].Name)
 	}
-	if at, err := time.Parse(time.RFC3339Nano, c.UpdatedAt); err == nil {
-		r.Last = at
-	}
+	r.Last = schema.ParseTime(c.UpdatedAt)
 	return r
 }
 
