@@ -57,7 +57,6 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	found := bisected{Run: c.Run_, Predicate: c.Predicate}
 	var event *schema.Event
 	var senseless error

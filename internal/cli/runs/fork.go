@@ -67,7 +67,6 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		return operate.Fork(ctx, fleet, publisher.ForkSpec{ID: c.As, Base: c.Run_, At: point, Agent: c.Agent}, c.Hold)
 	})

@@ -32,12 +32,7 @@ Examples:
 }
 
 // Run shows what the next executor of a run would do.
-func (c PlanCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, missing, err := base.StateOf(ctx, fleet, c.Run_)
 		if err != nil {

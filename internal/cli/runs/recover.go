@@ -69,7 +69,6 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	if past {
 		return showAt(ctx, a, cl, c.Run_, at, c.View, false)
 	}
@@ -193,7 +192,6 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	var reply schema.SettleReply
 	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply); err != nil {
 		return err

@@ -120,7 +120,6 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, ModelTier: c.Tier, Completion: c.Completion, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
 	if c.Stuck {
 		return c.stuck(ctx, a, cl, request)
@@ -301,7 +300,6 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	if c.At != "" {
 		return showAt(ctx, a, cl, c.Run_, at, c.View, c.Full)
 	}

@@ -62,7 +62,6 @@ func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		if c.Archive != "" {
 			return c.archive(ctx, a, cl, fleet)
