@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -95,8 +96,5 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
 	}
-	if err := printHead(a, &reply.Head, reply.Quarantined); err != nil {
-		return err
-	}
-	return printSteps(a, &reply.Head, reply.Quarantined)
+	return cmp.Or(printHead(a, &reply.Head, reply.Quarantined), printSteps(a, &reply.Head, reply.Quarantined))
 }

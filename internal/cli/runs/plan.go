@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,16 +84,7 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 			return err
 		}
 	}
-	if err := printWaits(a, p.Waits); err != nil {
-		return err
-	}
-	if err := printSignals(a, h.Signals); err != nil {
-		return err
-	}
-	if err := printValues(a, s.Values); err != nil {
-		return err
-	}
-	return printCommands(a, h, p)
+	return cmp.Or(printWaits(a, p.Waits), printSignals(a, h.Signals), printValues(a, s.Values), printCommands(a, h, p))
 }
 
 // printPlanCalls lists the calls that are not simply reused, and below the table the reasons, each once.

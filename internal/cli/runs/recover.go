@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -132,10 +133,7 @@ func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answ
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	if err := printHead(a, &answer.Head, false); err != nil {
-		return err
-	}
-	return printSteps(a, &answer.Head, false)
+	return cmp.Or(printHead(a, &answer.Head, false), printSteps(a, &answer.Head, false))
 }
 
 // SettleCmd is waymark settle.

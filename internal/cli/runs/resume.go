@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -164,8 +165,5 @@ func (c ResumeCmd) print(a *base.App, answer *resumption) error {
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	if err := printHead(a, &answer.Head, false); err != nil {
-		return err
-	}
-	return printSteps(a, &answer.Head, false)
+	return cmp.Or(printHead(a, &answer.Head, false), printSteps(a, &answer.Head, false))
 }

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -319,13 +320,10 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, reply)
 	}
-	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)); err != nil {
-		return err
-	}
-	if err := printOverdue(a, reply.Overdue); err != nil {
-		return err
-	}
-	if err := printDamage(a, c.Run_, reply.Damage); err != nil {
+	if err := cmp.Or(
+		printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)),
+		printOverdue(a, reply.Overdue), printDamage(a, c.Run_, reply.Damage),
+	); err != nil {
 		return err
 	}
 	if len(reply.Overdue) > 0 && !a.Quiet {
