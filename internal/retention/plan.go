@@ -211,14 +211,3 @@ func (p *planner) alone(r *Run) (schema.Why, string) {
 		return schema.WhyAge, ""
 	}
 }
-
-// Removals are the runs to be removed, in the required order: a fork comes before its base.
-func (p *Plan) Removals() []schema.CleanupItem {
-	var gone []schema.CleanupItem
-	for i := range p.Items {
-		if p.Items[i].Remove {
-			gone = append(gone, p.Items[i])
-		}
-	}
-	return gone
-}
