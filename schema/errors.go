@@ -3,6 +3,9 @@ package schema
 import (
 	"errors"
 	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Reason says why an event was rejected. It is a token of the dead letter's subject and a label of
@@ -125,4 +128,34 @@ func (e *DataError) Error() string {
 		at = "/"
 	}
 	return fmt.Sprintf("data of %s at %s: %s", e.Event, at, e.Problem)
+}
+
+// ServiceError is the body of an error reply. The client SDK returns it unchanged.
+type ServiceError struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	// Hint is the next step.
+	Hint    string         `json:"hint,omitzero"`
+	Details jsontext.Value `json:"details,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// Fail returns an error reply with a code, the next step, and a message.
+func Fail(code Code, hint, format string, args ...any) *ServiceError {
+	return &ServiceError{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// With adds details, which must be encodable as JSON, and returns the error.
+func (e *ServiceError) With(details any) *ServiceError {
+	e.Details, _ = json.Marshal(details, json.Deterministic(true)) // without details it says the same in words
+	return e
+}
+
+// Error is the message, the code and the hint.
+func (e *ServiceError) Error() string {
+	s := fmt.Sprintf("%s (%s)", e.Message, e.Code)
+	if e.Hint != "" {
+		s += ": " + e.Hint
+	}
+	return s
 }

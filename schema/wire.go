@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -571,28 +570,4 @@ func (c Code) HTTPStatus() int {
 	default:
 		return http.StatusInternalServerError
 	}
-}
-
-// ServiceError is the body of an error reply. The client SDK returns it unchanged.
-type ServiceError struct {
-	Code    Code   `json:"code"`
-	Message string `json:"message"`
-	// Hint is the next step.
-	Hint    string         `json:"hint,omitzero"`
-	Details jsontext.Value `json:"details,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
-}
-
-// Fail returns an error reply with a code, the next step, and a message.
-func Fail(code Code, hint, format string, args ...any) *ServiceError {
-	return &ServiceError{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-// Error is the message, the code and the hint.
-func (e *ServiceError) Error() string {
-	s := fmt.Sprintf("%s (%s)", e.Message, e.Code)
-	if e.Hint != "" {
-		s += ": " + e.Hint
-	}
-	return s
 }
