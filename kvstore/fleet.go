@@ -252,30 +252,3 @@ func (f *Fleets) put(ctx context.Context, s *schema.FleetSettings, rev schema.Re
 	}
 	return nil
 }
-
-// List returns the settings of all fleets, sorted by name. Fleets are few: they are read in one request. Unreadable
-// settings are left out and named in the error, which comes with the others.
-func (f *Fleets) List(ctx context.Context) ([]schema.FleetSettings, error) {
-	names, err := f.bucket.keys(ctx, "*")
-	if errors.Is(err, ErrStreamMissing) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list fleets: %w", err)
-	}
-	var (
-		list []schema.FleetSettings
-		errs []error
-	)
-	for _, name := range names {
-		s, _, err := f.Get(ctx, name)
-		switch {
-		case errors.Is(err, ErrNotFound):
-		case err != nil:
-			errs = append(errs, err)
-		default:
-			list = append(list, s)
-		}
-	}
-	return list, errors.Join(errs...)
-}

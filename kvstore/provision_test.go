@@ -429,30 +429,19 @@ func TestProvision_QuotaTooLarge_Named(t *testing.T) {
 	require.ErrorContains(t, err, "smaller quota")
 }
 
-func TestFleets_Several_Listed(t *testing.T) {
+func TestProvision_SettingsOfNewerVersion_LeftAlone(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
-	fleets := kvstore.NewFleets(js)
-	list, err := fleets.List(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, list)
-	for _, name := range []string{"beta", "alpha"} {
-		cfg := smallFleet()
-		cfg.Fleet = name
-		require.NoError(t, kvstore.Provision(t.Context(), js, cfg))
-	}
-	list, err = fleets.List(t.Context())
-	require.NoError(t, err)
-	require.Len(t, list, 2)
-	require.Equal(t, "alpha", list[0].Fleet)
-	require.Equal(t, "beta", list[1].Fleet)
-
+	require.NoError(t, kvstore.Provision(t.Context(), js, smallFleet()))
 	kv, err := js.KeyValue(t.Context(), schema.FleetBucket)
 	require.NoError(t, err)
-	_, err = kv.Put(t.Context(), "beta", []byte(`{"format":99}`))
+	fleet := smallFleet().Fleet
+	rev, err := kv.Put(t.Context(), fleet, []byte(`{"format":99}`))
 	require.NoError(t, err)
-	list, err = fleets.List(t.Context())
+	_, _, err = kvstore.NewFleets(js).Get(t.Context(), fleet)
 	require.ErrorIs(t, err, schema.ErrFormat)
-	require.Len(t, list, 1)
-	require.ErrorIs(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "beta"}), schema.ErrFormat, "left alone")
+	require.ErrorIs(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: fleet}), schema.ErrFormat)
+	now, err := kv.Get(t.Context(), fleet)
+	require.NoError(t, err)
+	require.Equal(t, rev, now.Revision())
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -22,159 +21,6 @@ import (
 
 // maxHydrate is the maximum that one Hydrate loads, as a multiple of the largest blob size.
 const maxHydrate = 8
-
-// field is a large field of an event's data: a JSON value, a text that may be absent, or a text.
-type field struct {
-	path  string
-	value *jsontext.Value
-	text  **string
-	str   *string
-}
-
-// size is the approximate size of the field's JSON: exact for values; for texts it ignores escapes.
-func (f field) size() int {
-	switch {
-	case f.value != nil:
-		return len(*f.value)
-	case f.text != nil && *f.text != nil:
-		return len(**f.text) + 2
-	case f.str != nil && *f.str != "":
-		return len(*f.str) + 2
-	}
-	return 0
-}
-
-func (f field) json() ([]byte, error) {
-	switch {
-	case f.value != nil:
-		return *f.value, nil
-	case f.text != nil:
-		return json.Marshal(**f.text)
-	default:
-		return json.Marshal(*f.str)
-	}
-}
-
-func (f field) remove() {
-	switch {
-	case f.value != nil:
-		*f.value = nil
-	case f.text != nil:
-		*f.text = nil
-	default:
-		*f.str = ""
-	}
-}
-
-func (f field) set(b []byte) error {
-	switch {
-	case f.value != nil:
-		if !jsontext.Value(b).IsValid() {
-			return errors.New("is not JSON")
-		}
-		*f.value = b
-		return nil
-	case f.text != nil:
-		var s string
-		if err := json.Unmarshal(b, &s); err != nil {
-			return err
-		}
-		*f.text = &s
-		return nil
-	default:
-		return json.Unmarshal(b, f.str)
-	}
-}
-
-// largeFields returns a copy of data whose large fields can be changed, those fields, and its refs. Data without large
-// fields is returned unchanged, with nil refs.
-func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
-	switch d := data.(type) {
-	case *schema.RunStartedData:
-		c := *d
-		c.State = slices.Clone(d.State)
-		fields := []field{{path: "/task", str: &c.Task}}
-		for i := range c.State {
-			fields = append(fields, field{path: fmt.Sprintf("/state/%d/value", i), value: &c.State[i].Value})
-		}
-		return &c, fields, &c.Refs
-	case *schema.RunWaitingData:
-		c := *d
-		return &c, []field{{path: "/response_schema", value: &c.ResponseSchema}}, &c.Refs
-	case *schema.RunEndedData:
-		c := *d
-		return &c, []field{{path: "/output", value: &c.Output}, {path: "/summary", str: &c.Summary}}, &c.Refs
-	case *schema.TurnStartedData:
-		c := *d
-		var fields []field
-		c.Messages, fields = messageFields(d.Messages)
-		return &c, fields, &c.Refs
-	case *schema.TurnAnsweredData:
-		c := *d
-		c.Message.Parts, c.Calls = slices.Clone(d.Message.Parts), slices.Clone(d.Calls)
-		fields := append(partFields("/message", &c.Message), field{path: "/source", value: &c.Source})
-		for i := range c.Calls {
-			at := fmt.Sprintf("/calls/%d", i)
-			fields = append(fields, field{path: at + "/arguments", value: &c.Calls[i].Arguments}, field{path: at + "/source", value: &c.Calls[i].Source})
-		}
-		return &c, fields, &c.Refs
-	case *schema.TurnEndedData:
-		c := *d
-		var fields []field
-		c.Messages, fields = messageFields(d.Messages)
-		return &c, fields, &c.Refs
-	case *schema.MessageAddedData:
-		c := *d
-		c.Message.Parts = slices.Clone(d.Message.Parts)
-		return &c, partFields("/message", &c.Message), &c.Refs
-	case *schema.ToolCalledData:
-		c := *d
-		return &c, []field{{path: "/arguments", value: &c.Arguments}, {path: "/source", value: &c.Source}}, &c.Refs
-	case *schema.ToolReturnedData:
-		c := *d
-		return &c, []field{{path: "/result", value: &c.Result}, {path: "/source", value: &c.Source}}, &c.Refs
-	case *schema.ToolSettledData:
-		c := *d
-		return &c, []field{{path: "/result", value: &c.Result}, {path: "/source", value: &c.Source}}, &c.Refs
-	case *schema.PhaseCompletedData:
-		c := *d
-		return &c, []field{{path: "/output", value: &c.Output}}, &c.Refs
-	case *schema.ContextCompactedData:
-		c := *d
-		return &c, []field{{path: "/summary", str: &c.Summary}}, &c.Refs
-	case *schema.StateSetData:
-		c := *d
-		return &c, []field{{path: "/value", value: &c.Value}}, &c.Refs
-	case *schema.ArtifactAddedData:
-		c := *d
-		return &c, []field{{path: "/content", value: &c.Content}}, &c.Refs
-	}
-	return data, nil, nil
-}
-
-func messageFields(messages []schema.Message) ([]schema.Message, []field) {
-	messages = slices.Clone(messages)
-	var fields []field
-	for i := range messages {
-		messages[i].Parts = slices.Clone(messages[i].Parts)
-		fields = append(fields, partFields("/messages/"+strconv.Itoa(i), &messages[i])...)
-	}
-	return messages, fields
-}
-
-// partFields are the large fields of a message whose parts belong to the caller.
-func partFields(at string, m *schema.Message) []field {
-	fields := []field{{path: at + "/source", value: &m.Source}}
-	for i := range m.Parts {
-		p := at + "/parts/" + strconv.Itoa(i)
-		fields = append(fields,
-			field{path: p + "/content", text: &m.Parts[i].Content},
-			field{path: p + "/arguments", value: &m.Parts[i].Arguments},
-			field{path: p + "/response", value: &m.Parts[i].Response},
-			field{path: p + "/source", value: &m.Parts[i].Source})
-	}
-	return fields
-}
 
 // prepare makes the body of a draft's event. It redacts and encrypts the content, and moves large fields to the blob
 // store.
@@ -205,35 +51,47 @@ func (f *Fleet) moveLarge(ctx context.Context, run string, data schema.Data, in 
 	if len(body) <= f.cfg.InlineLimit || f.unrecorded() {
 		return body, "", nil
 	}
-	moved, fields, refs := largeFields(data)
-	fields = slices.DeleteFunc(fields, func(f field) bool { return f.size() == 0 })
-	slices.SortStableFunc(fields, func(a, b field) int { return b.size() - a.size() })
-	if refs != nil {
-		*refs = slices.Clone(*refs)
+	name := data.EventName()
+	moved, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(name), DataContentType: schema.ContentTypeJSON, Data: body}) // a copy
+	if err != nil {
+		return nil, "", err
 	}
+	type large struct {
+		schema.Content
+		text jsontext.Value
+	}
+	var fields []large
+	for _, c := range schema.Contents(moved) {
+		text, err := c.JSON()
+		if err != nil {
+			return nil, "", fmt.Errorf("%s of %s: %w", c.Path, name, err)
+		}
+		if c.Large && len(text) > 0 {
+			fields = append(fields, large{c, text})
+		}
+	}
+	slices.SortStableFunc(fields, func(a, b large) int { return len(b.text) - len(a.text) })
+	refs := schema.RefsOf(moved)
 	// Move the largest fields first. A field must be larger than the reference that replaces it.
 	const least, reference = 512, 192
 	total := len(body)
 	for _, fd := range fields {
-		size := fd.size()
-		if size <= f.cfg.InlineLimit && (total <= eventTarget || size < least) {
+		if len(fd.text) <= f.cfg.InlineLimit && (total <= eventTarget || len(fd.text) < least) {
 			break
 		}
-		text, err := fd.json()
-		if err != nil {
-			return nil, "", fmt.Errorf("%s of %s: %w", fd.path, data.EventName(), err)
+		ref, err := f.putBlob(ctx, run, fd.text)
+		if err == nil {
+			err = fd.Set(nil)
 		}
-		ref, err := f.putBlob(ctx, run, text)
 		if err != nil {
-			return nil, "", fmt.Errorf("%s of %s: %w", fd.path, data.EventName(), err)
+			return nil, "", fmt.Errorf("%s of %s: %w", fd.Path, name, err)
 		}
-		ref.Path = fd.path
-		fd.remove()
+		ref.Path = fd.Path
 		*refs = withRef(*refs, ref)
 		if dataref == "" {
 			dataref = ref.DataRef
 		}
-		total -= len(text) - reference
+		total -= len(fd.text) - reference
 	}
 	if dataref == "" {
 		return body, "", f.tooLarge(data, body)
@@ -409,63 +267,58 @@ func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 		m := &s.Messages[i]
 		if len(m.Refs) > 0 {
 			m.Parts = slices.Clone(m.Parts)
-			h.fill(&m.Refs, partFields("", &m.Message)...)
+			h.fill(&m.Refs, &m.Message)
 		}
 	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
-		h.fill(&c.Refs, field{path: "/arguments", value: &c.Arguments}, field{path: "/result", value: &c.Result}, field{path: "/source", value: &c.Source},
-			field{path: "/result_source", value: &c.ResultSource})
+		h.fill(&c.Refs, c)
 		if c.Late != nil && len(c.Late.Refs) > 0 {
 			late := *c.Late
-			h.fill(&late.Refs, field{path: "/result", value: &late.Result}, field{path: "/source", value: &late.Source})
+			h.fill(&late.Refs, &late)
 			c.Late = &late
 		}
 	}
 	for i := range s.Turns {
 		if a := s.Turns[i].Answer; a != nil && len(a.Refs) > 0 {
 			answer := *a
-			h.fill(&answer.Refs, field{path: "/source", value: &answer.Source})
+			h.fill(&answer.Refs, &answer)
 			s.Turns[i].Answer = &answer
 		}
 	}
 	for i := range s.Phases {
-		h.fill(&s.Phases[i].Refs, field{path: "/output", value: &s.Phases[i].Output})
+		h.fill(&s.Phases[i].Refs, &s.Phases[i])
 	}
 	for i := range s.Compactions {
-		h.fill(&s.Compactions[i].Refs, field{path: "/summary", str: &s.Compactions[i].Summary})
+		h.fill(&s.Compactions[i].Refs, &s.Compactions[i].ContextCompactedData)
 	}
 	for i := range s.Waits {
 		w := &s.Waits[i]
-		h.fill(&w.Refs, field{path: "/response_schema", value: &w.ResponseSchema})
+		h.fill(&w.Refs, &w.RunWaitingData)
 		if w.Input != nil && len(w.Input.Refs) > 0 {
 			input := *w.Input
-			h.fill(&input.Refs, field{path: "/payload", value: &input.Payload})
+			h.fill(&input.Refs, &input)
 			w.Input = &input
 		}
 	}
 	for i := range s.Values {
-		h.fill(&s.Values[i].Refs, field{path: "/value", value: &s.Values[i].Value})
+		h.fill(&s.Values[i].Refs, &s.Values[i])
 	}
 	for i := range s.Signals {
-		h.fill(&s.Signals[i].Refs, field{path: "/payload", value: &s.Signals[i].Payload})
+		h.fill(&s.Signals[i].Refs, &s.Signals[i].SignalSentData)
 	}
 	for i := range s.Artifacts {
-		h.fill(&s.Artifacts[i].Refs, field{path: "/content", value: &s.Artifacts[i].Content})
+		h.fill(&s.Artifacts[i].Refs, &s.Artifacts[i].ArtifactAddedData)
 	}
 	if s.Started != nil && len(s.Started.Refs) > 0 {
 		d := *s.Started
 		d.State = slices.Clone(d.State)
-		fields := []field{{path: "/task", str: &d.Task}}
-		for i := range d.State {
-			fields = append(fields, field{path: fmt.Sprintf("/state/%d/value", i), value: &d.State[i].Value})
-		}
-		h.fill(&d.Refs, fields...)
+		h.fill(&d.Refs, &d)
 		s.Started = &d
 	}
 	if s.Ended != nil && len(s.Ended.Refs) > 0 {
 		d := *s.Ended
-		h.fill(&d.Refs, field{path: "/output", value: &d.Output}, field{path: "/summary", str: &d.Summary})
+		h.fill(&d.Refs, &d)
 		s.Ended = &d
 	}
 	return h.err
@@ -504,16 +357,21 @@ type hydrator struct {
 	err    error
 }
 
-// fill loads and decrypts the fields that refs name. Fields that stay encrypted keep their refs.
-func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
+// fill loads and decrypts the large values of a part of the state that refs name. Values that stay encrypted keep their
+// refs.
+func (h *hydrator) fill(refs *[]schema.Ref, part any) {
+	if len(*refs) == 0 {
+		return
+	}
+	contents := schema.Contents(part)
 	var rest []schema.Ref
 	for _, ref := range *refs {
-		i := slices.IndexFunc(fields, func(f field) bool { return f.path == ref.Path })
+		i := slices.IndexFunc(contents, func(c schema.Content) bool { return c.Large && c.Path == ref.Path })
 		if h.err != nil || i < 0 || ref.DataRef == "" && (ref.Place == "" || h.reader.secrets == nil) {
 			rest = append(rest, ref)
 			continue
 		}
-		done, err := h.one(&ref, fields[i])
+		done, err := h.one(&ref, &contents[i])
 		if err != nil {
 			h.err = err
 		}
@@ -524,11 +382,11 @@ func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 	*refs = rest
 }
 
-// one fills one field, and reports whether its ref can be removed.
-func (h *hydrator) one(ref *schema.Ref, into field) (done bool, err error) {
-	var content []byte
+// one fills one value, and reports whether its ref can be removed.
+func (h *hydrator) one(ref *schema.Ref, into *schema.Content) (done bool, err error) {
+	var content jsontext.Value
 	if name := ref.DataRef; name == "" {
-		content, err = into.json()
+		content, err = into.JSON()
 	} else {
 		content, err = h.reader.Blob(h.ctx, name)
 		if h.left -= int64(len(content)); err == nil && h.left < 0 {
@@ -547,8 +405,11 @@ func (h *hydrator) one(ref *schema.Ref, into field) (done bool, err error) {
 			return false, keyError(ref.Path, ref.KeyID, err)
 		}
 	}
-	if bad := into.set(content); bad != nil {
-		return false, fmt.Errorf("%w: %s: %w", ErrBlob, ref.DataRef, bad)
+	if !content.IsValid() {
+		return false, fmt.Errorf("%w: %s: is not JSON", ErrBlob, ref.DataRef)
+	}
+	if err := into.Set(content); err != nil {
+		return false, fmt.Errorf("%w: %s: %w", ErrBlob, ref.DataRef, err)
 	}
 	if !done {
 		ref.DataRef, ref.Size = "", 0

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/answerschema"
@@ -172,10 +171,7 @@ func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
 			return nil
 		}
 		e := &InvalidAnswerError{Said: schema.Fail(schema.CodeInvalidAnswer, "Correct the answer at the places named; response_schema in run.waiting has its format.",
-			"the answer to %.80q does not match its schema: at %q: %s", in.InterruptID, problems[0].Path, problems[0].Problem)}
-		if details, err := json.Marshal(problems); err == nil {
-			e.Said.Details = details
-		}
+			"the answer to %.80q does not match its schema: at %q: %s", in.InterruptID, problems[0].Path, problems[0].Problem).With(problems)}
 		for _, p := range problems {
 			e.Places = append(e.Places, InvalidPlace{Path: p.Path, Problem: p.Problem})
 		}

@@ -14,14 +14,7 @@ import (
 
 // Head reads a run's compact state without taking it over. It includes every event acknowledged before the call.
 func (r *Reader) Head(ctx context.Context, run string) (schema.Head, error) {
-	if err := checkRun(run); err != nil {
-		return schema.Head{}, err
-	}
-	reply, err := askOne[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead})
-	if err != nil {
-		return schema.Head{}, err
-	}
-	return reply.Head, nil
+	return r.HeadAt(ctx, run, schema.Point{})
 }
 
 // HeadAt is [Reader.Head] at a point of the run's history. In addition to the errors of Head it returns
@@ -30,7 +23,7 @@ func (r *Reader) HeadAt(ctx context.Context, run string, point schema.Point) (sc
 	if err := checkRun(run); err != nil {
 		return schema.Head{}, err
 	}
-	reply, err := askOne[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: point.String()})
+	reply, err := askOne[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: atOf(point)})
 	if err != nil {
 		return schema.Head{}, err
 	}

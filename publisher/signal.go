@@ -145,8 +145,7 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 	list := make([]Signal, len(own.Signals))
 	for i := range own.Signals {
 		c := &own.Signals[i]
-		sent, _ := time.Parse(time.RFC3339Nano, c.Time) // the zero time if there is none
-		list[i] = Signal{ID: c.SignalID, Name: c.Name, Payload: []byte(c.Payload), By: c.By, Claimed: c.Claimed, Sent: sent, Turn: turns[i]}
+		list[i] = Signal{ID: c.SignalID, Name: c.Name, Payload: []byte(c.Payload), By: c.By, Claimed: c.Claimed, Sent: schema.ParseTime(c.Time), Turn: turns[i]}
 	}
 	return list, nil
 }

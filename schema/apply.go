@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // NewHead returns the head of a run before its first event.
@@ -409,15 +408,12 @@ func shown(text string, refs []Ref, path string) string {
 }
 
 // excerpt cuts free text for the checkpoint at a rune boundary.
-func excerpt(s string) string { return cut(s, maxExcerpt) }
+func excerpt(s string) string { return Cut(s, maxExcerpt) }
 
-func cut(s string, limit int) string {
+// Cut shortens a text to so many bytes, at a character boundary, and an ellipsis.
+func Cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
+	return shorten(s, limit) + "…"
 }

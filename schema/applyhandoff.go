@@ -51,7 +51,7 @@ func (h *Head) handoffAccepted(d *HandoffAcceptedData) Verdict {
 	case d.OfferHash != "" && d.OfferHash != o.OfferHash:
 		return rejected(ReasonHandoffTaken, "hand-off %.80q is another offer than the one accepted: its hash is %s", d.HandoffID, o.OfferHash)
 	}
-	o.Status, o.By, o.Claimed, o.ChildRun = HandoffStatusAccepted, cut(d.By, MaxBy), cut(d.Claimed, MaxName), d.ChildRun
+	o.Status, o.By, o.Claimed, o.ChildRun = HandoffStatusAccepted, Cut(d.By, MaxBy), Cut(d.Claimed, MaxName), d.ChildRun
 	return Verdict{Kind: Applied, Boundary: true}
 }
 

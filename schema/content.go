@@ -27,6 +27,8 @@ type Content struct {
 	Tool, ToolName string
 	// Name reports that the value is the name of a tool. It is content if the model invented it.
 	Name bool
+	// Large reports that the value may be in the blob store.
+	Large bool
 
 	get func() (jsontext.Value, error)
 	set func(jsontext.Value) error
@@ -35,13 +37,14 @@ type Content struct {
 // JSON returns the value, and nil where there is none.
 func (c *Content) JSON() (jsontext.Value, error) { return c.get() }
 
-// Set replaces the value by a JSON value. A text accepts only a JSON string.
+// Set replaces the value by a JSON value, or removes it with nil. A text accepts only a JSON string.
 func (c *Content) Set(value jsontext.Value) error { return c.set(value) }
 
-// Contents returns the values of an event's data that are content, in the order of its fields. Set changes data.
-func Contents(data Data) []Content {
+// Contents returns the values that are content of an event's data, or of a part of the state, given by a pointer to it,
+// in the order of its fields. Set changes them there.
+func Contents(of any) []Content {
 	w := contentWalk{}
-	w.fields("", nil, reflect.ValueOf(data).Elem())
+	w.fields("", nil, reflect.ValueOf(of).Elem())
 	return w.found
 }
 
@@ -133,7 +136,8 @@ func (s *State) opened(v Verdict) {
 	}
 }
 
-// contentWalk finds content by the field tag content: text, or name for the name of a tool.
+// contentWalk finds content by the field tag content: text, large for one that may be in the blob store, or name for
+// the name of a tool.
 type contentWalk struct {
 	found []Content
 	// tool is the path of the tool name above the current value, and toolName that name.
@@ -170,7 +174,7 @@ func (w *contentWalk) fields(path string, above []string, v reflect.Value) {
 		f, field := t.Field(i), v.Field(i)
 		switch tag, isContent := f.Tag.Lookup("content"); {
 		case isContent:
-			w.values(path+"/"+memberName(f), of, field, tag == "name")
+			w.values(Content{Path: path + "/" + memberName(f), IDs: of, Name: tag == "name", Large: tag == "large"}, field)
 		case f.Type == valueType && strings.HasSuffix(f.Tag.Get("json"), ",embed"):
 			w.members(path, of, field)
 		default:
@@ -200,57 +204,67 @@ func (w *contentWalk) below(path string, of []string, v reflect.Value) {
 }
 
 // values adds a field of content: a text, an optional text, a JSON value, a list of texts or a map of them.
-func (w *contentWalk) values(path string, of []string, v reflect.Value, name bool) {
+func (w *contentWalk) values(c Content, v reflect.Value) {
+	path := c.Path
 	switch field := v.Addr().Interface().(type) {
 	case *string:
-		w.add(Content{Path: path, IDs: of, Name: name, get: func() (jsontext.Value, error) { return textJSON(*field) }, set: func(to jsontext.Value) error {
-			return json.Unmarshal(to, field)
-		}})
+		w.addText(c, func() string { return *field }, func(text string) { *field = text })
 	case **string:
-		w.add(Content{
-			Path: path, IDs: of,
-			get: func() (jsontext.Value, error) {
-				if *field == nil {
-					return nil, nil
-				}
-				return json.Marshal(**field)
-			},
-			set: func(to jsontext.Value) error {
-				text := ""
-				if err := json.Unmarshal(to, &text); err != nil {
-					return err
-				}
-				*field = &text
+		c.get = func() (jsontext.Value, error) {
+			if *field == nil {
+				return nil, nil
+			}
+			return json.Marshal(**field)
+		}
+		c.set = func(to jsontext.Value) error {
+			if to == nil {
+				*field = nil
 				return nil
-			},
-		})
+			}
+			text := ""
+			if err := json.Unmarshal(to, &text); err != nil {
+				return err
+			}
+			*field = &text
+			return nil
+		}
+		w.add(c)
 	case *jsontext.Value:
-		w.add(Content{Path: path, IDs: of, get: func() (jsontext.Value, error) { return *field, nil }, set: func(to jsontext.Value) error {
+		c.get = func() (jsontext.Value, error) { return *field, nil }
+		c.set = func(to jsontext.Value) error {
 			*field = to
 			return nil
-		}})
+		}
+		w.add(c)
 	case *[]string:
 		for i := range *field {
-			w.values(path+"/"+strconv.Itoa(i), of, reflect.ValueOf(*field).Index(i), false)
+			c.Path = path + "/" + strconv.Itoa(i)
+			w.values(c, reflect.ValueOf(*field).Index(i))
 		}
 	case *map[string]string:
 		for _, key := range slices.Sorted(maps.Keys(*field)) {
-			w.add(Content{
-				Path: path + "/" + pointerToken(key), IDs: of,
-				get: func() (jsontext.Value, error) { return textJSON((*field)[key]) },
-				set: func(to jsontext.Value) error {
-					text := ""
-					if err := json.Unmarshal(to, &text); err != nil {
-						return err
-					}
-					(*field)[key] = text
-					return nil
-				},
-			})
+			c.Path = path + "/" + pointerToken(key)
+			w.addText(c, func() string { return (*field)[key] }, func(text string) { (*field)[key] = text })
 		}
 	default:
 		panic(fmt.Sprintf("schema: field %s of type %s cannot be content", path, v.Type()))
 	}
+}
+
+// addText adds a text.
+func (w *contentWalk) addText(c Content, get func() string, set func(string)) {
+	c.get = func() (jsontext.Value, error) { return textJSON(get()) }
+	c.set = func(to jsontext.Value) error {
+		text := ""
+		if to != nil {
+			if err := json.Unmarshal(to, &text); err != nil {
+				return err
+			}
+		}
+		set(text)
+		return nil
+	}
+	w.add(c)
 }
 
 // members adds the members that this version does not know.

@@ -39,7 +39,7 @@ type Message struct {
 	Parts []Part `json:"parts,omitzero"`
 	// Source keeps a provider's replay detail that is no content: signatures, null or absent, string or list, ids,
 	// per-message usage. Without it, text, calls and results are still complete.
-	Source jsontext.Value `json:"source,omitzero" content:"text"`
+	Source jsontext.Value `json:"source,omitzero" content:"large"`
 	// Extra keeps the members this version does not know.
 	Extra jsontext.Value `json:",embed"`
 }
@@ -49,7 +49,7 @@ type Part struct {
 	// Type is one of the Part… constants, or a type of a later version. Required.
 	Type string `json:"type"`
 	// Content of text and reasoning; base64 data of a blob.
-	Content *string `json:"content,omitzero" content:"text"`
+	Content *string `json:"content,omitzero" content:"large"`
 	// ID of the tool call, for tool_call and tool_call_response.
 	ID string `json:"id,omitzero"`
 	// Occurrence tells apart calls of one turn that share an id; 0 and 1 both mean the first.
@@ -59,9 +59,9 @@ type Part struct {
 	// Name of the tool, for tool_call.
 	Name string `json:"name,omitzero" content:"name"`
 	// Arguments of a tool_call. Empty when the event tool.called has them; [State.Joined] fills it.
-	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
+	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
 	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
-	Response jsontext.Value `json:"response,omitzero" content:"text"`
+	Response jsontext.Value `json:"response,omitzero" content:"large"`
 	// IsError says of a tool_call_response that the response is an error. It is not in the event, whose calls have
 	// it; [State.Conversation] sets it.
 	IsError bool `json:"-"`
@@ -74,7 +74,7 @@ type Part struct {
 	// FileID of a file part.
 	FileID string `json:"file_id,omitzero" content:"text"`
 	// Source keeps replay detail of a provider for this part; see [Message.Source].
-	Source jsontext.Value `json:"source,omitzero" content:"text"`
+	Source jsontext.Value `json:"source,omitzero" content:"large"`
 	// Extra keeps the members this version does not know.
 	Extra jsontext.Value `json:",embed"`
 }

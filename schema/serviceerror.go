@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -96,6 +97,12 @@ type ServiceError struct {
 // Fail returns an error reply with a code, the next step, and a message.
 func Fail(code Code, hint, format string, args ...any) *ServiceError {
 	return &ServiceError{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// With adds details, which must be encodable as JSON, and returns the error.
+func (e *ServiceError) With(details any) *ServiceError {
+	e.Details, _ = json.Marshal(details, json.Deterministic(true)) // without details it says the same in words
+	return e
 }
 
 // Error is the message, the code and the hint.

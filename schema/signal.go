@@ -39,7 +39,7 @@ type SignalSentData struct {
 	SignalID string `json:"signal_id"`
 	// Name tells the agent what the signal is about. Required.
 	Name    string         `json:"name"`
-	Payload jsontext.Value `json:"payload,omitzero" content:"text"`
+	Payload jsontext.Value `json:"payload,omitzero" content:"large"`
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`

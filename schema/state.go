@@ -86,7 +86,7 @@ type StateAnswer struct {
 	Model         string         `json:"model,omitzero"`
 	Usage         *Usage         `json:"usage,omitzero"`
 	DurationMS    int64          `json:"duration_ms,omitzero"`
-	Source        jsontext.Value `json:"source,omitzero"`
+	Source        jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs          []Ref          `json:"refs,omitzero"`
 	Extra         jsontext.Value `json:",embed"`
 }
@@ -117,19 +117,19 @@ const (
 type Call struct {
 	CallKey
 	Name           string         `json:"name"`
-	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	Arguments      jsontext.Value `json:"arguments,omitzero" content:"large"`
 	Replay         Replay         `json:"replay,omitzero"`
 	IdempotencyKey string         `json:"idempotency_key,omitzero"`
 	VerifySubject  string         `json:"verify_subject,omitzero"`
 	SideEffect     string         `json:"side_effect,omitzero"`
 	TimeoutMS      int64          `json:"timeout_ms,omitzero"`
-	Source         jsontext.Value `json:"source,omitzero"`
+	Source         jsontext.Value `json:"source,omitzero" content:"large"`
 	Outcome        Outcome        `json:"outcome"`
 	// Result of a returned call, or of its settlement.
-	Result jsontext.Value `json:"result,omitzero"`
+	Result jsontext.Value `json:"result,omitzero" content:"large"`
 	// IsError is the tool's own statement; nil if it made none.
 	IsError      *bool          `json:"is_error,omitzero"`
-	ResultSource jsontext.Value `json:"result_source,omitzero"`
+	ResultSource jsontext.Value `json:"result_source,omitzero" content:"large"`
 	Error        *Error         `json:"error,omitzero"`
 	// Settlements of the call while it was in doubt, in order.
 	Settlements []Settlement `json:"settlements,omitzero"`
@@ -151,9 +151,9 @@ type Call struct {
 type LateResult struct {
 	EventID string         `json:"event_id"`
 	Epoch   Epoch          `json:"epoch"`
-	Result  jsontext.Value `json:"result,omitzero"`
+	Result  jsontext.Value `json:"result,omitzero" content:"large"`
 	IsError *bool          `json:"is_error,omitzero"`
-	Source  jsontext.Value `json:"source,omitzero"`
+	Source  jsontext.Value `json:"source,omitzero" content:"large"`
 	Error   *Error         `json:"error,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`
 }
@@ -164,7 +164,7 @@ type StatePhase struct {
 	Index     int64          `json:"index,omitzero"`
 	Attempts  int            `json:"attempts"`
 	Completed bool           `json:"completed,omitzero"`
-	Output    jsontext.Value `json:"output,omitzero"`
+	Output    jsontext.Value `json:"output,omitzero" content:"large"`
 	Refs      []Ref          `json:"refs,omitzero"`
 }
 

@@ -115,7 +115,7 @@ type RunStartedData struct {
 	// Instance identifies one start of the executor's process; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
 	// Task of the run, in words.
-	Task string `json:"task,omitzero" content:"text"`
+	Task string `json:"task,omitzero" content:"large"`
 	// ThreadID groups runs of one conversation.
 	ThreadID string `json:"thread_id,omitzero"`
 	Model    string `json:"model,omitzero"`
@@ -180,7 +180,7 @@ type RunWaitingData struct {
 	// first requested one.
 	Occurrence int `json:"occurrence,omitzero"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
-	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"text"`
+	ResponseSchema jsontext.Value `json:"response_schema,omitzero" content:"large"`
 	ExpiresAt      string         `json:"expires_at,omitzero"`
 	Refs           []Ref          `json:"refs,omitzero"`
 	Extra          jsontext.Value `json:",embed"`
@@ -191,7 +191,7 @@ type RunInputData struct {
 	InterruptID string `json:"interrupt_id"`
 	// Status is resolved, cancelled or expired; absent means resolved.
 	Status  string         `json:"status,omitzero"`
-	Payload jsontext.Value `json:"payload,omitzero" content:"text"`
+	Payload jsontext.Value `json:"payload,omitzero" content:"large"`
 	// By is the sender of the request: role and key if the NATS server proved them, such as operator:UBOL…, otherwise
 	// the name in the request; see [IsProven]. The same in all control events.
 	By string `json:"by,omitzero"`
@@ -233,8 +233,8 @@ type RunInterruptedData struct {
 type RunEndedData struct {
 	// Status is completed, failed or cancelled. Required.
 	Status  string         `json:"status"`
-	Output  jsontext.Value `json:"output,omitzero" content:"text"`
-	Summary string         `json:"summary,omitzero" content:"text"`
+	Output  jsontext.Value `json:"output,omitzero" content:"large"`
+	Summary string         `json:"summary,omitzero" content:"large"`
 	// CompletedBy is the tool call that ended the run under its completion contract.
 	CompletedBy string         `json:"completed_by,omitzero"`
 	Error       *Error         `json:"error,omitzero"`
@@ -274,7 +274,7 @@ type TurnAnsweredData struct {
 	Usage         *Usage   `json:"usage,omitzero"`
 	// DurationMS is how long the model took.
 	DurationMS int64          `json:"duration_ms,omitzero"`
-	Source     jsontext.Value `json:"source,omitzero" content:"text"`
+	Source     jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
@@ -289,7 +289,7 @@ type RequestedCall struct {
 	// Name of the tool. Required.
 	Name string `json:"name" content:"name"`
 	// Arguments from the model: an object, or the provider's string unchanged.
-	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
+	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
 	// Replay policy; absent means hold.
 	Replay         Replay `json:"replay,omitzero"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
@@ -299,7 +299,7 @@ type RequestedCall struct {
 	TimeoutMS int64 `json:"timeout_ms,omitzero"`
 	// Error closes the call when it is recorded: it cannot be run, or exceeds a limit. The model gets the error.
 	Error  *Error         `json:"error,omitzero"`
-	Source jsontext.Value `json:"source,omitzero" content:"text"`
+	Source jsontext.Value `json:"source,omitzero" content:"large"`
 	Extra  jsontext.Value `json:",embed"`
 }
 
@@ -338,7 +338,7 @@ type ToolCalledData struct {
 	// tool.called begins it.
 	Requested bool `json:"requested,omitzero"`
 	// Arguments from the model: an object, or the provider's string unchanged.
-	Arguments jsontext.Value `json:"arguments,omitzero" content:"text"`
+	Arguments jsontext.Value `json:"arguments,omitzero" content:"large"`
 	// Replay policy; absent means hold.
 	Replay         Replay `json:"replay,omitzero"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
@@ -346,7 +346,7 @@ type ToolCalledData struct {
 	SideEffect     string `json:"side_effect,omitzero" content:"text"`
 	// TimeoutMS is the tool's time limit; 0 means none.
 	TimeoutMS int64          `json:"timeout_ms,omitzero"`
-	Source    jsontext.Value `json:"source,omitzero" content:"text"`
+	Source    jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs      []Ref          `json:"refs,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }
@@ -357,13 +357,13 @@ type ToolReturnedData struct {
 	// Occurrence distinguishes calls of the turn that share the id; absent means the one that has begun, else the
 	// first. The same in tool.failed and tool.settled.
 	Occurrence int            `json:"occurrence,omitzero"`
-	Result     jsontext.Value `json:"result,omitzero" content:"text"`
+	Result     jsontext.Value `json:"result,omitzero" content:"large"`
 	// IsError is the tool's own statement that the result is an error; absent is not the same as false.
 	IsError *bool `json:"is_error,omitzero"`
 	// Attempt counts the executions of the call from 1; absent means 1.
 	Attempt    int64          `json:"attempt,omitzero"`
 	DurationMS int64          `json:"duration_ms,omitzero"`
-	Source     jsontext.Value `json:"source,omitzero" content:"text"`
+	Source     jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
@@ -408,11 +408,11 @@ type ToolSettledData struct {
 	Occurrence int        `json:"occurrence,omitzero"`
 	How        Settlement `json:"how"`
 	// Result for verified and decided; for adopted, absent means the recorded late result.
-	Result  jsontext.Value `json:"result,omitzero" content:"text"`
+	Result  jsontext.Value `json:"result,omitzero" content:"large"`
 	IsError *bool          `json:"is_error,omitzero"`
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
-	Source  jsontext.Value `json:"source,omitzero" content:"text"`
+	Source  jsontext.Value `json:"source,omitzero" content:"large"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
@@ -428,7 +428,7 @@ type PhaseStartedData struct {
 type PhaseCompletedData struct {
 	Phase  string         `json:"phase"`
 	Index  int64          `json:"index,omitzero"`
-	Output jsontext.Value `json:"output,omitzero" content:"text"`
+	Output jsontext.Value `json:"output,omitzero" content:"large"`
 	Refs   []Ref          `json:"refs,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
@@ -453,7 +453,7 @@ type LimitReachedData struct {
 
 // ContextCompactedData says that the model continues with a summary of the turns so far.
 type ContextCompactedData struct {
-	Summary      string         `json:"summary" content:"text"`
+	Summary      string         `json:"summary" content:"large"`
 	ThroughTurn  int32          `json:"through_turn"`
 	TokensBefore int64          `json:"tokens_before,omitzero"`
 	TokensAfter  int64          `json:"tokens_after,omitzero"`
@@ -472,7 +472,7 @@ type ArtifactAddedData struct {
 	// Digest is sha256-<hex> of the content: of a text, of the bytes in a base64 text, or of any other value's JSON.
 	Digest string `json:"digest,omitzero" content:"text"`
 	// Content carries a small artifact itself; a large one moves to the blob store.
-	Content jsontext.Value `json:"content,omitzero" content:"text"`
+	Content jsontext.Value `json:"content,omitzero" content:"large"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }

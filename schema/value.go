@@ -11,7 +11,7 @@ type StateSetData struct {
 	// Key of the value. Required.
 	Key string `json:"key"`
 	// Value is any JSON, null included. Required, unless refs name it.
-	Value jsontext.Value `json:"value,omitzero" content:"text"`
+	Value jsontext.Value `json:"value,omitzero" content:"large"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
@@ -28,14 +28,14 @@ type InitialValue struct {
 	// Key of the value. Required.
 	Key string `json:"key"`
 	// Value is any JSON, null included. Required, unless refs name it.
-	Value jsontext.Value `json:"value,omitzero" content:"text"`
+	Value jsontext.Value `json:"value,omitzero" content:"large"`
 	Extra jsontext.Value `json:",embed"`
 }
 
 // StateValue is a value of the application's own state.
 type StateValue struct {
 	Key   string         `json:"key"`
-	Value jsontext.Value `json:"value,omitzero"`
+	Value jsontext.Value `json:"value,omitzero" content:"large"`
 	Refs  []Ref          `json:"refs,omitzero"`
 	// EventID, Epoch and Time of the event that set it, and the turn in which it was set; 0 outside any turn.
 	EventID string `json:"event_id"`

@@ -352,7 +352,7 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	delete(s.vanished, c.Run)
 	e := &entry{
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
-		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt), started: parseTime(c.Live.StartedAt),
+		since: schema.ParseTime(c.Live.Since), expires: schema.ParseTime(c.Live.ExpiresAt), started: schema.ParseTime(c.Live.StartedAt),
 	}
 	e.held = e.changed
 	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance {
@@ -404,12 +404,6 @@ func byAge(a, b *entry) int {
 		return c
 	}
 	return cmp.Or(cmp.Compare(a.live.Run, b.live.Run), cmp.Compare(a.shard, b.shard))
-}
-
-// parseTime returns the zero time for an invalid text.
-func parseTime(s string) time.Time {
-	t, _ := time.Parse(time.RFC3339Nano, s)
-	return t
 }
 
 // Each calls yield for every run, and reports whether those are all: not before the live index of every shard is

@@ -23,7 +23,7 @@ func (h *Heartbeats) setOverdue(executor, instance string, list []schema.Overdue
 		if err := schema.CheckName("run", o.Run); err != nil {
 			return fmt.Errorf("%w: overdue: %w", errHeartbeat, err)
 		}
-		if len(o.ToolCallID) > schema.MaxIdentifier || len(o.Tool) > schema.MaxIdentifier || parseTime(o.Since).IsZero() || o.LimitMS < 0 {
+		if len(o.ToolCallID) > schema.MaxIdentifier || len(o.Tool) > schema.MaxIdentifier || schema.ParseTime(o.Since).IsZero() || o.LimitMS < 0 {
 			return fmt.Errorf("%w: overdue work of run %s: an id or a name above %d bytes, no time, or a limit below 0", errHeartbeat, o.Run, schema.MaxIdentifier)
 		}
 		o.Extra = nil
@@ -110,7 +110,7 @@ func (h *Heartbeats) overdueOf(l *schema.Live) (list []schema.Overdue) {
 			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b schema.Overdue) int { return parseTime(a.Since).Compare(parseTime(b.Since)) })
+	slices.SortStableFunc(list, func(a, b schema.Overdue) int { return schema.ParseTime(a.Since).Compare(schema.ParseTime(b.Since)) })
 	return list
 }
 

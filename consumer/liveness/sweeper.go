@@ -341,7 +341,7 @@ func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served ti
 	at, digest := c.Position.Stream, c.Digest
 	for i := range c.Interrupts {
 		o := &c.Interrupts[i]
-		expires := parseTime(o.ExpiresAt)
+		expires := schema.ParseTime(o.ExpiresAt)
 		if served.IsZero() || expires.IsZero() || expires.After(served) {
 			continue
 		}

@@ -208,7 +208,7 @@ func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 				InterruptID: "q1", Reason: "human_input", ExpiresAt: schema.FormatTime(asked.Add(30 * time.Minute)),
 			}, asked)
 			r.Folded()
-			expires := parseTime(r.Checkpoint().Interrupts[0].ExpiresAt)
+			expires := schema.ParseTime(r.Checkpoint().Interrupts[0].ExpiresAt)
 			require.WithinDuration(t, w.begun.Add(30*time.Minute), expires, time.Minute, "by the server's clock")
 			w.begun = w.begun.Add(-clocks.daemon) // the daemon's clock is noon, the server's is not
 			w.Clock.Forward(clocks.daemon)

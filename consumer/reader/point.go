@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -279,7 +277,7 @@ func (rd *Reader) finder(ctx context.Context, r *Snapshot, p schema.Point) (*sch
 		}
 		e := schema.Fail(schema.CodePointNotFound, "Use one of those that are kept, or any other kind of point: waymark runs history "+r.Run+" lists them.",
 			"no checkpoint of run %s is kept at revision %d", r.Run, p.Number)
-		return nil, "", withPoints(e, kept)
+		return nil, "", e.With(map[string][]string{"points": kept})
 	default:
 		return schema.NewFinder(p, r.Head.Superseded), "", nil
 	}
@@ -305,7 +303,7 @@ func noPoint(p schema.Point, h *schema.Head) error {
 		}
 		has = fmt.Sprintf("it has %d marks", len(names))
 		e := schema.Fail(schema.CodePointNotFound, "Name one of its marks: waymark runs history "+h.Run+" lists them.", "run %s has no point %s: %s", h.Run, p, has)
-		return withPoints(e, names)
+		return e.With(map[string][]string{"points": names})
 	case schema.PointTurn:
 		if h.TurnOpen && uint64(h.Turn) == p.Number { //nolint:gosec // turns are from 1
 			has = "that turn has not ended"
@@ -323,17 +321,7 @@ func manyPoints(p schema.Point, run string, found []Moment) error {
 	}
 	e := schema.Fail(schema.CodePointAmbiguous, "Choose one: "+strings.Join(names, " or ")+".",
 		"run %s has %d points %s, one in each of several epochs", run, len(found), p)
-	return withPoints(e, names)
-}
-
-// withPoints puts the names of points into an error's details.
-func withPoints(e *schema.ServiceError, names []string) error {
-	details, err := json.Marshal(map[string][]string{"points": names})
-	if err != nil {
-		return err
-	}
-	e.Details = details
-	return e
+	return e.With(map[string][]string{"points": names})
 }
 
 // cutter is a sink that forwards the first records of a run's content and then ends: whole segments as stored, the

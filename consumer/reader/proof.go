@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
@@ -75,12 +73,9 @@ func (rd *Reader) Proven(ctx context.Context, shards []*Source, run string, want
 
 // allGone reports that only a run's checkpoint is left, and the lost events.
 func allGone(run string, lost schema.Gap) error {
-	e := schema.Fail(schema.CodeDamaged, "Restore it from a backup; waymark verify "+schema.ShellWord(run)+" shows what is stored.",
-		"all events of run %s are gone from the log, and its checkpoint knows them up to sequence %d of epoch %d", run, lost.To, lost.Epoch)
-	if details, err := json.Marshal(map[string]any{"gap": lost}); err == nil {
-		e.Details = details
-	}
-	return e
+	return schema.Fail(schema.CodeDamaged, "Restore it from a backup; waymark verify "+schema.ShellWord(run)+" shows what is stored.",
+		"all events of run %s are gone from the log, and its checkpoint knows them up to sequence %d of epoch %d", run, lost.To, lost.Epoch).
+		With(map[string]any{"gap": lost})
 }
 
 // readUpTo reads the run up to an event that is known to be stored, 0 for none. Any replica may answer, another one

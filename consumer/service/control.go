@@ -439,7 +439,7 @@ func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, r
 	case accept && open.OfferHash != req.OfferHash:
 		e := schema.Fail(schema.CodeHandoffTaken, "Read the offer again, and accept it by its own hash.",
 			"hand-off %.80q of run %s is another offer than the one that was read: its hash is %s", open.HandoffID, r.Run, open.OfferHash)
-		return decision{}, detailed(e, map[string]string{"offer_hash": open.OfferHash})
+		return decision{}, e.With(map[string]string{"offer_hash": open.OfferHash})
 	}
 	switch req.Action {
 	case schema.HandoffAccept:
@@ -496,5 +496,5 @@ func errUnknownHandoff(r *reader.Snapshot, id string) error {
 func errHandoffTaken(r *reader.Snapshot, o *schema.OpenHandoff) error {
 	e := schema.Fail(schema.CodeHandoffTaken, "Run "+o.ChildRun+" continues it. To end it: close.",
 		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.Run, nameOf(o.By, o.Claimed), o.ChildRun)
-	return detailed(e, map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
+	return e.With(map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
@@ -101,7 +99,7 @@ func removable(r *reader.Snapshot) error {
 		return nil
 	}
 	e := schema.Fail(schema.CodeNeeded, "End it first, or close what is pending; to remove it all the same ask with force.", "run %s is kept: %s", r.Run, detail)
-	return detailed(e, map[string]string{"why": string(why)})
+	return e.With(map[string]string{"why": string(why)})
 }
 
 // unneeded makes sure that no fork depends on a run: none that began before this call.
@@ -126,12 +124,7 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 		stand = fmt.Sprintf("%d forks, such as %s, stand", len(forks), forks[0])
 	}
 	e := schema.Fail(schema.CodeNeeded, "Remove forks before their base: their inherited events are read from it.", "%s on run %s", stand, run)
-	details, err := json.Marshal(map[string]any{"why": schema.WhyBase, "forks": shown})
-	if err != nil {
-		return err
-	}
-	e.Details = details
-	return e
+	return e.With(map[string]any{"why": schema.WhyBase, "forks": shown})
 }
 
 // forksOf finds the runs that depend on a run and were not removed, as far as they are folded.

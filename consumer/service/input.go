@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer/reader"
@@ -152,7 +151,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 	case len(problems) > 0:
 		e := schema.Fail(schema.CodeInvalidAnswer, "Correct the answer at the places named in details; response_schema of run.waiting is its schema.",
 			"the answer to %.80q is not what was asked for: at %q: %s", o.InterruptID, problems[0].Path, problems[0].Problem)
-		return detailed(e, problems)
+		return e.With(problems)
 	}
 	return nil
 }
@@ -161,7 +160,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema
 func unusable(interrupt, why string) error {
 	e := schema.Fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask again with one that can be used.",
 		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
-	return detailed(e, []answerschema.Problem{{Problem: why}})
+	return e.With([]answerschema.Problem{{Problem: why}})
 }
 
 // responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one
@@ -196,14 +195,4 @@ func (s *Service) responseSchema(ctx context.Context, r *reader.Snapshot, asked 
 	default:
 		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.Run, err)
 	}
-}
-
-// detailed adds details to an error.
-func detailed(e *schema.ServiceError, details any) error {
-	b, err := json.Marshal(details, json.Deterministic(true))
-	if err != nil {
-		return err
-	}
-	e.Details = b
-	return e
 }

@@ -141,7 +141,7 @@ func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 				l.incomplete = l.incomplete || e.Err != nil
 				return true
 			}
-			if started := parseTime(e.Live.StartedAt); l.matchesLive(e.Live, started) {
+			if started := schema.ParseTime(e.Live.StartedAt); l.matchesLive(e.Live, started) {
 				offer(liveCandidate(e.Live, i, started))
 			}
 			return true
@@ -175,7 +175,7 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 				return err
 			}
 			for _, e := range page.Runs {
-				offer(candidate{run: e.Run, shard: i, started: nanos(parseTime(e.StartedAt)), line: e.RunSummary})
+				offer(candidate{run: e.Run, shard: i, started: nanos(schema.ParseTime(e.StartedAt)), line: e.RunSummary})
 			}
 			if n += len(page.Runs); n > maxEndedSince {
 				return schema.Fail(schema.CodeConflict, "Begin the list again.", "more than %d runs have ended since this list began", maxEndedSince)
@@ -308,7 +308,7 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 			if next[i] == len(pages[i].Runs) {
 				continue
 			}
-			if at := nanos(parseTime(pages[i].Runs[next[i]].UpdatedAt)); best < 0 || at > bestAt {
+			if at := nanos(schema.ParseTime(pages[i].Runs[next[i]].UpdatedAt)); best < 0 || at > bestAt {
 				best, bestAt = i, at
 			}
 		}
@@ -331,10 +331,4 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 			return merged
 		}
 	}
-}
-
-// parseTime returns the zero time for an invalid one.
-func parseTime(s string) time.Time {
-	t, _ := time.Parse(time.RFC3339Nano, s)
-	return t
 }

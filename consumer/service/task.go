@@ -149,13 +149,8 @@ func badField(path string, err error) error {
 	if path == "" {
 		path = "/"
 	}
-	details, merr := json.Marshal(map[string]string{"path": path})
-	if merr != nil {
-		return merr
-	}
-	e := schema.Fail(schema.CodeBadRequest, "Correct the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
-	e.Details = details
-	return e
+	return schema.Fail(schema.CodeBadRequest, "Correct the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err).
+		With(map[string]string{"path": path})
 }
 
 // send sends one numbered reply. ack, if not empty, is the subject on which the client acknowledges it.
@@ -280,12 +275,9 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 		return schema.Fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
 			"the event stream of run %s is full and so is its reserve", t.run)
 	case errors.As(err, &broken):
-		e := schema.Fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.Segment)+" from a backup, or ask for view head; after="+
-			strconv.Itoa(broken.Segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.Segment, t.run)
-		if details, merr := json.Marshal(map[string]any{"segment": broken.Segment, "gap": broken.Gap}); merr == nil {
-			e.Details = details
-		}
-		return e
+		return schema.Fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.Segment)+" from a backup, or ask for view head; after="+
+			strconv.Itoa(broken.Segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.Segment, t.run).
+			With(map[string]any{"segment": broken.Segment, "gap": broken.Gap})
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
 		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not available")
 		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is not available", s.cfg.Fleet)

@@ -50,15 +50,6 @@ func writeFile(path string, content []byte) (File, error) {
 	return is, errors.Join(err, err2)
 }
 
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(syncOpenDir(d), d.Close())
-}
-
 // checkedReader reads a file and compares it with its description at its end.
 type checkedReader struct {
 	f    *os.File

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -81,7 +82,7 @@ func (t *taker) describe(s *Stream) error {
 	if s.Files[0], err = writeFile(t.path(s.Name, aboutName), b); err != nil {
 		return err
 	}
-	return syncDir(filepath.Join(t.dir, streamsDir, s.Name))
+	return durable.SyncDir(filepath.Join(t.dir, streamsDir, s.Name))
 }
 
 // request asks JetStream's API.

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -98,7 +99,7 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 		return nil, err
 	}
 	// The manifest comes last, and the directory's own name after it.
-	if err := syncDir(filepath.Join(partial, streamsDir)); err != nil {
+	if err := durable.SyncDir(filepath.Join(partial, streamsDir)); err != nil {
 		return nil, err
 	}
 	if cfg.SignWith != nil {
@@ -113,7 +114,7 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	if _, err := writeFile(filepath.Join(partial, manifestName), b); err != nil {
 		return nil, err
 	}
-	if err := syncDir(partial); err != nil {
+	if err := durable.SyncDir(partial); err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(cfg.Dir); err == nil {
@@ -122,7 +123,7 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	if err := os.Rename(partial, cfg.Dir); err != nil {
 		return nil, err
 	}
-	if err := syncDir(parent); err != nil {
+	if err := durable.SyncDir(parent); err != nil {
 		return nil, err
 	}
 	record := kvstore.BackupRecord{ID: t.m.ID, Began: t.m.Began, Ended: t.m.Ended, Bytes: t.m.Bytes(), By: cfg.Actor}

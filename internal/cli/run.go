@@ -72,6 +72,10 @@ func dispatch(ctx context.Context, a *base.App, args []string) error {
 	a.Prompt = base.PromptOf(a.Flags, a.Getenv)
 	a.Prompt.Run = runOf(parsed)
 	parsed.BindTo(ctx, (*context.Context)(nil))
+	if err := parsed.BindToProvider(func() (*base.Client, error) { return a.Connect(ctx) }); err != nil {
+		return err
+	}
+	defer a.Close()
 	return parsed.Run(a)
 }
 

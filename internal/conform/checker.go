@@ -163,7 +163,7 @@ func (c *Checker) found(rule string, f *Finding, field, expected, found string) 
 		panic("no rule " + rule)
 	}
 	f.Rule, f.Level, f.Text, f.Section, f.Next = r.ID, r.Level, r.Text, Page+"#"+r.Section, r.Next
-	f.Field, f.Expected, f.Found = field, short(expected), short(found)
+	f.Field, f.Expected, f.Found = field, schema.Cut(expected, maxText), schema.Cut(found, maxText)
 	if r.Level == Must {
 		c.report.Must++
 	} else {

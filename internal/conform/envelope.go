@@ -37,7 +37,7 @@ func (r *run) envelope(a *moment) {
 	case e.Time == "":
 		r.found(ruleTime, a, "ce-time", "a time such as 2026-01-31T12:00:00Z", "no time")
 	case err == nil && !strings.HasSuffix(e.Time, "Z"):
-		r.found(ruleTime, a, "ce-time", clock(at), e.Time)
+		r.found(ruleTime, a, "ce-time", schema.FormatTime(at), e.Time)
 	}
 	if len(e.Data) > maxInline {
 		r.found(ruleSize, a, "data", fmt.Sprintf("at most %d bytes", maxInline), fmt.Sprintf("%d bytes", len(e.Data)))

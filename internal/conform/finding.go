@@ -3,8 +3,6 @@ package conform
 import (
 	"fmt"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -104,18 +102,3 @@ func at(m *Message, run string, e *schema.Event) Finding {
 	}
 	return f
 }
-
-// short shortens a text from outside.
-func short(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	cut := maxText
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
-}
-
-// clock is the text of a time.
-func clock(t time.Time) string { return schema.FormatTime(t) }

@@ -51,7 +51,7 @@ func (r *Recorder) Published(m *Message) error { return r.write(m, true) }
 func (r *Recorder) write(m *Message, published bool) error {
 	l := recorded{Subject: m.Subject, Stream: uint64(m.Record.Stream), Headers: m.Record.Header, Published: published}
 	if !m.At.IsZero() {
-		l.At = clock(m.At)
+		l.At = schema.FormatTime(m.At)
 	}
 	if utf8.Valid(m.Record.Body) {
 		l.Body = string(m.Record.Body)

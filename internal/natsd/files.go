@@ -3,14 +3,15 @@ package natsd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/internal/statedir"
 )
 
@@ -41,30 +42,19 @@ func createDirs(l statedir.Layout) error {
 }
 
 // writeJSON replaces a file atomically: after a crash it has the old content or the new, never half of it.
-func writeJSON(path string, value any) (err error) {
+func writeJSON(path string, value any) error {
 	data, err := json.Marshal(value, jsontext.WithIndent("  "))
 	if err != nil {
 		return fmt.Errorf("encoding %s: %w", path, err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
+	err = durable.Replace(path, func(w io.Writer) error {
+		_, err := w.Write(append(data, '\n'))
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("%w: writing %s: %w", statedir.ErrUnusable, path, err), os.Remove(file.Name()))
-		}
-	}()
-	if _, err := file.Write(append(data, '\n')); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := errors.Join(file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }
 
 // removeFile removes a file durably; a missing file is no error.
@@ -76,19 +66,7 @@ func removeFile(path string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes a rename or a removal within dir durable. Windows has no such call for directories.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // syncTree syncs every file and directory below root to the disk.
@@ -98,7 +76,7 @@ func syncTree(root string) error {
 		case err != nil:
 			return err
 		case entry.IsDir():
-			return syncDir(path)
+			return durable.SyncDir(path)
 		case !entry.Type().IsRegular():
 			return nil
 		}

@@ -13,5 +13,5 @@
 //
 // A run is kept or removed as a whole: a kept run keeps its latest checkpoint.
 //
-//	runs, policy, now ──New──▶ Plan ──Removals──▶ forks first, then their bases
+//	runs, policy, now ──New──▶ Plan ──Items──▶ forks first, then their bases
 package retention

@@ -43,9 +43,7 @@ func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
 	for i := range c.Marks {
 		r.Pins = append(r.Pins, c.Marks[i].Name)
 	}
-	if at, err := time.Parse(time.RFC3339Nano, c.UpdatedAt); err == nil {
-		r.Last = at
-	}
+	r.Last = schema.ParseTime(c.UpdatedAt)
 	return r
 }
 
@@ -212,15 +210,4 @@ func (p *planner) alone(r *Run) (schema.Why, string) {
 	default:
 		return schema.WhyAge, ""
 	}
-}
-
-// Removals are the runs to be removed, in the required order: a fork comes before its base.
-func (p *Plan) Removals() []schema.CleanupItem {
-	var gone []schema.CleanupItem
-	for i := range p.Items {
-		if p.Items[i].Remove {
-			gone = append(gone, p.Items[i])
-		}
-	}
-	return gone
 }

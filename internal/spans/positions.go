@@ -3,6 +3,7 @@ package spans
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/gofrs/flock"
 
+	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -103,7 +105,11 @@ func (p *Positions) Put(shard int, at Position) error {
 	if err != nil {
 		return fmt.Errorf("positions: %w", err)
 	}
-	if err := replace(p.path, append(text, '\n')); err != nil {
+	err = durable.Replace(p.path, func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("positions: %w", err)
 	}
 	return nil
@@ -111,22 +117,3 @@ func (p *Positions) Put(shard int, at Position) error {
 
 // Close releases the file for another process.
 func (p *Positions) Close() error { return p.lock.Close() }
-
-// replace writes a file atomically: a crash leaves the old or the new content.
-func replace(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(filepath.Dir(path))
-}

@@ -1,8 +1,9 @@
 package spans
 
 import (
+	"encoding/hex"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -328,7 +329,7 @@ func (t *Tracker) takeover(d *schema.RunResumedData) {
 
 // endAll ends everything below the epoch.
 func (t *Tracker) endAll(at time.Time, outcome string) {
-	for _, key := range sortedCalls(t.calls) {
+	for _, key := range slices.SortedFunc(maps.Keys(t.calls), byKey) {
 		c := t.calls[key]
 		c.add(text(attrOutcome, outcome))
 		if outcome == outcomeInDoubt {
@@ -339,7 +340,7 @@ func (t *Tracker) endAll(at time.Time, outcome string) {
 	}
 	clear(t.calls)
 	t.endTurn(at, outcome)
-	for _, phase := range sortedKeys(t.phases) {
+	for _, phase := range slices.Sorted(maps.Keys(t.phases)) {
 		t.phases[phase].add(text(attrOutcome, outcome))
 		t.end(t.phases[phase], at)
 	}
@@ -442,24 +443,8 @@ func addUsage(to, u *schema.Usage) {
 	to.ReasoningOutputTokens += u.ReasoningOutputTokens
 }
 
-func sortedCalls(m map[schema.CallKey]*open) []schema.CallKey {
-	keys := make([]schema.CallKey, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b schema.CallKey) int {
-		return strings.Compare(a.IdempotencyKey(""), b.IdempotencyKey(""))
-	})
-	return keys
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+func byKey(a, b schema.CallKey) int {
+	return strings.Compare(a.IdempotencyKey(""), b.IdempotencyKey(""))
 }
 
 // parseTraceParent reads a W3C trace context.
@@ -474,17 +459,8 @@ func parseTraceParent(s string) (trace, span []byte, ok bool) {
 
 // unhex returns nil for invalid hex, or zeros only.
 func unhex(s string) []byte {
-	b := make([]byte, len(s)/2)
-	zero := true
-	for i := range b {
-		n, err := strconv.ParseUint(s[2*i:2*i+2], 16, 8)
-		if err != nil {
-			return nil
-		}
-		b[i] = byte(n)
-		zero = zero && n == 0
-	}
-	if zero {
+	b, err := hex.DecodeString(s)
+	if err != nil || !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
 		return nil
 	}
 	return b

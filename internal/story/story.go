@@ -533,13 +533,7 @@ func TokensText(u schema.Usage) string {
 }
 
 // Instant is a time of an event; text that is none counts as the oldest.
-func Instant(at string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, at)
-	if err != nil {
-		return time.Time{}
-	}
-	return t
-}
+func Instant(at string) time.Time { return schema.ParseTime(at) }
 
 // Tones of a line: what it is to the eye.
 const (

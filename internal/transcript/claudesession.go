@@ -91,7 +91,7 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		delete(s.children, agent)
 		delete(s.copies, agent)
 	}
-	for _, agent := range slices.Sorted(keysOf(s.owned)) {
+	for _, agent := range form.SortedKeys(s.owned) {
 		t := s.newThread(&Run{Format: ClaudeCode, File: s.owned[agent]})
 		if err := s.read(s.owned[agent], t.line); err != nil {
 			rep.problemIn(s.owned[agent], 0, "", err)
@@ -102,16 +102,6 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		}
 	}
 	return nil
-}
-
-func keysOf[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // agentUnknown is the agent of a sub-agent's run while its kind is unknown.

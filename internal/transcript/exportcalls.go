@@ -2,7 +2,6 @@ package transcript
 
 import (
 	"slices"
-	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -97,9 +96,8 @@ func before(joined []schema.StateMessage, c *schema.Call) int {
 
 // isLater reports whether one time is after another; false if one is missing.
 func isLater(a, b string) bool {
-	at, err := time.Parse(time.RFC3339Nano, a)
-	bt, err2 := time.Parse(time.RFC3339Nano, b)
-	return err == nil && err2 == nil && at.After(bt)
+	at, bt := schema.ParseTime(a), schema.ParseTime(b)
+	return !bt.IsZero() && at.After(bt)
 }
 
 // madeUp are the generated messages at one position: for each turn an assistant message with the calls that are in no

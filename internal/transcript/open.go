@@ -98,13 +98,7 @@ func (o Options) safe(name string, rep *Report) string {
 }
 
 // clip bounds a text that comes from a file.
-func clip(s string) string {
-	const most = 120
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return schema.Cut(s, 120) }
 
 // SafeID returns name if it is a valid run id. Otherwise it keeps the valid characters and adds eight hex digits of the
 // hash, so that different names stay different.

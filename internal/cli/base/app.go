@@ -32,6 +32,8 @@ type App struct {
 	Refuse context.CancelCauseFunc
 	// Secrets are the keys of --key-file once the command has connected; nil for none.
 	Secrets *encryption.Keys
+	// clients that the command has connected.
+	clients []*Client
 }
 
 // Flags are the flags of every command. A flag that is not given is read from the variable in its tag environ.

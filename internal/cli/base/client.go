@@ -47,7 +47,7 @@ type Client struct {
 	say func(format string, args ...any) error
 }
 
-// Connect finds the server and connects. Close the client.
+// Connect finds the server and connects. [App.Close] closes the client.
 func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error) {
 	if err := schema.CheckName("fleet", a.Fleet); err != nil {
 		return nil, err
@@ -83,7 +83,16 @@ func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error)
 	if c.NATS, err = target.Connect(ctx, opts...); err != nil {
 		return nil, err
 	}
+	a.clients = append(a.clients, c)
 	return c, nil
+}
+
+// Close ends the connections of the command and waits until they are closed.
+func (a *App) Close() {
+	for _, c := range a.clients {
+		c.NATS.Close()
+		<-c.closed
+	}
 }
 
 // fleetFrom is the flag or variable that named the fleet; empty for the default.
@@ -109,12 +118,6 @@ func (c *Client) Decrypt(ctx context.Context, e *schema.Event, data schema.Data)
 		return nil
 	}
 	return c.secrets.Open(ctx, e, data) //nolint:wrapcheck // it names the key
-}
-
-// Close ends the connection and waits until it is closed.
-func (c *Client) Close() {
-	c.NATS.Close()
-	<-c.closed
 }
 
 // Ask sends a request to the daemon and decodes the first reply.

@@ -159,7 +159,6 @@ func (c ConformCmd) watch(ctx context.Context, a *base.App, checker *conform.Che
 	if err != nil {
 		return err
 	}
-	defer w.cl.Close()
 	js, settings, err := w.cl.Settings(ctx)
 	if err != nil {
 		return err

@@ -104,7 +104,6 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	// A follower must not miss events published during the request to the daemon. For a reader of existing events, the
 	// message comes first.
 	group, work := errgroup.WithContext(ctx)

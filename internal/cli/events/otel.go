@@ -88,7 +88,6 @@ func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		if c.Run_ != "" {
 			return c.single(ctx, a, fleet, c.exporter(a, client, log))

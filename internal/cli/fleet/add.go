@@ -136,7 +136,6 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	ctx, cancel := context.WithTimeout(ctx, max(cl.Wait, time.Minute))
 	defer cancel()
 	js, err := jetstream.New(cl.NATS)

@@ -88,12 +88,7 @@ func (d *doctor) add(name, result, do, format string, args ...any) {
 }
 
 // Run runs all checks.
-func (c DoctorCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c DoctorCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	checks, err := Examine(ctx, a, cl, c.Monitor)
 	if err != nil {
 		return err

@@ -21,12 +21,7 @@ func (executorsCmd) Help() string {
 }
 
 // Run shows the executors of a fleet.
-func (c executorsCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c executorsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	var reply schema.ExecutorsReply
 	if err := cl.Ask(ctx, schema.VerbExecutors, "", schema.ExecutorsRequest{Executor: c.Executor}, &reply); err != nil {
 		return err
@@ -53,6 +48,6 @@ func (c executorsCmd) Run(ctx context.Context, a *base.App) error {
 	}, rows); err != nil || reply.More == 0 || a.Quiet {
 		return err
 	}
-	_, err = fmt.Fprintf(a.Stderr, "and %d more that work on nothing or are heard: name one to see it\n", reply.More)
+	_, err := fmt.Fprintf(a.Stderr, "and %d more that work on nothing or are heard: name one to see it\n", reply.More)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -328,9 +330,8 @@ func replaceFile(file string, content []byte) (changed bool, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	next := file + ".new"
-	if err := os.WriteFile(next, content, 0o600); err != nil {
-		return false, err
-	}
-	return true, os.Rename(next, file)
+	return true, durable.Replace(file, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
 }

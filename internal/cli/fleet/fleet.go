@@ -31,22 +31,16 @@ func (showCmd) Help() string {
 }
 
 // Run shows the fleet's state. A shard that could not be read is an error, returned after the known part was shown.
-func (c showCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c showCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	var reply schema.FleetReply
 	if err := cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
 		return err
 	}
 	if a.JSON {
-		err = output.Document(a.Stdout, &reply)
-	} else {
-		err = printFleet(a, &reply)
-	}
-	if err != nil {
+		if err := output.Document(a.Stdout, &reply); err != nil {
+			return err
+		}
+	} else if err := printFleet(a, &reply); err != nil {
 		return err
 	}
 	for i := range reply.Shards {

@@ -117,7 +117,6 @@ func aboutKeys(err error, hint string) error {
 func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) error {
 	cl, err := a.Connect(ctx)
 	if err == nil {
-		defer cl.Close()
 		return use(cl)
 	}
 	dir, dirErr := a.StateDirectory()

@@ -65,7 +65,6 @@ func (c retentionCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err

@@ -54,12 +54,7 @@ type shardView struct {
 }
 
 // Run shows the shards. It reads the streams, and works without a daemon.
-func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (shardsLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
@@ -163,7 +158,6 @@ func (c shardsSetCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	js, was, err := cl.Settings(ctx)
 	if err != nil {
 		return err

@@ -245,9 +245,9 @@ func (x *answering) one(ctx context.Context, t *task, again bool) (answered bool
 	case standstill.Held:
 		return x.held(ctx, t, again)
 	case standstill.Quarantined:
-		return x.command(ctx, "release", func() error { return ReleaseCmd{Run_: t.Run}.Run(ctx, x.app) })
+		return x.command(ctx, "release", func() error { return ReleaseCmd{Run_: t.Run}.Run(ctx, x.app, x.client) })
 	case standstill.Parked:
-		return x.command(ctx, "retry", func() error { return RetryCmd{Run_: t.Run}.Run(ctx, x.app) })
+		return x.command(ctx, "retry", func() error { return RetryCmd{Run_: t.Run}.Run(ctx, x.app, x.client) })
 	}
 	return false, t.showCommands(x.app)
 }

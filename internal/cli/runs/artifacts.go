@@ -43,15 +43,10 @@ type artifactList struct {
 
 // Run lists the artifacts of a run, oldest first, and fetches them on request. For a run with missing events it lists
 // the known ones, and fails.
-func (c ArtifactsCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c ArtifactsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	list := artifactList{Run: c.Run_, Artifacts: []*story.Artifact{}}
 	var missing error
-	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
+	err := cl.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
 		var state *schema.State
 		if state, missing, err = base.StateOf(ctx, fleet, c.Run_); err != nil {
 			return err

@@ -52,7 +52,6 @@ func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	search := history.Search{Predicate: predicate}
 	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error { return search.Run(ctx, fleet, c.Run_) })
 	read := output.Plural(search.Events, "event")

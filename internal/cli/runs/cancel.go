@@ -48,7 +48,6 @@ func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	answer := cancelled{Run: c.Run_}
 	if err := cl.Ask(ctx, schema.VerbCancel, c.Run_, &schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
 		return err
@@ -99,12 +98,7 @@ type released struct {
 }
 
 // Run takes a run over and releases it, so that the fleet may claim it.
-func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c ReleaseCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err

@@ -77,7 +77,6 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err

@@ -85,7 +85,6 @@ func (c DiffCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	out := difference{LeftName: left.String(), RightName: right.String()}
 	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		one, err := left.steps(ctx, fleet)

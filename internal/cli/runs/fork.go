@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -66,7 +67,6 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		return operate.Fork(ctx, fleet, publisher.ForkSpec{ID: c.As, Base: c.Run_, At: point, Agent: c.Agent}, c.Hold)
 	})
@@ -95,8 +95,5 @@ func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
 	}
-	if err := printHead(a, &reply.Head, reply.Quarantined); err != nil {
-		return err
-	}
-	return printSteps(a, &reply.Head, reply.Quarantined)
+	return cmp.Or(printHead(a, &reply.Head, reply.Quarantined), printSteps(a, &reply.Head, reply.Quarantined))
 }

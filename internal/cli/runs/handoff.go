@@ -38,15 +38,10 @@ type handoffs struct {
 }
 
 // Run lists the hand-offs of a run, oldest first.
-func (c handoffLsCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c handoffLsCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	var state *schema.State
 	var missing error
-	err = cl.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
+	err := cl.WithReader(ctx, func(fleet *publisher.Reader) (err error) {
 		state, missing, err = base.StateOf(ctx, fleet, c.Run_)
 		return err
 	})
@@ -132,7 +127,6 @@ func (t handoffTarget) decide(ctx context.Context, a *base.App, request schema.H
 	if err != nil {
 		return nil, nil, err
 	}
-	defer cl.Close()
 	reply, err := cl.Get(ctx, t.Run_)
 	if err != nil {
 		return nil, nil, err

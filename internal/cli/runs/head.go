@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,16 +55,7 @@ func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) er
 			return err
 		}
 	}
-	if err := printCalls(a, h); err != nil {
-		return err
-	}
-	if err := printWaits(a, h.Interrupts); err != nil {
-		return err
-	}
-	if err := printSignals(a, h.Signals); err != nil {
-		return err
-	}
-	return printHandoffs(a, h.Handoffs)
+	return cmp.Or(printCalls(a, h), printWaits(a, h.Interrupts), printSignals(a, h.Signals), printHandoffs(a, h.Handoffs))
 }
 
 // leftBehindText names the records that rewinds left behind.

@@ -72,7 +72,6 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	found, err := inbox.Gather(ctx, cl, cl.Fleet, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson, true)
 	if err != nil {
 		return err

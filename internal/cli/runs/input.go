@@ -87,7 +87,6 @@ func (c InputCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err

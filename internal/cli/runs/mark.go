@@ -42,7 +42,6 @@ func (c MarkCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	point := schema.Point{Kind: schema.PointMark, Name: c.Name}.String()
 	answer := marked{Run: c.Run_, Point: point}
 	if err := cl.Ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: rand.Text()}, &answer.ControlReply); err != nil {

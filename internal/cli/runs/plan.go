@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +28,7 @@ func (PlanCmd) Help() string {
 }
 
 // Run shows what the next executor of a run would do.
-func (c PlanCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c PlanCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		state, missing, err := base.StateOf(ctx, fleet, c.Run_)
 		if err != nil {
@@ -83,16 +79,7 @@ func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 			return err
 		}
 	}
-	if err := printWaits(a, p.Waits); err != nil {
-		return err
-	}
-	if err := printSignals(a, h.Signals); err != nil {
-		return err
-	}
-	if err := printValues(a, s.Values); err != nil {
-		return err
-	}
-	return printCommands(a, h, p)
+	return cmp.Or(printWaits(a, p.Waits), printSignals(a, h.Signals), printValues(a, s.Values), printCommands(a, h, p))
 }
 
 // printPlanCalls lists the calls that are not simply reused, and below the table the reasons, each once.

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -67,7 +68,6 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	if past {
 		return showAt(ctx, a, cl, c.Run_, at, c.View, false)
 	}
@@ -131,10 +131,7 @@ func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answ
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	if err := printHead(a, &answer.Head, false); err != nil {
-		return err
-	}
-	return printSteps(a, &answer.Head, false)
+	return cmp.Or(printHead(a, &answer.Head, false), printSteps(a, &answer.Head, false))
 }
 
 // SettleCmd is waymark settle.
@@ -191,7 +188,6 @@ func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	var reply schema.SettleReply
 	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, &request, &reply); err != nil {
 		return err

@@ -61,7 +61,6 @@ func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	out := replayed{Run: c.Run_, Point: point.String()}
 	var steps []history.Step
 	err = cl.WithReader(ctx, func(fleet *publisher.Reader) error {

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -62,7 +63,6 @@ func (c ResumeCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err
@@ -164,8 +164,5 @@ func (c ResumeCmd) print(a *base.App, answer *resumption) error {
 	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	if err := printHead(a, &answer.Head, false); err != nil {
-		return err
-	}
-	return printSteps(a, &answer.Head, false)
+	return cmp.Or(printHead(a, &answer.Head, false), printSteps(a, &answer.Head, false))
 }

@@ -21,12 +21,7 @@ func (RetryCmd) Help() string {
 }
 
 // Run makes the daemon fold a parked run again.
-func (c RetryCmd) Run(ctx context.Context, a *base.App) error {
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
+func (c RetryCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	var answer schema.RetryReply
 	if err := cl.Ask(ctx, schema.VerbRetry, c.Run_, nil, &answer); err != nil {
 		return err

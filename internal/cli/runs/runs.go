@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -113,7 +114,6 @@ func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, ModelTier: c.Tier, Completion: c.Completion, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
 	if c.Stuck {
 		return c.stuck(ctx, a, cl, request)
@@ -292,7 +292,6 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	if c.At != "" {
 		return showAt(ctx, a, cl, c.Run_, at, c.View, c.Full)
 	}
@@ -312,13 +311,10 @@ func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, reply)
 	}
-	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)); err != nil {
-		return err
-	}
-	if err := printOverdue(a, reply.Overdue); err != nil {
-		return err
-	}
-	if err := printDamage(a, c.Run_, reply.Damage); err != nil {
+	if err := cmp.Or(
+		printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)),
+		printOverdue(a, reply.Overdue), printDamage(a, c.Run_, reply.Damage),
+	); err != nil {
 		return err
 	}
 	if len(reply.Overdue) > 0 && !a.Quiet {

@@ -64,7 +64,6 @@ func (c historyCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	history := runHistory{Points: []historyPoint{}}
 	if err := cl.Ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &history.HistoryReply); err != nil {
 		return err

@@ -65,7 +65,6 @@ func (c SignalCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	answer := signalled{Run: c.Run_, SignalID: c.ID, Name: c.Name, Payload: payload}
 	if answer.SignalID == "" {
 		answer.SignalID = rand.Text()

@@ -90,7 +90,6 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	if err := c.warnReadable(ctx, a, cl); err != nil {
 		return err
 	}

@@ -32,7 +32,6 @@ func (c TreeCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	reply, err := lineage.Of(ctx, cl, cl.Fleet, c.Run_, c.Depth)
 	if err != nil {
 		return err

@@ -38,7 +38,6 @@ func (c watchCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	token := "*"
 	if c.Run_ != "" {
 		token = c.Run_

@@ -90,7 +90,6 @@ func (c backupTakeCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return err
@@ -256,7 +255,6 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case err == nil:
 		err = use(cl.NATS)
-		cl.Close()
 	case errors.As(err, &down), errors.Is(err, natsconn.ErrNoServer):
 		var dir string
 		var config natsd.Config

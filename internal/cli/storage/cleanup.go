@@ -113,7 +113,6 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	file, err := createFile("report", c.Report)
 	if err != nil {
 		return err

@@ -79,7 +79,6 @@ func (c CutCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return err

@@ -74,7 +74,6 @@ func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	file, err := createFile("receipt", c.Receipt)
 	if err != nil {
 		return err
@@ -208,7 +207,6 @@ func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	if receipt.Fleet != cl.Fleet {
 		return failure.New(failure.Usage, "name the fleet with --fleet "+receipt.Fleet, "the receipt belongs to a run of fleet %s, not of fleet %s", receipt.Fleet, cl.Fleet)
 	}

@@ -49,7 +49,6 @@ func (c VerifyCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err

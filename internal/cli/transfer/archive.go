@@ -87,7 +87,6 @@ func (c ImportCmd) archive(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		js, err := jetstream.New(cl.NATS)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -62,7 +63,6 @@ func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
 		if c.Archive != "" {
 			return c.archive(ctx, a, cl, fleet)
@@ -164,24 +164,14 @@ func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Rea
 }
 
 // writeFile renames a complete file into place. The known part of a run with missing events is kept, too.
-func writeFile(path string, write func(io.Writer) error) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	writeErr := write(file)
-	keep := writeErr == nil || errors.Is(writeErr, publisher.ErrIncomplete)
-	if keep {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil && keep {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil || !keep {
-		err = errors.Join(err, os.Remove(file.Name()))
-	}
-	if err != nil {
-		err = fmt.Errorf("writing %s: %w", path, err)
-	}
-	return errors.Join(writeErr, err)
+func writeFile(path string, write func(io.Writer) error) error {
+	var missing error
+	err := durable.Replace(path, func(w io.Writer) error {
+		err := write(w)
+		if errors.Is(err, publisher.ErrIncomplete) {
+			missing, err = err, nil
+		}
+		return err
+	})
+	return errors.Join(missing, err)
 }

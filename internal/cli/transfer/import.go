@@ -158,7 +158,6 @@ func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
 	im := &importer{
 		app: a, options: options, replay: replay, jobs: c.Jobs, dryRun: c.DryRun, found: found,
 		bar: a.Progress("importing", found.size, true), written: make(map[string]schema.Epoch), fates: make(map[string]int),
