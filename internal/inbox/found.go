@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/standstill"
-	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -119,7 +118,7 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 		}
 	}
 	slices.SortStableFunc(found.Reasons, func(a, b standstill.Reason) int {
-		return cmp.Or(story.Instant(a.Since).Compare(story.Instant(b.Since)), cmp.Compare(a.Run, b.Run))
+		return cmp.Or(schema.ParseTime(a.Since).Compare(schema.ParseTime(b.Since)), cmp.Compare(a.Run, b.Run))
 	})
 	return found, nil
 }

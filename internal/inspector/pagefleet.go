@@ -166,7 +166,7 @@ func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]run
 // nowOf is what a run does now.
 func (s *Inspector) nowOf(h *schema.Head, now time.Time) string {
 	since := func(at string) string {
-		if begun := story.Instant(at); !begun.IsZero() && now.After(begun) {
+		if begun := schema.ParseTime(at); !begun.IsZero() && now.After(begun) {
 			return " " + story.Span(now.Sub(begun).Truncate(time.Second))
 		}
 		return ""

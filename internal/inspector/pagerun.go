@@ -216,7 +216,7 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 	if through < w.Total {
 		body.Later, body.Latest = fmt.Sprintf("%s?from=%d", v.Run.Path, through+1), v.Run.Path
 	}
-	lines := s.linesOf(beats, head, story.Instant(w.Before.UpdatedAt))
+	lines := s.linesOf(beats, head, schema.ParseTime(w.Before.UpdatedAt))
 	body.Rows = scaled(lines)
 	for i := range body.Rows {
 		if body.Here > 0 && body.Rows[i].Record <= body.Here {
@@ -266,7 +266,7 @@ func (s *Inspector) filtered(ctx context.Context, v *view, q url.Values, head *s
 // linesOf are lines of a run; latest is when something happened before them.
 func (s *Inspector) linesOf(beats []*story.Beat, head *schema.Head, latest time.Time) []lineRow {
 	rows := make([]lineRow, len(beats))
-	turn, begun := int32(0), story.Instant(head.StartedAt)
+	turn, begun := int32(0), schema.ParseTime(head.StartedAt)
 	of, same := int64(0), 0
 	for i, b := range beats {
 		if same++; b.Record != of {
@@ -280,7 +280,7 @@ func (s *Inspector) linesOf(beats []*story.Beat, head *schema.Head, latest time.
 		if b.Turn > 0 && b.Turn != turn {
 			turn, l.First = b.Turn, true
 		}
-		at := story.Instant(b.At)
+		at := schema.ParseTime(b.At)
 		if !at.IsZero() {
 			l.When = "+" + story.Span(max(at.Sub(begun), 0))
 			if quiet := at.Sub(latest); !latest.IsZero() && quiet >= idle {

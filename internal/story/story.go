@@ -121,7 +121,7 @@ func (s *Story) Add(keys *schema.Keys, rec *schema.Record) {
 
 // tell tells an accepted event.
 func (s *Story) tell(v schema.Verdict) {
-	at := Instant(v.Event.Time)
+	at := schema.ParseTime(v.Event.Time)
 	s.event(v, v.Event.Time, at)
 	s.latest = at
 }
@@ -333,7 +333,7 @@ func (s *Story) closed(key schema.CallKey, detail string, duration int64, at tim
 	switch {
 	case b.lost: // run again by the next executor, which need not have said so
 		b = s.say(&Beat{Kind: KindCall, Turn: b.Turn, What: b.What, At: schema.FormatTime(begun)})
-	case b.Detail == CallRequested && duration > 0 && begun.After(Instant(b.At)): // its executor did not say that it began
+	case b.Detail == CallRequested && duration > 0 && begun.After(schema.ParseTime(b.At)): // its executor did not say that it began
 		b.At = schema.FormatTime(begun)
 	}
 	b.Open, b.Detail = false, detail
@@ -455,7 +455,7 @@ func (s *Story) note(data schema.Data, turn int32, when string) {
 // took says how long something took that began before: by its own word, else up to a time.
 func (b *Beat) took(said int64, at time.Time) {
 	if said == 0 {
-		begun := Instant(b.At)
+		begun := schema.ParseTime(b.At)
 		if begun.IsZero() || at.Before(begun) {
 			return
 		}
@@ -532,8 +532,6 @@ func TokensText(u schema.Usage) string {
 	return t
 }
 
-// Instant is a time of an event; text that is none counts as the oldest.
-func Instant(at string) time.Time { return schema.ParseTime(at) }
 
 // Tones of a line: what it is to the eye.
 const (

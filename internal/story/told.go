@@ -40,11 +40,11 @@ type Told struct {
 
 // DurationMS is the time from the start of a run to its last event, or to now if it has not ended, in milliseconds.
 func DurationMS(h *schema.Head, now time.Time) int64 {
-	last := Instant(h.UpdatedAt)
+	last := schema.ParseTime(h.UpdatedAt)
 	if !h.Status.Terminal() {
 		last = now
 	}
-	begun := Instant(h.StartedAt)
+	begun := schema.ParseTime(h.StartedAt)
 	if begun.IsZero() || !last.After(begun) {
 		return 0
 	}
@@ -53,7 +53,7 @@ func DurationMS(h *schema.Head, now time.Time) int64 {
 
 // Until returns the beat with its duration until now if it is open: a copy, because other readers may have the beat.
 func (b *Beat) Until(now time.Time) *Beat {
-	begun := Instant(b.At)
+	begun := schema.ParseTime(b.At)
 	if !b.Open || b.Detail == CallRequested || begun.IsZero() || !now.After(begun) {
 		return b
 	}

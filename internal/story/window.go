@@ -72,7 +72,7 @@ func continued(before, now *schema.Head) *Story {
 	s := New(before.Fleet, before.Run)
 	s.signals, s.takeovers = len(now.Signals), int(before.Counts.Resumes)
 	s.submitted = before.Epoch == 1 && before.Status == schema.StatusInterrupted && before.Turn == 0
-	s.latest = Instant(before.UpdatedAt)
+	s.latest = schema.ParseTime(before.UpdatedAt)
 	for i := range before.OpenCalls {
 		c := &before.OpenCalls[i]
 		b := &Beat{Kind: KindCall, Turn: c.Turn, What: c.Name, At: c.Since, Open: true, Detail: callRunning}

@@ -100,7 +100,7 @@ func (showCmd) print(a *base.App, t *story.Told, h *schema.Head, quarantined boo
 			return err
 		}
 	}
-	page := storyPage{width: output.WidthOf(a.Stdout), most: output.MostOf(a.Stdout), colours: output.Coloured(a.Stdout, a.Getenv), begun: story.Instant(h.StartedAt)}
+	page := storyPage{width: output.WidthOf(a.Stdout), most: output.MostOf(a.Stdout), colours: output.Coloured(a.Stdout, a.Getenv), begun: schema.ParseTime(h.StartedAt)}
 	for _, b := range t.Story {
 		page.what = max(page.what, min(text.StringWidthWithoutEscSequences(output.Printable(b.What)), whatWidth))
 		if b.DurationMS != nil && b.Barred() {
@@ -129,7 +129,7 @@ type storyPage struct {
 // line formats a line: when, turn, what, bar, duration, detail.
 func (p *storyPage) line(b *story.Beat) string {
 	when := ""
-	if at := story.Instant(b.At); !at.IsZero() && !p.begun.IsZero() {
+	if at := schema.ParseTime(b.At); !at.IsZero() && !p.begun.IsZero() {
 		when = "+" + story.Span(max(at.Sub(p.begun), 0))
 	}
 	turn := ""
