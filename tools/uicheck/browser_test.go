@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/prompt"
@@ -41,9 +42,14 @@ func chromium() string {
 // scene is a fleet with an inspector.
 type scene struct {
 	*testing.T
-	stage  *showcase.Stage
+	stage *showcase.Stage
+	// js has a daemon's rights.
+	js jetstream.JetStream
+	// pages and server are nil if a command serves the pages.
 	pages  *inspector.Inspector
 	server *httptest.Server
+	// entrance returns the address that lets a browser in.
+	entrance func() string
 }
 
 func newScene(t *testing.T) *scene {
@@ -54,6 +60,13 @@ func newScene(t *testing.T) *scene {
 func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	t.Helper()
 	return newSceneOn(t, cfg, nil)
+}
+
+func needsChromium(t *testing.T) {
+	t.Helper()
+	if chromium() == "" {
+		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
+	}
 }
 
 // findings are the results of a doctor.
@@ -69,15 +82,16 @@ func findings(context.Context) ([]inspector.Finding, error) {
 // newSceneOn makes a fleet whose pages show a demonstration; nil for none.
 func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.Stage) *scene {
 	t.Helper()
-	if chromium() == "" {
-		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
-	}
+	needsChromium(t)
 	w := waymarktest.StartWith(t, cfg)
 	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
 	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now, Stage: demonstration, Doctor: findings})
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
+	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
+	s.js, err = jetstream.New(w.Conn())
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		pages.Close()
 		s.server.Close()
@@ -104,14 +118,15 @@ func (s *scene) open() *tab {
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("hide-scrollbars", true), chromedp.UserDataDir(s.TempDir()))
 	s.Cleanup(end)
-	b := &tab{T: s.T, url: s.server.URL}
+	at, entrance, _ := strings.Cut(s.entrance(), "/enter")
+	b := &tab{T: s.T, url: at}
 	ctx, cancel := chromedp.NewContext(allocated, chromedp.WithListener(b.hear))
 	s.Cleanup(cancel)
 	b.ctx = ctx
 	require.NoError(s, chromedp.Do(ctx)) // the browser lives as long as the context of its first step
 	command(b, network.Enable, network.EnableParams{})
 	command(b, log.Enable, cdp.Empty{})
-	b.show("/enter?t=" + s.pages.NewToken())
+	b.show("/enter" + entrance)
 	b.awaitPath("/")
 	return b
 }

@@ -19,6 +19,7 @@ import (
 
 // Stage is a fleet that is filled.
 type Stage struct {
+	// World is nil for a stage of [On].
 	*waymarktest.World
 	tb testing.TB
 	nc *nats.Conn
@@ -32,7 +33,19 @@ func New(tb testing.TB, w *waymarktest.World) *Stage {
 	return &Stage{World: w, tb: tb, nc: w.Conn()}
 }
 
-func (s *Stage) now() time.Time { return s.World.Now().Add(time.Duration(s.ahead.Load())) }
+// On fills the fleet behind a connection with an executor's rights. The daemon's clock is that of the machine: [Stage.Fill] needs a world.
+func On(tb testing.TB, nc *nats.Conn) *Stage {
+	tb.Helper()
+	return &Stage{tb: tb, nc: nc}
+}
+
+func (s *Stage) now() time.Time {
+	now := time.Now()
+	if s.World != nil {
+		now = s.World.Now()
+	}
+	return now.Add(time.Duration(s.ahead.Load()))
+}
 
 // After lets time pass for the executors.
 func (s *Stage) After(d time.Duration) { s.ahead.Add(int64(d)) }
