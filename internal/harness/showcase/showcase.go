@@ -42,7 +42,7 @@ func On(tb testing.TB, nc *nats.Conn) *Stage {
 func (s *Stage) now() time.Time {
 	now := time.Now()
 	if s.World != nil {
-		now = s.World.Now()
+		now = s.Now()
 	}
 	return now.Add(time.Duration(s.ahead.Load()))
 }
