@@ -62,6 +62,9 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 	}
 	list := standstill.Of(h, reply.Quarantined, reply.Overdue)
 	bar.Things = s.thingsOf(slices.DeleteFunc(list, func(x standstill.Reason) bool { return !x.NeedsPerson() }))
+	if len(bar.Things) > 0 && bar.Class == "live" {
+		bar.Class = "wait" // as in the list of runs
+	}
 	v.Run = bar
 	return v, nil
 }

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -230,19 +229,9 @@ func (b *tab) sized(width int64, scheme string) {
 	}})
 }
 
-// shot writes a screenshot of the page, if screenshots are enabled.
-func (b *tab) shot(name string) {
-	b.Helper()
-	dir := os.Getenv("WAYMARK_UI_SHOTS")
-	if dir == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
-	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-	require.NoError(b, err)
-	require.NoError(b, os.MkdirAll(dir, 0o755))
-	require.NoError(b, os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644))
+// contextOf bounds one step of a browser.
+func contextOf(b *tab) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(b.ctx, stepWithin)
 }
 
 // axe is the source of axe-core; "" if it is not installed.
