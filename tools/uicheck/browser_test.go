@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -42,8 +43,9 @@ func chromium() string {
 type scene struct {
 	*testing.T
 	stage *showcase.Stage
-	// js has a daemon's rights.
-	js jetstream.JetStream
+	// js has a daemon's rights, executor those of an executor.
+	js       jetstream.JetStream
+	executor *nats.Conn
 	// pages and server are nil if a command serves the pages.
 	pages  *inspector.Inspector
 	server *httptest.Server
@@ -89,7 +91,8 @@ func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.St
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
 	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
-	s.js, err = jetstream.New(w.Conn())
+	s.executor = w.Conn()
+	s.js, err = jetstream.New(s.executor)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		pages.Close()

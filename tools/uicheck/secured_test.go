@@ -55,7 +55,8 @@ func newSecuredScene(t *testing.T) *scene {
 		return append(args, "--context", filepath.Join(keys, schema.DefaultFleet+"-"+string(role)+".json"))
 	}
 	serving(t, as(access.Daemon, "serve", "--json", "--http", "off", "--name", "daemon-1")...)
-	s := &scene{T: t, stage: showcase.On(t, connection(t, url, keys, access.Executor))}
+	executor := connection(t, url, keys, access.Executor)
+	s := &scene{T: t, stage: showcase.On(t, executor), executor: executor}
 	s.js, err = jetstream.New(connection(t, url, keys, access.Daemon))
 	require.NoError(t, err)
 	var line struct {
