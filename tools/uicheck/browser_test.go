@@ -232,11 +232,6 @@ func (b *tab) sized(width int64, scheme string) {
 	}})
 }
 
-// contextOf bounds one step of a browser.
-func contextOf(b *tab) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(b.ctx, stepWithin)
-}
-
 // axe is the source of axe-core; "" if it is not installed.
 func axe(t *testing.T) string {
 	t.Helper()

@@ -3,6 +3,7 @@ package uicheck
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"image"
@@ -46,7 +47,7 @@ func (b *tab) draw(name, scheme string, width int64) {
 	if !*update || !slices.Contains(widths, width) {
 		return
 	}
-	ctx, cancel := contextOf(b)
+	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
 	defer cancel()
 	taken, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	require.NoError(b, err)
