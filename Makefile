@@ -246,7 +246,7 @@ agents: $(LINT) ## kill the example agents of docs/examples/agents, which use lo
 	$(TIERS) test $(RECORD) -- -C $(AGENTS) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: uicheck
-uicheck: $(LINT) ## check the inspector in headless Chromium, with the rules of axe-core from npm (a separate module; WAYMARK_UI_SHOTS=DIR writes pictures)
+uicheck: $(LINT) ## check the inspector in headless Chromium, with the rules of axe-core from npm (a separate module)
 	@go -C $(UICHECK) mod download || { echo "uicheck: NOT TESTED: the modules of $(UICHECK) cannot be fetched" >&2; exit 1; }
 	cd $(UICHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	@command -v chromium chromium-browser google-chrome chrome $$WAYMARK_CHROMIUM >/dev/null || echo "uicheck: NOT TESTED in a browser: there is no Chromium (on Debian: apt-get install chromium)" >&2

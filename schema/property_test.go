@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/waymarkio/waymark/internal/harness/randomlog"
 	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -218,7 +219,7 @@ func agreesWithKeys(t *testing.T, seen map[schema.Reason]int) {
 		keys := keysOf(t,
 			schema.Key{Name: signers[0].name, Public: signers[0].public, Since: begin * 1e9},
 			schema.Key{Name: signers[1].name, Public: signers[1].public, Since: (begin + 5) * 1e9, Until: (begin + 20) * 1e9})
-		log := drawKeyed(t, 50, keys).log
+		log := drawKeyed(t, 50, keys).Records
 		s := schema.NewState("f", "r1")
 		m := referencefold.New("f", "r1")
 		for i := range log {
@@ -241,17 +242,15 @@ func TestFold_Fork_EqualsReference(t *testing.T) {
 		if base.Status == "" {
 			return // nothing to fork
 		}
-		fork := &simulation{
-			t: t, head: schema.NewHead("f", "r2"), sealed: map[int]schema.Data{},
-			w: schema.Writer{Fleet: "f", Run: "r2", Executor: "ex-1", Epoch: 1},
-		}
-		fork.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base, nil)}, 0)
+		fork := randomlog.Begin(t, randomlog.Config{Run: "r2"}, &schema.RunStartedData{
+			Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base, nil),
+		})
 		for range rapid.IntRange(0, 20).Draw(t, "steps") {
-			fork.step()
+			fork.Step()
 		}
 		h, m := schema.NewHead("f", "r2"), referencefold.New("f", "r2")
-		for i := range fork.log {
-			v, kind := h.Apply(schema.NoKeys, &fork.log[i]), m.Apply(schema.NoKeys, &fork.log[i])
+		for i := range fork.Records {
+			v, kind := h.Apply(schema.NoKeys, &fork.Records[i]), m.Apply(schema.NoKeys, &fork.Records[i])
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
 			require.Empty(t, m.Differences(&h), "after record %d", i)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/waymarkio/waymark/internal/harness/randomlog"
 	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -27,22 +28,22 @@ func foldKnowing(log []schema.Record) *schema.State {
 	return s
 }
 
-// rewind appends a takeover that continues after record n, like the daemon's.
-func (s *simulation) rewind(n int) {
+// rewindLog appends a takeover that continues after record n, like the daemon's.
+func rewindLog(s *randomlog.Log, n int) {
 	head := schema.NewHead("f", "r1")
-	for i := range s.log[:n] {
-		head.Apply(schema.NoKeys, &s.log[i])
+	for i := range s.Records[:n] {
+		head.Apply(schema.NoKeys, &s.Records[i])
 	}
 	at := head.Clone()
 	later := schema.NewLater(&at)
-	for i := range s.log[n:] {
-		later.Behind(&head, head.Apply(schema.NoKeys, &s.log[n+i]))
+	for i := range s.Records[n:] {
+		later.Behind(&head, head.Apply(schema.NoKeys, &s.Records[n+i]))
 	}
 	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
 	if err != nil {
 		return // too many signals
 	}
-	s.takeoverTo(schema.TakeoverRewind, s.head.Epoch+1, to)
+	s.Rewind(to)
 }
 
 // content is the content that a rewind restores, without which calls are in doubt.
@@ -59,35 +60,35 @@ func content(t require.TestingT, s *schema.State) string {
 func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 	rewound := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s := drawSimulation(t, 25)
+		s := drawKeyed(t, 25, nil)
 		for range rapid.IntRange(1, 3).Draw(t, "rewinds") {
-			if s.head.Digest == "" {
+			if s.Head.Digest == "" {
 				return
 			}
-			n := rapid.IntRange(1, len(s.log)).Draw(t, "record")
-			before := foldKnowing(s.log[:n])
+			n := rapid.IntRange(1, len(s.Records)).Draw(t, "record")
+			before := foldKnowing(s.Records[:n])
 			if before.Head.Digest == "" {
 				continue
 			}
-			epoch := s.head.Epoch
-			s.rewind(n)
-			if s.head.Epoch == epoch {
+			epoch := s.Head.Epoch
+			rewindLog(s, n)
+			if s.Head.Epoch == epoch {
 				continue // from elsewhere
 			}
 			rewound++
-			after := foldKnowing(s.log)
+			after := foldKnowing(s.Records)
 			require.False(t, after.Stale)
 			require.Equal(t, content(t, before), content(t, after))
 			require.Equal(t, before.Head.Turn, after.Head.Turn)
 			require.Equal(t, before.Head.Limit, after.Head.Limit)
-			require.Equal(t, s.head, after.Head)
+			require.Equal(t, s.Head, after.Head)
 			for range rapid.IntRange(0, 10).Draw(t, "more") {
-				s.step()
+				s.Step()
 			}
-			after = foldKnowing(s.log)
+			after = foldKnowing(s.Records)
 			require.False(t, after.Stale)
 			requireConsistent(t, after)
-			m := referencefold.Fold(schema.NoKeys, "f", "r1", s.log)
+			m := referencefold.Fold(schema.NoKeys, "f", "r1", s.Records)
 			if !m.Beyond {
 				require.Empty(t, m.StateDifferences(after))
 			}

@@ -13,12 +13,12 @@ import (
 
 func TestSealed_Event_FoldsAsRecord(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := drawSimulation(t, 40)
+		s := drawKeyed(t, 40, nil)
 		whole := schema.NewState("f", "r1")
 		sealed := schema.NewState("f", "r1")
-		for i := range s.log {
-			rec := s.log[i]
-			data, made := s.sealed[i]
+		for i := range s.Records {
+			rec := s.Records[i]
+			data, made := s.Sealed[i]
 			if !made {
 				require.Equal(t, whole.Apply(schema.NoKeys, &rec), sealed.Apply(schema.NoKeys, &rec))
 				continue

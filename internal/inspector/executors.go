@@ -55,7 +55,7 @@ func (s *Inspector) executorsPage(ctx context.Context, r *http.Request) (*view, 
 			return nil, err
 		}
 	}
-	body := executorsBody{ExecutorsReply: reply, Executor: name, Silence: (time.Duration(reply.SilenceMS) * time.Millisecond).String()}
+	body := executorsBody{ExecutorsReply: reply, Executor: name, Silence: story.Age(reply.SilenceMS)}
 	for i := range reply.Executors {
 		body.Rows = append(body.Rows, rowOf(&reply.Executors[i], reply.SilenceMS))
 	}

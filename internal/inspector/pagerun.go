@@ -62,6 +62,9 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 	}
 	list := standstill.Of(h, reply.Quarantined, reply.Overdue)
 	bar.Things = s.thingsOf(slices.DeleteFunc(list, func(x standstill.Reason) bool { return !x.NeedsPerson() }))
+	if len(bar.Things) > 0 && bar.Class == "live" {
+		bar.Class = "wait" // as in the list of runs
+	}
 	v.Run = bar
 	return v, nil
 }
@@ -399,7 +402,7 @@ func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.To
 type recoveryBody struct {
 	*schema.Plan
 	At, NextText, TurnText, ReusedText, NotReusedText, SavedText string
-	Again, Asked, Held                                           []schema.PlanCall
+	Again, Asked, Held, Closed                                   []schema.PlanCall
 	JSON, Missing                                                string
 }
 
@@ -425,10 +428,12 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	}
 	for _, c := range plan.Calls {
 		switch c.Action {
-		case schema.CallVerify, schema.CallAdopt:
+		case schema.CallVerify:
 			body.Asked = append(body.Asked, c)
-		case schema.CallHold, schema.CallWait, schema.CallDeny:
+		case schema.CallHold, schema.CallWait:
 			body.Held = append(body.Held, c)
+		case schema.CallAdopt, schema.CallDeny:
+			body.Closed = append(body.Closed, c)
 		default:
 			body.Again = append(body.Again, c)
 		}

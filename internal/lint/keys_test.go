@@ -18,6 +18,7 @@ var keylessFolds = map[string]string{
 	"internal/conform/recording.go":           "a recording does not say when the server stored its events",
 	"internal/harness/foldtest/writer.go":     "a fleet without keys",
 	"internal/harness/loadgen/check.go":       "events that are made of numbers, and no control events among them",
+	"internal/harness/randomlog/draw.go":      "a fleet that is drawn without keys",
 	"publisher/waymarktest/replay.go":         "a recorded run in a file, without its fleet and its keys",
 	"tools/bench/internal/bench/case_fold.go": "a server of its own, whose connection has no key",
 	"tools/bench/internal/bench/verify.go":    "the same",

@@ -12,11 +12,11 @@ func HeardText(e *schema.ExecutorState) string {
 	case e.SeenMS == nil:
 		return "never"
 	case e.Leaving:
-		return "left " + age(*e.SeenMS) + " ago"
+		return "left " + Age(*e.SeenMS) + " ago"
 	case e.Silent:
-		return "silent for " + age(*e.SeenMS)
+		return "silent for " + Age(*e.SeenMS)
 	}
-	return age(*e.SeenMS) + " ago"
+	return Age(*e.SeenMS) + " ago"
 }
 
 // OrphanedText says when the runs of an executor are orphaned if nothing more is heard; empty for one that works on none.
@@ -29,9 +29,14 @@ func OrphanedText(e *schema.ExecutorState) string {
 	case *e.OrphanedInMS == 0:
 		return "now"
 	}
-	return "in " + age(*e.OrphanedInMS)
+	return "in " + Age(*e.OrphanedInMS)
 }
 
-func age(ms int64) string {
-	return (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond).String()
+// Age is a short duration for people, with tenths of seconds where they count.
+func Age(ms int64) string {
+	d := (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond)
+	if d >= time.Minute {
+		return Span(d)
+	}
+	return d.String()
 }

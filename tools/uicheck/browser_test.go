@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/prompt"
@@ -41,9 +42,15 @@ func chromium() string {
 // scene is a fleet with an inspector.
 type scene struct {
 	*testing.T
-	stage  *showcase.Stage
+	stage *showcase.Stage
+	// js has a daemon's rights, executor those of an executor.
+	js       jetstream.JetStream
+	executor *nats.Conn
+	// pages and server are nil if a command serves the pages.
 	pages  *inspector.Inspector
 	server *httptest.Server
+	// entrance returns the address that lets a browser in.
+	entrance func() string
 }
 
 func newScene(t *testing.T) *scene {
@@ -54,6 +61,13 @@ func newScene(t *testing.T) *scene {
 func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	t.Helper()
 	return newSceneOn(t, cfg, nil)
+}
+
+func needsChromium(t *testing.T) {
+	t.Helper()
+	if chromium() == "" {
+		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
+	}
 }
 
 // findings are the results of a doctor.
@@ -69,15 +83,17 @@ func findings(context.Context) ([]inspector.Finding, error) {
 // newSceneOn makes a fleet whose pages show a demonstration; nil for none.
 func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.Stage) *scene {
 	t.Helper()
-	if chromium() == "" {
-		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
-	}
+	needsChromium(t)
 	w := waymarktest.StartWith(t, cfg)
 	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
 	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now, Stage: demonstration, Doctor: findings})
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
+	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
+	s.executor = w.Conn()
+	s.js, err = jetstream.New(s.executor)
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		pages.Close()
 		s.server.Close()
@@ -104,14 +120,15 @@ func (s *scene) open() *tab {
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("hide-scrollbars", true), chromedp.UserDataDir(s.TempDir()))
 	s.Cleanup(end)
-	b := &tab{T: s.T, url: s.server.URL}
+	at, entrance, _ := strings.Cut(s.entrance(), "/enter")
+	b := &tab{T: s.T, url: at}
 	ctx, cancel := chromedp.NewContext(allocated, chromedp.WithListener(b.hear))
 	s.Cleanup(cancel)
 	b.ctx = ctx
 	require.NoError(s, chromedp.Do(ctx)) // the browser lives as long as the context of its first step
 	command(b, network.Enable, network.EnableParams{})
 	command(b, log.Enable, cdp.Empty{})
-	b.show("/enter?t=" + s.pages.NewToken())
+	b.show("/enter" + entrance)
 	b.awaitPath("/")
 	return b
 }
@@ -213,21 +230,6 @@ func (b *tab) sized(width int64, scheme string) {
 	command(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 	}})
-}
-
-// shot writes a screenshot of the page, if screenshots are enabled.
-func (b *tab) shot(name string) {
-	b.Helper()
-	dir := os.Getenv("WAYMARK_UI_SHOTS")
-	if dir == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(b.ctx, stepWithin)
-	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-	require.NoError(b, err)
-	require.NoError(b, os.MkdirAll(dir, 0o755))
-	require.NoError(b, os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644))
 }
 
 // axe is the source of axe-core; "" if it is not installed.

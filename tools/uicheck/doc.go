@@ -2,6 +2,6 @@
 // accessibility, their safety against content of a hostile run, their live updates, and their speed.
 //
 // It has only tests, and is a separate module, so that builds of Waymark do not need a browser driver. "make uicheck" runs
-// it, with the rules of axe-core from npm. Screenshots are written to WAYMARK_UI_SHOTS, if it is set. Without Chromium the tests are
-// skipped.
+// it, with the rules of axe-core from npm. "go test -C tools/uicheck -update" writes docs/pictures.md and its pictures. Without Chromium the tests
+// of pages are skipped. WAYMARK_UI_FULL=1 measures the bars at full size, and WAYMARK_UI_RUNS sets the number of runs in the list.
 package uicheck

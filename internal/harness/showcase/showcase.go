@@ -19,6 +19,7 @@ import (
 
 // Stage is a fleet that is filled.
 type Stage struct {
+	// World is nil for a stage of [On].
 	*waymarktest.World
 	tb testing.TB
 	nc *nats.Conn
@@ -32,7 +33,19 @@ func New(tb testing.TB, w *waymarktest.World) *Stage {
 	return &Stage{World: w, tb: tb, nc: w.Conn()}
 }
 
-func (s *Stage) now() time.Time { return s.World.Now().Add(time.Duration(s.ahead.Load())) }
+// On fills the fleet behind a connection with an executor's rights. The daemon's clock is that of the machine: [Stage.Fill] needs a world.
+func On(tb testing.TB, nc *nats.Conn) *Stage {
+	tb.Helper()
+	return &Stage{tb: tb, nc: nc}
+}
+
+func (s *Stage) now() time.Time {
+	now := time.Now()
+	if s.World != nil {
+		now = s.Now()
+	}
+	return now.Add(time.Duration(s.ahead.Load()))
+}
 
 // After lets time pass for the executors.
 func (s *Stage) After(d time.Duration) { s.ahead.Add(int64(d)) }
@@ -228,6 +241,21 @@ func (s *Stage) working(start func(id, agent, task string, labels map[string]str
 	run = start("triage-4", "support", "Sort the mail of yesterday.", map[string]string{"team": "green"})
 	_, err := run.StartTurn(s.tb.Context(), publisher.TurnSpec{})
 	require.NoError(s.tb, err)
+}
+
+// Silent starts a run of an executor that dies at once, and has been silent for so long.
+func (s *Stage) Silent(executor string, silent time.Duration) {
+	s.tb.Helper()
+	nc := s.World.Conn()
+	f, err := publisher.Connect(s.tb.Context(), publisher.Config{Conn: nc, Fleet: schema.DefaultFleet, Executor: executor, Agent: "coder", Now: s.now})
+	require.NoError(s.tb, err)
+	run, err := f.Start(s.tb.Context(), publisher.RunSpec{ID: "docs-8", Agent: "coder", Task: "Describe the new flags."})
+	require.NoError(s.tb, err)
+	_, err = run.StartTurn(s.tb.Context(), publisher.TurnSpec{})
+	require.NoError(s.tb, err)
+	nc.Close()
+	s.After(silent)
+	s.meet()
 }
 
 // background runs work until the test ends.
