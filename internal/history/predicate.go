@@ -99,6 +99,8 @@ const (
 	maxEvaluation = 10 * time.Second
 	// maxPredicate bounds an expression, in bytes.
 	maxPredicate = 4096
+	// maxReason bounds why an expression cannot be evaluated, in bytes: the library quotes values, and the expression.
+	maxReason = 3 * maxPredicate
 )
 
 func (p *Predicate) changed(change func(string) string) func(...any) (any, error) {
@@ -179,6 +181,9 @@ func (p *Predicate) evaluate(ctx context.Context, env map[string]any) (bool, err
 		err = context.Cause(ctx)
 	}
 	if err != nil {
+		if text := err.Error(); len(text) > maxReason && !errors.Is(err, ErrPredicateCost) && ctx.Err() == nil {
+			err = errors.New(strings.ToValidUTF8(text[:maxReason], "") + "…")
+		}
 		return false, fmt.Errorf("predicate: %w", err)
 	}
 	holds, ok := value.(bool)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -163,4 +164,16 @@ func TestPredicate_LongMatch_EndsWithItsContext(t *testing.T) {
 	time.AfterFunc(time.Millisecond, func() { cancel(stopped) })
 	_, err = p.Holds(ctx, &h, e)
 	require.ErrorIs(t, err, stopped)
+}
+
+func TestPredicate_ReasonThatQuotesALongValue_IsCut(t *testing.T) {
+	t.Parallel()
+	h := schema.NewHead("f", "r")
+	e := &schema.Event{Type: schema.TypeOf(schema.ToolCalled), Data: []byte(`{"content":"` + strings.Repeat("é", 1<<19) + `"}`)}
+	p, err := history.CompilePredicate(`int(event.data.content) == 1`)
+	require.NoError(t, err)
+	_, err = p.Holds(t.Context(), &h, e)
+	require.ErrorContains(t, err, "invalid operation: int(é")
+	require.Less(t, len(err.Error()), 13_000)
+	require.True(t, utf8.ValidString(err.Error()))
 }

@@ -100,6 +100,8 @@ func TestBisect_Content_IsSeenByWhoMayReadIt(t *testing.T) {
 		run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, Task: "canary"})
 		require.NoError(t, err)
 		require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("canary")}}))
+		failure := schema.Error{Type: "refused", Message: "canary", Code: "canary", Extra: []byte(`{"more":"canary"}`)}
+		require.NoError(t, run.Error(t.Context(), failure, "run"))
 		require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "canary"}))
 		require.NoError(t, run.Sync(t.Context()))
 	}
@@ -114,10 +116,11 @@ func TestBisect_Content_IsSeenByWhoMayReadIt(t *testing.T) {
 	for _, run := range []string{"plain", "closed"} {
 		for _, text := range []string{
 			message, `run.task contains "canary"`, `event.data?.task contains "canary"`, `any(run.interrupts ?? [], #.message contains "canary")`, `event.data?.message contains "canary"`,
+			`run.last_error?.code == "canary"`, `run.last_error?.message == "canary"`, `event.data.error.code == "canary"`, `event.data.error.more == "canary"`,
 		} {
 			require.NotContains(t, all.bisect("plain", text), never, text)
 			require.Contains(t, bare.bisect(run, text), never, text)
 		}
-		require.Contains(t, bare.bisect(run, `run.status == "waiting" and event.data.reason == "human_input"`), "It is true first after record 3")
+		require.Contains(t, bare.bisect(run, `run.status == "waiting" and event.data.reason == "human_input"`), "It is true first after record 4")
 	}
 }
