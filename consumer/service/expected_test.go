@@ -62,7 +62,7 @@ func TestTakeover_ExpectedEpochRepeated_IsTheFirstTry(t *testing.T) {
 	x := w.aRun("run-1", 2, 10)
 	later := w.refused(schema.VerbRecover, "run-1", expecting("executor-2", "req-1", 7))
 	require.Equal(t, schema.CodeConflict, later.Code)
-	require.Equal(t, "run run-1 is in epoch 1, with executor executor-1, and not in epoch 7", later.Message, "nobody took it over")
+	require.Equal(t, "run run-1 is in epoch 1, with executor executor-1, and not in epoch 7", later.Message, "there was no takeover")
 	first, _ := w.recover("run-1", expecting("executor-2", "req-1", 1))
 	again, _ := w.recover("run-1", expecting("executor-2", "req-1", 1))
 	require.Equal(t, first, again)

@@ -52,7 +52,7 @@ func CompilePredicate(text string) (*Predicate, error) {
 	if len(text) > maxPredicate {
 		return nil, fmt.Errorf("predicate: it has %d bytes, at most %d are possible", len(text), maxPredicate)
 	}
-	// The library compiles the patterns of an expression before it lets anybody look at it.
+	// The library compiles the patterns of an expression before it shows the expression to a visitor.
 	if tree, err := parser.Parse(text); err == nil {
 		first := new(patterns)
 		if ast.Walk(&tree.Node, first); first.err != nil {
