@@ -167,8 +167,12 @@ func moved(h *schema.Head, expected schema.Epoch) *schema.ServiceError {
 	if expected == 0 || expected == h.Epoch {
 		return nil
 	}
+	why := "was taken over: it is"
+	if expected > h.Epoch {
+		why = "is" // the sender did not see that, or not in this run
+	}
 	return schema.Fail(schema.CodeConflict, "Look at the run, and decide again: "+hintRun,
-		"run %s was taken over: it is in epoch %d, with executor %s, and not in epoch %d", h.Run, h.Epoch, cmp.Or(h.Executor, "none"), expected)
+		"run %s %s in epoch %d, with executor %s, and not in epoch %d", h.Run, why, h.Epoch, cmp.Or(h.Executor, "none"), expected)
 }
 
 // open publishes the takeover after the read's last event and folds it. to is as in [schema.RunResumedData]. It

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/expr-lang/expr"
 	"github.com/expr-lang/expr/ast"
+	"github.com/expr-lang/expr/parser"
 	"github.com/expr-lang/expr/vm"
-	"github.com/expr-lang/expr/vm/runtime"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -32,6 +32,8 @@ type Predicate struct {
 	windows bool
 	// made counts the bytes of text that one evaluation made.
 	made int
+	// patterns has the pattern that was used last.
+	patterns map[string]*regexp.Regexp
 	// ctx ends the evaluation under way.
 	ctx context.Context //nolint:containedctx // the library hands functions no context
 }
@@ -44,17 +46,28 @@ var ErrPredicateCost = errors.New("predicate costs too much")
 // The language has no bound on text: let a = s + s; let b = a + a; and so on doubles it with each step. So an
 // expression only has the built-in functions that make no text and no copies, and an addition and a change of case
 // that count the text they make. It has no bound on time either, because loops may be nested: each pass of a loop asks
-// whether the evaluation may continue. Constants are not computed before the first event, because nothing could
-// interrupt that.
+// whether the evaluation may continue. What is one step of the library and may take long has a bound of its own: see
+// bounded. Constants are not computed before the first event, because nothing could interrupt that.
 func CompilePredicate(text string) (*Predicate, error) {
 	if len(text) > maxPredicate {
 		return nil, fmt.Errorf("predicate: it has %d bytes, at most %d are possible", len(text), maxPredicate)
 	}
-	p := &Predicate{heads: strings.Contains(text, "run"), windows: strings.Contains(text, "window")}
+	// The library compiles the patterns of an expression before it shows the expression to a visitor.
+	if tree, err := parser.Parse(text); err == nil {
+		first := new(patterns)
+		if ast.Walk(&tree.Node, first); first.err != nil {
+			return nil, fmt.Errorf("predicate: %w", first.err)
+		}
+	}
+	p := &Predicate{
+		heads: strings.Contains(text, "run") || strings.Contains(text, "$env"), windows: strings.Contains(text, "window"),
+		patterns: map[string]*regexp.Regexp{},
+	}
 	visitor := new(bounded)
 	options := []expr.Option{
 		expr.Env(map[string]any{"event": map[string]any{}, "run": map[string]any{}}), expr.AsBool(), expr.Optimize(false), expr.DisableAllBuiltins(),
-		expr.Patch(visitor), expr.Function(boundedPlus, p.plus), expr.Function(boundedPass, p.pass),
+		expr.Patch(visitor), expr.Function(boundedPlus, p.plus), expr.Function(boundedPass, p.pass), expr.Function(boundedMatch, p.match, new(func(any, any) bool)),
+		expr.Function(boundedWhole, p.whole), expr.Function(boundedKey, key), expr.Function(boundedSet, set),
 		expr.Function("lower", p.changed(strings.ToLower), new(func(string) string)), expr.Function("upper", p.changed(strings.ToUpper), new(func(string) string)),
 	}
 	for _, name := range builtins {
@@ -86,57 +99,9 @@ const (
 	maxEvaluation = 10 * time.Second
 	// maxPredicate bounds an expression, in bytes.
 	maxPredicate = 4096
-	boundedPlus  = "__plus"
-	boundedPass  = "__pass"
+	// maxReason bounds why an expression cannot be evaluated, in bytes: the library quotes values, and the expression.
+	maxReason = 3 * maxPredicate
 )
-
-// bounded replaces additions, which also join text, by counting ones, has each pass of a loop ask whether it may
-// continue, and names a function that is not in the list: the library disables functions with a closure only in part.
-type bounded struct{ unknown string }
-
-// Visit looks at one node.
-func (b *bounded) Visit(node *ast.Node) {
-	if call, ok := (*node).(*ast.BuiltinNode); ok && !slices.Contains(builtins, call.Name) {
-		b.unknown = call.Name
-	}
-	if sum, ok := (*node).(*ast.BinaryNode); ok && sum.Operator == "+" {
-		ast.Patch(node, &ast.CallNode{Callee: &ast.IdentifierNode{Value: boundedPlus}, Arguments: []ast.Node{sum.Left, sum.Right}})
-	}
-	if loop, ok := (*node).(*ast.PredicateNode); ok {
-		ast.Patch(&loop.Node, &ast.CallNode{Callee: &ast.IdentifierNode{Value: boundedPass}, Arguments: []ast.Node{loop.Node}})
-	}
-}
-
-// pass returns the value of one pass of a loop, unless the evaluation must end.
-func (p *Predicate) pass(value ...any) (any, error) {
-	if p.ctx.Err() != nil {
-		return nil, context.Cause(p.ctx)
-	}
-	return value[0], nil
-}
-
-// makes counts text.
-func (p *Predicate) makes(bytes int) error {
-	if p.made += bytes; p.made > maxMade {
-		return fmt.Errorf("%w: it makes more than %d bytes of text", ErrPredicateCost, maxMade)
-	}
-	return nil
-}
-
-func (p *Predicate) plus(operands ...any) (any, error) {
-	if len(operands) != 2 {
-		return nil, fmt.Errorf("an addition has %d operands", len(operands))
-	}
-	a, isText := operands[0].(string)
-	b, both := operands[1].(string)
-	if isText && both {
-		if err := p.makes(len(a) + len(b)); err != nil {
-			return nil, err
-		}
-		return a + b, nil
-	}
-	return runtime.Add(operands[0], operands[1]), nil
-}
 
 func (p *Predicate) changed(change func(string) string) func(...any) (any, error) {
 	return func(operands ...any) (any, error) {
@@ -216,6 +181,9 @@ func (p *Predicate) evaluate(ctx context.Context, env map[string]any) (bool, err
 		err = context.Cause(ctx)
 	}
 	if err != nil {
+		if text := err.Error(); len(text) > maxReason && !errors.Is(err, ErrPredicateCost) && ctx.Err() == nil {
+			err = errors.New(strings.ToValidUTF8(text[:maxReason], "") + "…")
+		}
 		return false, fmt.Errorf("predicate: %w", err)
 	}
 	holds, ok := value.(bool)

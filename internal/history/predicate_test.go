@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,4 +88,92 @@ func TestPredicate_LongText_IsRefused(t *testing.T) {
 		_, err := history.CompilePredicate(deep)
 		require.Error(t, err)
 	}
+}
+
+// nested is an expression whose value, deep, is a list of lists of lists: few lists, which have each other many times.
+const nested = `let b=[1,1,1,1,1,1,1,1,1,1]; let c=[b,b,b,b,b,b,b,b,b,b]; let d=[c,c,c,c,c,c,c,c,c,c]; let e=[d,d,d,d,d,d,d,d,d,d]; let f=[e,e,e,e,e,e,e,e,e,e]; ` +
+	`let g=[f,f,f,f,f,f,f,f,f,f]; let h=[g,g,g,g,g,g,g,g,g,g]; let i=[h,h,h,h,h,h,h,h,h,h]; let deep=[i,i,i,i,i,i,i,i,i,i]; `
+
+// Nothing can interrupt the library within one of its steps.
+func TestPredicate_OneStepThatTakesLong_IsRefused(t *testing.T) {
+	h := schema.NewHead("f", "r")
+	e := &schema.Event{Type: schema.TypeOf(schema.ToolCalled), Data: []byte(`{"content":"` + strings.Repeat("a", 1<<20) + `"}`)}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	twice := func(name, value string, times int) string {
+		text := "let " + name + "0 = " + value + "; "
+		for n := range times {
+			text += fmt.Sprintf("let %s%d = %s%d + %s%d; ", name, n+1, name, n, name, n)
+		}
+		return text
+	}
+	for _, text := range []string{
+		`event.data.content matches "` + strings.Repeat("(a?){1000}", 300) + `"`,
+		`let p = "(a?){1000}"; event.data.content matches (p+p+p+p+p+p+p+p+p+p+p)`,
+		`event.data.content matches event.data.content`,
+		nested + `max(deep) > 0`, nested + `min(deep) > 0`, nested + `mean(deep) > 0`, nested + `median(deep) > 0`,
+		nested + `deep == [i,i,i,i,i,i,i,i,i,1]`, nested + `[deep, 1] != [[i,i,i,i,i,i,i,i,i,i], 1]`, nested + `deep in [[i,i,i,i,i,i,i,i,i,i]]`,
+		twice("s", `"12345678"`, 18) + `let t = s0 + s18[8:]; map(1..200000, s18) == map(1..200000, t)`,
+		twice("s", `"é"`, 19) + twice("t", `"\u0129"`, 20) + `trim(s19, t20 + "é") == ""`,
+	} {
+		p, err := history.CompilePredicate(text)
+		if err == nil {
+			_, err = p.Holds(t.Context(), &h, e)
+		}
+		require.ErrorIs(t, err, history.ErrPredicateCost, text)
+	}
+	for text, want := range map[string]string{
+		nested + `event.data.missing[deep] == 1`:                          "names no member",
+		nested + `get(event.data, deep) == 1`:                             "names no member",
+		`let d = date("2023-09-01"); len(map(1..200, d.Format("x"))) > 0`: "d.Format is not part of the language",
+		`let d = date("2023-09-01"); d?.Format("x") == ""`:                "d?.Format is not part of the language",
+		`let d = date("2023-09-01"); let f = d.Format; f("x") == "x"`:     "the function f is not part of the language",
+	} {
+		p, err := history.CompilePredicate(text)
+		if err == nil {
+			_, err = p.Holds(t.Context(), &h, e)
+		}
+		require.ErrorContains(t, err, want, text)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(256<<20))
+
+	for _, text := range []string{
+		`event.data.content matches "^a+$" and not (event.data.content matches "b") and "é" matches "é$" and not (nil matches "a") and not (event.data.none matches "a")`,
+		`[1, 2] == [1, 2] and [1] != [2] and 1 in [1] and "content" in event.data and max([1, [2]]) == 2 and median(1..3) == 2`,
+		`event["name"] == "tool.called" and len(event.data["cont" + "ent"]) > 0 and [1, 2][0 + 1] == 2 and get(event.data, "none") == nil`,
+		`date("2023-09-01").Year() == 2023 and trim("xax", "x") == "a"`,
+	} {
+		p, err := history.CompilePredicate(text)
+		require.NoError(t, err)
+		holds, err := p.Holds(t.Context(), &h, e)
+		require.NoError(t, err, text)
+		require.True(t, holds, text)
+	}
+}
+
+// A pattern of 10,000 steps takes minutes for a text of 1 MiB.
+func TestPredicate_LongMatch_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	h := schema.NewHead("f", "r")
+	e := &schema.Event{Type: schema.TypeOf(schema.ToolCalled), Data: []byte(`{"content":"` + strings.Repeat("a", 1<<20) + `"}`)}
+	p, err := history.CompilePredicate(`event.data.content matches "(a?){900}(a?){900}b"`)
+	require.NoError(t, err)
+	stopped := errors.New("told to stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(time.Millisecond, func() { cancel(stopped) })
+	_, err = p.Holds(ctx, &h, e)
+	require.ErrorIs(t, err, stopped)
+}
+
+func TestPredicate_ReasonThatQuotesALongValue_IsCut(t *testing.T) {
+	t.Parallel()
+	h := schema.NewHead("f", "r")
+	e := &schema.Event{Type: schema.TypeOf(schema.ToolCalled), Data: []byte(`{"content":"` + strings.Repeat("é", 1<<19) + `"}`)}
+	p, err := history.CompilePredicate(`int(event.data.content) == 1`)
+	require.NoError(t, err)
+	_, err = p.Holds(t.Context(), &h, e)
+	require.ErrorContains(t, err, "invalid operation: int(é")
+	require.Less(t, len(err.Error()), 13_000)
+	require.True(t, utf8.ValidString(err.Error()))
 }

@@ -136,7 +136,7 @@ func withoutContent(h *schema.Head, e *schema.Event) (*schema.Head, *schema.Even
 	head := h.Clone()
 	head.Task, head.Summary, head.Labels = "", "", nil
 	if head.LastError != nil {
-		head.LastError.Message = ""
+		head.LastError.Message, head.LastError.Code = "", ""
 	}
 	for i := range head.Interrupts {
 		head.Interrupts[i].Message = ""
@@ -151,10 +151,11 @@ func withoutContent(h *schema.Head, e *schema.Event) (*schema.Head, *schema.Even
 		return &head, &bare
 	}
 	for _, c := range schema.Contents(data) {
-		if value, err := c.JSON(); err != nil || c.Name || value == nil {
+		value, err := c.JSON()
+		if err == nil && value == nil || c.Name {
 			continue
 		}
-		if c.Set(jsontext.Value("null")) != nil {
+		if err != nil || c.Set(jsontext.Value("null")) != nil {
 			return &head, &bare
 		}
 	}

@@ -65,13 +65,15 @@ type Inspector struct {
 	findings  cached[[]Finding]
 	// patience bounds a search in a run's records.
 	patience time.Duration
+	// searches has an entry for each search that is under way.
+	searches chan struct{}
 	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
 	wanted atomic.Int64
 }
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), patience: searchWithin, door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), patience: searchWithin, searches: make(chan struct{}, searchesMost), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/history"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -18,6 +20,9 @@ import (
 
 // searchWithin bounds a search in a run's records, in time. A page that stopped there has the address that goes on.
 const searchWithin = 8 * time.Second
+
+// searchesMost bounds the searches at once: each may need a processor and much memory, and other pages should not wait for them.
+var searchesMost = max(1, runtime.GOMAXPROCS(0)/2)
 
 // bisectBody is the page that looks for the first record after which an expression is true.
 type bisectBody struct {
@@ -67,6 +72,11 @@ func (s *Inspector) bisectPage(ctx context.Context, r *http.Request) (*view, err
 		body.Wrong = err.Error()
 		return v, nil
 	}
+	leave, err := s.searcher(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	search := history.Search{Predicate: predicate, From: body.From, NoContent: s.NoContent}
 	limited, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
@@ -84,6 +94,21 @@ func (s *Inspector) bisectPage(ctx context.Context, r *http.Request) (*view, err
 		return nil, err
 	}
 	return v, s.bisected(ctx, run, &search, &body)
+}
+
+// searcher waits until one more search may begin. Call leave after it.
+func (s *Inspector) searcher(ctx context.Context) (leave func(), err error) {
+	limited, cancel := context.WithTimeout(ctx, 2*s.patience) // the one before may take all of its time
+	defer cancel()
+	select {
+	case s.searches <- struct{}{}:
+		return func() { <-s.searches }, nil
+	case <-limited.Done():
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return nil, failure.New(failure.Unavailable, "load the page again, or use the command", "other searches are under way: at most %d at once", cap(s.searches))
 }
 
 // bisected shows the result of a search.

@@ -88,6 +88,43 @@ func TestBisect_TimeIsOver_SaysWhereAndGoesOnFromThere(t *testing.T) {
 	require.Contains(t, page, "looked at from record 4 on")
 }
 
+// Searches that take long leave the process to other pages, and end with their viewers.
+func TestBisect_ManyAtOnce_AFewSearchAndTheOthersAreTold(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil)
+	d.stage.Long("long", 2)
+	d.pages.searches = make(chan struct{}, 1)
+	const slow = `let a = 1..2000; run.records > 3 and all(a, all(a, all(a, # > 0)))`
+	path := "/run/long/bisect?" + url.Values{"expr": {slow}}.Encode()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	d.pages.patience = time.Hour
+	gone := make(chan error, 1)
+	go func() {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.server.URL+path, http.NoBody)
+		if err == nil {
+			var response *http.Response
+			if response, err = d.viewer.Do(r); err == nil {
+				_ = response.Body.Close()
+			}
+		}
+		gone <- err
+	}()
+	require.Eventually(t, func() bool { return len(d.pages.searches) == 1 }, 20*time.Second, time.Millisecond)
+	d.page("/run/long")
+	require.Contains(t, d.page("/run/long/bisect"), "examples", "a page without a search does not wait")
+	leave()
+	require.ErrorIs(t, <-gone, context.Canceled)
+	require.Eventually(t, func() bool { return len(d.pages.searches) == 0 }, 20*time.Second, time.Millisecond, "the search ended with its viewer")
+	require.Contains(t, d.bisect("long", `run.turn > 0`), "It is true first after record")
+
+	d.pages.patience = time.Millisecond
+	d.pages.searches <- struct{}{}
+	status, body := d.get(path)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, body, "other searches are under way: at most 1 at once")
+}
+
 // A search tells whether content has a text: without the right to read content it sees none.
 func TestBisect_Content_IsSeenByWhoMayReadIt(t *testing.T) {
 	t.Parallel()
@@ -100,6 +137,8 @@ func TestBisect_Content_IsSeenByWhoMayReadIt(t *testing.T) {
 		run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, Task: "canary"})
 		require.NoError(t, err)
 		require.NoError(t, run.AddMessage(t.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("canary")}}))
+		failure := schema.Error{Type: "refused", Message: "canary", Code: "canary", Extra: []byte(`{"more":"canary"}`)}
+		require.NoError(t, run.Error(t.Context(), failure, "run"))
 		require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, Message: "canary"}))
 		require.NoError(t, run.Sync(t.Context()))
 	}
@@ -114,10 +153,11 @@ func TestBisect_Content_IsSeenByWhoMayReadIt(t *testing.T) {
 	for _, run := range []string{"plain", "closed"} {
 		for _, text := range []string{
 			message, `run.task contains "canary"`, `event.data?.task contains "canary"`, `any(run.interrupts ?? [], #.message contains "canary")`, `event.data?.message contains "canary"`,
+			`run.last_error?.code == "canary"`, `run.last_error?.message == "canary"`, `event.data.error.code == "canary"`, `event.data.error.more == "canary"`,
 		} {
 			require.NotContains(t, all.bisect("plain", text), never, text)
 			require.Contains(t, bare.bisect(run, text), never, text)
 		}
-		require.Contains(t, bare.bisect(run, `run.status == "waiting" and event.data.reason == "human_input"`), "It is true first after record 3")
+		require.Contains(t, bare.bisect(run, `run.status == "waiting" and event.data.reason == "human_input"`), "It is true first after record 4")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // actWithin bounds an action, in time.
@@ -62,16 +64,21 @@ func (l *submissions) once(r *http.Request, do func() outcome) outcome {
 			return outcome{err: context.Cause(r.Context())}
 		}
 	}
-	own := &submission{key: key, done: make(chan struct{})}
+	own := &submission{key: key, done: make(chan struct{}), outcome: outcome{err: errBroken}}
 	l.list = append(l.list, own)
 	l.list = l.list[max(len(l.list)-submissionsKept, 0):]
 	l.mu.Unlock()
+	defer func() { // an action that panics ends, too
+		if own.err != nil {
+			l.mu.Lock()
+			l.list = slices.DeleteFunc(l.list, func(x *submission) bool { return x == own })
+			l.mu.Unlock()
+		}
+		close(own.done)
+	}()
 	own.outcome = do()
-	if own.err != nil {
-		l.mu.Lock()
-		l.list = slices.DeleteFunc(l.list, func(x *submission) bool { return x == own })
-		l.mu.Unlock()
-	}
-	close(own.done)
 	return own.outcome
 }
+
+// errBroken is what an action came to that did not end.
+var errBroken = failure.New(failure.General, "look at what it did, and send it again if it did nothing", "the action broke off, by a mistake of this program")

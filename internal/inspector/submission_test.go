@@ -147,3 +147,23 @@ func TestForm_ViewerGoes_IsDoneToTheEnd(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, post(t.Context(), "b"), "what failed may be sent again")
 	require.Equal(t, 3, done)
 }
+
+// A second click on the button of an action that panics is not left waiting.
+func TestForm_ActionPanics_MayBeSentAgain(t *testing.T) {
+	t.Parallel()
+	var forms submissions
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/x", http.NoBody)
+	waiting, second := make(chan struct{}), make(chan outcome, 1)
+	require.Panics(t, func() {
+		forms.once(r, func() outcome {
+			go func() {
+				close(waiting)
+				second <- forms.once(r, func() outcome { return outcome{next: "/"} })
+			}()
+			<-waiting
+			panic("a mistake")
+		})
+	})
+	<-second // it is told, or was the one that is carried out
+	require.Equal(t, outcome{next: "/"}, forms.once(r, func() outcome { return outcome{next: "/"} }))
+}

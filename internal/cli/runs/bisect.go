@@ -45,7 +45,10 @@ type bisected struct {
 // Run looks for the first event after which the predicate is true.
 func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	predicate, err := history.CompilePredicate(c.Predicate)
-	if err != nil {
+	switch {
+	case errors.Is(err, history.ErrPredicateCost):
+		return failure.New(failure.Usage, "use a simpler expression", "%s", err)
+	case err != nil:
 		return failure.New(failure.Usage, "see the language definition: https://expr-lang.org/docs/language-definition", "%s", err)
 	}
 	cl, err := a.Connect(ctx)
