@@ -269,5 +269,10 @@ func TestProfile_BusyAndAskedForByMany_OthersAreAnswered(t *testing.T) {
 	reply, _ := w.get("run-1", schema.ViewHead)
 	require.Equal(t, "run-1", reply.Head.Run)
 	release()
+	for range 2 {
+		m, err := replies.NextMsg(testTimeout)
+		require.NoError(t, err)
+		require.Empty(t, m.Header.Get(schema.HeaderErrorCode), "who waited is answered: %s", m.Data)
+	}
 	require.NotEmpty(t, w.profile("run-1", 0).Buckets)
 }

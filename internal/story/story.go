@@ -532,7 +532,6 @@ func TokensText(u schema.Usage) string {
 	return t
 }
 
-
 // Tones of a line: what it is to the eye.
 const (
 	ToneBad   = "bad"

@@ -126,8 +126,7 @@ func Examine(ctx context.Context, a *base.App, cl *base.Client, monitor string) 
 	d.durability(ctx, monitor, &settings)
 	d.pings(ctx, monitor)
 	streams := d.streams(ctx, &settings)
-	d.account(ctx)
-	d.disk(a, streams)
+	d.disk(a, d.account(ctx))
 	d.backup(ctx, settings.Fleet, streams, a.Now())
 	d.fleet(ctx, &settings)
 	return d.checks, nil
@@ -359,29 +358,31 @@ func (d *doctor) clock(info *jetstream.StreamInfo) {
 	}
 }
 
-// account checks the limits of the account.
-func (d *doctor) account(ctx context.Context) {
+// account checks the limits of the account, and returns how many bytes its streams may still store within their limits.
+func (d *doctor) account(ctx context.Context) (growth int64) {
 	const name = "account limits"
 	info, err := d.js.AccountInfo(ctx)
 	if err != nil {
 		d.add(name, checkUnknown, "", "%s", err)
-		return
+		return 0
 	}
-	limit := info.Limits.MaxStore
+	stored, reserved, limit := int64(info.Store), int64(info.ReservedStore), info.Limits.MaxStore //nolint:gosec // sizes on disk
+	growth = max(0, reserved-stored)
 	if limit <= 0 {
 		d.add(name, checkOK, "", "the account has no limit of its own")
-		return
+		return growth
 	}
-	percent := int64(max(info.Store, info.ReservedStore)) * 100 / limit //nolint:gosec // sizes on disk
+	percent := max(stored, reserved) * 100 / limit
 	if percent >= fullWarn {
 		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or reserved", percent, output.Bytes(limit))
-		return
+		return growth
 	}
 	d.add(name, checkOK, "", "%d %% of %s are used or reserved", percent, output.Bytes(limit))
+	return growth
 }
 
-// disk checks the free space of the local server's disk.
-func (d *doctor) disk(a *base.App, streams []kvstore.Inspected) {
+// disk checks the free space of the local server's disk, whose streams may still store growth bytes.
+func (d *doctor) disk(a *base.App, growth int64) {
 	const name = "disk"
 	if d.cl.Target.Origin != natsconn.OriginLocal {
 		d.add(name, checkUnknown, "", "the server does not use this state directory: check the disk on its machine")
@@ -397,19 +398,8 @@ func (d *doctor) disk(a *base.App, streams []kvstore.Inspected) {
 		d.add(name, checkUnknown, "", "%s", err)
 		return
 	}
-	result, do, detail := diskRoom(free, total, growth(streams))
+	result, do, detail := diskRoom(free, total, growth)
 	d.add(name, result, do, "%s", detail)
-}
-
-// growth is how many bytes the streams may still store within their limits.
-func growth(streams []kvstore.Inspected) int64 {
-	var sum int64
-	for _, s := range streams {
-		if s.Info != nil {
-			sum += max(0, s.Info.Config.MaxBytes-int64(s.Info.State.Bytes)) //nolint:gosec // a size on disk
-		}
-	}
-	return sum
 }
 
 // diskRoom checks a disk's free space, in bytes, against what the streams may still store: on a large disk, a few percent are plenty.

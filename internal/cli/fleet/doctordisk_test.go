@@ -3,10 +3,7 @@ package fleet
 import (
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-
-	"github.com/waymarkio/waymark/kvstore"
 )
 
 func TestDoctor_FreeSpace_IsComparedWithWhatTheStreamsMayStore(t *testing.T) {
@@ -29,12 +26,4 @@ func TestDoctor_FreeSpace_IsComparedWithWhatTheStreamsMayStore(t *testing.T) {
 		require.Equal(t, c.detail, detail, name)
 		require.Equal(t, c.result == checkOK, do == "", name)
 	}
-}
-
-func TestDoctor_StreamsWithAndWithoutLimits_MayGrowByTheRestOfTheirLimits(t *testing.T) {
-	t.Parallel()
-	stream := func(limit int64, stored uint64) kvstore.Inspected {
-		return kvstore.Inspected{Info: &jetstream.StreamInfo{Config: jetstream.StreamConfig{MaxBytes: limit}, State: jetstream.StreamState{Bytes: stored}}}
-	}
-	require.EqualValues(t, 70, growth([]kvstore.Inspected{stream(100, 30), stream(-1, 50), stream(10, 20), {Err: kvstore.ErrStreamMissing}}))
 }

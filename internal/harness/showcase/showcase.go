@@ -246,7 +246,7 @@ func (s *Stage) working(start func(id, agent, task string, labels map[string]str
 // Silent starts a run of an executor that dies at once, and has been silent for so long.
 func (s *Stage) Silent(executor string, silent time.Duration) {
 	s.tb.Helper()
-	nc := s.World.Conn()
+	nc := s.Conn()
 	f, err := publisher.Connect(s.tb.Context(), publisher.Config{Conn: nc, Fleet: schema.DefaultFleet, Executor: executor, Agent: "coder", Now: s.now})
 	require.NoError(s.tb, err)
 	run, err := f.Start(s.tb.Context(), publisher.RunSpec{ID: "docs-8", Agent: "coder", Task: "Describe the new flags."})
