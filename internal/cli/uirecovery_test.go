@@ -21,6 +21,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/loadgen"
 	"github.com/waymarkio/waymark/internal/harness/randomlog"
+	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
@@ -156,7 +157,7 @@ type shownPlan struct {
 	Phases, Again string
 	// Saved are model answers, calls, tokens, tokens in, tokens out; then the time of all, of models and of tools.
 	Saved [5]int64
-	Times [3]time.Duration
+	Times [3]string
 }
 
 // The words of the page, by those of the command.
@@ -186,7 +187,9 @@ func (p *printedPlan) shown() *shownPlan {
 		s.Superseded = p.Turn.Messages
 	}
 	for i, ms := range []int64{p.Saved.DurationMS, p.Saved.ModelMS, p.Saved.ToolMS} {
-		s.Times[i] = time.Duration(ms) * time.Millisecond
+		if p.Saved.DurationMS > 0 {
+			s.Times[i] = story.Span(time.Duration(ms) * time.Millisecond)
+		}
 	}
 	occurrence := func(c *printedCall) string {
 		if c.Occurrence > 1 {
@@ -287,11 +290,8 @@ func recoveryOf(t *testing.T, page string) *shownPlan {
 	s.Saved = [5]int64{
 		counted(t, saved, "model answers?"), counted(t, saved, "calls?"), counted(t, saved, `tokens?`), counted(t, saved, "in,"), counted(t, saved, `out\)`),
 	}
-	if found := regexp.MustCompile(`(\S+) \(model (\S+), tools (\S+)\)`).FindStringSubmatch(saved); found != nil {
-		for i := range s.Times {
-			s.Times[i], err = time.ParseDuration(found[i+1])
-			require.NoError(t, err, saved)
-		}
+	if found := regexp.MustCompile(`([^,]+) \(model ([^,]+), tools ([^)]+)\)`).FindStringSubmatch(saved); found != nil {
+		s.Times = [3]string{strings.TrimSpace(found[1]), found[2], found[3]}
 	}
 	for _, section := range pageSection.FindAllStringSubmatch(main, -1) {
 		for _, row := range pageRow.FindAllStringSubmatch(section[2], -1) {

@@ -132,7 +132,7 @@ func SavedText(s *schema.Saved) string {
 	if s.Turns == 0 && s.Calls == 0 {
 		return "nothing yet"
 	}
-	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
+	span := func(ms int64) string { return Span(time.Duration(ms) * time.Millisecond) }
 	var list []string
 	if s.Turns > 0 {
 		list = append(list, output.Plural(s.Turns, "model answer"))
