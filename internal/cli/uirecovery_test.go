@@ -21,22 +21,27 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/loadgen"
 	"github.com/waymarkio/waymark/internal/harness/randomlog"
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher/waymarktest"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// The histories of the test below, and a sample of them.
-const sampledHistories, histories = 50, 1000
+// The histories of the test below, and samples of them: before a push, and in "make check-full".
+const fewHistories, sampledHistories, histories = 50, 200, 1000
 
 // What the recovery page shows of random histories, as text, is what the command prints as JSON.
 func TestUI_RecoveryPageOfRandomHistories_SaysWhatPlanPrints(t *testing.T) {
 	t.Parallel()
 	count := histories
-	if testing.Short() {
-		count = sampledHistories
+	switch {
+	case testing.Short():
+		count = fewHistories
 		t.Logf("short: %d histories of %d", count, histories)
+	case !testbin.Whole():
+		count = sampledHistories
+		t.Logf("sample: %d histories of %d; WAYMARK_E2E_FULL=1 compares all", count, histories)
 	}
 	// A silence would be an event between the command and the page. The logs have many events that the daemon rejects and logs.
 	quiet := zerolog.Nop()
