@@ -47,7 +47,7 @@ func (Cmd) Help() string {
 	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. In a fleet with ` +
 		`keys, control events without a valid signature are shown as refused; an executor's event that names a person or settles a call as ` +
 		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. waymark conform --run RUN explains ` +
-		`other refused events.
+		`other refused events. On several replicas, --all --no-follow of a run fails unless a daemon proves where the run ends.
 
 Examples:
   waymark events                                  new events of all runs
@@ -172,63 +172,6 @@ func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error
 	}
 	_, err = fmt.Fprintln(a.Stderr, output.Printable(told.Message))
 	return err
-}
-
-// log prints the events in the log, and marks forged ones.
-func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
-	js, err := jetstream.New(cl.NATS)
-	if err != nil {
-		return fmt.Errorf("jetstream: %w", err)
-	}
-	ring := kvstore.NewReadingKeyring(js, cl.Fleet)
-	read, count := 0, c.counting(ctx, cl)
-	err = c.follow(ctx, cl, func(m eventlog.Arrived) error {
-		read++
-		keys, err := ring.Keys(ctx)
-		if err != nil {
-			return err
-		}
-		j := judgedByKeys(&m.Record, keys)
-		j.leftBehind = count.leftBehind(&m.Record, keys)
-		return c.Show(ctx, a, m.Record, m.Subject, j)
-	}, nil)
-	if err == nil && count.unknown() && !a.Quiet {
-		err = a.Say(a.Stderr, "no daemon answers: events that a rewind left behind are not marked")
-	}
-	switch {
-	case err != nil || !c.NoFollow || read > 0:
-		return err
-	case c.Run_ != "" && c.All:
-		return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", cl.Fleet, c.Run_)}
-	case a.Quiet || a.JSON:
-		return nil
-	}
-	_, err = fmt.Fprintln(a.Stderr, "no events")
-	return err
-}
-
-// observe prints the events that the fold worker announces.
-func (c Cmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
-	run := "*"
-	if c.Run_ != "" {
-		run = c.Run_
-	}
-	arriving := make(chan *nats.Msg, eventsPending)
-	sub, err := cl.NATS.ChanSubscribe("waymark.observed."+cl.Fleet+".*.*."+run, arriving)
-	if err != nil {
-		return fmt.Errorf("observing events: %w", err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case m := <-arriving:
-			if err := c.Show(ctx, a, schema.NewRecord(0, m.Header, m.Data), m.Subject, Judged{}); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // idleEvery is how often idle is called while a reader waits for events.

@@ -51,3 +51,8 @@ func (n *counting) leftBehind(rec *schema.Record, keys *schema.Keys) bool {
 
 // unknown reports whether records were shown as counting although no daemon said which ones were left behind.
 func (n *counting) unknown() bool { return n != nil && n.last == nil && len(n.head.Superseded) > 0 }
+
+// behind reports whether fewer events were read than the run had when the daemon answered.
+func (n *counting) behind() bool {
+	return n != nil && n.last != nil && n.before < n.last.Position.Stream
+}
