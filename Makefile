@@ -34,11 +34,11 @@ PLATFORMS ?= $(if $(FULL),linux/arm64) darwin/arm64 windows/amd64
 CHECK := generate-check lint vet short short-race
 CHECK_FULL := deploycheck dist-short agents uicheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
-# Packages whose tests "make check" runs under the race detector: the parts of the SDK, the stores, the daemon but its service. It makes tests
-# three times slower: "make check-full" has it for the others, of which the SDK's whole, the service, the kill tests of publisher/waymarktest,
-# the commands and the embedded server take longest. The longest package begins first.
-RACED := ./consumer/fold ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
-	$(addprefix ./consumer/,activity assign liveness purge reader retention verify) ./kvstore/... \
+# Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests three times
+# slower: "make check-full" has it for the others, of which the service, the kill tests of publisher/waymarktest, the commands and the embedded
+# server take longest. The longest package begins first.
+RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
+	$(addprefix ./consumer/,activity assign fold liveness purge reader retention verify) ./kvstore/... \
 	$(addprefix ./internal/,blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 
 # FULL=1 runs the whole of what "make check-full" samples.
@@ -74,14 +74,14 @@ test: ## run the tests but the long ones, without the race detector (PKG=./schem
 # "vet" and "lint" have already checked everything: go test would vet again, and the tests of internal/lint only read sources. The longest
 # packages begin first.
 SHORT := -short -vet=off -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT)
-REST = ./internal/cli ./publisher ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
+REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 
 .PHONY: short
 short: ## run the tests but the long ones, of the packages that "make short-race" leaves out
 	$(TIERS) test -ram $(RECORD) -- $(SHORT) $(REST)
 
 .PHONY: short-race
-short-race: ## run the tests but the long ones under the race detector, of the SDK's parts, the stores, and the daemon but its service
+short-race: ## run the tests but the long ones under the race detector, of the SDK, the stores, and the daemon but its service
 	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(RACED)
 
 .PHONY: short-race-rest

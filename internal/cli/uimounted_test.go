@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"regexp"
 	"runtime"
 	"strings"
@@ -96,6 +97,10 @@ func TestDemo_UIKillsAnExecutor_AnotherGoesOn(t *testing.T) {
 		t.Skip("windows cannot send an interrupt to one process: run this test on another system")
 	}
 	t.Parallel()
+	// A process begun by nohup ignores it, and so do its children, unless it is caught.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	temp := t.TempDir()
 	cmd := exec.CommandContext(context.Background(), "waymark", "demo", "--ui", "--json")
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
@@ -161,6 +166,10 @@ func TestDemo_TerminalIsClosed_LeavesNothing(t *testing.T) {
 		t.Skip("windows has no hangup: its consoles end processes otherwise")
 	}
 	t.Parallel()
+	// A process begun by nohup ignores it, and so do its children, unless it is caught.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	temp := t.TempDir()
 	cmd := exec.CommandContext(context.Background(), "waymark", "demo", "--ui", "--json", "--no-open")
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
