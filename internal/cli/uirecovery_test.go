@@ -35,13 +35,13 @@ const fewHistories, sampledHistories, histories = 50, 200, 1000
 func TestUI_RecoveryPageOfRandomHistories_SaysWhatPlanPrints(t *testing.T) {
 	t.Parallel()
 	count := histories
-	switch {
-	case testing.Short():
-		count = fewHistories
-		t.Logf("short: %d histories of %d", count, histories)
-	case !testbin.Whole():
+	if !testbin.Whole() {
 		count = sampledHistories
 		t.Logf("sample: %d histories of %d; WAYMARK_E2E_FULL=1 compares all", count, histories)
+	}
+	if testing.Short() {
+		count = fewHistories
+		t.Logf("short: %d histories of %d", count, histories)
 	}
 	// A silence would be an event between the command and the page. The logs have many events that the daemon rejects and logs.
 	quiet := zerolog.Nop()
