@@ -26,7 +26,7 @@ type ResumeSpec struct {
 	// means a new id. Use an id that outlives the process if the takeover must not be done twice.
 	RequestID string
 	// ExpectedEpoch, if set, is the epoch that was seen before the decision to take the run over. If another takeover
-	// came since, Resume returns [ErrConflict], whose text says who has the run.
+	// came since, Resume returns [ErrConflict], whose text names the executor.
 	ExpectedEpoch schema.Epoch
 	// Agent that the executor runs; empty means the agent of Config, or any agent if Config names none.
 	Agent string

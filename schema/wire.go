@@ -133,7 +133,7 @@ type RecoverRequest struct {
 	RequestID string `json:"request_id"`
 	// Epoch, if set, is the one that the request opened: it is continued or refused, and no other is opened.
 	Epoch Epoch `json:"epoch,omitzero"`
-	// ExpectedEpoch, if set, is the epoch that the sender saw: in another it is a conflict, which says who has the run.
+	// ExpectedEpoch, if set, is the epoch that the sender saw: a run in another epoch is a conflict, which names its executor.
 	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`

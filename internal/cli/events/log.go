@@ -75,7 +75,7 @@ func (c Cmd) complete(ctx context.Context, cl *base.Client, count *counting) err
 	}
 	_, settings, err := cl.Settings(ctx)
 	if err == nil && settings.Replicas > 1 {
-		err = failure.New(failure.Unavailable, cl.StartHint(ctx), "no daemon answers, so run %s may have more events: of several replicas, one that is cut off was perhaps read", c.Run_)
+		err = failure.New(failure.Unavailable, cl.StartHint(ctx), "no daemon answers, so run %s may have more events: a replica that is cut off may have been read", c.Run_)
 	}
 	return err
 }
