@@ -82,7 +82,7 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	v.Event = p.Event
 	h.Position = at
 	if v.Kind != Skipped {
-		h.Records++ // an archive omits records that only mark something, and a run may have one in one store only
+		h.Records++ // a run may have a record that only marks something in one store, and not in another
 	}
 	switch v.Kind {
 	case Duplicate:

@@ -35,7 +35,7 @@ const (
 // MaxKeys bounds the keys of a fleet, retired ones included.
 const MaxKeys = 64
 
-// FleetKey is a key in a fleet's settings and archives.
+// FleetKey is a key in a fleet's settings.
 type FleetKey struct {
 	// Key is the public key in the form of NATS (U…).
 	Key string `json:"key"`

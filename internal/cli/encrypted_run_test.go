@@ -238,10 +238,9 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	require.Zero(t, code, text)
 	require.NotContains(t, text, "key_ids")
 
-	saved, archived := filepath.Join(out, "saved"), filepath.Join(out, "r1.waymark")
+	saved := filepath.Join(out, "saved")
 	h.waymark(t, none, 0, "backup", saved)
 	h.waymark(t, none, 0, "backup", "verify", "--runs", saved)
-	h.waymark(t, none, 0, "export", "r1", "--archive", archived)
 	h.waymark(t, none, 0, "verify", "--all")
 	base := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(line)
 	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
@@ -260,7 +259,7 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	require.Zero(t, exit, text)
 	h.add("daemon's log", []byte(text))
 	h.files(t, "store", dir)
-	h.files(t, "backup and archive", out)
+	h.files(t, "backup", out)
 
 	// With another key of the store nothing starts, and with it all is there again.
 	require.NoError(t, os.WriteFile(storeKeys, []byte("s1 "+firstKey+"\n"), 0o600))

@@ -14,7 +14,7 @@ import (
 )
 
 // hostileCommand is a command that prints what others chose: something of the run hostile, or of a file from outside. In its
-// words TEXT is the hostile text, ODD a conversation of it, and DIR, ARCHIVE and BACKUP are places.
+// words TEXT is the hostile text, ODD a conversation of it, and DIR and BACKUP are places.
 type hostileCommand struct {
 	role access.Role
 	// shows: it must come to its end. Of the others it does not matter what becomes of them.
@@ -69,9 +69,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"import", "ODD.jsonl"}},
 	{access.Operator, false, []string{"import", "ODD"}},
 	{access.Operator, false, []string{"export", "hostile", "--output", "DIR/hostile.json"}}, // elsewhere than on a terminal the bytes stay as they are
-	{access.Operator, false, []string{"export", "hostile", "--archive", "ARCHIVE"}},
-	{access.Operator, false, []string{"import", "--archive", "ARCHIVE", "--live"}},
-	{access.Operator, false, []string{"import", "--archive", "ODD.jsonl"}},
 	{access.Operator, false, []string{"conform", "--run", "hostile", "--all", "--no-follow"}},
 	{access.Operator, false, []string{"conform", "ODD.jsonl"}},
 	{access.Operator, false, []string{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"}},

@@ -84,7 +84,6 @@ func TestImport_Failures_HaveExitCodes(t *testing.T) {
 		requireHas(t, w.run(failure.Usage, "import"), "nothing to import")
 		requireHas(t, w.run(failure.Usage, "import", w.file("notes.txt", "hello")), "--format")
 		requireHas(t, w.run(failure.Usage, "import", os.DevNull), "not a regular file")
-		requireHas(t, w.run(failure.Usage, "import", "--archive", file, "--dry-run"), "--dry-run")
 	})
 	t.Run("4: no such file, no transcript in a directory", func(t *testing.T) {
 		requireHas(t, w.run(failure.NotFound, "import", filepath.Join(w.dir, "none.json")), "none.json")

@@ -182,7 +182,6 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 			{"runs", "get", run, "--view", "state"},
 			{"replay", run},
 			{"export", run, "--format", "cloudevents"},
-			{"export", run, "--archive", filepath.Join(t.TempDir(), run+".waymark")},
 		} {
 			require.NotContains(t, s.as(t, fleet, access.Operator, 0, command...), "checkpoint.marked  ", "%v", command)
 		}

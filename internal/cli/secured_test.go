@@ -159,11 +159,6 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	require.NoError(t, r2.Interrupt(ctx, "shutdown"))
 	s.as(t, fleet, access.Operator, 0, "recover", "r2", "--executor", "person")
 
-	// An operator takes runs out and in.
-	file := filepath.Join(t.TempDir(), "r1.waymark")
-	requireHas(t, s.as(t, fleet, access.Operator, 0, "export", "r1", "--archive", file), "completed")
-	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file), "already there")
-
 	// Only the daemon's key can back up the fleet.
 	saved := filepath.Join(t.TempDir(), "saved")
 	s.as(t, fleet, access.Operator, int(failure.Refused), "backup", saved)

@@ -26,7 +26,7 @@ var ErrRead = errors.New("the fleet's keys could not be read")
 // patience bounds one read of the settings.
 const patience = 5 * time.Second
 
-// Parse returns the keys of a fleet's settings or an archive.
+// Parse returns the keys of a fleet's settings.
 func Parse(fleet string, list []schema.FleetKey) (*schema.Keys, error) {
 	if len(list) > schema.MaxKeys {
 		return nil, fmt.Errorf("%w: %d keys, %d are the most", ErrKeys, len(list), schema.MaxKeys)

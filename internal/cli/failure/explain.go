@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waymarkio/waymark/internal/archive"
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/transcript"
@@ -185,29 +184,6 @@ var transcriptErrors = []sentinel{
 	{transcript.ErrCancelled, Conflict, hintNotWritten + "; to complete it anyway, add --take-over"},
 	{transcript.ErrUnresolvedBlob, Damaged, ""},
 	{transcript.ErrEncrypted, Usage, "provide the key with --key-file FILE, or export the encrypted events: waymark export RUN --format cloudevents"},
-}
-
-var archiveErrors = []sentinel{
-	{archive.ErrHostile, Damaged, ""},
-	{archive.ErrTooLarge, Damaged, ""},
-	{archive.ErrDamaged, Damaged, ""},
-	{archive.ErrFormat, Damaged, ""},
-	{archive.ErrOtherFleet, Conflict, "nothing was written; name the fleet of the archive with --fleet"},
-	{archive.ErrOtherKeys, Conflict, "nothing was written; import it into a fleet that has the keys that signed its control events"},
-	{archive.ErrRunExists, Conflict, "nothing was written; import the archive into another server, in a fleet of the same name"},
-	{archive.ErrPartly, Conflict, "nothing was written; add --continue if an import was interrupted"},
-	{archive.ErrNotEnded, Conflict, "add --live to import it anyway: the fleet's executors will continue it"},
-	{archive.ErrBase, NotFound, "export it with --with-bases, or import the base first"},
-	{archive.ErrIncomplete, Damaged, "find the missing events: waymark verify RUN; export the existing events with --format cloudevents"},
-}
-
-// explainArchive explains errors of archives. An error in an archive has its own next step.
-func explainArchive(err error) *Error {
-	f := find(err, archiveErrors)
-	if said, ok := errors.AsType[*archive.EntryError](err); ok && f != nil {
-		f.Hint = said.Hint
-	}
-	return f
 }
 
 // explainTranscript explains errors of import and export.

@@ -25,38 +25,22 @@ const formatCloudEvents = "cloudevents"
 
 // ExportCmd is waymark export.
 type ExportCmd struct {
-	Run_   []string `arg:"" name:"run" help:"Run id; several only with --archive."`
-	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one event per line), or auto: as imported, else openai-chat (default: auto)."`
-	Output string   `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
-	Force  bool     `help:"Replace the file if it exists."`
-
-	Archive string `placeholder:"FILE" help:"Write the runs to an archive, for waymark import --archive."`
-	Bases   bool   `name:"with-bases" help:"Also archive the base runs of forks."`
+	Run_   string `arg:"" name:"run" help:"Run id."`
+	Format string `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one event per line), or auto: as imported, else openai-chat (default: auto)."`
+	Output string `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
+	Force  bool   `help:"Replace the file if it exists."`
 }
 
 // Help is the text below the flags.
 func (ExportCmd) Help() string {
 	return `Examples:
   waymark export fix-login -o fix-login.json
-  waymark export fix-login --format cloudevents | jq .type
-  waymark export fix-login its-fork --archive runs.waymark --with-bases`
+  waymark export fix-login --format cloudevents | jq .type`
 }
 
 // Run writes a run. A file appears only when it is complete.
 func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
-	switch {
-	case c.Archive == "" && len(c.Run_) != 1:
-		return failure.New(failure.Usage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
-	case c.Archive == "" && c.Bases:
-		return failure.New(failure.Usage, "add --archive FILE", "--with-bases needs --archive")
-	case c.Archive != "" && (c.Output != "" || c.Format != "auto"):
-		return failure.New(failure.Usage, "omit --output and --format", "an archive has the recorded events, in the file of --archive")
-	}
-	file := c.Output
-	if c.Archive != "" {
-		file = c.Archive
-	}
-	if err := c.replaceable(file); err != nil {
+	if err := c.replaceable(c.Output); err != nil {
 		return err
 	}
 	cl, err := a.Connect(ctx)
@@ -64,9 +48,6 @@ func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	return cl.WithReader(ctx, func(fleet *publisher.Reader) error {
-		if c.Archive != "" {
-			return c.archive(ctx, a, cl, fleet)
-		}
 		if c.Output == "" {
 			if output.IsTerminal(a.Stdout) { // all formats are JSON
 				return c.write(ctx, a, fleet, &output.EscapingWriter{To: a.Stdout})
@@ -112,7 +93,7 @@ func (c ExportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Read
 }
 
 func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Reader, w io.Writer) (missing, err error) {
-	state, missing, err := base.StateOf(ctx, fleet, c.Run_[0])
+	state, missing, err := base.StateOf(ctx, fleet, c.Run_)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +114,7 @@ func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Reader, w io
 
 // events streams events, so a run may have any size.
 func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Reader, w io.Writer) (missing, err error) {
-	head, err := fleet.Head(ctx, c.Run_[0])
+	head, err := fleet.Head(ctx, c.Run_)
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return nil, err
 	}
@@ -141,7 +122,7 @@ func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Rea
 	defer bar.Close()
 	errStopped := errors.New("stopped")
 	var records iter.Seq2[schema.Record, error] = func(yield func(schema.Record, error) bool) {
-		err := fleet.Events(ctx, c.Run_[0], func(r schema.Record) error {
+		err := fleet.Events(ctx, c.Run_, func(r schema.Record) error {
 			bar.Add(1)
 			if !yield(r, nil) {
 				return errStopped

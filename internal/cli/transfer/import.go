@@ -31,11 +31,6 @@ type ImportCmd struct {
 
 	DryRun   bool `help:"Only report what would be done."`
 	TakeOver bool `help:"Also continue cancelled runs, and those of another executor, which is fenced."`
-
-	Archive  string        `placeholder:"FILE" help:"Import an archive from waymark export --archive."`
-	Live     bool          `help:"Also import unfinished runs: executors will continue them."`
-	Continue bool          `help:"Complete runs of an interrupted import."`
-	MaxSize  base.ByteSize `default:"64GiB" placeholder:"SIZE" help:"Maximum unpacked size of the archive (default: 64GiB)."`
 }
 
 // Help is the text below the flags.
@@ -44,13 +39,9 @@ func (ImportCmd) Help() string {
 		`(exit code 5). Runs of other executors, and cancelled ones, are left alone. A directory may have .json, .jsonl, .ndjson and .traj ` +
 		`files; links are not followed.
 
-A run of an archive is restored under its id, byte for byte, in a fleet of the same name. The whole archive is checked first, and ` +
-		`an existing run is never overwritten.
-
 Examples:
   waymark import sessions/*.jsonl
-  waymark import --dry-run sessions
-  waymark import --archive runs.waymark`
+  waymark import --dry-run sessions`
 }
 
 // Results of importing a run.
@@ -124,17 +115,8 @@ type importedFile struct {
 // Run imports the files. An unreadable file, or an existing run, does not stop the import of the others; a failing
 // server does.
 func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
-	switch {
-	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
-		return failure.New(failure.Usage, "import transcripts and archives one after the other", "--archive is combined with transcripts or their flags")
-	case c.Archive != "" && (c.DryRun || c.TakeOver):
-		return failure.New(failure.Usage, "omit them: an archive is always checked before any data is written", "--dry-run and --take-over are only for transcripts")
-	case c.Archive != "":
-		return c.archive(ctx, a)
-	case len(c.File) == 0:
-		return failure.New(failure.Usage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
-	case c.Live || c.Continue:
-		return failure.New(failure.Usage, "omit them, or add --archive FILE", "--live and --continue are only for archives")
+	if len(c.File) == 0 {
+		return failure.New(failure.Usage, "name transcripts", "there is nothing to import")
 	}
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return failure.New(failure.Usage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)

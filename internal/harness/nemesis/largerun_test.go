@@ -151,7 +151,6 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 	for what, args := range map[string][]string{
 		"waymark verify":                      {"verify", run, "--json"},
 		"waymark export --format cloudevents": {"export", run, "--format", "cloudevents", "--output", filepath.Join(w.dir, "events.jsonl")},
-		"waymark export --archive":            {"export", run, "--archive", filepath.Join(w.dir, "run.waymark")},
 		"waymark events --all":                {"events", run, "--all", "--no-follow", "--json"},
 	} {
 		begun = time.Now()
