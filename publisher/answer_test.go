@@ -52,7 +52,6 @@ func TestAnswer_Turn_IsThreeFacts(t *testing.T) {
 	require.Equal(t, []string{
 		"run.started", "turn.answered", "tool.returned", "tool.returned", "turn.answered", "tool.called", "tool.returned",
 	}, names(w.log("r1")))
-	require.Zero(t, w.batched())
 	s := w.requireSameFold(run)
 	require.True(t, s.Head.Clean())
 	require.Equal(t, int64(2), n.Load())

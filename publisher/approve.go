@@ -142,7 +142,7 @@ func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
 
 // publishDecision records a decision. After an allow, this handle may run the call.
 func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecidedData) error {
-	err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn, own: true})
+	_, err := c.run.publish(ctx, draft{data: data, turn: c.key.Turn, own: true})
 	if err == nil && (data.Decision == schema.DecisionAllow || !data.Binds()) {
 		c.run.ledger.calls.allow(c.key)
 	}
@@ -201,7 +201,7 @@ func (c *callRunner) askPerson(ctx context.Context) error {
 				d = again
 			}
 		}
-		if err := r.publishNow(ctx, draft{data: c.question(d), turn: key.Turn, own: true}); err != nil {
+		if _, err := r.publish(ctx, draft{data: c.question(d), turn: key.Turn, own: true}); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // Begin proves that this handle still owns the run. Call it right before a tool that you run by other means than
-// [Turn.Tool]. In synchronous mode, [Turn.Call] has already given the proof when it returns. For a requested call Begin
+// [Turn.Tool]. [Turn.Call] has already given the proof when it returns. For a requested call Begin
 // publishes tool.called. For other calls it publishes an event, unless the last new event was acknowledged within two
 // seconds. A call that an operator settled as rerun begins 2.5 seconds after the takeover at the earliest; see
 // [Turn.Tool].
@@ -38,7 +38,7 @@ const (
 func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 	c := callRunner{run: t.run, key: key}
 	for {
-		if err := c.run.settled(ctx); err != nil {
+		if err := c.run.ledger.ended(); err != nil {
 			return err
 		}
 		c.look()
@@ -130,7 +130,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 	}
 	if c.open != nil && c.open.Requested && guarded {
 		// Other executors treat the call as not begun until this event is durable.
-		err := c.run.publishNow(ctx, beginDraft(c.open, c.stricter))
+		_, err := c.run.publish(ctx, beginDraft(c.open, c.stricter))
 		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
 			err = nil // another goroutine of this handle began it first
 		}
@@ -144,7 +144,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		return false, c.tooSlow()
 	}
 	c.proofs++
-	if err := c.run.publishNow(ctx, proofDraft(c.key)); err != nil {
+	if _, err := c.run.publish(ctx, proofDraft(c.key)); err != nil {
 		return false, fmt.Errorf("beginning call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err)
 	}
 	return true, nil

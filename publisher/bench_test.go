@@ -125,21 +125,3 @@ func BenchmarkManyRuns(b *testing.B) {
 		}
 	}
 }
-
-// BenchmarkPipelined measures an import: one run, events queued.
-func BenchmarkPipelined(b *testing.B) {
-	for _, window := range []int{16, 64, 256} {
-		b.Run(fmt.Sprint(window), func(b *testing.B) {
-			w := newWorld(b, natstest.SyncAlways())
-			run, err := w.fleet().Start(b.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
-			require.NoError(b, err)
-			require.NoError(b, run.Pipelined(publisher.Window{Events: window}))
-			b.ResetTimer()
-			for range b.N {
-				require.NoError(b, run.AddMessage(b.Context(), user(payload)))
-			}
-			require.NoError(b, run.Flush(b.Context()))
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
-		})
-	}
-}

@@ -22,8 +22,6 @@ const (
 	DefaultBackoff        = 2 * time.Millisecond
 	DefaultMaxBackoff     = 500 * time.Millisecond
 	DefaultInlineLimit    = 256 << 10
-	DefaultWindowEvents   = 64
-	DefaultWindowBytes    = 1 << 20
 	DefaultMaxBlob        = 64 << 20
 )
 
@@ -33,9 +31,6 @@ const (
 	eventTarget = 448 << 10
 	// eventLimit is the maximum size of an event; the stream refuses larger ones.
 	eventLimit = 512<<10 - 2<<10
-	// batchFrom is the number of events from which on they are published as one atomic batch. On one replica a smaller
-	// batch is slower than single events, because the server stages each batch in files of its own.
-	batchFrom = 16
 )
 
 // Config identifies the executor and says how it publishes. Executor is required.
@@ -72,7 +67,7 @@ type Config struct {
 	// negative duration means no heartbeats: a run is then orphaned when it is silent for as long as the fleet allows.
 	Heartbeat time.Duration
 
-	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds. Time while the fleet
+	// PublishTimeout is the deadline of one event, retries included; 0 means 10 seconds. Time while the fleet
 	// is full does not count.
 	PublishTimeout time.Duration
 	// TryTimeout is how long one try waits for its acknowledgement before the event is sent again; 0 means 2 seconds.

@@ -192,7 +192,7 @@ func completedBy(call *schema.Call, tool string) string {
 func (l *ledger) mayStart(turn int32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.keepContract([]draft{{data: &schema.TurnStartedData{Turn: turn}, turn: turn}}, l.ahead())
+	return l.keepContract([]draft{{data: &schema.TurnStartedData{Turn: turn}, turn: turn}}, l.fold.head)
 }
 
 // uncompleted returns [ErrNotCompleted] for a run whose work returned without the completion that its contract
@@ -209,5 +209,6 @@ func (r *Run) uncompleted() error {
 
 // endHandedOn ends a run whose work another run continues.
 func (r *Run) endHandedOn(ctx context.Context, child string) error {
-	return r.publishNow(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true})
+	_, err := r.publish(ctx, draft{data: &schema.RunEndedData{Status: string(schema.StatusCompleted), Summary: "continued by run " + child}, own: true})
+	return err
 }

@@ -50,15 +50,6 @@ func (a *appender) deliver(ctx context.Context, items []*item) error {
 }
 
 func (a *appender) deliverAll(ctx context.Context, items []*item) error {
-	fresh := true
-	for _, it := range items {
-		fresh = fresh && it.stream == 0 && !it.sent
-	}
-	if fresh && len(items) >= batchFrom && len(items) <= eventlog.MaxBatch {
-		if a.deliverBatch(ctx, items) {
-			return nil
-		}
-	}
 	for i, it := range items {
 		if it.stream != 0 {
 			continue // already durable, or found while an earlier event was resolved
@@ -73,33 +64,6 @@ func (a *appender) deliverAll(ctx context.Context, items []*item) error {
 		}
 	}
 	return nil
-}
-
-// deliverBatch sends the events as one atomic batch, once. It reports whether they are durable; if not, each must be
-// resolved alone.
-func (a *appender) deliverBatch(ctx context.Context, items []*item) bool {
-	if ctx.Err() != nil || a.steady(ctx) != nil {
-		return false
-	}
-	msgs := make([]*nats.Msg, len(items))
-	for i, it := range items {
-		msgs[i] = it.message(a.subject)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.TryTimeout)
-	defer cancel()
-	sent := time.Now()
-	last, _ := a.ledger.end()
-	answer := a.sender.AppendBatch(ctx, msgs, last)
-	if answer.Outcome != eventlog.Stored {
-		// None of the events can be stored without the first.
-		items[0].sent = answer.Outcome == eventlog.Unanswered || answer.Outcome == eventlog.AnswerDenied
-		return false
-	}
-	first := answer.Stream - schema.StreamSequence(len(items)) + 1
-	for i, it := range items {
-		a.ledger.durable(it, first+schema.StreamSequence(i), sent)
-	}
-	return true
 }
 
 // deliverOne makes the first of items durable. It also gets the others, because an earlier try may have stored them,

@@ -18,9 +18,9 @@
 //
 // # Promises
 //
-//   - If a method returned nil, its event is durable (in pipelined mode, once [Run.Flush] returned). If it returned an
-//     error, the event is not in the log. There are two exceptions: [ErrUnresolved], and an error that ended the handle.
-//     Then an earlier try may have been stored just before another executor took over, and that executor has the event.
+//   - If a method returned nil, its event is durable. If it returned an error, the event is not in the log. There are
+//     two exceptions: [ErrUnresolved], and an error that ended the handle. Then an earlier try may have been stored just
+//     before another executor took over, and that executor has the event.
 //   - Events of one handle are in the log in the order of their calls, without gaps, each once.
 //   - An event that the fold would refuse is not published: the error is [ErrRejected] and nothing happened.
 //   - No retry is endless, and no event is dropped silently.
@@ -118,11 +118,6 @@
 //	   │               │                      └── dead here: C is resumed, or left to its executor
 //	   │               └── dead here: C is started, in the name of the executor that accepted
 //	   └── dead here: the offer stays, or is replaced by a new offer under its id
-//
-// # Batches
-//
-// From 16 events on, the events of one window in pipelined mode or of one call are published as one atomic batch. The
-// SDK never sends a batch twice: if the server does not answer, it resolves the events one by one.
 //
 // # Large fields
 //

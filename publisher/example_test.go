@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -214,25 +213,4 @@ func ExampleRun_Artifact() {
 	// Output:
 	// report.txt inline: 0 in the store: 307202
 	// loaded: 307202
-}
-
-// An import queues events and waits once.
-func ExampleRun_Pipelined() {
-	config, stop := daemon()
-	defer stop()
-	ctx := context.Background()
-	fleet, err := publisher.Connect(ctx, config)
-	must(err)
-	run, err := fleet.Start(ctx, publisher.RunSpec{ID: "import"})
-	must(err)
-	must(run.Pipelined(publisher.Window{}))
-	for i := range 500 {
-		at := time.Date(2026, 1, 2, 3, 4, i%60, 0, time.UTC) // the time of the source
-		must(run.AddMessage(publisher.WithTime(ctx, at), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("hello")}}))
-	}
-	must(run.Flush(ctx))
-	fmt.Println(run.Head().Counts.Messages, "messages are durable")
-	must(fleet.Close(ctx))
-	// Output:
-	// 500 messages are durable
 }

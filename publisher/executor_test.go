@@ -158,12 +158,6 @@ func TestExecutor_WorkResult_DecidesRun(t *testing.T) {
 			control: &schema.RunResumedData{Executor: "exec-2", Reason: "request", RequestID: "q"},
 			outcome: publisher.OutcomeDropped, events: []string{"run.started", "run.resumed"}, status: schema.StatusRunning,
 		},
-		"what is queued is published before the end": {
-			work: func(ctx context.Context, run *publisher.Run) error {
-				return errors.Join(run.Pipelined(publisher.Window{}), run.AddMessage(ctx, user("x")))
-			},
-			outcome: publisher.OutcomeCompleted, events: []string{"run.started", "message.added", "run.ended"}, status: schema.StatusCompleted,
-		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -488,24 +482,6 @@ func TestExecutor_ServerAwayAtEnd_EndRecordedLater(t *testing.T) {
 	p.dropAcks(0)
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 	require.Equal(t, []string{"run.started", "run.ended"}, names(w.log("r1")))
-}
-
-func TestExecutor_UnpublishedResult_NotDone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	s := serveRuns(t, w.fleet(), func(ctx context.Context, run *publisher.Run) error {
-		require.NoError(t, run.Pipelined(publisher.Window{}))
-		w.limit(1)
-		require.NoError(t, run.AddMessage(ctx, user("queued")))
-		require.ErrorIs(t, run.Flush(ctx), publisher.ErrFleetFull)
-		w.limit(1 << 20)
-		return nil
-	})
-	begin(t, s, "r1")
-	got := s.outcome(t, "r1")
-	require.Equal(t, publisher.OutcomeInterrupted, got.outcome)
-	require.ErrorIs(t, got.err, publisher.ErrFleetFull)
-	require.Equal(t, []string{"run.started", "run.interrupted"}, names(w.log("r1")))
 }
 
 func TestExecutor_RunsAddedBeforeServe_Driven(t *testing.T) {

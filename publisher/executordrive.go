@@ -169,12 +169,7 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 	wait := &pause.Backoff{Next: e.fleet.cfg.Backoff, Most: mostFinishPause}
 	begun := time.Now()
 	for {
-		err := r.mend(e.finishing)
-		broken := errors.Is(err, errPipeline)
-		if broken && on == workDone {
-			// Events that the work took for recorded are not in the log.
-			on, cause = notRecorded, err
-		}
+		err := r.Resolve(e.finishing)
 		t := transitionOn(on)
 		if err == nil {
 			err = e.publishTransition(d, t, cause)
@@ -192,8 +187,6 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 			return t.to, cause
 		case errors.Is(err, ErrSignalled):
 			return "", err
-		case broken:
-			continue
 		case errors.Is(err, ErrFleetFull), !e.fleet.nc.IsConnected():
 			// No other executor could publish more now: keep trying.
 			begun = time.Now()
@@ -231,7 +224,7 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	}
 	if t.on == notBegun && cause != nil && !d.raised {
 		// The error does not fail the run. It explains, in the run's log, why no executor can begin it.
-		if err := r.publishNow(ctx, draft{data: &schema.ErrorRaisedData{Error: *recordedError(cause), Scope: "run"}}); err != nil {
+		if _, err := r.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: *recordedError(cause), Scope: "run"}}); err != nil {
 			return err
 		}
 		d.raised = true
@@ -273,20 +266,4 @@ func recordedError(cause error) *schema.Error {
 		failure.Message = strings.ToValidUTF8(failure.Message[:maxFailureText], "") + "…"
 	}
 	return &failure
-}
-
-// errPipeline: queued events were not published.
-var errPipeline = errors.New("queued events are not in the log")
-
-// mend makes a handle usable again after its work: it leaves the pipelined mode, and resolves events without an answer.
-func (r *Run) mend(ctx context.Context) error {
-	if err := r.slot.enter(ctx); err != nil {
-		return err
-	}
-	err := r.stopPipeline(ctx)
-	r.slot.leave()
-	if err != nil {
-		return fmt.Errorf("%w: %w", errPipeline, err)
-	}
-	return r.Resolve(ctx)
 }

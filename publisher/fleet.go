@@ -56,8 +56,6 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	stopped bool
-	// pipelines are the runs in pipelined mode: Close waits for their senders.
-	pipelines map[*Run]struct{}
 	// alive: heartbeats and notices have begun. beaten is closed after the last heartbeat; nil without heartbeats.
 	alive   bool
 	beaten  chan struct{}
@@ -73,7 +71,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{
-		cfg: cfg.withDefaults(), pipelines: make(map[*Run]struct{}),
+		cfg:         cfg.withDefaults(),
 		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.takeovers = takeovers{retry: claimRetry, asked: make(map[string]int)}
@@ -117,9 +115,8 @@ func (f *Fleet) Executor() string { return f.cfg.Executor }
 // Instance distinguishes this start of the process from others under its name; see [Config]. Empty for none.
 func (f *Fleet) Instance() string { return f.cfg.Instance }
 
-// Close sends the queued events of pipelined runs, waits for them until ctx ends, announces that the executor leaves,
-// and closes the connection if Connect dialled it. It does not end runs; runs that are still active are orphaned at
-// once. Finish them with [Run.End] or [Run.Interrupt] before.
+// Close announces that the executor leaves, and closes the connection if Connect dialled it. It does not end runs; runs
+// that are still active are orphaned at once. Finish them with [Run.End] or [Run.Interrupt] before.
 func (f *Fleet) Close(ctx context.Context) error {
 	f.mu.Lock()
 	if f.stopped {
@@ -127,18 +124,9 @@ func (f *Fleet) Close(ctx context.Context) error {
 		return nil
 	}
 	f.stopped = true
-	runs := make([]*Run, 0, len(f.pipelines))
-	for r := range f.pipelines {
-		runs = append(runs, r)
-	}
 	f.mu.Unlock()
 	f.end(ErrStopped)
-	var errs []error
-	for _, r := range runs {
-		errs = append(errs, r.stopPipeline(ctx))
-	}
-	errs = append(errs, f.depart())
-	return errors.Join(append(errs, f.Reader.Close(ctx))...)
+	return errors.Join(f.depart(), f.Reader.Close(ctx))
 }
 
 func (f *Fleet) isStopped() bool {

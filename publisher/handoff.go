@@ -180,12 +180,12 @@ func toolsOf(s *schema.State) []schema.HandoffTool {
 	return tools
 }
 
-// Offer publishes handoff.offered with [Handoff.Data] and waits until it is durable. An offer under the same id
+// Offer publishes handoff.offered with [Handoff.Data]. An offer under the same id
 // replaces the earlier one, unless that was accepted; then Offer returns [ErrHandoffTaken]. A hand-off longer than
 // [schema.HandoffSizeWarning] characters is offered, with a warning in the log.
 func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 	r := h.run
-	if err := r.settled(ctx); err != nil {
+	if err := r.ledger.ended(); err != nil {
 		return Offer{}, err
 	}
 	d := h.Data()
@@ -195,9 +195,6 @@ func (h *Handoff) Offer(ctx context.Context) (Offer, error) {
 			Msg("hand-off is long: it may cost its reader more context than it saves")
 	}
 	verdicts, err := r.publish(ctx, draft{data: &d})
-	if err == nil {
-		err = r.Flush(ctx)
-	}
 	if err != nil {
 		return Offer{}, err
 	}

@@ -78,7 +78,7 @@ func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 	}
 }
 
-// publishLast publishes a run's interruption and releases the run. The pipelined mode must have been left.
+// publishLast publishes a run's interruption and releases the run.
 func (r *Run) publishLast(ctx context.Context, last error, d draft) error {
 	_, err := r.publishAnd(ctx, last, d)
 	return err

@@ -81,7 +81,7 @@ var errOutdated = errors.New("the call changed meanwhile")
 // settle publishes a settlement. If the call changed meanwhile, it settles nothing and returns nil: the call is decided
 // again.
 func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData) error {
-	err := c.run.publishNow(ctx, draft{data: settled, turn: c.key.Turn, own: true})
+	_, err := c.run.publish(ctx, draft{data: settled, turn: c.key.Turn, own: true})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
 		return nil
 	}
@@ -96,7 +96,7 @@ func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData
 // outcome and will be in doubt for the next executor. Work that skips a call that a person settled as rerun is wrong,
 // too.
 func (r *Run) leftInDoubt() error {
-	head := r.ledger.planned()
+	head := r.Head()
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		switch {

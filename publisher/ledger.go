@@ -41,8 +41,6 @@ type ledger struct {
 	provenAt time.Time
 	// starting: run.started is not durable yet.
 	starting bool
-	// plan is the run after the queued events in pipelined mode; nil in synchronous mode.
-	plan *plan
 	// pending are the events of an interrupted call; unknown: one of them may be stored.
 	pending []*item
 	unknown bool
@@ -57,12 +55,6 @@ type ledger struct {
 	inHand bool
 	// changed is closed when the run changes; nil without waiters.
 	changed chan struct{}
-}
-
-// plan is the run once all queued events are durable.
-type plan struct {
-	head   schema.Head
-	writer schema.Writer
 }
 
 func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) *ledger {
@@ -220,20 +212,6 @@ func (l *ledger) proven(age time.Duration) (bool, error) {
 	return !l.provenAt.IsZero() && time.Since(l.provenAt) < age && time.Now().Round(0).Sub(l.provenAt.Round(0)) < age, nil
 }
 
-// ahead is the head after the queued events; in synchronous mode, the head. Under mu.
-func (l *ledger) ahead() *schema.Head {
-	if l.plan != nil {
-		return &l.plan.head
-	}
-	return l.fold.head
-}
-
-func (l *ledger) planned() schema.Head {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ahead().Clone()
-}
-
 // callRoom is the number of calls that fit into the turn.
 func (l *ledger) callRoom(turn int32, calls []schema.RequestedCall) int {
 	l.mu.Lock()
@@ -241,11 +219,11 @@ func (l *ledger) callRoom(turn int32, calls []schema.RequestedCall) int {
 	return l.fold.head.CallRoom(turn, calls)
 }
 
-// openTurn is the number of the turn that is open after the queued events; 0 outside turns.
+// openTurn is the number of the open turn; 0 outside turns.
 func (l *ledger) openTurn() int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if head := l.ahead(); head.TurnOpen {
+	if head := l.fold.head; head.TurnOpen {
 		return head.Turn
 	}
 	return 0
@@ -285,48 +263,6 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 		return nil, l.signalledError()
 	}
 	return items, err
-}
-
-// beginPlan begins the pipelined mode: from now on sealPlanned seals events after the queued ones.
-func (l *ledger) beginPlan() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pending = nil
-	l.plan = &plan{head: l.fold.head.Clone(), writer: l.writer}
-}
-
-func (l *ledger) endPlan() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.plan = nil
-}
-
-func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.errLocked(); err != nil {
-		return nil, err
-	}
-	p := l.plan
-	all, err := opened(drafts, &p.head)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.gate(all, &p.head); err != nil {
-		return nil, err
-	}
-	items, next, err := l.fold.seal(all, &p.head, &p.writer)
-	if err != nil {
-		return nil, err
-	}
-	p.head = *next
-	for _, it := range items {
-		it.next = nil // the plan keeps using it
-		if err := p.writer.Commit(it.event); err != nil {
-			return nil, fmt.Errorf("run %s: %w", l.run, err)
-		}
-	}
-	return items, nil
 }
 
 // durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as
@@ -495,7 +431,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == l.writer.Epoch {
 		return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
 	}
-	if l.plan == nil && outdates(v, items) {
+	if outdates(v, items) {
 		return nil, fmt.Errorf("run %s: %w: a late result of call %s of turn %d was recorded first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
 	}
 	if v.Kind != schema.Applied {
@@ -505,17 +441,12 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 		l.fold.open(v.Event, v.Data)
 	}
 	l.calls.note(v, true)
-	if l.plan != nil {
-		unplaced := *rec
-		unplaced.Stream = 0 // the plan has no stream sequences
-		l.plan.head.Apply(keys, &unplaced)
-	}
 	l.wake()
 	// New work must not begin after a request to stop that the executor does not know of. Its next try may: then it
 	// knows.
 	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && l.fold.head.CancelRequested {
 		l.haltWith(l.cancelError())
-		if l.cancelUnseen = l.plan == nil; l.cancelUnseen && len(items) > 0 && beginsWork(items) {
+		if l.cancelUnseen = true; len(items) > 0 && beginsWork(items) {
 			l.cancelUnseen = false
 			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
 		}

@@ -82,50 +82,6 @@ func TestLedger_Dead_LeavesTheHandAndEndsWork(t *testing.T) {
 	require.Equal(t, first, err)
 }
 
-func TestLedger_Planned_SealsBehindWhatIsQueued(t *testing.T) {
-	l, _ := startedLedger(t)
-	l.beginPlan()
-	first, err := l.sealPlanned([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
-	require.NoError(t, err)
-	second, err := l.sealPlanned([]draft{drafted(t, &schema.TurnEndedData{Turn: 1}, 1)})
-	require.NoError(t, err)
-	require.Equal(t, first[0].event.Sequence+1, second[0].event.Sequence)
-	planned := l.planned()
-	require.EqualValues(t, 1, planned.Turn)
-	require.Zero(t, l.fold.head.Turn, "nothing of it is durable")
-	l.endPlan()
-	planned = l.planned()
-	require.Zero(t, planned.Turn)
-}
-
-func TestPipeline_SendFails_RefusesWhatComesLater(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("broken")
-	p := startPipeline("r", Window{Events: 1, Bytes: 1}, func(context.Context, []*item) error { return broken })
-	require.NoError(t, p.add([]*item{{size: 1}}))
-	require.ErrorIs(t, p.flush(t.Context()), broken)
-	require.ErrorIs(t, p.room(t.Context()), broken)
-	require.ErrorIs(t, p.add([]*item{{size: 1}}), broken)
-	require.ErrorIs(t, p.stop(t.Context()), broken)
-}
-
-func TestPipeline_StoppedWhileSending_EndsTheSenderAtOnce(t *testing.T) {
-	t.Parallel()
-	sending := make(chan struct{})
-	p := startPipeline("r", Window{Events: 1, Bytes: 1}, func(ctx context.Context, _ []*item) error {
-		close(sending)
-		<-ctx.Done()
-		return ctx.Err()
-	})
-	require.NoError(t, p.add([]*item{{size: 1}, {size: 1}}))
-	<-sending
-	require.False(t, p.idle())
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, p.stop(ctx), context.Canceled)
-	require.ErrorIs(t, p.add([]*item{{size: 1}}), context.Canceled)
-}
-
 func TestFollower_NoticeMeanwhile_IsFollowedUpByTheSameLook(t *testing.T) {
 	t.Parallel()
 	var w follower

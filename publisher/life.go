@@ -107,7 +107,8 @@ func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunIn
 // Interrupt publishes run.interrupted: this executor stops cleanly, and other executors may claim the run at once.
 // reason is shutdown, preempted or budget.
 func (r *Run) Interrupt(ctx context.Context, reason string) error {
-	return r.publishNow(ctx, draft{data: &schema.RunInterruptedData{Reason: reason}})
+	_, err := r.publish(ctx, draft{data: &schema.RunInterruptedData{Reason: reason}})
+	return err
 }
 
 // RunEnd describes how a run ended.
@@ -121,8 +122,7 @@ type RunEnd struct {
 	CompletedBy string
 	// Error that ended the run; nil means none.
 	Error *schema.Error
-	// NoSignals ends the run only if no signal is open. Otherwise End returns [ErrSignalled] and publishes nothing. It
-	// also ends the pipelined mode.
+	// NoSignals ends the run only if no signal is open. Otherwise End returns [ErrSignalled] and publishes nothing.
 	NoSignals bool
 	// Usage of the whole run; nil if it was not summed up.
 	Usage *schema.Usage
@@ -132,7 +132,7 @@ type RunEnd struct {
 	Time time.Time
 }
 
-// End publishes run.ended and waits until it is durable. Only hand-offs and marks may follow.
+// End publishes run.ended. Only hand-offs and marks may follow.
 func (r *Run) End(ctx context.Context, end RunEnd) error {
 	if end.Status == "" {
 		end.Status = schema.StatusCompleted
@@ -143,12 +143,10 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 	var unless signalGuard
 	if end.NoSignals {
 		unless = unlessOpen
-		if err := r.Synchronous(ctx); err != nil {
-			return err
-		}
 	}
-	return r.publishNow(ctx, draft{unless: unless, data: &schema.RunEndedData{
+	_, err := r.publish(ctx, draft{unless: unless, data: &schema.RunEndedData{
 		Status: string(end.Status), Output: []byte(end.Output), Summary: end.Summary, CompletedBy: end.CompletedBy,
 		Error: end.Error, Usage: end.Usage, Source: []byte(end.Source),
 	}, at: end.Time})
+	return err
 }

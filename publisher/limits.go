@@ -29,7 +29,7 @@ type Limit struct {
 // limit. wrapUp then gets the recovery turn that was begun: continue where its recorded messages and calls end.
 // Head.Limit says that a limit ended the run; Head.CompletedBy says that a call completed it, see [Run.Complete].
 func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx context.Context, turn *Turn) (summary string, err error), end RunEnd) error {
-	if err := r.settled(ctx); err != nil {
+	if err := r.ledger.ended(); err != nil {
 		return err
 	}
 	if c := r.Contract(); c.Complete != "" && end.Error == nil && (end.Status == "" || end.Status == schema.StatusCompleted) {
@@ -69,9 +69,6 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 				return err
 			}
 		}
-	}
-	if err := r.Flush(ctx); err != nil {
-		return err
 	}
 	answer, err := r.lastAnswer(ctx)
 	if err != nil {
@@ -122,7 +119,7 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	if end.Status != "" && end.Status != schema.StatusCompleted || end.Error != nil {
 		return fmt.Errorf("completion of run %s: %w", r.id, configError("Status", end.Status, "leave it empty: Complete always ends the run as completed; for another status use End"))
 	}
-	if err := r.settled(ctx); err != nil {
+	if err := r.ledger.ended(); err != nil {
 		return err
 	}
 	v := r.ledger.call(call)

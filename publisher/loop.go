@@ -176,9 +176,6 @@ func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := run.Keep(Contract{Complete: l.Complete, MaxTurns: l.MaxTurns, MaxTokens: l.MaxTokens}); err != nil {
 		return err
 	}
-	if err := run.Synchronous(ctx); err != nil {
-		return err
-	}
 	if err := run.Sync(ctx); err != nil { // read settlements and answers before any work
 		return err
 	}

@@ -153,19 +153,6 @@ func TestLoop_AToolEndsItsGoroutine_TheLoopDoesNotGoOn(t *testing.T) {
 	require.Len(t, m.asked, 1)
 }
 
-// A pipelined run.
-func TestLoop_PipelinedRun_Refused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`)), 2: calls(call("a", "look", `{"at":1}`))}}
-	run := start(t, w.fleet(), "r1")
-	require.NoError(t, run.Pipelined(publisher.Window{}))
-	err := publisher.Loop{Model: m.model, Tools: []publisher.Tool{look(nil)}}.Work(t.Context(), run)
-	t.Log(err, len(m.asked))
-	require.NoError(t, err)
-	require.Len(t, m.asked, 3)
-}
-
 // Types: Validate accepts the tool, and no arguments can be read.
 func tryType[In any](t *testing.T, w *world, name string, args ...string) {
 	t.Helper()

@@ -180,19 +180,3 @@ func (w *world) limit(bytes int64) {
 	_, err = w.js.UpdateStream(w.tb.Context(), cfg)
 	require.NoError(w.tb, err)
 }
-
-// batched counts the messages of the event stream that came as members of an atomic batch.
-func (w *world) batched() int {
-	w.tb.Helper()
-	s, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
-	require.NoError(w.tb, err)
-	n := 0
-	for seq := range s.CachedInfo().State.LastSeq {
-		msg, err := s.GetMsg(w.tb.Context(), seq+1)
-		require.NoError(w.tb, err)
-		if msg.Header.Get("Nats-Batch-Id") != "" {
-			n++
-		}
-	}
-	return n
-}

@@ -132,14 +132,13 @@ func (f *Fleet) followUp(r *Run, at schema.StreamSequence) {
 	})
 }
 
-// look folds events of other writers, up to a sequence. A pipeline meets them as it sends. To read beyond its last
-// event the pipeline must be idle, which holding the slot ensures.
+// look folds events of other writers, up to a sequence.
 func (r *Run) look(ctx context.Context, upTo schema.StreamSequence) error {
 	if err := r.slot.enter(ctx); err != nil {
 		return err
 	}
 	defer r.slot.leave()
-	if err := r.Flush(ctx); err != nil {
+	if err := r.ledger.err(); err != nil {
 		return err
 	}
 	select {

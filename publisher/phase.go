@@ -72,7 +72,7 @@ func (r *Run) phaseAllowed(ctx context.Context, name, message string) error {
 // fails, the phase stays open and the error is returned. With [AfterApproval] a person must allow the phase before it
 // starts.
 func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error), options ...PhaseOption) (json.RawMessage, error) {
-	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
+	if slices.Contains(r.Head().CompletedPhases, name) {
 		return r.phaseOutput(ctx, name)
 	}
 	var settings phaseSettings
@@ -101,7 +101,7 @@ func (r *Run) Phase(ctx context.Context, name string, work func(context.Context)
 }
 
 func (r *Run) phaseOutput(ctx context.Context, name string) (json.RawMessage, error) {
-	if err := r.Flush(ctx); err != nil {
+	if err := r.ledger.err(); err != nil {
 		return nil, err
 	}
 	var output json.RawMessage

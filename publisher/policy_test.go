@@ -93,9 +93,6 @@ func TestPolicy_EachWayAround_IsRefused(t *testing.T) {
 		"a settlement of its own": func(ctx context.Context, run *publisher.Run, _ *publisher.Turn) error {
 			return run.Publish(ctx, &schema.ToolSettledData{ToolCallID: "a", How: schema.SettledVerified, Result: []byte(`"gone"`)}, 1)
 		},
-		"the pipelined mode": func(ctx context.Context, run *publisher.Run, turn *publisher.Turn) error {
-			return errors.Join(run.Pipelined(publisher.Window{}), turn.Return(ctx, key, gone), run.Synchronous(ctx))
-		},
 		"a question without an answer": func(ctx context.Context, run *publisher.Run, turn *publisher.Turn) error {
 			return errors.Join(turn.Decide(ctx, schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAsk}), run.Publish(ctx, returned, 1))
 		},

@@ -185,10 +185,6 @@ func (a *sloppyAgent) turn(ctx context.Context, run *publisher.Run) {
 			}))
 			a.count(turn.Return(ctx, key, gone))
 		case 7:
-			a.count(run.Pipelined(publisher.Window{}))
-			a.count(turn.Return(ctx, key, gone))
-			a.count(run.Synchronous(ctx))
-		case 8:
 			how := []schema.Settlement{schema.SettledVerified, schema.SettledAdopted, schema.SettledDecided, schema.SettledRerun}[a.rnd.IntN(4)]
 			a.count(run.Publish(ctx, &schema.ToolSettledData{ToolCallID: call.ID, How: how, Result: []byte(gone.Result)}, key.Turn))
 		}

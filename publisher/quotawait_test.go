@@ -53,37 +53,30 @@ func (w *world) relieve(run string) {
 
 func TestQuotaWait_FullFleet_WaitsForRoom(t *testing.T) {
 	t.Parallel()
-	for name, pipelined := range map[string]bool{"synchronous": false, "pipelined": true} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			// Its deadline does not count meanwhile.
-			run := start(t, w.fleet(patient, func(c *publisher.Config) { c.PublishTimeout, c.TryTimeout = time.Minute, time.Minute }), "r1")
-			w.limit(1 << 20)
-			w.fill("other")
-			tried := w.tries("r1")
-			if pipelined {
-				require.NoError(t, run.Pipelined(publisher.Window{}))
+	w := newWorld(t)
+	// Its deadline does not count meanwhile.
+	run := start(t, w.fleet(patient, func(c *publisher.Config) { c.PublishTimeout, c.TryTimeout = time.Minute, time.Minute }), "r1")
+	w.limit(1 << 20)
+	w.fill("other")
+	tried := w.tries("r1")
+	done := make(chan error, 1)
+	go func() {
+		for range 5 {
+			if err := run.AddMessage(t.Context(), user(strings.Repeat("y", 1<<10))); err != nil {
+				done <- err
+				return
 			}
-			done := make(chan error, 1)
-			go func() {
-				for range 5 {
-					if err := run.AddMessage(t.Context(), user(strings.Repeat("y", 1<<10))); err != nil {
-						done <- err
-						return
-					}
-				}
-				done <- run.Flush(t.Context())
-			}()
-			for range 3 {
-				tried()
-			}
-			require.Empty(t, w.log("r1")[1:], "nothing is stored")
-			w.relieve("other")
-			require.NoError(t, <-done)
-			require.Len(t, w.log("r1"), 6)
-			w.requireSameFold(run)
-		})
+		}
+		done <- nil
+	}()
+	for range 3 {
+		tried()
 	}
+	require.Empty(t, w.log("r1")[1:], "nothing is stored")
+	w.relieve("other")
+	require.NoError(t, <-done)
+	require.Len(t, w.log("r1"), 6)
+	w.requireSameFold(run)
 }
 
 func TestQuotaWait_Cancelled_Returns(t *testing.T) {

@@ -149,13 +149,12 @@ func TestRequested_EndWithLastOutcome_OneEvent(t *testing.T) {
 	require.Zero(t, lost, "messages of Turn.End, which returned nil, are in no state")
 }
 
-// Pipelined: answers with shared ids, tools in parallel, then a takeover.
-func TestRequested_PipelinedAnswers_Recorded(t *testing.T) {
+// Answers with shared ids, tools in parallel, then a takeover.
+func TestRequested_ParallelTools_Recorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	var n atomic.Int64
-	require.NoError(t, run.Pipelined(publisher.Window{}))
 	err := func(ctx context.Context) error {
 		for range 3 {
 			turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
@@ -181,7 +180,7 @@ func TestRequested_PipelinedAnswers_Recorded(t *testing.T) {
 				return err
 			}
 		}
-		return run.Flush(ctx)
+		return nil
 	}(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, int64(9), n.Load())

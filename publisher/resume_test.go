@@ -146,12 +146,10 @@ func TestRead_LargeRun_FlowControlled(t *testing.T) {
 	f := w.fleet()
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
 	require.NoError(t, err)
-	require.NoError(t, run.Pipelined(publisher.Window{}))
 	text := strings.Repeat("x", 100<<10)
 	for range 200 { // 20 MB, five windows of the flow control
 		require.NoError(t, run.AddMessage(t.Context(), user(text)))
 	}
-	require.NoError(t, run.Synchronous(t.Context()))
 	n := 0
 	require.NoError(t, f.Events(t.Context(), "r1", func(schema.Record) error {
 		n++

@@ -13,16 +13,14 @@ import (
 // Run is the handle of one run in one epoch. It is safe for concurrent use: events are published one after another, in
 // the order of their calls.
 //
-// When a method returns no error, its event is durable (in pipelined mode, after Flush).
+// When a method returns no error, its event is durable.
 type Run struct {
 	fleet *Fleet
 	id    string
-	// slot is held while an event is published (in pipelined mode, queued).
+	// slot is held while an event is published.
 	slot     publishSlot
 	ledger   *ledger
 	recorder recorder
-	// pipe is nil in synchronous mode.
-	pipe     atomic.Pointer[pipeline]
 	follower follower
 	// driver drives the run; nil if no executor does.
 	driver atomic.Pointer[drive]
@@ -90,15 +88,7 @@ func (r *Run) CancelRequested() bool {
 }
 
 // Err returns the error that ended the handle, or [ErrUnresolved], or nil.
-func (r *Run) Err() error {
-	if err := r.ledger.err(); err != nil {
-		return err
-	}
-	if p := r.pipe.Load(); p != nil {
-		return p.failure()
-	}
-	return nil
-}
+func (r *Run) Err() error { return r.ledger.err() }
 
 type timeKey struct{}
 
@@ -124,7 +114,7 @@ func (r *Run) Publish(ctx context.Context, data schema.Data, turn int32) error {
 	return err
 }
 
-// publish makes the drafts durable, in order, or queues them in pipelined mode. It returns the fold's verdict on each.
+// publish makes the drafts durable, in order. It returns the fold's verdict on each.
 func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, error) {
 	return r.publishAnd(ctx, nil, drafts...)
 }
@@ -138,12 +128,6 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 		return nil, err
 	}
 	defer r.slot.leave()
-	switch p := r.pipe.Load(); {
-	case p != nil && last != nil:
-		return nil, fmt.Errorf("run %s: %w: its work has started the pipelined mode again", r.id, errPipeline)
-	case p != nil:
-		return r.enqueue(ctx, p, drafts)
-	}
 	items, err := r.ledger.resumeOrSeal(drafts)
 	if err == nil {
 		err = r.recorder.deliver(ctx, items)
@@ -176,8 +160,7 @@ func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
 }
 
 // recorder makes the events of one handle durable. It gets the run's position from the ledger, and tells the ledger
-// which events are durable. One goroutine uses it at a time: the holder of the publish slot, or the sender of a
-// pipeline.
+// which events are durable. One goroutine uses it at a time: the holder of the publish slot.
 type recorder interface {
 	// deliver makes sealed events durable in order. After an error that leaves the handle usable, the events stay
 	// pending, so that a repeated call continues with them.
@@ -235,9 +218,6 @@ func (r *Run) Sync(ctx context.Context) error {
 	defer r.slot.leave()
 	if err := r.Err(); err != nil {
 		return err
-	}
-	if p := r.pipe.Load(); p != nil && !p.idle() {
-		return nil // a pipeline folds them as it sends
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.fleet.cfg.PublishTimeout)
 	defer cancel()

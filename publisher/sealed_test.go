@@ -39,11 +39,9 @@ func TestHandle_CallersBuffers_NotKept(t *testing.T) {
 			p.dropAcks(0)
 			require.NoError(t, run.Resolve(t.Context()))
 
-			require.NoError(t, run.Pipelined(publisher.Window{}))
 			end := &schema.TurnEndedData{Turn: 2, Messages: []schema.Message{user("five")}}
 			require.NoError(t, run.Publish(t.Context(), end, 2))
 			end.Messages[0].Parts = nil
-			require.NoError(t, run.Synchronous(t.Context()))
 
 			log := w.fold(id)
 			require.Equal(t, log.Head, run.Head())

@@ -88,7 +88,6 @@ func TestEnd_NoSignals_RefusedUntilAllAreConsumed(t *testing.T) {
 	w.serve()
 	f := w.fleet()
 	run := start(t, f, "r1")
-	require.NoError(t, run.Pipelined(publisher.Window{}))
 	end := publisher.RunEnd{NoSignals: true}
 	signalTo(t, f, "s1", "1")
 	require.ErrorIs(t, run.End(t.Context(), end), publisher.ErrSignalled, "met in the log")

@@ -34,16 +34,15 @@ func (r *Run) DeleteState(ctx context.Context, key string) error {
 
 // GetState reads a value of the run's application state into the variable that into points to, as json.Unmarshal does.
 // A jsontext.Value or json.RawMessage keeps numbers exactly as recorded. found is false if the key has no value.
-// GetState waits until earlier events are durable, as [Run.Flush] does, and loads a large value from the blob store; it
-// does not read the log. [Run.State] has all keys.
+// GetState loads a large value from the blob store; it does not read the log. [Run.State] has all keys.
 //
 // It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], [ErrEncrypted], and the errors of
-// [Run.Flush].
+// [Run.Err].
 func (r *Run) GetState(ctx context.Context, key string, into any) (found bool, err error) {
 	if r.ledger.headOnly() {
 		return false, fmt.Errorf("state %q of run %s: %w", key, r.id, ErrNoContent)
 	}
-	if err := r.Flush(ctx); err != nil {
+	if err := r.ledger.err(); err != nil {
 		return false, err
 	}
 	var value jsontext.Value

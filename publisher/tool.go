@@ -112,7 +112,7 @@ type outcomeAhead struct {
 // tool is Tool without the recording of a new outcome: ahead is that outcome, nil if there is none to record.
 func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result ToolResult, ahead *outcomeAhead, err error) {
 	r := t.run
-	if err := r.settled(ctx); err != nil {
+	if err := r.ledger.ended(); err != nil {
 		return ToolResult{}, nil, err
 	}
 	key, ok := r.ledger.calls.reserve(t.number, call.ID, call.Occurrence)
@@ -149,10 +149,7 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 		failed := errOvertaken
 		if isOpen() {
 			var verdicts []schema.Verdict
-			if verdicts, failed = r.publish(ctx, drafts...); failed == nil {
-				failed = r.Flush(ctx)
-			}
-			if failed == nil && verdicts[0].Kind != schema.Applied {
+			if verdicts, failed = r.publish(ctx, drafts...); failed == nil && verdicts[0].Kind != schema.Applied {
 				failed = errOvertaken
 			}
 		}
@@ -269,9 +266,6 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 	if _, err := turn.publish(ctx, record); err != nil {
 		return err
 	}
-	if err := c.run.Flush(ctx); err != nil {
-		return err
-	}
 	if c.run.ledger.call(c.key).open == nil {
 		return fmt.Errorf("%s: %w: call %s was recorded as another occurrence than %d", turn, ErrConflict, c.asked.ID, c.key.Occurrence)
 	}
@@ -359,7 +353,7 @@ func (c *callRunner) unknownTool(ctx context.Context) error {
 // fail closes a call whose tool does not run.
 func (c *callRunner) fail(ctx context.Context, failure schema.Error) error {
 	data := &schema.ToolFailedData{ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Error: failure}
-	if err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn}); err != nil {
+	if _, err := c.run.publish(ctx, draft{data: data, turn: c.key.Turn}); err != nil {
 		return err
 	}
 	return &ToolError{Key: c.key, Failure: failure}

@@ -55,7 +55,7 @@ type TurnSpec struct {
 // For a run that has reached a limit of its [Contract] it returns a [*LimitError], except for the summary turn of
 // [Run.LimitReached].
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
-	last := r.ledger.planned().Turn
+	last := r.Head().Turn
 	if spec.Number == 0 {
 		spec.Number = last + 1
 	}
@@ -82,7 +82,7 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 // OpenTurn returns the turn that has not ended, which a resumed run may have; nil if there is none. Continue it where
 // its recorded messages and calls end, or start it again with StartTurn and its number.
 func (r *Run) OpenTurn() *Turn {
-	head := r.ledger.planned()
+	head := r.Head()
 	if !head.TurnOpen {
 		return nil
 	}
@@ -259,8 +259,7 @@ func recordable(name string) string {
 // it for tools that you run by other means than [Turn.Tool], and publish their outcome with Return or Fail. An ended
 // turn accepts no new call.
 //
-// Call [Turn.Begin] right before a hold or verify tool if other work comes between, or if the run is pipelined. If Call
-// returns keys together with an error, the calls are recorded, but their tools must not run before Begin has returned
+// Call [Turn.Begin] right before a hold or verify tool if other work comes between. If Call returns keys together with an error, the calls are recorded, but their tools must not run before Begin has returned
 // nil.
 //
 // With a [Policy] the calls are recorded as requested, and begun like [Turn.Begin] does, one after the other. A denied
@@ -289,7 +288,7 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 		return keys, t.beginAll(ctx, keys)
 	}
 	guarded := slices.IndexFunc(calls, func(c ToolCall) bool { return !c.Replay.Rerunnable() })
-	if guarded < 0 || t.run.pipe.Load() != nil {
+	if guarded < 0 {
 		return keys, nil
 	}
 	return keys, t.Begin(ctx, keys[guarded])
@@ -383,7 +382,7 @@ type TurnEnd struct {
 // End ends the turn early: requested calls that have not begun are abandoned. An answered turn ends with the last
 // outcome of its calls and needs no End. Its usage belongs to the answer, and End refuses it.
 func (t *Turn) End(ctx context.Context, end TurnEnd) error {
-	if head := t.run.ledger.planned(); head.Turn == t.number && head.TurnAnswered {
+	if head := t.run.Head(); head.Turn == t.number && head.TurnAnswered {
 		if end.Usage != nil {
 			return fmt.Errorf("ending %s: %w: the turn is answered; pass Usage to Turn.Answer", t, ErrConflict)
 		}

@@ -26,7 +26,7 @@ func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Fleet{cfg: cfg.withDefaults(), Reader: new(Reader), pipelines: make(map[*Run]struct{}), life: context.Background(), proofAge: beginWithin}
+	f := &Fleet{cfg: cfg.withDefaults(), Reader: new(Reader), life: context.Background(), proofAge: beginWithin}
 	f.works.now, f.redactor = f.cfg.Now, newRedactor(cfg.Redaction)
 	spec, err := f.named(spec)
 	if err != nil {

@@ -47,12 +47,9 @@ func TestUnrecorded_TheSameWork_TheSameState(t *testing.T) {
 			require.Equal(t, `"paid"`, string(result.Result))
 		}
 		require.EqualValues(t, 1, n.Load(), "the recorded result is returned")
-		require.NoError(t, run.Pipelined(publisher.Window{}))
 		for range 20 {
 			require.NoError(t, run.AddMessage(ctx, assistant(schema.Text("on"))))
 		}
-		require.NoError(t, run.Flush(ctx))
-		require.NoError(t, run.Synchronous(ctx))
 		require.NoError(t, run.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted, Output: raw(`true`), Time: now}))
 		return run.State()
 	}

@@ -140,7 +140,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 	if err := checkResponseSchema(d.ResponseSchema); err != nil {
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, err)
 	}
-	if err := r.settled(ctx); err != nil {
+	if err := r.ledger.ended(); err != nil {
 		return schema.RunInputData{}, err
 	}
 	l := r.ledger
@@ -152,7 +152,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, ErrNoContent)
 	}
 	if state == inputUnknown {
-		if err := r.publishNow(ctx, draft{data: &d, own: own}); err != nil {
+		if _, err := r.publish(ctx, draft{data: &d, own: own}); err != nil {
 			return schema.RunInputData{}, err
 		}
 	}
@@ -219,7 +219,7 @@ func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	if err := r.Sync(ctx); err != nil && !transient(err) {
 		return err
 	}
-	if err := r.settled(ctx); err != nil {
+	if err := r.ledger.ended(); err != nil {
 		return err
 	}
 	switch err := r.publishHeld(ctx, key, ""); {
@@ -254,7 +254,7 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	if why != "" {
 		data.Message += " " + strings.ToValidUTF8(why, "\uFFFD")
 	}
-	err := r.publishNow(ctx, draft{data: data, turn: key.Turn})
+	_, err := r.publish(ctx, draft{data: data, turn: key.Turn})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
 		// The call was settled at this moment, and perhaps closed.
 		return fmt.Errorf("%w: %w", ErrNotInDoubt, err)

@@ -304,11 +304,9 @@ func work(t *testing.T, h *haystack, fleet *publisher.Fleet, plain, plainLarge, 
 	// Refused by the fold, and by the server: errors say what they are about.
 	_, err = turn.Call(ctx, call)
 	h.add("error of the SDK", fmt.Appendf(nil, "%v", err))
-	require.NoError(t, run.Pipelined(publisher.Window{}))
 	for i := range 400 {
 		require.NoError(t, run.AddMessage(ctx, message(fmt.Sprintf("%d of %s", i, pattern))))
 	}
-	require.NoError(t, run.Synchronous(ctx))
 	require.NoError(t, run.Wait(ctx, schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", Message: "is " + pattern + " right?"}))
 	answer, err := fleet.Start(ctx, publisher.RunSpec{ID: "r2", Task: "poison"})
 	require.NoError(t, err)

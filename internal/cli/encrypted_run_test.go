@@ -176,11 +176,9 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 	require.Equal(t, schema.StatusCompleted, run.Head().Status)
 	long, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "r2", Task: "canaryTask"})
 	require.NoError(t, err)
-	require.NoError(t, long.Pipelined(publisher.Window{}))
 	for i := range 400 {
 		require.NoError(t, long.AddMessage(t.Context(), textMessage(schema.RoleUser, fmt.Sprintf("canaryMany %d", i))))
 	}
-	require.NoError(t, long.Synchronous(t.Context()))
 	h.waymarkAs(t, "used with the key", with, 0, "runs", "get", "r2", "--full")
 	h.waymarkAs(t, "used with the key", with, 0, "fork", "r1", "--at", "turn:1", "--as", "f1")
 	h.waymarkAs(t, "used with the key", with, 0, "diff", "r1", "f1")

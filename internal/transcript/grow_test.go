@@ -259,33 +259,26 @@ func TestReplay_SessionImportedInFiveGrowingSteps_EqualsTheWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	fleet := w.fleet("importer")
-	ways := []bool{true, false}
-	if testing.Short() {
-		ways = ways[:1]
-		t.Log("short: pipelined alone")
-	}
 	for _, f := range transcript.Formats() {
-		for _, pipelined := range ways {
-			folder := t.TempDir()
-			source := writeGenerated(t, folder, f, transcriptgen.Spec{Seed: 3, Turns: 12})
-			g := newGrower(t, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
-			id := fmt.Sprintf("%s-%t", f, pipelined)
-			for i, n := range fiveSteps(g.length) {
-				run := g.runs(t, n)[0]
-				run.ID = id
-				out, err := transcript.Replay(t.Context(), fleet, run, transcript.ReplayOptions{Pipelined: pipelined})
-				require.NoError(t, err, "%s, import %d", id, i+1)
-				require.Equal(t, i > 0, out.Reopened, "%s, import %d", id, i+1)
-				out, err = transcript.Compare(t.Context(), fleet, run, transcript.ReplayOptions{})
-				require.NoError(t, err)
-				require.Equal(t, out.Steps, out.Done, "%s, import %d again", id, i+1)
-			}
-			run := g.runs(t, g.length)[0]
+		folder := t.TempDir()
+		source := writeGenerated(t, folder, f, transcriptgen.Spec{Seed: 3, Turns: 12})
+		g := newGrower(t, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
+		id := string(f)
+		for i, n := range fiveSteps(g.length) {
+			run := g.runs(t, n)[0]
 			run.ID = id
-			whole, grown := fold(t, id, events(t, run)), w.recovered(fleet, id)
-			requireGrown(t, whole, grown)
-			require.Equal(t, string(export(t, whole, f)), string(export(t, grown, f)))
+			out, err := transcript.Replay(t.Context(), fleet, run, transcript.ReplayOptions{})
+			require.NoError(t, err, "%s, import %d", id, i+1)
+			require.Equal(t, i > 0, out.Reopened, "%s, import %d", id, i+1)
+			out, err = transcript.Compare(t.Context(), fleet, run, transcript.ReplayOptions{})
+			require.NoError(t, err)
+			require.Equal(t, out.Steps, out.Done, "%s, import %d again", id, i+1)
 		}
+		run := g.runs(t, g.length)[0]
+		run.ID = id
+		whole, grown := fold(t, id, events(t, run)), w.recovered(fleet, id)
+		requireGrown(t, whole, grown)
+		require.Equal(t, string(export(t, whole, f)), string(export(t, grown, f)))
 	}
 }
 

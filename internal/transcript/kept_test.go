@@ -201,7 +201,7 @@ func TestReplay_LargeToolUseResult_ComesBackThroughTheBlobStore(t *testing.T) {
 `)
 	runs, _ := open(t, path, transcript.Options{})
 	f := w.fleet("importer")
-	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
+	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
 	require.NoError(t, err)
 	want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func replayed(t *testing.T, path string) (*schema.State, *transcript.Report) {
 	require.NoError(t, err)
 	w := newWorld(t)
 	f := w.fleet("importer")
-	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
+	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
 	require.NoError(t, err)
 	out, err := transcript.Compare(t.Context(), f, runs[0], transcript.ReplayOptions{})
 	require.NoError(t, err)

@@ -22,9 +22,6 @@ type ReplayOptions struct {
 	Execute func(ctx context.Context, call *Call) error
 	// OnBoundary is called after each durable event; nil does nothing.
 	OnBoundary func(b Boundary)
-	// Pipelined sends windows of events together, for imports: boundaries are reported a few windows later, and a
-	// replay that died is continued after the last event in the log. Do not use it with pauses.
-	Pipelined bool
 	// TakeOver continues a run of another executor that is gone, and a run that a person cancelled. Without it Replay
 	// returns [ErrInUse] or [ErrCancelled].
 	TakeOver bool
@@ -34,9 +31,6 @@ type ReplayOptions struct {
 func (o ReplayOptions) Validate() error {
 	if o.Speed < 0 || math.IsNaN(o.Speed) || math.IsInf(o.Speed, 0) {
 		return fmt.Errorf("speed %v: use 0 for as fast as possible, or a factor above 0", o.Speed)
-	}
-	if o.Pipelined && o.Speed > 0 {
-		return fmt.Errorf("speed %v: a pipelined replay has no pauses", o.Speed)
 	}
 	return nil
 }
@@ -206,7 +200,7 @@ func begin(ctx context.Context, fleet *publisher.Fleet, run *Run) (*publisher.Ru
 	}
 	return fleet.Start(ctx, publisher.RunSpec{
 		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
-		Labels: labels(run), Source: []byte(run.Source), Time: run.StartedAt, HeadOnly: true, // the transcript is already in memory
+		Labels: labels(run), Source: []byte(run.Source), Time: run.StartedAt,
 	})
 }
 
@@ -229,45 +223,15 @@ type driver struct {
 	steps  []step
 	o      ReplayOptions
 	last   time.Time
-	// told counts the steps whose boundary was reported.
-	told int
 }
-
-// Windows of a pipelined replay are large, because the cost of a batch does not depend on its size. After windowSteps
-// steps the replay waits until they are durable.
-const (
-	windowEvents = 512
-	windowBytes  = 4 << 20
-	windowSteps  = 4 * windowEvents
-	// leaveWithin bounds the wait for queued events when a replay is interrupted.
-	leaveWithin = 10 * time.Second
-)
 
 // drive publishes the steps from the given one on.
 func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, from int, o ReplayOptions) error {
-	d := &driver{handle: handle, run: run, steps: steps, o: o, told: from}
-	if !o.Pipelined {
-		return d.wind(ctx, d.drive(ctx, from))
-	}
-	//nolint:contextcheck // the mode outlives the call
-	if err := handle.Pipelined(publisher.Window{Events: windowEvents, Bytes: windowBytes}); err != nil {
-		return fmt.Errorf("replay run %s: %w", run.ID, err)
-	}
-	err := d.drive(ctx, from)
-	// The mode has a goroutine, which ends with the replay. Queued events are still sent if the caller's context has
-	// ended.
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
-	defer cancel()
-	if left := handle.Synchronous(leave); left != nil {
-		if err == nil {
-			err = fmt.Errorf("replay run %s: %w", run.ID, left)
-		}
-		return err
-	}
-	return d.wind(leave, err)
+	d := &driver{handle: handle, run: run, steps: steps, o: o}
+	return d.wind(ctx, d.drive(ctx, from))
 }
 
-// drive publishes the steps from the given one on, in the mode that the handle is in.
+// drive publishes the steps from the given one on.
 func (d *driver) drive(ctx context.Context, from int) error {
 	run, steps := d.run, d.steps
 	if from > 0 {
@@ -277,33 +241,10 @@ func (d *driver) drive(ctx context.Context, from int) error {
 		if err := d.pause(ctx, steps[i].at); err != nil {
 			return fmt.Errorf("replay run %s: %w", run.ID, err)
 		}
-		if _, answered := steps[i].data.(*schema.TurnAnsweredData); answered && d.o.Pipelined && d.handle.CancelRequested() {
-			// Check between two turns, so that the calls of an answer keep their results. Outside of the mode
-			// publishing checks by itself.
-			return fmt.Errorf("replay run %s, step %d of %d: %w", run.ID, i+1, len(steps), publisher.ErrCancelRequested)
-		}
 		if err := d.publish(ctx, &steps[i]); err != nil {
 			return fmt.Errorf("replay run %s, step %d of %d (%s): %w", run.ID, i+1, len(steps), steps[i].data.EventName(), err)
 		}
-		if err := d.tell(ctx, i+1); err != nil {
-			return fmt.Errorf("replay run %s, up to step %d of %d: %w", run.ID, i+1, len(steps), err)
-		}
-	}
-	return nil
-}
-
-// tell reports the boundaries before step i, once they are durable.
-func (d *driver) tell(ctx context.Context, i int) error {
-	if d.o.Pipelined {
-		if i < len(d.steps) && i-d.told < windowSteps {
-			return nil
-		}
-		if err := d.handle.Flush(ctx); err != nil {
-			return err
-		}
-	}
-	for ; d.told < i; d.told++ {
-		d.o.boundary(d.run, d.steps, d.told)
+		d.o.boundary(d.run, d.steps, i)
 	}
 	return nil
 }

@@ -180,8 +180,8 @@ func TestReplay_Speed_DividesPauses(t *testing.T) {
 	require.ErrorContains(t, err, "speed -1")
 }
 
-// A pipelined import that dies goes on from the last boundary that it told, and ends equal.
-func TestPipelinedImport_Interrupted_Continued(t *testing.T) {
+// An import that dies goes on from the last boundary that it told, and ends equal.
+func TestImport_Interrupted_Continued(t *testing.T) {
 	t.Parallel()
 	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, transcriptgen.Spec{Seed: 11, Turns: 300})
 	runs, _ := open(t, path, transcript.Options{RunID: "piped"})
@@ -194,7 +194,6 @@ func TestPipelinedImport_Interrupted_Continued(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		executed := 0
 		_, err := transcript.Replay(ctx, f, runs[0], transcript.ReplayOptions{
-			Pipelined:  true,
 			OnBoundary: func(b transcript.Boundary) { acknowledged = b.Step },
 			Execute: func(ctx context.Context, _ *transcript.Call) error {
 				if executed++; executed == die/4 {
@@ -213,8 +212,7 @@ func TestPipelinedImport_Interrupted_Continued(t *testing.T) {
 	requireEqual(t, want.Conversations[0], w.recovered(f, "piped"), transcript.ClaudeCode)
 }
 
-// In pipelined mode publishing itself does not say that a run is to end: the replay looks for it.
-func TestPipelinedImport_Cancelled_EndsCancelled(t *testing.T) {
+func TestImport_Cancelled_EndsCancelled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: 1,500 turns are imported")
@@ -225,7 +223,6 @@ func TestPipelinedImport_Cancelled_EndsCancelled(t *testing.T) {
 	f := w.fleet("importer")
 	told, asked := 0, false
 	out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{
-		Pipelined:  true,
 		OnBoundary: func(b transcript.Boundary) { told = b.Step },
 		Execute: func(ctx context.Context, _ *transcript.Call) error {
 			if asked {
@@ -241,12 +238,12 @@ func TestPipelinedImport_Cancelled_EndsCancelled(t *testing.T) {
 	require.Equal(t, schema.StatusCancelled, s.Head.Status)
 	require.Zero(t, s.Head.Counts.Gaps)
 	require.Less(t, int(s.Head.Sequence), out.Steps)
-	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
+	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
 	require.ErrorIs(t, err, transcript.ErrCancelled)
-	_, err = transcript.Compare(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
+	_, err = transcript.Compare(t.Context(), f, runs[0], transcript.ReplayOptions{})
 	require.ErrorIs(t, err, transcript.ErrCancelled)
 	require.Equal(t, s.Head, w.recovered(f, "unwanted").Head, "nothing was written")
-	out, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true, TakeOver: true})
+	out, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{TakeOver: true})
 	require.NoError(t, err)
 	require.True(t, out.Reopened)
 	s = w.recovered(f, "unwanted")

@@ -2,7 +2,6 @@ package waymarktest_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -176,32 +175,6 @@ func TestCrashEverywhere_RecordDiffers_IsFound(t *testing.T) {
 		})
 	})
 	require.Contains(t, said, "artifact aii is there, but not without a crash")
-}
-
-// Events in batches are killed, too, and what is said of the points is what was killed.
-func TestCrashEverywhere_Pipelined_IsKilledWithinBatches(t *testing.T) {
-	t.Parallel()
-	killed := 0
-	_, logged := foundAndLogged(t, func(tb testing.TB) {
-		tb.Helper()
-		waymarktest.CrashEverywhereWith(tb, waymarktest.Crash{NoEffects: true}, func(*waymarktest.Outside) publisher.Work {
-			return func(ctx context.Context, run *publisher.Run) error {
-				err := run.Pipelined(publisher.Window{})
-				for i := len(run.State().Artifacts); err == nil && i < 20; i++ {
-					err = run.Artifact(ctx, schema.ArtifactAddedData{ArtifactID: "a" + strings.Repeat("i", i), Name: rand.Text()[:1]})
-				}
-				if err == nil {
-					err = run.Synchronous(ctx)
-				}
-				if err != nil {
-					killed++
-				}
-				return err
-			}
-		})
-	})
-	require.Contains(t, logged, "21 events, 0 effects, killed at 43 points")
-	require.Greater(t, killed, 30)
 }
 
 // A request that passes its tool by is an effect outside of a tool.

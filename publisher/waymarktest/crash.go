@@ -38,8 +38,7 @@ type Crash struct {
 // CrashEverywhere runs an agent once without a crash, then once for each crash point: before each event is stored
 // (which includes the moment between a side effect and its record); when each event is stored but the executor has no
 // answer yet; and after each side effect ([Outside.Effect]). Then another executor continues. In one more run every
-// executor dies, each one event later than the one before. Points within a batch of events, as of
-// [publisher.Run.Pipelined], are not tested.
+// executor dies, each one event later than the one before.
 //
 // However often it is killed, the run must end as without a crash, with the same conversation, and each effect must
 // have happened equally often ([Outside.Effect], [Outside.Once]). A held call is settled as by a person who can see the

@@ -62,18 +62,15 @@ func (l *life) dead() bool {
 }
 
 // dies reports whether the life ends here.
-func (l *life) dies(kind pointKind, number int) bool { return l.diesWithin(kind, number-1, number) }
-
-// diesWithin is dies for a batch: the events after after, up to last.
-func (l *life) diesWithin(kind pointKind, after, last int) bool {
+func (l *life) dies(kind pointKind, number int) bool {
 	p := l.point
 	if p == nil {
 		return false
 	}
 	if p.kind == behindEach {
-		return kind == behindEvent && after < l.number && l.number <= last
+		return kind == behindEvent && number == l.number
 	}
-	return l.number == 1 && p.kind == kind && after < p.number && p.number <= last
+	return l.number == 1 && p.kind == kind && number == p.number
 }
 
 // end kills the life.
@@ -91,22 +88,21 @@ func (l *life) end() {
 var errCut = fmt.Errorf("%w: %w", ErrKilled, nats.ErrConnectionClosed)
 
 // append is called instead of an append to the log.
-func (l *life) append(ctx context.Context, msgs []*nats.Msg, store func() eventlog.Appended) eventlog.Appended {
+func (l *life) append(store func() eventlog.Appended) eventlog.Appended {
 	l.mu.Lock()
 	if l.over {
 		l.mu.Unlock()
 		return cut()
 	}
-	before := l.events
-	l.events += len(msgs)
+	l.events++
 	n := l.events
 	l.mu.Unlock()
-	if l.diesWithin(beforeEvent, before, n) {
+	if l.dies(beforeEvent, n) {
 		l.end()
 		return cut()
 	}
 	answer := store()
-	if l.diesWithin(behindEvent, before, n) {
+	if l.dies(behindEvent, n) {
 		l.end()
 		return cut()
 	}

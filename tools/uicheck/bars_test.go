@@ -221,9 +221,8 @@ func TestBars_Tail_HeapStaysFlat(t *testing.T) {
 	s := newSecuredScene(t)
 	var runs []*publisher.Run
 	for i := range executors {
-		run, err := s.stage.Executor(fmt.Sprintf("box-%d", i)).Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("busy-%d", i), Agent: "coder", HeadOnly: true})
+		run, err := s.stage.Executor(fmt.Sprintf("box-%d", i)).Start(t.Context(), publisher.RunSpec{ID: fmt.Sprintf("busy-%d", i), Agent: "coder"})
 		require.NoError(t, err)
-		require.NoError(t, run.Pipelined(publisher.Window{Events: 500}))
 		runs = append(runs, run)
 	}
 	b := s.open()

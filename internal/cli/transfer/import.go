@@ -121,7 +121,7 @@ func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return failure.New(failure.Usage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
 	}
-	replay := transcript.ReplayOptions{Speed: c.Speed, Pipelined: c.Speed == 0, TakeOver: c.TakeOver}
+	replay := transcript.ReplayOptions{Speed: c.Speed, TakeOver: c.TakeOver}
 	if err := replay.Validate(); err != nil {
 		return &failure.Error{Code: failure.Usage, What: "--" + err.Error(), Hint: "see: waymark import --help", Err: err}
 	}

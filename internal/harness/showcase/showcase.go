@@ -286,9 +286,8 @@ func (s *Stage) await(run string, status schema.Status) {
 func (s *Stage) Long(id string, turns int) {
 	s.tb.Helper()
 	ctx := s.tb.Context()
-	run, err := s.connect("box-9", "coder", nil).Start(ctx, publisher.RunSpec{ID: id, Agent: "coder", Task: "Work for a long time.", HeadOnly: true})
+	run, err := s.connect("box-9", "coder", nil).Start(ctx, publisher.RunSpec{ID: id, Agent: "coder", Task: "Work for a long time."})
 	require.NoError(s.tb, err)
-	require.NoError(s.tb, run.Pipelined(publisher.Window{Events: 500}))
 	for n := 1; n <= turns; n++ {
 		require.NoError(s.tb, run.SetState(ctx, "step", n))
 		turn, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(fmt.Sprintf("do step %d", n))}}}})
@@ -309,5 +308,4 @@ func (s *Stage) Long(id string, turns int) {
 		}
 		require.NoError(s.tb, turn.Return(ctx, keys[0], publisher.ToolResult{Result: []byte(`{"ok":true}`), Duration: took}))
 	}
-	require.NoError(s.tb, run.Flush(ctx))
 }

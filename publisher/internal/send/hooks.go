@@ -3,8 +3,6 @@ package send
 import (
 	"context"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -14,9 +12,8 @@ import (
 type Hooks struct {
 	// NoOutwait begins a call at once after a takeover: the test knows that the previous executor is gone.
 	NoOutwait bool
-	// Append is called instead of an append to the log: append stores the messages, events of one run. Nil just calls
-	// append.
-	Append func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
+	// Append is called instead of an append to the log: append stores the event. Nil just calls append.
+	Append func(append func() eventlog.Appended) eventlog.Appended
 	// Tool answers a call in place of its tool, which does not run. Nil runs it.
 	Tool func(key schema.CallKey, name string, arguments []byte) (schema.ToolReturnedData, error)
 }

@@ -25,24 +25,16 @@ type Sender struct {
 	// TryTimeout bounds the wait for one answer.
 	TryTimeout time.Duration
 	// Hook is called instead of an append, in tests of agents; nil for none. See [send.Hooks].
-	Hook func(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended
+	Hook func(append func() eventlog.Appended) eventlog.Appended
 }
 
 // Append stores a message after the run's last one, and waits for the answer of this one try.
 func (s *Sender) Append(ctx context.Context, m *nats.Msg, last schema.StreamSequence) eventlog.Appended {
-	return s.hooked(ctx, []*nats.Msg{m}, func() eventlog.Appended { return eventlog.Append(ctx, s.requestAck, m, last) })
-}
-
-// AppendBatch appends several messages as one atomic batch.
-func (s *Sender) AppendBatch(ctx context.Context, msgs []*nats.Msg, last schema.StreamSequence) eventlog.Appended {
-	return s.hooked(ctx, msgs, func() eventlog.Appended { return eventlog.AppendBatch(ctx, s.Conn, s.request, msgs, last) })
-}
-
-func (s *Sender) hooked(ctx context.Context, msgs []*nats.Msg, append func() eventlog.Appended) eventlog.Appended {
+	store := func() eventlog.Appended { return eventlog.Append(ctx, s.requestAck, m, last) }
 	if s.Hook == nil {
-		return append()
+		return store()
 	}
-	return s.Hook(ctx, msgs, append)
+	return s.Hook(store)
 }
 
 func (s *Sender) requestAck(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {

@@ -62,7 +62,7 @@ type recovery struct {
 	first  []time.Duration
 }
 
-// trial writes the run, pipelined, and waits until it is folded and sealed as far as it will be.
+// trial writes the run, and waits until it is folded and sealed as far as it will be.
 func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	f, err := t.w.Fleet(ctx, "executor")
 	if err != nil {
@@ -71,16 +71,10 @@ func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	if t.player, err = StartRun(ctx, f, "run", FullTurn); err != nil {
 		return nil, err
 	}
-	if err := t.player.Run.Pipelined(publisher.Window{Events: 256}); err != nil { //nolint:contextcheck // the pipeline outlives the call
-		return nil, err
-	}
 	for range t.turns {
 		if err := t.player.Record(ctx); err != nil {
 			return nil, err
 		}
-	}
-	if err := t.player.Run.Synchronous(ctx); err != nil {
-		return nil, err
 	}
 	if t.reader, err = t.w.Fleet(ctx, "reader"); err != nil {
 		return nil, err

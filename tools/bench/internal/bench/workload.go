@@ -216,8 +216,7 @@ func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error)
 	return nil
 }
 
-// Record publishes the events of one turn without running tools, for a run whose writing is not measured: Turn.Tool waits
-// for what is queued, so it does not use a pipeline.
+// Record publishes the events of one turn without running tools, for a run whose writing is not measured.
 func (p *Player) Record(ctx context.Context) error {
 	text, answer := p.next()
 	turn, err := p.Run.StartTurn(ctx, publisher.TurnSpec{})
