@@ -67,8 +67,6 @@ type cli struct {
 	Complete     completeCmd      `cmd:"" hidden:"" name:"__complete"`
 	DemoChild    childCmd         `cmd:"" hidden:""`
 	DemoExecutor demo.ExecutorCmd `cmd:"" hidden:""`
-	DemoProgram  demo.ProgramCmd  `cmd:"" hidden:""`
-	DemoWorker   demo.WorkerCmd   `cmd:"" hidden:""`
 }
 
 // helpFlag prints help for the words so far and ends the parse.

@@ -159,7 +159,7 @@ func TestImport_Failures_HaveExitCodes(t *testing.T) {
 		requireHas(t, w.run(failure.OK, "runs", "get", "session"), "completed")
 	})
 	t.Run("0: a directory, with files of the same name", func(t *testing.T) {
-		trajectory, err := os.ReadFile(filepath.Join("demo", "demodata", "fix-rounding.traj"))
+		trajectory, err := os.ReadFile(filepath.Join("..", "transcript", "testdata", "small", "fix-rounding.traj"))
 		require.NoError(t, err)
 		w.file("tasks/a/task.traj", string(trajectory))
 		w.file("tasks/b/task.traj", strings.ReplaceAll(string(trajectory), "round", "square"))
@@ -204,7 +204,7 @@ func TestImport_SecondFileOfTheSameName_FirstKeepsItsID(t *testing.T) {
 func TestImport_DirectoryWithDamagedAndClosedFiles_NamesThem(t *testing.T) {
 	t.Parallel()
 	w := newImportWorld(t)
-	trajectory, err := os.ReadFile(filepath.Join("demo", "demodata", "fix-rounding.traj"))
+	trajectory, err := os.ReadFile(filepath.Join("..", "transcript", "testdata", "small", "fix-rounding.traj"))
 	require.NoError(t, err)
 	w.file("mixed/good.traj", string(trajectory))
 	w.file("mixed/cut.traj", string(trajectory[:300]))

@@ -195,14 +195,6 @@ func TestFleet_LabelIsNotUTF8_IsTheViewersMistake(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, status, body)
 }
 
-func TestStage_WayBack_IsOfThisAddress(t *testing.T) {
-	t.Parallel()
-	for here, ok := range map[string]bool{"/run/x?at=turn%3a3": true, "//evil": false, "/\t/evil": false, "/\\evil": false, "/\r\nX: 1": false, "": false} {
-		_, err := backTo(&http.Request{PostForm: url.Values{"here": {here}}})
-		require.Equal(t, ok, err == nil, "%q", here)
-	}
-}
-
 func TestMap_HugeDurations_BarsFit(t *testing.T) {
 	t.Parallel()
 	body := timelineBody{Told: new(story.Told), shown: whole}

@@ -39,8 +39,6 @@ type Config struct {
 	Used func()
 	// Doctor looks at the fleet's server, streams and limits as waymark doctor does; nil where only that command does.
 	Doctor func(ctx context.Context) ([]Finding, error)
-	// Stage is the demonstration that the pages are of; nil for a fleet at work.
-	Stage Stage
 	// Now is the clock that ages are told by.
 	Now func() time.Time
 }
@@ -94,9 +92,6 @@ func New(cfg Config) (*Inspector, error) {
 		s.mux.HandleFunc("POST /needs-you/command", s.form(s.command))
 		s.mux.HandleFunc("POST /run/{run}/mark", s.form(s.mark))
 		s.mux.HandleFunc("POST /run/{run}/act/{do}", s.form(s.act))
-	}
-	if cfg.Stage != nil {
-		s.mux.HandleFunc("POST /stage/kill", s.form(s.kill))
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.trouble(w, r, failure.New(failure.NotFound, "begin with the fleet: /", "there is no page %s", r.URL.Path))

@@ -70,10 +70,8 @@ type view struct {
 	// By is who is recorded with what the viewer decides.
 	By string
 	// Run is what the run is about whose page it is; nil elsewhere.
-	Run *runBar
-	// Stage is the demonstration that the pages are of; nil elsewhere.
-	Stage *stageView
-	Body  any
+	Run  *runBar
+	Body any
 }
 
 func (s *Inspector) view(title, nav, command string) *view {
@@ -88,7 +86,6 @@ func (s *Inspector) view(title, nav, command string) *view {
 func (s *Inspector) complete(v *view, r *http.Request) {
 	v.Live = "/live" + r.URL.RequestURI()
 	v.Needs = s.needs.count()
-	v.Stage = s.stageOf(r.URL.RequestURI(), v.CSRF)
 }
 
 // whole answers with a page.
@@ -133,7 +130,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 	all := make(map[string]*template.Template)
 	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "bisect", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
-		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/stage.html", "templates/"+name+".html"))
+		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
 	return all
 }

@@ -75,7 +75,7 @@ func (m *memory) Write(e journal.Entry) error {
 
 func scripts(t *testing.T, file string, format transcript.Format) []*transcript.Run {
 	t.Helper()
-	f, err := transcript.Open(filepath.Join("..", "..", "internal", "cli", "demo", "demodata", file), transcript.Options{Format: format})
+	f, err := transcript.Open(filepath.Join("..", "transcript", "testdata", "small", file), transcript.Options{Format: format})
 	require.NoError(t, err)
 	runs := slices.Collect(f.Runs())
 	require.NoError(t, f.Err())
@@ -146,7 +146,7 @@ func compare(t *testing.T, fleet *publisher.Fleet, file input, script *transcrip
 
 	state, err := fleet.Get(t.Context(), script.ID)
 	require.NoError(t, err)
-	source, err := transcriptcheck.Read(filepath.Join("..", "..", "internal", "cli", "demo", "demodata", file.name), string(file.format))
+	source, err := transcriptcheck.Read(filepath.Join("..", "transcript", "testdata", "small", file.name), string(file.format))
 	require.NoError(t, err)
 	i := slices.IndexFunc(source.Conversations, func(c *transcriptcheck.Conversation) bool { return c.Name == name })
 	require.GreaterOrEqual(t, i, 0, name)

@@ -7,9 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -226,8 +224,7 @@ func TestOpen_RandomBadInputs_LoseOnlyWhatTheReportNames(t *testing.T) {
 		inputs /= 5
 		t.Logf("short: %d of %d inputs", inputs, badInputs)
 	}
-	own := append(transcripts(t, "testdata"), transcripts(t, filepath.Join("..", "..", "internal", "cli", "demo", "demodata"))...)
-	own = slices.DeleteFunc(own, func(path string) bool { return filepath.Base(path) == "workshop.json" }) // no transcript
+	own := transcripts(t, "testdata")
 	var refused, exported int
 	for seed := range uint64(inputs) {
 		r := rand.New(rand.NewPCG(seed, 6))

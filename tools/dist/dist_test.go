@@ -72,7 +72,7 @@ func lifecycle(t *testing.T, dir, kind, mode string) {
 	require.NoError(t, os.Mkdir(out, 0o700))
 	here, err := filepath.Abs("testdata")
 	require.NoError(t, err)
-	transcripts, err := filepath.Abs("../../internal/cli/demo/demodata")
+	transcripts, err := filepath.Abs("../../internal/transcript/testdata/small")
 	require.NoError(t, err)
 	args := []string{
 		"--quiet", "--register=no", "--keep-unit", "--private-network", "--volatile=overlay", "--directory=" + filepath.Join(dir, "root"),
@@ -137,7 +137,7 @@ func TestImage_NewVersionOnTheVolume_KeepsTheRuns(t *testing.T) {
 		require.Equal(t, "v"+version, info.Main.Version)
 		roots = append(roots, root)
 	}
-	transcripts, err := filepath.Abs("../../internal/cli/demo/demodata")
+	transcripts, err := filepath.Abs("../../internal/transcript/testdata/small")
 	require.NoError(t, err)
 	script := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "testdata/image.sh", roots[0], roots[1], transcripts) //nolint:gosec // named above
 	script.Env = []string{"PATH=" + os.Getenv("PATH"), "IMAGE_CMD=" + strings.Join(command, " ")}

@@ -60,7 +60,22 @@ func newScene(t *testing.T) *scene {
 
 func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	t.Helper()
-	return newSceneOn(t, cfg, nil)
+	needsChromium(t)
+	w := waymarktest.StartWith(t, cfg)
+	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
+	require.NoError(t, err)
+	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now, Doctor: findings})
+	require.NoError(t, err)
+	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
+	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
+	s.executor = w.Conn()
+	s.js, err = jetstream.New(s.executor)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		pages.Close()
+		s.server.Close()
+	})
+	return s
 }
 
 func needsChromium(t *testing.T) {
@@ -78,27 +93,6 @@ func findings(context.Context) ([]inspector.Finding, error) {
 		{Name: "lock", Result: "FAILED", Detail: "no daemon holds the lease of shard 3", Do: "start the daemon: waymark serve"},
 		{Name: "disk", Result: "unknown", Detail: "the server is not of this state directory: look on its machine"},
 	}, nil
-}
-
-// newSceneOn makes a fleet whose pages show a demonstration; nil for none.
-func newSceneOn(t *testing.T, cfg waymarktest.Config, demonstration inspector.Stage) *scene {
-	t.Helper()
-	needsChromium(t)
-	w := waymarktest.StartWith(t, cfg)
-	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
-	require.NoError(t, err)
-	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now, Stage: demonstration, Doctor: findings})
-	require.NoError(t, err)
-	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
-	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
-	s.executor = w.Conn()
-	s.js, err = jetstream.New(s.executor)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		pages.Close()
-		s.server.Close()
-	})
-	return s
 }
 
 // tab is a separate browser, with its errors.

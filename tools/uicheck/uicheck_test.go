@@ -32,7 +32,6 @@ var looks = []struct{ name, path, title, answers, shows string }{
 	{"compare", "/compare?a=fix-login@record:8&b=fix-login", "Compare", "Which tool call is the first that differs?", "Two points of a run, side by side"},
 	{"tail", "/tail", "Tail", "What happens in the fleet?", "Accepted events, the newest first"},
 	{"health", "/health", "Health", "Which daemons fold, how far behind are checkpoints, what does the doctor report?", "Daemons, shards, dead letters and the doctor's findings"},
-	{"demo", "", "Demonstration", "What becomes of a run whose executor is killed?", "A button for each executor, above the fleet"},
 	{"held", "/run/payout-7/recovery", "", "", ""},
 	{"trouble", "/run/none", "", "", ""},
 }
@@ -75,9 +74,6 @@ func TestPages_LightAndDarkAtAllWidths_AreAccessibleAndFit(t *testing.T) {
 		for _, width := range []int64{320, 400, 1000, 1800} { // 320 is 1,280 at 400 %
 			b.sized(width, scheme)
 			for _, look := range looks {
-				if look.path == "" {
-					continue // of another test
-				}
 				name := fmt.Sprintf("%s-%s-%d", look.name, scheme, width)
 				b.show(look.path)
 				if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > int(width) {

@@ -2,7 +2,7 @@ package demo
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -10,228 +10,171 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/go-json-experiment/json"
-
-	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/journal"
-	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// proof is the result of the demonstration.
+// proof compares the log with what the executors told, and with the effects of their tools.
 type proof struct {
-	facts      journal.Facts
-	runs       int
-	results    int
-	kills      []killing
-	doubts     []*doubt
-	recoveries []time.Duration
-	returns    []time.Duration
-	took       time.Duration
+	Acknowledged int `json:"acknowledged"`
+	Recovered    int `json:"recovered"`
+	Lost         int `json:"lost"`
+	TakenOver    int `json:"taken_over"`
+	// Tools by the agents' order.
+	Tools    []toolProof `json:"tools"`
+	Problems []string    `json:"problems,omitzero"`
 }
 
-// prove compares every run with the history kept outside, and the run with real tools also with the expectations of its script.
-func (s *stage) prove(ctx context.Context) (_ *proof, err error) {
-	fleet, err := connect(ctx, s.app, s.fleet.state, "proof")
+// toolProof says how often the calls of a tool ran.
+type toolProof struct {
+	Tool       string        `json:"tool"`
+	Replay     schema.Replay `json:"replay"`
+	Calls      int           `json:"calls"`
+	Executions int           `json:"executions"`
+	Effects    int           `json:"effects"`
+}
+
+func (p *proof) problem(format string, args ...any) {
+	p.Problems = append(p.Problems, fmt.Sprintf(format, args...))
+}
+
+// prove reads everything back.
+func (s *stage) prove(ctx context.Context) (*proof, error) {
+	p, notes := new(proof), s.history()
+	letters, err := s.outbox()
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
-		defer cancel()
-		err = errors.Join(err, fleet.Close(limit))
-	}()
-	if err := s.look(); err != nil {
+	entries, err := os.ReadDir(filepath.Join(s.world, ledgerDir))
+	if err != nil {
 		return nil, err
 	}
-	recovered := make(map[string][]journal.Event)
-	p := &proof{runs: len(s.runs), kills: s.kills, doubts: s.inDoubt, recoveries: s.recoveries, returns: s.backAtWork()}
-	var problems []string
-	for _, r := range s.runs {
-		id := r.script.ID
-		if recovered[id], err = player.ReadBack(ctx, fleet, id); err != nil {
-			return nil, err
-		}
-		if r.format != "" {
-			continue // results of transcripts are recorded, and the history has their events
-		}
-		state, err := fleet.Get(ctx, id)
+	effects := map[schema.Replay]int{publisher.Hold: len(letters), publisher.Idempotent: len(entries)}
+	for _, g := range agents {
+		var events []*schema.Event
+		err := s.fleet.Events(ctx, g.name, func(rec schema.Record) error {
+			e, err := schema.Decode(rec.Header, rec.Body)
+			events = append(events, e)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
-		if err := s.compareWorkshop(r, state, p); err != nil {
-			problems = append(problems, fmt.Sprintf("%s: %v", id, err))
+		state, err := s.fleet.Get(ctx, g.name)
+		if err != nil {
+			return nil, err
 		}
+		p.compare(g, notes, events)
+		p.check(g, notes, state, effects[g.replay])
 	}
-	p.facts = journal.Check(s.history, recovered)
-	p.facts.Problems = append(p.facts.Problems, problems...)
-	s.fates()
-	p.took = s.app.Now().Sub(s.begun)
 	return p, nil
 }
 
-// compareWorkshop compares the results of the real tools, and what they left in the scratch folder, with what the
-// script expects.
-func (s *stage) compareWorkshop(r plannedRun, state *schema.State, p *proof) error {
-	b, err := os.ReadFile(filepath.Join(inputsIn(s.dir), r.file))
-	if err != nil {
-		return err
-	}
-	var want struct {
-		Turns []struct {
-			Calls []struct {
-				ID     string `json:"id"`
-				Tool   string `json:"tool"`
-				Expect string `json:"expect"`
-			} `json:"calls"`
-		} `json:"turns"`
-		Files map[string]string `json:"files"`
-	}
-	if err := json.Unmarshal(b, &want); err != nil {
-		return err
-	}
-	n := 0
-	for turn, t := range want.Turns {
-		for _, c := range t.Calls {
-			if n >= len(state.Calls) {
-				return fmt.Errorf("call %s of turn %d is missing", c.ID, turn+1)
-			}
-			got := state.Calls[n]
-			var said string
-			if err := json.Unmarshal(got.Result, &said); err != nil {
-				return fmt.Errorf("result of call %s in turn %d: %w", c.ID, turn+1, err)
-			}
-			if int(got.Turn) != turn+1 || got.ToolCallID != c.ID || got.Name != c.Tool || said != c.Expect {
-				return fmt.Errorf("call %d is %s %s in turn %d with result %q, want %s %s in turn %d with %q",
-					n, got.ToolCallID, got.Name, got.Turn, said, c.ID, c.Tool, turn+1, c.Expect)
-			}
-			n++
-			p.results++
+// acknowledged returns the number of each epoch's events that were acknowledged to an executor of the run. Executors
+// number their events in an epoch from 1, so a number tells of all before it.
+func acknowledged(notes []note, run string) map[schema.Epoch]schema.Sequence {
+	last := make(map[schema.Epoch]schema.Sequence)
+	for _, n := range notes {
+		if n.Run == run {
+			last[n.Epoch] = max(last[n.Epoch], n.Sequence)
 		}
 	}
-	if n != len(state.Calls) {
-		return fmt.Errorf("%d calls were recorded, want %d", len(state.Calls), n)
-	}
-	for name, text := range want.Files {
-		got, err := os.ReadFile(filepath.Join(scratchIn(s.dir), filepath.FromSlash(name)))
-		if err != nil {
-			return err
-		}
-		if string(got) != text {
-			return fmt.Errorf("the scratch folder's %s is %q, want %q", name, got, text)
-		}
-	}
-	return nil
+	return last
 }
 
-// fates returns the outcomes of the calls in doubt: the entries of the history after the kill.
-func (s *stage) fates() {
-	for _, d := range s.inDoubt {
-		settled, again, returned := "", false, false
-		for _, e := range s.history[d.from:] {
-			if e.Run != d.run || e.Call != d.call {
-				continue
-			}
-			switch {
-			case e.Op == journal.Settled && settled == "":
-				settled = e.Note
-			case e.Op == journal.Begin:
-				again = true
-			case e.Op == journal.Ack && e.Kind == journal.KindReturned:
-				returned = true
-			}
+// compare looks for each event of a run that was acknowledged to an executor.
+func (p *proof) compare(g agent, notes []note, events []*schema.Event) {
+	recovered := make(map[schema.Epoch]schema.Sequence)
+	var latest schema.Epoch
+	for _, e := range events {
+		if e.Sequence == 0 {
+			continue // a control event, which no executor writes
 		}
-		held := d.replay == string(schema.ReplayHold)
-		switch {
-		case !held && again && returned:
-			d.fate = "run again, which " + d.replay + " tools may be"
-		case held && settled == journal.Rerun && again && returned:
-			d.fate = "person: it had not happened, run it"
-		case held && settled != "" && !again:
-			d.fate = "person: it had happened, not run again"
-		case !again:
-			d.fate = "result was recorded: not run again"
-		default:
-			d.fate = "unclear"
+		if e.Epoch < latest || e.Sequence != recovered[e.Epoch]+1 {
+			p.problem("run %s: event %d of epoch %d is twice or out of order", g.name, e.Sequence, e.Epoch)
+			continue
+		}
+		latest, recovered[e.Epoch] = e.Epoch, e.Sequence
+	}
+	for epoch, last := range acknowledged(notes, g.name) {
+		p.Acknowledged += int(last)                              //nolint:gosec // a handful
+		p.Recovered += int(min(last, recovered[epoch]))          //nolint:gosec // a handful
+		if lost := int(last) - int(recovered[epoch]); lost > 0 { //nolint:gosec // a handful
+			p.Lost += lost
+			p.problem("run %s: %d events of epoch %d are lost", g.name, lost, epoch)
 		}
 	}
 }
 
-// backAtWork measures, for each run that lost its executor, how long it took from the kill to the next boundary.
-func (s *stage) backAtWork() []time.Duration {
-	var list []time.Duration
-	for _, k := range s.kills {
-		for _, run := range k.runs {
-			for _, e := range s.history {
-				if e.Op == journal.Ack && e.Run == run && e.At > k.at.UnixNano() {
-					list = append(list, time.Duration(e.At-k.at.UnixNano()))
-					break
-				}
+// check looks at a run's end, the results of its calls, and how often they ran.
+func (p *proof) check(g agent, notes []note, state *schema.State, effects int) {
+	t := toolProof{Tool: g.tool, Replay: g.replay, Calls: len(state.Calls), Effects: effects}
+	if state.Head.Status != schema.StatusCompleted || len(state.Calls) != turns {
+		p.problem("run %s is %s with %d calls", g.name, state.Head.Status, len(state.Calls))
+	}
+	if state.Head.Executor == successor {
+		p.TakenOver++
+	} else {
+		p.problem("run %s is of executor %s", g.name, state.Head.Executor)
+	}
+	for _, call := range state.Calls {
+		var said string
+		if err := json.Unmarshal(call.Result, &said); err != nil || said != result(call.Turn) {
+			p.problem("run %s: the result of turn %d is %s", g.name, call.Turn, call.Result)
+		}
+		ran := 0
+		for _, n := range notes {
+			if n.Op == opBegin && n.Run == g.name && n.Turn == call.Turn {
+				ran++
 			}
 		}
+		t.Executions += ran
+		if ran > 1 && g.replay == publisher.Hold {
+			p.problem("run %s: the call of turn %d ran %d times, and must not run again", g.name, call.Turn, ran)
+		}
 	}
-	return list
+	if g.replay != publisher.Pure && effects != turns {
+		p.problem("tool %s had %d effects for %d calls", g.tool, effects, turns)
+	}
+	p.Tools = append(p.Tools, t)
 }
 
-// print shows the proof as a table.
+// print shows the proof as a table, and what to read next.
 func (p *proof) print(w io.Writer) error {
-	killed := map[string]int{}
-	for _, k := range p.kills {
-		killed[k.what]++
-	}
-	f := p.facts
 	rows := [][]string{
-		{"runs, all ended", strconv.Itoa(p.runs), "three transcript formats, one with real tools"},
-		{"kills from outside (SIGKILL)", strconv.Itoa(len(p.kills)), fmt.Sprintf("%s, %s server and daemon", output.Plural(killed["executor"], "executor"), output.Plural(killed["server"], "time"))},
-		{"boundaries acknowledged", strconv.Itoa(f.Acknowledged), "written down outside by the executors"},
-		{"boundaries recovered", strconv.Itoa(f.Recovered), "read back afterwards, in order, nothing twice"},
-		{"boundaries LOST", strconv.Itoa(f.Lost), ""},
-		{"results of real tools", strconv.Itoa(p.results), "as expected, with the files that they left"},
-		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %s, %d in doubt run again as allowed", output.Plural(f.Calls, "call"), f.Reruns)},
-		{"tool calls RUN TWICE", strconv.Itoa(f.Twice), "although they must not"},
-		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to loaded state: p50 %s, max %s", clockTime(quantile(p.recoveries, 2)), clockTime(quantile(p.recoveries, 1)))},
-		{"killed runs back at work", strconv.Itoa(len(p.returns)), fmt.Sprintf("kill to next boundary: p50 %s, max %s", clockTime(quantile(p.returns, 2)), clockTime(quantile(p.returns, 1)))},
+		{"processes killed (SIGKILL)", "2", "an executor in the middle of three calls, and the server with its daemon"},
+		{"events acknowledged", strconv.Itoa(p.Acknowledged), "as the executors told outside of Waymark"},
+		{"events recovered", strconv.Itoa(p.Recovered), "read back at the end, in order, none twice"},
+		{"events LOST", strconv.Itoa(p.Lost), ""},
+		{"runs taken over", strconv.Itoa(p.TakenOver), fmt.Sprintf("by another executor, after %s of silence", silence)},
+	}
+	for _, t := range p.Tools {
+		ran := output.Plural(t.Executions, "execution")
+		switch t.Replay {
+		case publisher.Pure:
+			ran += ": it only reads, so it ran again after the kill"
+		case publisher.Idempotent:
+			ran += fmt.Sprintf(", %d entries: it ran again with the same key", t.Effects)
+		default:
+			ran += fmt.Sprintf(", %d letters: a person was asked, and it did not run again", t.Effects)
+		}
+		rows = append(rows, []string{fmt.Sprintf("calls of %s (%s)", t.Tool, t.Replay), strconv.Itoa(t.Calls), ran})
 	}
 	var b strings.Builder
 	b.WriteByte('\n')
-	if err := output.Table(output.PageLike(w, &b), []output.Column{{Title: "the proof"}, {Title: "", Right: true}, {Title: "", Shrinks: true, Wraps: true}}, rows); err != nil {
+	columns := []output.Column{{Title: "the proof"}, {Title: "", Right: true}, {Title: "", Shrinks: true, Wraps: true}}
+	if err := output.Table(output.PageLike(w, &b), columns, rows); err != nil {
 		return err
 	}
-	if len(p.doubts) > 0 {
-		b.WriteByte('\n')
-		rows = rows[:0]
-		for _, d := range p.doubts {
-			rows = append(rows, []string{d.run, d.call.String(), d.name, d.fate})
-		}
-		err := output.Table(output.PageLike(w, &b), []output.Column{{Title: "in doubt"}, {Title: "call"}, {Title: "tool"}, {Title: "outcome", Shrinks: true, Wraps: true}}, rows)
-		if err != nil {
-			return err
-		}
-	}
 	b.WriteByte('\n')
-	const shown = 20
-	for i, problem := range f.Problems {
-		if i == shown {
-			fmt.Fprintf(&b, "and %d more\n", len(f.Problems)-shown)
-			break
-		}
+	for _, problem := range slices.Sorted(slices.Values(p.Problems)) {
 		fmt.Fprintf(&b, "PROBLEM: %s\n", output.Printable(problem))
 	}
-	if len(f.Problems) == 0 {
-		fmt.Fprintf(&b, "The proof holds, after %s.\n", p.took.Round(100*time.Millisecond))
+	if len(p.Problems) == 0 {
+		b.WriteString(output.Hanging(w, "", "The proof holds. Read on in README.md, with an agent of your own, and in docs/tools.md, on tools and crashes.") + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// quantile returns the largest of the lowest 1/nth: 2 gives the median, 1 the maximum.
-func quantile(list []time.Duration, nth int) time.Duration {
-	if len(list) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[(len(sorted)-1)/nth]
 }

@@ -49,7 +49,7 @@ func random(tb testing.TB) *rand.Rand {
 var sharedData = filepath.Join("..", "..", "..", "..", "shared", "data")
 
 // ownData are the transcripts that the project carries.
-var ownData = filepath.Join("..", "..", "..", "internal", "cli", "demo", "demodata")
+var ownData = filepath.Join("..", "..", "..", "internal", "transcript", "testdata", "small")
 
 // transcriptFiles returns the transcripts below a directory, and logs other files. Sub-agents' files belong to their
 // sessions.
