@@ -149,6 +149,22 @@ func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject stri
 	return e, nil
 }
 
+// nextFresh asks the stream's leader for the first message of a filter from a revision on.
+func (b *bucket) nextFresh(ctx context.Context, filter string, from schema.Revision) (entry, error) {
+	ctx, cancel := oneRead(ctx)
+	defer cancel()
+	m, err := jsapi.Get(ctx, b.js, b.stream, jsapi.GetRequest{Seq: uint64(from), NextFor: filter})
+	if err != nil {
+		return entry{}, translate(err)
+	}
+	e := entry{key: strings.TrimPrefix(m.Subject, b.prefix), value: m.Data, rev: schema.Revision(m.Sequence), stored: m.Time}
+	if e.header, err = m.Header(); err != nil {
+		return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", b.stream, e.rev, err)
+	}
+	e.deleted = deletion(e.header)
+	return e, nil
+}
+
 // message builds the put of a value. With cas the key must be at revision rev; 0 is a key that was never written.
 func (b *bucket) message(key string, value []byte, header nats.Header, cas bool, rev schema.Revision) *nats.Msg {
 	if header == nil {

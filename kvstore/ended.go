@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,201 +19,190 @@ const (
 	// endedRequests is the number of requests, and endedExamined that of entries read.
 	endedRequests = 32
 	endedExamined = 4096
-	// endedFew and endedMany are the numbers of entries in an answer below and above which the next request uses a
-	// larger or a smaller volume.
-	endedFew  = 16
-	endedMany = 256
+	// endedBatch and endedMost are the least and the most entries that a request asks for.
+	endedBatch = 128
+	endedMost  = 1024
+	// endedWiden is the largest factor by which a request's range of revisions grows where there are few entries.
+	endedWiden = 8
+	// endedLag is the number of entries that a lagging replica may lack.
+	endedLag = 64
+	// endedClocks is how far the clocks of two servers may differ.
+	endedClocks = time.Minute
 )
 
 // EndedQuery selects entries of the index of ended runs.
 type EndedQuery struct {
-	// Floor is the lowest position to return, and Before the first position above the range.
-	Floor, Before schema.StreamSequence
-	// Agent whose runs are returned; "" means all. Statuses to return; none means all.
-	Agent    string
-	Statuses []schema.Status
+	// From is the lowest revision to return, and Before the first revision above the range.
+	From, Before schema.Revision
+	// Since ends the page at the first entry that was put before it: older entries are not read. Zero means none.
+	Since time.Time
+	// Agent and Status of the runs to return; "" means all.
+	Agent  string
+	Status schema.Status
 	// Match filters the entries that were read. Nil means all.
 	Match func(*schema.Ended) bool
-	// Limit is the number of entries to return; at least 1. There can be more if some are unreadable.
+	// Limit is the number of entries to return; at least 1.
 	Limit int
+}
+
+// EndedRun is an entry of the index of ended runs. An unreadable one has only run, agent and status, and Format 0.
+type EndedRun struct {
+	schema.Ended
+	Revision schema.Revision
 }
 
 // EndedPage is the result of a call of [Checkpoints.Ended].
 type EndedPage struct {
-	// Runs found, those with the newest last event first. An unreadable entry has only run, agent, status and the
-	// beginning of its volume as position.
-	Runs []schema.Ended
-	// Next is the Before of the following call; the list is complete if it is not above Floor.
-	Next schema.StreamSequence
-	// UpTo is at least the last revision of the answering replicas; 0 if there was no request. An entry with a later
-	// revision may be missing.
-	UpTo schema.Revision
+	// Runs found, the last put first.
+	Runs []EndedRun
+	// Next is the Before of the following call; 0 if the list is complete.
+	Next schema.Revision
 }
 
 // Ended returns runs that have ended, from the index. The work of one call is bounded, whatever the number of stored
-// runs: a page can be shorter than the limit, even empty, although more follow. It asks the server for volumes of the
-// log (schema.EndedVolume), smaller ones where there are many entries and larger ones where there are few, so that
-// the server sends hardly any entries that the filter excludes. It may be stale, and contain runs that are no longer
-// ended: compare with the checkpoints.
+// runs: a page can be shorter than the limit, even empty, although more follow. It asks the server for the entries in
+// ranges of revisions, wider ones where there are few entries, so that the server sends hardly any entries that the
+// filter excludes. Any replica may answer; the leader confirms that it left out none. It may contain runs that are no
+// longer ended: compare with the checkpoints.
 func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error) {
-	p := EndedPage{Next: q.Before}
+	var p EndedPage
 	if q.Limit < 1 {
 		return p, fmt.Errorf("list ended runs of %s: limit is %d, use 1 or more", c.bucket.name, q.Limit)
 	}
-	level, examined := 0, 0
-	for range endedRequests {
-		if p.Next <= q.Floor || examined >= endedExamined {
-			break
+	first, last, err := c.span(ctx)
+	if err != nil {
+		return p, err
+	}
+	from := max(q.From, first)
+	p.Next = min(q.Before, last+1)
+	batch := min(max(q.Limit, endedBatch), endedMost)
+	width := schema.Revision(batch) //nolint:gosec // small
+	for examined, requests := 0, 0; requests < endedRequests && examined < endedExamined; requests++ {
+		if p.Next <= from {
+			p.Next = 0
+			return p, nil
 		}
-		start := (p.Next - 1) >> schema.EndedShifts[level] << schema.EndedShifts[level]
-		found, upTo, err := c.endedIn(ctx, start, level, &q)
-		if errors.Is(err, errTooMany) && level > 0 {
-			level--
-			continue
-		}
+		start := p.Next - min(width, p.Next-from)
+		found, end, err := c.endedIn(ctx, start, p.Next, batch, &q)
 		if err != nil {
 			return p, fmt.Errorf("list ended runs of %s: %w", c.bucket.name, err)
 		}
-		if p.UpTo == 0 || upTo < p.UpTo {
-			p.UpTo = upTo
-		}
 		examined += len(found)
-		for i := range found {
-			e := &found[i]
-			if e.Format == 0 {
-				e.Position = max(e.Position, q.Floor)
+		if end < p.Next {
+			width = endedWidth(end-start, len(found), batch)
+			continue
+		}
+		for i := len(found) - 1; i >= 0; i-- {
+			if found[i].stored.Before(q.Since) {
+				p.Next = 0
+				return p, nil
 			}
-			if e.Position >= p.Next || e.Position < q.Floor || q.Match != nil && !q.Match(e) {
+			e, ok := endedOf(found[i])
+			if !ok || q.Match != nil && !q.Match(&e.Ended) {
 				continue
 			}
-			p.Runs = append(p.Runs, *e)
-			// Only unreadable entries share a position; the next page begins below it.
-			if len(p.Runs) >= q.Limit && (i+1 == len(found) || found[i+1].Position < e.Position) {
-				p.Next = e.Position
+			p.Runs = append(p.Runs, e)
+			if len(p.Runs) >= q.Limit {
+				p.Next = e.Revision
 				return p, nil
 			}
 		}
-		p.Next = max(start, q.Floor)
-		switch {
-		case len(found) < endedFew:
-			level = min(level+1, len(schema.EndedShifts)-1)
-		case len(found) > endedMany:
-			level = max(level-1, 0)
-		}
+		p.Next = start
+		batch = min(2*batch, endedMost)
+		width = endedWidth(max(end-start, width), len(found), batch)
 	}
 	return p, nil
 }
 
-// endedIn reads the entries of a volume that match the query, the newest first.
-func (c *Checkpoints) endedIn(ctx context.Context, at schema.StreamSequence, level int, q *EndedQuery) ([]schema.Ended, schema.Revision, error) {
-	agent, statuses := "*", []string{"*"}
+// endedWidth is the width of a range of revisions whose entries fill most of an answer, judged by a range's number of
+// entries.
+func endedWidth(width schema.Revision, found, batch int) schema.Revision {
+	want := batch * 3 / 4
+	//nolint:gosec // small
+	return max(min(width*schema.Revision(want)/schema.Revision(max(found, 1)), width*endedWiden), schema.Revision(want))
+}
+
+// endedIn reads the entries with an agent and a status in a range of revisions, the oldest first. end is where the
+// answer ends: below before if there are more entries than one answer has.
+func (c *Checkpoints) endedIn(ctx context.Context, start, before schema.Revision, batch int, q *EndedQuery) (found []entry, end schema.Revision, err error) {
+	agent := "*"
 	if q.Agent != "" {
 		agent = schema.AgentToken(q.Agent)
 	}
-	if len(q.Statuses) > 0 {
-		statuses = statuses[:0]
-		for _, s := range q.Statuses {
-			statuses = append(statuses, string(s))
-		}
-	}
-	volume := c.bucket.prefix + schema.EndedVolume(at, level) + "." + agent + "."
-	// The request includes the index state, because an empty answer does not show its age.
-	subjects := []string{c.bucket.prefix + schema.IndexKey}
-	for _, s := range statuses {
-		subjects = append(subjects, volume+s+".*")
-	}
-	var found []schema.Ended
+	filter := c.bucket.prefix + schema.EndedKeyPrefix + agent + "." + cmp.Or(string(q.Status), "*") + ".*"
+	seen := start - 1
 	take := func(e entry) {
-		if ended, ok := endedOf(e); ok {
-			found = append(found, ended)
+		if seen = e.rev; e.rev < before && !e.deleted {
+			found = append(found, e)
 		}
 	}
-	end, err := c.bucket.direct(ctx, jsapi.GetRequest{MultiLast: subjects}, take)
-	if errors.Is(err, errTooMany) && level == 0 {
-		// The volume has more than fit, written by other clients or in a restored log. They are read by name.
-		end.upTo, err = 0, c.eachOf(ctx, subjects[1:], take)
+	answer, err := c.bucket.direct(ctx, jsapi.GetRequest{Seq: uint64(start), NextFor: filter, Batch: batch}, take)
+	if err != nil || seen < before && answer.pending > 0 {
+		return found, seen, err
 	}
-	if err == nil && end.pending > 0 {
-		err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, c.bucket.stream, end.pending)
+	// An answer that ends within the range is complete if the leader has no further entry there.
+	for lacking := 0; seen+1 < before; lacking++ {
+		e, err := c.bucket.nextFresh(ctx, filter, seen+1)
+		if errors.Is(err, ErrNotFound) || err == nil && e.rev >= before {
+			break
+		}
+		if err == nil && lacking == endedLag {
+			err = fmt.Errorf("%w: a replica of stream %s lags behind", ErrUnavailable, c.bucket.stream)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		take(e)
 	}
+	return found, before, nil
+}
+
+// EndedSince returns the first revision at or after which all entries are of runs whose last event is at or after a
+// position of the log. It relies on the order of the puts, which is that of the log: a run whose entry was put later,
+// because its checkpoint was lost, counts as ended then.
+func (c *Checkpoints) EndedSince(ctx context.Context, at schema.StreamSequence) (schema.Revision, error) {
+	low, last, err := c.span(ctx)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	slices.SortFunc(found, func(a, b schema.Ended) int {
-		return cmp.Or(cmp.Compare(b.Position, a.Position), strings.Compare(a.Run, b.Run))
-	})
-	return found, end.upTo, nil
-}
-
-// eachOf reads the keys of subjects by name.
-func (c *Checkpoints) eachOf(ctx context.Context, subjects []string, yield func(entry)) error {
-	for _, subject := range subjects {
-		for offset, more := 0, true; more; {
-			keys, further, err := c.bucket.subjectPage(ctx, strings.TrimPrefix(subject, c.bucket.prefix), offset)
-			if err != nil {
-				return err
-			}
-			offset, more = offset+len(keys), further
-			found, err := c.bucket.many(ctx, keys)
-			if err != nil {
-				return err
-			}
-			for _, e := range found {
-				yield(e)
+	for high := last + 1; low < high; {
+		middle := low + (high-low)/2
+		e, err := c.bucket.nextFresh(ctx, c.bucket.prefix+schema.EndedKeyPrefix+"*.*.*", middle)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return 0, fmt.Errorf("search the ended runs of %s: %w", c.bucket.name, err)
+		}
+		if err == nil {
+			if run, ok := endedOf(e); !ok || run.Position < at {
+				low = e.rev + 1
+				continue
 			}
 		}
+		high = middle
 	}
-	return nil
+	return low, nil
 }
 
-// endedOf reads an entry. An unreadable one has the fields of its key and the beginning of its volume, and Format 0.
-func endedOf(e entry) (schema.Ended, bool) {
+// EndedClock is the Since of a query for runs that ended at or after a time: no clock of a server differs by more.
+func EndedClock(at time.Time) time.Time { return at.Add(-endedClocks) }
+
+// endedOf reads an entry.
+func endedOf(e entry) (EndedRun, bool) {
 	rest, ours := strings.CutPrefix(e.key, schema.EndedKeyPrefix)
 	tokens := strings.Split(rest, ".")
-	if !ours || e.deleted || len(tokens) != len(schema.EndedShifts)+3 {
-		return schema.Ended{}, false
+	if !ours || e.deleted || len(tokens) != 3 {
+		return EndedRun{}, false
 	}
-	agent, status, run := tokens[len(tokens)-3], schema.Status(tokens[len(tokens)-2]), tokens[len(tokens)-1]
+	agent, status, run := tokens[0], schema.Status(tokens[1]), tokens[2]
 	if !schema.ValidName(run) || !status.Terminal() {
-		return schema.Ended{}, false
+		return EndedRun{}, false
 	}
 	var ended schema.Ended
-	head := schema.Head{Run: run, Status: status}
-	if err := json.Unmarshal(e.value, &ended); err == nil && ended.Format == schema.EndedFormat {
-		head.Agent, head.Position.Stream = ended.Agent, ended.Position
-		if ended.Run == run && ended.Status == status && schema.EndedKey(&head) == e.key {
-			return ended, true
-		}
-	}
-	var at uint64
-	for i, token := range tokens[:len(schema.EndedShifts)] {
-		n, err := strconv.ParseUint(token, 10, 63)
-		if err != nil {
-			return schema.Ended{}, false
-		}
-		at += n << schema.EndedShifts[len(schema.EndedShifts)-1-i]
+	if err := json.Unmarshal(e.value, &ended); err == nil && ended.Format == schema.EndedFormat && ended.Run == run && ended.Status == status &&
+		schema.AgentToken(ended.Agent) == agent {
+		return EndedRun{ended, e.rev}, true
 	}
 	if agent == schema.NoAgent {
 		agent = ""
 	}
-	return schema.Ended{
-		Position:   schema.StreamSequence(at),
-		RunSummary: schema.RunSummary{Run: run, Agent: agent, Status: status},
-	}, true
-}
-
-// PositionAt returns the stream sequence of the first event that the server stored at or after a time, or the one
-// after the last event. It costs the same wherever that is.
-func (s *Shard) PositionAt(ctx context.Context, at time.Time) (schema.StreamSequence, error) {
-	b := &bucket{js: s.js, stream: s.Names.EventStream()}
-	var first schema.Revision
-	_, err := b.direct(ctx, jsapi.GetRequest{Start: at.UTC(), Batch: 1}, func(e entry) { first = e.rev })
-	if err != nil {
-		return 0, fmt.Errorf("first event of %s at %s: %w", b.stream, at.Format(time.RFC3339), err)
-	}
-	if first != 0 {
-		return schema.StreamSequence(first), nil
-	}
-	u, err := s.Usage(ctx)
-	return u.Last + 1, err
+	return EndedRun{schema.Ended{RunSummary: schema.RunSummary{Run: run, Agent: agent, Status: status}}, e.rev}, true
 }

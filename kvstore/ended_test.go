@@ -1,7 +1,9 @@
 package kvstore_test
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -14,31 +16,46 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// putEnded puts an entry for each position; every third run has failed, every tenth is of another agent.
+// entryOf is an ended run's entry: every third run has failed, every tenth is of another agent.
+func entryOf(at schema.StreamSequence) kvstore.IndexPut {
+	h := schema.Head{Run: fmt.Sprintf("run-%d", at), Agent: "writer", Status: schema.StatusCompleted, Position: schema.Position{Stream: at, ID: "x"}}
+	if at%3 == 0 {
+		h.Status = schema.StatusFailed
+	}
+	if at%10 == 0 {
+		h.Agent = "other"
+	}
+	e := schema.EndedOf(&h)
+	return kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e}
+}
+
+// putEnded puts an entry for each position.
 func putEnded(tb testing.TB, b *bench, positions ...schema.StreamSequence) {
 	tb.Helper()
 	puts := make([]kvstore.IndexPut, len(positions))
 	for i, at := range positions {
-		h := schema.Head{Run: fmt.Sprintf("run-%d", at), Agent: "writer", Status: schema.StatusCompleted, Position: schema.Position{Stream: at, ID: "x"}}
-		if at%3 == 0 {
-			h.Status = schema.StatusFailed
-		}
-		if at%10 == 0 {
-			h.Agent = "other"
-		}
-		e := schema.EndedOf(&h)
-		puts[i] = kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e}
+		puts[i] = entryOf(at)
 	}
-	for chunk := range slices.Chunk(puts, 4096) {
-		putIndex(tb, b, chunk...)
-	}
+	require.NoError(tb, b.shard.Checkpoints.PutIndex(tb.Context(), puts...))
 }
 
-func putIndex(tb testing.TB, b *bench, puts ...kvstore.IndexPut) {
+// ended are the positions of all entries that a query finds, page by page.
+func ended(tb testing.TB, cps *kvstore.Checkpoints, q kvstore.EndedQuery) []schema.StreamSequence {
 	tb.Helper()
-	for _, res := range b.shard.Checkpoints.PutIndex(tb.Context(), puts...) {
-		require.NoError(tb, res.Err)
+	got := []schema.StreamSequence{}
+	q.Before, q.Limit = math.MaxInt64, cmp.Or(q.Limit, 100)
+	for calls := 0; q.Before > 0; calls++ {
+		require.Less(tb, calls, 400)
+		page, err := cps.Ended(tb.Context(), q)
+		require.NoError(tb, err)
+		require.LessOrEqual(tb, len(page.Runs), q.Limit)
+		require.Less(tb, page.Next, q.Before)
+		for _, e := range page.Runs {
+			got = append(got, e.Position)
+		}
+		q.Before = page.Next
 	}
+	return got
 }
 
 func TestEndedIndex_Order_NewestFirst(t *testing.T) {
@@ -47,151 +64,114 @@ func TestEndedIndex_Order_NewestFirst(t *testing.T) {
 	}
 	t.Parallel()
 	b := newBench(t)
-	// As many as a volume can have, then hardly any for a long way, and some at the borders of volumes of each size.
+	// Entries close together, then hardly any among many puts of checkpoints, and close together again.
 	var positions []schema.StreamSequence
-	for at := schema.StreamSequence(1); at <= 3000; at++ {
+	for at := schema.StreamSequence(1); at <= 2000; at++ {
 		positions = append(positions, at)
 	}
-	positions = append(positions, 4095, 4096, 32767, 32768, 40_000, 1<<20-1, 1<<20, 9<<20, 9<<20+1, 70<<20)
 	putEnded(t, b, positions...)
-	_, err := b.shard.Checkpoints.PutIndexState(t.Context(), kvstore.IndexState{Complete: true}, 0)
-	require.NoError(t, err)
-	top := positions[len(positions)-1]
+	for i := range 20 {
+		for n := range 1000 {
+			_, err := b.shard.Checkpoints.Put(t.Context(), checkpoint(fmt.Sprintf("other-%d-%d", i, n), 1), 0)
+			require.NoError(t, err)
+		}
+		positions = append(positions, schema.StreamSequence(2500+7*i)) //nolint:gosec // small
+		putEnded(t, b, positions[len(positions)-1])
+	}
+	for at := schema.StreamSequence(3000); at < 4000; at++ {
+		positions = append(positions, at)
+		putEnded(t, b, at)
+	}
 	for _, c := range []struct {
 		name  string
 		query kvstore.EndedQuery
 		keep  func(schema.StreamSequence) bool
 	}{
 		{"all", kvstore.EndedQuery{}, func(schema.StreamSequence) bool { return true }},
-		{"a status", kvstore.EndedQuery{Statuses: []schema.Status{"failed"}}, func(at schema.StreamSequence) bool { return at%3 == 0 }},
+		{"a status", kvstore.EndedQuery{Status: "failed"}, func(at schema.StreamSequence) bool { return at%3 == 0 }},
 		{"an agent", kvstore.EndedQuery{Agent: "other"}, func(at schema.StreamSequence) bool { return at%10 == 0 }},
-		{"both", kvstore.EndedQuery{Agent: "other", Statuses: []schema.Status{"failed", "cancelled"}}, func(at schema.StreamSequence) bool { return at%30 == 0 }},
-		{"a floor", kvstore.EndedQuery{Floor: 2999}, func(at schema.StreamSequence) bool { return at >= 2999 }},
+		{"both", kvstore.EndedQuery{Agent: "other", Status: "failed"}, func(at schema.StreamSequence) bool { return at%30 == 0 }},
 		{"a match", kvstore.EndedQuery{Match: func(e *schema.Ended) bool { return e.Position%7 == 0 }}, func(at schema.StreamSequence) bool { return at%7 == 0 }},
 		{"none", kvstore.EndedQuery{Agent: "unknown"}, func(schema.StreamSequence) bool { return false }},
+		{"too old", kvstore.EndedQuery{Since: time.Now().Add(time.Hour)}, func(schema.StreamSequence) bool { return false }},
+		{"young", kvstore.EndedQuery{Since: time.Now().Add(-time.Hour)}, func(schema.StreamSequence) bool { return true }},
 	} {
 		want := slices.DeleteFunc(slices.Clone(positions), func(at schema.StreamSequence) bool { return !c.keep(at) })
 		slices.Reverse(want)
 		for _, limit := range []int{37, 5000} {
-			q := c.query
-			q.Before, q.Limit = top+1, limit
-			got := []schema.StreamSequence{}
-			for calls := 0; q.Before > max(q.Floor, 1); calls++ {
-				require.Less(t, calls, 400)
-				page, err := b.shard.Checkpoints.Ended(t.Context(), q)
-				require.NoError(t, err)
-				require.LessOrEqual(t, len(page.Runs), limit)
-				require.Less(t, page.Next, q.Before)
-				require.NotZero(t, page.UpTo)
-				for _, e := range page.Runs {
-					got = append(got, e.Position)
-				}
-				q.Before = page.Next
-			}
-			require.Equal(t, want, got, "%s, limit %d", c.name, limit)
+			c.query.Limit = limit
+			require.Equal(t, want, ended(t, b.shard.Checkpoints, c.query), "%s, limit %d", c.name, limit)
 		}
 	}
-	_, err = b.shard.Checkpoints.Ended(t.Context(), kvstore.EndedQuery{})
+	for _, at := range []schema.StreamSequence{0, 1, 2, 1999, 2001, 2507, 2510, 3000, 3999, 4000, 9999} {
+		before, err := b.shard.Checkpoints.EndedSince(t.Context(), at)
+		require.NoError(t, err)
+		page, err := b.shard.Checkpoints.Ended(t.Context(), kvstore.EndedQuery{Before: before, Limit: 1})
+		require.NoError(t, err)
+		i, _ := slices.BinarySearch(positions, at)
+		if i == 0 {
+			require.Empty(t, page.Runs)
+			continue
+		}
+		require.Equal(t, positions[i-1], page.Runs[0].Position, "the last run that ended before %d", at)
+	}
+	_, err := b.shard.Checkpoints.Ended(t.Context(), kvstore.EndedQuery{})
 	require.ErrorContains(t, err, "limit")
 }
 
-func TestEndedIndex_LargeVolume_ReadByName(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	// Another client puts entries that no fold worker writes: runs with the same last event.
-	var puts []kvstore.IndexPut
-	for i := range 1100 {
-		h := schema.Head{
-			Run: fmt.Sprintf("run-%d", i), Agent: "writer", Status: schema.StatusCompleted,
-			Position: schema.Position{Stream: schema.StreamSequence(512 + i%512), ID: "x"}, //nolint:gosec // small
-		}
-		e := schema.EndedOf(&h)
-		puts = append(puts, kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e})
-	}
-	putIndex(t, b, puts...)
-	page, err := b.shard.Checkpoints.Ended(t.Context(), kvstore.EndedQuery{Before: 1024, Floor: 512, Limit: 2000})
-	require.NoError(t, err)
-	require.Len(t, page.Runs, 1100)
-}
-
-func TestEndedIndex_Entry_Removed(t *testing.T) {
+func TestEndedIndex_PutAgain_MovesToTheTop(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cps := b.shard.Checkpoints
+	putEnded(t, b, 5, 7, 8)
+	require.Equal(t, []schema.StreamSequence{8, 7, 5}, ended(t, cps, kvstore.EndedQuery{}))
+	again := entryOf(7)
+	again.Ended.Position = 9
+	require.NoError(t, cps.PutIndex(t.Context(), again))
+	require.Equal(t, []schema.StreamSequence{9, 8, 5}, ended(t, cps, kvstore.EndedQuery{}), "one entry a run")
+}
+
+// Direct gets of the bucket go to a copy of its stream that stopped at some moment, as can happen on a cluster.
+func TestEndedIndex_ReplicaBehind_LeaderAddsEntries(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	js, freeze, _ := behind(t, b)
+	cps := openShard(t, js, "alpha").Checkpoints
 	putEnded(t, b, 5, 7)
-	children := []kvstore.IndexPut{{Key: schema.ChildKeyPrefix + "top.b"}, {Key: schema.ChildKeyPrefix + "top.a"}, {Key: schema.ChildKeyPrefix + "to.p"}}
-	putIndex(t, b, children...)
+	freeze()
+	putEnded(t, b, 8, 11, 20)
+	require.Equal(t, []schema.StreamSequence{20, 11, 8, 7, 5}, ended(t, cps, kvstore.EndedQuery{}))
+	require.Equal(t, []schema.StreamSequence{20}, ended(t, cps, kvstore.EndedQuery{Agent: "other"}))
+	var many []schema.StreamSequence
+	for at := schema.StreamSequence(100); at < 200; at++ {
+		many = append(many, at)
+	}
+	putEnded(t, b, many...)
+	_, err := cps.Ended(t.Context(), kvstore.EndedQuery{Before: math.MaxInt64, Limit: 10})
+	require.ErrorIs(t, err, kvstore.ErrUnavailable, "it lags far behind")
+}
+
+func TestIndex_RebuiltShard_KeepsLaterEntries(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cps := b.shard.Checkpoints
+	require.NoError(t, cps.PutIndex(t.Context(), kvstore.IndexPut{Key: schema.ChildKeyPrefix + "top.b"},
+		kvstore.IndexPut{Key: schema.ChildKeyPrefix + "top.a"}, kvstore.IndexPut{Key: schema.ChildKeyPrefix + "to.p"}))
 	runs, err := cps.Children(t.Context(), "top")
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b"}, runs)
 	_, err = cps.Children(t.Context(), "*")
 	require.Error(t, err)
 
-	h := schema.Head{Run: "run-5", Agent: "writer", Status: schema.StatusCompleted, Position: schema.Position{Stream: 5}}
-	keys := []string{schema.EndedKey(&h), schema.ChildKeyPrefix + "top.b", "_.ended.never.there"}
-	revisions, err := cps.IndexRevisions(t.Context(), keys...)
-	require.NoError(t, err)
-	require.Zero(t, revisions[2])
-	e := schema.EndedOf(&h)
-	put := cps.PutIndex(t.Context(), kvstore.IndexPut{Key: keys[0], Ended: &e}, kvstore.IndexPut{Key: keys[0], Ended: &e, Revision: revisions[0]})
-	require.ErrorIs(t, put[0].Err, kvstore.ErrConflict, "it is there already")
-	require.NoError(t, put[1].Err)
-	require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[0], Revision: revisions[0]}))
-	page, err := cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
-	require.NoError(t, err)
-	require.Len(t, page.Runs, 2, "it was put again in the meantime")
-	for i, rev := range []schema.Revision{put[1].Revision, revisions[1], 0} {
-		require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[i], Revision: rev}))
-	}
-	page, err = cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
-	require.NoError(t, err)
-	require.Len(t, page.Runs, 1)
-	require.Equal(t, "run-7", page.Runs[0].Run)
-	runs, err = cps.Children(t.Context(), "top")
-	require.NoError(t, err)
-	require.Equal(t, []string{"a"}, runs)
-
-	latest, err := cps.Latest(t.Context())
+	putEnded(t, b, 5)
+	mark, err := cps.PutWatermark(t.Context(), kvstore.Watermark{Incarnation: "i"}, 0)
 	require.NoError(t, err)
 	putEnded(t, b, 9)
-	require.NoError(t, cps.ClearIndex(t.Context(), latest))
-	page, err = cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
-	require.NoError(t, err)
-	require.Len(t, page.Runs, 1)
-	require.Equal(t, "run-9", page.Runs[0].Run, "it was put later")
-	require.NoError(t, cps.ClearIndex(t.Context(), 1<<62))
-	page, err = cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
-	require.NoError(t, err)
-	require.Empty(t, page.Runs)
-	runs, err = cps.Children(t.Context(), "to")
+	require.NoError(t, cps.ClearIndex(t.Context(), mark))
+	require.Equal(t, []schema.StreamSequence{9}, ended(t, cps, kvstore.EndedQuery{}))
+	runs, err = cps.Children(t.Context(), "top")
 	require.NoError(t, err)
 	require.Empty(t, runs)
-}
-
-func TestEndedIndex_State_ComparedAndSet(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	cps := b.shard.Checkpoints
-	st, rev, err := cps.IndexState(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, st)
-	rev, err = cps.PutIndexState(t.Context(), kvstore.IndexState{Folding: true}, rev)
-	require.NoError(t, err)
-	_, err = cps.PutIndexState(t.Context(), kvstore.IndexState{Complete: true}, 0)
-	require.ErrorIs(t, err, kvstore.ErrConflict)
-	st, again, err := cps.IndexState(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, rev, again)
-	require.True(t, st.Folding)
-	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
-	require.NoError(t, err)
-	for _, value := range []string{"junk", `{"format":1,"version":99,"complete":true}`} {
-		_, err = kv.PutString(t.Context(), schema.IndexKey, value)
-		require.NoError(t, err)
-		st, _, err = cps.IndexState(t.Context())
-		require.NoError(t, err)
-		require.Zero(t, st, "an index of another version is none")
-	}
 }
 
 func TestCheckpoints_Many_ReadAtOnce(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,7 +55,11 @@ func (s *Shard) Stored(ctx context.Context, run string, keys []string, blobs []B
 	if err != nil {
 		return p, fmt.Errorf("what is stored of run %s: %w", run, err)
 	}
-	p.IndexKeys = int64(len(keys)) // the fold worker has already removed them
+	entries, err := s.Checkpoints.bucket.many(ctx, keys)
+	if err != nil {
+		return p, fmt.Errorf("what is stored of run %s: %w", run, err)
+	}
+	p.IndexKeys = int64(len(entries))
 	return p, nil
 }
 
@@ -165,7 +169,7 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 	keys = append(slices.Clone(keys), schema.LiveKeyPrefix+run)
 	if wide {
 		for _, filter := range []string{
-			schema.EndedKeyPrefix + strings.Repeat("*.", len(schema.EndedShifts)+2) + run, schema.ChildKeyPrefix + "*." + run,
+			schema.EndedKeyPrefix + "*.*." + run, schema.ChildKeyPrefix + "*." + run,
 		} {
 			more, _, err := s.Checkpoints.bucket.subjectPage(ctx, filter, 0)
 			if err != nil {
@@ -220,11 +224,7 @@ func (s *Shard) removeIndex(ctx context.Context, run string, keys []string, wide
 	if err != nil {
 		return err
 	}
-	entries := make([]IndexAt, 0, len(there))
-	for key, e := range there {
-		entries = append(entries, IndexAt{Key: key, Revision: e.rev})
-	}
-	return s.Checkpoints.TakeIndex(ctx, entries...)
+	return s.Checkpoints.dropIndex(ctx, slices.Collect(maps.Keys(there)))
 }
 
 // removeEvents removes the events before the run's last message, if that is the tombstone.

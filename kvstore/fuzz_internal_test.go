@@ -29,16 +29,15 @@ func FuzzStored(f *testing.F) {
 	seed(0, "r-1", schema.Live{Format: schema.LiveFormat, Run: "r-1"})
 	seed(1, schema.EndedKey(&head), ended)
 	seed(2, "f", schema.FleetSettings{Format: schema.SettingsFormat, Fleet: "f", Generations: []int{1, 4}})
-	seed(3, "", IndexState{Format: IndexFormat, Version: IndexVersion})
 	seed(4, "", leaseValue{Format: LeaseFormat})
 	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
 	seed(6, "", BackupRecord{Format: BackupFormat})
 	seed(7, "r-1", schema.Erasure{Format: schema.ErasureFormat, Run: "r-1", ID: "e"})
-	seed(8, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-1", "x"), Size: 1})
-	seed(8, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-2", "x"), Deleted: true})
-	for kind := range uint8(9) {
+	seed(3, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-1", "x"), Size: 1})
+	seed(3, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-2", "x"), Deleted: true})
+	for kind := range uint8(8) {
 		f.Add(kind, "r-1", []byte(`{"format":1,"run":"r-2","fleet":"g","generations":[-1,99999999999]}`))
-		f.Add(kind, "_.ended.9999999999999999999.1.1.a.completed.r", []byte(`null`))
+		f.Add(kind, "_.ended.a.completed.r", []byte(`null`))
 	}
 	known := func(t *testing.T, err error) {
 		t.Helper()
@@ -47,7 +46,7 @@ func FuzzStored(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
-		switch kind % 9 {
+		switch kind % 8 {
 		case 0:
 			live, err := decodeLive(key, value)
 			known(t, err)
@@ -70,10 +69,6 @@ func FuzzStored(f *testing.F) {
 					require.GreaterOrEqual(t, shard, 0)
 				}
 			}
-		case 3:
-			if st := decodeIndexState(value); st.Format != 0 {
-				require.Equal(t, IndexFormat, st.Format)
-			}
 		case 4:
 			_, err := decodeLease(value)
 			known(t, err)
@@ -89,7 +84,7 @@ func FuzzStored(f *testing.F) {
 			if err == nil {
 				require.Equal(t, key, record.Run)
 			}
-		case 8:
+		case 3:
 			name, err := base64.URLEncoding.DecodeString(key)
 			if err != nil {
 				return

@@ -14,38 +14,50 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Direct gets of the bucket go to a copy of its stream that stopped at some moment, as can happen on a cluster.
-func TestCheckpoints_ReplicaBehind_ReadFromLeader(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
+// behind returns a client whose direct gets of the checkpoint bucket go to a copy of its stream, a function that stops
+// the copy once it has everything, and the number of those gets.
+func behind(tb testing.TB, b *bench) (jetstream.JetStream, func(), *atomic.Int64) {
+	tb.Helper()
 	const copyName = "STALE_COPY"
 	real := "KV_" + b.names.CheckpointBucket()
-	var asked atomic.Int64
-	js := natstest.Between(t, b.nc, func(m *nats.Msg, subject string) {
+	asked := new(atomic.Int64)
+	js := natstest.Between(tb, b.nc, func(m *nats.Msg, subject string) {
 		if subject == "$JS.API.DIRECT.GET."+real {
 			subject = "$JS.API.DIRECT.GET." + copyName
 			asked.Add(1)
 		}
 		natstest.Forward(b.nc, m, subject)
 	})
-	cps := openShard(t, js, "alpha").Checkpoints
+	cfg := jetstream.StreamConfig{Name: copyName, Mirror: &jetstream.StreamSource{Name: real}, AllowDirect: true}
+	copied, err := b.js.CreateStream(tb.Context(), cfg)
+	require.NoError(tb, err)
+	return js, func() {
+		tb.Helper()
+		stream, err := b.js.Stream(tb.Context(), real)
+		require.NoError(tb, err)
+		want := stream.CachedInfo().State.LastSeq
+		require.Eventually(tb, func() bool {
+			info, err := copied.Info(tb.Context())
+			return err == nil && info.State.LastSeq >= want
+		}, time.Minute, 5*time.Millisecond)
+		cfg.Mirror, cfg.Subjects = nil, []string{"stale.copy"}
+		_, err = b.js.UpdateStream(tb.Context(), cfg)
+		require.NoError(tb, err)
+	}, asked
+}
 
+func TestCheckpoints_ReplicaBehind_ReadFromLeader(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	js, freeze, asked := behind(t, b)
+	cps := openShard(t, js, "alpha").Checkpoints
 	rev, err := cps.Put(t.Context(), checkpoint("run-1", 1), 0)
 	require.NoError(t, err)
-	cfg := jetstream.StreamConfig{Name: copyName, Mirror: &jetstream.StreamSource{Name: real}, AllowDirect: true}
-	stream, err := b.js.CreateStream(t.Context(), cfg)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		info, err := stream.Info(t.Context())
-		return err == nil && info.State.LastSeq >= uint64(rev)
-	}, time.Minute, 5*time.Millisecond)
+	freeze()
 	runs := []string{"run-1", "run-2", "run-3"}
 	list, err := cps.OfFresh(t.Context(), runs)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, list[0].Checkpoint.Position.Stream)
-	cfg.Mirror, cfg.Subjects = nil, []string{"stale.copy"}
-	_, err = b.js.UpdateStream(t.Context(), cfg)
-	require.NoError(t, err)
 
 	_, err = cps.Put(t.Context(), checkpoint("run-1", 5), rev)
 	require.NoError(t, err)

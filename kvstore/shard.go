@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -120,4 +121,20 @@ func (s *Shard) PurgeRun(ctx context.Context, run string, below schema.StreamSeq
 		return 0, fmt.Errorf("purge run %s below %d from %s: %w", run, below, s.Names.EventStream(), err)
 	}
 	return int64(n), nil //nolint:gosec // a number of messages
+}
+
+// PositionAt returns the stream sequence of the first event that the server stored at or after a time, or the one
+// after the last event. It costs the same wherever that is.
+func (s *Shard) PositionAt(ctx context.Context, at time.Time) (schema.StreamSequence, error) {
+	b := &bucket{js: s.js, stream: s.Names.EventStream()}
+	var first schema.Revision
+	_, err := b.direct(ctx, jsapi.GetRequest{Start: at.UTC(), Batch: 1}, func(e entry) { first = e.rev })
+	if err != nil {
+		return 0, fmt.Errorf("first event of %s at %s: %w", b.stream, at.Format(time.RFC3339), err)
+	}
+	if first != 0 {
+		return schema.StreamSequence(first), nil
+	}
+	u, err := s.Usage(ctx)
+	return u.Last + 1, err
 }

@@ -33,6 +33,9 @@ type Watermark struct {
 	// CountedThrough is beyond the position while a fold worker folds events again that were counted before. An event
 	// on a sequence below it that damage freed is not counted.
 	CountedThrough schema.StreamSequence `json:"counted_through,omitzero"`
+	// RebuildTo is the end that the log had when a fold worker began to fold the shard again from the beginning of the
+	// log; 0 once that is folded. Until then checkpoints and indexes may lack runs, or have those of another log.
+	RebuildTo schema.StreamSequence `json:"rebuild_to,omitzero"`
 	// Parked runs: their checkpoints do not have everything up to the position.
 	Parked []schema.ParkedRun `json:"parked,omitzero"`
 	// Extra keeps the members of later versions.

@@ -2,37 +2,29 @@ package schema
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The index of a shard's runs, in its checkpoint bucket: lists and trees read it instead of every checkpoint. It is
 // derived from the checkpoints, and each entry's key can be computed from one. The removal of a run deletes
-// [EndedKey] and [ChildKeys] of its last checkpoint.
+// [EndedKeys] and [ChildKeys] of its last checkpoint.
 const (
 	// EndedKeyPrefix begins the keys of the index of ended runs; see [EndedKey].
 	EndedKeyPrefix = "_.ended."
 	// ChildKeyPrefix begins the keys of the index of a run's children; see [ChildKeys].
 	ChildKeyPrefix = "_.child."
-	// IndexKey is the key of the state of the index itself.
-	IndexKey = "_.index"
 	// NoAgent replaces an agent in an [EndedKey] that is missing, or no valid name.
 	NoAgent = "-"
 	// EndedFormat is the format version of entries of the index of ended runs.
-	EndedFormat = 1
+	EndedFormat = 2
 )
 
-// EndedShifts are the volume sizes of the index of ended runs, as powers of two of stream sequences, the smallest
-// first. No two runs have the same last event, so a smallest volume holds at most 512 runs: a server returns twice as
-// many at once.
-var EndedShifts = [...]uint{9, 14, 19} //nolint:gochecknoglobals // a constant
-
-// Ended is a run's entry in the index of ended runs: its line in a list, and its place there.
+// Ended is a run's entry in the index of ended runs: its line in a list. Lists show the entries in the order of their
+// puts, the last one first.
 type Ended struct {
 	Format int `json:"format"`
-	// Position is the stream sequence of the run's last event. Ended runs are listed from the highest down.
+	// Position is the stream sequence of the run's last event.
 	Position StreamSequence `json:"position"`
 	RunSummary
 	Extra jsontext.Value `json:",embed"`
@@ -43,31 +35,18 @@ func EndedOf(h *Head) Ended {
 	return Ended{Format: EndedFormat, Position: h.Position.Stream, RunSummary: SummaryOf(h)}
 }
 
-// EndedKey is the key of a run's entry in the index of ended runs: _.ended.<volume>.<agent>.<status>.<run>. The volume is
-// three numbers, the largest first, so that a filter can name a range of the log of any of three sizes.
-func EndedKey(h *Head) string {
-	return EndedVolume(h.Position.Stream, 0) + "." + AgentToken(h.Agent) + "." + string(h.Status) + "." + h.Run
+// EndedKey is the key of a run's entry in the index of ended runs: _.ended.<agent>.<status>.<run>, so that the server
+// filters by agent and status.
+func EndedKey(h *Head) string { return endedKey(h, h.Status) }
+
+// EndedKeys are the keys of all entries that a run can have: one that was reopened and ended with another status has
+// an older entry, too.
+func EndedKeys(h *Head) []string {
+	return []string{endedKey(h, StatusCompleted), endedKey(h, StatusFailed), endedKey(h, StatusCancelled)}
 }
 
-// EndedVolume is the part of a filter for [EndedKey] that chooses the volume of a level that a position is in; levels
-// are those of [EndedShifts].
-func EndedVolume(at StreamSequence, level int) string {
-	var b strings.Builder
-	b.WriteString(strings.TrimSuffix(EndedKeyPrefix, "."))
-	top := len(EndedShifts) - 1
-	for i := top; i >= 0; i-- {
-		n := uint64(at) >> EndedShifts[i]
-		if i < top {
-			n &= 1<<(EndedShifts[i+1]-EndedShifts[i]) - 1
-		}
-		b.WriteByte('.')
-		if i < level {
-			b.WriteByte('*')
-		} else {
-			b.WriteString(strconv.FormatUint(n, 10))
-		}
-	}
-	return b.String()
+func endedKey(h *Head, status Status) string {
+	return EndedKeyPrefix + AgentToken(h.Agent) + "." + string(status) + "." + h.Run
 }
 
 // AgentToken returns the token of an agent in a key.

@@ -28,9 +28,9 @@
 // # The index of runs
 //
 // The same bucket has two more indexes, so that a list or a tree reads its own runs and not all of them. A run that
-// is not live has a key with its position in the log, its agent and its status, and each run has one below every
-// parent (schema.EndedKey, schema.ChildKeys). The worker puts them before the checkpoint; a run is always in the live
-// index or among the ended ones, or both. A list reads the live runs from memory, the ended ones from the index in
-// volumes of the log, from the newest down, and then the checkpoints of its own page, which decide: stale index
-// entries are skipped. A bucket without an index is filled once, and lists report that.
+// is not live has a summary under its agent and its status, and each run has a key below every parent
+// (schema.EndedKey, schema.ChildKeys). The worker puts them before the checkpoint, in the order of the log; a run is
+// always in the live index or among the ended ones, or both. A list reads the live runs from memory, the ended ones
+// from the last put down, and then the checkpoints of its own page, which decide: stale entries are skipped. A shard
+// that is folded again from the beginning of its log has the index again at the end, and lists report that.
 package fold

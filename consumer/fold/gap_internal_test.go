@@ -9,7 +9,6 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -53,9 +52,7 @@ func (w *lifeWorld) term() *term {
 	w.TB.Helper()
 	worker, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
-	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "reading"})
-	require.NoError(w.TB, err)
-	s, err := worker.begin(w.TB.Context(), lease)
+	s, err := worker.begin(w.TB.Context())
 	require.NoError(w.TB, err)
 	return s
 }

@@ -2,6 +2,7 @@ package fold
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -14,16 +15,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ended are the entries of the index of ended runs, of any run.
+// ended are the runs that lists show as ended: those whose entry agrees with the checkpoint.
 func (w *lifeWorld) ended() []string {
 	w.TB.Helper()
-	page, err := w.Shard.Checkpoints.Ended(w.TB.Context(), kvstore.EndedQuery{Before: 1 << 20, Limit: 100})
+	page, err := w.Shard.Checkpoints.Ended(w.TB.Context(), kvstore.EndedQuery{Before: math.MaxInt64, Limit: 100})
 	require.NoError(w.TB, err)
+	require.Zero(w.TB, page.Next)
 	keys := []string{}
 	for i := range page.Runs {
-		keys = append(keys, schema.EndedKey(&schema.Head{
-			Run: page.Runs[i].Run, Agent: page.Runs[i].Agent, Status: page.Runs[i].Status, Position: schema.Position{Stream: page.Runs[i].Position},
-		})+fmt.Sprintf("@%d", page.Runs[i].Position))
+		e := &page.Runs[i]
+		c, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), e.Run)
+		require.NoError(w.TB, err)
+		if !c.Live() && c.Status == e.Status {
+			keys = append(keys, fmt.Sprintf("%s %s@%d", e.Run, e.Status, e.Position))
+		}
 	}
 	return keys
 }
@@ -31,7 +36,7 @@ func (w *lifeWorld) ended() []string {
 // key is the run's entry in ended that matches its checkpoint.
 func (r *lifeRun) key() string {
 	h := r.Checkpoint().Head
-	return schema.EndedKey(&h) + fmt.Sprintf("@%d", h.Position.Stream)
+	return fmt.Sprintf("%s %s@%d", h.Run, h.Status, h.Position.Stream)
 }
 
 func TestIndexes_EndedRun_ListedUntilReopened(t *testing.T) {
@@ -77,7 +82,7 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 		},
 	}
 	for name, change := range changes {
-		for done := range 6 {
+		for done := range 5 {
 			t.Run(fmt.Sprintf("%s, %d steps", name, done), func(t *testing.T) {
 				t.Parallel()
 				w := newLifeWorld(t)
@@ -90,7 +95,7 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 
 				lease, err := w.worker.acquire(t.Context())
 				require.NoError(t, err)
-				s, err := w.worker.begin(t.Context(), lease)
+				s, err := w.worker.begin(t.Context())
 				require.NoError(t, err)
 				rec, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)
@@ -101,15 +106,10 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 				}, s.now()))
 				x := b.touched["run-1"]
 				require.NotNil(t, x)
-				before := x.index
 				var erase []kvstore.LiveAt
 				for _, step := range []func() error{
 					func() error { return s.live.put(t.Context(), []*run{x}) },
-					func() error {
-						_, err := s.index.putEntries(t.Context(), appendIndexPuts(nil, &x.head, &before))
-						return err
-					},
-					func() error { return s.index.put(t.Context(), []*run{x}) },
+					func() error { return s.putIndex(t.Context(), []*run{x}) },
 					func() (err error) {
 						erase, err = s.live.end(t.Context(), []*run{x})
 						if err == nil {
@@ -122,7 +122,9 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 					require.NoError(t, step())
 				}
 				e, err := w.Shard.Checkpoints.LiveOf(t.Context(), "run-1")
-				require.True(t, err == nil && e.Live != nil || len(w.ended()) > 0, "it is in one of the indexes")
+				page, pageErr := w.Shard.Checkpoints.Ended(t.Context(), kvstore.EndedQuery{Before: math.MaxInt64, Limit: 1})
+				require.NoError(t, pageErr)
+				require.True(t, err == nil && e.Live != nil || len(page.Runs) > 0, "it is in one of the indexes")
 
 				require.NoError(t, lease.Release(t.Context()))
 				cfg := w.config()
@@ -141,72 +143,52 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 
 // A worker that was paused between two steps continues with its old knowledge: another worker has the shard by then,
 // and the run has ended again under the same key.
-func TestIndexes_PausedWorker_KeepsOthersEntries(t *testing.T) {
+func TestIndexes_PausedWorker_TakesNoEntryOut(t *testing.T) {
 	t.Parallel()
-	for name, known := range map[string]bool{"it did not put the entry itself": false, "it had put the entry itself": true} {
-		t.Run("takes none out/"+name, func(t *testing.T) {
-			t.Parallel()
-			w := newLifeWorld(t)
-			r := w.begin("run-1", "executor-1", "i1")
-			r.Own(&schema.RunEndedData{Status: "completed"})
-			s := w.paused()
-			x := r.fetch(s)
-			require.NotEmpty(t, x.index.ended)
-			if known {
-				revisions, err := w.Shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
-				require.NoError(t, err)
-				x.index.rev = revisions[0]
-			}
-			r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
-			x = r.fetch(s)
-			require.True(t, x.head.Live())
-			r.Own(&schema.RunEndedData{Status: "completed"})
-			require.Equal(t, x.index.ended, indexedOf(&r.Checkpoint().Head).ended, "under the same key")
-			if err := s.index.put(t.Context(), []*run{x}); !known {
-				require.ErrorIs(t, err, errSuperseded)
-			}
-			require.Equal(t, []string{r.key()}, w.ended())
-		})
-		t.Run("puts none back/"+name, func(t *testing.T) {
-			t.Parallel()
-			w := newLifeWorld(t)
-			r := w.begin("run-1", "executor-1", "i1")
-			s := w.paused()
-			if known {
-				r.Own(&schema.RunEndedData{Status: "completed"})
-			}
-			r.fetch(s)
-			r.Own(&schema.RunEndedData{Status: "completed"})
-			x := r.fetch(s)
-			if known {
-				revisions, err := w.Shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
-				require.NoError(t, err)
-				x.index.rev = revisions[0]
-			}
-			r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
-			r.Own(&schema.RunEndedData{Status: "completed"})
-			require.Equal(t, []string{r.key()}, w.ended())
-			require.ErrorIs(t, s.index.put(t.Context(), []*run{x}), errSuperseded)
-			require.Equal(t, []string{r.key()}, w.ended())
-		})
-	}
-	t.Run("clears nothing", func(t *testing.T) {
+	t.Run("of a reopened run", func(t *testing.T) {
+		t.Parallel()
+		w := newLifeWorld(t)
+		r := w.begin("run-1", "executor-1", "i1")
+		r.Own(&schema.RunEndedData{Status: "completed"})
+		s := w.paused()
+		r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+		x := r.fetch(s)
+		require.True(t, x.head.Live())
+		r.Own(&schema.RunEndedData{Status: "completed"})
+		require.NoError(t, s.putIndex(t.Context(), []*run{x}))
+		require.Equal(t, []string{r.key()}, w.ended())
+	})
+	t.Run("of an ended run", func(t *testing.T) {
+		t.Parallel()
+		w := newLifeWorld(t)
+		r := w.begin("run-1", "executor-1", "i1")
+		s := w.paused()
+		r.Own(&schema.RunEndedData{Status: "cancelled"})
+		x := r.fetch(s)
+		require.False(t, x.head.Live())
+		r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+		require.NoError(t, s.putIndex(t.Context(), []*run{x}))
+		require.Empty(t, w.ended(), "the run is live again")
+		r.Own(&schema.RunEndedData{Status: "completed"})
+		require.NoError(t, s.putIndex(t.Context(), []*run{x}))
+		require.Equal(t, []string{r.key()}, w.ended(), "its entry of another status is skipped")
+	})
+	t.Run("when it clears the index", func(t *testing.T) {
 		t.Parallel()
 		w := newLifeWorld(t)
 		w.begin("run-0", "executor-1", "i1")
 		s := w.paused()
-		latest, err := w.Shard.Checkpoints.Latest(t.Context())
-		require.NoError(t, err)
 		r := w.begin("run-1", "executor-1", "i1")
 		r.Own(&schema.RunEndedData{Status: "completed"})
-		require.ErrorIs(t, s.index.clear(t.Context()), errSuperseded)
-		require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), latest))
+		s.rebuild = true
+		require.ErrorIs(t, s.beginRebuild(t.Context()), errSuperseded, "its record comes first")
+		require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), s.markRev))
 		require.Equal(t, []string{r.key()}, w.ended())
 	})
 }
 
-// A run that is folded again is listed as before until the fold changes that, and then not in two places.
-func TestIndexes_RefoldedRun_LeavesNoStaleEntry(t *testing.T) {
+// A run that is folded again, because its checkpoint is damaged, is listed as the fold says.
+func TestIndexes_RefoldedRun_ListedAsFolded(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -231,48 +213,51 @@ func TestIndexes_RefoldedRun_LeavesNoStaleEntry(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.True(t, r.Checkpoint().Live())
 	require.Empty(t, w.ended())
-
-	w.stop()
-	s := w.paused()
-	x := r.fetch(s)
-	x.index.ended = "somewhere"
-	require.NoError(t, s.refold(t.Context(), x, x.head.Position.Stream+1))
-	require.Equal(t, "somewhere", x.index.ended, "the run in memory keeps its entry, however it is folded again")
 }
 
-// A worker that folds everything again clears the index and may die before it is done. The next one finds checkpoints
-// of runs that the cleared index lacks.
+// A worker that folds everything again clears the index and may die at any moment before it is done. The next one
+// finds checkpoints of runs that the cleared index lacks.
 func TestIndexes_Rebuilt_HaveEveryRun(t *testing.T) {
 	t.Parallel()
-	w := newLifeWorld(t)
-	r := w.begin("run-1", "executor-1", "i1")
-	r.Own(&schema.RunEndedData{Status: "completed"})
-	w.stop()
-	cps := w.Shard.Checkpoints
-	_, rev, err := cps.IndexState(t.Context())
-	require.NoError(t, err)
-	latest, err := cps.Latest(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, cps.ClearIndex(t.Context(), latest))
-	_, err = cps.PutIndexState(t.Context(), kvstore.IndexState{Folding: true}, rev)
-	require.NoError(t, err)
-	mark, markRev, err := cps.Watermark(t.Context())
-	require.NoError(t, err)
-	first, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", 1)
-	require.NoError(t, err)
-	require.True(t, found)
-	begun := schema.Prepare(schema.NoKeys, &first)
-	mark.Position = begun.Position()
-	_, err = cps.PutWatermark(t.Context(), mark, markRev)
-	require.NoError(t, err)
-	require.Empty(t, w.ended())
-
-	w.stop = w.fold(w.config())
-	require.Eventually(t, func() bool {
-		st, _, err := cps.IndexState(t.Context())
-		return err == nil && st.Complete
-	}, time.Minute, 10*time.Millisecond)
-	require.Equal(t, []string{r.key()}, w.ended())
+	for name, died := range map[string]struct{ cleared, folded bool }{
+		"before the index was cleared": {},
+		"before the first batch":       {cleared: true},
+		"before the last batch":        {cleared: true, folded: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newLifeWorld(t)
+			r := w.begin("run-1", "executor-1", "i1")
+			r.Own(&schema.RunEndedData{Status: "completed"})
+			w.stop()
+			cps := w.Shard.Checkpoints
+			stale := schema.Head{Run: "of-another-log", Status: schema.StatusFailed}
+			e := schema.EndedOf(&stale)
+			require.NoError(t, cps.PutIndex(t.Context(), kvstore.IndexPut{Key: schema.EndedKey(&stale), Ended: &e}))
+			mark, markRev, err := cps.Watermark(t.Context())
+			require.NoError(t, err)
+			mark.RebuildTo, mark.Position = r.Last, schema.Position{}
+			markRev, err = cps.PutWatermark(t.Context(), mark, markRev)
+			require.NoError(t, err)
+			if died.cleared {
+				require.NoError(t, cps.ClearIndex(t.Context(), markRev))
+			}
+			if died.folded {
+				first, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", 1)
+				require.NoError(t, err)
+				require.True(t, found)
+				mark.Position = schema.PositionOf(&first)
+				_, err = cps.PutWatermark(t.Context(), mark, markRev)
+				require.NoError(t, err)
+			}
+			w.stop = w.fold(w.config())
+			require.Eventually(t, func() bool {
+				mark, _, err := cps.Watermark(t.Context())
+				return err == nil && mark.RebuildTo == 0
+			}, time.Minute, 10*time.Millisecond)
+			require.Equal(t, []string{r.key()}, w.ended())
+		})
+	}
 }
 
 func TestIndexes_Origin_FindsItsRuns(t *testing.T) {

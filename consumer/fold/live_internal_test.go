@@ -231,9 +231,7 @@ func (w *lifeWorld) paused() *term {
 	}, time.Minute, 10*time.Millisecond, "the current term has begun")
 	worker, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
-	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "paused"})
-	require.NoError(w.TB, err)
-	s, err := worker.begin(w.TB.Context(), lease)
+	s, err := worker.begin(w.TB.Context())
 	require.NoError(w.TB, err)
 	return s
 }

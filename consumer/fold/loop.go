@@ -58,7 +58,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	// A worker that is told to stop may have skipped a chunk, and must not fold the next one.
 	for ctx.Err() == nil {
 		s.beat()
-		if err := s.index.folded(ctx, s.passed, s.behind.Load()); err != nil {
+		if err := s.endRebuild(ctx); err != nil {
 			return err
 		}
 		if err := s.keepParked(ctx); err != nil {
@@ -569,7 +569,7 @@ func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	if err != nil {
 		return err
 	}
-	if runs, err = s.spareOf(ctx, runs, s.index.put); err != nil {
+	if runs, err = s.spareOf(ctx, runs, s.putIndex); err != nil {
 		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterIndexPut); err != nil {

@@ -18,7 +18,7 @@ func TestWorker_StoppedAfterSkippedChunk_FoldsNothingLater(t *testing.T) {
 	cancel()
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
-	s := (&Worker{cfg: Config{Fleet: "default", Holder: "worker-1"}.withDefaults()}).newTerm(nil)
+	s := (&Worker{cfg: Config{Fleet: "default", Holder: "worker-1"}.withDefaults()}).newTerm()
 	barrier := func(pending uint64) *chunk {
 		l := &chunk{ready: make(chan struct{})}
 		l.messages = []message{{Arrived: eventlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
@@ -41,7 +41,7 @@ func TestWorker_Stopped_TakesNoFurtherBatch(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := (&Worker{cfg: Config{Fleet: "default", Holder: "worker-1"}.withDefaults()}).newTerm(nil)
+	s := (&Worker{cfg: Config{Fleet: "default", Holder: "worker-1"}.withDefaults()}).newTerm()
 	for range 200 {
 		in := make(chan *chunk, 1)
 		l := &chunk{ready: make(chan struct{}), messages: []message{{Arrived: eventlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
@@ -70,7 +70,7 @@ func TestBatch_FarBehindLog_LargerAndBoundedInBytes(t *testing.T) {
 			linger := time.NewTimer(time.Hour)
 			defer linger.Stop()
 			cfg := Config{Fleet: "default", Holder: "worker-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
-			s := (&Worker{cfg: cfg.withDefaults(), now: time.Now}).newTerm(nil)
+			s := (&Worker{cfg: cfg.withDefaults(), now: time.Now}).newTerm()
 			in := make(chan *chunk, 50)
 			for range cap(in) {
 				a := message{Arrived: eventlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -45,9 +44,6 @@ func (s *term) reconcile(ctx context.Context) error {
 // checkBucket notices a checkpoint bucket that was deleted or created again while there was nothing to put.
 func (s *term) checkBucket(ctx context.Context) error {
 	_, rev, err := s.shard.Checkpoints.Watermark(ctx)
-	if errors.Is(err, kvstore.ErrNotFound) && s.mark.Position.Stream == 0 {
-		return nil // nothing is folded yet, and the bucket exists
-	}
 	if err != nil {
 		return fmt.Errorf("watermark: %w", err)
 	}

@@ -19,7 +19,7 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: tailbuffer{room: &s.room}}
 	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	r.revision = rev
-	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
+	trusted := err == nil && s.mark.RebuildTo == 0 && c.Incarnation == s.incarnation
 	if trusted && c.Position.Stream >= a.Record.Stream {
 		if trusted, err = s.stands(ctx, id, c.Position); err != nil {
 			return nil, fmt.Errorf("load run %s: %w", id, err)
@@ -41,11 +41,6 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	case trusted:
 		r.head, r.overview, r.segments, r.lost = c.Head, c.Overview, c.Segments, c.Lost
 		r.enter()
-		if s.index.state.Folding {
-			// The index was begun again, perhaps by a term that trusted nothing and ended before this event: the
-			// checkpoint does not prove that the index has the run.
-			r.index.unsure, r.dirty = true, true
-		}
 		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
@@ -70,16 +65,9 @@ func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, 
 	if err != nil {
 		return nil, fmt.Errorf("load run %s: %w", id, err)
 	}
-	if r.refolded {
-		// The index has the run's entries from the checkpoint or, if that is unreadable, from the fold up to here;
-		// all are put again, and extra ones are removed.
-		r.index = indexedOf(&r.head)
-		if c != nil {
-			r.index = indexedOf(&c.Head)
-			// The log may still deliver the events of that checkpoint; until then they are missing.
-			r.noteLost(&c.Head)
-		}
-		r.index.unsure = true
+	if r.refolded && c != nil {
+		// The log may still deliver the events of that checkpoint; until then they are missing.
+		r.noteLost(&c.Head)
 	}
 	r.loaded = max(r.head.Position.Stream, r.segments.Last.Stream)
 	s.cache.add(r)

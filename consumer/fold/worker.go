@@ -268,7 +268,7 @@ func (f *Worker) lead(ctx context.Context) error {
 		stop(err)
 		kept <- err
 	}()
-	err = f.work(work, lease)
+	err = f.work(work)
 	release()
 	lost := <-kept
 	f.giveBack(ctx, lease)
@@ -279,8 +279,8 @@ func (f *Worker) lead(ctx context.Context) error {
 }
 
 // work folds until something fails, or ctx ends.
-func (f *Worker) work(ctx context.Context, lease *kvstore.Lease) error {
-	s, err := f.begin(ctx, lease)
+func (f *Worker) work(ctx context.Context) error {
+	s, err := f.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -298,9 +298,10 @@ type term struct {
 	mark        kvstore.Watermark
 	markRev     schema.Revision
 	pace        pace
-	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded again from segments and log.
+	// rebuild: the term begins at the log's beginning. While the watermark has a RebuildTo, checkpoints are not
+	// trusted, and runs are folded again from segments and log.
 	rebuild bool
-	// distrust: stored checkpoints are of another log and are replaced unread.
+	// distrust: the checkpoints may be of another log, and segments without a checkpoint, too.
 	distrust bool
 	// doubted is the watermark found by the unclean start.
 	doubted schema.StreamSequence
@@ -323,7 +324,6 @@ type term struct {
 	letters   letters
 	sealer    sealer
 	live      liveIndex
-	index     runIndex
 	announcer announcer
 	// purger removes sealed events from the log, and remover the data of removed runs.
 	purger  *purge.Purger
@@ -331,14 +331,13 @@ type term struct {
 }
 
 // newTerm is a term before it has read any state.
-func (f *Worker) newTerm(lease *kvstore.Lease) *term {
+func (f *Worker) newTerm() *term {
 	s := &term{
 		Worker: f, cache: newRunCache(f.cfg.CachedRuns), room: frameRoom{limit: f.cfg.TailMemory},
 		safeMark:  safeMark{store: f.safe, names: f.names, after: f.cfg.SafeAfter, now: f.now},
 		letters:   letters{dead: f.dead, names: f.names, stats: &f.stats, now: f.now, log: f.log},
 		sealer:    sealer{shard: f.shard, js: f.js, names: f.names, stats: &f.stats, log: f.log},
 		live:      liveIndex{cfg: f.cfg, shard: f.shard, stats: &f.stats, now: f.now, log: f.log, suspects: newSuspects(), vanished: make(chan string)},
-		index:     runIndex{shard: f.shard, js: f.js, names: f.names, lease: lease, stats: &f.stats, log: f.log},
 		announcer: announcer{nc: f.nc, fleet: f.cfg.Fleet, holder: f.cfg.Holder, maxClaims: f.cfg.MaxClaims, stats: &f.stats, now: f.now, log: f.log},
 	}
 	s.sealer.refold, s.live.caughtUp = s.refold, s.caughtUpWithLog
@@ -346,8 +345,8 @@ func (f *Worker) newTerm(lease *kvstore.Lease) *term {
 }
 
 // begin reads the watermark and decides from where to fold.
-func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error) {
-	s := f.newTerm(lease)
+func (f *Worker) begin(ctx context.Context) (*term, error) {
+	s := f.newTerm()
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
 		return nil, err
@@ -378,13 +377,7 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 		s.rebuild, s.distrust = true, true
 		s.mark = kvstore.Watermark{}
 	}
-	if err = s.index.read(ctx); err != nil {
-		return nil, err
-	}
-	if s.index.gone() {
-		s.rebuild = true // the index is lost
-		s.mark = kvstore.Watermark{}
-	}
+	s.distrust = s.distrust || s.mark.RebuildTo > 0 // an earlier term did not end its rebuild, whatever its reason
 	if err := s.checkFolded(ctx); err != nil {
 		return nil, err
 	}
@@ -397,8 +390,9 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	if f.unclean && !s.rebuild {
 		switch {
 		case safeErr != nil:
-			s.mark = kvstore.Watermark{}
+			s.mark = kvstore.Watermark{RebuildTo: s.mark.RebuildTo}
 		case safe.Incarnation == s.incarnation && safe.Position.Stream < s.mark.Position.Stream:
+			safe.RebuildTo = s.mark.RebuildTo
 			s.mark = safe
 		}
 		f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Msg("unclean start of the server, folding from the safe watermark")
@@ -411,13 +405,13 @@ func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error)
 	// The safe watermark is older for a run that both name.
 	s.parked.begin(f.now(), s.mark.Parked, was)
 	s.mark.Incarnation = s.incarnation
-	if err := s.index.begin(ctx, s.distrust, s.rebuild); err != nil {
-		return nil, err
-	}
 	s.passed = s.mark.Position.Stream
 	s.setCommitted()
 	counted := countedOf(&found, &safe, s.incarnation)
 	s.totals.begin(&counted, s.stats.totals())
+	if err := s.beginRebuild(ctx); err != nil {
+		return nil, err
+	}
 	s.remover = retention.New(retention.Config{Holder: f.cfg.Holder, Patience: f.cfg.OrderPatience, SafeAfter: f.cfg.SafeAfter},
 		retention.Deps{JS: f.js, Shard: f.shard, Now: f.now, Log: f.log})
 	s.purger, err = purge.New(ctx, purge.Config{Holder: f.cfg.Holder, After: f.cfg.PurgeAfter, Least: f.cfg.leastGrace(), Every: f.cfg.SweepEvery}, purge.Deps{

@@ -35,10 +35,11 @@ const (
 // endingStatuses are those that a cleanup may remove.
 var endingStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
 
-// cleanupPlace is where a page of a cleanup ends: below Before in a shard. It is opaque to clients.
+// cleanupPlace is where a page of a cleanup ends: below the entry Before in a shard's index of ended runs, 0 for a
+// shard that was not begun. It is opaque to clients.
 type cleanupPlace struct {
-	Shard  int                   `json:"s"`
-	Before schema.StreamSequence `json:"b"`
+	Shard  int             `json:"s"`
+	Before schema.Revision `json:"b"`
 	// Now is when the first page was planned: ages are computed from it.
 	Now string `json:"n"`
 	// Again counts how often the page was repeated.
@@ -172,9 +173,13 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	if now, err = s.noLater(ctx, src, now); err != nil {
 		return err
 	}
-	if place.Before == 0 {
+	if place.Before == 0 && !place.Offering {
 		// Runs that are too young for every limit of the policy are not read.
-		if place.Before, err = src.Store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
+		young, err := src.Store.PositionAt(ctx, now.Add(-reply.Policy.Least()))
+		if err != nil {
+			return err
+		}
+		if place.Before, err = src.Store.Checkpoints.EndedSince(ctx, young); err != nil {
 			return err
 		}
 	}
@@ -205,7 +210,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 			place.Again = 0
 		}
 	}
-	if place.Before <= 1 {
+	if place.Before == 0 {
 		offered, err := s.offeredEnded(ctx, src, place.Shard, "", req)
 		if err != nil {
 			return err
@@ -290,11 +295,9 @@ func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cl
 	if err := s.routing.awaitIndexed(ctx, src); err != nil {
 		return nil, nil, err
 	}
-	statuses := req.Status
-	if len(statuses) == 0 {
-		statuses = endingStatuses
-	}
-	found, err := cps.Ended(ctx, kvstore.EndedQuery{Before: place.Before, Statuses: statuses, Limit: req.Limit})
+	found, err := cps.Ended(ctx, kvstore.EndedQuery{Before: place.Before, Limit: req.Limit, Match: func(e *schema.Ended) bool {
+		return len(req.Status) == 0 || slices.Contains(req.Status, e.Status)
+	}})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -125,10 +125,7 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	record = &schema.Erasure{
 		Fleet: s.cfg.Fleet, Run: run, Shard: r.Source.Store.Names.Shard, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: why.reason,
 		AskedAt: schema.FormatTime(s.now()), Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.LogLast, ID: h.Position.ID},
-		Segments: r.Segments, TailBytes: r.TailBytes(), Keys: schema.ChildKeys(h),
-	}
-	if !h.Live() {
-		record.Keys = append(record.Keys, schema.EndedKey(h))
+		Segments: r.Segments, TailBytes: r.TailBytes(), Keys: append(schema.ChildKeys(h), schema.EndedKeys(h)...),
 	}
 	rev, err = r.Source.Store.Erasures.Order(ctx, record, 0)
 	return record, rev, r.Source, err

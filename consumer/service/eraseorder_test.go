@@ -24,6 +24,9 @@ func (w *serviceWorld) orderByHand(x *writer, id string, change func(*schema.Era
 	record := &schema.Erasure{
 		Fleet: "default", Run: x.Run.Run, ID: id, By: "alice", AskedAt: schema.FormatTime(time.Now()), Status: schema.StatusCompleted, Position: schema.PositionOf(&last),
 	}
+	if c, _, err := w.Shard.Checkpoints.GetFresh(w.TB.Context(), record.Run); err == nil {
+		record.Keys = append(schema.ChildKeys(&c.Head), schema.EndedKeys(&c.Head)...)
+	}
 	change(record)
 	rev, err := w.Shard.Erasures.Order(w.TB.Context(), record, 0)
 	require.NoError(w.TB, err)

@@ -141,10 +141,12 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 			w.putSafe(was)
 			require.NoError(w.TB, w.JS.DeleteKeyValue(w.TB.Context(), w.Names.CheckpointBucket()))
 		}, older: true},
-		"index lost": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
-			kv, err := w.JS.KeyValue(w.TB.Context(), w.Names.CheckpointBucket())
+		"killed at the beginning of a rebuild": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
+			mark, rev, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
 			require.NoError(w.TB, err)
-			require.NoError(w.TB, kv.Delete(w.TB.Context(), schema.IndexKey))
+			mark.RebuildTo, mark.CountedThrough, mark.Position = mark.Position.Stream, mark.Position.Stream, schema.Position{}
+			_, err = w.Shard.Checkpoints.PutWatermark(w.TB.Context(), mark, rev)
+			require.NoError(w.TB, err)
 		}},
 		"killed between a checkpoint and the watermark": {
 			stored: func(w *serviceWorld, was *kvstore.Watermark) {

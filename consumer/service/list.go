@@ -107,8 +107,8 @@ func summarySize(sum *schema.RunSummary) int64 {
 //
 // The list has two parts. The first has the live runs, the last started first, and those that ended after the
 // position up to which each shard was folded when the list began (its Top). The second has those that ended before,
-// the last ended first. No run moves from the first part to the second, and the order of the first never changes: so
-// a list has every run once.
+// the last ended first, in the order of their entries in the index. No run moves from the first part to the second,
+// and the order of the first never changes: so a list has every run once.
 type listPlace struct {
 	// Filter is a digest of the request's filter.
 	Filter string `json:"f"`
@@ -128,18 +128,21 @@ type listPlace struct {
 	Over bool `json:"o,omitzero"`
 }
 
-// shardPlace is a place among the ended runs of a shard, in positions of its log.
+// shardPlace is a place among the ended runs of a shard.
 type shardPlace struct {
-	// Top is the last position of the second part. Before is above the next one to list, and Floor the last one to list.
-	Top    schema.StreamSequence `json:"t"`
-	Before schema.StreamSequence `json:"b"`
-	Floor  schema.StreamSequence `json:"f,omitzero"`
-	// Until is the first position that is too new for the list; 0 for none.
+	// Top is the position of the shard's watermark when the list began, and Mark its revision: entries of runs of the
+	// second part were put before it.
+	Top  schema.StreamSequence `json:"t"`
+	Mark schema.Revision       `json:"m"`
+	// Before is above the revision of the next entry to list; 0 if there is no more.
+	Before schema.Revision `json:"b,omitzero"`
+	// Floor and Until are the first positions in the log that the list has, and has not any more; 0 for none.
+	Floor schema.StreamSequence `json:"f,omitzero"`
 	Until schema.StreamSequence `json:"u,omitzero"`
 }
 
 // over reports whether the shard has no more ended runs to list.
-func (p *shardPlace) over() bool { return p.Before <= max(p.Floor, 1) }
+func (p *shardPlace) over() bool { return p.Before == 0 }
 
 func (p *listPlace) text() string {
 	b, err := json.Marshal(p)
@@ -210,9 +213,9 @@ type listing struct {
 type listLine struct {
 	schema.RunSummary
 	started int64
-	// shard and position of a line of the second part; position is 0 in the others.
+	// shard and revision of a line of the second part; the revision is 0 in the others.
 	shard    int
-	position schema.StreamSequence
+	revision schema.Revision
 	child    bool
 }
 
@@ -221,9 +224,9 @@ func (l *listLine) passed(p *listPlace) {
 	switch {
 	case l.child:
 		p.Child = l.Run
-	case l.position != 0:
+	case l.revision != 0:
 		p.Ended = true
-		p.Shards[l.shard].Before = l.position
+		p.Shards[l.shard].Before = l.revision
 	default:
 		p.Started, p.Run = l.started, l.Run
 	}
@@ -289,21 +292,12 @@ func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
 // read reads the page.
 func (l *listing) read(ctx context.Context) error {
 	family := l.req.Parent != "" || l.req.Related != ""
-	if family || l.wantsEnded() {
-		for _, src := range l.shards {
-			st, _, err := src.Store.Checkpoints.IndexState(ctx)
-			if err != nil {
-				return err
-			}
-			l.incomplete = l.incomplete || !st.Complete
-		}
+	if err := l.placeShards(ctx, family); err != nil {
+		return err
 	}
 	if family {
 		l.begin = l.place
 		return l.readChildren(ctx)
-	}
-	if err := l.placeShards(ctx); err != nil {
-		return err
 	}
 	l.begin = l.place
 	l.begin.Shards = slices.Clone(l.place.Shards)
@@ -340,37 +334,47 @@ func (l *listing) completing() []schema.Status {
 }
 
 // placeShards sets the revisions that replicas must have, and at the beginning of a list its places.
-func (l *listing) placeShards(ctx context.Context) error {
+func (l *listing) placeShards(ctx context.Context, family bool) error {
 	for i, src := range l.shards {
 		l.newest[i] = l.svc.liveRuns.Revision(i)
-		if !l.wantsEnded() {
+		if !family && !l.wantsEnded() {
 			continue
 		}
 		mark, rev, err := src.Store.Checkpoints.Watermark(ctx)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 			return err
 		}
+		l.incomplete = l.incomplete || err != nil || mark.RebuildTo > 0
 		l.newest[i] = max(l.newest[i], rev)
-		if !l.first {
+		if family || !l.first {
 			continue
 		}
-		p := shardPlace{Top: mark.Position.Stream}
-		if !l.since.IsZero() {
-			if p.Floor, err = src.Store.PositionAt(ctx, l.since); err != nil {
-				return err
-			}
+		if l.place.Shards[i], err = l.beginShard(ctx, src, mark.Position.Stream, rev); err != nil {
+			return err
 		}
-		if !l.until.IsZero() {
-			if p.Until, err = src.Store.PositionAt(ctx, l.until); err != nil {
-				return err
-			}
-		}
-		if p.Before = p.Top + 1; p.Until != 0 {
-			p.Before = min(p.Before, p.Until)
-		}
-		l.place.Shards[i] = p
 	}
 	return nil
+}
+
+// beginShard is the place of a shard at the beginning of a list, with the position and the revision of its watermark.
+func (l *listing) beginShard(ctx context.Context, src *reader.Source, top schema.StreamSequence, mark schema.Revision) (p shardPlace, err error) {
+	p = shardPlace{Top: top, Mark: mark, Before: mark}
+	if !l.since.IsZero() {
+		if p.Floor, err = src.Store.PositionAt(ctx, l.since); err != nil {
+			return p, err
+		}
+	}
+	if !l.until.IsZero() {
+		if p.Until, err = src.Store.PositionAt(ctx, l.until); err != nil {
+			return p, err
+		}
+		before, err := src.Store.Checkpoints.EndedSince(ctx, p.Until)
+		if err != nil {
+			return p, err
+		}
+		p.Before = min(p.Before, before)
+	}
+	return p, nil
 }
 
 // matches reports whether a line passes the request's filter, except for its times.
@@ -403,29 +407,20 @@ func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
 }
 
 // checkpoints reads checkpoints of a shard, from a replica that is not behind the daemon.
-func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) (list []kvstore.Stored, err error) {
-	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
-		list, upTo, err = l.shards[shard].Store.Checkpoints.Of(ctx, runs)
-		return upTo, err
-	})
-	return list, err
-}
-
-// fresh repeats a read until a replica answers that is not behind the daemon.
-func (l *listing) fresh(ctx context.Context, shard int, read func() (schema.Revision, error)) error {
+func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) ([]kvstore.Stored, error) {
 	wait := staleWait
 	for range staleTries {
-		upTo, err := read()
+		list, upTo, err := l.shards[shard].Store.Checkpoints.Of(ctx, runs)
 		if err != nil || upTo == 0 || upTo >= l.newest[shard] {
-			return err
+			return list, err
 		}
 		l.svc.stats.StaleAnswers.Add(1)
 		if err := pause.For(ctx, wait); err != nil {
-			return err
+			return nil, err
 		}
 		wait *= 2
 	}
-	return fmt.Errorf("list runs: a replica of %s lags behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
+	return nil, fmt.Errorf("list runs: a replica of %s lags behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
 }
 
 // readChildren reads a page of a run's children.

@@ -34,20 +34,16 @@ func (w *serviceWorld) storeRun(shards int, h schema.Head) {
 	for _, key := range schema.ChildKeys(&h) {
 		puts = append(puts, kvstore.IndexPut{Key: key})
 	}
-	for _, res := range cps.PutIndex(w.TB.Context(), puts...) {
-		require.NoError(w.TB, res.Err)
-	}
+	require.NoError(w.TB, cps.PutIndex(w.TB.Context(), puts...))
 	_, err := cps.Put(w.TB.Context(), &schema.Checkpoint{Head: h}, 0)
 	require.NoError(w.TB, err)
 }
 
-// folded marks every shard as folded up to a position, with a complete index.
+// folded marks every shard as folded up to a position.
 func (w *serviceWorld) folded(at schema.StreamSequence) {
 	w.TB.Helper()
 	for _, s := range w.shards {
 		_, err := s.Checkpoints.PutWatermark(w.TB.Context(), kvstore.Watermark{Incarnation: "i", Position: schema.Position{Stream: at, ID: "x"}}, 0)
-		require.NoError(w.TB, err)
-		_, err = s.Checkpoints.PutIndexState(w.TB.Context(), kvstore.IndexState{Complete: true}, 0)
 		require.NoError(w.TB, err)
 	}
 }
@@ -267,12 +263,12 @@ func TestList_UnreadableRun_ShownAndNoStaleEntries(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		entry, key := schema.EndedOf(&h), schema.EndedKey(&h)
-		there, err := w.Shard.Checkpoints.IndexRevisions(t.Context(), key)
-		require.NoError(t, err)
-		require.NoError(t, w.Shard.Checkpoints.PutIndex(t.Context(), kvstore.IndexPut{Key: key, Ended: &entry, Revision: there[0]})[0].Err)
+		entry, older := schema.EndedOf(&h), schema.EndedOf(&h)
+		older.Status = schema.StatusCancelled
+		require.NoError(t, w.Shard.Checkpoints.PutIndex(t.Context(), kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &entry},
+			kvstore.IndexPut{Key: schema.EndedKeys(&h)[2], Ended: &older}))
 	}
-	for _, key := range []string{"_.ended.0.0.0.agent-1.failed.junk-entry", "_.ended.0.0.0.agent-1.asleep.x", "_.ended.0.0.x.a.failed.y", "_.ended.z"} {
+	for _, key := range []string{"_.ended.agent-1.failed.junk-entry", "_.ended.agent-1.asleep.x", "_.ended.a.b.failed.y", "_.ended.z"} {
 		_, err := kv.PutString(t.Context(), key, "junk")
 		require.NoError(t, err)
 	}
@@ -282,14 +278,14 @@ func TestList_UnreadableRun_ShownAndNoStaleEntries(t *testing.T) {
 	w.folded(20)
 
 	for _, limit := range []int{1, 100} {
-		require.Equal(t, []string{"back", "junk-live", "junk-held", "later", "junk-ended", "junk-entry"}, w.list(schema.ListRequest{Limit: limit}))
+		require.Equal(t, []string{"back", "junk-live", "junk-entry", "later", "junk-held", "junk-ended"}, w.list(schema.ListRequest{Limit: limit}))
 		require.Equal(t, []string{"junk-held"}, w.list(schema.ListRequest{Limit: limit, Held: true}))
 	}
 	lines := w.page(schema.ListRequest{}).Runs
 	require.Equal(t, schema.StatusRunning, lines[1].Status)
 	require.Equal(t, schema.RunSummary{
 		Run: "junk-ended", Agent: "agent-1", Status: "failed", Epoch: 1, Labels: map[string]string{"a": "b"}, Parent: "top", StartedAt: "2026-01-01T00:00:00Z",
-	}, lines[4])
+	}, lines[5])
 	require.Equal(t, []string{"back", "junk-ended", "junk-held", "junk-live", "later"}, w.list(schema.ListRequest{Parent: "top"}))
 }
 
@@ -483,7 +479,7 @@ func TestIndex_Lost_IsFilledAgain(t *testing.T) {
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
 	require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), 1<<62))
-	require.NoError(t, kv.Purge(t.Context(), schema.IndexKey))
+	require.NoError(t, kv.Purge(t.Context(), schema.WatermarkKey))
 	_, err = kv.PutString(t.Context(), "run-400", "junk")
 	require.NoError(t, err)
 	reply := w.page(schema.ListRequest{})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -159,18 +160,10 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 		if i >= len(l.place.Shards) {
 			continue // a shard added since then
 		}
-		p := &l.place.Shards[i]
-		usage, err := src.Store.Usage(ctx)
-		if err != nil {
-			return err
-		}
-		q := l.query(max(p.Top+1, p.Floor), usage.Last+1)
-		if p.Until != 0 {
-			q.Before = min(q.Before, p.Until)
-		}
-		q.Limit = maxEndedSince
-		for n := 0; q.Before > q.Floor; {
-			page, err := l.ended(ctx, i, q)
+		q := l.query(&l.place.Shards[i])
+		q.From, q.Before, q.Limit = l.place.Shards[i].Mark, math.MaxInt64, maxEndedSince
+		for n := 0; q.Before > 0; {
+			page, err := src.Store.Checkpoints.Ended(ctx, q)
 			if err != nil {
 				return err
 			}
@@ -186,35 +179,30 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 	return nil
 }
 
-// query is for the ended runs that pass the filter, in a range of the log.
-func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery {
+// query is for the ended runs of a shard that pass the filter. The server filters by agent, and by a single status.
+func (l *listing) query(p *shardPlace) kvstore.EndedQuery {
 	q := kvstore.EndedQuery{
-		Floor: max(floor, 1), Before: before, Agent: l.req.Agent, Limit: l.req.Limit,
-		Match: func(e *schema.Ended) bool { return l.matches(&e.RunSummary) },
+		Before: p.Before, Agent: l.req.Agent, Limit: l.req.Limit,
+		Match: func(e *schema.Ended) bool {
+			return e.Position >= p.Floor && (p.Until == 0 || e.Position < p.Until) && l.matches(&e.RunSummary)
+		},
 	}
-	for _, s := range l.req.Status {
-		if s.Terminal() {
-			q.Statuses = append(q.Statuses, s)
-		}
+	if !l.since.IsZero() {
+		q.Since = kvstore.EndedClock(l.since)
 	}
+	wanted := slices.DeleteFunc(slices.Clone(l.req.Status), func(s schema.Status) bool { return !s.Terminal() })
 	if len(l.req.Completion) > 0 {
-		q.Statuses = l.completing() // the others have none, and are not read
+		wanted = l.completing()
+	}
+	if len(wanted) == 1 {
+		q.Status = wanted[0]
 	}
 	return q
 }
 
-// ended reads a shard's ended runs, from a replica that is not behind the daemon.
-func (l *listing) ended(ctx context.Context, shard int, q kvstore.EndedQuery) (page kvstore.EndedPage, err error) {
-	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
-		page, err = l.shards[shard].Store.Checkpoints.Ended(ctx, q)
-		return page.UpTo, err
-	})
-	return page, err
-}
-
 // endedRun is a run of the second part.
 type endedRun struct {
-	schema.Ended
+	kvstore.EndedRun
 	shard int
 }
 
@@ -225,14 +213,13 @@ func (l *listing) readEnded(ctx context.Context) error {
 	pages := make([]kvstore.EndedPage, len(l.place.Shards))
 	for i := range l.place.Shards {
 		p := &l.place.Shards[i]
-		pages[i].Next = p.Before
 		if p.over() {
 			continue
 		}
-		q := l.query(p.Floor, p.Before)
+		q := l.query(p)
 		q.Limit = limit
 		var err error
-		if pages[i], err = l.ended(ctx, i, q); err != nil {
+		if pages[i], err = l.shards[i].Store.Checkpoints.Ended(ctx, q); err != nil {
 			return err
 		}
 	}
@@ -260,7 +247,7 @@ func (l *listing) readEnded(ctx context.Context) error {
 	}
 	for k := range merged {
 		if e := &merged[k]; e.Run != "" {
-			l.lines = append(l.lines, listLine{RunSummary: e.RunSummary, shard: e.shard, position: e.Position})
+			l.lines = append(l.lines, listLine{RunSummary: e.RunSummary, shard: e.shard, revision: e.Revision})
 		}
 	}
 	return nil
@@ -273,19 +260,13 @@ func (l *listing) settle(e *endedRun, s *kvstore.Stored) {
 		e.Run = "" // removed
 	case s.Err != nil:
 		// The index entry is used.
-	case s.Checkpoint.Live(), misplaced(e, s.Checkpoint.Position.Stream), !l.matchesHead(&s.Checkpoint.Head):
+	case s.Checkpoint.Live(), s.Checkpoint.Status != e.Status, !l.matchesHead(&s.Checkpoint.Head):
 		e.Run = "" // it is live again, or has another entry
+	case s.Checkpoint.Position.Stream > max(e.Position, l.top(e.shard)):
+		e.Run = "" // written to since the list began
 	default:
 		e.RunSummary = summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims)
 	}
-}
-
-// misplaced reports whether the run has an entry at another position. A checkpoint may be put a moment later.
-func misplaced(e *endedRun, at schema.StreamSequence) bool {
-	if e.Format == 0 {
-		return schema.EndedVolume(e.Position, 0) != schema.EndedVolume(at, 0)
-	}
-	return at > e.Position
 }
 
 // merge takes the first entries of the shards' pages, and moves each shard's place after its last one.
@@ -315,14 +296,13 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 		if best < 0 {
 			return merged
 		}
-		e := pages[best].Runs[next[best]]
-		// Unreadable entries share a position, and are not separated.
-		if n := len(merged); n >= limit && (merged[n-1].shard != best || merged[n-1].Position != e.Position) {
+		if len(merged) == limit {
 			return merged
 		}
-		merged = append(merged, endedRun{Ended: e, shard: best})
+		e := pages[best].Runs[next[best]]
+		merged = append(merged, endedRun{EndedRun: e, shard: best})
 		next[best]++
-		l.place.Shards[best].Before = e.Position
+		l.place.Shards[best].Before = e.Revision
 		if next[best] < len(pages[best].Runs) {
 			continue
 		}

@@ -84,8 +84,11 @@ func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
 	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the remaining time
 	defer cancel()
 	for {
-		state, _, err := src.Store.Checkpoints.IndexState(ctx)
-		if err != nil || state.Complete {
+		mark, _, err := src.Store.Checkpoints.Watermark(ctx)
+		if err == nil && mark.RebuildTo == 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 			return err
 		}
 		if pause.For(patience, foldLook) != nil {

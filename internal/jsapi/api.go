@@ -79,6 +79,7 @@ type GetRequest struct {
 // Message is a message from its stream's leader.
 type Message struct {
 	Sequence uint64 `json:"seq"`
+	Subject  string `json:"subject"`
 	// RawHeader may be anything; see [Message.Header].
 	RawHeader []byte `json:"hdrs"`
 	Data      []byte `json:"data"`

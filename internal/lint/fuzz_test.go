@@ -49,7 +49,6 @@ var fuzzed = map[string]string{
 	"kvstore.decodeLive":                    "kvstore.FuzzStored",
 	"kvstore.endedOf":                       "kvstore.FuzzStored",
 	"kvstore.decodeSettings":                "kvstore.FuzzStored",
-	"kvstore.decodeIndexState":              "kvstore.FuzzStored",
 	"kvstore.decodeLease":                   "kvstore.FuzzStored",
 	"kvstore.decodeWatermark":               "kvstore.FuzzStored",
 	"kvstore.decodeBackupRecord":            "kvstore.FuzzStored",

@@ -33,8 +33,8 @@ const goldenDir = "testdata/golden"
 
 // goldenName names the stored formats of this version. A new one needs a new golden store.
 func goldenName() string {
-	return fmt.Sprintf("checkpoint%d-segment%d-live%d-ended%d-index%d.%d-watermark%d-settings%d-lease%d",
-		schema.CheckpointFormat, schema.SegmentFormat, schema.LiveFormat, schema.EndedFormat, kvstore.IndexFormat, kvstore.IndexVersion,
+	return fmt.Sprintf("checkpoint%d-segment%d-live%d-ended%d-watermark%d-settings%d-lease%d",
+		schema.CheckpointFormat, schema.SegmentFormat, schema.LiveFormat, schema.EndedFormat,
 		kvstore.WatermarkFormat, schema.SettingsFormat, kvstore.LeaseFormat)
 }
 

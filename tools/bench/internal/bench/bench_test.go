@@ -215,10 +215,10 @@ func TestLedger_Counts_EqualJetStream(t *testing.T) {
 	var counted, stored float64
 	c := bench.Case{Name: "ledger", Variants: func(bench.Options) []bench.Variant {
 		return []bench.Variant{{Setup: func(ctx context.Context, w *bench.World) (*bench.Trial, error) {
-			// A new shard's index is complete once the fold says so; that replaces what was stored before.
+			// A new shard's watermark is put twice before the first event.
 			require.Eventually(t, func() bool {
-				index, _, err := w.Shards()[0].Checkpoints.IndexState(ctx)
-				return err == nil && index.Complete
+				mark, _, err := w.Shards()[0].Checkpoints.Watermark(ctx)
+				return err == nil && mark.RebuildTo == 0
 			}, time.Minute, 10*time.Millisecond)
 			ledger, err := w.KeepLedger(ctx)
 			if err != nil {
