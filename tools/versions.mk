@@ -3,7 +3,8 @@ GOLANGCI_LINT_VERSION := v2.15.0
 ASYNCAPI_PARSER_VERSION := 3.6.3
 AXE_CORE_VERSION := 4.14.1
 GOVULNCHECK_VERSION := v1.8.0
-# As tools/sbom/go.mod has it.
+# As tools/pinned/go.mod has them.
 CYCLONEDX_GOMOD_VERSION := v1.10.0
+GOTESTSUM_VERSION := v1.13.0
 # The version that is worked on: what "make dist" builds from a commit without a tag is a -dev of it. The CHANGELOG has the same.
 NEXT_VERSION := 0.1.0

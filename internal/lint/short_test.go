@@ -15,7 +15,7 @@ import (
 
 // shorts returns each testing.Short() of a file as "package.Test: reason", and problems with others. A call must be
 // in a test itself, as the condition of an if that skips the test or logs what it leaves out, with a reason that
-// begins with "short: ". So tools/tiers finds the long tests in the sources, and a run reports what it left out.
+// begins with "short: ". So tools/long.sh finds the long tests in the sources, and tools/left.sh prints what a run left out.
 func shorts(f file) (listed, findings []string) {
 	allowed := map[token.Pos]bool{}
 	for _, decl := range f.syntax.Decls {

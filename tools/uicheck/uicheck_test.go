@@ -64,7 +64,7 @@ func TestPages_LightAndDarkAtAllWidths_AreAccessibleAndFit(t *testing.T) {
 	s.stage.Silent("box-4", silence*2/3)
 	rules := axe(t)
 	if rules == "" {
-		t.Log("NOT CHECKED: accessibility, for WAYMARK_AXE names no axe.min.js of axe-core")
+		t.Log("NOT TESTED: accessibility: WAYMARK_AXE names no axe.min.js of axe-core")
 	}
 	b := s.open()
 	b.show("/needs-you")

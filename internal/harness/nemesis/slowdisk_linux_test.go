@@ -23,7 +23,7 @@ type throttle struct{ *cell }
 func slowDisk(t *testing.T, s *scale) *throttle {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Log(`a slow disk needs root, for a control group, and is left out: run make chaos CHAOSFLAGS="-run SlowStore" as root`)
+		t.Log(`NOT TESTED: a slow disk needs root, for a control group: run make chaos CHAOSFLAGS="-run SlowStore" as root`)
 		return nil
 	}
 	c := &cell{dir: filepath.Join(diskGroups, fmt.Sprintf("waymark-nemesis-%d-%s", os.Getpid(), t.Name()))}
