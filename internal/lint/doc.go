@@ -11,7 +11,7 @@
 //   - a package imports what its row in the table of ARCHITECTURE.md allows, and each package has a row;
 //   - every exported error sentinel has a comment, and one that is more than its name;
 //   - paths, tests and make targets that the guides name exist;
-//   - the functions of docs/walks.md exist, and each is named by the one that it is listed below;
+//   - each room of the repository is within its budget of lines (with -v: the sizes);
 //   - each event type has its data, its validation, and a case in the folds and in the spans;
 //   - a block of commands says above it which test runs it, or why none does;
 //   - each line of docs/performance/*.csv names the date and the command that measured it;

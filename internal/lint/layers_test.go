@@ -8,13 +8,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/waymarkio/waymark/tools/layers"
 )
 
 // wrongImports compares the imports of all packages outside tools with the table of imports, whatever their build tags. Tests may
 // import what they like.
-func wrongImports(table layers.Table, files []file) []string {
+func wrongImports(table importTable, files []file) []string {
 	var findings []string
 	there := map[string]bool{}
 	for _, f := range files {
@@ -22,8 +20,8 @@ func wrongImports(table layers.Table, files []file) []string {
 			continue
 		}
 		from := f.dir()
-		if !there[from] && !table.Has(from) {
-			findings = append(findings, fmt.Sprintf("%s has no row in the table of imports: add one to %s, below the packages it imports", from, layers.Page))
+		if !there[from] && !table.has(from) {
+			findings = append(findings, fmt.Sprintf("%s has no row in the table of imports: add one to %s, below the packages it imports", from, importPage))
 		}
 		there[from] = true
 		for _, spec := range f.syntax.Imports {
@@ -33,8 +31,8 @@ func wrongImports(table layers.Table, files []file) []string {
 			case !ours:
 			case within(to, "tools"):
 				why = "only tools and tests import tools"
-			case table.Has(from) && table.Has(to) && !table.Allows(from, to):
-				why = fmt.Sprintf("its row, %s:%d, does not allow it", layers.Page, table.Line(from))
+			case table.has(from) && table.has(to) && !table.allows(from, to):
+				why = fmt.Sprintf("its row, %s:%d, does not allow it", importPage, table[from].line)
 			}
 			if why != "" {
 				findings = append(findings, fmt.Sprintf("%s:%d: %s must not import %s: %s. Move the code, or change the row",
@@ -42,10 +40,10 @@ func wrongImports(table layers.Table, files []file) []string {
 			}
 		}
 	}
-	for _, name := range table.Packages() {
+	for name, row := range table {
 		if !there[name] {
 			findings = append(findings, fmt.Sprintf("%s:%d: there is no package %s: remove the row, or write where the package is now",
-				layers.Page, table.Line(name), name))
+				importPage, row.line, name))
 		}
 	}
 	slices.Sort(findings)
@@ -56,14 +54,14 @@ func within(dir, part string) bool { return dir == part || strings.HasPrefix(dir
 
 func TestImports_EachPackage_FollowTheTable(t *testing.T) {
 	t.Parallel()
-	table, err := layers.Read(read(t, layers.Page))
+	table, err := readImports(read(t, importPage))
 	require.NoError(t, err)
 	report(t, wrongImports(table, goFiles(t)))
 }
 
 func TestWrongImports_EachBreach_IsFound(t *testing.T) {
 	t.Parallel()
-	table, err := layers.Read("| package | owns | may import |\n|---|---|---|\n| `a` | | |\n| `internal/b` | | a |\n| `top` | | all |\n")
+	table, err := readImports("| package | owns | may import |\n|---|---|---|\n| `a` | | |\n| `internal/b` | | a |\n| `top` | | all |\n")
 	require.NoError(t, err)
 	sound := map[string]string{"a/a.go": "", "internal/b/b.go": "a", "top/top.go": "internal/b"}
 	for name, test := range map[string]struct{ path, imports, want string }{
@@ -97,5 +95,59 @@ func TestWrongImports_EachBreach_IsFound(t *testing.T) {
 			continue
 		}
 		require.Contains(t, findings, test.want, name)
+	}
+}
+
+const importTablePage = `# Page
+
+| package | owns | may import |
+|---|---|---|
+| ` + "`a`" + ` | the ground | |
+| ` + "`in/b`, `in/c`" + ` | two packages | a |
+| ` + "`up/b`" + ` | the same last name | in/b, c |
+
+Words.
+
+| package | owns | may import |
+|---|---|---|
+| ` + "`top`" + ` | the top | all |
+
+| other | table | here |
+|---|---|---|
+| x | y | z |
+`
+
+func TestImportTable_Rows_AllowWhatTheyName(t *testing.T) {
+	t.Parallel()
+	table, err := readImports(importTablePage)
+	require.NoError(t, err)
+	require.Len(t, table, 5)
+	require.Equal(t, 13, table["top"].line)
+	require.True(t, table.has("in/c"))
+	require.False(t, table.has("x"))
+	for _, allowed := range [][2]string{{"in/b", "a"}, {"in/c", "a"}, {"up/b", "in/b"}, {"up/b", "in/c"}, {"top", "a"}, {"top", "up/b"}} {
+		require.True(t, table.allows(allowed[0], allowed[1]), allowed)
+	}
+	for _, denied := range [][2]string{{"a", "in/b"}, {"in/b", "in/c"}, {"up/b", "a"}, {"a", "top"}, {"top", "top"}} {
+		require.False(t, table.allows(denied[0], denied[1]), denied)
+	}
+}
+
+func TestReadImports_WrongTable_ErrorNamesTheRow(t *testing.T) {
+	t.Parallel()
+	const head = "| package | owns | may import |\n|---|---|---|\n"
+	for name, test := range map[string]struct{ page, want string }{
+		"no table":        {"# Page\n", "has no table"},
+		"unknown name":    {head + "| `a` | | b |\n", `ARCHITECTURE.md:3: "b" is no package of the table`},
+		"ambiguous name":  {head + "| `x/a` | | |\n| `y/a` | | |\n| `b` | | a |\n", `ARCHITECTURE.md:5: "a" is one of x/a, y/a`},
+		"two rows":        {head + "| `a` | | |\n| `a` | | |\n", "ARCHITECTURE.md:4: a has two rows"},
+		"upwards":         {head + "| `a` | | b |\n| `b` | | |\n", "a may import b, which is not above it"},
+		"sideways":        {head + "| `a`, `b` | | b |\n", "a may import b, which is not above it"},
+		"two columns":     {head + "| `a` | all |\n", "ARCHITECTURE.md:3: a row has three columns"},
+		"no backquotes":   {head + "| a | | |\n", "names its package in backquotes"},
+		"each, not first": {head + "| `a` | | y |\n| `b` | | z |\n", `"z" is no package`},
+	} {
+		_, err := readImports(test.page)
+		require.ErrorContains(t, err, test.want, name)
 	}
 }

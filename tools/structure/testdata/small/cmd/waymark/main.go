@@ -1,6 +1,0 @@
-// Command waymark is small.
-package main
-
-import "example.org/small/shop"
-
-func main() { shop.Open() }

@@ -1,3 +1,0 @@
-module example.org/small
-
-go 1.26.0

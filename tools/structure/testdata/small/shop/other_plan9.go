@@ -1,3 +1,0 @@
-package shop
-
-func (t *till) plan9() {}

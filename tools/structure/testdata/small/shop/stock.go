@@ -1,3 +1,0 @@
-package shop
-
-var stock = 3
