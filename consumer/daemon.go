@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,7 +46,7 @@ type Config struct {
 	// RetainEvery is the interval at which ended runs are compared with the fleet's policy. Default
 	// [DefaultRetainEvery].
 	RetainEvery time.Duration
-	// Opened is called for each shard before the daemon folds it; also for one that is added later. May be nil.
+	// Opened is called for each shard before the daemon folds it. May be nil.
 	Opened func(shard int, f *fold.Worker)
 	// Changed is called with changed settings of the fleet before they are applied. May be nil.
 	Changed func(schema.FleetSettings)
@@ -71,7 +70,7 @@ func (c *Config) Validate() error {
 }
 
 // Daemon is one replica of a fleet's daemon: it folds the shards, detects dead executors, removes runs under the
-// retention policy, and answers requests. Shards that are added to the fleet come into service while it runs.
+// retention policy, and answers requests.
 //
 //	New ──Run──▶ serving ──ctx ends──▶ draining ──▶ stopped
 type Daemon struct {
@@ -93,12 +92,9 @@ type Daemon struct {
 	// doubted counts the shards that still repair the effects of an unclean start.
 	doubted atomic.Int64
 
-	mu sync.Mutex
 	// read are the service's shards, and open the shards of the workers.
 	read, open []*kvstore.Shard
 	workers    []*fold.Worker
-	// run runs a worker; nil before Run.
-	run func(*fold.Worker)
 }
 
 // New returns a daemon of a provisioned fleet, whose settings it reads. Call Run to start it. The caller closes the
@@ -116,15 +112,15 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	}
 	settings := *cfg.Settings
 	d := &Daemon{cfg: cfg, now: now, log: log}
-	if err := d.openReaders(settings); err != nil {
+	var err error
+	if d.read, err = d.openShards(d.cfg.Service, settings); err != nil {
 		return nil, err
 	}
 	nc := cfg.Service.Conn()
-	d.settings = NewSettings(settings, nc, cfg.Service, now, log, d.grow)
+	d.settings = NewSettings(settings, nc, cfg.Service, log, d.change)
 	d.liveRuns = liveness.NewLiveRuns(d.read, cfg.MaxClaims, now, log)
 	requests := cfg.Requests
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
-	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
 	requests.Settings = d.settings.Current
 	requests.Worker = func(shard int) service.Worker {
 		if w := d.worker(shard); w != nil {
@@ -138,7 +134,6 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	}
 	d.overdue = liveness.NewOverdueRuns(d.heartbeats, d.liveRuns)
 	requests.Overdue, requests.Executors = d.overdue, liveness.NewExecutors(d.heartbeats, d.liveRuns)
-	var err error
 	if d.service, err = service.New(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err
 	}
@@ -148,10 +143,10 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	d.activity = activity.New()
 	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
-		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
+		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards, cfg.Fold.Conn(), d.heartbeats, now, log)
 	}
-	d.doubted.Store(int64(settings.Shards()))
-	return d, d.openWorkers(settings, cfg.Worker.UncleanStart)
+	d.doubted.Store(int64(settings.Shards))
+	return d, d.openWorkers(settings)
 }
 
 // Run works until ctx ends, then lets active requests finish within the grace, and returns nil. It returns an error
@@ -168,9 +163,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
 	}
-	d.runWorkers(func(f *fold.Worker) {
+	for _, f := range d.workers {
 		group.Go(func() error { return f.Run(ctx) })
-	})
+	}
 	return group.Wait()
 }
 
@@ -199,16 +194,10 @@ func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
 func (d *Daemon) Activity() *activity.Counters { return d.activity }
 
 // Workers of the shards, in the order of their numbers; empty if the daemon does not fold.
-func (d *Daemon) Workers() []*fold.Worker {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.workers)
-}
+func (d *Daemon) Workers() []*fold.Worker { return d.workers }
 
 // worker returns the worker of a shard, nil for none.
 func (d *Daemon) worker(shard int) *fold.Worker {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if shard >= len(d.workers) {
 		return nil
 	}
@@ -217,10 +206,7 @@ func (d *Daemon) worker(shard int) *fold.Worker {
 
 // Checkpoint reads the latest checkpoint of a run in a shard.
 func (d *Daemon) Checkpoint(ctx context.Context, shard int, run string) (*schema.Checkpoint, error) {
-	d.mu.Lock()
-	store := d.read[shard]
-	d.mu.Unlock()
-	c, _, err := store.Checkpoints.Get(ctx, run)
+	c, _, err := d.read[shard].Checkpoints.Get(ctx, run)
 	return c, err
 }
 
@@ -230,89 +216,56 @@ func (d *Daemon) leads(shard int) bool {
 	return f != nil && f.Leads()
 }
 
-// grow applies changed settings while the daemon runs.
-func (d *Daemon) grow(settings schema.FleetSettings) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// change applies changed settings while the daemon runs.
+func (d *Daemon) change(settings schema.FleetSettings) error {
 	if d.cfg.Changed != nil {
 		d.cfg.Changed(settings)
 	}
-	had := len(d.read)
-	if err := d.openReaders(settings); err != nil {
-		return err
-	}
-	added := d.read[had:]
-	d.liveRuns.Grow(added...)
-	if err := d.service.Place(settings.Generations, added...); err != nil {
-		return err
-	}
-	if d.cfg.Fold == nil {
-		return nil
-	}
-	d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
-	if d.assigner != nil {
-		d.assigner.Grow(settings.Shards())
-	}
-	// New shards were not affected by the unclean start.
-	return d.openWorkers(settings, false)
-}
-
-// openReaders opens new shards for the service, and applies the settings to the others.
-func (d *Daemon) openReaders(settings schema.FleetSettings) error {
-	for _, shard := range d.read {
+	for _, shard := range slices.Concat(d.read, d.open) {
 		shard.Update(settings)
 	}
-	added, err := d.openShards(d.cfg.Service, settings, len(d.read))
-	if err != nil {
-		return err
+	if d.heartbeats != nil {
+		d.heartbeats.SetSilence(time.Duration(settings.SilenceMS) * time.Millisecond)
 	}
-	d.read = append(d.read, added...)
 	return nil
 }
 
-// openShards opens the shards of a fleet from a number on.
-func (d *Daemon) openShards(js jetstream.JetStream, settings schema.FleetSettings, from int) ([]*kvstore.Shard, error) {
-	var added []*kvstore.Shard
-	for i := from; i < settings.Shards(); i++ {
-		shard, err := kvstore.OpenShard(js, settings, i, d.cfg.Name)
-		if err != nil {
+// openShards opens the shards of a fleet.
+func (d *Daemon) openShards(js jetstream.JetStream, settings schema.FleetSettings) ([]*kvstore.Shard, error) {
+	shards := make([]*kvstore.Shard, settings.Shards)
+	for i := range shards {
+		var err error
+		if shards[i], err = kvstore.OpenShard(js, settings, i, d.cfg.Name); err != nil {
 			return nil, err
 		}
-		added = append(added, shard)
 	}
-	return added, nil
+	return shards, nil
 }
 
-// openWorkers creates the workers of new shards, and applies the settings to the others.
-func (d *Daemon) openWorkers(settings schema.FleetSettings, unclean bool) error {
-	for _, shard := range d.open {
-		shard.Update(settings)
-	}
-	added, err := d.openShards(d.cfg.Fold, settings, len(d.open))
-	if err != nil {
+// openWorkers creates the workers of the shards.
+func (d *Daemon) openWorkers(settings schema.FleetSettings) error {
+	var err error
+	if d.open, err = d.openShards(d.cfg.Fold, settings); err != nil {
 		return err
 	}
-	for _, shard := range added {
-		f, err := fold.New(d.workerConfig(len(d.open), unclean), d.cfg.Fold.Conn(), d.cfg.Fold, shard, d.now, d.log)
+	for i, shard := range d.open {
+		f, err := fold.New(d.workerConfig(i), d.cfg.Fold.Conn(), d.cfg.Fold, shard, d.now, d.log)
 		if err != nil {
 			return err
 		}
 		if d.cfg.Opened != nil {
-			d.cfg.Opened(len(d.open), f)
+			d.cfg.Opened(i, f)
 		}
-		d.open, d.workers = append(d.open, shard), append(d.workers, f)
-		if d.run != nil {
-			d.run(f)
-		}
+		d.workers = append(d.workers, f)
 	}
 	return nil
 }
 
-func (d *Daemon) workerConfig(shard int, unclean bool) fold.Config {
+func (d *Daemon) workerConfig(shard int) fold.Config {
 	c := d.cfg.Worker
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
-	c.ShardOf, c.LiveRuns, c.Heartbeats, c.Assigner = d.settings.ShardOf, d.liveRuns, d.heartbeats, d.assigner
-	c.UncleanStart, c.AfterUnclean, c.Activity = unclean, d.madeGood, d.activity
+	c.Shards, c.LiveRuns, c.Heartbeats, c.Assigner = len(d.read), d.liveRuns, d.heartbeats, d.assigner
+	c.AfterUnclean, c.Activity = d.madeGood, d.activity
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {
 			_, err := kvstore.Change(ctx, d.cfg.Fold, d.cfg.Fleet, func(*kvstore.FleetConfig) {})
@@ -322,19 +275,9 @@ func (d *Daemon) workerConfig(shard int, unclean bool) fold.Config {
 	return c
 }
 
-// madeGood is called once by each shard that existed at an unclean start.
+// madeGood is called once by each shard after an unclean start.
 func (d *Daemon) madeGood() {
 	if d.doubted.Add(-1) == 0 && d.cfg.Worker.AfterUnclean != nil {
 		d.cfg.Worker.AfterUnclean()
-	}
-}
-
-// runWorkers runs the workers, including later ones.
-func (d *Daemon) runWorkers(run func(*fold.Worker)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.run = run
-	for _, f := range d.workers {
-		run(f)
 	}
 }

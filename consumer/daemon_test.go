@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -38,28 +39,28 @@ func TestDaemonConfig_FieldThatCannotBeUsed_IsNamed(t *testing.T) {
 	}
 }
 
-func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
+func TestDaemon_SettingsChange_AreApplied(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	js := server.JetStream(t)
-	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
-	opened, changed := make(chan int, 2), make(chan int, 8)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Shards: 2}))
+	opened, changed := make(chan int, 2), make(chan time.Duration, 8)
 	d, err := consumer.New(t.Context(), consumer.Config{
 		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
 		Opened:  func(shard int, _ *fold.Worker) { opened <- shard },
-		Changed: func(s schema.FleetSettings) { changed <- s.Shards() },
+		Changed: func(s schema.FleetSettings) { changed <- s.Silence() },
 	}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	require.Zero(t, <-opened)
+	require.Equal(t, 1, <-opened)
 	require.False(t, d.Workers()[0].Leads(), "it does not run yet")
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
 	<-d.Ready()
-	_, err = kvstore.Change(t.Context(), js, "default", func(c *kvstore.FleetConfig) { c.Shards = 2 })
+	_, err = kvstore.Change(t.Context(), js, "default", func(c *kvstore.FleetConfig) { c.Silence = 5 * time.Second })
 	require.NoError(t, err)
-	require.Equal(t, 2, <-changed)
-	require.Equal(t, 1, <-opened)
+	require.Equal(t, 5*time.Second, <-changed)
 	require.Eventually(t, func() bool {
 		workers := d.Workers()
 		return workers[0].Leads() && workers[1].Leads()
@@ -67,6 +68,25 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	stop()
 	require.NoError(t, <-done)
 	require.False(t, d.Workers()[0].Leads())
+}
+
+func TestSettings_ApplyFails_AppliedLater(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	current, _, err := kvstore.NewFleets(js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	fails := errors.New("told to fail")
+	settings := consumer.NewSettings(current, nc, js, natstest.Logger(t), func(schema.FleetSettings) error { return fails })
+	_, err = kvstore.Change(t.Context(), js, "default", func(c *kvstore.FleetConfig) { c.Silence = 5 * time.Second })
+	require.NoError(t, err)
+	require.ErrorIs(t, settings.Refresh(t.Context()), fails)
+	require.Zero(t, settings.Current().SilenceMS)
+	fails = nil
+	require.NoError(t, settings.Refresh(t.Context()))
+	require.EqualValues(t, 5000, settings.Current().SilenceMS)
 }
 
 // The provisioning process has read the settings: a leader that goes away after that must not end the start.

@@ -23,35 +23,28 @@ const (
 	settingsPatience = 5 * time.Second
 )
 
-// Settings keeps a daemon up to date with the settings of its fleet: added shards come into service without a
-// restart. It reads them from the leader every two seconds, and at once after an announcement on
-// schema.SettingsSubject or on request; it needs no consumer. If the number of shards or the silence changed, and
-// when the daemon starts, it publishes an announcement.
+// Settings keeps a daemon up to date with the settings of its fleet, without a restart. It reads them from the leader
+// every two seconds, and at once after an announcement on schema.SettingsSubject; it needs no consumer. If the silence
+// changed, and when the daemon starts, it publishes an announcement.
 type Settings struct {
 	fleet  string
 	fleets *kvstore.Fleets
 	nc     *nats.Conn
-	now    func() time.Time
 	log    zerolog.Logger
 	apply  func(schema.FleetSettings) error
 
-	// turn is held during a read.
-	turn chan struct{}
-
 	mu      sync.Mutex
 	current schema.FleetSettings
-	// read is when the latest read began.
-	read time.Time
 }
 
 // NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new
 // version, one after the other; if it fails, the same version is applied again later.
-func NewSettings(current schema.FleetSettings, nc *nats.Conn, js jetstream.JetStream, now func() time.Time, log zerolog.Logger,
+func NewSettings(current schema.FleetSettings, nc *nats.Conn, js jetstream.JetStream, log zerolog.Logger,
 	apply func(schema.FleetSettings) error,
 ) *Settings {
 	return &Settings{
-		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, now: now, log: log.With().Str(logkey.Fleet, current.Fleet).Logger(),
-		apply: apply, turn: make(chan struct{}, 1), current: current,
+		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, log: log.With().Str(logkey.Fleet, current.Fleet).Logger(),
+		apply: apply, current: current,
 	}
 }
 
@@ -62,68 +55,28 @@ func (s *Settings) Current() schema.FleetSettings {
 	return s.current
 }
 
-// Refresh reads the settings, unless a read began after the given time, and applies changes.
-func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
+// Refresh reads the settings and applies changes. It is not called concurrently.
+func (s *Settings) Refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
 	defer cancel()
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return fmt.Errorf("settings of fleet %s: %w", s.fleet, context.Cause(ctx))
-	}
-	if s.readAfter(after) {
-		return nil
-	}
-	began := s.now()
 	next, _, err := s.fleets.Get(ctx, s.fleet)
 	if err != nil {
 		return err
 	}
 	was := s.Current()
-	changed := !slices.Equal(next.Generations, was.Generations)
-	silence := next.SilenceMS != was.SilenceMS
-	if changed || kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) || !slices.Equal(next.Keys, was.Keys) {
+	if kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) || !slices.Equal(next.Keys, was.Keys) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
 		}
 	}
 	s.mu.Lock()
-	s.current, s.read = next, began
+	s.current = next
 	s.mu.Unlock()
-	if changed {
-		s.log.Info().Ints("generations", next.Generations).Msg("shards of the fleet changed")
-	}
-	if silence {
+	if next.SilenceMS != was.SilenceMS {
 		s.log.Info().Dur("silence", next.Silence()).Msg("silence of executors changed")
-	}
-	if changed || silence {
 		s.tell()
 	}
 	return nil
-}
-
-// ShardOf returns the shard of a run: the given one, if the run belongs there by the current or an earlier number of
-// shards; else the one in which it begins now. Before it returns another shard it reads the settings again, unless
-// the latest read began after seen.
-func (s *Settings) ShardOf(ctx context.Context, run string, shard int, seen time.Time) (int, error) {
-	if current := s.Current(); current.Holds(run, shard) {
-		return shard, nil
-	}
-	if err := s.Refresh(ctx, seen); err != nil {
-		return 0, err
-	}
-	current := s.Current()
-	if current.Holds(run, shard) {
-		return shard, nil
-	}
-	return schema.ShardsOf(run, current.Generations)[0], nil
-}
-
-func (s *Settings) readAfter(after time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.read.After(after)
 }
 
 // tell announces that the settings changed.
@@ -156,7 +109,7 @@ func (s *Settings) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-told:
 		}
-		if err := s.Refresh(ctx, s.now()); err != nil && ctx.Err() == nil {
+		if err := s.Refresh(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn().Err(err).Msg("could not read settings of the fleet, trying again")
 		}
 	}

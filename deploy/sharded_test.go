@@ -1,11 +1,8 @@
 package deploy_test
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -66,70 +63,6 @@ func TestSubjectMapping_Events_RoutedToShard(t *testing.T) {
 		ack, err = js.Publish(t.Context(), want.EventSubject(run), []byte("{}"), jetstream.WithExpectLastSequencePerSubject(ack.Sequence))
 		require.NoError(t, err, "a program that knows the shard may name it")
 		require.Equal(t, want.EventStream(), ack.Stream)
-	}
-}
-
-// TestSubjectMapping_ShardsAdded_Extended adds what the configuration shows in its comment, after shards were added to the fleet. The server
-// is started again with it: one that is told to read its mappings again does not answer for JetStream afterwards.
-func TestSubjectMapping_ShardsAdded_Extended(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"one-node.conf", "sharded.conf"} {
-		text, err := os.ReadFile(filepath.Join("nats", name))
-		require.NoError(t, err)
-		text = bytes.ReplaceAll(text, []byte("port: 4222"), []byte("port: -1"))
-		text = bytes.ReplaceAll(text, []byte("/var/lib/waymark/nats"), []byte(dir))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
-	}
-	conf := filepath.Join(dir, "sharded.conf")
-	s := startConfigured(t, conf)
-	nc := connectTo(t, s)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	fleet := kvstore.FleetConfig{Fleet: schema.DefaultFleet, Shards: 4, QuotaBytes: kvstore.MinQuotaBytes}
-	require.NoError(t, kvstore.Provision(t.Context(), js, fleet))
-	begun := make(map[string]string) // run to stream
-	publish := func(subject, run string, last uint64) string {
-		ack, err := js.Publish(t.Context(), subject+run, []byte("{}"), jetstream.WithExpectLastSequencePerSubject(last))
-		require.NoError(t, err, subject+run)
-		return ack.Stream
-	}
-	for i := range 20 {
-		run := fmt.Sprintf("old-%d", i)
-		begun[run] = publish("waymark.events.default.", run, 0)
-	}
-
-	fleet.Shards = 8
-	require.NoError(t, kvstore.Provision(t.Context(), js, fleet))
-	text, err := os.ReadFile(conf)
-	require.NoError(t, err)
-	comment := regexp.MustCompile(`(?m)^#   ("waymark\.events\.default\.of8.*)$`).FindSubmatch(text)
-	require.NotNil(t, comment, "the line for eight shards")
-	added := bytes.Replace(text, []byte("mappings {\n"), append([]byte("mappings {\n  "), append(comment[1], '\n')...), 1)
-	require.NotEqual(t, text, added)
-	require.NoError(t, os.WriteFile(conf, added, 0o600))
-	s.Shutdown()
-	s.WaitForShutdown()
-	js, err = jetstream.New(connectTo(t, startConfigured(t, conf)))
-	require.NoError(t, err)
-
-	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), schema.DefaultFleet)
-	require.NoError(t, err)
-	spread := make(map[string]bool)
-	for i := range 100 {
-		run := fmt.Sprintf("new-%d", i)
-		stream := publish("waymark.events.default.of8.", run, 0)
-		require.Equal(t, schema.NamesOf("default", schema.ShardOf(run, 8)).EventStream(), stream)
-		require.Contains(t, schema.ShardsOf(run, settings.Generations), schema.ShardOf(run, 8))
-		spread[stream] = true
-	}
-	require.Len(t, spread, 8)
-	for run, stream := range begun {
-		info, err := js.Stream(t.Context(), stream)
-		require.NoError(t, err)
-		last, err := info.GetLastMsgForSubject(t.Context(), schema.NamesOf("default", schema.ShardOf(run, 4)).EventSubject(run))
-		require.NoError(t, err)
-		require.Equal(t, stream, publish("waymark.events.default.", run, last.Sequence), "a run goes on where it began")
-		require.Contains(t, schema.ShardsOf(run, settings.Generations), schema.ShardOf(run, 4), "and is looked for there")
 	}
 }
 

@@ -47,9 +47,6 @@ var (
 	// when it takes effect. It is stored, and postponed if the message says so. Readers may have checked control
 	// events of the time between with either keys.
 	ErrKeysLate = errors.New("change of the keys was stored late")
-	// ErrGenerations is returned for a new number of shards beyond [MaxGenerations]: use a number that the fleet has
-	// had.
-	ErrGenerations = errors.New("too many generations of shards")
 )
 
 // HeldError names the holder of a lease. It matches [ErrHeld].

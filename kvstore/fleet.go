@@ -37,9 +37,6 @@ const (
 	LoneShards = 8
 	// MaxShards bounds the shards of a fleet.
 	MaxShards = 256
-	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.
-	// Returning to an earlier number adds none.
-	MaxGenerations = 8
 	// MinSilence and MaxSilence bound the silence of executors. A machine may pause for a moment, and runs of a dead
 	// executor must not wait for days.
 	MinSilence = 2 * time.Second
@@ -52,8 +49,8 @@ const (
 type FleetConfig struct {
 	// Fleet name. Required; [schema.DefaultFleet] by default.
 	Fleet string
-	// Shards that new runs are spread over; 0 means 1, at most [MaxShards]. A changed number opens a new generation:
-	// existing runs stay in their shards.
+	// Shards that runs are spread over, at most [MaxShards]; 0 means 1 for a new fleet, and the number that an existing
+	// fleet has. It never changes.
 	Shards int
 	// Replicas of every stream: 1 on a single server, 3 on a cluster; 0 means 1. A change from 1 to more creates the
 	// checkpoint buckets and the stream of dead letters again, because a stream with asynchronous persistence cannot
@@ -151,7 +148,7 @@ func (c FleetConfig) Validate() error {
 // ConfigOf returns the configuration that corresponds to a fleet's settings.
 func ConfigOf(s *schema.FleetSettings) FleetConfig {
 	return FleetConfig{
-		Fleet: s.Fleet, Shards: s.Generations[len(s.Generations)-1], Replicas: s.Replicas,
+		Fleet: s.Fleet, Shards: s.Shards, Replicas: s.Replicas,
 		QuotaBytes: s.QuotaBytes, ReserveBytes: s.ReserveBytes, CheckpointsPerRun: s.CheckpointsPerRun, Retention: s.Retention,
 		Silence: time.Duration(s.SilenceMS) * time.Millisecond,
 	}
@@ -160,39 +157,19 @@ func ConfigOf(s *schema.FleetSettings) FleetConfig {
 // withConfig returns the settings after a configuration, which has its defaults, was applied.
 func withConfig(s *schema.FleetSettings, c FleetConfig) schema.FleetSettings {
 	next := *s
-	next.Format, next.Fleet = schema.SettingsFormat, c.Fleet
+	next.Format, next.Fleet, next.Shards = schema.SettingsFormat, c.Fleet, c.Shards
 	next.Replicas, next.CheckpointsPerRun = c.Replicas, c.CheckpointsPerRun
 	next.QuotaBytes, next.ReserveBytes, next.Retention = c.QuotaBytes, c.ReserveBytes, c.Retention
 	next.SilenceMS = c.Silence.Milliseconds()
-	next.Generations = slices.Clone(s.Generations)
-	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
-		// An equal older generation puts every run where this one does. The first one stays: the server's mapping
-		// uses it, by which plain clients continue their runs.
-		later := slices.DeleteFunc(next.Generations[min(n, 1):], func(n int) bool { return n == c.Shards })
-		next.Generations = append(append(next.Generations[:min(n, 1)], later...), c.Shards)
-	}
-	next.Provisioned = max(s.Provisioned, next.Shards())
 	return next
 }
 
 func equalSettings(s, o *schema.FleetSettings) bool {
-	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned &&
-		ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
+	return s.Format == o.Format && ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Keys, o.Keys)
 }
 
 // CheckSettings reports invalid stored settings. The errors match [ErrSettings].
 func CheckSettings(s *schema.FleetSettings) error {
-	if len(s.Generations) == 0 {
-		return fmt.Errorf("%w: generations is empty, want at least one number of shards", ErrSettings)
-	}
-	for _, n := range s.Generations {
-		if n < 1 || n > MaxShards {
-			return fmt.Errorf("%w: generations has %d shards, use 1 to %d", ErrSettings, n, MaxShards)
-		}
-	}
-	if s.Provisioned < 0 || s.Provisioned > s.Shards() {
-		return fmt.Errorf("%w: provisioned_shards is %d of %d", ErrSettings, s.Provisioned, s.Shards())
-	}
 	if _, err := keyring.Parse(s.Fleet, s.Keys); err != nil {
 		return fmt.Errorf("%w: %w", ErrSettings, err)
 	}

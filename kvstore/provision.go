@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +22,8 @@ const provisionTries = 8
 //
 // It returns [*ConfigError] (joined, if there are several) for a flag that another client changed; [ErrStreamMissing]
 // for a provisioned fleet whose events, segments or blobs are gone, which is an alarm and never repaired by creating
-// them again; [ErrFull] if the server cannot reserve the quota; [ErrSettings] for a configuration out of range.
-// [ErrSettings] for a configuration out of range.
+// them again; [ErrFull] if the server cannot reserve the quota; [ErrSettings] for a configuration out of range,
+// or for another number of shards than the fleet has.
 func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -34,7 +33,7 @@ func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) err
 }
 
 // Change changes the configuration of an existing fleet by the function change, and returns the new settings. It
-// returns the errors of [Provision], [ErrNotFound] for a fleet that does not exist, and [ErrGenerations].
+// returns the errors of [Provision], and [ErrNotFound] for a fleet that does not exist.
 //
 // The caller announces the change to the fleet's daemons and executors, on schema.SettingsSubject; they also read the
 // settings from time to time.
@@ -44,7 +43,7 @@ func Change(ctx context.Context, js jetstream.JetStream, fleet string, change fu
 	}
 	return provision(ctx, js, fleet, func(s *schema.FleetSettings) FleetConfig {
 		cfg := FleetConfig{Fleet: fleet}
-		if len(s.Generations) > 0 {
+		if s.Format != 0 {
 			cfg = ConfigOf(s)
 		}
 		change(&cfg)
@@ -109,6 +108,13 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 		return none, err
 	}
 	cfg := want(&old)
+	if known {
+		if cfg.Shards != 0 && cfg.Shards != old.Shards {
+			return none, fmt.Errorf("provision fleet %s with %d shards: %w: it has %d, and a fleet keeps its number of shards: start a second fleet for new runs",
+				fleet, cfg.Shards, ErrSettings, old.Shards)
+		}
+		cfg.Shards = old.Shards
+	}
 	if err := cfg.Validate(); err != nil {
 		return none, err
 	}
@@ -123,10 +129,6 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 		if next.Keys, err = firstKeys(p.js); err != nil {
 			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 		}
-	}
-	if len(slices.Compact(slices.Sorted(slices.Values(next.Generations)))) > MaxGenerations {
-		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
-			ErrGenerations, old.Generations)
 	}
 	list := resources(&next, &old, known)
 	if !known {
@@ -195,8 +197,8 @@ func (p *provisioner) resize(ctx context.Context, list []resource) error {
 // without their source.
 func resources(next, old *schema.FleetSettings, known bool) []resource {
 	var list []resource
-	add := func(existed, truth bool, of func(*schema.FleetSettings) jetstream.StreamConfig) *resource {
-		r := resource{want: of(next), truth: truth, existed: known && existed}
+	add := func(truth bool, of func(*schema.FleetSettings) jetstream.StreamConfig) *resource {
+		r := resource{want: of(next), truth: truth, existed: known}
 		if known {
 			c := of(old)
 			r.old = &c
@@ -204,17 +206,17 @@ func resources(next, old *schema.FleetSettings, known bool) []resource {
 		list = append(list, r)
 		return &list[len(list)-1]
 	}
-	for i := range next.Shards() {
-		n, existed := schema.NamesOf(next.Fleet, i), i < old.Provisioned
-		r := add(existed, true, func(s *schema.FleetSettings) jetstream.StreamConfig { return eventStream(n, s) })
-		r.reserve, r.oldReserve = next.ReserveBytes, old.ReserveBytes
-		add(existed, true, func(s *schema.FleetSettings) jetstream.StreamConfig { return segmentStream(n, s) })
-	}
-	add(true, true, func(s *schema.FleetSettings) jetstream.StreamConfig { return blobStream(next.Fleet, s) })
-	add(true, false, func(s *schema.FleetSettings) jetstream.StreamConfig { return deadLetterStream(next.Fleet, s) })
-	for i := range next.Shards() {
+	for i := range next.Shards {
 		n := schema.NamesOf(next.Fleet, i)
-		add(i < old.Provisioned, false, func(s *schema.FleetSettings) jetstream.StreamConfig { return checkpointStream(n, s) })
+		r := add(true, func(s *schema.FleetSettings) jetstream.StreamConfig { return eventStream(n, s) })
+		r.reserve, r.oldReserve = next.ReserveBytes, old.ReserveBytes
+		add(true, func(s *schema.FleetSettings) jetstream.StreamConfig { return segmentStream(n, s) })
+	}
+	add(true, func(s *schema.FleetSettings) jetstream.StreamConfig { return blobStream(next.Fleet, s) })
+	add(false, func(s *schema.FleetSettings) jetstream.StreamConfig { return deadLetterStream(next.Fleet, s) })
+	for i := range next.Shards {
+		n := schema.NamesOf(next.Fleet, i)
+		add(false, func(s *schema.FleetSettings) jetstream.StreamConfig { return checkpointStream(n, s) })
 	}
 	return list
 }

@@ -337,57 +337,43 @@ func TestProvision_ChangedSettings_Applied(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := smallFleet()
-	cfg.QuotaBytes, cfg.CheckpointsPerRun, cfg.Shards = 32<<20, 9, 3
+	cfg.QuotaBytes, cfg.CheckpointsPerRun = 32<<20, 9
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
 	require.EqualValues(t, 32<<20, config(t, b.js, eventStream).MaxBytes)
 	require.EqualValues(t, 9, config(t, b.js, checkpointStream).MaxMsgsPerSubject)
-	require.EqualValues(t, 32<<20, config(t, b.js, "WAYMARK_EVENTS_alpha_2").MaxBytes)
 
 	s, _, err := kvstore.NewFleets(b.js).Get(t.Context(), "alpha")
 	require.NoError(t, err)
-	require.Equal(t, []int{1, 3}, s.Generations)
 	require.Equal(t, cfg.Defaults(), kvstore.ConfigOf(&s))
-	for _, run := range []string{"run-1", "run-2", "run-3", "run-4"} {
-		shards := schema.ShardsOf(run, s.Generations)
-		require.Equal(t, schema.ShardOf(run, 3), shards[0])
-		require.Contains(t, shards, 0, "where the first generation put it")
-	}
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "now they are verified")
-
-	cfg.Shards = 1
-	fleets := kvstore.NewFleets(b.js)
-	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
-	s, _, err = fleets.Get(t.Context(), "alpha")
-	require.NoError(t, err)
-	require.Equal(t, []int{1, 3, 1}, s.Generations, "the first number stays, it is the server's mapping")
-	require.Equal(t, 1, s.Mapped())
-	require.Equal(t, 3, s.Shards(), "older shards stay")
-	require.NoError(t, b.js.DeleteStream(t.Context(), "WAYMARK_EVENTS_alpha_2"))
-	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrStreamMissing, "older shards are guarded")
 }
 
-func TestGenerations_TooMany_Refused(t *testing.T) {
+// A run's shard is a hash of its id, and no run moves.
+func TestProvision_AnotherNumberOfShards_Refused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	fleets, cfg := kvstore.NewFleets(b.js), smallFleet()
-	for n := 2; n <= kvstore.MaxGenerations; n++ {
-		cfg.Shards = n
-		require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
-	}
-	cfg.Shards = kvstore.MaxGenerations + 1
-	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrGenerations)
-	cfg.Shards = 3
-	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "one that it has had is none more")
-	s, _, err := fleets.Get(t.Context(), "alpha")
-	require.NoError(t, err)
-	require.Equal(t, []int{1, 2, 4, 5, 6, 7, 8, 3}, s.Generations)
-	cfg.Shards = 1
-	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "the first number, too")
-	cfg.Shards = 4
+	cfg := smallFleet()
+	cfg.Fleet, cfg.Shards = "beta", 3
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
-	s, _, err = fleets.Get(t.Context(), "alpha")
+	cfg.Shards = 0
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "without a number the fleet keeps its own")
+	for _, shards := range []int{1, 4} {
+		cfg.Shards = shards
+		err := kvstore.Provision(t.Context(), b.js, cfg)
+		require.ErrorIs(t, err, kvstore.ErrSettings)
+		require.ErrorContains(t, err, fmt.Sprintf("fleet beta with %d shards", shards))
+		require.ErrorContains(t, err, "it has 3")
+		_, err = kvstore.Change(t.Context(), b.js, "beta", func(c *kvstore.FleetConfig) { c.Shards = shards })
+		require.ErrorIs(t, err, kvstore.ErrSettings)
+	}
+	s, _, err := kvstore.NewFleets(b.js).Get(t.Context(), "beta")
 	require.NoError(t, err)
-	require.Equal(t, []int{1, 2, 5, 6, 7, 8, 3, 1, 4}, s.Generations, "the number before the current one is the last but one")
+	require.Equal(t, 3, s.Shards)
+	_, err = b.js.Stream(t.Context(), "WAYMARK_EVENTS_beta_3")
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "nothing was created")
+	cfg.Shards = 3
+	require.NoError(t, b.js.DeleteStream(t.Context(), "WAYMARK_EVENTS_beta_2"))
+	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrStreamMissing, "each shard is guarded")
 }
 
 // A checkpoint that fits into no message would block the fold of its shard.

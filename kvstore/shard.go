@@ -33,8 +33,8 @@ func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int,
 	if err := CheckSettings(&settings); err != nil {
 		return nil, err
 	}
-	if shard < 0 || shard >= settings.Shards() {
-		return nil, fmt.Errorf("%w: fleet %s has no shard %d, it has %d", ErrSettings, settings.Fleet, shard, settings.Shards())
+	if shard < 0 || shard >= settings.Shards {
+		return nil, fmt.Errorf("%w: fleet %s has no shard %d, it has %d", ErrSettings, settings.Fleet, shard, settings.Shards)
 	}
 	if err := schema.CheckName("daemon", daemon); err != nil {
 		return nil, err

@@ -21,7 +21,6 @@ func TestStart_ServerRestarts_Waits(t *testing.T) {
 	large := schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(strings.Repeat("x", big))}}
 	for name, do := range map[string]func(context.Context) error{
 		"start": func(ctx context.Context) error {
-			publisher.DistrustPlacing(f)
 			_, err := f.Start(ctx, publisher.RunSpec{ID: "r2"})
 			return err
 		},

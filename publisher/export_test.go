@@ -67,23 +67,8 @@ func ClaimPausesAfter(errs ...error) []time.Duration {
 	return list
 }
 
-// TrustPlacing makes the fleet take what it knows of its shards for fresh, until it learns that it is not.
-func TrustPlacing(f *Fleet) {
-	p := *f.placing.Load()
-	p.read = time.Now().Add(time.Hour)
-	f.placing.Store(&p)
-}
-
-// KnowShards makes the fleet take these for its numbers of shards, until it reads the settings.
-func KnowShards(f *Fleet, generations ...int) {
-	f.placing.Store(&placing{FleetSettings: schema.FleetSettings{Generations: generations}, read: time.Now().Add(time.Hour)})
-}
-
 // RedactValue is what a redaction makes of a value that is not Waymark's own.
 func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r).value(in) }
-
-// DistrustPlacing makes the next start read the fleet's shards again.
-func DistrustPlacing(f *Fleet) { f.outdated() }
 
 // Die ends a handle with an error, as what is found in its log does.
 func Die(r *Run, err error) error { return r.ledger.die(err) }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,11 +22,8 @@ import (
 type Fleet struct {
 	*Reader
 
-	cfg Config
-	// placing is the latest snapshot of the runs' shards; the goroutine that holds placingTurn reads the next one.
-	placing     atomic.Pointer[placing]
-	placingTurn chan struct{}
-	quotas      quotas
+	cfg    Config
+	quotas quotas
 	// redactor is nil without redaction.
 	redactor *redactor
 	sender   send.Sender
@@ -71,8 +67,8 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{
-		cfg:         cfg.withDefaults(),
-		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, hand: hand{runs: make(map[string][]*Run)},
+		cfg: cfg.withDefaults(), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin,
+		hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.takeovers = takeovers{retry: claimRetry, asked: make(map[string]int)}
 	f.works.now = f.cfg.Now
@@ -87,7 +83,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	f.unclaimed = unclaimedRuns{after: unclaimedAfter(&cfg, &f.cfg), look: f.stillAsked, due: make(map[string]time.Time)}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
-	reader, p, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)
+	reader, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +94,6 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		}
 	}
 	f.presence.nc = f.nc
-	f.placing.Store(p)
 	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}
 	hooks := send.HooksOf(ctx)
 	if hooks.NoOutwait {
@@ -191,7 +186,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
-	return f.begin(ctx, spec)
+	return f.begin(ctx, f.shardOf(spec.ID), spec)
 }
 
 // named validates the names in a spec, and fills in the agent.
@@ -219,8 +214,8 @@ func (f *Fleet) named(spec RunSpec) (RunSpec, error) {
 	return spec, nil
 }
 
-// startIn starts a run in a shard.
-func (f *Fleet) startIn(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
+// begin starts a run in its shard.
+func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
 	r.ledger.onControl = spec.OnControl
 	r.ledger.start(spec.baseState)

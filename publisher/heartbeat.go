@@ -98,8 +98,7 @@ func (f *Fleet) appear() error {
 	if err != nil {
 		return fmt.Errorf("listening for notices: %w: %w", ErrUnavailable, err)
 	}
-	// Delivered at most once: an executor that misses it reads the settings before it next starts a run, if its copy is
-	// old.
+	// Delivered at most once: an executor that misses it finds the change when it next reads the fleet's keys.
 	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), func(*nats.Msg) { f.changed() })
 	if err != nil {
 		return errors.Join(fmt.Errorf("listening for changes of the fleet: %w: %w", ErrUnavailable, err), sub.Unsubscribe())
@@ -120,27 +119,30 @@ func (f *Fleet) pace() time.Duration {
 	if f.cfg.Heartbeat > 0 {
 		return f.cfg.Heartbeat
 	}
-	return f.placing.Load().Heartbeat()
+	return f.settings.Load().Heartbeat()
 }
 
-// changed reads the fleet's settings again: the heartbeat interval follows the silence timeout.
+// changed reads the fleet's settings again: the heartbeat interval follows the silence timeout. The subscription calls
+// it for one announcement after the other.
 func (f *Fleet) changed() {
-	f.outdated()
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.stopped || f.cfg.Heartbeat != 0 {
+		f.mu.Unlock()
 		return
 	}
-	f.background.Go(func() {
-		was := f.pace()
-		if _, err := f.placed(f.life); err != nil {
-			f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("could not read the fleet's changed settings")
-			return
-		}
-		if f.pace() != was {
-			f.presence.hurry()
-		}
-	})
+	f.background.Add(1)
+	f.mu.Unlock()
+	defer f.background.Done()
+	was := f.pace()
+	ctx, cancel := context.WithTimeout(f.life, f.cfg.PublishTimeout)
+	defer cancel()
+	if err := f.insist(ctx, f.cfg.TryTimeout, f.readSettings); err != nil {
+		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("could not read the fleet's changed settings")
+		return
+	}
+	if f.pace() != was {
+		f.presence.hurry()
+	}
 }
 
 // depart announces that the executor has stopped working. Nothing was begun after stopped was set.

@@ -393,14 +393,6 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	if err != nil {
 		e = nil
 	}
-	if mark, ok := schema.PlacedOf(e); ok {
-		if l.starting {
-			return nil, fmt.Errorf("start of run %s: %w", l.run, &movedError{mark.Shard})
-		}
-		l.fold.apply(keys, rec)
-		l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
-		return nil, nil
-	}
 	if schema.ErasedMark(e) {
 		if l.starting {
 			return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: %w: choose another id", l.run, ErrRunExists, ErrRunErased))

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -68,24 +67,6 @@ func TestStart_SameStartOtherHandle_Refused(t *testing.T) {
 	_, err = w.fleet().Start(ctx, spec)
 	require.ErrorIs(t, err, publisher.ErrRunExists)
 	require.Len(t, w.log("r1"), 2)
-}
-
-func TestStart_OlderShards_Checked(t *testing.T) {
-	t.Parallel()
-	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 16 << 20, Shards: 1})
-	run := start(t, w.fleet(), "r3")
-	require.NoError(t, run.Mark(t.Context(), "here"))
-	w.config.Shards = 4
-	require.NoError(t, kvstore.Provision(t.Context(), w.js, w.config))
-	require.NotZero(t, schema.ShardOf("r3", 4), "the test needs a run that moves")
-	f := w.fleet()
-	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r3"})
-	require.ErrorIs(t, err, publisher.ErrRunExists)
-	w.serve()
-	again, err := f.Resume(t.Context(), "r3", publisher.ResumeSpec{})
-	require.NoError(t, err)
-	require.NoError(t, again.Mark(t.Context(), "there"))
-	require.Len(t, w.log("r3"), 4, "the run stays where it began")
 }
 
 func TestPublish_InvalidEvent_Refused(t *testing.T) {

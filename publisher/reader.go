@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -86,6 +86,8 @@ type Reader struct {
 	opts ReaderConfig
 	nc   *nats.Conn
 	js   jetstream.JetStream
+	// settings of the fleet as they were read last. Its number of shards never changes.
+	settings atomic.Pointer[schema.FleetSettings]
 	// closed is closed once the connection is closed; nil if the connection is the caller's.
 	closed chan struct{}
 	// keys verify the fleet's control events.
@@ -108,30 +110,28 @@ func NewReader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r, _, err := openReader(ctx, cfg.withDefaults(), "reader")
-	return r, err
+	return openReader(ctx, cfg.withDefaults(), "reader")
 }
 
-// openReader also returns the fleet's settings. name is the name of a connection that it dials.
-func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, *placing, error) {
+// openReader is [NewReader] with a complete configuration. name is the name of a connection that it dials.
+func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, error) {
 	r := &Reader{opts: opts, nc: opts.Conn, secrets: opts.Encryption.keys()}
 	r.keys = keyring.New(opts.Fleet, r.readKeys, nil, nil)
 	if r.nc == nil {
 		if err := r.dial(ctx, name); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	} else {
 		r.denied = permissions.Of(r.nc)
 	}
 	if prefix := r.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
 		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers only such inboxes")
-		return nil, nil, errors.Join(err, r.Close(ctx))
+		return nil, errors.Join(err, r.Close(ctx))
 	}
-	p, err := r.lookup(ctx)
-	if err != nil {
-		return nil, nil, errors.Join(err, r.Close(ctx))
+	if err := r.lookup(ctx); err != nil {
+		return nil, errors.Join(err, r.Close(ctx))
 	}
-	return r, p, nil
+	return r, nil
 }
 
 // dial finds the server and connects to it. ctx bounds only this connection, not later reconnects.
@@ -180,37 +180,36 @@ func permitted(ctx context.Context, err error) error {
 }
 
 // lookup reads the fleet's settings and checks that its event stream exists.
-func (r *Reader) lookup(ctx context.Context) (p *placing, err error) {
+func (r *Reader) lookup(ctx context.Context) (err error) {
 	if r.js, err = jetstream.New(r.nc); err != nil {
-		return nil, fmt.Errorf("JetStream: %w", err)
+		return fmt.Errorf("JetStream: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
 	defer cancel()
 	ctx, done := r.denied.Context(ctx, "")
 	defer done()
-	p, err = r.lookupPermitted(ctx)
-	return p, lookupError(permitted(ctx, err))
+	return lookupError(permitted(ctx, r.lookupPermitted(ctx)))
 }
 
-func (r *Reader) lookupPermitted(ctx context.Context) (*placing, error) {
+func (r *Reader) lookupPermitted(ctx context.Context) error {
 	// Credentials of another fleet reach settings without this fleet: the server then refuses the stream.
-	p, missing := r.readPlacing(ctx)
+	missing := r.readSettings(ctx)
 	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
-		return nil, missing
+		return missing
 	}
 	_, err := r.js.Stream(ctx, schema.NamesOf(r.opts.Fleet, 0).EventStream())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, r.notProvisioned("stream " + schema.NamesOf(r.opts.Fleet, 0).EventStream())
+		return r.notProvisioned("stream " + schema.NamesOf(r.opts.Fleet, 0).EventStream())
 	case err != nil:
-		return nil, fmt.Errorf("looking fleet %s up: %w: %w", r.opts.Fleet, ErrUnavailable, err)
+		return fmt.Errorf("looking fleet %s up: %w: %w", r.opts.Fleet, ErrUnavailable, err)
 	}
-	return p, missing
+	return missing
 }
 
-// settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] if they are not stored: no
-// other source has the number of shards, and whether control events are signed.
-func (r *Reader) settings(ctx context.Context) (*schema.FleetSettings, error) {
+// leaderSettings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] if they are not stored:
+// no other source has the number of shards, and whether control events are signed.
+func (r *Reader) leaderSettings(ctx context.Context) (*schema.FleetSettings, error) {
 	m, err := jsapi.Get(ctx, r.js, "KV_"+schema.FleetBucket, jsapi.GetRequest{LastFor: "$KV." + schema.FleetBucket + "." + r.opts.Fleet})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound):
@@ -226,32 +225,35 @@ func (r *Reader) settings(ctx context.Context) (*schema.FleetSettings, error) {
 	if err := json.Unmarshal(m.Data, s); err != nil {
 		return nil, fmt.Errorf("settings of fleet %s: %w: %w", r.opts.Fleet, ErrBadAnswer, err)
 	}
-	if len(s.Generations) == 0 || slices.Min(s.Generations) < 1 {
-		return nil, fmt.Errorf("settings of fleet %s: %w: generations are %v", r.opts.Fleet, ErrBadAnswer, s.Generations)
+	if s.Shards < 1 {
+		return nil, fmt.Errorf("settings of fleet %s: %w: shards is %d", r.opts.Fleet, ErrBadAnswer, s.Shards)
 	}
+	r.settings.Store(s)
 	return s, nil
 }
 
 // readKeys reads the fleet's keys from its settings.
 func (r *Reader) readKeys(ctx context.Context) ([]schema.FleetKey, error) {
-	s, err := r.settings(ctx)
+	s, err := r.leaderSettings(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return s.Keys, nil
 }
 
-// readPlacing reads the settings, with their keys, from their leader.
-func (r *Reader) readPlacing(ctx context.Context) (*placing, error) {
+// readSettings reads the settings, with their keys, from their leader.
+func (r *Reader) readSettings(ctx context.Context) error {
 	read := time.Now()
-	settings, err := r.settings(ctx)
+	s, err := r.leaderSettings(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.keys.Set(settings.Keys, read); err != nil {
-		return nil, err
-	}
-	return &placing{FleetSettings: *settings, read: read}, nil
+	return r.keys.Set(s.Keys, read)
+}
+
+// shardOf names the shard of a run.
+func (r *Reader) shardOf(run string) schema.Names {
+	return schema.NamesOf(r.opts.Fleet, schema.ShardOf(run, r.settings.Load().Shards))
 }
 
 // notProvisioned names the missing part of the fleet, the server and the next step.

@@ -35,7 +35,7 @@ func Unrecorded(ctx context.Context, cfg Config, spec RunSpec) (*Run, error) {
 	if spec.Handoff != nil {
 		return nil, fmt.Errorf("start of run %s: %w: it cannot carry out a hand-off of another run; use a recorded run", spec.ID, ErrUnrecorded)
 	}
-	return f.startIn(ctx, schema.Names{}, spec)
+	return f.begin(ctx, schema.Names{}, spec)
 }
 
 // unrecorded reports whether the fleet handle has no server.

@@ -68,9 +68,8 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	}
 	misses := h.misses(p.Record)
 	var v Verdict
-	_, mark := PlacedOf(p.Event)
 	switch {
-	case mark, ErasedMark(p.Event):
+	case ErasedMark(p.Event):
 		v.Kind = Skipped
 	case p.err == nil:
 		v = h.judge(&place{Prepared: p, at: at})

@@ -302,8 +302,8 @@ func HeartbeatSubject(fleet, executor string) string {
 // ReplicaSubject is where the replicas of a fleet's daemon announce themselves over core NATS, to share its shards.
 func ReplicaSubject(fleet string) string { return "waymark.replicas." + fleet }
 
-// SettingsSubject announces, over core NATS and at most once, that the fleet's shards were changed. Clients that know
-// the shards then read the settings again. The message is empty.
+// SettingsSubject announces, over core NATS and at most once, that the fleet's settings were changed. Daemons and
+// executors then read them again. The message is empty.
 func SettingsSubject(fleet string) string { return "waymark.settings." + fleet }
 
 // NoticeSubject is the subject of notices about writes of other clients into an executor's runs.

@@ -227,7 +227,7 @@ func BaseOfRecord(rec *Record) (base *Base, first bool) {
 	if err != nil {
 		return nil, true
 	}
-	if _, mark := PlacedOf(e); mark || ErasedMark(e) {
+	if ErasedMark(e) {
 		return nil, false
 	}
 	if e.Name() != RunStarted {

@@ -3,7 +3,6 @@ package schema
 import (
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -90,18 +89,6 @@ func ShardOf(run string, n int) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(run))
 	return int(h.Sum32() % uint32(n)) //nolint:gosec // n is a small positive count
-}
-
-// ShardsOf returns the shards that can hold a run, in search order, each once: first where it would begin now, then
-// where older generations put it. generations are the numbers of shards that runs were spread over, oldest first.
-func ShardsOf(run string, generations []int) []int {
-	list := make([]int, 0, 1)
-	for _, n := range slices.Backward(generations) {
-		if shard := ShardOf(run, n); !slices.Contains(list, shard) {
-			list = append(list, shard)
-		}
-	}
-	return list
 }
 
 // Names are the NATS names of one shard of a fleet. The zero value is not valid; use [NamesOf].

@@ -136,23 +136,3 @@ func TestBlobRef_LargeFields_Referenced(t *testing.T) {
 	require.True(t, r.head.Clean())
 	require.True(t, r.head.Complete())
 }
-
-func TestShardsOf_Generations_NewestFirstEachOnce(t *testing.T) {
-	for _, generations := range [][]int{{1}, {4}, {1, 4}, {2, 8, 4}, {4, 8, 4}} {
-		shards := schema.ShardsOf("foobar", generations)
-		require.Equal(t, schema.ShardOf("foobar", generations[len(generations)-1]), shards[0], generations)
-		settings := schema.FleetSettings{Generations: generations}
-		for shard := range settings.Shards() {
-			found := 0
-			for _, s := range shards {
-				if s == shard {
-					found++
-				}
-			}
-			require.LessOrEqual(t, found, 1, generations)
-			require.Equal(t, settings.Holds("foobar", shard), found == 1, generations)
-		}
-	}
-	// 0xbf9cf968 modulo 4 and 8 is 0, modulo 3 it is 1: the older generation follows.
-	require.Equal(t, []int{0xbf9cf968 % 3, 0}, schema.ShardsOf("foobar", []int{8, 3}))
-}

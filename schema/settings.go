@@ -2,7 +2,6 @@ package schema
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,12 +16,9 @@ type FleetSettings struct {
 	Format int `json:"format"`
 	// Fleet name.
 	Fleet string `json:"fleet"`
-	// Generations are the numbers of shards that runs were spread over, oldest first, at most kvstore.MaxGenerations
-	// different ones. The first never changes, and may be listed twice; the others are listed once. The last is
-	// current.
-	Generations []int `json:"generations"`
-	// Provisioned shards: those below this number existed once, and are never created again.
-	Provisioned int `json:"provisioned_shards"`
+	// Shards is the number of shards, from 1 to kvstore.MaxShards. It is chosen when the fleet is created and never
+	// changes: the shard of a run is [ShardOf] its id.
+	Shards int `json:"shards"`
 	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of kvstore.FleetConfig.
 	Replicas          int   `json:"replicas"`
 	QuotaBytes        int64 `json:"quota_bytes"`
@@ -48,17 +44,4 @@ func (s *FleetSettings) Silence() time.Duration {
 // of it is left for delays. It is at most [DefaultHeartbeatMS].
 func (s *FleetSettings) Heartbeat() time.Duration {
 	return min(DefaultHeartbeatMS*time.Millisecond, s.Silence()*3/10)
-}
-
-// Shards is the number of shards that exist: the largest of all generations.
-func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
-
-// Mapped is the number of shards by which a server maps [MappedSubject] to the shard of a run: the fleet's first
-// number. A plain client keeps publishing its run on that subject, however often the number changes. The mapped shard
-// is the run's home: an executor that begins the run in another shard first stores a tombstone there ([Placed]).
-func (s *FleetSettings) Mapped() int { return s.Generations[0] }
-
-// Holds reports whether a shard is one of the [ShardsOf] a run.
-func (s *FleetSettings) Holds(run string, shard int) bool {
-	return slices.ContainsFunc(s.Generations, func(n int) bool { return ShardOf(run, n) == shard })
 }

@@ -44,8 +44,6 @@ const (
 	ErrorRaised        = "error.raised"
 	// Barrier is the daemon's own event on the reserved run [BarrierRun]; it is never folded.
 	Barrier = "barrier.published"
-	// RunPlaced is a tombstone: the run begins in another shard, see [Placed]; it is never folded.
-	RunPlaced = "run.placed"
 	// RunErased is a tombstone: the run was removed, see [NewErased]; it is never folded.
 	RunErased = "run.erased"
 )

@@ -75,9 +75,9 @@ type Config struct {
 	// no wait expires.
 	LiveRuns   *liveness.LiveRuns
 	Heartbeats *liveness.Heartbeats
-	// ShardOf returns the shard of a run: the given one, if the run may be there under the fleet's settings. It reads
-	// those again unless a read began after seen. Nil means that the shard accepts any run.
-	ShardOf func(ctx context.Context, run string, shard int, seen time.Time) (int, error)
+	// Shards is the number of shards of the fleet: an event of a run that belongs to another shard is refused. 0 means
+	// that the shard accepts any run.
+	Shards int
 	// Assigner says whether this replica should fold the shard; nil means that there are no other replicas.
 	Assigner *assign.Assigner
 	// Silence is how long an executor may be silent before its runs are orphaned, or three of its own intervals if

@@ -72,7 +72,7 @@ func (r *logged) skipping(s *term, left ...int) *batch {
 			continue
 		}
 		a := &message{Arrived: got, run: r.Out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
-		require.NoError(r.w.TB, s.take(r.w.TB.Context(), b, a, s.now()))
+		require.NoError(r.w.TB, s.take(r.w.TB.Context(), b, a))
 	}
 	return b
 }

@@ -103,7 +103,7 @@ func TestIndexes_CrashBetweenSteps_KeepEveryRun(t *testing.T) {
 				b := batch{touched: make(map[string]*run), signs: make(map[assign.Seen]struct{})}
 				require.NoError(t, s.take(t.Context(), &b, &message{
 					Arrived: eventlog.Arrived{Subject: w.Names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
-				}, s.now()))
+				}))
 				x := b.touched["run-1"]
 				require.NotNil(t, x)
 				var erase []kvstore.LiveAt

@@ -276,17 +276,16 @@ func (s *term) takeChunk(ctx context.Context, b *batch, l *chunk) (told bool, er
 	if err := failpoint.Hit(ctx, failpoint.AfterFetch); err != nil {
 		return false, err
 	}
-	seen := s.now()
 	for i := range l.messages {
-		if err := s.take(ctx, b, &l.messages[i], seen); err != nil {
+		if err := s.take(ctx, b, &l.messages[i]); err != nil {
 			return false, err
 		}
 	}
 	return false, nil
 }
 
-// take folds one message, which had arrived by the time seen, into the batch.
-func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) error {
+// take folds one message into the batch.
+func (s *term) take(ctx context.Context, b *batch, a *message) error {
 	id := a.run
 	b.behind = a.Pending
 	s.passed = a.Record.Stream
@@ -301,17 +300,10 @@ func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) e
 		s.letters.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
 	}
-	if s.cfg.ShardOf != nil {
-		// The client knew settings that were stored before it published, so a read after seen has them.
-		shard, err := s.cfg.ShardOf(ctx, id, s.names.Shard, seen)
-		if err != nil {
-			return err
-		}
-		if shard != s.names.Shard {
-			b.last = a.prepared.Position()
-			s.letters.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
-			return nil
-		}
+	if shard := schema.ShardOf(id, s.cfg.Shards); s.cfg.Shards > 0 && shard != s.names.Shard {
+		b.last = a.prepared.Position()
+		s.letters.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
+		return nil
 	}
 	if s.parked.has(id) {
 		if !schema.IsErasedMark(&a.Record) {

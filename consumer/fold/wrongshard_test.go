@@ -3,22 +3,19 @@ package fold_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/fold"
-	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// runIn returns the id of a run that is in a shard of two shards, and in shard 0 of three.
+// runIn returns the id of a run of a shard of two.
 func runIn(tb testing.TB, name string, shard int) string {
 	tb.Helper()
 	for n := range 1000 {
-		if id := fmt.Sprintf("%s-%d", name, n); schema.ShardOf(id, 2) == shard && schema.ShardOf(id, 3) == 0 {
+		if id := fmt.Sprintf("%s-%d", name, n); schema.ShardOf(id, 2) == shard {
 			return id
 		}
 	}
@@ -30,10 +27,7 @@ func runIn(tb testing.TB, name string, shard int) string {
 func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	t.Parallel()
 	w := newWorldOf(t, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: kvstore.MinQuotaBytes})
-	current, _, err := kvstore.NewFleets(w.JS).Get(t.Context(), "default")
-	require.NoError(t, err)
-	settings := consumer.NewSettings(current, w.NC, w.JS, time.Now, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
-	f, _ := w.Fold(fold.Config{ShardOf: settings.ShardOf})
+	f, _ := w.Fold(fold.Config{Shards: 2})
 	folds := func(run string) {
 		at := w.Writer(run).Start()
 		w.Await(run, func(c *schema.Checkpoint) bool { return c.Run == run && c.Position.Stream == at })
@@ -50,9 +44,4 @@ func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, schema.ReasonWrongShard, list[0].Reason)
 	require.Contains(t, list[0].Detail, "belongs to shard 1: publish its events on waymark.events.default.1."+wrong)
-
-	// Its executor knows of the change before this daemon does.
-	_, err = kvstore.Change(t.Context(), w.JS, "default", func(c *kvstore.FleetConfig) { c.Shards = 3 })
-	require.NoError(t, err)
-	folds(runIn(t, "later", 1))
 }

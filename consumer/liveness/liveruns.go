@@ -35,14 +35,10 @@ type LiveRuns struct {
 	mu     sync.RWMutex
 	stores []*kvstore.Shard
 	shards []shardRuns
-	// follow begins to follow a shard while the index is watched; nil while it is not.
-	follow func(shard int, store *kvstore.Shard)
 	// claimable runs, including quarantined ones, the longest claimable first.
 	claimable []*entry
 	// taken finds the run of a takeover by its request.
 	taken map[takeoverKey]*entry
-	// twins are runs with an entry in two shards.
-	twins map[string]struct{}
 	// inHand counts the runs of each holder.
 	inHand map[Holder]int
 	// became delivers runs that became claimable.
@@ -87,8 +83,13 @@ type entry struct {
 // NewLiveRuns returns an empty table of the live runs of a fleet's shards, in the order of their numbers. Call Run to
 // fill it. maxClaims as in [schema.Live.Quarantined]; [LiveRuns.Counts] uses it. now is the daemon's clock.
 func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *LiveRuns {
-	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{}), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame)}
-	r.Grow(shards...)
+	r := &LiveRuns{
+		maxClaims: maxClaims, now: now, log: log, stores: shards, shards: make([]shardRuns, len(shards)),
+		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame),
+	}
+	for i := range r.shards {
+		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision), vanished: make(map[string]struct{})}
+	}
 	return r
 }
 
@@ -175,12 +176,7 @@ func (r *LiveRuns) of(shard int, run string) (schema.Live, bool) {
 }
 
 func (r *LiveRuns) find(run string) *entry {
-	for i := range r.shards {
-		if e, ok := r.shards[i].runs[run]; ok {
-			return e
-		}
-	}
-	return nil
+	return r.shards[schema.ShardOf(run, len(r.shards))].runs[run]
 }
 
 // Synced reports whether the live index of every shard is here, and all watches work. Otherwise an answer may miss
@@ -197,15 +193,14 @@ func (r *LiveRuns) Synced() bool {
 }
 
 // Counts is how many runs are live, and how many of those are claimable and quarantined (not claimable
-// automatically). The shard's fold worker repairs unreadable entries. Twice are runs that began in two shards, which
-// must not happen.
-type Counts struct{ Live, Claimable, Quarantined, Unreadable, Twice int }
+// automatically). The shard's fold worker repairs unreadable entries.
+type Counts struct{ Live, Claimable, Quarantined, Unreadable int }
 
 // Counts counts the runs.
 func (r *LiveRuns) Counts() Counts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	c := Counts{Twice: len(r.twins)}
+	var c Counts
 	for i := range r.shards {
 		c.Live += len(r.shards[i].runs)
 		c.Unreadable += len(r.shards[i].broken)
@@ -299,7 +294,6 @@ func (r *LiveRuns) sync(shard int) {
 		if e.round != s.round {
 			delete(s.runs, run)
 			r.forget(e)
-			r.parted(run)
 			s.vanish(run)
 		}
 	}
@@ -335,9 +329,6 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 		delete(s.runs, c.Run)
 		r.unclaimable(old)
 		r.forget(old)
-		if c.Live == nil {
-			r.parted(c.Run)
-		}
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
@@ -361,9 +352,6 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	e.holder = holderOf(&e.live)
 	r.load(e)
 	s.runs[c.Run] = e
-	if old == nil {
-		r.suspectTwins(e)
-	}
 	if e.live.RequestID != "" {
 		r.taken[takeoverKey{e.live.Executor, e.live.RequestID}] = e
 	}
@@ -428,8 +416,5 @@ func (r *LiveRuns) Each(yield func(shard int, l *schema.Live, started time.Time)
 func (r *LiveRuns) Revision(shard int) schema.Revision {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if shard >= len(r.shards) {
-		return 0
-	}
 	return r.shards[shard].seen
 }

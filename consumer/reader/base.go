@@ -19,7 +19,7 @@ func (rd *Reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, 
 	if forks == schema.MaxBases {
 		return nil, nil, gone("which stands on too many others")
 	}
-	r, err := rd.Proven(ctx, rd.shards(base.Run), base.Run, Content)
+	r, err := rd.Proven(ctx, base.Run, Content)
 	if errors.Is(err, ErrNoRun) {
 		return nil, nil, gone("which is no longer there")
 	}

@@ -153,7 +153,7 @@ func (rd *Reader) EventAt(ctx context.Context, r *Snapshot, at schema.Position) 
 		if err != nil || found || r.Head.Base == nil {
 			return e, found, err
 		}
-		if r, err = rd.Find(ctx, rd.shards(r.Head.Base.Run), r.Head.Base.Run, Head); err != nil {
+		if r, err = rd.Find(ctx, r.Head.Base.Run, Head); err != nil {
 			return nil, false, err
 		}
 	}

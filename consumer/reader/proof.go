@@ -29,45 +29,30 @@ const (
 	Content Want = true
 )
 
-// Find reads the run from the first of its shards that has it, without proof. An empty snapshot means that none has
-// it.
-func (rd *Reader) Find(ctx context.Context, shards []*Source, run string, want Want) (*Snapshot, error) {
-	var r *Snapshot
-	for _, src := range shards {
-		var err error
-		if r, err = rd.read(ctx, src, run, readOptions{content: bool(want)}); err != nil {
-			return nil, err
-		}
-		if !r.Empty() {
-			break
-		}
-	}
-	return r, nil
+// Find reads the run without proof. An empty snapshot means that its shard does not show it.
+func (rd *Reader) Find(ctx context.Context, run string, want Want) (*Snapshot, error) {
+	return rd.read(ctx, rd.shard(run), run, readOptions{content: bool(want)})
 }
 
 // Proven reads the run so that every event acknowledged before the call is in the snapshot. It returns [ErrNoRun] if
-// a barrier proves that no shard has it, and otherwise tries until ctx ends. A run with a checkpoint whose events are
+// a barrier proves that its shard does not have it, and otherwise tries until ctx ends. A run with a checkpoint whose events are
 // all gone is damaged, not missing.
-func (rd *Reader) Proven(ctx context.Context, shards []*Source, run string, want Want) (*Snapshot, error) {
+func (rd *Reader) Proven(ctx context.Context, run string, want Want) (*Snapshot, error) {
+	src := rd.shard(run)
 	return rd.Repeat(ctx, run, func() (*Snapshot, error) {
-		var gone error
-		for _, src := range shards {
-			last, err := rd.lastProven(ctx, src, run)
-			if err != nil {
-				return nil, err
-			}
-			r, err := rd.readUpTo(ctx, src, run, want, last)
-			if err != nil || !r.Empty() {
-				return r, err
-			}
-			if len(r.Lost) > 0 {
-				gone = allGone(run, r.Lost[0])
-			}
+		last, err := rd.lastProven(ctx, src, run)
+		if err != nil {
+			return nil, err
 		}
-		if gone != nil {
-			return nil, gone
+		r, err := rd.readUpTo(ctx, src, run, want, last)
+		switch {
+		case err != nil || !r.Empty():
+			return r, err
+		case len(r.Lost) > 0:
+			return nil, allGone(run, r.Lost[0])
+		default:
+			return nil, fmt.Errorf("run %s: %w", run, ErrNoRun)
 		}
-		return nil, fmt.Errorf("run %s: %w", run, ErrNoRun)
 	})
 }
 

@@ -32,16 +32,16 @@ type Reader struct {
 	keys  *keyring.Ring
 	log   zerolog.Logger
 	stats *Stats
-	// shards are those that can hold a run.
-	shards func(run string) []*Source
-	bases  knownBases
+	// shard is that of a run.
+	shard func(run string) *Source
+	bases knownBases
 }
 
-// New returns a reader of a fleet's runs. shards returns the sources that can hold a run, the likeliest first.
-func New(js jetstream.JetStream, fleet string, keys *keyring.Ring, shards func(run string) []*Source, stats *Stats,
+// New returns a reader of a fleet's runs. shard returns the source of a run.
+func New(js jetstream.JetStream, fleet string, keys *keyring.Ring, shard func(run string) *Source, stats *Stats,
 	log zerolog.Logger,
 ) *Reader {
-	return &Reader{js: js, fleet: fleet, keys: keys, shards: shards, stats: stats, log: log}
+	return &Reader{js: js, fleet: fleet, keys: keys, shard: shard, stats: stats, log: log}
 }
 
 // Source is where the runs of one shard are read.

@@ -118,7 +118,6 @@ func (p *Cursor) Fits(index *schema.SegmentIndex) bool {
 // Early sends a run's segments while the run is still being read and proven. They never change, so whatever the proof
 // shows, they are the run's beginning. Only damage can show otherwise, and then the answer says so and begins again.
 type Early struct {
-	Source *Source
 	Cursor Cursor
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -126,26 +125,23 @@ type Early struct {
 	err error
 }
 
-// SendEarly sends the segments of the first checkpoint found. The caller must call Stop.
-func (rd *Reader) SendEarly(ctx context.Context, shards []*Source, run string, after int, to Sink) *Early {
+// SendEarly sends the segments of the run's checkpoint, if it is found. The caller must call Stop.
+func (rd *Reader) SendEarly(ctx context.Context, run string, after int, to Sink) *Early {
 	e := &Early{Cursor: Cursor{Next: after + 1}, done: make(chan struct{})}
 	ctx, e.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(e.done)
-		for _, src := range shards {
-			// The answer waits for this, so it must not wait longer for a silent bucket than the snapshot does.
-			look, cancel := context.WithTimeout(ctx, checkpointPatience)
-			c, _, err := src.Store.Checkpoints.Get(look, run)
-			cancel()
-			if err != nil || c.Position.Stream == 0 {
-				continue
-			}
-			e.Source = src
-			var send *sendError
-			if err := rd.segments(ctx, src, run, &c.Segments, &e.Cursor, to); errors.As(err, &send) {
-				e.err = send.err
-			}
+		src := rd.shard(run)
+		// The answer waits for this, so it must not wait longer for a silent bucket than the snapshot does.
+		look, cancel := context.WithTimeout(ctx, checkpointPatience)
+		c, _, err := src.Store.Checkpoints.Get(look, run)
+		cancel()
+		if err != nil || c.Position.Stream == 0 {
 			return
+		}
+		var send *sendError
+		if err := rd.segments(ctx, src, run, &c.Segments, &e.Cursor, to); errors.As(err, &send) {
+			e.err = send.err
 		}
 	}()
 	return e

@@ -93,7 +93,7 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 			return err
 		}
 	}
-	for _, src := range s.routing.shards() {
+	for _, src := range s.routing.shards {
 		n, err := src.Store.Erasures.Ordered(ctx)
 		if err != nil {
 			return err
@@ -103,14 +103,14 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 	return t.whole(reply)
 }
 
-// fleetPolicy reads the fleet's policy again: no run is removed by a policy that was replaced before the request.
+// fleetPolicy reads the fleet's policy from its leader: no run is removed by a policy that was replaced before the
+// request.
 func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, error) {
-	if s.cfg.Refresh != nil {
-		if err := s.cfg.Refresh(ctx, s.now()); err != nil {
-			return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, eventlog.ErrStale, err)
-		}
+	settings, _, err := kvstore.NewFleets(s.js).Get(ctx, s.cfg.Fleet)
+	if err != nil {
+		return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, eventlog.ErrStale, err)
 	}
-	return s.cfg.Settings().Retention, nil
+	return settings.Retention, nil
 }
 
 // checkCleanup validates a request, fills in its defaults, and returns the policy to use.
@@ -163,7 +163,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	if err != nil {
 		return badField("/after", err)
 	}
-	shards := s.routing.shards()
+	shards := s.routing.shards
 	if place.Shard >= len(shards) || !reply.Policy.Removes() {
 		return nil
 	}

@@ -1,11 +1,7 @@
 package service_test
 
 import (
-	"context"
-	"errors"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,26 +14,17 @@ import (
 // policy keeps.
 func TestCleanup_PolicyWasReplacedUnheard_GoesByTheNewOne(t *testing.T) {
 	t.Parallel()
-	var read, away atomic.Bool
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *service.Config) {
 		c.Settings = func() schema.FleetSettings {
-			if read.Load() {
-				return schema.FleetSettings{Retention: schema.RetentionPolicy{FailedSeconds: 7}}
-			}
 			return schema.FleetSettings{Retention: schema.RetentionPolicy{CompletedSeconds: 1}}
-		}
-		c.Refresh = func(context.Context, time.Time) error {
-			if away.Load() {
-				return errors.New("no leader")
-			}
-			read.Store(true)
-			return nil
 		}
 	})
 	w.folded(1)
+	_, err := kvstore.Change(t.Context(), w.JS, "default", func(c *kvstore.FleetConfig) { c.Retention = schema.RetentionPolicy{FailedSeconds: 7} })
+	require.NoError(t, err)
 	a, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, schema.RetentionPolicy{FailedSeconds: 7}, decodeAs[schema.CleanupReply](t, a.first).Policy)
-	away.Store(true)
+	require.NoError(t, w.JS.DeleteStream(t.Context(), "KV_"+schema.FleetBucket))
 	require.Equal(t, schema.CodeUnavailable, w.refused(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true}).Code)
 }

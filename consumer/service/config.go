@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/consumer/liveness"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,12 +29,6 @@ type Config struct {
 	Name string
 	// Version of the daemon, semantic. Default 0.0.0.
 	Version string
-	// Generations are the numbers of shards that runs were spread over, oldest first. Default: all shards.
-	Generations []int
-	// Refresh reads the fleet's settings again, unless a read began after the given time, and calls [Service.Place]
-	// if they changed. It is called before the service answers that a run does not exist. Nil means that they never
-	// change.
-	Refresh func(ctx context.Context, after time.Time) error
 	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
 	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
 	Proof func(verb string, m *nats.Msg) (by string, err error)
@@ -151,11 +144,6 @@ func (c Config) Validate() error {
 	}
 	if !(c.ClaimRate >= minClaimRate && c.ClaimRate <= maxClaimRate) {
 		return fmt.Errorf("%w: ClaimRate is %g, use %g to %g a second", ErrConfig, c.ClaimRate, minClaimRate, maxClaimRate)
-	}
-	for _, n := range c.Generations {
-		if n < 1 || n > kvstore.MaxShards {
-			return fmt.Errorf("%w: Generations has %d, use 1 to %d", ErrConfig, n, kvstore.MaxShards)
-		}
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	if len(req.Reason) > schema.MaxIdentifier {
 		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
 	}
-	before, _, _, err := s.routing.erasure(ctx, t.run)
+	before, _, err := s.routing.erasure(ctx, t.run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
 	}
@@ -104,14 +104,7 @@ func removable(r *reader.Snapshot) error {
 
 // unneeded makes sure that no fork depends on a run: none that began before this call.
 func (s *Service) unneeded(ctx context.Context, run string) error {
-	began := s.now()
-	if s.cfg.Refresh != nil {
-		// A fork may have begun in a shard that this replica does not know yet.
-		if err := s.cfg.Refresh(ctx, began); err != nil {
-			return err
-		}
-	}
-	if err := s.routing.foldedSince(ctx, began); err != nil {
+	if err := s.routing.foldedSince(ctx, s.now()); err != nil {
 		return err
 	}
 	forks, err := s.forksOf(ctx, run)
@@ -130,7 +123,7 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 // forksOf finds the runs that depend on a run and were not removed, as far as they are folded.
 func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 	var forks []string
-	for _, src := range s.routing.shards() {
+	for _, src := range s.routing.shards {
 		if err := s.routing.awaitIndexed(ctx, src); err != nil {
 			return nil, err
 		}
@@ -162,7 +155,8 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 
 // checkErased reports the remaining data of a removed run.
 func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseRequest) error {
-	record, _, src, err := s.routing.erasure(ctx, t.run)
+	src := s.routing.of(t.run)
+	record, _, err := s.routing.erasure(ctx, t.run)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
 			return err

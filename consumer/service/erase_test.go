@@ -304,7 +304,7 @@ func TestCleanup_SkewedClock_UsesServerTime(t *testing.T) {
 	shard, err := kvstore.OpenShard(js, settings, 0, "service-2")
 	require.NoError(t, err)
 	ahead := func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }
-	w.svc, err = newService(t, serviceConfig{Fleet: "default", Name: "service-2", Generations: settings.Generations}, js, []*kvstore.Shard{shard}, ahead)
+	w.svc, err = newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, js, []*kvstore.Shard{shard}, ahead)
 	require.NoError(t, err)
 	w.start(w.svc)
 	ask := func() schema.CleanupReply {

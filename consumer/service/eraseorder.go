@@ -83,7 +83,8 @@ func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.
 // order returns the order to remove a run, an earlier one or a new one, or nil for a removed run. An earlier one that
 // is not decided is judged again, by the new request. It returns [kvstore.ErrConflict] if the caller must ask again.
 func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *reader.Source, error) {
-	record, rev, src, err := s.routing.erasure(ctx, run)
+	src := s.routing.of(run)
+	record, rev, err := s.routing.erasure(ctx, run)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		record = nil
@@ -94,7 +95,7 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	case record.Decided():
 		return record, rev, src, nil
 	}
-	r, err := s.routing.provenAnywhere(ctx, run, reader.Head)
+	r, err := s.reader.Proven(ctx, run, reader.Head)
 	if err != nil {
 		return nil, 0, nil, err
 	}

@@ -39,7 +39,7 @@ type shardStatus struct {
 func (l *shardStatus) look(ctx context.Context) ([]schema.ShardState, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sources := l.svc.routing.shards()
+	sources := l.svc.routing.shards
 	if now := l.svc.now(); len(l.shards) == len(sources) && now.Sub(l.at) < stateAge {
 		return l.shards, l.at
 	}

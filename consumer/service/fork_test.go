@@ -72,7 +72,7 @@ func TestFork_OfAFork_StateWhole(t *testing.T) {
 // verifyBases verifies the base of a fork.
 func (w *serviceWorld) verifyBases(base *schema.BaseRef) *verify.Finding {
 	w.TB.Helper()
-	f, err := verify.Bases(w.TB.Context(), w.JS, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.Shard}, nil })
+	f, err := verify.Bases(w.TB.Context(), w.JS, "default", base, func(string) (*kvstore.Shard, error) { return w.Shard, nil })
 	require.NoError(w.TB, err)
 	return f
 }
@@ -120,18 +120,6 @@ func TestFork_BaseWithDuplicateMessage_Whole(t *testing.T) {
 	}
 }
 
-func TestFork_ShardTombstone_NotABase(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t)
-	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3}, time.Unix(1_700_000_000, 0))
-	require.NoError(t, err)
-	w.writer("run-1").Send(e)
-	f := w.verifyBases(&schema.BaseRef{Run: "run-1", Records: 1, Digest: "d", Position: schema.Position{ID: "x"}})
-	require.Contains(t, f.Problem, "is no longer there")
-	_, err = verify.Run(t.Context(), w.JS, w.Shard, "default", "run-1")
-	require.ErrorIs(t, err, verify.ErrNoRun)
-}
-
 // Events sealed and purged between the reads of the segments and of the log are in neither.
 func TestFork_BaseSealedDuringVerify_Whole(t *testing.T) {
 	t.Parallel()
@@ -147,7 +135,7 @@ func TestFork_BaseSealedDuringVerify_Whole(t *testing.T) {
 		natstest.Forward(nc, m, subject)
 	})
 	shard := w.openOn(js, "tester")
-	f, err := verify.Bases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
+	f, err := verify.Bases(t.Context(), js, "default", head.Base, func(string) (*kvstore.Shard, error) { return shard, nil })
 	require.NoError(t, err)
 	require.Nil(t, f)
 	_, err = w.Shard.Segments.GetFresh(t.Context(), "run-1", 5)

@@ -92,13 +92,13 @@ func (w *serviceWorld) serve(settings schema.FleetSettings, cfg service.Config) 
 	nc := w.Server.Conn(w.TB)
 	js := foldtest.JetStream(w.TB, nc)
 	var shards []*kvstore.Shard
-	for i := range settings.Shards() {
+	for i := range settings.Shards {
 		shard, err := kvstore.OpenShard(js, settings, i, "service-1")
 		require.NoError(w.TB, err)
 		shards = append(shards, shard)
 	}
 	w.shards = shards
-	cfg.Fleet, cfg.Generations = "default", settings.Generations
+	cfg.Fleet = "default"
 	cfg.Timeout = cmp.Or(cfg.Timeout, testTimeout)
 	if cfg.Name == "" {
 		cfg.Name = "service-1"

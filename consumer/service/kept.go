@@ -162,7 +162,7 @@ func (s *Service) sweepKept(ctx context.Context) {
 	runs := append(s.states.runs(since), s.profiles.runs(since)...)
 	slices.Sort(runs)
 	for _, run := range slices.Compact(runs) {
-		switch _, _, _, err := s.routing.erasure(ctx, run); {
+		switch _, _, err := s.routing.erasure(ctx, run); {
 		case err == nil:
 			s.forgetRun(run)
 		case !errors.Is(err, kvstore.ErrNotFound) && ctx.Err() == nil:

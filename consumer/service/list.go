@@ -234,7 +234,7 @@ func (l *listLine) passed(p *listPlace) {
 
 // newListing checks a request.
 func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
-	l := &listing{svc: s, req: req, shards: s.routing.shards()}
+	l := &listing{svc: s, req: req, shards: s.routing.shards}
 	l.newest = make([]schema.Revision, len(l.shards))
 	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
 	if req.Limit < 1 || req.Limit > schema.MaxList {

@@ -100,7 +100,7 @@ func newDiscovered(s *Service, endpoints []*endpoint) *discovered {
 	return &discovered{
 		identity: micro.ServiceIdentity{
 			Name: Name, ID: rand.Text(), Version: s.cfg.Version,
-			Metadata: map[string]string{"fleet": s.cfg.Fleet, "replica": s.cfg.Name, "shards": strconv.Itoa(len(s.routing.shards()))},
+			Metadata: map[string]string{"fleet": s.cfg.Fleet, "replica": s.cfg.Name, "shards": strconv.Itoa(len(s.routing.shards))},
 		},
 		fleet: s.cfg.Fleet, started: s.now().UTC(), endpoints: endpoints,
 	}

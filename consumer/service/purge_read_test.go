@@ -34,7 +34,7 @@ func newTapped(t *testing.T) (*serviceWorld, *foldtest.Tap) {
 	nc := server.Conn(t, nats.SetCustomDialer(d))
 	js := foldtest.JetStream(t, nc)
 	shard, err := kvstore.OpenShard(js, schema.FleetSettings{
-		Format: schema.SettingsFormat, Fleet: "default", Generations: []int{1}, Provisioned: 1, Replicas: 1, QuotaBytes: 256 << 20,
+		Format: schema.SettingsFormat, Fleet: "default", Shards: 1, Replicas: 1, QuotaBytes: 256 << 20,
 		ReserveBytes: kvstore.DefaultReserveBytes, CheckpointsPerRun: 5,
 	}, 0, "service-1")
 	require.NoError(t, err)

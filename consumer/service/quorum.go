@@ -13,7 +13,7 @@ import (
 // barrier within the time fresh. If there is none, it publishes one, and waits until ctx ends. Reads publish
 // barriers, too, if a log has several replicas.
 func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []reader.Quorum {
-	sources := s.routing.shards()
+	sources := s.routing.shards
 	list := make([]reader.Quorum, len(sources))
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)

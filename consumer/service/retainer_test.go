@@ -25,9 +25,7 @@ func TestRetention_KeptPoints_StillRecovered(t *testing.T) {
 	const seed, runs = 11, 30
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's choice
 	policy := schema.RetentionPolicy{CompletedSeconds: 1, CancelledSeconds: 1, GraceSeconds: 1}
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *service.Config) {
-		c.Settings = func() schema.FleetSettings { return schema.FleetSettings{Retention: policy} }
-	})
+	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *service.Config) { f.Retention = policy })
 	w.Fold(eraseSoon())
 	stands := map[string]string{}
 	protected := map[string]bool{}

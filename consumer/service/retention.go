@@ -40,7 +40,7 @@ func (r *RetentionWorker) Run(ctx context.Context) error {
 	wait := min(r.every, time.Minute)
 	for pause.For(ctx, wait) == nil {
 		wait = r.every
-		for shard := range r.svc.routing.shards() {
+		for shard := range r.svc.routing.shards {
 			if !r.leads(shard) {
 				continue
 			}

@@ -53,7 +53,7 @@ func (rt *routing) foldedSince(ctx context.Context, after time.Time) error {
 		return nil
 	}
 	began := rt.now()
-	for _, src := range rt.shards() {
+	for _, src := range rt.shards {
 		upTo, err := src.Barrier.Wait(ctx)
 		if err != nil {
 			return err

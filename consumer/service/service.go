@@ -77,9 +77,6 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	if len(cfg.Generations) == 0 {
-		cfg.Generations = []int{len(shards)}
-	}
 	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newStats(), now: now, liveRuns: live,
@@ -94,21 +91,14 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 		return nil, err
 	}
 	s.keys = keys
-	s.routing = newRouting(&cfg, js, keys, &s.stats.Stats, now, log)
+	if s.routing, err = newRouting(&cfg, js, shards, keys, &s.stats.Stats, now, log); err != nil {
+		return nil, err
+	}
 	s.reader = s.routing.reader
 	s.writer = &controlWriter{
 		fleet: cfg.Fleet, replica: cfg.Name, maxClaims: cfg.MaxClaims, nc: nc, js: js, keys: keys, routing: s.routing, now: now, stats: s.stats, log: log,
 	}
-	if err := s.Place(cfg.Generations, shards...); err != nil {
-		return nil, err
-	}
 	return s, nil
-}
-
-// Place replaces the generations of shards, oldest first, and adds shards to those of the service, in the order of
-// their numbers. Runs stay in the shard where they began. It may be called while the service runs.
-func (s *Service) Place(generations []int, added ...*kvstore.Shard) error {
-	return s.routing.place(generations, added...)
 }
 
 // Stats are the service's counters.
@@ -133,9 +123,9 @@ func (s *Service) Run(ctx context.Context) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	var helpers, workers errgroup.Group
-	s.routing.tendWith(func(src *reader.Source) {
+	for _, src := range s.routing.shards {
 		helpers.Go(func() error { return src.Barrier.Run(work) })
-	})
+	}
 	helpers.Go(func() error { return s.tendKept(work) })
 	helpers.Go(func() error {
 		s.callFor(work, s.liveRuns.Became())
@@ -150,7 +140,6 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	stop := func() error {
-		s.routing.tendWith(nil)
 		cancel(reader.ErrStopping)
 		return errors.Join(workers.Wait(), helpers.Wait())
 	}

@@ -68,7 +68,6 @@ func TestConfig_Invalid_NamesField(t *testing.T) {
 		"Streams":     func(c *serviceConfig) { c.Streams = 1000 },
 		"StateBudget": func(c *serviceConfig) { c.StateBudget = 1 },
 		"Timeout":     func(c *serviceConfig) { c.Timeout = -time.Second },
-		"Generations": func(c *serviceConfig) { c.Generations = []int{0} },
 		"ClaimRate":   func(c *serviceConfig) { c.ClaimRate = -1 },
 		"ClaimBurst":  func(c *serviceConfig) { c.ClaimBurst = -1 },
 	} {

@@ -61,7 +61,7 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 	ask := func(js jetstream.JetStream) {
 		shard, err := kvstore.OpenShard(js, settings, 0, "daemon-2")
 		require.NoError(t, err)
-		cfg := Config{Fleet: "default", Name: "daemon-2", Generations: settings.Generations}
+		cfg := Config{Fleet: "default", Name: "daemon-2"}
 		s, err := New(cfg, nc, js, []*kvstore.Shard{shard}, live, time.Now, natstest.Logger(t))
 		require.NoError(t, err)
 		defer w.Go(s.Run)()

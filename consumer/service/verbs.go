@@ -53,32 +53,27 @@ func wishOf(r *schema.GetRequest) wish {
 	return wish{view: r.View, after: r.After, maxBytes: r.MaxBytes, before: r.Before}
 }
 
-// history answers with the kept checkpoints of a run, at most a moment old; see [Service.reached].
+// history answers with the kept checkpoints of a run, at most a moment old.
 func (s *Service) history(ctx context.Context, t *task) error {
 	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
-	sources := s.routing.of(t.run)
-	if err := reached(ctx, sources); err != nil {
+	src := s.routing.of(t.run)
+	if err := src.Barrier.Insist(ctx); err != nil {
 		return err
 	}
-	for _, src := range sources {
-		list, err := src.Store.Checkpoints.History(ctx, t.run)
-		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			return err
+	list, err := src.Store.Checkpoints.History(ctx, t.run)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	for _, stored := range list {
+		c := stored.Checkpoint
+		if c == nil {
+			s.stats.CorruptCheckpoints.Add(1)
+			continue
 		}
-		for _, stored := range list {
-			c := stored.Checkpoint
-			if c == nil {
-				s.stats.CorruptCheckpoints.Add(1)
-				continue
-			}
-			reply.Checkpoints = append(reply.Checkpoints, schema.HistoryEntry{
-				Revision: stored.Revision, Epoch: c.Epoch, Sequence: c.Sequence, Turn: c.Turn, Status: c.Status,
-				Events: c.Counts.Events, Position: c.Position, Digest: c.Digest, UpdatedAt: c.UpdatedAt, Stored: schema.FormatTime(stored.Stored),
-			})
-		}
-		if len(list) > 0 {
-			break
-		}
+		reply.Checkpoints = append(reply.Checkpoints, schema.HistoryEntry{
+			Revision: stored.Revision, Epoch: c.Epoch, Sequence: c.Sequence, Turn: c.Turn, Status: c.Status,
+			Events: c.Counts.Events, Position: c.Position, Digest: c.Digest, UpdatedAt: c.UpdatedAt, Stored: schema.FormatTime(stored.Stored),
+		})
 	}
 	if len(reply.Checkpoints) == 0 {
 		// No checkpoint yet, or no such run: the log tells.

@@ -114,7 +114,7 @@ func (v *view) begin() error {
 	if err != nil {
 		return err
 	}
-	v.early = v.svc.reader.SendEarly(ctx, v.svc.routing.of(v.task.run), v.task.run, v.after, v.out)
+	v.early = v.svc.reader.SendEarly(ctx, v.task.run, v.after, v.out)
 	return nil
 }
 
@@ -275,7 +275,7 @@ func (v *view) segments(r *reader.Snapshot) error {
 	begun := p.Next > v.after+1
 	before := len(r.Lost)
 	var err error
-	if begun && (v.early.Source != r.Source || !p.Fits(&r.Segments)) {
+	if begun && !p.Fits(&r.Segments) {
 		err = v.again(r)
 	} else {
 		err = rd.Sealed(ctx, r, p, v.out)

@@ -13,14 +13,14 @@ import (
 )
 
 // Bases checks that the run of a fork's base is unchanged up to the point of the fork, and so on for that run's own
-// base, down to a run that is no fork. shards returns those that can hold a run. It returns nil if all are unchanged,
-// else the first that is not.
-func Bases(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards func(run string) ([]*kvstore.Shard, error)) (*Finding, error) {
+// base, down to a run that is no fork. shard returns that of a run. It returns nil if all are unchanged, else the first that is
+// not.
+func Bases(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shard func(run string) (*kvstore.Shard, error)) (*Finding, error) {
 	for forks := 0; base != nil; forks++ {
 		if forks == schema.MaxBases {
 			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("it stands on more than %d others", schema.MaxBases)}, nil
 		}
-		in, err := shards(base.Run)
+		in, err := shard(base.Run)
 		if err != nil {
 			return nil, err
 		}
@@ -33,23 +33,21 @@ func Bases(ctx context.Context, js jetstream.JetStream, fleet string, base *sche
 	return nil, nil
 }
 
-// baseIn searches for a base in each of the shards that can hold it. below is its own base.
-func baseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards []*kvstore.Shard) (f *Finding, below *schema.BaseRef, err error) {
-	for _, shard := range shards {
-		at, err := headAt(ctx, js, shard, fleet, base)
-		switch {
-		case errors.Is(err, ErrNoRun):
-			continue
-		case err != nil:
-			return nil, nil, fmt.Errorf("verify base %s: %w", base.Run, err)
-		case at == nil:
-			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s does not have the event any more", base.Run)}, nil, nil
-		case at.Digest != base.Digest || at.Position.ID != base.Position.ID:
-			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s had digest %.16s… there, and has %.16s…", base.Run, base.Digest, at.Digest)}, nil, nil
-		}
+// baseIn searches for a base in its shard. below is its own base.
+func baseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shard *kvstore.Shard) (f *Finding, below *schema.BaseRef, err error) {
+	at, err := headAt(ctx, js, shard, fleet, base)
+	switch {
+	case errors.Is(err, ErrNoRun):
+		return &Finding{In: InBase, Event: base.Position, Problem: "run " + base.Run + " is no longer there"}, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("verify base %s: %w", base.Run, err)
+	case at == nil:
+		return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s does not have the event any more", base.Run)}, nil, nil
+	case at.Digest != base.Digest || at.Position.ID != base.Position.ID:
+		return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s had digest %.16s… there, and has %.16s…", base.Run, base.Digest, at.Digest)}, nil, nil
+	default:
 		return nil, at.Base, nil
 	}
-	return &Finding{In: InBase, Event: base.Position, Problem: "run " + base.Run + " is no longer there"}, nil, nil
 }
 
 // headAt folds a run of a shard up to the point where a fork of it began. It returns nil if the run ends before it.

@@ -240,7 +240,7 @@ func daemonRights(fleet string, shards int) Rights {
 		for _, run := range []string{"", "*"} {
 			r.Subscribe = append(r.Subscribe, schema.ServiceSubject(verb, fleet, run))
 			if !schema.Changes(verb) {
-				r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for processes with its key: fleet add, shards set
+				r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for processes with its key: fleet add
 			}
 		}
 	}

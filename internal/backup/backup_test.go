@@ -80,7 +80,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	}, time.Minute, time.Millisecond, "executors go on behind the cut")
 	stop()
 	wg.Wait()
-	require.Len(t, m.Shards, w.settings.Shards())
+	require.Len(t, m.Shards, w.settings.Shards)
 
 	_, err = backup.Check(dir, backup.Trust{})
 	require.NoError(t, err)

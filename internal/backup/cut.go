@@ -85,20 +85,20 @@ func Cut(ctx context.Context, js jetstream.JetStream, cfg CutConfig) error {
 		return fmt.Errorf("%w: either a time or positions", ErrConfig)
 	}
 	if cfg.Time.IsZero() {
-		for i := range settings.Shards() {
+		for i := range settings.Shards {
 			if _, ok := cfg.Positions[i]; !ok {
-				return fmt.Errorf("%w: shard %d has no position, and the fleet has %d shards", ErrConfig, i, settings.Shards())
+				return fmt.Errorf("%w: shard %d has no position, and the fleet has %d shards", ErrConfig, i, settings.Shards)
 			}
 		}
-		if len(cfg.Positions) != settings.Shards() {
-			return fmt.Errorf("%w: there are positions of shards %v, and the fleet has %d shards", ErrConfig, slices.Sorted(maps.Keys(cfg.Positions)), settings.Shards())
+		if len(cfg.Positions) != settings.Shards {
+			return fmt.Errorf("%w: there are positions of shards %v, and the fleet has %d shards", ErrConfig, slices.Sorted(maps.Keys(cfg.Positions)), settings.Shards)
 		}
 	}
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	if err != nil {
 		return err
 	}
-	for i := range settings.Shards() {
+	for i := range settings.Shards {
 		shard, err := kvstore.OpenShard(js, settings, i, "cut")
 		if err != nil {
 			return err

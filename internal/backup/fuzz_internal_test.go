@@ -26,8 +26,8 @@ func FuzzBackup(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(uint8(0), whole)
 	require.NotNil(f, tryManifest(f, whole))
-	f.Add(uint8(0), bytes.Replace(whole, []byte(`"generations":[1]`), []byte(`"generations":[]`), 1))
-	f.Add(uint8(0), bytes.Replace(whole, []byte(`"generations":[1]`), []byte(`"generations":[9000000000000000000,1]`), 1))
+	f.Add(uint8(0), bytes.Replace(whole, []byte(`"shards":1,`), []byte(`"shards":0,`), 1))
+	f.Add(uint8(0), bytes.Replace(whole, []byte(`"shards":1,`), []byte(`"shards":9000000000000000000,`), 1))
 	config, _, err := kvstore.StreamOf(&manifest.Settings, &jetstream.StreamConfig{
 		Name: manifest.Streams[0].Name, MaxBytes: manifest.Settings.QuotaBytes, Metadata: map[string]string{"_nats.x": "y"},
 	}, 0)
@@ -68,7 +68,7 @@ func FuzzBackup(f *testing.F) {
 func fuzzManifest() *Manifest {
 	c := kvstore.FleetConfig{Fleet: "f"}.Defaults()
 	settings := schema.FleetSettings{
-		Format: schema.SettingsFormat, Fleet: "f", Generations: []int{1}, Replicas: c.Replicas, QuotaBytes: c.QuotaBytes,
+		Format: schema.SettingsFormat, Fleet: "f", Shards: 1, Replicas: c.Replicas, QuotaBytes: c.QuotaBytes,
 		ReserveBytes: c.ReserveBytes, CheckpointsPerRun: c.CheckpointsPerRun,
 	}
 	m := &Manifest{Format: Format, ID: "b-1", Fleet: "f", Settings: settings, Shards: []ShardCut{{Cut: 3}}}
@@ -93,7 +93,7 @@ func tryManifest(tb testing.TB, b []byte) *Manifest {
 		return nil
 	}
 	require.True(tb, schema.ValidName(m.Fleet))
-	require.Len(tb, m.Shards, m.Settings.Shards())
+	require.Len(tb, m.Shards, m.Settings.Shards)
 	for _, s := range m.Streams {
 		require.Equal(tb, filepath.Base(s.Name), s.Name, "a stream's directory is below the backup's")
 		require.NotContains(tb, s.Name, "..")

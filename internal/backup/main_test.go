@@ -112,7 +112,7 @@ type writer struct {
 func (w *world) writer(run string) *writer {
 	return &writer{
 		w: w, run: schema.Writer{Fleet: fleet, Run: run, Executor: "exec-1", Epoch: 1},
-		names: schema.NamesOf(fleet, schema.ShardOf(run, w.settings.Shards())),
+		names: schema.NamesOf(fleet, schema.ShardOf(run, w.settings.Shards)),
 	}
 }
 

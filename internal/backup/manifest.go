@@ -156,8 +156,8 @@ func decodeManifest(b []byte) (*Manifest, error) {
 		return bad("%s", err)
 	}
 	want := streamNames(&m.Settings)
-	if len(want) != len(m.Streams) || len(m.Shards) != m.Settings.Shards() {
-		return bad("it has %d streams of %d, %d shards of %d", len(m.Streams), len(want), len(m.Shards), m.Settings.Shards())
+	if len(want) != len(m.Streams) || len(m.Shards) != m.Settings.Shards {
+		return bad("it has %d streams of %d, %d shards of %d", len(m.Streams), len(want), len(m.Shards), m.Settings.Shards)
 	}
 	for i, s := range m.Streams {
 		if s.Name != want[i].name {
@@ -216,10 +216,10 @@ type named struct {
 // first, so that a stream read later has everything purged from it.
 func streamNames(s *schema.FleetSettings) []named {
 	var list []named
-	for i := range s.Shards() {
+	for i := range s.Shards {
 		list = append(list, named{schema.NamesOf(s.Fleet, i).EventStream(), logStream, i})
 	}
-	for i := range s.Shards() {
+	for i := range s.Shards {
 		list = append(list, named{"KV_" + schema.NamesOf(s.Fleet, i).SegmentBucket(), segmentStream, i})
 	}
 	return append(list,

@@ -151,7 +151,7 @@ func (t *taker) streams(ctx context.Context) error {
 		return err
 	}
 	t.about = map[string]description{}
-	for i := range t.m.Settings.Shards() {
+	for i := range t.m.Settings.Shards {
 		if err := t.begin(ctx, i); err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}
@@ -162,7 +162,7 @@ func (t *taker) streams(ctx context.Context) error {
 		}
 	}
 	gone := map[string]bool{}
-	for i := range t.m.Settings.Shards() {
+	for i := range t.m.Settings.Shards {
 		if err := t.mend(ctx, i); err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}

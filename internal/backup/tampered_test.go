@@ -88,7 +88,7 @@ func TestRestore_TamperedBackup_NothingIsWritten(t *testing.T) {
 		"no configuration":  {describe: func(about map[string]any) { delete(about, "config") }},
 		"state":             {describe: state("last_seq", 1<<40)},
 		"settings' format":  {manifest: setting("format", 2)},
-		"provisioned":       {manifest: setting("provisioned_shards", 200)},
+		"provisioned":       {manifest: setting("shards", 200)},
 		"settings' default": {manifest: setting("checkpoints_per_run", 0)},
 		"settings' quota":   {manifest: setting("quota_bytes", 1<<30)},
 	} {

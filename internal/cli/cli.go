@@ -50,7 +50,7 @@ type cli struct {
 	Handoff  runs.HandoffCmd    `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
 	Tree     runs.TreeCmd       `cmd:"" help:"Show a run's relations: parents, children, continuations, hand-offs."`
 	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show the fleet's state by shard: waiting runs, stored data, fold workers; or add a fleet."`
-	Shards   fleet.ShardsCmd    `cmd:"" help:"Show the fleet's shards, or change their number."`
+	Shards   fleet.ShardsCmd    `cmd:"" help:"Show the fleet's shards: their fold workers, positions and sizes."`
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
 	Cut      storage.CutCmd     `cmd:"" help:"Show the state of every run of the fleet at one moment."`

@@ -22,7 +22,6 @@ var commandPages = map[string][]string{
 	"history.md":       nil,
 	"observability.md": nil,
 	"retention.md":     {"waymark import internal/transcript/testdata/harbour.jsonl"},
-	"scaling.md":       nil,
 	"security.md":      nil,
 }
 

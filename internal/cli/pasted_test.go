@@ -63,8 +63,8 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 func TestFleetAdd_OfflineChange_NextStepMakesIt(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
-	said := k.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline", "--shards", "2", "--quota", "96MiB", "--checkpoints", "7", "--verify", "tools.>")
-	require.Contains(t, said, " --quota 96MiB --shards 2 --checkpoints 7 --verify 'tools.>'\n")
+	said := k.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline", "--shards", "1", "--quota", "96MiB", "--checkpoints", "7", "--verify", "tools.>")
+	require.Contains(t, said, " --quota 96MiB --shards 1 --checkpoints 7 --verify 'tools.>'\n")
 	require.NoError(t, k.srv.Reload())
 	words := pasted(t, said, "then run again:")
 	require.NotContains(t, words, "--offline")
@@ -72,7 +72,7 @@ func TestFleetAdd_OfflineChange_NextStepMakesIt(t *testing.T) {
 		words[i] = strings.Trim(words[i], "'")
 	}
 	said = k.waymark(t, 0, words...)
-	require.Regexp(t, `shards +2\n`, said)
+	require.Regexp(t, `shards +1\n`, said)
 	require.Regexp(t, `log +96(\.0)? ?MiB a shard\n`, said)
 	require.Contains(t, said, "1. unless it has a running daemon, start one: waymark serve --fleet "+keyedFleet+" --context ")
 }
@@ -111,7 +111,6 @@ func TestQuotaFlag_TooSmall_NamesFlagAndUnit(t *testing.T) {
 	dir := filepath.Join(s.dir, "fleets")
 	for _, args := range [][]string{
 		{"serve"},
-		{"shards", "set", "2"},
 		{"fleet", "add", keyedFleet, "--dir", dir, "--offline", "--nats", "nats://127.0.0.1:1"},
 	} {
 		said := s.waymark(t, int(failure.Usage), append(args, "--quota", "2MiB")...)

@@ -412,7 +412,7 @@ func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 		if before != "" && !strings.HasSuffix(before, "\n") {
 			want = before + "\n" + line + "\n"
 		}
-		for _, flags := range [][]string{nil, nil, {"--shards", "2"}} {
+		for _, flags := range [][]string{nil, nil, {"--quota", "64MiB"}} {
 			said := add(failure.OK, flags...)
 			requireHas(t, said, file)
 			require.NotContains(t, said, "copy ", "it is done")

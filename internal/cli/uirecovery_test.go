@@ -53,7 +53,7 @@ func TestUI_RecoveryPageOfRandomHistories_SaysWhatPlanPrints(t *testing.T) {
 	name := func(n int) string { return fmt.Sprintf("run-%04d", n) }
 	for n := range count {
 		run := name(n)
-		subject := schema.NamesOf("f", schema.ShardOf(run, settings.Shards())).EventSubject(run)
+		subject := schema.NamesOf("f", schema.ShardOf(run, settings.Shards)).EventSubject(run)
 		log := rapid.Custom(func(t *rapid.T) []schema.Record { return randomlog.Draw(t, randomlog.Config{Run: run}, 40).Records }).Example(n)
 		for i := range log {
 			_, err := js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: log[i].Header, Data: log[i].Body})

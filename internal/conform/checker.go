@@ -105,7 +105,7 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 		return // its events since it was dropped are unknown
 	}
 	p := schema.Prepare(keys, &m.Record)
-	if _, mark := schema.PlacedOf(p.Event); mark || schema.ErasedMark(p.Event) {
+	if schema.ErasedMark(p.Event) {
 		return // the daemon's own message, not an event of the run
 	}
 	c.report.Events++

@@ -80,7 +80,7 @@ func (c *Checker) Wire(m Message) {
 	if err != nil || e.IsControl() || e.Subject == schema.BarrierRun {
 		return
 	}
-	if _, mark := schema.PlacedOf(e); mark || schema.ErasedMark(e) {
+	if schema.ErasedMark(e) {
 		return
 	}
 	c.wire = true

@@ -23,7 +23,7 @@ var typeSwitches = map[string][]string{
 }
 
 // unfolded are the constants of events that are never folded.
-var unfolded = []string{"Barrier", "RunPlaced", "RunErased"}
+var unfolded = []string{"Barrier", "RunErased"}
 
 // vocabularyGaps finds types of events that are missing in one of the places: the names of the events, the map
 // newData, a method EventName, or one of the type switches.

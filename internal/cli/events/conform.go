@@ -266,10 +266,7 @@ func (w *conformWatch) progress() error {
 // judge checks a message of the log; before the first one of a run, its earlier events.
 func (w *conformWatch) judge(ctx context.Context, m eventlog.Arrived) error {
 	run := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	home, err := w.home(ctx, run, m.Subject)
-	if err != nil {
-		return err
-	}
+	home := w.home(run, m.Subject)
 	if home == "" && w.Run_ == "" && schema.ValidName(run) && !w.checker.Knows(run) {
 		if err := w.history(ctx, run, m); err != nil {
 			return err
@@ -278,22 +275,16 @@ func (w *conformWatch) judge(ctx context.Context, m eventlog.Arrived) error {
 	return w.take(ctx, m, home)
 }
 
-// home returns the subject in the run's shard if the message's subject is in another shard. The number of shards may
-// have changed, so it reads the settings again first.
-func (w *conformWatch) home(ctx context.Context, run, subject string) (home string, err error) {
+// home returns the subject in the run's shard if the message's subject is in another shard.
+func (w *conformWatch) home(run, subject string) (home string) {
 	if !schema.ValidName(run) {
-		return "", nil // an invalid run id has no shard
+		return "" // an invalid run id has no shard
 	}
-	right := func() bool {
-		return slices.ContainsFunc(schema.ShardsOf(run, w.settings.Generations), func(shard int) bool { return schema.NamesOf(w.cl.Fleet, shard).EventSubject(run) == subject })
+	right := schema.NamesOf(w.cl.Fleet, schema.ShardOf(run, w.settings.Shards)).EventSubject(run)
+	if right == subject {
+		return ""
 	}
-	if right() {
-		return "", nil
-	}
-	if _, w.settings, err = w.cl.Settings(ctx); err != nil || right() {
-		return "", err
-	}
-	return schema.NamesOf(w.cl.Fleet, schema.ShardsOf(run, w.settings.Generations)[0]).EventSubject(run), nil
+	return right
 }
 
 // take checks a message. home is empty, or the subject in the run's shard if the message is in another one.

@@ -190,8 +190,7 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 	read := func(shard int, from eventlog.FollowFrom) {
 		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records) })
 	}
-	open := c.shards(settings)
-	for _, shard := range open {
+	for _, shard := range c.shards(settings) {
 		if !c.All || c.Run_ == "" {
 			read(shard, c.from())
 			continue
@@ -206,19 +205,6 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 				from.Stream = last + 1
 			}
 			return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records)
-		})
-	}
-	if !c.NoFollow {
-		// Added shards are read from their beginning: all their events are new.
-		readers.Go(func() error {
-			return c.followSettings(ctx, js, cl.Fleet, func(settings schema.FleetSettings) {
-				for _, shard := range c.shards(settings) {
-					if !slices.Contains(open, shard) {
-						open = append(open, shard)
-						read(shard, eventlog.FollowFrom{Run: c.Run_})
-					}
-				}
-			})
 		})
 	}
 	group.Go(func() error {
@@ -254,32 +240,12 @@ func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error,
 	}
 }
 
-// settingsEvery is how often a command without an end looks for added shards.
-const settingsEvery = 2 * time.Second
-
-// followSettings passes on the fleet's settings every few seconds until ctx ends.
-func (Cmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(schema.FleetSettings)) error {
-	tick := time.NewTicker(settingsEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		// Keep waiting while the server is unavailable, as the readers do.
-		if settings, _, err := kvstore.NewFleets(js).Get(ctx, fleet); err == nil {
-			take(settings)
-		}
-	}
-}
-
 // shards are the shards that may hold the requested events.
 func (c Cmd) shards(settings schema.FleetSettings) []int {
 	if c.Run_ != "" && !c.everyShard {
-		return schema.ShardsOf(c.Run_, settings.Generations)
+		return []int{schema.ShardOf(c.Run_, settings.Shards)}
 	}
-	all := make([]int, settings.Shards())
+	all := make([]int, settings.Shards)
 	for i := range all {
 		all[i] = i
 	}
@@ -427,7 +393,7 @@ func (c Cmd) Show(ctx context.Context, a *base.App, r schema.Record, subject str
 		_, err = fmt.Fprintf(a.Stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, output.Printable(subject), output.Printable(err.Error()))
 		return err
 	}
-	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
+	if e.Subject == schema.BarrierRun {
 		return nil
 	}
 	if !c.wanted(e) {

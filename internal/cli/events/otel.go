@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -193,21 +192,17 @@ func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet
 	}
 	var removed atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	feed := func(shard int, all bool) {
+	for shard := range settings.Shards {
 		group.Go(func() error {
 			return spans.NewFeed(spans.FeedConfig{
 				Names: schema.NamesOf(a.Fleet, shard), JetStream: js, History: historyOf(fleet), Keys: fleet.Keys, Export: exporter.Export,
-				Positions: positions, All: all, NoFollow: c.NoFollow, Options: c.options(),
+				Positions: positions, All: c.All, NoFollow: c.NoFollow, Options: c.options(),
 				Removed: func(string) { removed.Add(1) },
 			}, log).Run(ctx)
 		})
 	}
-	for shard := range settings.Shards() {
-		feed(shard, c.All)
-	}
 	if !c.NoFollow {
 		log.Info().Str("fleet", a.Fleet).Str("position", path).Msg("exporting spans")
-		group.Go(func() error { return c.grow(ctx, js, a.Fleet, settings.Shards(), feed) })
 	}
 	err = group.Wait()
 	log.Info().Int64("spans", exporter.Sent.Load()).Int64("dropped", exporter.Dropped.Load()).Int64("failures", exporter.Failures.Load()).
@@ -220,15 +215,6 @@ func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet
 		_, err = fmt.Fprintln(a.Stdout, what)
 	}
 	return positionError(collectorError(err))
-}
-
-// grow follows added shards from their beginning: all their events are new.
-func (c OtelCmd) grow(ctx context.Context, js jetstream.JetStream, fleet string, shards int, feed func(int, bool)) error {
-	return Cmd{}.followSettings(ctx, js, fleet, func(settings schema.FleetSettings) {
-		for ; shards < settings.Shards(); shards++ {
-			feed(shards, true)
-		}
-	})
 }
 
 func positionError(err error) error {

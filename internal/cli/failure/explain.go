@@ -86,7 +86,6 @@ func explainPublisher(err error) *Error {
 var storageErrors = []sentinel{
 	{kvstore.ErrStreamMissing, Damaged, "restore the stream from a backup; it is never recreated silently"},
 	{kvstore.ErrSettings, Usage, "see: waymark serve --help"},
-	{kvstore.ErrGenerations, Usage, "use a number of shards that the fleet has had: waymark shards"},
 	{kvstore.ErrFull, Full, "use a smaller quota (waymark serve --quota SIZE), or free space on the disk"},
 	{kvstore.ErrUnavailable, Unavailable, "check that JetStream is enabled on the servers, that more than half of them run and that their disks have free space (restart a server whose disk was full), then try again"},
 	{kvstore.ErrHeld, Conflict, "another daemon does this work: wait for it, or stop it"},

@@ -176,7 +176,7 @@ func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *
 	if signer != nil && files != nil && !slices.ContainsFunc(settings.Keys, func(k schema.FleetKey) bool { return k.Key == signer.Name }) {
 		done.KeyMissing = signer.Name
 	}
-	done.Provisioned, done.Shards, done.QuotaBytes = true, kvstore.ConfigOf(&settings).Shards, settings.QuotaBytes
+	done.Provisioned, done.Shards, done.QuotaBytes = true, settings.Shards, settings.QuotaBytes
 	return nil
 }
 

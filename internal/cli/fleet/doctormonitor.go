@@ -49,19 +49,15 @@ const slowSyncMS = 1
 // syncs reports the cost of a durable write, and how executors share it.
 func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	const name = "durable write"
-	shards := kvstore.ConfigOf(settings).Shards
 	how := "the servers sync the messages of all executors together"
 	if settings.Replicas == 1 {
-		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + output.Plural(shards, "shard")
-		if first := settings.Mapped(); first < shards {
-			how += ", runs of programs without the SDK over the first " + output.Plural(first, "shard")
-		}
+		how = "the messages of one shard are synced one after the other, those of several at once; runs are spread over " + output.Plural(settings.Shards, "shard")
 	}
 	switch {
 	case ms == 0:
 		d.add(name, checkUnknown, "", "not measured yet, or the answering daemon folds no shard; %s", how)
-	case settings.Replicas == 1 && shards < kvstore.LoneShards && ms >= slowSyncMS:
-		d.add(name, checkWarning, d.p.Command(fmt.Sprintf("shards set %d", kvstore.LoneShards)), "%.1f ms for a small message; %s", ms, how)
+	case settings.Replicas == 1 && settings.Shards < kvstore.LoneShards && ms >= slowSyncMS:
+		d.add(name, checkWarning, fmt.Sprintf("start new runs in a second fleet with %d shards (docs/deploy.md, A fleet that is too small)", kvstore.LoneShards), "%.1f ms for a small message; %s", ms, how)
 	default:
 		d.add(name, checkOK, "", "%.1f ms for a small message; %s", ms, how)
 	}

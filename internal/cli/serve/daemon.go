@@ -1,12 +1,12 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -94,7 +94,7 @@ func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registe
 		return nil, err
 	}
 	if d.server != nil {
-		if err := d.server.Map(schema.EventMapping(a.Fleet, settings.Mapped())); err != nil {
+		if err := d.server.Map(schema.EventMapping(a.Fleet, settings.Shards)); err != nil {
 			return nil, err
 		}
 	}
@@ -307,13 +307,10 @@ func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetst
 	switch stored, _, err := fleets.Get(ctx, a.Fleet); {
 	case err == nil:
 		config = kvstore.ConfigOf(&stored)
-		if int(c.Shards) != 0 && int(c.Shards) != config.Shards {
-			log.Warn().Int("shards", config.Shards).Int("asked", int(c.Shards)).Str("hint", a.Prompt.Command("shards set "+strconv.Itoa(int(c.Shards)))).
-				Msg("the fleet has another number of shards: --shards is for a new fleet")
-		}
+		config.Shards = cmp.Or(int(c.Shards), config.Shards)
 		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
 			_, err := kvstore.Change(ctx, js, a.Fleet, func(c *kvstore.FleetConfig) {
-				want.Shards, want.Retention = c.Shards, c.Retention // which may change at this moment
+				want.Retention = c.Retention // which may change at this moment
 				*c = want
 			})
 			return err

@@ -136,7 +136,6 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
 		{"claimable", "Runs that an executor can claim.", func(c liveness.Counts) int { return c.Claimable }},
 		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
-		{"in_two_shards", "Runs started in two shards, which is an error: see the log.", func(c liveness.Counts) int { return c.Twice }},
 		{"unreadable", "Unreadable entries of the live index, being repaired.", func(c liveness.Counts) int { return c.Unreadable }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
@@ -153,9 +152,9 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.Settings) {
 	labels := prometheus.Labels{"fleet": fleet}
 	registry.MustRegister(
-		gaugeOf("waymark_shards", "Shards of the fleet, including those without new runs.", labels, func() float64 {
+		gaugeOf("waymark_shards", "Shards of the fleet.", labels, func() float64 {
 			current := s.Current()
-			return float64(current.Shards())
+			return float64(current.Shards)
 		}),
 	)
 }

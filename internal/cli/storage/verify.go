@@ -85,40 +85,32 @@ func (t *verified) add(v *verify.Result, list bool) {
 
 // one verifies a run in its shard.
 func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
-	var removed error
-	for _, i := range schema.ShardsOf(c.Run_, settings.Generations) {
-		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
-		if err != nil {
+	shard, err := kvstore.OpenShard(js, settings, schema.ShardOf(c.Run_, settings.Shards), base.Operator)
+	if err != nil {
+		return err
+	}
+	v, err := verifyRun(ctx, js, settings, shard, c.Run_)
+	if errors.Is(err, verify.ErrNoRun) || err == nil && v.Events == 0 && len(v.Findings) == 0 {
+		record, _, _, err := shard.Erasures.Get(ctx, c.Run_)
+		switch {
+		case err == nil:
+			return service.Erased(record)
+		case errors.Is(err, kvstore.ErrNotFound):
+			return failure.New(failure.NotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
+		default:
 			return err
 		}
-		v, err := verifyRun(ctx, js, settings, shard, c.Run_)
-		if errors.Is(err, verify.ErrNoRun) {
-			switch record, _, _, err := shard.Erasures.Get(ctx, c.Run_); {
-			case err == nil:
-				removed = service.Erased(record)
-			case !errors.Is(err, kvstore.ErrNotFound):
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if v.Events == 0 && len(v.Findings) == 0 {
-			continue // a tombstone: the run is in another shard
-		}
-		total.add(v, true)
-		return nil
 	}
-	if removed != nil {
-		return removed
+	if err != nil {
+		return err
 	}
-	return failure.New(failure.NotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
+	total.add(v, true)
+	return nil
 }
 
 // all verifies the runs of all shards: those in the log, and those with a checkpoint.
 func (c VerifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
-	for i := range settings.Shards() {
+	for i := range settings.Shards {
 		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
 		if err != nil {
 			return err
@@ -139,7 +131,7 @@ func (c VerifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream,
 				total.add(v, false)
 			}
 		}
-		if !a.Quiet && !a.JSON && settings.Shards() > 1 {
+		if !a.Quiet && !a.JSON && settings.Shards > 1 {
 			if _, err := fmt.Fprintf(a.Stderr, "shard %d: %s\n", i, output.Plural(len(runs), "run")); err != nil {
 				return err
 			}
@@ -154,16 +146,8 @@ func verifyRun(ctx context.Context, js jetstream.JetStream, settings schema.Flee
 	if err != nil {
 		return v, err
 	}
-	f, err := verify.Bases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
-		var shards []*kvstore.Shard
-		for _, i := range schema.ShardsOf(run, settings.Generations) {
-			shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
-			if err != nil {
-				return nil, err
-			}
-			shards = append(shards, shard)
-		}
-		return shards, nil
+	f, err := verify.Bases(ctx, js, settings.Fleet, v.Base, func(run string) (*kvstore.Shard, error) {
+		return kvstore.OpenShard(js, settings, schema.ShardOf(run, settings.Shards), base.Operator)
 	})
 	if err == nil && f != nil {
 		v.Findings = append(v.Findings, *f)

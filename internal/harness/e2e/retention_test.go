@@ -33,7 +33,7 @@ func erased(tb testing.TB, js jetstream.JetStream) int {
 		return 0 // the server is being started
 	}
 	receipts := 0
-	for shard := range settings.Shards() {
+	for shard := range settings.Shards {
 		bucket := schema.NamesOf("default", shard).SegmentBucket()
 		stream, err := js.Stream(tb.Context(), "KV_"+bucket)
 		if err != nil {

@@ -57,7 +57,7 @@ type batch struct {
 }
 
 // Fill publishes the runs that the fleet does not have yet. It may be stopped at any time and called again. It does
-// not wait for the fold workers; see [AwaitFolded]. A fleet that has had several numbers of shards is refused.
+// not wait for the fold workers; see [AwaitFolded].
 func Fill(ctx context.Context, js jetstream.JetStream, cfg Config, p Progress) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -67,12 +67,9 @@ func Fill(ctx context.Context, js jetstream.JetStream, cfg Config, p Progress) e
 	if err != nil {
 		return err
 	}
-	if len(settings.Generations) > 1 {
-		return errors.New("the fleet has had several numbers of shards: fill one that has not")
-	}
 	group, ctx := errgroup.WithContext(ctx)
-	for shard := range settings.Shards() {
-		f := &shardFill{cfg: cfg, js: js, names: schema.NamesOf(cfg.Fleet, shard), shards: settings.Shards(), p: p}
+	for shard := range settings.Shards {
+		f := &shardFill{cfg: cfg, js: js, names: schema.NamesOf(cfg.Fleet, shard), shards: settings.Shards, p: p}
 		group.Go(func() error { return f.fill(ctx) })
 	}
 	return group.Wait()
@@ -230,7 +227,7 @@ func AwaitFolded(ctx context.Context, js jetstream.JetStream, fleet string, p Pr
 		if err == nil {
 			silent = 0
 			p.Folded(behind)
-			if behind <= uint64(settings.Shards()) { //nolint:gosec // small
+			if behind <= uint64(settings.Shards) { //nolint:gosec // small
 				return nil // a barrier is not folded
 			}
 		}
@@ -245,7 +242,7 @@ func AwaitFolded(ctx context.Context, js jetstream.JetStream, fleet string, p Pr
 // behindOf counts the events that are not folded yet.
 func behindOf(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) (uint64, error) {
 	behind := uint64(0)
-	for i := range settings.Shards() {
+	for i := range settings.Shards {
 		shard, err := kvstore.OpenShard(js, settings, i, "generator")
 		if err != nil {
 			return 0, err

@@ -305,7 +305,7 @@ func dropBucket(ctx context.Context, s *storm) error {
 	if err != nil {
 		return err
 	}
-	shard := s.rnd.IntN(settings.Shards())
+	shard := s.rnd.IntN(settings.Shards)
 	if err := s.js.DeleteStream(request, "KV_"+schema.NamesOf(schema.DefaultFleet, shard).CheckpointBucket()); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 		if err != nil {
 			return err
 		}
-		stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, schema.ShardsOf(run, settings.Generations)[0]).EventStream())
+		stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, schema.ShardOf(run, settings.Shards)).EventStream())
 		if err != nil {
 			return err
 		}

@@ -559,7 +559,7 @@ func shardOf(ctx context.Context, js jetstream.JetStream, run string) (*kvstore.
 	if err != nil {
 		return nil, err
 	}
-	return kvstore.OpenShard(js, settings, schema.ShardOf(run, settings.Shards()), "nemesis")
+	return kvstore.OpenShard(js, settings, schema.ShardOf(run, settings.Shards), "nemesis")
 }
 
 // checkpoint is the one that is stored of a run.

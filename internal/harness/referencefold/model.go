@@ -226,9 +226,6 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 		return schema.Regressed
 	}
 	m.at = at
-	if err == nil && e.Type == schema.TypeOf(schema.RunPlaced) {
-		return schema.Skipped
-	}
 	m.records++
 	if err != nil || e.Subject != "" && e.Subject != m.run {
 		return no

@@ -133,7 +133,7 @@ func (f *foldTrial) prepare(round int) error {
 		}
 		record := schema.NewRecord(0, header, body)
 		x.head.Apply(schema.NoKeys, &record)
-		shard := f.w.shards[schema.ShardsOf(x.w.Run, f.w.Settings.Generations)[0]]
+		shard := f.w.shards[schema.ShardOf(x.w.Run, f.w.Settings.Shards)]
 		f.events = append(f.events, &nats.Msg{Subject: shard.Names.EventSubject(x.w.Run), Header: header, Data: body})
 		f.raw = append(f.raw, &nats.Msg{Subject: RawSubject(x.w.Run), Data: x.text.Bytes(headerSize(header) + len(body))})
 		return nil

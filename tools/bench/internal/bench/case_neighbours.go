@@ -148,7 +148,7 @@ func (n *neighbours) whileTheyMisbehave(ctx context.Context, work func(context.C
 
 // compareStale publishes into a run with an expectation that never holds, one try after the other.
 func (n *neighbours) compareStale(ctx context.Context) error {
-	m := nats.NewMsg(schema.NamesOf(FleetName, schema.ShardsOf("run-0", n.w.Settings.Generations)[0]).EventSubject("run-0"))
+	m := nats.NewMsg(schema.NamesOf(FleetName, schema.ShardOf("run-0", n.w.Settings.Shards)).EventSubject("run-0"))
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence", "1")
 	m.Data = make([]byte, 1<<10)
 	for ctx.Err() == nil {

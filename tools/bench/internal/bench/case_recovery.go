@@ -79,7 +79,7 @@ func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	if t.reader, err = t.w.Fleet(ctx, "reader"); err != nil {
 		return nil, err
 	}
-	t.names = t.w.shards[schema.ShardsOf("run", t.w.Settings.Generations)[0]].Names
+	t.names = t.w.shards[schema.ShardOf("run", t.w.Settings.Shards)].Names
 	trial := &Trial{
 		Verify: func(ctx context.Context) error { return t.w.Verify(ctx, WroteBy(t.player)) },
 		Raw:    t.rawHead, Ours: t.head,

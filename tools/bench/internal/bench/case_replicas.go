@@ -141,7 +141,7 @@ func (r *replicas) checkpoints(ctx context.Context, shards int, since time.Time)
 	chosen := make([]bool, shards)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range r.players {
-		shard := schema.ShardsOf(p.Run.ID(), r.w.Settings.Generations)[0]
+		shard := schema.ShardOf(p.Run.ID(), r.w.Settings.Shards)
 		if chosen[shard] {
 			continue
 		}

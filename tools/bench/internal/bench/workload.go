@@ -311,7 +311,7 @@ func (w *World) WireSizes(ctx context.Context, f *publisher.Fleet, shape Shape) 
 	if err := p.Run.End(ctx, publisher.RunEnd{}); err != nil {
 		return sizes, err
 	}
-	shard := schema.ShardsOf(run, w.Settings.Generations)[0]
+	shard := schema.ShardOf(run, w.Settings.Shards)
 	stream, err := w.JS.Stream(ctx, w.shards[shard].Names.EventStream())
 	if err != nil {
 		return sizes, err

@@ -221,7 +221,7 @@ func (w *World) StartDaemon(ctx context.Context) error {
 }
 
 func openShards(js jetstream.JetStream, settings schema.FleetSettings, name string) ([]*kvstore.Shard, error) {
-	shards := make([]*kvstore.Shard, settings.Shards())
+	shards := make([]*kvstore.Shard, settings.Shards)
 	for i := range shards {
 		var err error
 		if shards[i], err = kvstore.OpenShard(js, settings, i, name); err != nil {
