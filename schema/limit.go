@@ -3,7 +3,7 @@ package schema
 import "math"
 
 // ReachedLimit returns the limit that a run has reached before its next turn, given its maximum of turns and tokens,
-// 0 for none; kind is empty if it has reached neither. The SDK, publisher's Loop and waymark conform all use this
+// 0 for none; kind is empty if it has reached neither. The SDK, publisher's Loop and waymark verify all use this
 // rule. An open turn without an answer may still get it, unless it is the summing-up turn. Tokens are all recorded
 // input and output, as counted in the head.
 func (h *Head) ReachedLimit(maxTurns int32, maxTokens int64) (kind string, value, maximum int64) {

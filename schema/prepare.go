@@ -57,3 +57,6 @@ func keyOf(e *Event, content Hash) string {
 
 // Position returns the position of the record.
 func (p *Prepared) Position() Position { return Position{Stream: p.Record.Stream, ID: p.id} }
+
+// Data returns the event's data; nil for unknown types and for invalid data.
+func (p *Prepared) Data() Data { return p.data }

@@ -81,6 +81,8 @@ type Result struct {
 	// Nothing is missing.
 	LogMissing int64     `json:"log_missing,omitzero"`
 	Findings   []Finding `json:"findings"`
+	// Mistakes of the executors that wrote the run. They damage nothing.
+	Mistakes []Mistake `json:"mistakes,omitempty"`
 	// Base of a fork. It belongs to another run, perhaps in another shard: see [Bases].
 	Base *schema.BaseRef `json:"base,omitzero"`
 }
@@ -90,7 +92,7 @@ const tries = 3
 
 // Run folds a run again from its segments and the log and compares all its stored data with the result: the sums,
 // links, counts and digests of its segments, the sequences of its events, sealed events that the log still has, and
-// every stored checkpoint. It reads from the leaders, writes nothing, and needs 40 bytes of memory per event.
+// every stored checkpoint. It also judges the executors that wrote the run. It reads from the leaders, writes nothing, and needs 40 bytes of memory per event.
 // [ErrNoRun] says that the shard has no data of the run; other errors say that it could not be read.
 func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Result, error) {
 	keys, err := kvstore.ReadKeys(ctx, js, fleet)
@@ -101,7 +103,7 @@ func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, flee
 		v := &verifier{
 			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]replay.Sum{},
 			checkpoints: map[schema.StreamSequence][]kvstore.Stored{}, links: map[schema.StreamSequence]link{},
-			is: Result{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}},
+			is: Result{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}}, conduct: newConduct(),
 		}
 		moved, err := v.verify(ctx)
 		if err != nil {
@@ -144,6 +146,8 @@ type verifier struct {
 	at   *schema.Head
 	// suspect is the first event whose content does not match its id.
 	suspect *Finding
+	// conduct judges the executors that wrote the run; nil while a base is folded.
+	conduct *conduct
 }
 
 // comparedAt is a checkpoint and the number of records up to it.
@@ -185,6 +189,7 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	}
 	v.conclude()
 	v.is.Events, v.is.Position, v.is.Digest, v.is.Base = v.head.Counts.Events, v.head.Position, v.head.Digest, v.head.Base
+	v.is.Mistakes = v.conduct.mistakes
 	if len(v.is.Findings) == 0 {
 		return false, nil
 	}
@@ -339,7 +344,7 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 		v.head.Position = schema.Position{} // sequences that damage freed were used again
 	}
 	v.last = rec.Stream
-	verdict := v.head.Apply(v.keys, rec)
+	verdict := v.apply(rec)
 	v.is.Records++
 	if v.base != nil && v.head.Records == v.base.Records {
 		at := v.head.Clone()

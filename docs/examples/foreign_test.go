@@ -12,7 +12,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-const foreignPage = "../conformance.md"
+const foreignPage = "../events.md"
 
 func TestEventsPage_Hash_EqualsEvent(t *testing.T) {
 	t.Parallel()

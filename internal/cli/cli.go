@@ -56,7 +56,6 @@ type cli struct {
 	Cut      storage.CutCmd     `cmd:"" help:"Show the state of every run of the fleet at one moment."`
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's server, streams, limits, clocks and daemons, and say what to do."`
 	Events   events.Cmd         `cmd:"" aliases:"tail" help:"Follow the events of a run or of all runs."`
-	Conform  events.ConformCmd  `cmd:"" help:"Check the events of an executor, in any language, live or from a recording."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	UI       ui.Cmd             `cmd:"" name:"ui" help:"Show the fleet in a browser: its runs, the inbox, and what a takeover would do."`
 	Demo     demo.Cmd           `cmd:"" serverless:"" help:"Watch agents being killed and recovered, in a temporary directory."`

@@ -13,7 +13,7 @@ import (
 // The process of a user who allows core files of any size leaves none.
 func TestMain_Process_LeavesNoCore(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -S -c "$(ulimit -H -c)"; exec waymark conform -`)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -S -c "$(ulimit -H -c)"; exec waymark handoff check -`)
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

@@ -69,8 +69,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"import", "ODD.jsonl"}},
 	{access.Operator, false, []string{"import", "ODD"}},
 	{access.Operator, false, []string{"export", "hostile", "--output", "DIR/hostile.json"}}, // elsewhere than on a terminal the bytes stay as they are
-	{access.Operator, false, []string{"conform", "--run", "hostile", "--all", "--no-follow"}},
-	{access.Operator, false, []string{"conform", "ODD.jsonl"}},
 	{access.Operator, false, []string{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"}},
 	{access.Operator, false, []string{"input", "hostile"}},
 	{access.Operator, false, []string{"input", "hostile", "i\u202e\u2066", "--text", "TEXT"}},

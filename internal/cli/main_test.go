@@ -98,7 +98,6 @@ func runScripts(t *testing.T, dir string) {
 				"WAYMARK_STATE_DIR": filepath.Join(env.WorkDir, "state"),
 				"XDG_CONFIG_HOME":   filepath.Join(env.WorkDir, "config"),
 				"HOME":              filepath.Join(env.WorkDir, "home"),
-				"TRANSCRIPTS":       filepath.Join(repository, "internal", "transcript", "testdata"),
 				"EXAMPLES":          filepath.Join(repository, "docs", "examples"),
 				"WAYMARK_HTTP":      "127.0.0.1:0",
 				"WAYMARK_QUOTA":     "64MiB",

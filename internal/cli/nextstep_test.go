@@ -178,13 +178,6 @@ func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
 	}
 }
 
-func TestConform_NameOfARun_HintSaysHowARunIsJudged(t *testing.T) {
-	t.Parallel()
-	code, _, stderr := typedOffline(t, "conform", "fix-login")
-	require.Equal(t, int(failure.NotFound), code, stderr)
-	require.Contains(t, stderr, "waymark conform --run fix-login --no-follow")
-}
-
 // namedFlag finds a flag behind the program's name.
 var namedFlag = regexp.MustCompile(`--[a-z][a-z-]*`)
 

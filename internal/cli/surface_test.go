@@ -44,7 +44,6 @@ var surfaceCommands = []surfaceCommand{
 	{words: "artifacts RUN"},
 	{words: "runs watch RUN", follows: true},
 	{words: "events RUN --all --no-follow"},
-	{words: "conform --run RUN --no-follow"},
 	{words: "plan RUN"},
 	{words: "verify RUN"},
 	{words: "tree RUN"},
@@ -306,7 +305,7 @@ var shownCommand = regexp.MustCompile(`(^|: +)waymark `)
 func (s *surface) widths(t *testing.T) {
 	for _, words := range []string{
 		"runs ls --limit 3", "fleet", "cut --at 1ms", "events held-0 --all --no-follow", "events --all --no-follow", "runs get held-0 --view events", "runs history held-0", "shards", "tree held-0",
-		"runs watch held-0", "doctor", "runs get held-0", "plan held-0", "conform --run ended-0 --no-follow", "conform --rules", "conform --scenarios", "help",
+		"runs watch held-0", "doctor", "runs get held-0", "plan held-0", "verify ended-0", "help",
 	} {
 		longest := map[int]int{}
 		for _, width := range []int{80, 100, 200} {

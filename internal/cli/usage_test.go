@@ -111,7 +111,6 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"runs", "ls", "--state-dir", ""},
 		{"fleet", "add", "x", "--duties", ""},
 		{"signal", "x", "note", "--payload", ""},
-		{"conform", "--expect", ""},
 		{"runs", "get", "x", "--view", ""},
 		{"export", "x", "--format", ""},
 	} {

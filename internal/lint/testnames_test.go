@@ -135,7 +135,7 @@ func TestRunFlags_EachForm_IsFoundOrPasses(t *testing.T) {
 		"go test ./a/... -run Nine":            0,
 		"go test ./a -run Nine":                1,
 		"| go test ./a -run 'One\\|Four' |":    0,
-		"waymark conform --run Eight":          0,
+		"waymark events --run Eight":           0,
 		"CHAOSFLAGS ?= -run Eight":             1,
 	} {
 		require.Len(t, idleRunFlags("a.md", line, tests), found, line)

@@ -37,17 +37,15 @@ type Cmd struct {
 	Accepted bool          `help:"Only accepted events, live; one may be missed, or repeated with the same id."`
 	Type     []string      `sep:"," placeholder:"NAME" help:"Only these events: tool.returned, or tool for all of tools."`
 	Raw      bool          `help:"With --json: structured CloudEvents."`
-
-	// everyShard reads a run in all shards, not only its own.
-	everyShard bool
 }
 
 // Help is the text below the flags.
 func (Cmd) Help() string {
 	return `Columns: time, position in the log, run, epoch and sequence (c: a control event; -: no sequence), event, summary. In a fleet with ` +
 		`keys, control events without a valid signature are shown as refused; an executor's event that names a person or settles a call as ` +
-		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. waymark conform --run RUN explains ` +
-		`other refused events. On several replicas, --all --no-follow of a run fails unless a daemon proves where the run ends.
+		`not signed. In a run shown from its beginning, events that waymark resume left behind are marked. On several replicas, ` +
+		`--all --no-follow of a run fails unless a daemon proves where the run ends. Why other events were refused: ` +
+		`waymark verify RUN.
 
 Examples:
   waymark events                                  new events of all runs
@@ -174,12 +172,8 @@ func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error
 	return err
 }
 
-// idleEvery is how often idle is called while a reader waits for events.
-const idleEvery = 250 * time.Millisecond
-
-// follow reads the event streams of the selected shards. idle, if not nil, is called at intervals while no event
-// arrives. Both are called by one goroutine.
-func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error, idle func() error) error {
+// follow reads the event streams of the selected shards. take is called by one goroutine.
+func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
@@ -211,38 +205,20 @@ func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arr
 		defer close(records)
 		return readers.Wait()
 	})
-	group.Go(func() error { return consume(records, take, idle) })
-	return group.Wait()
-}
-
-// consume passes records on until there are no more.
-func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error, idle func() error) error {
-	var pulse <-chan time.Time
-	if idle != nil {
-		tick := time.NewTicker(idleEvery)
-		defer tick.Stop()
-		pulse = tick.C
-	}
-	for {
-		var err error
-		select {
-		case r, more := <-records:
-			if !more {
-				return nil
+	group.Go(func() error {
+		for r := range records {
+			if err := take(r); err != nil {
+				return err
 			}
-			err = take(r)
-		case <-pulse:
-			err = idle()
 		}
-		if err != nil {
-			return err
-		}
-	}
+		return nil
+	})
+	return group.Wait()
 }
 
 // shards are the shards that may hold the requested events.
 func (c Cmd) shards(settings schema.FleetSettings) []int {
-	if c.Run_ != "" && !c.everyShard {
+	if c.Run_ != "" {
 		return []int{schema.ShardOf(c.Run_, settings.Shards)}
 	}
 	all := make([]int, settings.Shards)

@@ -38,12 +38,12 @@ func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 		j.leftBehind = count.leftBehind(&m.Record, keys)
 		return c.Show(ctx, a, m.Record, m.Subject, j)
 	}
-	err = c.follow(ctx, cl, take, nil)
+	err = c.follow(ctx, cl, take)
 	for err == nil && c.NoFollow && count.behind() && time.Now().Before(limit) {
 		// The replica that answered lags. What was shown is not shown again.
 		shown = count.before
 		if err = pause.For(ctx, readAgainAfter); err == nil {
-			err = c.follow(ctx, cl, take, nil)
+			err = c.follow(ctx, cl, take)
 		}
 	}
 	if err == nil && c.NoFollow {

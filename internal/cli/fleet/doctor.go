@@ -544,13 +544,13 @@ func (d *doctor) letters(ctx context.Context) {
 		return
 	}
 	if n := stream.CachedInfo().State.Msgs; n > 0 {
-		which := "--all"
+		which := "--all --strict"
 		if last, err := stream.GetMsg(ctx, stream.CachedInfo().State.LastSeq); err == nil {
 			if run := last.Subject[strings.LastIndexByte(last.Subject, '.')+1:]; schema.ValidName(run) {
-				which = "--run " + run
+				which = run
 			}
 		}
-		d.add(name, checkWarning, "see why the last one was refused with: "+d.cl.Prompt.Command("conform "+which+" --no-follow"),
+		d.add(name, checkWarning, "see why the last one was refused with: "+d.cl.Prompt.Command("verify "+which),
 			"%s %s kept in the stream %s, each with its run and reason", output.Plural(n, "rejected event"), output.InNumber(n, "is", "are"), schema.DeadLetterStream(d.cl.Fleet))
 		return
 	}

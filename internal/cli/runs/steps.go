@@ -73,7 +73,7 @@ func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 		list = append(list, "see what the next executor does with the calls in doubt: "+p.Command("plan "+h.Run))
 	}
 	if n := h.Counts.DeadLetters; n > 0 {
-		list = append(list, fmt.Sprintf("see why %s refused with: %s", output.InNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.Command("conform --run "+h.Run+" --no-follow")))
+		list = append(list, fmt.Sprintf("see why %s refused with: %s", output.InNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.Command("verify "+h.Run)))
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {

@@ -19,21 +19,25 @@ import (
 
 // VerifyCmd is waymark verify.
 type VerifyCmd struct {
-	Run_ string `arg:"" name:"run" optional:"" help:"Run id; or --all."`
-	All  bool   `help:"Verify all runs."`
+	Run_   string `arg:"" name:"run" optional:"" help:"Run id; or --all."`
+	All    bool   `help:"Verify all runs."`
+	Strict bool   `help:"Fail on mistakes of executors, too, and list them of all runs."`
 }
 
 // Help is the text below the flags.
 func (VerifyCmd) Help() string {
 	return `Folds the run again and compares every segment and kept checkpoint. Damage is reported with the first bad event, and with what a ` +
-		`recovery uses instead. No daemon is needed. The exit code is 6 if there is any damage.`
+		`recovery uses instead. Mistakes of executors, in any language, are listed, too: events that were refused, with the reason, and accepted ones ` +
+		`that break a rule (docs/events.md). No daemon is needed. The exit code is 6 if there is any damage, and with --strict 9 if there is any mistake.`
 }
 
-// verified is the JSON output of verify. Of many runs only those with findings are listed.
+// verified is the JSON output of verify. Of many runs only those with findings are listed, with --strict those with
+// mistakes, too.
 type verified struct {
 	Runs     int              `json:"runs"`
 	Events   int64            `json:"events"`
 	Damaged  int              `json:"damaged"`
+	Mistaken int              `json:"mistaken"`
 	Verified []*verify.Result `json:"verified"`
 }
 
@@ -69,6 +73,10 @@ func (c VerifyCmd) Run(ctx context.Context, a *base.App) error {
 		return failure.New(failure.Damaged, "restore items without a replacement from a backup; the others are recreated or not needed",
 			"%d of %s %s damaged", total.Damaged, output.Plural(total.Runs, "run"), output.InNumber(total.Damaged, "is", "are"))
 	}
+	if c.Strict && total.Mistaken > 0 {
+		return failure.New(failure.Differs, "each check is explained in docs/events.md",
+			"%d of %s %s mistakes of executors", total.Mistaken, output.Plural(total.Runs, "run"), output.InNumber(total.Mistaken, "has", "have"))
+	}
 	return nil
 }
 
@@ -77,6 +85,9 @@ func (t *verified) add(v *verify.Result, list bool) {
 	t.Events += v.Events
 	if len(v.Findings) > 0 {
 		t.Damaged++
+	}
+	if len(v.Mistakes) > 0 {
+		t.Mistaken++
 	}
 	if list || len(v.Findings) > 0 {
 		t.Verified = append(t.Verified, v)
@@ -90,7 +101,7 @@ func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 		return err
 	}
 	v, err := verifyRun(ctx, js, settings, shard, c.Run_)
-	if errors.Is(err, verify.ErrNoRun) || err == nil && v.Events == 0 && len(v.Findings) == 0 {
+	if errors.Is(err, verify.ErrNoRun) || err == nil && v.Events == 0 && len(v.Findings) == 0 && len(v.Mistakes) == 0 {
 		record, _, _, err := shard.Erasures.Get(ctx, c.Run_)
 		switch {
 		case err == nil:
@@ -127,8 +138,13 @@ func (c VerifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream,
 			if err != nil {
 				return err
 			}
-			if v.Events > 0 || len(v.Findings) > 0 {
-				total.add(v, false)
+			if home := schema.ShardOf(run, settings.Shards); home != i && v.Records > 0 {
+				v.Mistakes = append(v.Mistakes, verify.Mistake{
+					Check: verify.WrongShard, Event: v.Position, Problem: fmt.Sprintf("the events are in shard %d, and readers look in shard %d", i, home),
+				})
+			}
+			if v.Events > 0 || len(v.Findings) > 0 || len(v.Mistakes) > 0 {
+				total.add(v, c.Strict && len(v.Mistakes) > 0)
 			}
 		}
 		if !a.Quiet && !a.JSON && settings.Shards > 1 {
@@ -211,13 +227,23 @@ func (c VerifyCmd) print(a *base.App, total *verified) error {
 				return err
 			}
 		}
+		for i := range v.Mistakes {
+			if _, err := fmt.Fprintln(a.Stdout, output.Hanging(a.Stdout, "mistake  ", v.Mistakes[i].String())); err != nil {
+				return err
+			}
+		}
 		if _, err := fmt.Fprintln(a.Stdout); err != nil {
 			return err
 		}
 	}
-	if c.All && !a.Quiet {
-		_, err := fmt.Fprintf(a.Stdout, "%s with %s verified, %d damaged\n", output.Plural(total.Runs, "run"), output.Plural(total.Events, "event"), total.Damaged)
-		return err
+	if !c.All || a.Quiet {
+		return nil
 	}
-	return nil
+	if total.Mistaken > 0 && !c.Strict {
+		if _, err := fmt.Fprintf(a.Stdout, "%s with mistakes of executors, see them with: %s\n", output.Plural(total.Mistaken, "run"), a.Prompt.Command("verify --all --strict")); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(a.Stdout, "%s with %s verified, %d damaged\n", output.Plural(total.Runs, "run"), output.Plural(total.Events, "event"), total.Damaged)
+	return err
 }

@@ -114,11 +114,9 @@ func (w *world) requireGolden(t *testing.T, runs []goldenRun) {
 	var head schema.Head
 	require.NoError(t, json.Unmarshal(golden(t, fleet, "golden-future").Head, &head))
 	require.EqualValues(t, 1, head.Counts.Unknown)
-	out, _, err := w.try(t, "conform", "--run", "golden-future", "--no-follow", "--strict")
+	out, _, err := w.try(t, "verify", "golden-future", "--strict")
 	require.Error(t, err)
-	for _, text := range []string{"WM-E-009", "dream.recalled.v3", "WM-E-011", "/colour"} {
-		require.Contains(t, string(out), text)
-	}
+	require.Contains(t, string(out), "the vocabulary has no type io.waymark.dream.recalled.v3")
 }
 
 func members(t *testing.T, object jsontext.Value) map[string]jsontext.Value {

@@ -1,35 +1,30 @@
-package conform_test
+package verify_test
 
 import (
-	"bytes"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// tape is a recording in the making: what an executor of fleet f wrote into run r-1, with the daemon's events between.
+// tape is the log of run r-1 of fleet f: the events of an executor, with the daemon's events between.
 type tape struct {
-	t      *testing.T
-	out    bytes.Buffer
-	run    string
-	head   schema.Head
-	writer schema.Writer
-	clock  time.Time
-	stream schema.StreamSequence
-	nonce  int
-	// wire: lines are messages with headers, not CloudEvents.
-	wire bool
+	t       *testing.T
+	records []schema.Record
+	head    schema.Head
+	writer  schema.Writer
+	clock   time.Time
+	nonce   int
 }
 
 func newTape(t *testing.T) *tape {
 	t.Helper()
 	return &tape{
-		t: t, run: "r-1", head: schema.NewHead("f", "r-1"), clock: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC),
+		t: t, head: schema.NewHead("f", "r-1"), clock: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC),
 		writer: schema.Writer{Fleet: "f", Run: "r-1", Executor: "ex-1", Epoch: 1},
 	}
 }
@@ -39,10 +34,9 @@ func (r *tape) now() time.Time {
 	return r.clock
 }
 
-// change is made to an event before it is numbered.
+// change is made to an event before it gets its id.
 type change func(*schema.Event)
 
-// make builds the executor's next event. What changes it comes before its id.
 func (r *tape) make(data schema.Data, turn int32, changes ...change) *schema.Event {
 	r.t.Helper()
 	e, err := r.writer.Event(data, turn, r.now(), 0)
@@ -50,58 +44,49 @@ func (r *tape) make(data schema.Data, turn int32, changes ...change) *schema.Eve
 	for _, c := range changes {
 		c(e)
 	}
-	r.seal(e)
-	return e
-}
-
-func (r *tape) seal(e *schema.Event) {
 	if e.Sequence == 0 {
 		r.nonce++
 		e.ID = fmt.Sprintf("plain-%d", r.nonce)
-		return
+		return e
 	}
 	e.Seal()
+	return e
 }
 
-// put records an event as it is, and folds it for the takeovers to come.
 func (r *tape) put(e *schema.Event) schema.Verdict {
 	r.t.Helper()
-	r.stream++
-	if r.wire {
-		header, body := e.Encode()
-		r.message("waymark.events.f.0."+r.run, header, body)
-	} else {
-		line, err := e.EncodeStructured()
-		require.NoError(r.t, err)
-		r.out.Write(append(line, '\n'))
-	}
 	header, body := e.Encode()
-	rec := schema.NewRecord(r.stream, header, body)
+	return r.message(header, body)
+}
+
+func (r *tape) message(header map[string][]string, body []byte) schema.Verdict {
+	r.t.Helper()
+	rec := schema.NewRecord(schema.StreamSequence(len(r.records)+1), header, body)
+	r.records = append(r.records, rec)
 	v := r.head.Apply(schema.NoKeys, &rec)
-	if e.Sequence == r.writer.Last+1 && e.Epoch == r.writer.Epoch && r.head.Sequence == e.Sequence {
+	if e := v.Event; e != nil && e.Sequence == r.writer.Last+1 && e.Epoch == r.writer.Epoch && r.head.Sequence == e.Sequence {
 		r.writer.Last = e.Sequence
 	}
 	return v
 }
 
-// write records the executor's next event, which is valid.
+// write appends the executor's next event, which the fold does not refuse.
 func (r *tape) write(data schema.Data, turn int32, changes ...change) {
 	r.t.Helper()
 	v := r.put(r.make(data, turn, changes...))
-	require.Contains(r.t, []schema.VerdictKind{schema.Applied, schema.Evidence, schema.Duplicate}, v.Kind, v.Detail)
+	require.NotEqual(r.t, schema.Rejected, v.Kind, v.Detail)
 }
 
-// refused records the executor's next event, which is not.
+// refused appends the executor's next event, which the fold refuses.
 func (r *tape) refused(data schema.Data, turn int32, changes ...change) {
 	r.t.Helper()
-	v := r.put(r.make(data, turn, changes...))
-	require.Equal(r.t, schema.Rejected, v.Kind)
+	require.Equal(r.t, schema.Rejected, r.put(r.make(data, turn, changes...)).Kind)
 }
 
 func (r *tape) control(data schema.Data, turn int32, changes ...change) schema.Verdict {
 	r.t.Helper()
 	r.nonce++
-	e, err := schema.NewControl("f", "waymark", r.run, r.head.Epoch, fmt.Sprintf("n%d", r.nonce), data, r.now())
+	e, err := schema.NewControl("f", "waymark", "r-1", r.head.Epoch, fmt.Sprintf("n%d", r.nonce), data, r.now())
 	require.NoError(r.t, err)
 	e.Turn = turn
 	for _, c := range changes {
@@ -118,20 +103,10 @@ func (r *tape) takeover(executor, reason string) {
 	}
 	v := r.control(data, 0, func(e *schema.Event) {
 		e.Epoch = r.head.Epoch + 1
-		e.ID = schema.ControlID(r.run, e.Epoch, "t")
+		e.ID = schema.ControlID("r-1", e.Epoch, "t")
 	})
 	require.Equal(r.t, schema.Applied, v.Kind, v.Detail)
 	r.writer.Executor, r.writer.Epoch, r.writer.Last = executor, r.head.Epoch, 0
-}
-
-// message records a message as waymark conform --record does.
-func (r *tape) message(subject string, header map[string][]string, body []byte, published ...bool) {
-	r.t.Helper()
-	line, err := json.Marshal(map[string]any{
-		"subject": subject, "at": schema.FormatTime(r.clock), "headers": header, "body": string(body), "published": len(published) > 0,
-	}, json.Deterministic(true))
-	require.NoError(r.t, err)
-	r.out.Write(append(line, '\n'))
 }
 
 func (r *tape) start() {
@@ -169,11 +144,6 @@ func (r *tape) result(id string, turn int32) {
 	r.write(&schema.ToolReturnedData{ToolCallID: id, Result: []byte(`"done"`)}, turn)
 }
 
-func (r *tape) says(turn int32, parts ...schema.Part) {
-	r.t.Helper()
-	r.write(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleAssistant, Parts: parts}}, turn)
-}
-
 // worked is a run in its first turn.
 func worked(t *testing.T) *tape {
 	t.Helper()
@@ -191,6 +161,8 @@ func doubt(t *testing.T, replay schema.Replay) *tape {
 	r.takeover("ex-2", "claim")
 	return r
 }
+
+func (r *tape) judge() []verify.Mistake { return verify.Judge("f", "r-1", r.records) }
 
 func plain(e *schema.Event) { e.Sequence = 0 }
 
