@@ -51,3 +51,21 @@ func TestPlan_RunGoesOnBehindAnEarlierCall_HasTheListOfThatTime(t *testing.T) {
 	require.NoError(t, planner(next).Work(t.Context(), next))
 	require.Equal(t, schema.StatusCompleted, next.Head().Status)
 }
+
+func TestFirstWhere_Condition_IsThePointBehindItsFirstEvent(t *testing.T) {
+	t.Parallel()
+	f := newWorld(t).fleet("exec-1", nil)
+	run := start(t, f)
+	require.NoError(t, planner(run).Work(t.Context(), run))
+	point, found, err := examples.FirstWhere(t.Context(), f, "r1", func(h *schema.Head, _ *schema.Event) bool { return h.Counts.ToolResults > 1 })
+	require.NoError(t, err)
+	require.True(t, found)
+	at, err := f.HeadAt(t.Context(), "r1", point)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, at.Counts.ToolResults)
+	require.EqualValues(t, 2, at.Turn)
+
+	_, found, err = examples.FirstWhere(t.Context(), f, "r1", func(h *schema.Head, _ *schema.Event) bool { return h.Turn > 99 })
+	require.NoError(t, err)
+	require.False(t, found)
+}

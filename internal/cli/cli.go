@@ -37,7 +37,6 @@ type cli struct {
 	Resume   runs.ResumeCmd     `cmd:"" help:"Continue a run from one of its steps, or from another point of its history."`
 	Fork     runs.ForkCmd       `cmd:"" help:"Start a new run that continues from a point of another one."`
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
-	Bisect   runs.BisectCmd     `cmd:"" help:"Find the first event of a run after which a condition holds."`
 	Replay   runs.ReplayCmd     `cmd:"" help:"Replay a run's tool calls and check that their results are the same."`
 	Inbox    runs.InboxCmd      `cmd:"" help:"List runs that need a person, oldest first, and answer them."`
 	Input    runs.InputCmd      `cmd:"" help:"Answer a waiting run, or show its question."`

@@ -57,7 +57,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, true, []string{"replay", "hostile"}},
 	{access.Operator, true, []string{"diff", "hostile", "r1"}},
 	{access.Operator, true, []string{"diff", "hostile", "r1", "--json"}},
-	{access.Operator, true, []string{"bisect", "hostile", `event.name == "turn.answered"`}},
 	{access.Operator, true, []string{"handoff", "ls", "hostile"}},
 	{access.Operator, true, []string{"runs", "watch", "hostile", "--until-end"}},
 	{access.Operator, true, []string{"fleet"}},

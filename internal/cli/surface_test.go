@@ -48,7 +48,6 @@ var surfaceCommands = []surfaceCommand{
 	{words: "verify RUN"},
 	{words: "tree RUN"},
 	{words: "diff RUN RUN"},
-	{words: "bisect RUN event.sequence==1"},
 	{words: "replay RUN"},
 	{words: "input RUN"},
 	{words: "handoff ls RUN"},

@@ -3,7 +3,6 @@ package history_test
 import (
 	"testing"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
@@ -71,64 +70,6 @@ func sum(c byte) string {
 		b[i] = c
 	}
 	return string(b)
-}
-
-func TestBisect_Predicate_AskedAfterEvent(t *testing.T) {
-	data, err := json.Marshal(&schema.ToolCalledData{ToolCallID: "c1", Name: "Bash", Arguments: []byte(
-		`{"command":"rm -rf build","n":3,"half":0.5,"many":9007199254740993,"huge":1e300,"beyond":18446744073709551616,
-		"id":18446744073709551617,"tenth":0.1,"nearly":0.1000000000000000001,"far":1e999}`)})
-	require.NoError(t, err)
-	e := &schema.Event{ID: "r.1.4.x", Type: schema.TypeOf(schema.ToolCalled), Epoch: 1, Sequence: 4, Turn: 2, Data: data}
-	h := schema.NewHead("f", "r")
-	h.Status, h.Turn, h.Counts.ToolCalls = schema.StatusRunning, 2, 7
-	h.Labels, h.Window = map[string]string{"team": "red"}, []string{"a", "b"}
-	for text, want := range map[string]bool{
-		`event.name == "tool.called" && event.data.name == "Bash"`:  true,
-		`event.data.arguments.command contains "rm -rf"`:            true,
-		`event.data.arguments.n > 3`:                                false,
-		`event.sequence == 4 and event.turn == 2`:                   true,
-		`run.counts.tool_calls > 6`:                                 true,
-		`run.status == "waiting"`:                                   false,
-		`len(run.window) == 2`:                                      true,
-		`run.labels?.team == "red"`:                                 true,
-		`event.data.missing == "x"`:                                 false,
-		`event.data.arguments.many == 9007199254740993`:             true,
-		`event.data.arguments.many == 9007199254740992`:             false,
-		`event.data.arguments.many % 2 == 1`:                        true,
-		`event.data.arguments.n == 3.0`:                             true,
-		`event.data.arguments.half * 2 == event.sequence - 3`:       true,
-		`event.data.arguments.huge > event.data.arguments.many`:     true,
-		`event.data.arguments.beyond > 18446744073709551615.0`:      false,
-		`event.data.arguments.beyond > 1e19`:                        true,
-		`event.data.missing?.deeper == nil`:                         true,
-		`event.data.arguments.id == "18446744073709551617"`:         true,
-		`event.data.arguments.id == 18446744073709551616.0`:         false,
-		`event.data.arguments.id == event.data.arguments.beyond`:    false,
-		`event.data.arguments.tenth == 0.1`:                         true,
-		`event.data.arguments.tenth == event.data.arguments.nearly`: false,
-		`event.data.arguments.nearly == "0.1000000000000000001"`:    true,
-		`event.data.arguments.far == "1e999"`:                       true,
-	} {
-		t.Run(text, func(t *testing.T) {
-			p, err := history.CompilePredicate(text)
-			require.NoError(t, err)
-			got, err := p.Holds(t.Context(), &h, e)
-			require.NoError(t, err)
-			require.Equal(t, want, got)
-		})
-	}
-	p, err := history.CompilePredicate(`event.data.missing.deeper == 1`)
-	require.NoError(t, err)
-	_, err = p.Holds(t.Context(), &h, e)
-	require.Error(t, err, "what makes no sense is said")
-	p, err = history.CompilePredicate(`event.name`)
-	require.NoError(t, err)
-	_, err = p.Holds(t.Context(), &h, e)
-	require.ErrorContains(t, err, "bool(string)")
-	for _, text := range []string{``, `event.name ==`, `nothing == 1`, `1 * 1`} {
-		_, err := history.CompilePredicate(text)
-		require.Error(t, err, text)
-	}
 }
 
 func TestCalls_File_ReadAsWritten(t *testing.T) {

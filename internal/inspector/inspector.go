@@ -61,17 +61,13 @@ type Inspector struct {
 	// executors are those of the fleet as they were last read.
 	executors cached[*schema.ExecutorsReply]
 	findings  cached[[]Finding]
-	// patience bounds a search in a run's records.
-	patience time.Duration
-	// searches has an entry for each search that is under way.
-	searches chan struct{}
 	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
 	wanted atomic.Int64
 }
 
 // New returns the pages of a fleet.
 func New(cfg Config) (*Inspector, error) {
-	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), patience: searchWithin, searches: make(chan struct{}, searchesMost), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
+	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
 	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
 		return nil, err

@@ -44,7 +44,6 @@ func (s *Inspector) pages() []page {
 		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
 		{"/run/{run}/conversation", "conversation", "Conversation", "run", brisk, s.conversationPage},
 		{"/run/{run}/state", "state", "State", "run", calm, s.statePage},
-		{"/run/{run}/bisect", "bisect", "Bisect", "run", 0, s.bisectPage},
 		{"/run/{run}/recovery", "recovery", "Recovery", "run", brisk, s.recoveryPage},
 		{"/run/{run}/lineage", "lineage", "Lineage", "run", calm, s.lineagePage},
 		{"/compare", "compare", "Compare", "compare", calm, s.comparePage},
@@ -128,7 +127,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "bisect", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
