@@ -11,7 +11,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
@@ -41,7 +41,7 @@ func (q *Question) take(ctx context.Context, fleet Fields, field string, refs []
 	if err == nil {
 		return value, nil
 	}
-	if key := encrypted.KeyOf(refs, path); key != "" {
+	if key := encryption.KeyOf(refs, path); key != "" {
 		if q.Encrypted == nil {
 			q.Encrypted = map[string]string{}
 		}
@@ -62,7 +62,7 @@ func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInt
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
 			q.Message = d.Message
-			if encrypted.KeyOf(d.Refs, "/message") != "" {
+			if encryption.KeyOf(d.Refs, "/message") != "" {
 				_, _ = q.take(ctx, fleet, FieldMessage, d.Refs, "/message", []byte("null")) // a text is decrypted with its event, if at all
 			}
 			q.ResponseSchema, q.SchemaErr = q.take(ctx, fleet, FieldSchema, d.Refs, "/response_schema", d.ResponseSchema)
@@ -75,7 +75,7 @@ func Asked(ctx context.Context, fleet Fields, s *schema.State, w *schema.OpenInt
 			if q.IdempotencyKey == "" {
 				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
 			}
-			q.SideEffect = encrypted.Field(call.SideEffect, call.Refs, "/side_effect")
+			q.SideEffect = encryption.ReadableField(call.SideEffect, call.Refs, "/side_effect")
 			var err error
 			if q.Arguments, err = q.take(ctx, fleet, FieldArguments, call.Refs, "/arguments", call.Arguments); err != nil {
 				q.ArgumentsErr = err
@@ -153,7 +153,7 @@ func endedBy(t *standstill.Reason, v *schema.Verdict, was string) string {
 		}
 		what += " meanwhile by " + output.ByText(d.By, d.Claimed)
 		if len(d.Payload) > 0 {
-			what += ": " + encrypted.Field(string(d.Payload), d.Refs, "/payload")
+			what += ": " + encryption.ReadableField(string(d.Payload), d.Refs, "/payload")
 		}
 		return what
 	case *schema.ToolSettledData:

@@ -16,7 +16,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/publisher"
@@ -152,7 +152,7 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 	q := question{Question: inbox.Asked(ctx, s.Fleet, state, wait), Approval: wait.Approval()}
 	readable := func(name, text string) string {
 		if key := q.Encrypted[name]; key != "" {
-			return encrypted.Text(key)
+			return encryption.Placeholder(key)
 		}
 		return text
 	}
@@ -174,11 +174,11 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 	if call := state.Call(wait.CallKey()); call != nil && call.Late != nil {
 		late := call.Late
 		value, err := s.Fleet.Field(ctx, late.Refs, "/result", late.Result)
-		switch key := encrypted.KeyOf(late.Refs, "/result"); {
+		switch key := encryption.KeyOf(late.Refs, "/result"); {
 		case late.Error != nil:
-			q.Late = late.Error.Type + ": " + encrypted.Field(late.Error.Message, late.Refs, "/error/message")
+			q.Late = late.Error.Type + ": " + encryption.ReadableField(late.Error.Message, late.Refs, "/error/message")
 		case err != nil && key != "":
-			q.Late = encrypted.Text(key)
+			q.Late = encryption.Placeholder(key)
 		case err != nil:
 			q.Late = "cannot be read: " + err.Error()
 		default:

@@ -18,7 +18,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -157,7 +157,7 @@ var roles = []string{schema.RoleSystem, schema.RoleUser, schema.RoleAssistant, s
 func messagesOf(run, at string, v *schema.StateView) []messageRow {
 	rows, turn, tools := make([]messageRow, len(v.Messages)), int32(-1), make(map[string]string)
 	for i := range v.Messages {
-		m := encrypted.Value(v.Messages[i], v.Messages[i].Refs)
+		m := encryption.ReadableValue(v.Messages[i], v.Messages[i].Refs)
 		row := messageRow{Role: m.Role, Name: m.Name, Time: m.Time, Turn: m.Turn, First: m.Turn != turn && m.Turn > 0}
 		turn = m.Turn
 		if slices.Contains(roles, m.Role) {
@@ -294,7 +294,7 @@ func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) 
 	}
 	if q.Get("call") == "" {
 		for i := range state.Messages {
-			m := encrypted.Value(state.Messages[i].Message, state.Messages[i].Refs)
+			m := encryption.ReadableValue(state.Messages[i].Message, state.Messages[i].Refs)
 			if part := number(q.Get("part")); state.Messages[i].EventID == q.Get("event") && part < len(m.Parts) && m.Parts[part].Content != nil {
 				return *m.Parts[part].Content, nil
 			}
@@ -311,8 +311,8 @@ func (s *Inspector) field(ctx context.Context, r *http.Request) (string, error) 
 		field, value = "/result", call.Result
 	}
 	if value, err = s.Fleet.Field(ctx, call.Refs, field, value); err != nil {
-		if key := encrypted.KeyOf(call.Refs, field); key != "" {
-			return encrypted.Text(key), nil
+		if key := encryption.KeyOf(call.Refs, field); key != "" {
+			return encryption.Placeholder(key), nil
 		}
 		return "", err
 	}
@@ -424,7 +424,7 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 	}
 	body.Calls, body.Waits, body.Marks = h.OpenCalls, h.Interrupts, h.Marks
 	for _, value := range shown.State.Values {
-		text := encrypted.Field(string(value.Value), value.Refs, "/value")
+		text := encryption.ReadableField(string(value.Value), value.Refs, "/value")
 		if s.NoContent {
 			text = output.Bytes(int64(len(value.Value)))
 		}

@@ -11,7 +11,7 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -116,7 +116,7 @@ func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb
 	doubted := slices.Clone(t.head.OpenCalls)
 	v := t.head.ApplyPrepared(&p)
 	if t.opts.Content && v.Data != nil {
-		v.Data = encrypted.Content(v.Data)
+		v.Data = encryption.ReadableContent(v.Data)
 	}
 	t.last = rec.Stream
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -59,8 +59,8 @@ type Artifact struct {
 // ArtifactOf says where the content of an artifact is.
 func ArtifactOf(s *schema.StateArtifact) *Artifact {
 	a := &Artifact{
-		ArtifactID: s.ArtifactID, Name: encrypted.Field(s.Name, s.Refs, "/name"), MediaType: s.MediaType, Size: s.Size, Digest: encrypted.Field(s.Digest, s.Refs, "/digest"),
-		Turn: s.Turn, Time: s.Time, URI: encrypted.Field(s.URI, s.Refs, "/uri"), Where: placeNowhere,
+		ArtifactID: s.ArtifactID, Name: encryption.ReadableField(s.Name, s.Refs, "/name"), MediaType: s.MediaType, Size: s.Size, Digest: encryption.ReadableField(s.Digest, s.Refs, "/digest"),
+		Turn: s.Turn, Time: s.Time, URI: encryption.ReadableField(s.URI, s.Refs, "/uri"), Where: placeNowhere,
 	}
 	stored := schema.Ref{}
 	if i := slices.IndexFunc(s.Refs, func(r schema.Ref) bool { return r.Path == "/content" }); i >= 0 {
@@ -135,7 +135,7 @@ func (f *Artifact) WhereText() string {
 	case PlaceLink:
 		return "link: " + f.URI
 	case placeEncrypted:
-		return encrypted.Text(f.KeyID)
+		return encryption.Placeholder(f.KeyID)
 	}
 	return "only its name is recorded"
 }

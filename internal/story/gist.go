@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -41,7 +41,7 @@ func Gist(e *schema.Event) string {
 		return "the run was removed, and its id is not used again"
 	}
 	shown := *e
-	shown.Data = encrypted.Data(e.Data)
+	shown.Data = encryption.ReadableData(e.Data)
 	data, err := schema.ParseData(&shown)
 	if err != nil {
 		return err.Error()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -135,7 +135,7 @@ func (s *Story) say(b *Beat) *Beat {
 func (s *Story) event(v schema.Verdict, when string, at time.Time) {
 	turn := s.at.turn
 	if v.Data != nil {
-		v.Data = encrypted.Content(v.Data) // the state has its own, with what can be decrypted later
+		v.Data = encryption.ReadableContent(v.Data) // the state has its own, with what can be decrypted later
 	}
 	switch d := v.Data.(type) {
 	case *schema.RunStartedData:

@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -103,7 +103,7 @@ func printState(ctx context.Context, a *base.App, cl *base.Client, fleet *publis
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {
-		content := encrypted.Value(m.Message, m.Refs)
+		content := encryption.ReadableValue(m.Message, m.Refs)
 		content.Role = ""
 		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, story.MessagesText([]schema.Message{content})}
 	}
@@ -119,7 +119,7 @@ func printState(ctx context.Context, a *base.App, cl *base.Client, fleet *publis
 	for i, c := range s.Calls {
 		result := storedField(string(c.Result), c.Refs, "/result")
 		if c.Error != nil {
-			result = output.Words(c.Error.Type, encrypted.Field(c.Error.Message, c.Refs, "/error/message"))
+			result = output.Words(c.Error.Type, encryption.ReadableField(c.Error.Message, c.Refs, "/error/message"))
 		}
 		calls[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome), storedField(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
@@ -144,7 +144,7 @@ func storedField(text string, refs []schema.Ref, path string) string {
 	if i >= 0 && text == "" && refs[i].KeyID == "" {
 		return output.Bytes(refs[i].Size) + " in the object store"
 	}
-	return encrypted.Field(text, refs, path)
+	return encryption.ReadableField(text, refs, path)
 }
 
 // shortValue is the maximum size of a shown state value, in bytes.

@@ -11,7 +11,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -66,7 +66,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	offered := ""
 	for i := range s.Handoffs {
 		o := &s.Handoffs[i]
-		row := []string{o.HandoffID, o.Status, "", "", "", output.ByText(o.By, o.Claimed), o.ChildRun, "", encrypted.Field(o.Reason, o.Refs, "/reason")}
+		row := []string{o.HandoffID, o.Status, "", "", "", output.ByText(o.By, o.Claimed), o.ChildRun, "", encryption.ReadableField(o.Reason, o.Refs, "/reason")}
 		if d := o.Offered; d != nil {
 			row[2], row[3], row[4] = d.Kind, d.Reason, d.NextAgent
 			if row[2] == "" {

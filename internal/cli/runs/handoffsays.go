@@ -5,7 +5,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -43,7 +43,7 @@ func saidLines(d *schema.HandoffOfferedData) (lines [][2]string) {
 			lines = append(lines, [2]string{label, text})
 		}
 	}
-	if shown, ok := encrypted.Content(d).(*schema.HandoffOfferedData); ok {
+	if shown, ok := encryption.ReadableContent(d).(*schema.HandoffOfferedData); ok {
 		d = shown
 	}
 	for i := range d.Completed {

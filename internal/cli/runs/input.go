@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/inbox"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -306,7 +306,7 @@ func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *sch
 // readable is the text of a field, or the key with which it is encrypted.
 func readable(q *inbox.Question, field, text string) string {
 	if key := q.Encrypted[field]; key != "" {
-		return "  " + output.Printable(encrypted.Text(key)) + "\n"
+		return "  " + output.Printable(encryption.Placeholder(key)) + "\n"
 	}
 	if field == inbox.FieldArguments && q.ArgumentsErr != nil {
 		return "  cannot be read: " + output.Printable(q.ArgumentsErr.Error()) + "\n"

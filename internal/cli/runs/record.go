@@ -5,7 +5,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -34,7 +34,7 @@ func printRecord(a *base.App, s *schema.State) error {
 			decision += " (observed)"
 		}
 		decisions[i] = []string{
-			decision, output.Number(d.Turn), d.ToolCallID, output.Number(max(d.Occurrence, 1)), d.Policy, encrypted.Field(d.Reason, d.Refs, "/reason"), d.By,
+			decision, output.Number(d.Turn), d.ToolCallID, output.Number(max(d.Occurrence, 1)), d.Policy, encryption.ReadableField(d.Reason, d.Refs, "/reason"), d.By,
 		}
 	}
 	if err := printBelow(a, []output.Column{
@@ -89,5 +89,5 @@ func summaryText(c *schema.StateCompaction) string {
 	if i >= 0 && c.Refs[i].KeyID == "" && c.Summary == "" {
 		return "(in the object store, " + output.Bytes(c.Refs[i].Size) + ")"
 	}
-	return encrypted.Field(c.Summary, c.Refs, "/summary")
+	return encryption.ReadableField(c.Summary, c.Refs, "/summary")
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/internal/encryption"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -31,7 +31,7 @@ func printWhole(a *base.App, s *schema.State) error {
 	}
 	var b strings.Builder
 	for i, m := range messages {
-		m.Message = encrypted.Value(m.Message, m.Refs)
+		m.Message = encryption.ReadableValue(m.Message, m.Refs)
 		head := fmt.Sprintf("message %d, %s", i+1, m.Role)
 		if m.Turn > 0 {
 			head = fmt.Sprintf("message %d, turn %d, %s", i+1, m.Turn, m.Role)
@@ -69,21 +69,21 @@ func printWhole(a *base.App, s *schema.State) error {
 // hideCall puts the key of a call's encrypted arguments, result or error into the part that would show them.
 func hideCall(p *schema.Part, c *schema.Call) {
 	text := func(key string) jsontext.Value {
-		b, err := json.Marshal(encrypted.Text(key))
+		b, err := json.Marshal(encryption.Placeholder(key))
 		if err != nil {
 			return nil // the key's name is not UTF-8
 		}
 		return b
 	}
-	switch key := encrypted.KeyOf(c.Refs, "/arguments"); {
+	switch key := encryption.KeyOf(c.Refs, "/arguments"); {
 	case p.Type == schema.PartToolCall && key != "" && bytes.Equal(p.Arguments, c.Arguments):
 		p.Arguments = text(key)
 	case p.Type == schema.PartToolCallResponse && c.Error != nil:
-		if key := encrypted.KeyOf(c.Refs, "/error/message"); key != "" {
+		if key := encryption.KeyOf(c.Refs, "/error/message"); key != "" {
 			p.Response = text(key)
 		}
 	case p.Type == schema.PartToolCallResponse:
-		if key := encrypted.KeyOf(c.Refs, "/result"); key != "" && bytes.Equal(p.Response, c.Result) {
+		if key := encryption.KeyOf(c.Refs, "/result"); key != "" && bytes.Equal(p.Response, c.Result) {
 			p.Response = text(key)
 		}
 	}
@@ -96,15 +96,15 @@ func outcomeWhole(c *schema.Call, width int) string {
 	}
 	text := output.Printable("  "+string(c.Outcome)+" "+c.ToolCallID) + "\n"
 	if c.Error != nil {
-		text += output.Wrapped(c.Error.Type+": "+encrypted.Field(c.Error.Message, c.Refs, "/error/message"), width)
+		text += output.Wrapped(c.Error.Type+": "+encryption.ReadableField(c.Error.Message, c.Refs, "/error/message"), width)
 	}
 	return text + valueWhole(c.Result, c.Refs, "/result")
 }
 
 // valueWhole is a JSON value of a call, as a block.
 func valueWhole(v jsontext.Value, refs []schema.Ref, path string) string {
-	if encrypted.KeyOf(refs, path) != "" {
-		return "  " + encrypted.Field("", refs, path) + "\n"
+	if encryption.KeyOf(refs, path) != "" {
+		return "  " + encryption.ReadableField("", refs, path) + "\n"
 	}
 	return output.Indented(v)
 }

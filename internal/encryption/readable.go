@@ -1,4 +1,4 @@
-package encrypted
+package encryption
 
 import (
 	"bytes"
@@ -20,19 +20,19 @@ func KeyOf(refs []schema.Ref, path string) string {
 	return ""
 }
 
-// Text replaces a field that is encrypted with a key.
-func Text(key string) string { return "(encrypted with key " + key + ")" }
+// Placeholder replaces a field that is encrypted with a key.
+func Placeholder(key string) string { return "(encrypted with key " + key + ")" }
 
-// Field is the text of the field at a path, or [Text] of its key.
-func Field(text string, refs []schema.Ref, path string) string {
+// ReadableField is the text of the field at a path, or [Placeholder] of its key.
+func ReadableField(text string, refs []schema.Ref, path string) string {
 	if key := KeyOf(refs, path); key != "" {
-		return Text(key)
+		return Placeholder(key)
 	}
 	return text
 }
 
-// Value is a value with [Text] instead of each encrypted field. The paths of refs begin at the value.
-func Value[T any](v T, refs []schema.Ref) T {
+// ReadableValue is a value with [Placeholder] instead of each encrypted field. The paths of refs begin at the value.
+func ReadableValue[T any](v T, refs []schema.Ref) T {
 	if !slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
 		return v
 	}
@@ -47,9 +47,9 @@ func Value[T any](v T, refs []schema.Ref) T {
 	return out
 }
 
-// Content is an event's data with [Text] instead of each encrypted content value. It is a copy if it has one, and
+// ReadableContent is an event's data with [Placeholder] instead of each encrypted content value. It is a copy if it has one, and
 // otherwise data itself.
-func Content(data schema.Data) schema.Data {
+func ReadableContent(data schema.Data) schema.Data {
 	refs := schema.RefsOf(data)
 	if refs == nil || !slices.ContainsFunc(*refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
 		return data
@@ -67,15 +67,15 @@ func Content(data schema.Data) schema.Data {
 		if key == "" {
 			continue
 		}
-		if text, err := json.Marshal(Text(key)); err == nil {
+		if text, err := json.Marshal(Placeholder(key)); err == nil {
 			_ = c.Set(text) // a value that takes no text has no cipher text either
 		}
 	}
 	return shown
 }
 
-// Data is an event's data with [Text] instead of each encrypted field.
-func Data(data []byte) []byte {
+// ReadableData is an event's data with [Placeholder] instead of each encrypted field.
+func ReadableData(data []byte) []byte {
 	if !bytes.Contains(data, []byte(`"key_id"`)) {
 		return data
 	}
@@ -102,7 +102,7 @@ func readable(data jsontext.Value, refs []schema.Ref) jsontext.Value {
 		if r.KeyID == "" || !strings.HasPrefix(r.Path, "/") {
 			continue
 		}
-		text, err := json.Marshal(Text(r.KeyID))
+		text, err := json.Marshal(Placeholder(r.KeyID))
 		if err != nil {
 			continue // the key's name is not UTF-8
 		}
