@@ -24,6 +24,7 @@ type localFold struct {
 
 func newFold(fleet, run string, open func(*schema.Event, schema.Data)) localFold {
 	state := schema.NewState(fleet, run)
+	state.Settle() // a rewind is a takeover, which fences this handle
 	state.Open(open)
 	return localFold{run: run, state: state, head: &state.Head, open: open}
 }
@@ -367,30 +368,4 @@ func holder(e *schema.Event) string {
 		return executor
 	}
 	return "another executor"
-}
-
-// snapshot copies the parts that later events change in place. The targets of pointers in elements never change.
-func snapshot(s *schema.State) *schema.State {
-	c := *s
-	c.Head = s.Head.Clone()
-	c.Messages = slices.Clone(s.Messages)
-	c.Turns = slices.Clone(s.Turns)
-	c.Calls = slices.Clone(s.Calls)
-	for i := range c.Calls {
-		c.Calls[i].Refs = slices.Clone(c.Calls[i].Refs)
-		c.Calls[i].Settlements = slices.Clone(c.Calls[i].Settlements)
-	}
-	c.Phases = slices.Clone(s.Phases)
-	c.Compactions = slices.Clone(s.Compactions)
-	c.Waits = slices.Clone(s.Waits)
-	c.Handoffs = slices.Clone(s.Handoffs)
-	c.Artifacts = slices.Clone(s.Artifacts)
-	c.Errors = slices.Clone(s.Errors)
-	c.Limits = slices.Clone(s.Limits)
-	c.Decisions = slices.Clone(s.Decisions)
-	c.Takeovers = slices.Clone(s.Takeovers)
-	c.Unknown = slices.Clone(s.Unknown)
-	c.Values = slices.Clone(s.Values)
-	c.Signals = slices.Clone(s.Signals)
-	return &c
 }

@@ -110,9 +110,8 @@ type assembly struct {
 	unread error
 }
 
-func newAssembly(ctx context.Context, r *Reader, run string, superseded []schema.Superseded) *assembly {
+func newAssembly(ctx context.Context, r *Reader, run string) *assembly {
 	a := &assembly{reader: r, state: schema.NewState(r.opts.Fleet, run)}
-	a.state.Expect(superseded)
 	if r.secrets != nil {
 		a.state.Open(func(e *schema.Event, data schema.Data) {
 			if err := r.secrets.Open(ctx, e, data); a.unread == nil && err != nil {
@@ -143,6 +142,7 @@ func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 
 // finish reads the base of a fork, and folds the kept records.
 func (a *assembly) finish(ctx context.Context, forks int) error {
+	defer func() { a.state.Settle() }() // the answer has no rewind after them
 	if a.base == nil {
 		return nil
 	}

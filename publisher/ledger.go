@@ -73,7 +73,7 @@ func (l *ledger) start(base *schema.State) {
 	defer l.mu.Unlock()
 	l.starting, l.writer.Epoch = true, 1
 	if base != nil {
-		l.fold.state.Graft(snapshot(base))
+		l.fold.state.Graft(base.Clone())
 	}
 }
 
@@ -126,7 +126,7 @@ func (l *ledger) keepHead() {
 func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	state, writer := snapshot(l.fold.content()), l.writer
+	state, writer := l.fold.content().Clone(), l.writer
 	fold := localFold{run: l.run, state: state, head: &state.Head}
 	for _, o := range outcomes {
 		if openCall(fold.head, o.key) == nil {

@@ -107,6 +107,7 @@ func (w *world) fold(run string) *schema.State {
 	for _, rec := range w.log(run) {
 		s.Apply(schema.NoKeys, &rec)
 	}
+	s.Settle()
 	return s
 }
 

@@ -31,6 +31,7 @@ func TestRead_AtPoint_Exact(t *testing.T) {
 		for i := range n {
 			want.Apply(schema.NoKeys, &log[i])
 		}
+		want.Settle()
 		state, err := f.GetAt(t.Context(), "r1", point)
 		require.NoError(t, err)
 		require.Equal(t, want, state, text)

@@ -518,6 +518,7 @@ func TestPublish_ServerKilledBetween_LosesNothing(t *testing.T) {
 	for _, rec := range p.log(t, "r1") {
 		s.Apply(schema.NoKeys, &rec)
 	}
+	s.Settle()
 	require.Equal(t, s, run.State())
 }
 

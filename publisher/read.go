@@ -62,18 +62,11 @@ func atOf(point schema.Point) string {
 // stateAt reads a run at a point. forks counts the forks of it that were already read.
 func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
 	var a *assembly
-	read := func(superseded []schema.Superseded) (*schema.GetReply, error) {
-		begin := func() { a = newAssembly(ctx, r, run, superseded) }
-		begin()
-		reply, err := r.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
-		if err != nil {
-			return nil, err
-		}
-		return reply, a.finish(ctx, forks)
-	}
-	reply, err := read(nil)
-	if err == nil && a.state.Stale {
-		reply, err = read(reply.Head.Superseded) // the head arrived after the events
+	begin := func() { a = newAssembly(ctx, r, run) }
+	begin()
+	reply, err := r.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
+	if err == nil {
+		err = a.finish(ctx, forks)
 	}
 	if err != nil {
 		return nil, nil, err

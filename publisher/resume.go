@@ -90,30 +90,22 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	}
 	var read *assembly
 	var reply *schema.RecoverReply
-	ask := func(superseded []schema.Superseded) error {
-		err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
-			begin := func() { read = newAssembly(ctx, f.Reader, run, superseded) }
-			begin()
-			return &fleetclient.Replies{
-				Answer: func(body []byte) error {
-					reply = new(schema.RecoverReply)
-					return fleetclient.Decode(body, reply)
-				},
-				Again: begin,
-				Piece: func(kind string, frames []byte) error {
-					return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
-				},
-			}
-		})
-		if err != nil {
-			return err
+	err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
+		begin := func() { read = newAssembly(ctx, f.Reader, run) }
+		begin()
+		return &fleetclient.Replies{
+			Answer: func(body []byte) error {
+				reply = new(schema.RecoverReply)
+				return fleetclient.Decode(body, reply)
+			},
+			Again: begin,
+			Piece: func(kind string, frames []byte) error {
+				return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
+			},
 		}
-		return read.finish(ctx, 0)
-	}
-	err := ask(nil)
-	if err == nil && read.state.Stale {
-		request.Epoch = reply.Epoch
-		err = ask(reply.Head.Superseded) // the head arrived after the events
+	})
+	if err == nil {
+		err = read.finish(ctx, 0)
 	}
 	if err != nil {
 		return nil, err

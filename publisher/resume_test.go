@@ -377,6 +377,7 @@ func TestResolve_PurgedTail_ReadFromDaemon(t *testing.T) {
 	require.True(t, run.CancelRequested(), "the purged event was met, too")
 	last := w.log("r1")
 	s.Apply(schema.NoKeys, &last[1])
+	s.Settle()
 	require.Equal(t, s, run.State())
 }
 
@@ -417,6 +418,7 @@ func TestResolve_PurgedDuplicate_FoundWithDaemon(t *testing.T) {
 				state.Apply(schema.NoKeys, &all[0])
 				state.Apply(schema.NoKeys, &all[1])
 			}
+			state.Settle()
 			require.Equal(t, state, run.State())
 		})
 	}

@@ -58,7 +58,6 @@ func TestRewind_RunRewound_ReadWithoutWhatItLeftBehind(t *testing.T) {
 	read := func(state *schema.State, err error) {
 		t.Helper()
 		require.NoError(t, err)
-		require.False(t, state.Stale)
 		require.Len(t, state.Messages, 4)
 		require.Empty(t, state.Values)
 		require.Len(t, state.Head.InDoubt(), 1)
@@ -89,7 +88,6 @@ func TestRewind_RunRewound_ReadWithoutWhatItLeftBehind(t *testing.T) {
 	again, err := f.Get(t.Context(), "r2")
 	require.NoError(t, err)
 	require.Len(t, again.Messages, 6)
-	require.False(t, again.Stale)
 }
 
 // closedAt returns the number of the record with the outcome of each call of a run, in the order in which the calls were recorded.

@@ -65,7 +65,7 @@ func (r *Run) Head() schema.Head {
 func (r *Run) State() *schema.State {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	return snapshot(r.ledger.fold.content())
+	return r.ledger.fold.content().Clone()
 }
 
 // View calls look with the run's state. look must not keep or change it, and must not call the run. On a handle that

@@ -24,10 +24,6 @@ func (s *State) Apply(keys *Keys, rec *Record) Verdict {
 
 // follow adds the content of an applied record. unfinished is the number of messages of the open turn before it.
 func (s *State) follow(v Verdict, unfinished int64) {
-	if superseded(s.expected, s.Head.Records) {
-		s.leftBehind(v)
-		return
-	}
 	if v.Superseded {
 		s.supersede(s.Head.Turn, unfinished)
 	}
@@ -35,7 +31,7 @@ func (s *State) follow(v Verdict, unfinished int64) {
 		s.openTurn(s.Head.Turn, v.Event)
 	}
 	for _, key := range v.Abandoned {
-		if c := s.Call(key); c != nil {
+		if c := s.amendCall(key); c != nil {
 			c.Outcome, c.ClosedAt = OutcomeAbandoned, v.Event.Time
 		}
 	}
@@ -44,7 +40,7 @@ func (s *State) follow(v Verdict, unfinished int64) {
 		s.late(v)
 	case v.Kind != Applied:
 	case v.Data == nil:
-		s.Unknown = append(s.Unknown, unknownEvent(v.Event))
+		push(s, unknownOf, unknownEvent(v.Event))
 	default:
 		s.add(v)
 	}
@@ -59,7 +55,7 @@ func (s *State) follow(v Verdict, unfinished int64) {
 // turnOver ends the latest turn if it has not ended yet.
 func (s *State) turnOver(e *Event) {
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].EndedAt == "" {
-		s.Turns[n-1].EndedAt = e.Time
+		amend(s, turnsOf, n-1).EndedAt = e.Time
 	}
 }
 
@@ -79,7 +75,7 @@ func (s *State) add(v Verdict) {
 	s.opened(v)
 	switch d := v.Data.(type) {
 	case *RunStartedData:
-		s.Started = d
+		s.start(d)
 		for i := range d.State {
 			v := &d.State[i]
 			s.setValue(e, &StateSetData{Key: v.Key, Value: v.Value, Refs: refsBelow(d.Refs, fmt.Sprintf("/state/%d", i))})
@@ -91,7 +87,7 @@ func (s *State) add(v Verdict) {
 		s.Takeovers = append(s.Takeovers, *d)
 		s.Ended = nil
 		if d.To != nil {
-			s.rewound(d.To)
+			s.cutBack(d.To.Records)
 		}
 		s.doubted()
 	case *RunWaitingData:
@@ -100,14 +96,14 @@ func (s *State) add(v Verdict) {
 		if d.ToolCallID != "" {
 			w.Turn = s.turnOf(e)
 		}
-		s.Waits = append(s.Waits, w)
+		push(s, waitsOf, w)
 		if d.Reason == WaitToolInDoubt {
 			s.doubted()
 		}
 	case *RunInputData:
 		for i := range slices.Backward(s.Waits) {
 			if w := &s.Waits[i]; w.InterruptID == d.InterruptID && w.Input == nil {
-				w.Input = d
+				amend(s, waitsOf, i).Input = d
 				break
 			}
 		}
@@ -134,23 +130,23 @@ func (s *State) add(v Verdict) {
 		}
 		s.addMessage(e, turn, d.Message, d.Refs, "/message")
 	case *ToolCalledData:
-		if c := s.Call(v.Call); c != nil {
+		if c := s.amendCall(v.Call); c != nil {
 			c.begun(e, d, s.Head.Epoch)
 			break
 		}
-		s.Calls = append(s.Calls, newCall(v.Call, d, e.Time, s.Head.Epoch))
+		push(s, callsOf, newCall(v.Call, d, e.Time, s.Head.Epoch))
 	case *ToolReturnedData:
-		if c := s.Call(v.Call); c != nil {
+		if c := s.amendCall(v.Call); c != nil {
 			c.returned(d)
 			c.ClosedAt = e.Time
 		}
 	case *ToolFailedData:
-		if c := s.Call(v.Call); c != nil {
+		if c := s.amendCall(v.Call); c != nil {
 			c.Outcome, c.InDoubt, c.Error, c.DurationMS, c.ClosedAt = OutcomeFailed, false, &d.Error, d.DurationMS, e.Time
 			c.addRefs(d.Refs)
 		}
 	case *ToolSettledData:
-		if c := s.Call(v.Call); c != nil {
+		if c := s.amendCall(v.Call); c != nil {
 			c.settled(e, d, s.Head.Epoch)
 		}
 	case *ToolDecidedData:
@@ -159,7 +155,7 @@ func (s *State) add(v Verdict) {
 		if v.Call.Occurrence != 0 {
 			decision.Occurrence = v.Call.Occurrence // the event may leave it out
 		}
-		s.Decisions = append(s.Decisions, decision)
+		push(s, decisionsOf, decision)
 	case *PhaseStartedData:
 		p := s.phase(d.Phase)
 		p.Index = d.Index
@@ -168,12 +164,11 @@ func (s *State) add(v Verdict) {
 		p := s.phase(d.Phase)
 		p.Index, p.Completed, p.Output, p.Refs = d.Index, true, d.Output, d.Refs
 	case *LimitReachedData:
-		s.Limits = append(s.Limits, *d)
+		push(s, limitsOf, *d)
 	case *ContextCompactedData:
 		compaction := StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time}
-		compaction.forgotten = s.replaced(&compaction)
 		compaction.Extra = withoutMembers(d.Extra, "at", "time")
-		s.Compactions = append(s.Compactions, compaction)
+		push(s, compactionsOf, compaction)
 	case *HandoffOfferedData:
 		s.offered(handoffID(e, d), withoutRepeats(d))
 	case *HandoffAcceptedData:
@@ -183,9 +178,9 @@ func (s *State) add(v Verdict) {
 	case *HandoffClosedData:
 		s.handoff(d.HandoffID, "closed", d.By, d.Claimed, d.Reason, d.ChildRun, d.Refs)
 	case *ArtifactAddedData:
-		s.Artifacts = append(s.Artifacts, StateArtifact{ArtifactAddedData: *d, Turn: e.Turn, Time: e.Time})
+		push(s, artifactsOf, StateArtifact{ArtifactAddedData: *d, Turn: e.Turn, Time: e.Time})
 	case *ErrorRaisedData:
-		s.Errors = append(s.Errors, *d)
+		push(s, errorsOf, *d)
 	case *RunCancelRequestedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:
 		// The head has all of its content.
 	}
@@ -211,7 +206,7 @@ func withoutRepeats(d *HandoffOfferedData) *HandoffOfferedData {
 }
 
 func (s *State) late(v Verdict) {
-	c := s.Call(v.Call)
+	c := s.amendCall(v.Call)
 	if c == nil {
 		return
 	}
@@ -233,6 +228,7 @@ func (c *Call) returned(d *ToolReturnedData) {
 
 // addRefs adds those of an outcome. Its source is not the call's.
 func (c *Call) addRefs(refs []Ref) {
+	c.Refs = slices.Clip(c.Refs)
 	for _, r := range refs {
 		if r.Path == "/source" || strings.HasPrefix(r.Path, "/source/") {
 			r.Path = "/result_" + r.Path[1:]
@@ -242,7 +238,7 @@ func (c *Call) addRefs(refs []Ref) {
 }
 
 func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
-	c.Settlements = append(c.Settlements, d.How)
+	c.Settlements = append(slices.Clip(c.Settlements), d.How)
 	c.InDoubt = false
 	switch d.How {
 	case SettledRerun:
@@ -272,12 +268,10 @@ func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
 }
 
 func (s *State) phase(name string) *StatePhase {
-	for i := range s.Phases {
-		if s.Phases[i].Phase == name {
-			return &s.Phases[i]
-		}
+	if i := slices.IndexFunc(s.Phases, func(p StatePhase) bool { return p.Phase == name }); i >= 0 {
+		return amend(s, phasesOf, i)
 	}
-	s.Phases = append(s.Phases, StatePhase{Phase: name})
+	push(s, phasesOf, StatePhase{Phase: name})
 	return &s.Phases[len(s.Phases)-1]
 }
 
@@ -308,7 +302,7 @@ func (s *State) openTurn(turn int32, e *Event) *StateTurn {
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].Answer != nil {
 		s.turnOver(e) // no call of its answer can begin any more
 	}
-	s.Turns = append(s.Turns, StateTurn{Turn: turn, Epoch: s.Head.Epoch, Attempts: 1, StartedAt: e.Time})
+	push(s, turnsOf, StateTurn{Turn: turn, Epoch: s.Head.Epoch, Attempts: 1, StartedAt: e.Time})
 	return &s.Turns[len(s.Turns)-1]
 }
 
@@ -323,7 +317,7 @@ func (s *State) OpenTurn() *StateTurn {
 func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 	var t *StateTurn
 	if superseded && len(s.Turns) > 0 {
-		t = &s.Turns[len(s.Turns)-1]
+		t = amend(s, turnsOf, len(s.Turns)-1)
 		t.Attempts++
 		t.Epoch, t.StartedAt = s.Head.Epoch, e.Time
 	} else {
@@ -338,32 +332,25 @@ func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 // supersede drops the last n messages of an open turn: those since it was opened. Messages of other turns may be
 // between them. Compactions keep their place relative to the messages.
 func (s *State) supersede(turn int32, n int64) {
-	from := len(s.Messages)
-	for ; from > 0 && n > 0; from-- {
-		if s.Messages[from-1].Turn == turn {
+	var dropped []int
+	for i := len(s.Messages) - 1; i >= 0 && n > 0; i-- {
+		if s.Messages[i].Turn == turn {
 			n--
+			dropped = append(dropped, i)
+			remove(s, messagesOf, i)
 		}
 	}
-	kept := s.Messages[:from]
-	moved := make([]int, len(s.Messages)+1)
-	for i := range s.Messages {
-		if i < from {
-			moved[i] = i
-			continue
-		}
-		moved[i] = len(kept)
-		if s.Messages[i].Turn != turn {
-			kept = append(kept, s.Messages[i])
-		}
-	}
-	moved[len(s.Messages)] = len(kept)
 	for i := range s.Compactions {
-		if at := &s.Compactions[i].At; *at < len(moved) {
-			*at = moved[*at]
+		before := 0
+		for _, at := range dropped {
+			if at < s.Compactions[i].At {
+				before++
+			}
+		}
+		if before > 0 {
+			amend(s, compactionsOf, i).At -= before
 		}
 	}
-	clear(s.Messages[len(kept):])
-	s.Messages = nilIfEmpty(kept)
 }
 
 func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
@@ -380,7 +367,7 @@ func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
 		if failed := d.Calls[i].Error; failed != nil {
 			c.Outcome, c.Error, c.ClosedAt = OutcomeFailed, failed, e.Time
 		}
-		s.Calls = append(s.Calls, c)
+		push(s, callsOf, c)
 	}
 }
 
@@ -438,7 +425,7 @@ func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
 // turn returns the latest turn if it has the number, else opens it: earlier content may be lost.
 func (s *State) turn(number int32, e *Event) *StateTurn {
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == number {
-		return &s.Turns[n-1]
+		return amend(s, turnsOf, n-1)
 	}
 	return s.openTurn(number, e)
 }
@@ -446,7 +433,7 @@ func (s *State) turn(number int32, e *Event) *StateTurn {
 // addMessage appends a message; refs of the event below at become the message's own.
 func (s *State) addMessage(e *Event, turn int32, m Message, refs []Ref, at string) {
 	m.Extra = withoutMembers(m.Extra, "turn", "event_id", "epoch", "time", "refs")
-	s.Messages = append(s.Messages, StateMessage{
+	push(s, messagesOf, StateMessage{
 		Message: m, Turn: turn, EventID: e.ID, Epoch: s.Head.Epoch, Time: e.Time, Refs: refsBelow(refs, at),
 	})
 }

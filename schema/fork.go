@@ -202,14 +202,13 @@ func (s *State) Graft(base *State) {
 	s.Compactions, s.Waits, s.Artifacts, s.Decisions = base.Compactions, base.Waits, base.Artifacts, base.Decisions
 	s.Values = base.Values
 	s.Unknown = base.Unknown
-	s.forgotten = base.forgotten
 }
 
 // doubted updates the calls of the state from the head.
 func (s *State) doubted() {
 	for i := range s.Head.OpenCalls {
 		o := &s.Head.OpenCalls[i]
-		c := s.Call(o.CallKey)
+		c := s.amendCall(o.CallKey)
 		if c == nil {
 			continue
 		}

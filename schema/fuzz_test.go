@@ -178,9 +178,6 @@ func FuzzApply(f *testing.F) {
 		require.NoError(t, json.Unmarshal(mustJSON(t, r.state), new(schema.State)))
 		r.state.Conversation()
 		require.NoError(t, json.Unmarshal(mustJSON(t, r.state.View()), new(schema.StateView)))
-		page, err := r.state.View().Page(0, 300)
-		require.NoError(t, err)
-		require.NoError(t, json.Unmarshal(mustJSON(t, page), new(schema.StateView)))
 		keyed(t, header, body)
 	})
 }

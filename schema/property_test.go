@@ -306,6 +306,13 @@ func TestRandomLogs_Coverage_Reached(t *testing.T) {
 	}
 }
 
+// settled is a copy of a state that can be compared: a history has functions.
+func settled(s *schema.State) *schema.State {
+	s = s.Clone()
+	s.Settle()
+	return s
+}
+
 func TestFold_Adopt_EqualsApply(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 40)
@@ -322,7 +329,7 @@ func TestFold_Adopt_EqualsApply(t *testing.T) {
 			default:
 				adopted.Apply(schema.NoKeys, &log[i])
 			}
-			require.Equal(t, applied, adopted, "after record %d", i)
+			require.Equal(t, settled(applied), settled(adopted), "after record %d", i)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,14 +15,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// foldKnowing folds a log with the rewinds of its head.
-func foldKnowing(log []schema.Record) *schema.State {
-	head := schema.NewHead("f", "r1")
-	for i := range log {
-		head.Apply(schema.NoKeys, &log[i])
-	}
+// folded folds a log.
+func folded(log []schema.Record) *schema.State {
 	s := schema.NewState("f", "r1")
-	s.Expect(head.Superseded)
 	for i := range log {
 		s.Apply(schema.NoKeys, &log[i])
 	}
@@ -66,7 +62,7 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 				return
 			}
 			n := rapid.IntRange(1, len(s.Records)).Draw(t, "record")
-			before := foldKnowing(s.Records[:n])
+			before := folded(s.Records[:n])
 			if before.Head.Digest == "" {
 				continue
 			}
@@ -76,8 +72,7 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 				continue // from elsewhere
 			}
 			rewound++
-			after := foldKnowing(s.Records)
-			require.False(t, after.Stale)
+			after := folded(s.Records)
 			require.Equal(t, content(t, before), content(t, after))
 			require.Equal(t, before.Head.Turn, after.Head.Turn)
 			require.Equal(t, before.Head.Limit, after.Head.Limit)
@@ -85,8 +80,7 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 			for range rapid.IntRange(0, 10).Draw(t, "more") {
 				s.Step()
 			}
-			after = foldKnowing(s.Records)
-			require.False(t, after.Stale)
+			after = folded(s.Records)
 			requireConsistent(t, after)
 			m := referencefold.Fold(schema.NoKeys, "f", "r1", s.Records)
 			if !m.Beyond {
@@ -97,20 +91,50 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 	require.Positive(t, rewound)
 }
 
-// A state that folds an unexpected rewind is stale.
-func TestRewind_FoldedInOnePass_IsStale(t *testing.T) {
+// Each rewind leads to a record of an earlier one's abandoned range: the work for all of them grows with their number,
+// not with the number of ways through them.
+func TestRewind_ManyIntoAbandonedRecords_EachRestoresItsContent(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
-	r.write(&schema.MessageAddedData{Message: userMessage("left behind")}, 0)
-	to := r.rewindTo(1)
-	e := r.makeControl(&schema.RunResumedData{
-		Executor: "ex-2", Reason: schema.TakeoverRewind, RequestID: "q", To: to,
-		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
-	}, 2)
-	require.Equal(t, schema.Applied, r.event(e).Kind)
-	require.True(t, r.state.Stale)
-	r.foldAgain()
-	require.Empty(t, r.state.Messages)
+	const messages = 40
+	for i := range messages {
+		r.write(&schema.MessageAddedData{Message: userMessage(strconv.Itoa(i))}, 0)
+	}
+	for n := 2; n <= messages; n++ {
+		to := r.rewindTo(n)
+		e := r.makeControl(&schema.RunResumedData{
+			Executor: "ex-2", Reason: schema.TakeoverRewind, RequestID: "q", To: to,
+			From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
+		}, r.head.Epoch+1)
+		require.Equal(t, schema.Applied, r.event(e).Kind)
+		require.Len(t, r.state.Messages, n-1)
+		require.Equal(t, strconv.Itoa(n-2), *r.state.Messages[n-2].Parts[0].Content)
+	}
+}
+
+// A clone and its original are rewound independently of each other.
+func TestState_CloneRewound_OriginalIsUnchanged(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawKeyed(t, 25, nil)
+		if s.Head.Digest == "" {
+			return
+		}
+		state := folded(s.Records)
+		before := content(t, state)
+		rewindLog(s, rapid.IntRange(1, len(s.Records)).Draw(t, "record"))
+		for range rapid.IntRange(0, 10).Draw(t, "more") {
+			s.Step()
+		}
+		clone := state.Clone()
+		for i := range s.Records {
+			clone.Apply(schema.NoKeys, &s.Records[i])
+		}
+		require.Equal(t, before, content(t, state))
+		for i := range s.Records {
+			state.Apply(schema.NoKeys, &s.Records[i])
+		}
+		require.Equal(t, content(t, clone), content(t, state))
+	})
 }
 
 // Turns and steps are found among the records that no rewind abandoned; records and events are found anywhere.
@@ -125,7 +149,6 @@ func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 	}, 2)
 	require.Equal(t, schema.Applied, r.event(e).Kind)
-	r.foldAgain()
 	r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-2", Epoch: 2}
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(schema.Text("counts")), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "new", Replay: schema.ReplayPure}}}, 1)
 	r.write(&schema.ToolReturnedData{ToolCallID: "c1"}, 1)
@@ -228,7 +251,6 @@ func (r *testRun) rewound(to *schema.Base) schema.Verdict {
 	}, r.head.Epoch+1))
 	if v.Kind == schema.Applied {
 		r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: r.head.Epoch}
-		r.foldAgain()
 	}
 	return v
 }
@@ -379,7 +401,6 @@ func TestRewindTo_SignalIDUsedAgain_EachIsConsumedOnce(t *testing.T) {
 			require.Equal(t, []string{"first", "second"}, names())
 			for turn := range int32(2) {
 				consume(r, turn+1)
-				r.foldAgain()
 				require.Len(t, names(), int(1-turn))
 				require.NotEmpty(t, r.state.Signals[turn].ConsumedAt)
 			}
@@ -405,7 +426,6 @@ func TestRewind_RangesOfTheHeadAreAbsurd_IsRefused(t *testing.T) {
 			to.Head.Superseded = []schema.Superseded{forged}
 			if v := r.rewound(to); v.Kind == schema.Applied {
 				r.write(&schema.MessageAddedData{Message: userMessage("two")}, 0)
-				r.foldAgain()
 				require.Len(t, r.state.Messages, 2, "events after the rewind are in the state")
 				require.Fail(t, "accepted")
 			}

@@ -151,10 +151,12 @@ func (s *State) signals(e *Event) {
 		if signal.ConsumedAt != "" {
 			continue
 		}
-		if at := slices.IndexFunc(s.Head.Signals, func(o OpenSignal) bool { return o.Position.ID == signal.EventID }); at >= 0 {
-			signal.Turn = s.Head.Signals[at].Turn
-			continue
+		at := slices.IndexFunc(s.Head.Signals, func(o OpenSignal) bool { return o.Position.ID == signal.EventID })
+		switch {
+		case at < 0:
+			amend(s, signalsOf, i).ConsumedAt = e.Time
+		case s.Head.Signals[at].Turn != signal.Turn:
+			amend(s, signalsOf, i).Turn = s.Head.Signals[at].Turn
 		}
-		signal.ConsumedAt = e.Time
 	}
 }

@@ -34,17 +34,12 @@ type State struct {
 	Values []StateValue `json:"values,omitzero"`
 	// Signals in the order in which they were sent.
 	Signals []StateSignal `json:"signals,omitzero"`
-	// Stale: the content includes abandoned records, because the state was folded without knowledge of a rewind. Fold
-	// it again; see [State.Expect].
-	Stale bool `json:"stale,omitzero"`
 	// Unknown are events of types this version does not know.
 	Unknown []UnknownEvent `json:"unknown,omitzero"`
-	// expected is set by [State.Expect].
-	expected []Superseded
+	// history is what a rewind needs.
+	history history
 	// consumed counts the signals before the first open one.
 	consumed int
-	// forgotten is set by [State.Forget].
-	forgotten forgotten
 	// open is set by [State.Open].
 	open func(e *Event, data Data)
 }
@@ -173,8 +168,6 @@ type StateCompaction struct {
 	ContextCompactedData
 	At   int    `json:"at"`
 	Time string `json:"time,omitzero"`
-	// forgotten counts the messages that it replaced and [State.Forget] dropped, except those of the system.
-	forgotten int
 }
 
 // StateArtifact is an artifact and its origin.
@@ -248,10 +241,26 @@ func (s *State) Decision(key CallKey) *StateDecision {
 
 // Call returns the call with the key, or nil.
 func (s *State) Call(key CallKey) *Call {
+	if i := s.callAt(key); i >= 0 {
+		return &s.Calls[i]
+	}
+	return nil
+}
+
+// callAt returns the index of the call with the key, or -1.
+func (s *State) callAt(key CallKey) int {
 	for i := range slices.Backward(s.Calls) {
 		if s.Calls[i].CallKey == key {
-			return &s.Calls[i]
+			return i
 		}
+	}
+	return -1
+}
+
+// amendCall returns the call with the key for the current record to change, or nil.
+func (s *State) amendCall(key CallKey) *Call {
+	if i := s.callAt(key); i >= 0 {
+		return amend(s, callsOf, i)
 	}
 	return nil
 }

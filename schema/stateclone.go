@@ -11,12 +11,9 @@ func (s *State) Clone() *State {
 	c.Artifacts, c.Errors, c.Limits = slices.Clone(s.Artifacts), slices.Clone(s.Errors), slices.Clone(s.Limits)
 	c.Decisions, c.Takeovers, c.Values = slices.Clone(s.Decisions), slices.Clone(s.Takeovers), slices.Clone(s.Values)
 	c.Signals, c.Unknown = slices.Clone(s.Signals), slices.Clone(s.Unknown)
-	c.forgotten.ends = slices.Clone(s.forgotten.ends)
+	c.history.changes = slices.Clone(s.history.changes)
 	for i := range c.Calls { // a call appends to these
 		c.Calls[i].Settlements, c.Calls[i].Refs = slices.Clip(c.Calls[i].Settlements), slices.Clip(c.Calls[i].Refs)
 	}
 	return &c
 }
-
-// ForgottenBytes is roughly the memory of the record of forgotten content.
-func (s *State) ForgottenBytes() int64 { return int64(len(s.forgotten.ends)) * 16 }

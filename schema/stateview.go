@@ -21,12 +21,8 @@ type StateView struct {
 	// Compacted lists the messages, turns and closed calls that a compaction replaced by a summary. The run at an
 	// earlier point has them.
 	Compacted *Compacted `json:"compacted,omitzero"`
-	// Older describes what did not fit into the reply, and the request that returns it.
-	Older *Older `json:"older,omitzero"`
-	// LeftOut are fields too large for any reply of this size, largest first. The view events returns them.
-	LeftOut []LeftOut `json:"left_out,omitzero"`
 
-	// The rest as in [State]. An older page omits it.
+	// The rest as in [State].
 	Started   *RunStartedData    `json:"started,omitzero"`
 	Phases    []StatePhase       `json:"phases,omitzero"`
 	Waits     []StateWait        `json:"waits,omitzero"`
@@ -77,33 +73,12 @@ type Compacted struct {
 	Time        string `json:"time,omitzero"`
 }
 
-// Older is the part of a run before a page of it.
-type Older struct {
-	// FirstTurn and LastTurn are the turns left out, entirely or in part; 0 is the content before the first turn.
-	FirstTurn int32 `json:"first_turn"`
-	LastTurn  int32 `json:"last_turn"`
-	// Messages and Calls are the numbers left out; messages without an event are not counted.
-	Messages int `json:"messages"`
-	Calls    int `json:"calls"`
-	// Subject and Request of the next page: send the request unchanged.
-	Subject string     `json:"subject"`
-	Request GetRequest `json:"request"`
-}
-
-// LeftOut is a field missing from the reply.
-type LeftOut struct {
-	// Path is the JSON Pointer (RFC 6901) of the field in the state of the reply, such as /messages/0/parts/1/response.
-	Path string `json:"path"`
-	// Size of its JSON text in bytes.
-	Size int `json:"size"`
-}
-
 // View returns the whole content for the view state. The state is not changed, and shares its content.
 func (s *State) View() *StateView {
 	said, behind := s.conversation()
 	v := &StateView{
-		Messages: make([]MessageView, len(said)), Older: s.older(),
-		Started: s.Started, Phases: s.Phases, Waits: s.Waits, Handoffs: s.Handoffs, Artifacts: s.Artifacts, Errors: s.Errors, Limits: s.Limits,
+		Messages: make([]MessageView, len(said)),
+		Started:  s.Started, Phases: s.Phases, Waits: s.Waits, Handoffs: s.Handoffs, Artifacts: s.Artifacts, Errors: s.Errors, Limits: s.Limits,
 		Decisions: s.Decisions, Takeovers: s.Takeovers, Ended: s.Ended, Values: s.Values, Signals: s.Signals, Unknown: s.Unknown,
 	}
 	// shown says which fields of a call the messages have.
@@ -123,25 +98,21 @@ func (s *State) View() *StateView {
 			}
 		}
 	}
-	if n := len(s.Compactions); n > 0 && behind+s.Compactions[n-1].forgotten > 0 {
+	if n := len(s.Compactions); n > 0 && behind > 0 {
 		c := &s.Compactions[n-1]
-		v.Compacted = &Compacted{ThroughTurn: c.ThroughTurn, Messages: c.forgotten + notOfSystem(s.Messages[:behind]), Time: c.Time}
+		v.Compacted = &Compacted{ThroughTurn: c.ThroughTurn, Messages: notOfSystem(s.Messages[:behind]), Time: c.Time}
 		for i := range s.Messages[:behind] {
 			covered = max(covered, s.Messages[i].Turn)
 		}
 	}
 	for i := range s.Turns {
-		if t := &s.Turns[i]; !s.forgotten.has(t.Turn) && (t.Turn > covered || shows[t.Turn]) {
+		if t := &s.Turns[i]; t.Turn > covered || shows[t.Turn] {
 			v.Turns = append(v.Turns, *t)
 		}
 	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		f, named := fields[c]
-		if s.forgotten.has(c.Turn) && c.Outcome != OutcomeOpen {
-			v.Older.Calls++
-			continue
-		}
 		if c.Turn <= covered && !shows[c.Turn] && !named && c.Outcome != OutcomeOpen {
 			continue
 		}
@@ -162,6 +133,16 @@ func (s *State) View() *StateView {
 		v.Calls = append(v.Calls, call)
 	}
 	return v
+}
+
+// notOfSystem counts the messages that are not of the system.
+func notOfSystem(list []StateMessage) (n int) {
+	for i := range list {
+		if list[i].Role != RoleSystem {
+			n++
+		}
+	}
+	return n
 }
 
 // at reports whether a path is a place, or below it.

@@ -234,9 +234,6 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 		tr.sign(e, signer, tr.head.Digest)
 	}
 	v := tr.event(e)
-	if v.Kind == schema.Applied && d.To != nil {
-		tr.foldAgain()
-	}
 	if v.Kind == schema.Applied {
 		old := tr.w
 		tr.writers[old.Executor] = &old
@@ -269,18 +266,6 @@ func (r *testRun) rewindTo(n int) (to *schema.Base) {
 	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
 	require.NoError(r.tb, err)
 	return to
-}
-
-// foldAgain folds the state with the rewinds of its head.
-func (r *testRun) foldAgain() {
-	r.tb.Helper()
-	r.state = schema.NewState("f", "r1")
-	r.state.Expect(r.head.Superseded)
-	for i := range r.log {
-		r.state.Apply(r.keys, &r.log[i])
-	}
-	require.False(r.tb, r.state.Stale)
-	require.Equal(r.tb, r.head, r.state.Head)
 }
 
 // setKeys gives the fleet the keys with these numbers.

@@ -67,14 +67,14 @@ func (s *State) findValue(key string) (i int, found bool) {
 func (s *State) setValue(e *Event, d *StateSetData) {
 	v := StateValue{Key: d.Key, Value: d.Value, Refs: d.Refs, EventID: e.ID, Epoch: s.Head.Epoch, Turn: e.Turn, Time: e.Time}
 	if i, found := s.findValue(d.Key); found {
-		s.Values[i] = v
+		*amend(s, valuesOf, i) = v
 	} else {
-		s.Values = slices.Insert(s.Values, i, v)
+		insert(s, valuesOf, i, v)
 	}
 }
 
 func (s *State) deleteValue(key string) {
 	if i, found := s.findValue(key); found {
-		s.Values = nilIfEmpty(slices.Delete(s.Values, i, i+1))
+		remove(s, valuesOf, i)
 	}
 }

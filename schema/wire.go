@@ -16,8 +16,6 @@ const (
 	VerbHistory = "history"
 	// VerbRecords reads a page of a run's records, by their numbers.
 	VerbRecords = "records"
-	// VerbProfile shows a whole run in a few hundred shares: where its time went, and where it failed, waited or was taken over.
-	VerbProfile = "profile"
 	// VerbSettle settles a call in doubt by an operator's decision.
 	VerbSettle = "settle"
 	// VerbClaim gives a claimable run of the fleet to the requesting executor.
@@ -48,7 +46,7 @@ const (
 // execution is uncertain.
 func Changes(verb string) bool {
 	switch verb {
-	case VerbGet, VerbList, VerbHistory, VerbRecords, VerbProfile, VerbFleet, VerbExecutors:
+	case VerbGet, VerbList, VerbHistory, VerbRecords, VerbFleet, VerbExecutors:
 		return false
 	}
 	return true
@@ -56,8 +54,7 @@ func Changes(verb string) bool {
 
 // Views of a run in the answers of recover and get.
 const (
-	// ViewState answers with one message that has the head and the content, [StateView]. For a run that does not fit
-	// it has the newest turns, and the request for the rest. It is the default.
+	// ViewState answers with the head and the content, [StateView]. It is the default.
 	ViewState = "state"
 	// ViewHead answers with one message that has only the head: it costs the same for a run of any length.
 	ViewHead = "head"
@@ -70,11 +67,11 @@ const MinReplyBytes = 4 << 10
 
 // Limits and defaults of the service.
 const (
-	// MaxStateView bounds the payload of a run that the daemon holds to answer with its state: of a larger run it
-	// holds the newest turns.
+	// MaxStateView bounds the events of a run that the daemon folds to answer with its state, in bytes. A larger run
+	// is read with the view events.
 	MaxStateView = 16 << 20
-	// MaxFoldedView bounds the stored size of a run that the daemon folds for a client.
-	MaxFoldedView = 256 << 20
+	// MaxStateAnswer bounds that answer, in bytes of JSON.
+	MaxStateAnswer = 2 * MaxStateView
 	// FlowWindow is the number of bytes of replies that may be unacknowledged.
 	FlowWindow = 4 << 20
 	// MaxList and DefaultList bound a page of list.
@@ -83,8 +80,6 @@ const (
 	// MaxRecords and DefaultRecords bound a page of records.
 	MaxRecords     = 2048
 	DefaultRecords = 256
-	// MaxBuckets bounds the buckets of a profile.
-	MaxBuckets = 512
 )
 
 // Headers of replies.
@@ -106,8 +101,11 @@ const (
 // in time gets the error [CodeNotAcknowledged].
 const (
 	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once. With the view events, segments come
-	// before it and the tail after it; every other answer is the first reply, and has no further content.
+	// before it and the tail after it; every other answer has no further content.
 	KindAnswer = "answer"
+	// KindPart is the next part of an answer that is larger than a message: its text is that of all parts in order,
+	// then that of the answer. Parts are not acknowledged. Only answers with the view state have them.
+	KindPart = "part"
 	// KindAgain cancels everything sent before it, and is empty: the run was found to be damaged, and its content
 	// follows from the start. The numbers of replies continue.
 	KindAgain = "again"
@@ -131,16 +129,12 @@ type RecoverRequest struct {
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request continue the epoch it opened. Required.
 	RequestID string `json:"request_id"`
-	// Epoch, if set, is the one that the request opened: it is continued or refused, and no other is opened.
-	Epoch Epoch `json:"epoch,omitzero"`
 	// ExpectedEpoch, if set, is the epoch that the sender saw: a run in another epoch is a conflict, which names its executor.
 	ExpectedEpoch Epoch `json:"expected_epoch,omitzero"`
 	// View is state, head or events; absent means state.
 	View string `json:"view,omitzero"`
 	// After, for the view events, omits segments up to and including this number: the client has them.
 	After int `json:"after,omitzero"`
-	// MaxBytes as in [GetRequest].
-	MaxBytes int64 `json:"max_bytes,omitzero"`
 	// At is a point of the run in its text form, see [Point]: the reply has the run at that point, and nothing is
 	// taken over. Executor and RequestID are not needed then, and Reason is refused. With reason rewind the run is
 	// taken over after the point, even if it has ended: later records stay in the log, and are no part of the state
@@ -202,14 +196,8 @@ type GetRequest struct {
 	View string `json:"view,omitzero"`
 	// After as in [RecoverRequest].
 	After int `json:"after,omitzero"`
-	// MaxBytes, for the view state, bounds the answer: at least [MinReplyBytes]. Absent means the server's
-	// max_payload, which is the maximum in any case.
-	MaxBytes int64 `json:"max_bytes,omitzero"`
 	// At is a point of the run in its text form, see [Point]; absent means its end.
 	At string `json:"at,omitzero"`
-	// Before, for the view state at a point, requests the content before a page: the number of turns, calls and
-	// messages before it. Copy it from [Older], with the point.
-	Before int `json:"before,omitzero"`
 }
 
 // GetReply is the answer to a read.
@@ -385,7 +373,8 @@ type RecordsRequest struct {
 	Limit int `json:"limit,omitzero"`
 	// Brief leaves out values of content that are longer than [BriefBytes]: messages, arguments, results.
 	Brief bool `json:"brief,omitzero"`
-	// MaxBytes as in [GetRequest]. A page that does not fit has fewer records.
+	// MaxBytes bounds the answer: at least [MinReplyBytes]. Absent means the server's max_payload, which is the maximum
+	// in any case. A page that does not fit has fewer records.
 	MaxBytes int64 `json:"max_bytes,omitzero"`
 }
 
@@ -401,6 +390,14 @@ type RecordsReply struct {
 	// Complete is false when events of the run are known to be missing; Gaps says which.
 	Complete bool  `json:"complete"`
 	Gaps     []Gap `json:"gaps"`
+}
+
+// LeftOut is a value missing from a reply.
+type LeftOut struct {
+	// Path is the JSON Pointer (RFC 6901) of the value in the data of the event.
+	Path string `json:"path"`
+	// Size of its JSON text in bytes.
+	Size int `json:"size"`
 }
 
 // RecordView is a record of a run and what the fold made of it.
@@ -423,50 +420,6 @@ type RecordView struct {
 	Event jsontext.Value `json:"event,omitzero"`
 	// LeftOut are values of the data that are not in the reply; a path of "" is the whole data.
 	LeftOut []LeftOut `json:"left_out,omitzero"`
-}
-
-// ProfileRequest asks for the profile of a run.
-type ProfileRequest struct {
-	// Buckets is the most buckets of the answer: 0 means [MaxBuckets], which is the most.
-	Buckets int `json:"buckets,omitzero"`
-}
-
-// ProfileReply is the profile of a run, with every event acknowledged before the request.
-type ProfileReply struct {
-	Run string `json:"run"`
-	// Records of the run, and Digest of its accepted events.
-	Records int64  `json:"records"`
-	Digest  string `json:"digest,omitzero"`
-	// Model and Provider as the run's start named them.
-	Model    string `json:"model,omitzero"`
-	Provider string `json:"provider,omitzero"`
-	// Total is the run as one bucket.
-	Total ProfileBucket `json:"total"`
-	// Buckets are shares of equal numbers of records, the last one may have fewer.
-	Buckets []ProfileBucket `json:"buckets"`
-	// Complete is false when events of the run are known to be missing.
-	Complete bool `json:"complete"`
-}
-
-// ProfileBucket is a share of a run's records, and what its accepted events tell.
-type ProfileBucket struct {
-	// From and Through are the numbers of its first and last record.
-	From    int64 `json:"from"`
-	Through int64 `json:"through"`
-	// Turn at its end.
-	Turn int32 `json:"turn,omitzero"`
-	// Begun and Ended are the times of its first and last event, as executors and the daemon wrote them.
-	Begun string `json:"begun,omitzero"`
-	Ended string `json:"ended,omitzero"`
-	// ModelMS, CallMS and WaitedMS are the durations of what ended there: answers of the model, tool calls, and waiting.
-	ModelMS  int64 `json:"model_ms,omitzero"`
-	CallMS   int64 `json:"call_ms,omitzero"`
-	WaitedMS int64 `json:"waited_ms,omitzero"`
-	// Calls that were recorded, failures of calls, turns and the run, waits that began, and takeovers.
-	Calls     int64 `json:"calls,omitzero"`
-	Failures  int64 `json:"failures,omitzero"`
-	Waits     int64 `json:"waits,omitzero"`
-	Takeovers int64 `json:"takeovers,omitzero"`
 }
 
 // SettleRequest settles a call in doubt by an operator's decision.

@@ -103,9 +103,8 @@ func (rd *Reader) Graft(ctx context.Context, to *StateSink, run string, base *sc
 		return err
 	}
 	own := to.State
-	to.State, to.last, to.places = schema.NewState(rd.fleet, base.Run), 0, nil
-	to.State.Expect(m.Head.Superseded)
-	defer func() { to.State, to.last, to.places = own, 0, nil }()
+	to.State, to.last = schema.NewState(rd.fleet, base.Run), 0
+	defer func() { to.State, to.last = own, 0 }()
 	if err := rd.Graft(ctx, to, base.Run, m.Head.Base, forks+1); err != nil {
 		return err
 	}

@@ -143,8 +143,7 @@ func (rd *Reader) segmentGone(n int, r *Snapshot, err error) error {
 	return &Damaged{Segment: n, Gap: schema.Gap{Epoch: r.Head.Epoch, At: r.Segments.Last, Reason: schema.ReasonLost}, Err: err}
 }
 
-// ErrTooLarge says that a run is larger than the daemon folds for a client, or has a turn that is larger than it
-// holds.
+// ErrTooLarge says that a run is larger than the daemon folds for a client.
 var ErrTooLarge = errors.New("the run is too large for view state")
 
 // ErrBusy says that the budget for folding is used up.

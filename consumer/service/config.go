@@ -51,14 +51,12 @@ type Config struct {
 	// are refused as overloaded. Defaults 1,024 and 16 MiB.
 	Queue      int
 	QueueBytes int64
-	// Streams is the number of concurrent answers with view events, and profiles. It is less than Workers, so that slow clients
+	// Streams is the number of concurrent answers with view events. It is less than Workers, so that slow clients
 	// leave workers for other requests. Default half of Workers.
 	Streams int
 	// StateBudget bounds the payload folded for view state concurrently, in bytes. Default 64 MiB; at least
 	// schema.MaxStateView.
 	StateBudget int64
-	// KeptStates bounds the memory for the states of runs that are read at points, in bytes. Default 64 MiB.
-	KeptStates int64
 	// Timeout is how long a request may take from its arrival until its first reply. A request that waits that long
 	// for a worker is refused as overloaded, and not executed. Default 10 s.
 	Timeout time.Duration
@@ -98,7 +96,6 @@ func (c Config) withDefaults() Config {
 	c.QueueBytes = cmp.Or(c.QueueBytes, 16<<20)
 	c.Streams = cmp.Or(c.Streams, max(c.Workers/2, 1))
 	c.StateBudget = cmp.Or(c.StateBudget, 64<<20)
-	c.KeptStates = cmp.Or(c.KeptStates, 64<<20)
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.AckTimeout = cmp.Or(c.AckTimeout, 30*time.Second)
 	c.StreamTimeout = cmp.Or(c.StreamTimeout, 15*time.Minute)
@@ -130,7 +127,6 @@ func (c Config) Validate() error {
 		{"QueueBytes", c.QueueBytes, 1 << 20, 1 << 40},
 		{"Streams", int64(c.Streams), 1, int64(c.Workers)},
 		{"StateBudget", c.StateBudget, schema.MaxStateView, 1 << 40},
-		{"KeptStates", c.KeptStates, 1 << 20, 1 << 40},
 		{"Timeout", int64(c.Timeout), int64(time.Millisecond), int64(time.Hour)},
 		{"AckTimeout", int64(c.AckTimeout), int64(time.Millisecond), int64(time.Hour)},
 		{"StreamTimeout", int64(c.StreamTimeout), int64(time.Millisecond), int64(24 * time.Hour)},

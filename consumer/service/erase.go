@@ -60,7 +60,6 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	}
 	already := err == nil && before.RemovedAt != ""
 	src, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
-	s.forgetRun(t.run)
 	if err != nil {
 		return err
 	}

@@ -31,19 +31,3 @@ func Advance(ctx context.Context, s *Service, run string, data schema.Data) erro
 	_, err = s.writer.advance(ctx, r, e, at)
 	return err
 }
-
-// KeptBytes is the memory of the states that a service keeps of runs.
-func KeptBytes(s *Service) int64 { return s.states.Bytes() }
-
-// SweepKept lets go of what a service keeps of runs that were removed.
-func SweepKept(ctx context.Context, s *Service) { s.sweepKept(ctx) }
-
-// ReadProfilesBy has a service read profiles by so many records.
-func ReadProfilesBy(s *Service, records int64) { s.profiles.part = records }
-
-// HoldProfile keeps the profile of a run busy, as one that is made does, until it is let go of.
-func HoldProfile(s *Service, run string) (release func()) {
-	p := s.profiles.of(run, s.now())
-	p.lock <- struct{}{}
-	return func() { <-p.lock }
-}

@@ -143,7 +143,9 @@ func (w *serviceWorld) start(svc *service.Service) func() {
 
 // answer is the whole answer to a request.
 type answer struct {
+	// first is the answer, parts are those that came before it.
 	first    []byte
+	parts    int
 	kinds    []string
 	segments [][]byte
 	frames   [][]byte
@@ -178,6 +180,7 @@ func (a *answer) fold(tb testing.TB, run string) *schema.State {
 	for _, r := range a.records(tb) {
 		s.Apply(schema.NoKeys, &r)
 	}
+	s.Settle()
 	return s
 }
 
@@ -203,7 +206,7 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 	require.NoError(w.TB, err)
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(w.TB, w.client.PublishRequest(schema.ServiceSubject(verb, "default", run), sub.Subject, body))
-	a := &answer{}
+	a, answered := &answer{}, false
 	for n := 1; ; n++ {
 		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
@@ -223,7 +226,13 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 		a.bytes += len(m.Data)
 		switch kind {
 		case schema.KindAnswer:
-			a.first = m.Data
+			a.first = append(a.first, m.Data...)
+			answered = true
+		case schema.KindPart:
+			require.False(w.TB, answered)
+			require.Empty(w.TB, m.Reply)
+			a.first = append(a.first, m.Data...)
+			a.parts++
 		case schema.KindSegment:
 			a.segments = append(a.segments, m.Data)
 		case schema.KindFrames:
@@ -447,6 +456,7 @@ func (x *writer) state(n int) *schema.State {
 	for i := range n {
 		s.Apply(schema.NoKeys, &x.Acked[i])
 	}
+	s.Settle()
 	return s
 }
 

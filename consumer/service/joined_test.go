@@ -12,8 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -92,9 +90,10 @@ func TestJoined_RunInEachState_IsAnswered(t *testing.T) {
 	}
 }
 
-func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
+// An answer that is larger than a message comes in parts, also after the run was taken over and from a fork.
+func TestJoined_LargerThanAMessage_ComesInParts(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"in the log", "sealed", "a fork", "recover", "small pages"} {
+	for _, how := range []string{"in the log", "sealed", "a fork", "recover"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			w := newDamagedWorld(t)
@@ -103,185 +102,51 @@ func TestJoined_LargerThanAMessage_PagesAddUpWhileTheRunGoesOn(t *testing.T) {
 			for range 60 {
 				x.conversation(50 << 10)
 			}
-			n := len(x.Acked)
-			want := x.state(n).View()
-			first, size := "waymark.get.default.run-1", w.client.MaxPayload()
-			ask := ""
+			n, verb, run := len(x.Acked), schema.VerbGet, "run-1"
+			request := any(schema.GetRequest{})
 			switch how {
 			case "sealed":
 				w.checkpointAt(x, 100, w.sealByHand(x, 90, 20, true))
 			case "a fork":
-				first = "waymark.get.default.fork"
+				run = "fork"
 				w.forkAt(x, "fork", n)
 			case "recover":
-				first, ask = "waymark.recover.default.run-1", `{"executor":"executor-2","request_id":"r1"}`
-			case "small pages":
-				ask, size = `{"max_bytes":200000}`, 200_000
+				verb, request = schema.VerbRecover, takeover("executor-2", "r1")
 			}
-			var got schema.StateView
-			pages := 0
-			for subject, body := first, ask; subject != ""; pages++ {
-				m := w.plain(subject, body)
-				require.LessOrEqual(t, int64(len(m)), size)
-				require.True(t, pages > 0 || int64(len(m)) > size-200_000, "as much as fits")
-				reply := decodeAs[schema.GetReply](t, m)
-				page := reply.State
-				require.Empty(t, page.LeftOut)
-				got.Messages, got.Turns, got.Calls = append(page.Messages, got.Messages...), append(page.Turns, got.Turns...), append(page.Calls, got.Calls...)
-				subject = ""
-				if o := page.Older; o != nil {
-					require.Equal(t, o.LastTurn+1, page.Turns[0].Turn)
-					require.Equal(t, recorded(want)-recorded(&got), o.Messages)
-					subject = o.Subject
-					next, err := json.Marshal(o.Request)
-					require.NoError(t, err)
-					require.Contains(t, string(m), `"request":`+string(next), "unchanged from the answer")
-					body = string(next)
-				}
-				if how != "recover" { // the writer is fenced then
-					x.conversation(10)
-				}
-			}
-			require.GreaterOrEqual(t, pages, 3)
-			require.Len(t, got.Messages, len(want.Messages))
-			require.Equal(t, want.Messages[0], got.Messages[0])
+			want := x.state(n).View()
+			a, err := w.ask(verb, run, request)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, a.parts, 2)
+			require.LessOrEqual(t, int64(a.bytes), int64(a.parts+1)*w.client.MaxPayload())
+			got := decodeAs[schema.GetReply](t, a.first).State
 			wanted, err := json.Marshal([]any{want.Messages, want.Turns, want.Calls}, json.Deterministic(true))
 			require.NoError(t, err)
 			answered, err := json.Marshal([]any{got.Messages, got.Turns, got.Calls}, json.Deterministic(true))
 			require.NoError(t, err)
-			require.True(t, bytes.Equal(wanted, answered), "the pages are the run as it was when the first was asked for")
+			require.True(t, bytes.Equal(wanted, answered))
 		})
 	}
 }
 
-func TestJoined_MessageLargerThanAReply_SaysWhatIsLeftOut(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t)
-	x := w.writer("run-1")
-	x.Start()
-	x.conversation(10)
-	x.Turn++
-	answer := &schema.TurnAnsweredData{Turn: x.Turn, Message: schema.Message{Role: schema.RoleAssistant}}
-	for i := range 8 {
-		id := fmt.Sprint("c", i)
-		answer.Message.Parts = append(answer.Message.Parts, schema.CallPart(id, "look"))
-		answer.Calls = append(answer.Calls, schema.RequestedCall{ToolCallID: id, Name: "look", Replay: schema.ReplayPure})
-	}
-	x.Publish(answer, x.Turn)
-	for i := range 8 {
-		x.Publish(&schema.ToolReturnedData{ToolCallID: fmt.Sprint("c", i), Result: jsontext.Value(`"` + strings.Repeat("y", 200<<10+i) + `"`)}, x.Turn)
-	}
-	reply := decodeAs[schema.GetReply](t, w.plain("waymark.get.default.run-1", ""))
-	require.Len(t, reply.State.Messages, 1)
-	left := reply.State.LeftOut
-	require.Len(t, left, 3)
-	require.Equal(t, schema.LeftOut{Path: "/messages/0/parts/7/response", Size: 200<<10 + 9}, left[0])
-	require.Empty(t, reply.State.Messages[0].Parts[7].Response)
-	require.Len(t, reply.State.Messages[0].Parts[0].Response, 200<<10+2)
-	request, err := json.Marshal(reply.State.Older.Request)
-	require.NoError(t, err)
-	older := decodeAs[schema.GetReply](t, w.plain(reply.State.Older.Subject, string(request)))
-	require.Len(t, older.State.Messages, 4)
-	require.Nil(t, older.State.Older)
-	_, a := w.get("run-1", schema.ViewEvents)
-	require.JSONEq(t, `"`+strings.Repeat("y", 200<<10+7)+`"`, string(a.fold(t, "run-1").Calls[8].Result), "the view events has it")
-}
-
-// If a run is larger than the daemon folds, the answer has the newest turns, and its requests lead to all others.
-func TestJoined_LargerThanTheDaemonHolds_PagesAddUp(t *testing.T) {
+// Of a run that is larger than the daemon folds, the state is refused before anything is read or taken over.
+func TestJoined_LargerThanTheDaemonFolds_IsRefused(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: runs of 18 MiB")
+		t.Skip("short: a run of 18 MiB")
 	}
-	t.Parallel()
-	for _, how := range []string{"turns", "messages", "a fork"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			// Pages of 4 MiB: the daemon reads the run for each of them.
-			w := newServiceWorldOn(t, natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxPayload = 4 << 20 })))
-			x := w.writer("run-1")
-			x.Start()
-			for i := range 180 {
-				if how != "messages" {
-					x.conversation(100 << 10)
-					continue
-				}
-				text := fmt.Sprint(i, " ", strings.Repeat("m", 100<<10))
-				x.Publish(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(text)}}}, 0)
-			}
-			want := x.state(len(x.Acked)).View()
-			subject, ask := "waymark.get.default.run-1", "{}"
-			if how == "a fork" {
-				fork := w.forkAt(x, "fork", len(x.Acked))
-				fork.conversation(100 << 10)
-				subject = "waymark.get.default.fork"
-			}
-			var got schema.StateView
-			runs, points := map[string]bool{}, map[string]bool{}
-			for subject != "" {
-				page := decodeAs[schema.GetReply](t, w.plain(subject, ask)).State
-				require.Empty(t, page.LeftOut)
-				got.Messages, got.Turns, got.Calls = append(page.Messages, got.Messages...), append(page.Turns, got.Turns...), append(page.Calls, got.Calls...)
-				runs[subject] = true
-				if subject = ""; page.Older != nil {
-					next, err := json.Marshal(page.Older.Request)
-					require.NoError(t, err)
-					subject, ask = page.Older.Subject, string(next)
-					points[page.Older.Request.At] = true
-					require.Equal(t, recorded(want)-recorded(&got)+extra(how, 2), page.Older.Messages)
-					require.Equal(t, len(want.Calls)-len(got.Calls)+extra(how, 1), page.Older.Calls)
-				}
-			}
-			require.Greater(t, len(points), 1, "the daemon held a part of it at a time")
-			require.Equal(t, how == "a fork", len(runs) == 2, "what a fork forgets is read from its base")
-			require.Len(t, got.Messages, len(want.Messages)+extra(how, 3))
-			require.Len(t, got.Calls, len(want.Calls)+extra(how, 1))
-			require.Len(t, got.Turns, len(want.Turns)+extra(how, 1))
-			for i := range want.Messages {
-				require.Equal(t, want.Messages[i].Parts, got.Messages[i].Parts)
-			}
-			for i := range want.Calls {
-				require.Equal(t, want.Calls[i].CallKey, got.Calls[i].CallKey)
-			}
-			taken := decodeAs[schema.RecoverReply](t, w.plain("waymark.recover.default.run-1", `{"executor":"executor-2","request_id":"r1"}`))
-			require.EqualValues(t, 2, taken.Epoch)
-			require.NotEmpty(t, taken.State.Messages)
-		})
-	}
-}
-
-// recorded counts the messages of an event.
-func recorded(v *schema.StateView) (n int) {
-	for i := range v.Messages {
-		if v.Messages[i].EventID != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// extra is the number of a fork's own records.
-func extra(how string, n int) int {
-	if how == "a fork" {
-		return n
-	}
-	return 0
-}
-
-func TestJoined_LowPayloadLimit_Kept(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
 	x.Start()
-	for range 30 {
-		x.conversation(100)
+	for range 180 {
+		x.conversation(100 << 10)
 	}
-	for _, most := range []int64{4 << 10, 5000, 6000, 9999} {
-		body := w.plain("waymark.get.default.run-1", fmt.Sprintf(`{"max_bytes":%d}`, most))
-		require.LessOrEqual(t, int64(len(body)), most)
-		reply := decodeAs[schema.GetReply](t, body)
-		require.NotEmpty(t, reply.State.Messages)
-		require.Equal(t, most, reply.State.Older.Request.MaxBytes)
-	}
+	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{})
+	require.Equal(t, schema.CodeTooLarge, e.Code)
+	require.Contains(t, e.Hint, "view events")
+	require.Equal(t, schema.CodeTooLarge, w.refused(schema.VerbRecover, "run-1", takeover("executor-2", "r1")).Code)
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.EqualValues(t, 1, reply.Head.Epoch, "nothing was taken over")
+	require.Equal(t, reply.Head.Digest, a.fold(t, "run-1").Head.Digest)
 }
 
 func TestJoined_WrongRequests_AreRefused(t *testing.T) {
@@ -291,25 +156,13 @@ func TestJoined_WrongRequests_AreRefused(t *testing.T) {
 	x.Start()
 	x.conversation(10)
 	for body, path := range map[string]string{
-		`{"view":"whole"}`:                                 "/view",
-		`{"before":3}`:                                     "/before",
-		`{"at":"record:3","before":100}`:                   "/before",
-		`{"at":"record:3","before":-1}`:                    "/before",
-		`{"at":"record:3","before":1,"view":"head"}`:       "/before",
-		`{"max_bytes":100}`:                                "/max_bytes",
-		`{"max_bytes":5000,"view":"events"}`:               "/max_bytes",
-		`{"after":1}`:                                      "/after",
-		`{"after":1,"view":"state"}`:                       "/after",
-		`{"max_bytes":-5000}`:                              "/max_bytes",
-		`{"at":"end","before":1,"view":"events"}`:          "/before",
-		`{"at":"record:3","before":2,"max_bytes":1000000}`: "",
+		`{"view":"whole"}`:           "/view",
+		`{"before":3}`:               "/before",
+		`{"after":1}`:                "/after",
+		`{"after":1,"view":"state"}`: "/after",
 	} {
 		m, err := w.client.Request("waymark.get.default.run-1", []byte(body), testTimeout)
 		require.NoError(t, err)
-		if path == "" {
-			require.Empty(t, m.Header.Get(schema.HeaderErrorCode), "%s", m.Data)
-			continue
-		}
 		e := decodeAs[schema.ServiceError](t, m.Data)
 		require.Equal(t, schema.CodeBadRequest, e.Code, body)
 		require.JSONEq(t, `{"path":"`+path+`"}`, string(e.Details), body)

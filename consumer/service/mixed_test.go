@@ -112,6 +112,7 @@ func TestFold_MixedLog_EveryFoldEqual(t *testing.T) {
 					model.Apply(schema.NoKeys, &rec)
 					return nil
 				}))
+				model.Settle()
 				require.Eventually(t, func() bool {
 					c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), x.Run.Run)
 					return err == nil && c.Position == model.Head.Position

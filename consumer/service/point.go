@@ -42,7 +42,11 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 	if err := s.routing.stays(ctx, t.run); err != nil {
 		return err
 	}
-	m, r, err := v.locate(ctx, r, p)
+	locate := s.reader.Locate
+	if v.view == schema.ViewHead {
+		locate = s.reader.LocateHead
+	}
+	m, r, err := locate(ctx, r, p)
 	if err != nil {
 		return err
 	}
@@ -55,9 +59,6 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 			return err
 		}
 	case schema.ViewState:
-		if v.state != nil {
-			break // it was folded when the point was located
-		}
 		if err := v.fold(ctx, r.Run, &m.Head); err != nil {
 			return err
 		}
@@ -68,30 +69,9 @@ func (s *Service) answerAt(ctx context.Context, t *task, want wish, p schema.Poi
 	s.stats.Points.Add(1)
 	at := &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun}
 	if v.view == schema.ViewState {
-		return v.joined(m.Head.Records, func(state *schema.StateView) any { return build(r, m, at, state) })
+		return v.joined(func(state *schema.StateView) any { return build(r, m, at, state) })
 	}
 	return t.whole(build(r, m, at, nil))
-}
-
-// locate finds the point of a view, and folds the state there if that can be done from one that is kept. Only the head costs the same for a run of
-// any length; the others have a moment that content can be read up to.
-func (v *view) locate(ctx context.Context, r *reader.Snapshot, p schema.Point) (*reader.Moment, *reader.Snapshot, error) {
-	rd := v.svc.reader
-	if v.view == schema.ViewEvents || v.view == schema.ViewState && (!v.small(&r.Head) || !r.Complete()) {
-		return rd.Locate(ctx, r, p)
-	}
-	m, r, err := rd.LocateHead(ctx, r, p)
-	if err != nil || v.view == schema.ViewHead {
-		return m, r, err
-	}
-	if m.Head.Records > 0 {
-		done, err := v.foldKept(ctx, r, &m.Head)
-		if err != nil || done {
-			return m, r, err
-		}
-	}
-	v.state = nil
-	return rd.Locate(ctx, r, p)
 }
 
 // getAt answers a read of a run at a point.
@@ -114,7 +94,7 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 	if err != nil {
 		return err
 	}
-	return s.answerAt(ctx, t, wish{view: req.View, maxBytes: req.MaxBytes}, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment, state *schema.StateView) any {
+	return s.answerAt(ctx, t, wish{view: req.View}, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment, state *schema.StateView) any {
 		inDoubt := m.Head.InDoubt()
 		if inDoubt == nil {
 			inDoubt = []schema.OpenCall{}

@@ -444,7 +444,7 @@ func TestPoint_RunLargerThanIsFolded_StateIsRefused(t *testing.T) {
 	t.Parallel()
 	w, _ := pointWorld(t, func(w *serviceWorld, x *writer) {
 		index := w.sealByHand(x, 30, 7, true)
-		index.Bytes = schema.MaxFoldedView
+		index.Bytes = schema.MaxStateView
 		w.checkpointAt(x, 38, index)
 	})
 	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {

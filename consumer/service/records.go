@@ -10,8 +10,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// recordOverhead is the size of a record in a page without its event.
-const recordOverhead = 256
+const (
+	// recordOverhead is the size of a record in a page without its event.
+	recordOverhead = 256
+	// pageSlack is how much larger a page may be than its parts.
+	pageSlack = 512
+)
 
 // records answers with a page of a run's records. It reads the segments that hold them, and those from the nearest earlier keyframe on.
 func (s *Service) records(ctx context.Context, t *task) error {

@@ -9,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
-	"github.com/waymarkio/waymark/consumer/service"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -19,13 +17,6 @@ func (w *serviceWorld) records(run string, req schema.RecordsRequest) *schema.Re
 	a, err := w.ask(schema.VerbRecords, run, req)
 	require.NoError(w.TB, err)
 	return decodeAs[schema.RecordsReply](w.TB, a.first)
-}
-
-func (w *serviceWorld) profile(run string, buckets int) *schema.ProfileReply {
-	w.TB.Helper()
-	a, err := w.ask(schema.VerbProfile, run, schema.ProfileRequest{Buckets: buckets})
-	require.NoError(w.TB, err)
-	return decodeAs[schema.ProfileReply](w.TB, a.first)
 }
 
 func (w *serviceWorld) awaitCheckpoint(run string, ok func(*schema.Checkpoint) bool) {
@@ -170,9 +161,7 @@ func TestRecords_WrongRequest_NamesTheMember(t *testing.T) {
 	}
 	e := w.refused(schema.VerbRecords, "run-1", schema.RecordsRequest{From: 1, Through: 2})
 	require.Contains(t, e.Message, "/through")
-	require.Contains(t, w.refused(schema.VerbProfile, "run-1", schema.ProfileRequest{Buckets: schema.MaxBuckets + 1}).Message, "/buckets")
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRecords, "none", schema.RecordsRequest{}).Code)
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbProfile, "none", schema.ProfileRequest{}).Code)
 }
 
 // The records of a damaged segment are read from the log. If the log no longer has them, only pages that need them are refused.
@@ -189,52 +178,7 @@ func TestRecords_DamagedSegment_OthersAreRead(t *testing.T) {
 	w.requirePage(x.Acked, w.records("run-1", schema.RecordsRequest{From: 9, Limit: 20}), 9, 28)
 }
 
-// A profile that is continued as its run grows equals one that is made at once.
-func TestProfile_RunGoesOn_IsContinued(t *testing.T) {
-	t.Parallel()
-	w, log := rewound(t)
-	want := func(n int) (p schema.Profile) {
-		head := schema.NewHead("default", "run-1")
-		for i := range n {
-			v := head.Apply(schema.NoKeys, &log[i])
-			p.Apply(&head, &v)
-		}
-		return p
-	}
-	all := want(len(log))
-	service.ReadProfilesBy(w.svc, 7)
-	reply := w.profile("run-1", 0)
-	require.Equal(t, all.Buckets(schema.MaxBuckets), reply.Buckets)
-	require.Equal(t, all.Total(), reply.Total)
-	require.True(t, reply.Complete)
-	require.EqualValues(t, 2, reply.Total.Takeovers)
-	require.EqualValues(t, 22, reply.Total.Calls)
-	few := w.profile("run-1", 10)
-	require.LessOrEqual(t, len(few.Buckets), 10)
-	require.Equal(t, all.Total(), few.Total)
-
-	w.recover("run-1", takeover("executor-3", "q-3"))
-	again := w.profile("run-1", 0)
-	require.EqualValues(t, len(log)+1, again.Records)
-	require.EqualValues(t, 3, again.Total.Takeovers)
-	require.Equal(t, reply.Total.Calls, again.Total.Calls, "nothing is counted twice")
-}
-
-// A profile is built again if the log of its run lost events after the profile was cached.
-func TestProfile_RunIsAnotherOne_IsMadeAgain(t *testing.T) {
-	t.Parallel()
-	w := newDamagedWorld(t)
-	x := w.aRun("run-1", 3, 10)
-	require.EqualValues(t, 3, w.profile("run-1", 0).Total.Calls)
-	for _, rec := range x.Acked[9:] {
-		w.deleteMsg(rec.Stream)
-	}
-	got := w.profile("run-1", 0)
-	require.EqualValues(t, 9, got.Records)
-	require.EqualValues(t, 2, got.Total.Calls)
-}
-
-// A removed run has no pages and no profile, even if they were cached.
+// A removed run has no pages.
 func TestRecords_RemovedRun_AreRefused(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
@@ -242,37 +186,7 @@ func TestRecords_RemovedRun_AreRefused(t *testing.T) {
 	x := w.aRun("run-1", 2, 10)
 	x.Publish(&schema.RunEndedData{Status: string(schema.StatusCompleted)}, 0)
 	w.awaitCheckpoint("run-1", func(c *schema.Checkpoint) bool { return c.Status.Terminal() })
-	require.NotEmpty(t, w.profile("run-1", 0).Buckets)
 	_, err := w.ask(schema.VerbErase, "run-1", schema.EraseRequest{By: "ann", Reason: strings.Repeat("r", 3)})
 	require.NoError(t, err)
-	for _, verb := range []string{schema.VerbRecords, schema.VerbProfile} {
-		require.Equal(t, schema.CodeErased, w.refused(verb, "run-1", struct{}{}).Code)
-	}
-}
-
-// As many requests for one long profile as there are workers leave workers for other requests.
-func TestProfile_BusyAndAskedForByMany_OthersAreAnswered(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, cfg *service.Config) { cfg.Workers, cfg.Timeout = 4, testTimeout })
-	w.aRun("run-1", 1, 10)
-	release := service.HoldProfile(w.svc, "run-1")
-	replies, err := w.client.SubscribeSync(w.client.NewInbox())
-	require.NoError(t, err)
-	for range 8 {
-		require.NoError(t, w.client.PublishRequest(schema.ServiceSubject(schema.VerbProfile, "default", "run-1"), replies.Subject, []byte("{}")))
-	}
-	for range 6 { // two wait
-		m, err := replies.NextMsg(testTimeout)
-		require.NoError(t, err)
-		require.Contains(t, string(m.Data), schema.CodeOverloaded)
-	}
-	reply, _ := w.get("run-1", schema.ViewHead)
-	require.Equal(t, "run-1", reply.Head.Run)
-	release()
-	for range 2 {
-		m, err := replies.NextMsg(testTimeout)
-		require.NoError(t, err)
-		require.Empty(t, m.Header.Get(schema.HeaderErrorCode), "who waited is answered: %s", m.Data)
-	}
-	require.NotEmpty(t, w.profile("run-1", 0).Buckets)
+	require.Equal(t, schema.CodeErased, w.refused(schema.VerbRecords, "run-1", struct{}{}).Code)
 }

@@ -134,9 +134,6 @@ func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (a
 		return false, errNothingAccepted(r.Run)
 	case req.Agent != "" && h.Agent != "" && req.Agent != h.Agent:
 		return false, schema.Fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.Run, h.Agent, req.Agent)
-	case req.Epoch != 0 && (h.Epoch != req.Epoch || h.RequestID != req.RequestID):
-		return false, schema.Fail(schema.CodeConflict, "Look at the run, then ask again without an epoch: "+hintRun,
-			"request_id %s is to continue epoch %d of run %s, and executor %s has it in epoch %d", req.RequestID, req.Epoch, r.Run, h.Executor, h.Epoch)
 	case h.RequestID == req.RequestID && h.Epoch > 1:
 		if h.Executor != req.Executor {
 			return false, schema.Fail(schema.CodeConflict, hintOwnRequestID,
@@ -244,7 +241,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	v, err := s.openView(t, wish{view: req.View, after: req.After, maxBytes: req.MaxBytes}) //nolint:contextcheck // a task carries its own context
+	v, err := s.openView(t, wish{view: req.View, after: req.After}) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err
 	}
@@ -340,8 +337,6 @@ func checkLook(req *schema.RecoverRequest) error {
 	switch {
 	case req.ExpectedEpoch != 0:
 		return badField("/expected_epoch", errors.New("a point of the past cannot be taken over: leave out expected_epoch or at"))
-	case req.Epoch != 0:
-		return badField("/epoch", errors.New("a point of the past cannot be taken over: leave out epoch or at"))
 	case req.Reason == "":
 		return nil
 	}

@@ -63,25 +63,6 @@ func TestRewind_RequestIDWithAnotherPoint_IsRefused(t *testing.T) {
 }
 
 // A client that reads the run of its takeover once more must not take it over again.
-func TestRecover_WithItsEpoch_OpensNoOther(t *testing.T) {
-	t.Parallel()
-	w := newServiceWorld(t)
-	w.writer("run-1").Start()
-	mine := schema.RecoverRequest{Executor: "executor-1", RequestID: "r1", View: schema.ViewHead}
-	reply, _ := w.recover("run-1", mine)
-	mine.Epoch = reply.Epoch
-	again, _ := w.recover("run-1", mine)
-	require.Equal(t, reply, again)
-	w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r2", View: schema.ViewHead})
-	e := w.refused(schema.VerbRecover, "run-1", mine)
-	require.Equal(t, schema.CodeConflict, e.Code)
-	require.Contains(t, e.Message, "executor executor-2 has it in epoch 3")
-	e = w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{At: "record:1", Epoch: 2})
-	require.Equal(t, schema.CodeBadRequest, e.Code)
-}
-
-// A request whose event a rewind abandoned is not done: its repeat does it again, once, and a further repeat finds
-// that.
 func TestControl_RepeatedBehindARewind_IsDoneAgain(t *testing.T) {
 	t.Parallel()
 	answer := func(payload string) schema.InputRequest {

@@ -60,8 +60,6 @@ type Service struct {
 	answers  *semaphore.Weighted
 	claims   *claims
 	shards   *shardStatus
-	profiles profiles
-	states   keptStates
 	ready    chan struct{}
 
 	writer *controlWriter
@@ -85,7 +83,6 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Sh
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.shards = &shardStatus{svc: s}
-	s.states.room = cfg.KeptStates
 	keys, err := kvstore.NewKeyring(js, cfg.Fleet)
 	if err != nil {
 		return nil, err
@@ -126,7 +123,6 @@ func (s *Service) Run(ctx context.Context) error {
 	for _, src := range s.routing.shards {
 		helpers.Go(func() error { return src.Barrier.Run(work) })
 	}
-	helpers.Go(func() error { return s.tendKept(work) })
 	helpers.Go(func() error {
 		s.callFor(work, s.liveRuns.Became())
 		return nil

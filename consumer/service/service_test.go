@@ -50,7 +50,7 @@ func TestService_MicroPing_Discovered(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
-		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "profile": "waymark.profile.default.*", "settle": "waymark.settle.default.*",
+		"history": "waymark.history.default.*", "records": "waymark.records.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*", "signal": "waymark.signal.default.*",
 		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
@@ -549,7 +549,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbSignal, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry, schema.VerbRecords, schema.VerbProfile, schema.VerbExecutors,
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry, schema.VerbRecords, schema.VerbExecutors,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))

@@ -47,7 +47,6 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
 		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: s.history},
 		{verb: schema.VerbRecords, request: "RecordsRequest", answer: "RecordsReply", count: &s.stats.RecordPages, serve: s.records},
-		{verb: schema.VerbProfile, request: "ProfileRequest", answer: "ProfileReply", count: &s.stats.Profiles, serve: s.profile},
 		{verb: schema.VerbSettle, request: "SettleRequest", answer: "SettleReply", count: &s.stats.Settles, serve: s.settle},
 		{verb: schema.VerbClaim, whole: true, request: "ClaimRequest", answer: "ClaimReply", count: &s.stats.Claims, serve: s.claim},
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},
@@ -204,14 +203,6 @@ func (t *task) whole(answer any) error {
 	return t.send(schema.KindEnd, nil, "")
 }
 
-// only is whole for an answer that is encoded already, and fits.
-func (t *task) only(body []byte) error {
-	if err := t.send(schema.KindAnswer, body, ""); err != nil {
-		return err
-	}
-	return t.send(schema.KindEnd, nil, "")
-}
-
 // refuse sends an error, which ends the answer.
 func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	s.stats.countError(e.Code)
@@ -268,7 +259,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 			"fleet %s has no run %s", s.cfg.Fleet, t.run)
 	case errors.Is(err, reader.ErrTooLarge):
 		return schema.Fail(schema.CodeTooLarge, "Ask for view head, or for view events and fold it yourself, as the SDK does.",
-			"run %s is too large for view state: it has more than %d bytes of events, or more than %d in one turn", t.run, schema.MaxFoldedView, schema.MaxStateView)
+			"run %s is too large for view state: it has more than %d bytes of events", t.run, schema.MaxStateView)
 	case errors.Is(err, reader.ErrBusy):
 		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no memory to fold run %s now", t.run)
 	case errors.Is(err, kvstore.ErrFull):

@@ -50,7 +50,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 
 // wishOf is what a read wants to see.
 func wishOf(r *schema.GetRequest) wish {
-	return wish{view: r.View, after: r.After, maxBytes: r.MaxBytes, before: r.Before}
+	return wish{view: r.View, after: r.After}
 }
 
 // history answers with the kept checkpoints of a run, at most a moment old.

@@ -21,10 +21,8 @@ const maxUnacked = 256
 
 // wish is the view of a run that a request asks for.
 type wish struct {
-	view     string
-	after    int
-	maxBytes int64
-	before   int
+	view  string
+	after int
 }
 
 // view is one answer in a view that the client asked for, and the state folded for it.
@@ -46,9 +44,6 @@ func (s *Service) openView(t *task, want wish) (*view, error) {
 	v := &view{svc: s, task: t, wish: want}
 	if err := v.check(); err != nil {
 		return nil, err
-	}
-	if v.before != 0 {
-		return nil, badField("/before", errors.New("before goes with at: take both from older of the answer"))
 	}
 	if err := v.hold(); err != nil {
 		return nil, err
@@ -81,27 +76,21 @@ func (v *view) check() error {
 	default:
 		return badField("/view", fmt.Errorf("view %.40q is none of state, head, events", v.view))
 	}
-	state := v.view == schema.ViewState
-	switch {
-	case v.after < 0 || v.after != 0 && v.view != schema.ViewEvents:
+	if v.after < 0 || v.after != 0 && v.view != schema.ViewEvents {
 		return badField("/after", fmt.Errorf("after is %d: it is the number of a segment, with view events", v.after))
-	case v.maxBytes != 0 && (!state || v.maxBytes < schema.MinReplyBytes):
-		return badField("/max_bytes", fmt.Errorf("max_bytes is %d: it is at least %d, with view state", v.maxBytes, schema.MinReplyBytes))
-	case v.before < 0 || v.before != 0 && !state:
-		return badField("/before", fmt.Errorf("before is %d: it is a number of turns, calls and messages, with view state", v.before))
 	}
 	return nil
 }
 
-// hold takes a place among the streams of events. Other views are one reply and wait for no client, so clients that
-// do not take their events do not block a takeover with view state. StateBudget bounds the memory of view state. View
+// hold takes a place among the streams of events. Other views wait for no client, so clients that do not take their
+// events do not block a takeover with view state. StateBudget bounds the memory of view state. View
 // head keeps one head; at a point it reads the run, of any size, without that bound.
 func (v *view) hold() error {
 	if v.view != schema.ViewEvents {
 		return nil
 	}
 	if !v.svc.streams.TryAcquire(1) {
-		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head: they are one reply.", "%d streams of events are under way", v.svc.cfg.Streams)
+		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view state or head.", "%d streams of events are under way", v.svc.cfg.Streams)
 	}
 	v.held = true
 	v.svc.stats.Streaming.Add(1)
@@ -165,11 +154,6 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 		if err := v.foldable(r); err != nil {
 			return err
 		}
-		if v.small(&r.Head) && r.Complete() {
-			if done, err := v.foldKept(ctx, r, &r.Head); done || err != nil {
-				return err
-			}
-		}
 		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
 			return err
 		}
@@ -193,7 +177,7 @@ func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 
 // foldable refuses view state of a run that is too large for the daemon to fold.
 func (v *view) foldable(r *reader.Snapshot) error {
-	if v.view == schema.ViewState && r.Segments.Bytes+r.TailBytes() > schema.MaxFoldedView {
+	if v.view == schema.ViewState && r.Segments.Bytes+r.TailBytes() > schema.MaxStateView {
 		return reader.ErrTooLarge
 	}
 	return nil
@@ -206,10 +190,6 @@ func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
 		return err
 	}
 	v.state = reader.NewStateSink(keys, schema.NewState(v.svc.cfg.Fleet, run), v.svc.budget)
-	v.state.State.Expect(to.Superseded)
-	if v.small(to) {
-		v.state.Keep(pageContent)
-	}
 	return v.svc.reader.Graft(ctx, v.state, run, to.Base, 0)
 }
 
@@ -225,11 +205,6 @@ func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 		}
 		v.state.Again(keys)
 		if err := v.svc.reader.Tail(ctx, r, v.state); err != nil {
-			return err
-		}
-	}
-	if v.state.State.Stale { // the run was rewound during the read
-		if err := v.prepare(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -250,7 +225,7 @@ func (s *Service) answer(v *view, r *reader.Snapshot, build func(*schema.StateVi
 	case schema.ViewHead:
 		return t.whole(build(nil))
 	case schema.ViewState:
-		return v.joined(r.Head.Records, build)
+		return v.joined(build)
 	default:
 		if err := v.segments(r); err != nil {
 			return err
@@ -378,7 +353,7 @@ func (o *replies) wait() error {
 		return o.acked(m)
 	case <-timer.C:
 		return fmt.Errorf("%w: %w", ErrClientGone, schema.Fail(schema.CodeNotAcknowledged,
-			"Publish an empty message to the reply subject of each reply that has one, or ask for view state or head: one reply, and nothing to acknowledge.",
+			"Publish an empty message to the reply subject of each reply that has one, or ask for view state or head: they need no acknowledgement.",
 			"%d replies with %d bytes were not acknowledged within %s: no more are sent", len(o.unacked), o.bytes, o.timeout))
 	case <-o.ctx.Done():
 		return context.Cause(o.ctx)

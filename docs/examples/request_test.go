@@ -199,7 +199,6 @@ func TestTheRequestOnThePage_InAnEmptyModule_ReadsALargeRun(t *testing.T) {
 	env := []string{"NATS_URL=" + w.address()}
 	for _, request := range [][2]string{
 		{"waymark.get.default.r1", ""},
-		{"waymark.get.default.r1", `{"max_bytes":300000}`},
 		{"waymark.recover.default.r1", `{"executor":"reader","request_id":"take-1"}`},
 	} {
 		lines := strings.Split(strings.TrimSuffix(run(env, "./reader", request[0], request[1]), "\n"), "\n")

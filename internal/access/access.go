@@ -77,7 +77,7 @@ type grant struct {
 // Verbs of the daemon's service, by the roles that may use them.
 var (
 	// readingVerbs change nothing.
-	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbRecords, schema.VerbProfile, schema.VerbFleet, schema.VerbExecutors}
+	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbRecords, schema.VerbFleet, schema.VerbExecutors}
 	// workingVerbs are what an executor needs: for its own runs, those it claims, those it started, and those that
 	// its agents communicate with.
 	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel, schema.VerbSignal}

@@ -59,7 +59,7 @@ func loggedBy(request any) (*logged, error) {
 	case nil, struct{}, schema.GetRequest, *schema.GetRequest, schema.ListRequest, *schema.ListRequest, schema.RecoverRequest, *schema.RecoverRequest,
 		schema.ClaimRequest, *schema.ClaimRequest, schema.MarkRequest, *schema.MarkRequest, schema.FleetRequest, *schema.FleetRequest,
 		schema.CleanupRequest, *schema.CleanupRequest, schema.EraseRequest, *schema.EraseRequest,
-		schema.RecordsRequest, *schema.RecordsRequest, schema.ProfileRequest, *schema.ProfileRequest,
+		schema.RecordsRequest, *schema.RecordsRequest,
 		schema.ExecutorsRequest, *schema.ExecutorsRequest:
 		return nil, nil //nolint:nilnil // they have no content
 	}

@@ -38,7 +38,6 @@ var requests = []any{
 	schema.CleanupRequest{},
 	schema.EraseRequest{},
 	schema.RecordsRequest{},
-	schema.ProfileRequest{},
 }
 
 func runHas(ids ...string) func(context.Context) ([]string, error) {

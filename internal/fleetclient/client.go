@@ -39,6 +39,8 @@ type Replies struct {
 	// next is the number of the next reply; answered says that the answer has come.
 	next     int
 	answered bool
+	// parts are those of the answer so far.
+	parts []byte
 	// Answer receives the answer, Piece the content before and after it: the frames of records, or an unexpected
 	// kind. Again drops all pieces before it.
 	Answer func(body []byte) error
@@ -87,10 +89,20 @@ func (a *Replies) take(m reply) (done bool, err error) {
 	switch kind {
 	case schema.KindEnd:
 		return true, nil
+	case schema.KindPart:
+		if a.answered || len(a.parts)+len(m.Data) > schema.MaxStateAnswer {
+			return true, fmt.Errorf("%w: reply %d is a part of an answer that is over, or too large", ErrBadAnswer, number)
+		}
+		a.parts = append(a.parts, m.Data...)
+		return false, nil
 	case schema.KindAnswer:
 		a.answered = true
-		return false, a.Answer(m.Data)
+		if a.parts == nil {
+			return false, a.Answer(m.Data)
+		}
+		return false, a.Answer(append(a.parts, m.Data...))
 	case schema.KindAgain:
+		a.parts = nil
 		a.Again()
 		return false, nil
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/story"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -193,14 +192,6 @@ func TestFleet_LabelIsNotUTF8_IsTheViewersMistake(t *testing.T) {
 	d := newDesk(t, nil)
 	status, body := d.get("/?label=%ff=1")
 	require.Equal(t, http.StatusBadRequest, status, body)
-}
-
-func TestMap_HugeDurations_BarsFit(t *testing.T) {
-	t.Parallel()
-	body := timelineBody{Told: new(story.Told), shown: whole}
-	body.profiled(&schema.ProfileReply{Buckets: []schema.ProfileBucket{{ModelMS: 1<<63 - 1, CallMS: 1<<63 - 1}, {CallMS: 1}}}, "/run/x")
-	require.Equal(t, 100, body.Map[0].Height)
-	require.Equal(t, 4, body.Map[1].Height)
 }
 
 // What is larger than a message is never sent: it was tried again for half a minute, and then perhaps stored.

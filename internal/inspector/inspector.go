@@ -55,7 +55,6 @@ type Inspector struct {
 	// submissions are the forms that were sent last.
 	submissions submissions
 	stories     recent[readStory]
-	profiles    recent[cached[*schema.ProfileReply]]
 	needs       needs
 	heads       heads
 	// executors are those of the fleet as they were last read.

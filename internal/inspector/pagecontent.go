@@ -24,8 +24,10 @@ import (
 )
 
 const (
-	// contentBytes bounds the content of a run that a page shows, and fieldCut how much of one field of it, in bytes.
-	contentBytes, fieldCut = 96 << 10, 8 << 10
+	// messagesShown is how many messages a page shows, and fieldCut how much of one field of them, in bytes.
+	messagesShown, fieldCut = 50, 8 << 10
+	// contentMost bounds the stored size of a run whose content the pages show: they hold it while they are made.
+	contentMost = 256 << 20
 	// imageBytes bounds an image that a page shows, as it is stored.
 	imageBytes = 48 << 10
 )
@@ -37,7 +39,6 @@ type conversationBody struct {
 	Older, Latest string
 	Left          int
 	Compacted     *schema.Compacted
-	LeftOut       []schema.LeftOut
 	NoContent     bool
 	At            string
 }
@@ -63,45 +64,24 @@ type partRow struct {
 
 type diffLine struct{ Class, Text string }
 
-// content asks for a page of what a run holds, at a point of it.
-func (s *Inspector) content(ctx context.Context, run, at string, before int) (*schema.GetReply, error) {
-	reply := new(schema.GetReply)
-	err := s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewState, MaxBytes: contentBytes, At: at, Before: before}, reply)
-	if err == nil && reply.State == nil {
-		reply.State = new(schema.StateView)
+// content reads what a run holds, at a point of it. It is folded here, because the daemon has no keys of content.
+func (s *Inspector) content(ctx context.Context, run, at string) (*schema.GetReply, error) {
+	reply, err := s.headAt(ctx, run, at)
+	if err != nil {
+		return nil, err
 	}
-	if err != nil || len(reply.Head.KeyIDs) == 0 || !s.Fleet.HasKeys() {
-		return reply, err
-	}
-	return reply, s.decrypt(ctx, reply, run, at, before)
-}
-
-// decrypt makes the page of a run again, from events that are decrypted here: the daemon has no keys.
-func (s *Inspector) decrypt(ctx context.Context, reply *schema.GetReply, run, at string, before int) error {
-	records := reply.Head.Records
-	if reply.At != nil {
-		records = reply.At.Records
+	if reply.Bytes > contentMost {
+		return nil, failure.New(failure.Refused, "read its events: waymark events "+schema.ShellWord(run)+" --all --no-follow", "run %s has %s, the pages show the content of runs up to %s", run, output.Bytes(reply.Bytes), output.Bytes(contentMost))
 	}
 	if at == "" {
-		at = fmt.Sprintf("record:%d", records) // what came since would not fit the head
+		at = fmt.Sprintf("record:%d", reply.Head.Records) // what came since would not fit the head
 	}
-	point, err := schema.ParsePoint(at)
+	state, _, err := s.stateOf(ctx, run, at)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	state, err := s.Fleet.GetAt(ctx, run, point)
-	if err != nil && (state == nil || !errors.Is(err, publisher.ErrIncomplete)) {
-		return err
-	}
-	page, err := state.View().Page(before, contentBytes)
-	if err != nil {
-		return err
-	}
-	if page.Older != nil {
-		page.Older.Request.At = at
-	}
-	reply.State = page
-	return nil
+	reply.State = state.View()
+	return reply, nil
 }
 
 // point is the point that an address names, as commands take it.
@@ -123,7 +103,7 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 	if err != nil {
 		return nil, err
 	}
-	reply, err := s.content(ctx, run, at, number(r.URL.Query().Get("before")))
+	reply, err := s.content(ctx, run, at)
 	if err != nil {
 		return nil, err
 	}
@@ -135,17 +115,23 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 	if err != nil {
 		return nil, err
 	}
-	body := conversationBody{NoContent: s.NoContent, At: at, Compacted: reply.State.Compacted, LeftOut: reply.State.LeftOut}
+	body := conversationBody{NoContent: s.NoContent, At: at, Compacted: reply.State.Compacted}
 	path := v.Run.Path + "/conversation"
-	if o := reply.State.Older; o != nil {
-		body.Older = path + "?" + url.Values{"at": {o.Request.At}, "before": {fmt.Sprint(o.Request.Before)}}.Encode()
-		body.Left = o.Messages
+	// The page ends before a message; the others that it had when it was opened are before that.
+	last := len(reply.State.Messages)
+	if before := number(r.URL.Query().Get("before")); before > 0 {
+		last = min(before, last)
+	}
+	first := max(last-messagesShown, 0)
+	if first > 0 {
+		body.Older = path + "?" + url.Values{"at": {cmp.Or(at, fmt.Sprintf("record:%d", reply.Head.Records))}, "before": {fmt.Sprint(first)}}.Encode()
+		body.Left = first
 	}
 	if r.URL.Query().Has("before") || at != "" {
 		body.Latest = path
 	}
 	if !s.NoContent {
-		body.Messages = messagesOf(run, at, reply.State)
+		body.Messages = messagesOf(run, at, reply.State)[first:last]
 	}
 	v.Body = &body
 	return v, nil
@@ -382,7 +368,7 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 		return err
 	})
 	group.Go(func() (err error) {
-		shown, err = s.content(asking, run, at, 0)
+		shown, err = s.content(asking, run, at)
 		return err
 	})
 	// What came before a record is asked for at the same time, where the number of the record is known.

@@ -74,9 +74,6 @@ type timelineBody struct {
 	*story.Told
 	Only, Text string
 	Rows       []lineRow
-	Map        []mapBar
-	// NoMap: the profile is still being made.
-	NoMap bool
 	// Earlier and Later are the addresses of the turns before and behind; empty for none. Hidden counts the lines that the filter leaves out.
 	Earlier, Later, Latest string
 	Hidden                 int
@@ -84,8 +81,6 @@ type timelineBody struct {
 	// Here is the record that the address names, and HereID the line that it is on.
 	Here   int64
 	HereID string
-	// shown are the records of the page.
-	shown span
 }
 
 // lineRow is a line of the timeline.
@@ -101,19 +96,9 @@ type lineRow struct {
 	Whole  string
 }
 
-// mapBar is a bar of the overview: what happened in one of its shares of the run.
-type mapBar struct {
-	X, Height  int
-	Tone, Path string
-	Turn       int32
-	Here       bool
-}
-
 const (
 	// windowRecords is how many records a page of the timeline reads, and timelineRows the most lines that it shows.
 	windowRecords, timelineRows = 400, 250
-	// mapBars is how many bars the overview has at most.
-	mapBars = 128
 	// idle is from when on a time without anything is shown as a gap.
 	idle = 30 * time.Second
 	// lineCut is how much of a detail a line shows.
@@ -138,8 +123,8 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 		return nil, err
 	}
 	h := &reply.Head
-	told := &story.Told{Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls, ModelTier: h.ModelTier, DurationMS: story.DurationMS(h, s.Now())}
-	body := timelineBody{Told: told, Only: q.Get("only"), Text: q.Get("text"), shown: whole}
+	told := &story.Told{Turns: h.Counts.Turns, Calls: h.Counts.ToolCalls, Takeovers: int(h.Counts.Resumes), ModelTier: h.ModelTier, DurationMS: story.DurationMS(h, s.Now())}
+	body := timelineBody{Told: told, Only: q.Get("only"), Text: q.Get("text")}
 	if _, ok := onlys[body.Only]; body.Only != "" && !ok {
 		return nil, failure.New(failure.Usage, "choose one of the list", "filter %q is not known", body.Only)
 	}
@@ -151,21 +136,9 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	if err != nil {
 		return nil, err
 	}
-	// The rows come first: of a run that is new to the daemon all records are read for its profile.
-	if p := s.profile(h.Run); p != nil {
-		body.profiled(p, v.Run.Path)
-	} else {
-		body.NoMap = true
-	}
 	v.Body = &body
 	return v, nil
 }
-
-// span of records.
-type span struct{ from, through int64 }
-
-// whole is the span of all records.
-var whole = span{0, 1<<63 - 1}
 
 // window shows the lines of a page of records, and reads no more of the run.
 func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
@@ -212,7 +185,6 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 			beats = beats[:end]
 		}
 	}
-	body.shown = span{first, through}
 	if first > 1 {
 		body.Earlier = fmt.Sprintf("%s?through=%d", v.Run.Path, first-1)
 	}
@@ -318,54 +290,6 @@ func scaled(rows []lineRow) []lineRow {
 		}
 	}
 	return rows
-}
-
-// profiled adds what the run's profile tells: the sum, and a bar for each of its buckets.
-func (b *timelineBody) profiled(p *schema.ProfileReply, path string) {
-	b.Model, b.Provider, b.Takeovers = p.Model, p.Provider, int(p.Total.Takeovers)
-	b.WaitedMS = p.Total.WaitedMS
-	if len(p.Buckets) < 2 {
-		return
-	}
-	busy := func(c *schema.ProfileBucket) float64 { return float64(c.ModelMS) + float64(c.CallMS) }
-	most := 1.0
-	for i := range p.Buckets {
-		most = max(most, busy(&p.Buckets[i]))
-	}
-	for i := range p.Buckets {
-		c := &p.Buckets[i]
-		bar := mapBar{
-			X: i, Turn: c.Turn, Height: int(max(busy(c)*100/most, 4)), Path: fmt.Sprintf("%s?at=record:%d", path, (c.From+c.Through)/2),
-			Here: b.shown != whole && c.From <= b.shown.through && c.Through >= b.shown.from,
-		}
-		switch {
-		case c.Failures > 0:
-			bar.Tone = story.ToneBad
-		case c.Waits > 0 || c.Takeovers > 0:
-			bar.Tone = story.ToneWait
-		}
-		b.Map = append(b.Map, bar)
-	}
-}
-
-const (
-	// profilesKept bounds the profiles that are kept.
-	profilesKept = 32
-	// profileAge is how old a profile may be, and profilePatience how long a page waits for one: of a long run that is new to the daemon all
-	// records are read for it.
-	profileAge, profilePatience = time.Second, 100 * time.Millisecond
-)
-
-// profile returns the profile of a run; nil if it takes longer to read than a page waits. The page then has it the next time.
-func (s *Inspector) profile(run string) *schema.ProfileReply {
-	reply, ok, err := s.profiles.of(run, profilesKept).get(profileAge, profilePatience, func(ctx context.Context) (*schema.ProfileReply, error) {
-		reply := new(schema.ProfileReply)
-		return reply, s.Fleet.Ask(ctx, schema.VerbProfile, run, schema.ProfileRequest{Buckets: mapBars}, reply)
-	})
-	if !ok || err != nil {
-		return nil
-	}
-	return reply
 }
 
 // readStory is the story of a run. It is read again once its run has more events.

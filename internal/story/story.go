@@ -94,7 +94,6 @@ type Source interface {
 // Read collects the story of a run, whose head says what rewinds left behind. Of a run that misses events the story is what is there.
 func Read(ctx context.Context, from Source, head *schema.Head) (*Story, error) {
 	s := New(from.Name(), head.Run)
-	s.State.Expect(head.Superseded)
 	s.State.Open(func(e *schema.Event, data schema.Data) { _ = from.Decrypt(ctx, e, data) }) // what stays encrypted is shown as that
 	return s, from.Events(ctx, head.Run, func(rec schema.Record) error {
 		keys, err := from.Keys(ctx)

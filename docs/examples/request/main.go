@@ -19,14 +19,6 @@ type Reply struct {
 	Complete bool `json:"complete"`
 	State    struct {
 		Messages []Message `json:"messages"`
-		Older    *struct {
-			Subject string          `json:"subject"`
-			Request json.RawMessage `json:"request"`
-		} `json:"older"`
-		LeftOut []struct {
-			Path string `json:"path"`
-			Size int    `json:"size"`
-		} `json:"left_out"`
 	} `json:"state"`
 }
 
@@ -48,34 +40,32 @@ type Message struct {
 	} `json:"parts"`
 }
 
-// ask sends a request and returns its answer, with the whole conversation.
+// ask sends a request and returns its answer. An answer that is larger than a message comes in several.
 func ask(nc *nats.Conn, subject, request string) (*Reply, error) {
-	var answer *Reply
+	inbox := nc.NewRespInbox()
+	replies, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer replies.Unsubscribe()
+	if err := nc.PublishRequest(subject, inbox, []byte(request)); err != nil {
+		return nil, err
+	}
+	var text []byte
 	for {
-		m, err := nc.Request(subject, []byte(request), 10*time.Second)
-		if err != nil {
+		m, err := replies.NextMsg(10 * time.Second)
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if m.Header.Get("Nats-Service-Error-Code") != "" {
+		case m.Header.Get("Status") == "503":
+			return nil, nats.ErrNoResponders
+		case m.Header.Get("Nats-Service-Error-Code") != "":
 			return nil, errors.New(string(m.Data)) // {"code":…,"message":…,"hint":…}
+		case m.Header.Get("Waymark-Kind") == "end":
+			answer := new(Reply)
+			return answer, json.Unmarshal(text, answer)
 		}
-		page := new(Reply)
-		if err := json.Unmarshal(m.Data, page); err != nil {
-			return nil, err
-		}
-		if left := page.State.LeftOut; len(left) > 0 {
-			return nil, fmt.Errorf("%s of %d bytes is larger than a message: read it with view events", left[0].Path, left[0].Size)
-		}
-		if answer == nil {
-			answer = page
-		} else {
-			answer.State.Messages = append(page.State.Messages, answer.State.Messages...)
-		}
-		older := page.State.Older
-		if older == nil {
-			return answer, nil
-		}
-		subject, request = older.Subject, string(older.Request) // the run did not fit into a message
+		text = append(text, m.Data...) // the answer, or the next part of it
 	}
 }
 

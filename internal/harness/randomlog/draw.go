@@ -1,6 +1,7 @@
 package randomlog
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -35,18 +36,16 @@ type Signer struct {
 
 // Config is what a log is drawn with.
 type Config struct {
-	// Run of the fleet "f". Required.
-	Run string
+	// Fleet is "f" if it is empty. Run is required.
+	Fleet, Run string
 	// Keys are the fleet's; nil for a fleet without. Signers are then three: of a valid key, of one that is retired for part of the time, and of one that
 	// is not the fleet's.
 	Keys    *schema.Keys
 	Signers []Signer
 }
 
-// fleet of all logs.
-const fleet = "f"
-
 func begin(t *rapid.T, cfg Config) *Log {
+	fleet := cmp.Or(cfg.Fleet, "f")
 	return &Log{
 		t: t, keys: cfg.Keys, signers: cfg.Signers, Head: schema.NewHead(fleet, cfg.Run), Sealed: map[int]schema.Data{},
 		w: schema.Writer{Fleet: fleet, Run: cfg.Run, Executor: "ex-1", Epoch: 1},
@@ -144,7 +143,7 @@ func (s *Log) write(d schema.Data, turn int32) {
 
 func (s *Log) control(d schema.Data, epoch schema.Epoch) {
 	s.nonce++
-	e, err := schema.NewControl(fleet, "daemon", s.Head.Run, epoch, fmt.Sprint(s.nonce), d, s.now())
+	e, err := schema.NewControl(s.Head.Fleet, "daemon", s.Head.Run, epoch, fmt.Sprint(s.nonce), d, s.now())
 	if err != nil {
 		s.t.Fatalf("generator made an invalid control event: %v", err)
 	}
@@ -210,7 +209,7 @@ func (s *Log) takeoverTo(reason string, epoch schema.Epoch, to *schema.Base) {
 	}, epoch)
 	if s.Head.Epoch > before && s.Head.Epoch > 1 {
 		s.old = append(s.old, s.w)
-		s.w = schema.Writer{Fleet: fleet, Run: s.Head.Run, Executor: executor, Epoch: s.Head.Epoch}
+		s.w = schema.Writer{Fleet: s.Head.Fleet, Run: s.Head.Run, Executor: executor, Epoch: s.Head.Epoch}
 	}
 }
 

@@ -138,7 +138,8 @@ func (b *builder) services(channels, operations, messages object) {
 	end["contentType"] = "application/octet-stream"
 	again := message("Again", "Takes back all that was sent before it. It is empty.", numbered(schema.KindAgain), object{})
 	again["contentType"] = "application/octet-stream"
-	messages["content"], messages["again"], messages["end"] = content, again, end
+	part := message("Part", "The next part of an answer that is larger than a message. It is not acknowledged.", numbered(schema.KindPart), object{})
+	messages["content"], messages["part"], messages["again"], messages["end"] = content, part, again, end
 
 	for _, s := range []struct {
 		verb, run, request, reply string
@@ -150,7 +151,6 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbList, "", "ListRequest", "ListReply", false, "Lists runs."},
 		{schema.VerbHistory, "{run}", "", "HistoryReply", false, "Lists the checkpoints kept of a run."},
 		{schema.VerbRecords, "{run}", "RecordsRequest", "RecordsReply", false, "Reads a page of a run's records, by their numbers."},
-		{schema.VerbProfile, "{run}", "ProfileRequest", "ProfileReply", false, "Shows a whole run in a few hundred shares."},
 		{schema.VerbSettle, "{run}", "SettleRequest", "SettleReply", false, "Settles a call in doubt by an operator's word."},
 		{schema.VerbClaim, "", "ClaimRequest", "ClaimReply", false, "Hands a claimable run to the executor that asks: one of its own first, then the one that waits for longest."},
 		{schema.VerbInput, "{run}", "InputRequest", "ControlReply", false, "Answers something that a run waits for, as its response_schema asks."},
@@ -174,7 +174,7 @@ func (b *builder) services(channels, operations, messages object) {
 		replies := []string{reply, "serviceError"}
 		if s.streams {
 			replyHeaders = numbered(schema.KindAnswer)
-			replies = append(replies, "content", "again", "end")
+			replies = append(replies, "content", "part", "again", "end")
 		}
 		messages[reply] = message(reply, "The answer.", replyHeaders, schemaRef(s.reply))
 		channels[s.verb] = channel(schema.ServiceSubject(s.verb, "{fleet}", s.run), s.what, []string{request})

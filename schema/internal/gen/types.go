@@ -89,8 +89,6 @@ func others() []document {
 		{"history-reply", "HistoryReply", reflect.TypeFor[schema.HistoryReply]()},
 		{"records-request", "RecordsRequest", reflect.TypeFor[schema.RecordsRequest]()},
 		{"records-reply", "RecordsReply", reflect.TypeFor[schema.RecordsReply]()},
-		{"profile-request", "ProfileRequest", reflect.TypeFor[schema.ProfileRequest]()},
-		{"profile-reply", "ProfileReply", reflect.TypeFor[schema.ProfileReply]()},
 		{"settle-request", "SettleRequest", reflect.TypeFor[schema.SettleRequest]()},
 		{"settle-reply", "SettleReply", reflect.TypeFor[schema.SettleReply]()},
 		{"claim-request", "ClaimRequest", reflect.TypeFor[schema.ClaimRequest]()},
