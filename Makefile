@@ -100,7 +100,7 @@ generate-check: ## fail when a generated file is out of date
 	@sh tools/generate-check.sh
 
 golden: ## write a golden store of this version's stored formats, after a new one (30 seconds)
-	WAYMARK_GOLDEN=write go test ./internal/harness/e2e -run TestGoldenStores -count=1
+	WAYMARK_GOLDEN=write go test ./internal/harness/nemesis -run TestGoldenStores -count=1
 
 dist-short: $(LINT) $(GOTESTSUM) ## run the tests of tools/dist without builds and installations
 	$(call MODULE,tools/dist)

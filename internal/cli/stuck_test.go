@@ -174,6 +174,18 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 	}
 	require.Contains(t, rows["parked"].Why, "parked: ")
 
+	// The overdue call is named wherever an operator looks for it.
+	code, out, complaints := w.ask("200", "", "runs", "get", "overdue")
+	require.Zero(t, code)
+	require.Regexp(t, `tool compile +1 +\S+ +.* 10ms`, out)
+	require.Contains(t, complaints, "stop its process")
+	_, out, _ = w.ask("200", "", "runs", "ls")
+	require.Regexp(t, `(?m)^overdue .*running, overdue`, out)
+	_, out, _ = w.ask("200", "", "fleet")
+	require.Contains(t, out, "1 overdue")
+	_, out, _ = w.ask("200", "", "doctor")
+	require.Regexp(t, `overdue +1 run with`, out)
+
 	for _, columns := range []string{"80", "100", "200"} {
 		code, out, complaints := w.ask(columns, "", "runs", "ls", "--stuck")
 		require.Zero(t, code)
@@ -187,10 +199,10 @@ func TestRunsLsStuck_EachWayToStandStill_IsFoundWithItsReason(t *testing.T) {
 		require.Contains(t, complaints, "waymark inbox")
 		require.Contains(t, out, "AGENT")
 	}
-	code, out, _ := w.ask("200", "", "runs", "ls", "--stuck", "--agent", "broken", "--quiet")
+	code, out, _ = w.ask("200", "", "runs", "ls", "--stuck", "--agent", "broken", "--quiet")
 	require.Zero(t, code)
 	require.Equal(t, 2, strings.Count(out, "\n"), out)
-	_, _, complaints := w.ask("100", "", "runs", "ls", "--stuck", "--limit", "3")
+	_, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--limit", "3")
 	require.Contains(t, complaints, "there are 5 more: list them with --all, or with a --limit above 3")
 	code, _, complaints = w.ask("100", "", "runs", "ls", "--stuck", "--status", "waiting")
 	require.Equal(t, 2, code)

@@ -175,7 +175,7 @@ func targets(files []file) map[string]bool {
 
 // notShipped are packages that read no foreign input: tests, measurements, demonstrations.
 func notShipped(f file) bool {
-	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "tools/transcripts", "internal/player", "internal/journal", "docs", "schema/internal/gen"} {
+	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "tools/transcripts", "docs", "schema/internal/gen"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
 			return true
 		}

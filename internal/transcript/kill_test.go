@@ -24,7 +24,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// kills is how many times an executor process dies in the full test; in the other, internal/harness/e2e does more of them.
+// kills is how many times an executor process dies in the full test.
 const kills = 200
 
 // journal is what executors wrote down outside of Waymark.

@@ -5,7 +5,7 @@
 // A plan of runs, each of which depends on its number alone ([Config.Run]), and the writer that publishes them like
 // an executor: real events with the real codec, sequences and compare-and-set. It puts nothing into a bucket: the
 // daemon that folds the fleet makes checkpoints, segments and indexes, so that every run can be recovered, listed and
-// claimed like any other. tools/bench and internal/harness/e2e use it.
+// claimed like any other. tools/bench and internal/harness/nemesis use it.
 //
 // # What it promises
 //

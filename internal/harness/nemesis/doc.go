@@ -8,6 +8,8 @@
 //     three, or an executor under load, which records every operation before it begins.
 //   - In its tests the world of processes, the faults, the schedules, and the faults of disks. "make chaos" and
 //     "make soak" run them; "make check" runs a short part.
+//   - Also in its tests a daemon with its embedded server, for faults that need no proxy: a bucket deleted, a cleanup
+//     killed half-way, a quota reached, an executor stopped, the stores of other versions.
 //
 // # What it promises
 //
@@ -32,7 +34,11 @@
 //	WAYMARK_SOAK_FAULTS=none  no faults in the soak; default: a mild one from time to time
 //	WAYMARK_SOAK_PAUSE=n      milliseconds between two boundaries of a run in a soak; default 175
 //	WAYMARK_SOAK_LEAK=kind    the proof that a soak finds it: executors leak a goroutine, or memory, for each run
-//	WAYMARK_E2E_FULL=1        the whole schedules, as in internal/harness/e2e
+//	WAYMARK_E2E_FULL=1        the whole schedules instead of a sample
+//	WAYMARK_GOLDEN=write      make the golden store of the stored formats, with "make golden"
+//	WAYMARK_AGENT_SERVICE=specs
+//	                          what npm installs as the host SDK of the Synadia Agent Protocol, such as archives of its
+//	                          packages, where the registry does not have it
 //
 // # On failure
 //

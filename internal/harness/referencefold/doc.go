@@ -8,12 +8,13 @@
 //   - [Model.Differences] and [Model.StateDifferences]: how a head or a state differs.
 //
 // # What it promises
+//
 // It shares with the real fold the reading of one event: the decoding of CloudEvents and the validation of their
 // data, which have their own tests and golden files. It shares no decisions, neither the hash of an event's content
 // nor the digest of a run. If the two differ, one of them is wrong.
-// digest of a run. Where the two differ, one of them is wrong.
 //
 // # What it does not know
+//
 // Texts that are shortened in a checkpoint, caps ([schema.ReasonTooMany]: see [Model.Beyond]), duplicates older than
 // the fold's window of 64 events, which the fold refuses as stale or forked and the model calls duplicates, and
 // points, marks and usage. A caller that compares logs with these must leave them out.

@@ -1,9 +1,8 @@
 //go:build unix
 
-package e2e_test
+package nemesis_test
 
 import (
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,29 +25,27 @@ func TestReplicas_KillsAndPauses_ShareShards(t *testing.T) {
 	fleet := s.connect("executor-1")
 	s.drive(fleet, "run", runs)
 
-	s.replicas["b"].kill9(t)
+	require.NoError(t, s.replicas["b"].kill())
 	s.awaitShared("one is killed", "a", "c")
 	s.serve("b")
 	s.awaitShared("it comes back", "a", "b", "c")
 
-	require.NoError(t, s.replicas["c"].cmd.Process.Signal(syscall.SIGTERM))
-	<-s.replicas["c"].gone
-	require.NoError(t, s.replicas["c"].err, "it stops cleanly")
+	require.NoError(t, s.replicas["c"].terminate(t.Context()), "it stops cleanly")
 	s.awaitShared("one stops", "a", "b")
 
 	// Stopped for a moment, shorter than the lease: nothing moves, or on a machine that is slow all comes back.
-	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, s.replicas["a"].pause())
 	moment := time.NewTimer(2 * time.Second)
 	<-moment.C
-	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGCONT))
+	require.NoError(t, s.replicas["a"].resume())
 	moment.Reset(4 * time.Second)
 	<-moment.C
 	s.awaitShared("one is stopped for a moment", "a", "b")
 
 	// Stopped for longer: the other takes all shards, and later returns those assigned to the first.
-	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, s.replicas["a"].pause())
 	s.awaitShared("one is stopped for long", "b")
-	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGCONT))
+	require.NoError(t, s.replicas["a"].resume())
 	s.awaitShared("it goes on", "a", "b")
 	s.prove(fleet, runs)
 }

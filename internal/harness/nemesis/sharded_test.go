@@ -1,4 +1,6 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
 	"context"
@@ -29,7 +31,7 @@ type sharded struct {
 	server   *natstest.Server
 	js       jetstream.JetStream
 	shards   int
-	replicas map[string]*child
+	replicas map[string]*process
 	began    map[string]int
 	// acked counts the events of each run that were acknowledged.
 	mu    sync.Mutex
@@ -41,7 +43,7 @@ type sharded struct {
 
 func newSharded(tb testing.TB, shards int, replicas ...string) *sharded {
 	tb.Helper()
-	s := &sharded{tb: tb, server: natstest.Start(tb), shards: shards, replicas: make(map[string]*child), began: make(map[string]int), acked: make(map[string]int64)}
+	s := &sharded{tb: tb, server: natstest.Start(tb), shards: shards, replicas: make(map[string]*process), began: make(map[string]int), acked: make(map[string]int64)}
 	s.js = s.server.JetStream(tb)
 	s.puts.watch(tb, s.server.Conn(tb))
 	for _, name := range replicas {
@@ -54,18 +56,14 @@ func newSharded(tb testing.TB, shards int, replicas ...string) *sharded {
 func (s *sharded) serve(name string) {
 	s.tb.Helper()
 	s.began[name]++
-	cmd := exec.CommandContext(context.Background(), binary, "demo-child", "--json", "serve", "--context", s.context(), "--http", "off",
-		"--quota", "64MiB", "--shards", fmt.Sprint(s.shards), "--name", fmt.Sprintf("%s-%d", name, s.began[name]), "--log-format", "json")
-	cmd.Env = environment("WAYMARK_STATE_DIR=" + s.tb.TempDir())
-	c := startChild(s.tb, name, cmd)
-	s.replicas[name] = c
-	select {
-	case <-c.line:
-	case <-c.gone:
-		require.Fail(s.tb, "a daemon ended by itself", "%v: %s", c.err, c.log)
-	case <-time.After(patience):
-		require.Fail(s.tb, "a daemon is not ready", "%s", c.log)
-	}
+	named := fmt.Sprintf("%s-%d", name, s.began[name])
+	s.replicas[name] = launch(s.tb, name, func() *exec.Cmd {
+		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--context", s.context(), "--http", "off",
+			"--quota", "64MiB", "--shards", fmt.Sprint(s.shards), "--name", named, "--log-format", "json")
+		cmd.Env = environment("WAYMARK_STATE_DIR=" + s.tb.TempDir())
+		return cmd
+	})
+	require.NoError(s.tb, s.replicas[name].ready(nil))
 }
 
 func (s *sharded) context() string { return filepath.Join(s.server.StateDir(), "nats", "waymark.json") }

@@ -1,4 +1,6 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
 	"bytes"
@@ -8,9 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +21,7 @@ import (
 
 // agentServiceVariable names what npm installs as the host SDK, such as a directory or an archive of the package;
 // empty means the package of the registry.
-const agentServiceVariable = "WAYMARK_E2E_AGENT_SERVICE"
+const agentServiceVariable = "WAYMARK_AGENT_SERVICE"
 
 // agentService is the host SDK of the Synadia Agent Protocol.
 const agentService = "@synadia-ai/agent-service"
@@ -83,24 +83,19 @@ func npm(t *testing.T, folder string, args ...string) (string, error) {
 func seenAliveAndDead(t *testing.T, folder, host string) {
 	t.Helper()
 	const interval = "1" // second
-	w := newWorld(t, shortSilence...)
+	w := newLone(t, "--silence", "4s")
 	end, err := statedir.Discover(t.Context(), w.state())
 	require.NoError(t, err)
-	cmd := exec.CommandContext(context.Background(), "node", "agent.mjs", host, end.Context, "watering", interval)
-	cmd.Dir = folder
-	agent := startChild(t, "agent", cmd)
+	agent := launch(t, "agent", func() *exec.Cmd {
+		cmd := exec.CommandContext(context.Background(), "node", "agent.mjs", host, end.Context, "watering", interval)
+		cmd.Dir = folder
+		return cmd
+	})
 	var said struct {
 		Executor string `json:"executor"`
 		Prompt   string `json:"prompt"`
 	}
-	select {
-	case line := <-agent.line:
-		require.NoError(t, json.Unmarshal([]byte(line), &said), line)
-	case <-agent.gone:
-		require.Fail(t, "the agent ended", "%v: %s", agent.err, agent.log)
-	case <-time.After(patience):
-		require.Fail(t, "the agent says nothing", "%s", agent.log)
-	}
+	require.NoError(t, agent.ready(&said))
 	nc := w.conn(t)
 	answer, err := nc.Request(said.Prompt, []byte("are you there?"), patience)
 	require.NoError(t, err, "it is an agent of the protocol")
@@ -120,7 +115,7 @@ func seenAliveAndDead(t *testing.T, folder, host string) {
 	require.Equal(t, schema.StatusRunning, head.Status, "its heartbeats count, though it publishes nothing")
 	require.Equal(t, said.Executor, head.Executor)
 
-	agent.kill9(t)
+	require.NoError(t, agent.kill())
 	awaitStatus(t, fleet, "watering", schema.StatusOrphaned)
 	for _, id := range []string{"silent", "watering"} { // the one that waits for longest comes first
 		run := claim(t, fleet, publisher.ClaimSpec{Agents: []string{"gardener"}})

@@ -1,4 +1,6 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
 	"fmt"

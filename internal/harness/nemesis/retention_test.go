@@ -1,7 +1,8 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
-	"context"
 	"os/exec"
 	"slices"
 	"testing"
@@ -59,7 +60,7 @@ func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 		runs = 10_000
 	}
 	live := runs / 10
-	w := newWorld(t, "--silence", "1h")
+	w := newLone(t, "--silence", "1h")
 	w.fill(t, runs, live, 10)
 	completed := w.listed(t, "--status", "completed", "--all")
 	require.Greater(t, len(completed), runs/10)
@@ -89,14 +90,12 @@ func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 	require.False(t, gone[pinned] || gone[base])
 
 	js := w.jetStream(t)
-	cleaning := exec.CommandContext(context.Background(), binary, append(cleanup, "--no-verify")...)
-	cleaning.Env = environment("WAYMARK_STATE_DIR=" + w.state())
-	child := startChild(t, "cleanup", cleaning)
+	cleaning := launch(t, "cleanup", func() *exec.Cmd { return w.waymark(append(cleanup, "--no-verify")...) })
 	began := time.Now()
 	require.Eventually(t, func() bool { return erased(t, js) > len(gone)/3 }, 10*patience, 5*time.Millisecond, "nothing is removed")
 	half := erased(t, js)
-	child.kill9(t)
-	w.server.kill9(t)
+	require.NoError(t, cleaning.kill())
+	w.kill(t)
 	took := time.Since(began)
 	w.serve(t, "--silence", "1h")
 	t.Logf("killed %s after its start, with about %d of %d runs removed", took, half, len(gone))
@@ -134,7 +133,7 @@ func TestBoundaries_Older_RestorableUntilRemoval(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	w := newWorld(t, "--silence", "1h")
+	w := newLone(t, "--silence", "1h")
 	fleet := w.fleet(t, "coder-1")
 	history := func(run string) schema.HistoryReply {
 		return decoded[schema.HistoryReply](t, w.cli(t, "runs", "history", run, "--limit", "0", "--json"))
@@ -194,7 +193,7 @@ func TestBoundaries_Older_RestorableUntilRemoval(t *testing.T) {
 	// The receipt of a removal by name holds after the server was killed.
 	receipt := w.dir + "/receipt.json"
 	w.cli(t, "erase", "kept", "--force", "--receipt", receipt)
-	w.server.kill9(t)
+	w.kill(t)
 	w.serve(t, "--silence", "1h")
 	require.Eventually(t, func() bool {
 		_, stderr, err := w.try(t, "erase", "--check", receipt)

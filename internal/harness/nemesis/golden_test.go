@@ -1,4 +1,6 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
 	"archive/tar"
@@ -64,7 +66,7 @@ func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
 	require.Contains(t, stores, filepath.Join(goldenDir, goldenName()+".tar.gz"), "a stored format has changed: make golden")
 	for _, store := range stores {
 		t.Run(strings.TrimSuffix(filepath.Base(store), ".tar.gz"), func(t *testing.T) {
-			w := &world{dir: t.TempDir()}
+			w := &lone{dir: t.TempDir()}
 			unpackGolden(t, store, w.state())
 			var runs []goldenRun
 			b, err := os.ReadFile(strings.TrimSuffix(store, ".tar.gz") + ".json")
@@ -82,7 +84,7 @@ func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
 			require.Zero(t, verified.Damaged)
 			require.GreaterOrEqual(t, verified.Runs, len(runs))
 			// And again, after a kill.
-			w.server.kill9(t)
+			w.kill(t)
 			w.serve(t, goldenFlags...)
 			require.Len(t, w.listed(t, "--all"), verified.Runs)
 		})
@@ -90,7 +92,7 @@ func TestGoldenStores_Open_ReadAndWritten(t *testing.T) {
 }
 
 // requireGolden compares every run with its recorded state.
-func (w *world) requireGolden(t *testing.T, runs []goldenRun) {
+func (w *lone) requireGolden(t *testing.T, runs []goldenRun) {
 	t.Helper()
 	listed, fleet := names(w.listed(t, "--all")), w.fleet(t, "golden-reader")
 	for i := range runs {
@@ -146,7 +148,7 @@ func golden(tb testing.TB, fleet *publisher.Fleet, run string) goldenRun {
 }
 
 // writeOn takes every run over that has not ended, and ends it; and one that has ended.
-func (w *world) writeOn(t *testing.T, runs []goldenRun) {
+func (w *lone) writeOn(t *testing.T, runs []goldenRun) {
 	t.Helper()
 	fleet := w.fleet(t, "golden-new")
 	reopened, ended := false, 0
@@ -169,7 +171,8 @@ func (w *world) writeOn(t *testing.T, runs []goldenRun) {
 	require.True(t, reopened)
 	require.Greater(t, ended, 5)
 	require.Eventually(t, func() bool { return len(w.listed(t, "--status", "running,waiting,orphaned,interrupted", "--all")) == 0 }, patience, 50*time.Millisecond)
-	w.cli(t, "import", filepath.Join(ownData, "fix-rounding.traj"), "--run-id", "golden-imported-later")
+	_, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "golden-later", Agent: "golden"})
+	require.NoError(t, err)
 }
 
 // writeGolden makes a golden store of this version's formats. It replaces none.
@@ -179,11 +182,8 @@ func writeGolden(t *testing.T) {
 	if _, err := os.Stat(store); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("%s is there: golden stores are never changed", store)
 	}
-	w := newWorld(t, goldenFlags...)
+	w := newLone(t, goldenFlags...)
 	w.fill(t, 30, 6, 30)
-	for _, file := range transcriptFiles(t, ownData) {
-		w.cli(t, "import", file)
-	}
 	w.goldenRuns(t)
 	var runs []goldenRun
 	list := w.listed(t, "--all")
@@ -198,8 +198,7 @@ func writeGolden(t *testing.T) {
 	for _, run := range names(list) {
 		runs = append(runs, golden(t, fleet, run))
 	}
-	require.NoError(t, w.server.cmd.Process.Signal(os.Interrupt))
-	<-w.server.gone
+	require.NoError(t, w.server.terminate(t.Context()))
 	require.NoError(t, os.MkdirAll(goldenDir, 0o755)) //nolint:gosec // test data is public
 	packGolden(t, w.state(), store)
 	b, err := json.Marshal(runs, json.Deterministic(true), jsontext.WithIndent(" "))
@@ -209,7 +208,7 @@ func writeGolden(t *testing.T) {
 
 // goldenRuns makes the runs that no generator makes: in doubt, waiting, with a blob, with a mark, a fork, and one
 // that a later version wrote.
-func (w *world) goldenRuns(t *testing.T) {
+func (w *lone) goldenRuns(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
 	first, second := w.fleet(t, "golden-1"), w.fleet(t, "golden-2")

@@ -1,4 +1,6 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
 	"encoding/json"
@@ -58,7 +60,7 @@ func TestPlainCloudEvents_Killed_Recover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	w := newWorld(t)
+	w := newLone(t)
 	nc := w.conn(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)

@@ -1,4 +1,6 @@
-package e2e_test
+//go:build unix
+
+package nemesis_test
 
 import (
 	"context"
@@ -12,8 +14,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/journal"
-	"github.com/waymarkio/waymark/internal/player"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -24,65 +24,16 @@ func checkpointBucket(run string) string {
 	return schema.NamesOf("default", schema.ShardOf(run, kvstore.LoneShards)).CheckpointBucket()
 }
 
-func TestRecovery_NoFoldWorker_ReturnsEveryAcknowledgedEvent(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: real processes are started and killed")
-	}
-	w := newWorld(t, "--no-fold")
-	fleet := w.fleet(t, "player")
-	c := new(counter)
-	p := &player.Player{Fleet: fleet, Journal: c, Tool: player.Recorded, Now: time.Now}
-	read := 0
-	for _, file := range transcriptFiles(t, ownData) {
-		s := readSource(t, file)
-		for i, run := range s.runs {
-			require.NoError(t, p.Play(t.Context(), run))
-			s.prove(t, fleet, i, run.ID)
-			events, err := player.ReadBack(t.Context(), fleet, run.ID)
-			require.NoError(t, err)
-			read += len(events)
-		}
-	}
-	require.Equal(t, c.acks, read)
-
-	// A takeover in the middle of a run, by another executor.
-	open, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "open", Agent: "a"})
-	require.NoError(t, err)
-	for i := range 50 {
-		require.NoError(t, open.AddMessage(t.Context(), text("user", fmt.Sprint(i))))
-	}
-	taken, err := w.fleet(t, "other").Resume(t.Context(), "open", publisher.ResumeSpec{})
-	require.NoError(t, err)
-	require.Len(t, taken.State().Messages, 50)
-
-	js := w.jetStream(t)
-	bucket, err := js.KeyValue(t.Context(), checkpointBucket("open"))
-	if err == nil {
-		_, err = bucket.Get(t.Context(), "open")
-	}
-	require.Error(t, err, "no daemon folds, so there is no checkpoint")
-}
-
-// live is a witness that lets others see how far a run is.
-type live struct{ acks atomic.Int64 }
-
-func (l *live) Write(e journal.Entry) error {
-	if e.Op == journal.Ack {
-		l.acks.Add(1)
-	}
-	return nil
-}
-
 func TestCheckpointBucket_Deleted_RebuiltRecoveriesExact(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	w := newWorld(t)
+	w := newLone(t)
 	js := w.jetStream(t)
 	fleet := w.fleet(t, "player")
 	reader := w.fleet(t, "reader")
 	done := make(chan error, 1)
-	progress := new(live)
+	var acks atomic.Int64
 	// One run that continues until it is told to stop.
 	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "busy", Agent: "a"})
 	require.NoError(t, err)
@@ -95,7 +46,7 @@ func TestCheckpointBucket_Deleted_RebuiltRecoveriesExact(t *testing.T) {
 				done <- err
 				return
 			}
-			progress.acks.Add(1)
+			acks.Add(1)
 		}
 		done <- nil
 	}()
@@ -105,7 +56,7 @@ func TestCheckpointBucket_Deleted_RebuiltRecoveriesExact(t *testing.T) {
 		requireCheckpoint(t, js, "busy", "before the deletion")
 		require.NoError(t, js.DeleteKeyValue(t.Context(), checkpointBucket("busy")))
 		for range reads {
-			acknowledged := progress.acks.Load()
+			acknowledged := acks.Load()
 			state, err := reader.Get(t.Context(), "busy")
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, int64(len(state.Messages)), acknowledged, "what was acknowledged before the request is in the answer")
@@ -114,7 +65,7 @@ func TestCheckpointBucket_Deleted_RebuiltRecoveriesExact(t *testing.T) {
 	}
 	stop()
 	require.NoError(t, <-done)
-	acknowledged := progress.acks.Load()
+	acknowledged := acks.Load()
 	require.Greater(t, acknowledged, int64(100))
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
 	taken, err := reader.Resume(t.Context(), "busy", publisher.ResumeSpec{Reason: "reopen"})
@@ -141,7 +92,7 @@ func TestFullFleet_Publish_ClearErrorNoLoss(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	w := newWorld(t, "--shards", "1", "--quota", "16MiB", "--purge-after", "never")
+	w := newLone(t, "--shards", "1", "--quota", "16MiB", "--purge-after", "never")
 	fleet := w.fleet(t, "player")
 	acknowledged := make(map[string]int)
 	runs := make(map[string]*publisher.Run)
