@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/activity"
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
@@ -81,9 +80,9 @@ type Daemon struct {
 	settings *Settings
 	liveRuns *liveness.LiveRuns
 	service  *service.Service
-	// heartbeats and retention are nil in a daemon that does not fold, and assigner also in one that runs alone.
+	// heartbeats and retention are nil in a daemon that does not fold, and share also in one that runs alone.
 	heartbeats *liveness.Heartbeats
-	assigner   *assign.Assigner
+	share      *fold.Share
 	retention  *service.RetentionWorker
 	// activity counts the work of agents; nil in a daemon that does not fold.
 	activity *activity.Counters
@@ -143,7 +142,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	d.activity = activity.New()
 	d.retention = service.NewRetentionWorker(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
-		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards, cfg.Fold.Conn(), d.heartbeats, now, log)
+		d.share = fold.NewShare(cfg.Name, settings.Shards, cfg.Worker.LeaseTTL, now)
 	}
 	d.doubted.Store(int64(settings.Shards))
 	return d, d.openWorkers(settings)
@@ -156,9 +155,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{d.service.Run, d.liveRuns.Run, d.settings.Run}
 	if d.heartbeats != nil {
 		parts = append(parts, d.heartbeats.Run, d.retention.Run)
-	}
-	if d.assigner != nil {
-		parts = append(parts, d.assigner.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
@@ -187,8 +183,8 @@ func (d *Daemon) Overdue() *liveness.OverdueRuns { return d.overdue }
 // Heartbeats are the executors' heartbeats; nil if the daemon does not fold.
 func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 
-// Assigner shares the shards with other replicas; nil if the daemon does not fold, or runs alone.
-func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
+// Share spreads the shards over the replicas; nil if the daemon does not fold, or runs alone.
+func (d *Daemon) Share() *fold.Share { return d.share }
 
 // Activity counts the work of agents, from folded events; nil if the daemon does not fold.
 func (d *Daemon) Activity() *activity.Counters { return d.activity }
@@ -264,7 +260,7 @@ func (d *Daemon) openWorkers(settings schema.FleetSettings) error {
 func (d *Daemon) workerConfig(shard int) fold.Config {
 	c := d.cfg.Worker
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
-	c.Shards, c.LiveRuns, c.Heartbeats, c.Assigner = len(d.read), d.liveRuns, d.heartbeats, d.assigner
+	c.Shards, c.LiveRuns, c.Heartbeats, c.Share = len(d.read), d.liveRuns, d.heartbeats, d.share
 	c.AfterUnclean, c.Activity = d.madeGood, d.activity
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {

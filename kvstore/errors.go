@@ -53,6 +53,8 @@ var (
 type HeldError struct {
 	// Lease is the lease's name, Holder its holder.
 	Lease, Holder string
+	// Free: no process holds the lease, which is left to others for a while.
+	Free bool
 }
 
 // Error names the lease and its holder.

@@ -34,9 +34,11 @@ type leaseValue struct {
 	Holder string `json:"holder"`
 	// Nonce identifies one [Lease] value: it distinguishes our own put with a lost answer from that of a process with
 	// the same name.
-	Nonce string         `json:"nonce"`
-	TTLms int64          `json:"ttl_ms"`
-	Extra jsontext.Value `json:",embed"`
+	Nonce string `json:"nonce"`
+	TTLms int64  `json:"ttl_ms"`
+	// WantedBy is another process that asks the holder for the lease; the next renewal removes it.
+	WantedBy string         `json:"wanted_by,omitzero"`
+	Extra    jsontext.Value `json:",embed"`
 }
 
 // LeaseConfig describes a lease.
@@ -96,6 +98,12 @@ type Lease struct {
 	// seen is the last revision of another holder, and since when it was first seen.
 	seen  schema.Revision
 	since time.Time
+	// other is the other holder's lease as last seen, and fresh whether that was its first sight after a
+	// renewal.
+	other leaseValue
+	fresh bool
+	// wanted is the process that asked for this lease before the last renewal.
+	wanted string
 }
 
 // NewLease returns a lease that is not held yet. It does no I/O.
@@ -155,6 +163,7 @@ func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Dur
 			free, v.Holder = true, "(free)"
 		}
 	}
+	l.other, l.fresh = v, l.seen != e.rev && !l.since.IsZero()
 	if l.seen != e.rev || l.since.IsZero() {
 		l.seen, l.since = e.rev, now
 	}
@@ -163,10 +172,38 @@ func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Dur
 		patience += l.patience(v)
 	}
 	if now.Sub(l.since) < patience {
-		return &HeldError{Lease: l.cfg.Name, Holder: v.Holder}
+		return &HeldError{Lease: l.cfg.Name, Holder: v.Holder, Free: free}
 	}
 	return l.take(ctx, now, e.rev)
 }
+
+// Ask asks the holder of the lease for it, after an Acquire that returned [ErrHeld]: the holder finds the request when
+// it renews, and decides ([Lease.WantedBy]). It asks only a holder that renewed since the Acquire before, and that no
+// other process asks: a request counts as a renewal for observers, and must not keep a dead holder's lease alive. It
+// reports whether the request is stored.
+func (l *Lease) Ask(ctx context.Context) (bool, error) {
+	if !l.fresh || l.held != 0 || l.other.Nonce == "" || l.other.WantedBy != "" {
+		return false, nil
+	}
+	v := l.other
+	v.WantedBy = l.cfg.Holder
+	b, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return false, l.wrap("ask for", err)
+	}
+	rev, err := l.bucket.put(ctx, l.cfg.Name, b, l.seen)
+	switch {
+	case errors.Is(err, ErrConflict):
+		return false, nil // the holder renewed, or released it
+	case err != nil:
+		return false, l.wrap("ask for", err)
+	}
+	l.seen, l.fresh = rev, false
+	return true, nil
+}
+
+// WantedBy is the holder name of a process that asked for this lease before its last renewal; empty for none.
+func (l *Lease) WantedBy() string { return l.wanted }
 
 // patience is how long another's lease must stay unchanged: its time to live, within bounds, and not less than ours,
 // so that a slow clock of one is no advantage to the other.
@@ -196,6 +233,7 @@ func (l *Lease) Renew(ctx context.Context, now time.Time) error {
 	if l.held == 0 {
 		return l.wrap("renew", ErrLeaseLost)
 	}
+	l.wanted = ""
 	next, err := l.put(ctx, l.cfg.Holder, l.held)
 	if errors.Is(err, ErrConflict) {
 		next, err = l.putAgain(ctx, l.cfg.Holder)
@@ -207,7 +245,8 @@ func (l *Lease) Renew(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// putAgain puts the lease again if the stored value is our own earlier renewal, whose answer was lost.
+// putAgain puts the lease again if the stored value is our own earlier renewal, whose answer was lost, or has the
+// request of another process.
 func (l *Lease) putAgain(ctx context.Context, holder string) (schema.Revision, error) {
 	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -215,6 +254,7 @@ func (l *Lease) putAgain(ctx context.Context, holder string) (schema.Revision, e
 	}
 	if err == nil {
 		if v, err := decodeLease(e.value); err == nil && v.Nonce == l.nonce && v.Holder != "" {
+			l.wanted = v.WantedBy
 			next, err := l.put(ctx, holder, e.rev)
 			if !errors.Is(err, ErrConflict) {
 				return next, err

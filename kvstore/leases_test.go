@@ -183,3 +183,48 @@ func TestLease_NotNext_WaitsForOthers(t *testing.T) {
 	requireHeldBy(t, c.AcquireAfter(t.Context(), now.Add(5*ttl), ttl), "(free)")
 	require.NoError(t, c.AcquireAfter(t.Context(), now.Add(6*ttl), ttl))
 }
+
+func TestLease_Asked_HolderLearnsAtItsRenewal(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	a, b, c := lease(t, js, "a"), lease(t, js, "b"), lease(t, js, "c")
+	now := time.Now()
+	asks := func(l *kvstore.Lease, want bool) {
+		t.Helper()
+		stored, err := l.Ask(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, stored)
+	}
+	require.NoError(t, a.Acquire(t.Context(), now))
+	asks(b, false)
+	requireHeldBy(t, b.Acquire(t.Context(), now), "a")
+	asks(b, false) // it has not seen the holder renew
+	require.NoError(t, a.Renew(t.Context(), now))
+	require.Empty(t, a.WantedBy())
+	requireHeldBy(t, b.Acquire(t.Context(), now.Add(ttl/4)), "a")
+	asks(b, true)
+	asks(b, false)
+	requireHeldBy(t, c.Acquire(t.Context(), now), "a")
+	requireHeldBy(t, c.Acquire(t.Context(), now), "a")
+	asks(c, false) // another process asks already
+	require.NoError(t, a.Stands(t.Context()), "a request takes nothing")
+	require.NoError(t, a.Renew(t.Context(), now.Add(ttl/4)))
+	require.Equal(t, "b", a.WantedBy())
+	require.NoError(t, a.Renew(t.Context(), now.Add(ttl/4)))
+	require.Empty(t, a.WantedBy(), "a renewal removes the request")
+
+	// A request is no sign of life of the holder for its own sender.
+	requireHeldBy(t, b.Acquire(t.Context(), now.Add(ttl/2)), "a")
+	asks(b, true)
+	requireHeldBy(t, b.Acquire(t.Context(), now.Add(ttl/2+ttl-1)), "a")
+	require.NoError(t, b.Acquire(t.Context(), now.Add(ttl/2+ttl)), "it expires")
+	require.ErrorIs(t, a.Renew(t.Context(), now), kvstore.ErrLeaseLost)
+
+	// A holder that releases the lease releases it with the request.
+	require.NoError(t, b.Renew(t.Context(), now))
+	requireHeldBy(t, c.Acquire(t.Context(), now), "b")
+	asks(c, true)
+	require.NoError(t, b.Release(t.Context()))
+	require.NoError(t, c.Acquire(t.Context(), now))
+	require.Empty(t, c.WantedBy())
+}

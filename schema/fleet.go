@@ -299,9 +299,6 @@ func HeartbeatSubject(fleet, executor string) string {
 	return "waymark.heartbeats." + fleet + "." + executor
 }
 
-// ReplicaSubject is where the replicas of a fleet's daemon announce themselves over core NATS, to share its shards.
-func ReplicaSubject(fleet string) string { return "waymark.replicas." + fleet }
-
 // SettingsSubject announces, over core NATS and at most once, that the fleet's settings were changed. Daemons and
 // executors then read them again. The message is empty.
 func SettingsSubject(fleet string) string { return "waymark.settings." + fleet }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/consumer/activity"
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -78,8 +77,8 @@ type Config struct {
 	// Shards is the number of shards of the fleet: an event of a run that belongs to another shard is refused. 0 means
 	// that the shard accepts any run.
 	Shards int
-	// Assigner says whether this replica should fold the shard; nil means that there are no other replicas.
-	Assigner *assign.Assigner
+	// Share spreads the shards over the replicas, for all workers of a daemon; nil means that there are no other replicas.
+	Share *Share
 	// Silence is how long an executor may be silent before its runs are orphaned, or three of its own intervals if
 	// that is longer. Default 10 s.
 	Silence time.Duration
@@ -119,7 +118,7 @@ func (c Config) withDefaults() Config {
 	c.IdleSealBytes = cmp.Or(c.IdleSealBytes, 16<<10)
 	c.CachedRuns = cmp.Or(c.CachedRuns, 8192)
 	c.TailMemory = cmp.Or(c.TailMemory, 32<<20)
-	c.LeaseTTL = cmp.Or(c.LeaseTTL, 5*time.Second)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
 	c.ReconcileEvery = cmp.Or(c.ReconcileEvery, 5*time.Second)
 	c.SafeAfter = cmp.Or(c.SafeAfter, 5*time.Minute)
 	c.OrderPatience = cmp.Or(c.OrderPatience, time.Minute)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
@@ -64,7 +64,7 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 		if err := s.keepParked(ctx); err != nil {
 			return err
 		}
-		b := batch{touched: make(map[string]*run), signs: make(map[assign.Seen]struct{})}
+		b := batch{touched: make(map[string]*run), signs: make(map[liveness.Holder]struct{})}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -244,7 +244,7 @@ type batch struct {
 	dropped       droppedLetters
 	accepted      []accepted
 	// signs of life of executors, and notices to them.
-	signs   map[assign.Seen]struct{}
+	signs   map[liveness.Holder]struct{}
 	notices []notice
 	// erased are removed runs that may have remaining data; late are those with new events.
 	erased, late []string

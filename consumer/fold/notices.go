@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -32,7 +32,7 @@ func (b *batch) observe(r *run, had string, v *schema.Verdict) {
 	}
 	if !e.IsControl() {
 		if r.head.Executor != "" {
-			b.signs[assign.Seen{Executor: r.head.Executor, Instance: r.head.Instance}] = struct{}{}
+			b.signs[liveness.Holder{Executor: r.head.Executor, Instance: r.head.Instance}] = struct{}{}
 		}
 		return
 	}

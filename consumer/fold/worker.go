@@ -207,7 +207,7 @@ var (
 	errRegressed = errors.New("the log went back: its sequences are used again or its end is gone")
 	// errSuperseded ends a term: another worker has won.
 	errSuperseded = errors.New("another fold worker won")
-	// errRebalanced ends a term: the shard is assigned to another replica.
+	// errRebalanced ends a term: another replica with fewer shards gets the shard.
 	errRebalanced = errors.New("the shard is handed over")
 )
 
@@ -451,21 +451,49 @@ func (f *Worker) acquire(ctx context.Context) (*kvstore.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	share, shard := f.cfg.Share, f.cfg.Shard
+	var asked time.Time
 	for {
 		f.beat()
-		others := time.Duration(0)
-		if !f.cfg.Assigner.Mine(f.cfg.Shard) {
-			others = f.cfg.LeaseTTL
-		}
-		err := lease.AcquireAfter(ctx, f.now(), others)
+		delay := share.delay(shard)
+		err := share.try(func() error {
+			err := lease.AcquireAfter(ctx, f.now(), share.delay(shard))
+			if err == nil {
+				share.saw(shard, f.cfg.Holder)
+			}
+			return err
+		})
 		if err == nil {
-			f.cfg.Assigner.Took(f.cfg.Shard)
 			return lease, nil
 		}
-		if !errors.Is(err, kvstore.ErrHeld) {
+		held, ok := errors.AsType[*kvstore.HeldError](err)
+		if !ok {
 			return nil, err
 		}
-		if err := f.cfg.Assigner.Await(ctx, f.cfg.Shard, f.cfg.LeaseTTL/4); err != nil {
+		wait := f.cfg.LeaseTTL / 4
+		if held.Free {
+			share.saw(shard, "")
+			wait = min(wait, max(delay, f.cfg.LeaseTTL/shareSteps))
+		} else {
+			share.saw(shard, held.Holder)
+		}
+		if !held.Free && share.asks(held.Holder) {
+			stored, err := lease.Ask(ctx)
+			switch {
+			case err != nil:
+				f.log.Debug().Err(err).Msg("replica with more shards not asked for one")
+			case stored:
+				asked = f.now()
+				f.log.Info().Str("replica", held.Holder).Msg("asking a replica with more shards for this one")
+			}
+			if !stored {
+				share.unasked()
+			}
+		}
+		if !asked.IsZero() && f.now().Sub(asked) < f.cfg.LeaseTTL {
+			wait = f.cfg.LeaseTTL / shareSteps
+		}
+		if err := pause.For(ctx, wait); err != nil {
 			return nil, err
 		}
 	}
@@ -473,27 +501,26 @@ func (f *Worker) acquire(ctx context.Context) (*kvstore.Lease, error) {
 
 // keepLease renews the lease until ctx ends, or returns why the shard must not be folded any more.
 func (f *Worker) keepLease(ctx context.Context, lease *kvstore.Lease) error {
-	tick := time.NewTicker(f.cfg.LeaseTTL / leaseBeats)
+	tick := time.NewTicker(f.cfg.LeaseTTL / leaseRenewals)
 	defer tick.Stop()
 	// The first renewal comes at once: it measures the cost of a durable write.
-	for n := 0; ; n++ {
-		if f.cfg.Assigner.HandOver(f.cfg.Shard) {
-			return errRebalanced
+	for {
+		began := time.Now()
+		err := lease.Renew(ctx, f.now())
+		switch {
+		case err == nil:
+			f.stats.LeaseRenewal.Store(int64(time.Since(began)))
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, kvstore.ErrLeaseLost):
+			return fmt.Errorf("%w: %w", errSuperseded, err)
+		case err != nil && !lease.Valid(f.now()):
+			// Compare-and-set fences the work in any case; stopping spares both sides the conflicts.
+			return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
 		}
-		if n%(leaseBeats/leaseRenewals) == 0 {
-			began := time.Now()
-			err := lease.Renew(ctx, f.now())
-			switch {
-			case err == nil:
-				f.stats.LeaseRenewal.Store(int64(time.Since(began)))
-			case ctx.Err() != nil:
-				return nil
-			case errors.Is(err, kvstore.ErrLeaseLost):
-				return fmt.Errorf("%w: %w", errSuperseded, err)
-			case err != nil && !lease.Valid(f.now()):
-				// Compare-and-set fences the work in any case; stopping spares both sides the conflicts.
-				return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
-			}
+		if to := lease.WantedBy(); f.cfg.Share.yields(f.cfg.Shard, to) {
+			f.log.Info().Str("replica", to).Msg("shard is handed over")
+			return errRebalanced
 		}
 		select {
 		case <-ctx.Done():
@@ -504,22 +531,18 @@ func (f *Worker) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 }
 
 const (
-	// leaseRenewals is how often the lease is renewed within its time to live, and leaseBeats how often the worker
-	// checks whether the shard must be handed over.
+	// leaseRenewals is how often the lease is renewed within its time to live.
 	leaseRenewals = 3
-	leaseBeats    = 12
 	// releasePatience bounds the release of a lease.
 	releasePatience = 2 * time.Second
 )
 
-// giveBack releases the lease, so that the next worker need not wait until it expires, and announces that.
+// giveBack releases the lease, so that the next worker need not wait until it expires.
 func (f *Worker) giveBack(ctx context.Context, lease *kvstore.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releasePatience)
 	defer cancel()
-	switch err := lease.Release(ctx); {
-	case err == nil:
-		f.cfg.Assigner.Freed(f.cfg.Shard)
-	case !errors.Is(err, kvstore.ErrLeaseLost):
+	f.cfg.Share.saw(f.cfg.Shard, "")
+	if err := lease.Release(ctx); err != nil && !errors.Is(err, kvstore.ErrLeaseLost) {
 		f.log.Debug().Err(err).Msg("lease not released, it will expire")
 	}
 }

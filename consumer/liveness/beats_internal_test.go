@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -71,7 +70,7 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 			forged++
 		}
 		// A run that begins in the name of the dead process, and continues.
-		w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: dead}: {}})
+		w.hb.Signs(map[Holder]struct{}{{Executor: "executor-1", Instance: dead}: {}})
 	})
 	require.Equal(t, 7*25, forged)
 	lost.Becomes(schema.StatusOrphaned)

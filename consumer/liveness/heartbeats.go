@@ -17,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -44,8 +43,6 @@ const (
 	agentInterval = 30 * time.Second
 	// heartbeatsWaiting is the number of heartbeats that wait to be read; more are lost, which is noticed.
 	heartbeatsWaiting = 1 << 13
-	// maxUnheard bounds the executors that wait to be announced to other replicas.
-	maxUnheard = 1 << 12
 	// awakeEvery is how often the daemon checks whether it was paused.
 	awakeEvery = time.Second
 )
@@ -88,8 +85,6 @@ type Heartbeats struct {
 	awake time.Time
 	// held: no executor counts as silent; see [Heartbeats.Hold].
 	held bool
-	// unheard are executors that were seen only by their events, to announce to other replicas.
-	unheard map[assign.Seen]struct{}
 }
 
 // instanceLife is the state of one instance of an executor. Without a name the instance is "".
@@ -124,7 +119,7 @@ func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
 func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolog.Logger) *Heartbeats {
 	return &Heartbeats{
 		fleet: fleet, nc: nc, now: now, log: log.With().Str(logkey.Fleet, fleet).Logger(),
-		executors: make(map[string]map[string]*list.Element), recent: list.New(), unheard: make(map[assign.Seen]struct{}),
+		executors: make(map[string]map[string]*list.Element), recent: list.New(),
 	}
 }
 
@@ -220,15 +215,15 @@ func (h *Heartbeats) Hold() (release func()) {
 
 // Living are the instances with heartbeats that are not silent for too long, by the fleet's silence: the last
 // heartbeat of each, by the daemon's clock, and its interval.
-func (h *Heartbeats) Living(fleet time.Duration) map[assign.Seen]Beat {
+func (h *Heartbeats) Living(fleet time.Duration) map[Holder]Beat {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	living := make(map[assign.Seen]Beat)
+	living := make(map[Holder]Beat)
 	for executor, own := range h.executors {
 		for instance, el := range own {
 			l := lifeOf(el)
 			if !l.beaten.IsZero() && l.left.IsZero() && h.now().Sub(l.seen) < l.silence(fleet) {
-				living[assign.Seen{Executor: executor, Instance: instance}] = Beat{At: l.beaten, Every: l.interval}
+				living[Holder{Executor: executor, Instance: instance}] = Beat{At: l.beaten, Every: l.interval}
 			}
 		}
 	}
@@ -397,7 +392,7 @@ func (h *Heartbeats) forgetGone() {
 
 // Signs records signs of life. They do not undo that an instance leaves: events folded now may have been published
 // before.
-func (h *Heartbeats) Signs(of map[assign.Seen]struct{}) {
+func (h *Heartbeats) Signs(of map[Holder]struct{}) {
 	if len(of) == 0 {
 		return
 	}
@@ -407,37 +402,7 @@ func (h *Heartbeats) Signs(of map[assign.Seen]struct{}) {
 		if _, signs := schema.InstanceKey(s.Instance); signs {
 			continue // any executor of the fleet can begin a run in its name: only its signed heartbeats count
 		}
-		l := h.touch(s.Executor, s.Instance)
-		if l.unheard() && len(h.unheard) < maxUnheard {
-			h.unheard[s] = struct{}{}
-		}
-	}
-}
-
-// TakeUnheard returns, once each, up to assign.MaxSeen executors that were seen only by their events, which only the
-// folding daemon sees.
-func (h *Heartbeats) TakeUnheard() []assign.Seen {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var list []assign.Seen
-	for s := range h.unheard {
-		if len(list) == assign.MaxSeen {
-			break
-		}
-		list = append(list, s)
-		delete(h.unheard, s)
-	}
-	return list
-}
-
-// HeardElsewhere records executors that another replica saw alive.
-func (h *Heartbeats) HeardElsewhere(list []assign.Seen) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range list[:min(len(list), assign.MaxSeen)] {
-		if schema.ValidName(s.Executor) && (s.Instance == "" || schema.ValidName(s.Instance)) {
-			h.touch(s.Executor, s.Instance)
-		}
+		h.touch(s.Executor, s.Instance)
 	}
 }
 

@@ -7,10 +7,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -121,7 +119,7 @@ func TestSweeper_ExecutorLeaves_OrphansAtOnce(t *testing.T) {
 	w.pass(1, nil)
 	w.hb.beat("executor-1", "i1", beat, true)
 	w.hb.beat("executor-2", "", beat, true)
-	w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: "i1"}: {}, {Executor: "executor-2"}: {}}) // from events that were on their way
+	w.hb.Signs(map[Holder]struct{}{{Executor: "executor-1", Instance: "i1"}: {}, {Executor: "executor-2"}: {}}) // from events that were on their way
 	w.pass(1, nil)
 	first.Becomes(schema.StatusOrphaned)
 	second.Becomes(schema.StatusOrphaned)
@@ -307,28 +305,6 @@ func TestSweeper_TakeoverByWorker_ResetsTimers(t *testing.T) {
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
 	r.Becomes(schema.StatusOrphaned)
-}
-
-func TestSweeper_EventsOnly_AliveAtEveryReplica(t *testing.T) {
-	t.Parallel()
-	w := newLifeWorld(t)
-	other := NewHeartbeats("default", w.NC, w.Clock.Now, zerolog.Nop())
-	silent, steady := assign.Seen{Executor: "silent", Instance: "i1"}, assign.Seen{Executor: "steady", Instance: "i1"}
-	for _, h := range []*Heartbeats{w.hb, other} {
-		h.beat("steady", "i1", beat, false)
-	}
-	w.Clock.Forward(time.Second)
-	other.Signs(map[assign.Seen]struct{}{silent: {}, steady: {}})
-	told := other.TakeUnheard()
-	require.Equal(t, []assign.Seen{{Executor: "silent", Instance: "i1"}}, told, "executors with heartbeats are known to all")
-	require.Empty(t, other.TakeUnheard(), "once is enough")
-	w.hb.HeardElsewhere(append(told, assign.Seen{Executor: "no name"}))
-	l, seen := w.hb.last("silent", "i1", time.Minute)
-	require.True(t, seen)
-	require.Equal(t, w.Clock.Now(), l.seen)
-	require.Empty(t, w.hb.TakeUnheard(), "what was heard from others is not told again")
-	_, seen = w.hb.last("no name", "", time.Minute)
-	require.False(t, seen)
 }
 
 func TestSweeper_NewTerm_ResetsTimers(t *testing.T) {

@@ -227,13 +227,13 @@ func daemonRights(fleet string, shards int) Rights {
 	r := Rights{
 		Publish: []string{
 			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to processes with its key
-			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.NoticeSubject(fleet, "*"),
+			schema.SettingsSubject(fleet), schema.NoticeSubject(fleet, "*"),
 			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", // its account's own
 			infoSubject,
 		},
 		Subscribe: []string{
 			InboxPrefix(Daemon) + ".>", "$SRV.>",
-			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.HeartbeatSubject(fleet, "*"), schema.AgentHeartbeats,
+			schema.SettingsSubject(fleet), schema.HeartbeatSubject(fleet, "*"), schema.AgentHeartbeats,
 		},
 	}
 	for _, verb := range slices.Concat(readingVerbs, workingVerbs, decidingVerbs) {

@@ -29,7 +29,7 @@ func ofFleet(fleet string) []string {
 	n := schema.NamesOf(fleet, 0)
 	list := []string{
 		n.EventSubject("r1"), n.EventSubject(schema.BarrierRun), n.CheckpointSubject("r1"), schema.HeartbeatSubject(fleet, "one"),
-		schema.NoticeSubject(fleet, "one"), schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet),
+		schema.NoticeSubject(fleet, "one"), schema.SettingsSubject(fleet),
 		schema.ObservedSubject(fleet, "run.ended", "r1"), schema.DeadLetterSubject(fleet, schema.ReasonStale, "r1"),
 		"$O." + schema.BlobBucket(fleet) + ".M.x", "$O." + schema.BlobBucket(fleet) + ".C.x",
 		"$KV." + n.CheckpointBucket() + ".r1", "$KV." + n.SegmentBucket() + ".r1.1",

@@ -53,7 +53,6 @@ var fuzzed = map[string]string{
 	"consumer/service.task.decode":          "consumer/service.FuzzRequests",
 	"consumer/service.parsePlace":           "consumer/service.FuzzPlace",
 	"consumer/liveness.readHeartbeat":       "consumer/liveness.FuzzHeard",
-	"consumer/assign.Assigner.heard":        "consumer/assign.FuzzHeard",
 	"internal/fleetclient.ErrorOf":          "internal/fleetclient.FuzzReplies",
 	"internal/fleetclient.Decode":           "internal/fleetclient.FuzzReplies",
 	"publisher.tooDeep":                     "publisher.FuzzAnswers",

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/liveness"
 )
 
 // clock is the daemon's clock: the machine's time plus the test's advances.
@@ -62,7 +62,7 @@ func (w *World) silence() time.Duration {
 
 // mayBeat reports whether a heartbeat of an instance may still come. For its own executors the world knows; any other
 // instance has three of its intervals plus a second.
-func (w *World) mayBeat(seen assign.Seen, every time.Duration, moved time.Time) bool {
+func (w *World) mayBeat(seen liveness.Holder, every time.Duration, moved time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, f := range w.fleets {

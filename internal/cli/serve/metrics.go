@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/service"
@@ -52,8 +51,8 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	if d.Activity() != nil {
 		registry.MustRegister(newAgentMetrics(fleet, d.Activity()))
 	}
-	if d.Assigner() != nil {
-		registerAssigner(registry, fleet, d.Assigner())
+	if d.Share() != nil {
+		registerShare(registry, fleet, d.Share())
 	}
 }
 
@@ -159,9 +158,9 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 	)
 }
 
-// registerAssigner adds metrics of the daemon's replicas.
-func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.Assigner) {
-	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, including this one.",
+// registerShare adds metrics of the daemon's replicas.
+func registerShare(registry prometheus.Registerer, fleet string, r *fold.Share) {
+	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that hold a shard of the fleet, and this one.",
 		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(r.Replicas()) }))
 }
 
