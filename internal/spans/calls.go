@@ -61,7 +61,7 @@ func (t *Tracker) endCall(key schema.CallKey) *open {
 func (t *Tracker) returned(v *schema.Verdict, d *schema.ToolReturnedData) {
 	c := t.endCall(v.Call)
 	if v.Kind == schema.Evidence || c == nil {
-		t.note(v.Event, func(a *attrs) { a.call(v.Call) })
+		t.noteAs(v.Event.Name(), v.Event, func(a *attrs) { a.call(v.Call) })
 		return
 	}
 	c.add(text(attrOutcome, string(schema.OutcomeReturned)))
@@ -79,7 +79,7 @@ func (t *Tracker) returned(v *schema.Verdict, d *schema.ToolReturnedData) {
 func (t *Tracker) failed(v *schema.Verdict, d *schema.ToolFailedData) {
 	c := t.endCall(v.Call)
 	if v.Kind == schema.Evidence || c == nil {
-		t.note(v.Event, func(a *attrs) { a.call(v.Call); a.text(attrError, cut(d.Error.Type)) })
+		t.noteAs(v.Event.Name(), v.Event, func(a *attrs) { a.call(v.Call); a.text(attrError, cut(d.Error.Type)) })
 		return
 	}
 	c.add(text(attrOutcome, string(schema.OutcomeFailed)))
@@ -89,7 +89,7 @@ func (t *Tracker) failed(v *schema.Verdict, d *schema.ToolFailedData) {
 
 // settled begins the span again if the call will run again; otherwise it ends with the settlement.
 func (t *Tracker) settled(v *schema.Verdict, d *schema.ToolSettledData, doubted []schema.OpenCall) {
-	t.note(v.Event, func(a *attrs) {
+	t.noteAs(v.Event.Name(), v.Event, func(a *attrs) {
 		a.call(v.Call)
 		a.text("waymark.settled", string(d.How))
 		if t.opts.Content {

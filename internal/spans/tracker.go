@@ -165,10 +165,10 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 		t.takeover(d)
 	case *schema.RunOrphanedData:
 		t.idle = t.now
-		t.note(e, nil)
+		t.note(e, d)
 	case *schema.RunInterruptedData:
 		t.idle = t.now
-		t.note(e, func(a *attrs) { a.text("waymark.reason", d.Reason) })
+		t.note(e, d)
 	case *schema.RunEndedData:
 		t.runEnded(d)
 	case *schema.TurnStartedData:
@@ -199,7 +199,7 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 			t.end(p, t.now)
 		}
 	default:
-		t.noteData(e, v.Data)
+		t.note(e, v.Data)
 	}
 	if v.Over && t.turn != nil {
 		t.end(&t.turn.open, t.now) // with the last outcome of the answer's calls

@@ -405,50 +405,15 @@ func (s *Story) input(d *schema.RunInputData, at time.Time) {
 	b.Detail = joined(b.Detail, cmp.Or(d.Claimed, d.By, unnamed)+": "+answer)
 }
 
-// note says what happens in no time.
+// note adds the line of an event that takes no time. The conversation and the application's state have none here.
 func (s *Story) note(data schema.Data, turn int32, when string) {
-	b := &Beat{Kind: KindNote, Turn: turn, At: when}
-	switch d := data.(type) {
-	case *schema.PhaseStartedData:
-		b.What, b.Detail = "phase", d.Phase+" begins"
-	case *schema.PhaseCompletedData:
-		b.What, b.Detail = "phase", d.Phase+" is completed"
-	case *schema.LimitReachedData:
-		b.Kind, b.What, b.Detail = KindError, "limit", "reached "+limitText(d)
-	case *schema.ContextCompactedData:
-		b.What, b.Detail = "compacted", CompactionText(d)
-	case *schema.HandoffOfferedData:
-		b.What, b.Detail = "hand-off", joined("offered", d.NextAgent)
-	case *schema.HandoffAcceptedData:
-		b.What, b.Detail = "hand-off", "accepted, carried out by "+d.ChildRun
-	case *schema.HandoffDeclinedData:
-		b.What, b.Detail = "hand-off", joined("declined", d.Reason)
-	case *schema.HandoffClosedData:
-		b.What, b.Detail = "hand-off", "closed"
-	case *schema.ArtifactAddedData:
-		made := ArtifactOf(&schema.StateArtifact{ArtifactAddedData: *d})
-		b.What, b.Detail = "artifact", joined(cmp.Or(d.Name, d.ArtifactID), d.MediaType, made.SizeText(), made.WhereText())
-	case *schema.CheckpointMarkedData:
-		b.What, b.Detail = "mark", d.Name
-	case *schema.ErrorRaisedData:
-		b.Kind, b.What, b.Detail = KindError, "error", d.Error.Type+": "+d.Error.Message
-	case *schema.ToolDecidedData:
-		if d.Decision == schema.DecisionAllow {
-			return
+	if d := Describe(data, s.openTool); d.What != "" {
+		kind := KindNote
+		if d.Bad {
+			kind = KindError
 		}
-		decision := d.Decision
-		if d.Mode == schema.ModeObserve {
-			decision += " (observed)"
-		}
-		b.What, b.Detail = "policy", joined(decision+" about "+cmp.Or(s.openTool(d.ToolCallID), d.ToolCallID), d.Policy, d.Reason)
-	case *schema.SignalSentData:
-		b.What, b.Detail = "signal", joined(d.Name, "from "+cmp.Or(d.Claimed, d.By, unnamed))
-	case *schema.SignalConsumedData:
-		b.What, b.Detail = "signal", output.Plural(len(d.SignalIDs), "signal")+" consumed"
-	default:
-		return // the conversation, and the application's state, are of other commands
+		s.say(&Beat{Kind: kind, Turn: turn, What: d.What, Detail: d.Detail, At: when})
 	}
-	s.say(b)
 }
 
 // took says how long something took that began before: by its own word, else up to a time.
@@ -493,31 +458,6 @@ func Span(d time.Duration) string {
 
 // Barred reports whether the line has a bar: work has, waiting not.
 func (b *Beat) Barred() bool { return b.Kind == KindModel || b.Kind == KindCall }
-
-// limitText is a limit with what was reached of it.
-func limitText(d *schema.LimitReachedData) string {
-	switch {
-	case len(d.Value) > 0 && len(d.Maximum) > 0:
-		return fmt.Sprintf("%s: %s of %s", d.Limit, d.Value, d.Maximum)
-	case len(d.Value) > 0:
-		return fmt.Sprintf("%s: %s", d.Limit, d.Value)
-	case len(d.Maximum) > 0:
-		return fmt.Sprintf("%s: at most %s", d.Limit, d.Maximum)
-	}
-	return d.Limit
-}
-
-// CompactionText says what a compaction put a summary in place of.
-func CompactionText(d *schema.ContextCompactedData) string {
-	through, tokens := "", ""
-	if d.ThroughTurn > 0 {
-		through = fmt.Sprintf("turns through %d in a summary", d.ThroughTurn)
-	}
-	if d.TokensBefore > 0 {
-		tokens = fmt.Sprintf("%d tokens to %d", d.TokensBefore, d.TokensAfter)
-	}
-	return cmp.Or(output.Words(through, tokens), "the conversation goes on from a summary")
-}
 
 // TokensText shows what a run used.
 func TokensText(u schema.Usage) string {
