@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -16,17 +15,6 @@ func TestWorker_DamagedRecords_RunStillOrphaned(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, *lifeWorld, *lifeRun){
 		"nothing": func(*testing.T, *lifeWorld, *lifeRun) {},
-		"its live entry is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
-			t.Helper()
-			kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
-			require.NoError(t, err)
-			require.NoError(t, kv.Delete(t.Context(), schema.LiveKeyPrefix+"r1"))
-		},
-		"its live entry is purged, unheard": func(t *testing.T, w *lifeWorld, r *lifeRun) {
-			t.Helper()
-			require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "r1", Revision: r.entry().Revision}))
-			w.watchAgain()
-		},
 		"its checkpoint is junk": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
 			t.Helper()
 			kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())

@@ -16,8 +16,7 @@
 // It has an entry for each run that has not ended, or has an offered hand-off, in the checkpoint bucket. The worker
 // puts it before the run's first checkpoint and when it changes, and deletes it after the last one, at the revision
 // it knew before that: a worker that was paused in between cannot delete a run that was reopened. Entries that a
-// crash left, or that another client wrote, are repaired from the checkpoints when a term begins and every ten
-// minutes, and an unreadable entry at once.
+// crash left are repaired from the checkpoints in the first moments of a term, and when the connection was lost.
 //
 // # Purge
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -23,10 +24,7 @@ const (
 	// maxLiveMarks bounds the waiting ones.
 	liveMarkAge  = 10 * time.Second
 	maxLiveMarks = 1 << 16
-	// liveCheckEvery is the interval at which the whole index is compared with the checkpoints, besides the start of
-	// a term.
-	liveCheckEvery = 10 * time.Minute
-	// liveCheckPage is the number of checkpoints in memory during that.
+	// liveCheckPage is the number of checkpoints in memory while the index is compared with them.
 	liveCheckPage = 512
 	// liveReads bounds the concurrent reads of single entries.
 	liveReads = 16
@@ -38,8 +36,8 @@ type liveMark struct {
 	at time.Time
 }
 
-// enter sets the run's expected entries of the two indexes from its head. They are right unless another client wrote
-// there or a crash came in between; then they are repaired.
+// enter sets the run's expected entries of the two indexes from its head. They are right unless a crash came in
+// between; then they are repaired.
 func (r *run) enter() {
 	r.live, r.liveRev = nil, 0
 	r.index = indexedOf(&r.head)
@@ -51,18 +49,17 @@ func (r *run) enter() {
 
 // liveIndex is the live index of a shard during a term: entries of the runs that may need an executor.
 type liveIndex struct {
-	cfg   Config
 	shard *kvstore.Shard
 	stats *Stats
 	now   func() time.Time
 	log   zerolog.Logger
-	// caughtUp reports whether all but about the last batch of the log is folded.
-	caughtUp func() bool
 	// marks are delete markers that are still to be purged, oldest first. Only the folding goroutine uses them.
 	marks []liveMark
-	// suspects are runs whose entry must be compared with their checkpoint, and vanished those whose entry is gone.
-	suspects *suspects
-	vanished chan string
+	// compared: the index was compared with the checkpoints, when the connection had been lost so many times.
+	compared   bool
+	reconnects uint64
+	// suspects are runs whose entry must be compared with their checkpoint.
+	suspects suspects
 }
 
 // put puts the entries of runs that became live, or whose entry changed. It comes before their checkpoints, so that a
@@ -76,7 +73,7 @@ func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 			continue
 		}
 		l := schema.LiveOf(&r.head)
-		if r.live != nil && r.live.Same(&l) && !x.missing(r) {
+		if r.live != nil && r.live.Same(&l) {
 			continue
 		}
 		// Entries of other terms are overwritten; entries of this term must still be there.
@@ -91,11 +88,6 @@ func (x *liveIndex) put(ctx context.Context, runs []*run) error {
 		}
 	}
 	return lost(err)
-}
-
-// missing reports whether the index has lost the entry of a run that this term did not put.
-func (x *liveIndex) missing(r *run) bool {
-	return r.liveRev == 0 && x.cfg.LiveRuns != nil && x.cfg.LiveRuns.Lacks(x.cfg.Shard, r.id)
 }
 
 // end returns the entries to delete once the checkpoints of the runs are put. Unknown revisions are read now, before
@@ -143,7 +135,7 @@ func (x *liveIndex) erase(ctx context.Context, entries []kvstore.LiveAt) error {
 	for i, res := range x.shard.Checkpoints.EraseLive(ctx, entries...) {
 		switch {
 		case errors.Is(res.Err, kvstore.ErrConflict):
-			// Another client put it again. If it was no worker, the comparison with the checkpoints repairs it.
+			// Another worker put it again: this one was paused.
 			x.stats.LiveConflicts.Add(1)
 			x.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put again")
 		case res.Err != nil:
@@ -177,127 +169,91 @@ func (x *liveIndex) purgeMarks(ctx context.Context) error {
 	return nil
 }
 
-// check compares the live index with the checkpoints of the live runs only. That is enough, because entries are put
-// before the first checkpoint, so none is missing.
-func (x *liveIndex) check(ctx context.Context) error {
-	cps := x.shard.Checkpoints
-	entries := make(map[string]*schema.Live)
-	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
-		if !errors.Is(e.Err, schema.ErrFormat) {
-			entries[e.Run] = e.Live
-		}
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	for after := ""; ; {
-		page, next, err := cps.ListLive(ctx, after, liveCheckPage)
-		if err != nil {
-			return err
-		}
-		for i := range page {
-			c, e := page[i].Checkpoint, entries[page[i].Run]
-			if c == nil || e == nil || !c.InLiveIndex() {
-				continue // the rest of entries is checked
-			}
-			if l := schema.LiveOf(&c.Head); e.Same(&l) {
-				delete(entries, page[i].Run)
-			}
-		}
-		if next == "" {
-			break
-		}
-		after = next
-	}
-	for run := range entries {
-		x.suspects.add(run)
-	}
-	return nil
-}
-
-// keep compares the index with the checkpoints when a term has caught up with the log, and at intervals. It repairs
-// entries that a crash left between two puts, or that another client wrote.
-func (x *liveIndex) keep(ctx context.Context) error {
-	tick := time.NewTicker(x.cfg.SweepEvery)
-	defer tick.Stop()
-	var checked time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if x.cfg.LiveRuns != nil {
-			for _, run := range x.cfg.LiveRuns.Unreadable(x.cfg.Shard) {
-				x.suspects.add(run)
-			}
-		}
-		if x.cfg.LiveRuns != nil && x.caughtUp() {
-			for _, run := range x.cfg.LiveRuns.TakeVanished(x.cfg.Shard) {
-				select {
-				case x.vanished <- run:
-				case <-ctx.Done():
-					return nil
-				}
-			}
-		}
-		if !x.caughtUp() || !checked.IsZero() && x.now().Sub(checked) < liveCheckEvery {
-			continue
-		}
-		if err := x.check(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
-		}
-		checked = x.now()
-	}
-}
-
-// suspects are the runs whose live entry must be compared with their checkpoint. It has each run once, so that
-// repeated scans do not fill it: it has at most the entries of the shard's index.
+// suspects are runs whose live entry must be compared with their checkpoint, each once.
 type suspects struct {
 	mu   sync.Mutex
 	runs map[string]struct{}
-	wake chan struct{} // receivable while there are any
-}
-
-func newSuspects() *suspects {
-	return &suspects{runs: make(map[string]struct{}), wake: make(chan struct{}, 1)}
 }
 
 func (s *suspects) add(run string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.runs == nil {
+		s.runs = make(map[string]struct{})
+	}
 	s.runs[run] = struct{}{}
-	s.signal()
 }
 
-// take removes any one of them, if there is one: a wake-up may be stale.
-func (s *suspects) take() (run string, ok bool) {
+func (s *suspects) take() map[string]struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for run := range s.runs {
-		delete(s.runs, run)
-		if len(s.runs) > 0 {
-			s.signal()
-		}
-		return run, true
-	}
-	return "", false
+	runs := s.runs
+	s.runs = nil
+	return runs
 }
 
-func (s *suspects) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+// mendLive repairs the entries that a crash left: once in a term, when the log is folded; again when the connection
+// was lost, because the server may have come back with older data; and those that the sweeper suspects. Only the
+// folding goroutine may call it, or an entry put before its checkpoint would look wrong.
+func (s *term) mendLive(ctx context.Context) error {
+	if s.mark.RebuildTo > 0 || !s.caughtUpWithLog() {
+		return nil
+	}
+	runs := s.live.suspects.take()
+	if reconnects := s.nc.Stats().Reconnects; !s.live.compared || s.live.reconnects != reconnects {
+		wrong, err := s.live.compare(ctx)
+		if err != nil {
+			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
+		}
+		s.live.compared, s.live.reconnects = true, reconnects
+		maps.Copy(wrong, runs)
+		runs = wrong
+	}
+	for run := range runs {
+		if err := s.mend(ctx, run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare returns the runs whose entry differs from their checkpoint. It reads the live runs only. That is enough,
+// because entries are put before the first checkpoint, so none is missing.
+func (x *liveIndex) compare(ctx context.Context) (map[string]struct{}, error) {
+	cps := x.shard.Checkpoints
+	wrong, entries := make(map[string]struct{}), make(map[string]*schema.Live)
+	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
+		if !errors.Is(e.Err, schema.ErrFormat) {
+			wrong[e.Run], entries[e.Run] = struct{}{}, e.Live
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	for after := ""; ; {
+		page, next, err := cps.ListLive(ctx, after, liveCheckPage)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page {
+			c, e := page[i].Checkpoint, entries[page[i].Run]
+			if c == nil || e == nil || !c.InLiveIndex() {
+				continue
+			}
+			if l := schema.LiveOf(&c.Head); e.Same(&l) {
+				delete(wrong, page[i].Run)
+			}
+		}
+		if next == "" {
+			return wrong, nil
+		}
+		after = next
 	}
 }
 
 // mend repairs a run's entry from its checkpoint, and a missing or unreadable checkpoint from the log: a run with a
-// dead executor has no next event that would do so. Only the folding goroutine may call it, or an entry put before
-// its checkpoint would look wrong.
+// dead executor has no next event that would do so.
 func (s *term) mend(ctx context.Context, id string) error {
 	if s.parked.has(id) {
 		return nil // its next try repairs both

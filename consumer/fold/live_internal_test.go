@@ -119,7 +119,7 @@ func TestLiveIndex_RunOfEarlierTermEnds_Removed(t *testing.T) {
 	require.Zero(t, w.worker.stats.LivePuts.Load())
 }
 
-func TestLiveIndex_ForeignEntries_Repaired(t *testing.T) {
+func TestLiveIndex_WrongEntriesAtTakeover_Repaired(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
@@ -130,7 +130,7 @@ func TestLiveIndex_ForeignEntries_Repaired(t *testing.T) {
 		require.NoError(t, err)
 	}
 	good, junk, older, wrong := w.begin("good", "e1", "i1"), w.begin("junk", "e1", "i1"), w.begin("older", "e1", "i1"), w.begin("wrong", "e1", "i1")
-	newer, ended, left, missing := w.begin("newer", "e1", "i1"), w.begin("ended", "e1", "i1"), w.begin("left", "e1", "i1"), w.begin("missing", "e1", "i1")
+	newer, ended, left := w.begin("newer", "e1", "i1"), w.begin("ended", "e1", "i1"), w.begin("left", "e1", "i1")
 	before := ended.entry()
 	ended.Own(&schema.RunEndedData{Status: "completed"})
 	left.Own(&schema.RunEndedData{Status: "completed"})
@@ -151,8 +151,6 @@ func TestLiveIndex_ForeignEntries_Repaired(t *testing.T) {
 	value, err = json.Marshal(&other)
 	require.NoError(t, err)
 	put("unknown", string(value))
-	require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
-	// A watch does not see a purge, because only workers purge delete markers.
 	again := w.begin2(t)
 
 	cfg := w.config()
@@ -165,52 +163,30 @@ func TestLiveIndex_ForeignEntries_Repaired(t *testing.T) {
 		require.Equal(t, schema.StatusRunning, e.Live.Status)
 	}
 	w.liveRuns = again
-	missing.Own(&schema.TurnStartedData{Turn: 1})
-	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it again")
 	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
 	for _, r := range []*lifeRun{ended, left, w.unwritten("unknown")} {
 		r.erased()
 	}
 	require.Equal(t, kept, good.entry())
 	require.ErrorIs(t, newer.entry().Err, schema.ErrFormat, "a later version knows better")
-	require.Equal(t, liveness.Counts{Live: 5}, again.Counts())
-	// While the worker folds, an unreadable entry does not wait for the next check.
-	put("good", "junk")
-	require.Eventually(t, func() bool { return w.worker.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
-	good.Folded()
-	require.Equal(t, kept.Live, good.entry().Live)
+	require.Equal(t, liveness.Counts{Live: 4}, again.Counts())
 }
 
-func TestSuspects_DuplicateAdds_TakenOnce(t *testing.T) {
+// A server that is killed can bring back a deleted entry while the worker folds.
+func TestLiveIndex_ConnectionLost_EntriesRepaired(t *testing.T) {
 	t.Parallel()
-	s := newSuspects()
-	for range 10_000 {
-		s.add("run-1")
-	}
-	s.add("run-2")
-	<-s.wake
-	s.add("run-1")
-	var taken []string
-	for more := true; more; {
-		if run, ok := s.take(); ok {
-			taken = append(taken, run)
-		}
-		select {
-		case <-s.wake:
-		default:
-			more = false
-		}
-	}
-	require.ElementsMatch(t, []string{"run-1", "run-2"}, taken)
-	require.Empty(t, s.runs)
-	s.add("run-1")
-	<-s.wake
-	s.add("run-1")
-	_, ok := s.take()
-	require.True(t, ok)
-	<-s.wake
-	_, ok = s.take()
-	require.False(t, ok, "it was taken before")
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	before, err := json.Marshal(r.entry().Live)
+	require.NoError(t, err)
+	r.Own(&schema.RunEndedData{Status: "completed"})
+	r.erased()
+	w.Server.Restart(t)
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
+	require.NoError(t, err)
+	_, err = kv.PutString(t.Context(), schema.LiveKeyPrefix+"run-1", string(before))
+	require.NoError(t, err)
+	r.erased()
 }
 
 // begin2 is another table of live runs, as in another daemon.
@@ -319,7 +295,10 @@ func TestLiveRuns_BucketRecreated_FollowNewBucket(t *testing.T) {
 	w.Tick = 10 * time.Millisecond
 	w.Server.Restart(t)
 	s := w.begin("run-2", "executor-1", "i1")
-	require.True(t, known("stale")())
+	require.Eventually(t, func() bool { return !known("stale")() && known("run-1")() }, time.Minute, time.Millisecond, "the worker compares the entries again")
+	_, err = w.Shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: stale})
+	require.NoError(t, err)
+	require.Eventually(t, known("stale"), time.Minute, time.Millisecond)
 
 	require.NoError(t, w.JS.DeleteStream(t.Context(), "KV_"+w.Names.CheckpointBucket()))
 	require.Eventually(t, func() bool {

@@ -31,7 +31,6 @@ func (s *term) loop(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
 	group.Go(func() error { return s.fold(ctx, in.chunks) })
-	group.Go(func() error { return s.live.keep(ctx) })
 	if s.cfg.LiveRuns != nil && s.cfg.Heartbeats != nil {
 		group.Go(func() error {
 			s.sweeper().Run(ctx)
@@ -92,23 +91,8 @@ func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 				return err
 			}
 			continue
-		case <-s.live.suspects.wake:
-			if id, ok := s.live.suspects.take(); ok {
-				if err := s.mend(ctx, id); err != nil {
-					return err
-				}
-			}
-			continue
 		case id := <-s.remover.Stale():
 			if _, err := s.spare(id, s.lookErased(ctx, id)); err != nil {
-				return err
-			}
-			continue
-		case id := <-s.live.vanished:
-			if r := s.cache.peek(id); r != nil && !r.head.InLiveIndex() {
-				continue // it has ended
-			}
-			if err := s.mend(ctx, id); err != nil {
 				return err
 			}
 			continue

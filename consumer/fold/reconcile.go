@@ -11,7 +11,8 @@ import (
 )
 
 // reconcile is the periodic work of an idle worker: it compares its position with the log, so that it never waits
-// beyond the end of a log that went back; seals idle tails; lowers a raised quota; moves the safe watermark.
+// beyond the end of a log that went back; seals idle tails; lowers a raised quota; repairs the live index; moves the
+// safe watermark.
 func (s *term) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {
@@ -34,6 +35,9 @@ func (s *term) reconcile(ctx context.Context) error {
 	// quota.
 	if _, err := s.shard.LiftQuota(ctx, 0); err != nil {
 		s.log.Warn().Err(err).Msg("stream limit stays above the quota")
+	}
+	if err := s.mendLive(ctx); err != nil {
+		return err
 	}
 	if err := s.live.purgeMarks(ctx); err != nil {
 		return err

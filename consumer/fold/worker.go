@@ -337,10 +337,10 @@ func (f *Worker) newTerm() *term {
 		safeMark:  safeMark{store: f.safe, names: f.names, after: f.cfg.SafeAfter, now: f.now},
 		letters:   letters{dead: f.dead, names: f.names, stats: &f.stats, now: f.now, log: f.log},
 		sealer:    sealer{shard: f.shard, js: f.js, names: f.names, stats: &f.stats, log: f.log},
-		live:      liveIndex{cfg: f.cfg, shard: f.shard, stats: &f.stats, now: f.now, log: f.log, suspects: newSuspects(), vanished: make(chan string)},
+		live:      liveIndex{shard: f.shard, stats: &f.stats, now: f.now, log: f.log},
 		announcer: announcer{nc: f.nc, fleet: f.cfg.Fleet, holder: f.cfg.Holder, maxClaims: f.cfg.MaxClaims, stats: &f.stats, now: f.now, log: f.log},
 	}
-	s.sealer.refold, s.live.caughtUp = s.refold, s.caughtUpWithLog
+	s.sealer.refold = s.refold
 	return s
 }
 

@@ -22,8 +22,8 @@ type lifeWorld struct {
 	liveRuns *liveness.LiveRuns
 	hb       *liveness.Heartbeats
 	worker   *Worker
-	// unwatch ends the watch of the live index, and stop the worker.
-	unwatch, stop func()
+	// stop ends the worker.
+	stop func()
 }
 
 func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
@@ -34,7 +34,7 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	w.Live = w.liveRuns
 	w.hb = liveness.NewHeartbeats("default", w.NC, w.Clock.Now, log)
 	w.Go(w.hb.Run)
-	w.unwatch = w.Go(w.liveRuns.Run)
+	w.Go(w.liveRuns.Run)
 	w.stop = w.fold(w.config())
 	require.Eventually(tb, func() bool { return w.liveRuns.Synced() && w.worker.Leads() }, time.Minute, time.Millisecond)
 	return w
@@ -55,13 +55,6 @@ func (w *lifeWorld) fold(cfg Config) func() {
 	w.worker, err = New(cfg, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(w.TB))
 	require.NoError(w.TB, err)
 	return w.Go(w.worker.Run)
-}
-
-// watchAgain makes the live index be read again, as happens periodically.
-func (w *lifeWorld) watchAgain() {
-	w.TB.Helper()
-	w.unwatch()
-	w.unwatch = w.Go(w.liveRuns.Run)
 }
 
 // lifeRun is a run that the test writes.

@@ -3,7 +3,6 @@ package liveness
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,10 +15,6 @@ import (
 
 // MaxCandidates bounds the runs that [LiveRuns.Claimable] returns: as many as a claim may lose races for.
 const MaxCandidates = 32
-
-// maxVanished bounds the remembered runs of a shard whose entry is gone. The shard's fold worker checks them every
-// tick; a daemon that does not fold it keeps the first.
-const maxVanished = 1 << 12
 
 // LiveRuns is a daemon's table of the runs of a fleet that have not ended: the live index of all its shards, in
 // memory. Fold workers find runs with dead executors in it, and the service claimable runs. A watch of each shard's
@@ -53,8 +48,6 @@ type shardRuns struct {
 	runs map[string]*entry
 	// broken are the runs with an unreadable entry, and its revision.
 	broken map[string]schema.Revision
-	// vanished are runs whose entry is gone: they have ended, or another client deleted it.
-	vanished map[string]struct{}
 	// synced: every entry that existed when the watch began is here.
 	synced bool
 	// round counts the watches; an entry that a new one did not deliver is gone.
@@ -88,7 +81,7 @@ func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, l
 		taken: make(map[takeoverKey]*entry), inHand: make(map[Holder]int), became: make(chan schema.Live, maxBecame),
 	}
 	for i := range r.shards {
-		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision), vanished: make(map[string]struct{})}
+		r.shards[i] = shardRuns{runs: make(map[string]*entry), broken: make(map[string]schema.Revision)}
 	}
 	return r
 }
@@ -193,7 +186,8 @@ func (r *LiveRuns) Synced() bool {
 }
 
 // Counts is how many runs are live, and how many of those are claimable and quarantined (not claimable
-// automatically). The shard's fold worker repairs unreadable entries.
+// automatically). A fold worker repairs unreadable entries when it takes the
+// shard.
 type Counts struct{ Live, Claimable, Quarantined, Unreadable int }
 
 // Counts counts the runs.
@@ -213,15 +207,6 @@ func (r *LiveRuns) Counts() Counts {
 		}
 	}
 	return c
-}
-
-// Lacks reports whether the shard's live index, if known completely, has no entry of the run.
-func (r *LiveRuns) Lacks(shard int, run string) bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	s := &r.shards[shard]
-	_, there := s.runs[run]
-	return s.synced && !there
 }
 
 // due returns up to limit entries of a shard that need work by a fold worker.
@@ -244,29 +229,6 @@ func (r *LiveRuns) stands(e *entry) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.shards[e.shard].runs[e.live.Run] == e
-}
-
-// Unreadable returns the runs of a shard with an unreadable entry.
-func (r *LiveRuns) Unreadable(shard int) []string {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return slices.Collect(maps.Keys(r.shards[shard].broken))
-}
-
-func (s *shardRuns) vanish(run string) {
-	if len(s.vanished) < maxVanished {
-		s.vanished[run] = struct{}{}
-	}
-}
-
-// TakeVanished returns, once each, the runs of a shard whose entry is gone.
-func (r *LiveRuns) TakeVanished(shard int) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := &r.shards[shard]
-	runs := slices.Collect(maps.Keys(s.vanished))
-	clear(s.vanished)
-	return runs
 }
 
 func (r *LiveRuns) syncedShard(shard int) bool {
@@ -294,7 +256,6 @@ func (r *LiveRuns) sync(shard int) {
 		if e.round != s.round {
 			delete(s.runs, run)
 			r.forget(e)
-			s.vanish(run)
 		}
 	}
 	for _, e := range r.claimable {
@@ -332,15 +293,11 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
-		switch {
-		case errors.Is(c.Err, kvstore.ErrCorrupt):
+		if errors.Is(c.Err, kvstore.ErrCorrupt) {
 			s.broken[c.Run] = c.Revision
-		case old != nil && c.Err == nil:
-			s.vanish(c.Run)
 		}
 		return
 	}
-	delete(s.vanished, c.Run)
 	e := &entry{
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
 		since: schema.ParseTime(c.Live.Since), expires: schema.ParseTime(c.Live.ExpiresAt), started: schema.ParseTime(c.Live.StartedAt),

@@ -135,7 +135,7 @@ func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.
 		{"live", "Runs that have not ended, have an open hand-off, or have a call that a person must settle.", func(c liveness.Counts) int { return c.Live }},
 		{"claimable", "Runs that an executor can claim.", func(c liveness.Counts) int { return c.Claimable }},
 		{"quarantined", "Quarantined runs (not claimable automatically).", func(c liveness.Counts) int { return c.Quarantined }},
-		{"unreadable", "Unreadable entries of the live index, being repaired.", func(c liveness.Counts) int { return c.Unreadable }},
+		{"unreadable", "Unreadable entries of the live index.", func(c liveness.Counts) int { return c.Unreadable }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
 	}
