@@ -4,7 +4,6 @@ package nemesis_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -549,21 +548,4 @@ func chaos(t *testing.T, servers int) {
 			}
 		})
 	}
-}
-
-// TestPause_TwoMinutes_ChangesNothing stops a daemon and an executor for far longer than any lease, silence or deadline lasts.
-func TestPause_TwoMinutes_ChangesNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: real servers and programs are broken")
-	}
-	if !testbin.Full(t) {
-		t.Skip("sample: it takes three minutes")
-	}
-	t.Parallel() // it mostly waits
-	r := newRound(t, scaleOf(1), number(t, "WAYMARK_CHAOS_SEED", 1))
-	r.awaitOps(800)
-	r.suffer(fault{"stop-two-minutes", 1, 1, func(ctx context.Context, s *storm) error {
-		return s.freeze(ctx, slices.Concat(one(s, s.daemons), one(s, s.executors)), 120_000, 120_001, false)
-	}})
-	r.judge()
 }

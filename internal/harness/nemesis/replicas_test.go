@@ -21,7 +21,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/nemesis"
-	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
 // held is one server's own copy of a stream: each message by its sequence.
@@ -286,22 +285,4 @@ func TestReplicas_Checkpoints_OnlyLatestMustAgree(t *testing.T) {
 		_, err = same(checkpoints, map[string]held{"x": {1: a, 2: c, 3: b}, "y": other})
 		require.Error(t, err, "%v", other)
 	}
-}
-
-// TestReplicas_AfterFaults_Equal breaks servers, and reads each one's own copy of all streams then.
-func TestReplicas_AfterFaults_Equal(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: real servers and programs are broken")
-	}
-	if !testbin.Full(t) {
-		t.Skip("sample: the copies are compared in whole rounds: WAYMARK_E2E_FULL=1, or make chaos SERVERS=3")
-	}
-	r := newRound(t, scaleOf(3), number(t, "WAYMARK_CHAOS_SEED", 1))
-	for _, f := range faults() {
-		if slices.Contains([]string{"leader-kill", "leader-isolated-with-clients", "second-during-catch-up"}, f.name) {
-			r.suffer(f)
-		}
-	}
-	r.judge()
-	r.sameEverywhere()
 }

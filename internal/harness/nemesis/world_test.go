@@ -54,8 +54,6 @@ type scale struct {
 	ping time.Duration
 	// toolless executors call no tools.
 	toolless bool
-	// through makes each link from a server, or a client, to a port of a server; nil means by a proxy alone.
-	through func(from, to, port int) *nemesis.Proxy
 	// embedded: the only server is a daemon's own, and there is no other daemon.
 	embedded bool
 	// mutant is switched on in servers and daemons; empty means none.
@@ -232,7 +230,7 @@ func (w *world) startServers() {
 		w.routes[i] = make([]*nemesis.Proxy, n)
 		for j := range n {
 			if i != j {
-				w.routes[i][j] = w.link(i, j, routePorts[j])
+				w.routes[i][j] = w.link(routePorts[j])
 				via[j] = w.routes[i][j].Port()
 			}
 		}
@@ -319,15 +317,9 @@ func (w *world) readCredentials() {
 	w.user, w.password = o.User, o.Password
 }
 
-// aClient is a dialling process that is no server.
-const aClient = -1
-
-// link leads from a server, or a client, to a port of a server.
-func (w *world) link(from, to, port int) *nemesis.Proxy {
+// link leads to a port of a server.
+func (w *world) link(port int) *nemesis.Proxy {
 	w.tb.Helper()
-	if w.scale.through != nil {
-		return w.scale.through(from, to, port)
-	}
 	return w.proxy(port)
 }
 
@@ -342,8 +334,8 @@ func (w *world) proxy(port int) *nemesis.Proxy {
 func (w *world) urls(client string, first int) string {
 	w.tb.Helper()
 	if w.links[client] == nil {
-		for i, port := range w.ports {
-			w.links[client] = append(w.links[client], w.link(aClient, i, port))
+		for _, port := range w.ports {
+			w.links[client] = append(w.links[client], w.link(port))
 		}
 	}
 	var list []string
