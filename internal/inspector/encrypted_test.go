@@ -58,7 +58,7 @@ func TestPages_EncryptedRun_OnlyTheKeyReadsAndWrites(t *testing.T) {
 	with, without := deskOf(t, w, keys(), nil), deskOf(t, w, nil, nil)
 	form := with.formOf("r1")
 	without.formOf("r1")
-	pages := []string{"/", "/needs-you", "/run/r1", "/run/r1/conversation", "/run/r1/state", "/run/r1/recovery", "/tail"}
+	pages := []string{"/", "/needs-you", "/run/r1", "/run/r1/conversation", "/run/r1/state", "/run/r1/recovery"}
 	var shown, hidden strings.Builder
 	for _, path := range pages {
 		shown.WriteString(with.page(path))

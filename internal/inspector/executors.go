@@ -135,7 +135,6 @@ func (s *Inspector) listen() {
 		case <-s.live.closed:
 			return
 		}
-		s.live.missed()
 		if !s.live.watched() && time.Since(time.Unix(0, s.wanted.Load())) > askedFor {
 			continue
 		}

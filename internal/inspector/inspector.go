@@ -68,7 +68,7 @@ type Inspector struct {
 func New(cfg Config) (*Inspector, error) {
 	s := &Inspector{Config: cfg, mux: http.NewServeMux(), templates: parse(cfg.Now), csrf: rand.Text(), door: door{name: "waymark-ui-" + rand.Text()[:8], standing: cfg.Token}}
 	var err error
-	if s.live, err = newHub(cfg.Fleet, s.tailRow); err != nil {
+	if s.live, err = newHub(cfg.Fleet); err != nil {
 		return nil, err
 	}
 	go s.listen()

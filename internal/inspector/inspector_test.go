@@ -140,7 +140,7 @@ func TestDoor_WithoutToken_NothingIsShown(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, status)
 		require.NotContains(t, body, d.pages.csrf)
 	}
-	for _, path := range []string{"/live/", "/live/tail", "/run/r/recovery.json", "/run/r/whole?event=x"} {
+	for _, path := range []string{"/live/", "/live/health", "/run/r/recovery.json", "/run/r/whole?event=x"} {
 		status, _ := d.get(path)
 		require.Equal(t, http.StatusUnauthorized, status, path)
 	}
@@ -257,8 +257,6 @@ func TestPages_AFleetAtWork_SayWhatItDoes(t *testing.T) {
 	require.Contains(t, d.page("/run/fix-login/state?record=4"), "record 4 of ", "the slider works without script")
 
 	require.Contains(t, d.page("/health"), "<caption>Shards</caption>")
-	require.Eventually(t, func() bool { return strings.Contains(d.page("/tail?type=run.waiting"), "invoice-91") }, 20*time.Second, 20*time.Millisecond)
-	require.NotContains(t, d.page("/tail?run=invoice-91"), "fix-login<")
 	status, body := d.get("/run/none")
 	require.Equal(t, http.StatusNotFound, status)
 	require.Contains(t, body, "none")
@@ -347,7 +345,7 @@ func TestPages_ReadOnly_HaveNoButtonsAndTakeNone(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(d.page("/needs-you"), "fix-login") }, 20*time.Second, 20*time.Millisecond)
 	for _, path := range []string{
 		"/needs-you", "/", "/run/fix-login", "/run/fix-login/conversation", "/run/fix-login/state", "/run/fix-login/recovery", "/run/fix-login/act",
-		"/run/fix-login/act/rewind?at=record:2", "/run/triage-3/act/release", "/run/triage-3/act/cancel", "/tail",
+		"/run/fix-login/act/rewind?at=record:2", "/run/triage-3/act/release", "/run/triage-3/act/cancel",
 	} {
 		page := d.page(path)
 		require.NotContains(t, page, `method="post"`, path)
@@ -368,7 +366,7 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	d := newDesk(t, nil)
 	runs := d.stage.Hostile()
 	require.Eventually(t, func() bool { return strings.Count(d.page("/needs-you"), "<article") == 2 }, 20*time.Second, 20*time.Millisecond)
-	paths := []string{"/", "/needs-you", "/tail", "/health", "/executors", "/compare?a=hostile&b=hostile-doubt", "/compare?a=hostile-doubt@record:1&b=hostile", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1]), "/tail?text=" + url.QueryEscape(showcase.HostileTexts[1])}
+	paths := []string{"/", "/needs-you", "/health", "/executors", "/compare?a=hostile&b=hostile-doubt", "/compare?a=hostile-doubt@record:1&b=hostile", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1])}
 	for _, run := range runs {
 		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
 			paths = append(paths, "/run/"+run+tab)

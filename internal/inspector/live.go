@@ -9,23 +9,20 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/schema"
 )
 
 // Paces of live pages.
 const (
-	// pulse is how often a page is made again though nothing happened: what it says of ages goes on.
+	// pulse is the interval at which a page is rendered again without an event, because it shows ages.
 	pulse = 5 * time.Second
-	// silence is how often a stream that has nothing to say says so, and writeWithin how long a viewer may take to read.
+	// silence is the interval of messages on an idle stream, and writeWithin bounds one write to a viewer.
 	silence     = 15 * time.Second
 	writeWithin = 20 * time.Second
-	// remadeWithin bounds the making of a page that is open.
+	// remadeWithin bounds the rendering of an open page.
 	remadeWithin = 10 * time.Second
-	// tailKept bounds the events that the tail has.
-	tailKept = 1000
 )
 
-// hub hears the fleet's accepted events, once for all viewers, and has the open pages made again.
+// hub subscribes to the fleet's accepted events, once for all viewers, and renders the open pages again.
 type hub struct {
 	fleet Fleet
 	stop  func()
@@ -33,36 +30,29 @@ type hub struct {
 	mu      sync.Mutex
 	streams map[string]*stream
 	closed  chan struct{}
-	// refused is why events are not heard.
+	// refused is the server's refusal of the subscription.
 	refused error
-	// tail has the latest events, the oldest first from at on once it is full; heard counts all.
-	tail  []tailRow
-	row   func(*Observed) (tailRow, bool)
-	at    int
-	heard int64
-	// gaps is what the fleet counted when the tail was last without one.
-	gaps int64
 }
 
-// update is a message to a viewer: the page as it is now, or why it is behind.
+// update is a message to a viewer: the current page, or why it is out of date.
 type update struct {
 	event string
 	data  []byte
 }
 
-// stream is one page that is open, in one browser or several.
+// stream is one open page, in one browser or several.
 type stream struct {
 	run string
-	// woken has a token when something happened that the page may show.
+	// woken has a token after an event that the page may show.
 	woken   chan struct{}
 	viewers map[chan *update]bool
 	last    *update
 	end     context.CancelFunc
 }
 
-func newHub(fleet Fleet, row func(*Observed) (tailRow, bool)) (*hub, error) {
-	h := &hub{fleet: fleet, row: row, streams: make(map[string]*stream), closed: make(chan struct{})}
-	stop, err := fleet.Observe(h.take, func(err error) {
+func newHub(fleet Fleet) (*hub, error) {
+	h := &hub{fleet: fleet, streams: make(map[string]*stream), closed: make(chan struct{})}
+	stop, err := fleet.Observe(h.wake, func(err error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.refused = err
@@ -71,9 +61,6 @@ func newHub(fleet Fleet, row func(*Observed) (tailRow, bool)) (*hub, error) {
 		return nil, err
 	}
 	h.stop = stop
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.gaps = fleet.Gaps()
 	return h, nil
 }
 
@@ -92,60 +79,6 @@ func (h *hub) close() {
 	}
 }
 
-func (h *hub) take(o Observed) {
-	row, shown := h.row(&o) // a row, not the event: a run may write a thousand of half a megabyte
-	gaps := h.fleet.Gaps()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.gap(gaps)
-	if row.Name == schema.RunErased {
-		h.forget(o.Run)
-	}
-	if shown {
-		h.keep(row)
-	}
-	h.wakeLocked(o.Run)
-}
-
-// keep adds a row to the tail. Under h.mu.
-func (h *hub) keep(row tailRow) {
-	h.heard++
-	if len(h.tail) < tailKept {
-		h.tail = append(h.tail, row)
-		return
-	}
-	h.tail[h.at] = row
-	h.at = (h.at + 1) % tailKept
-}
-
-// forget empties the rows of a removed run. Under h.mu.
-func (h *hub) forget(run string) {
-	for i := range h.tail {
-		if row := &h.tail[i]; row.Run == run {
-			row.Said, row.By = "", ""
-		}
-	}
-}
-
-// gap adds to the tail that events may be missing there, if they may. Under h.mu.
-func (h *hub) gap(gaps int64) {
-	if gaps > h.gaps {
-		h.gaps = gaps
-		h.keep(tailRow{At: schema.FormatTime(time.Now()), Gap: true})
-	}
-}
-
-// missed looks whether events may have been missed, and has the open pages say so.
-func (h *hub) missed() {
-	gaps := h.fleet.Gaps()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if gaps > h.gaps {
-		h.gap(gaps)
-		h.wakeLocked("")
-	}
-}
-
 // watched reports whether a page is open.
 func (h *hub) watched() bool {
 	h.mu.Lock()
@@ -153,14 +86,10 @@ func (h *hub) watched() bool {
 	return len(h.streams) > 0
 }
 
-// wake has the open pages of a run made again, or all of them.
+// wake renders the open pages again that a run's event may change; without a run, all of them.
 func (h *hub) wake(run string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.wakeLocked(run)
-}
-
-func (h *hub) wakeLocked(run string) {
 	for _, s := range h.streams {
 		if run == "" || s.run == "" || s.run == run {
 			select {
@@ -171,17 +100,7 @@ func (h *hub) wakeLocked(run string) {
 	}
 }
 
-// latest are the events that the tail has, the newest first, and how many there were before them.
-func (h *hub) latest() (list []tailRow, before int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i := range h.tail {
-		list = append(list, h.tail[(h.at+len(h.tail)-1-i)%len(h.tail)])
-	}
-	return list, h.heard - int64(len(list))
-}
-
-// trouble is why open pages may be behind; empty when they are not.
+// trouble says why open pages may be out of date; empty if they are not.
 func (h *hub) trouble() string {
 	if !h.fleet.Connected() {
 		return "The connection to the NATS server is lost. This page shows what was read before, and goes on once the server is back."
@@ -233,14 +152,14 @@ func (h *hub) feed(ctx context.Context, s *stream, every time.Duration, remake f
 			s.last = page
 			for v := range s.viewers {
 				select {
-				case <-v: // it was too slow for the one before
+				case <-v: // the viewer has not read the last one
 				default:
 				}
 				v <- page
 			}
 		}
 		h.mu.Unlock()
-		// What took long to make is made less often.
+		// A slow page is rendered less often.
 		rest := time.NewTimer(max(every, 4*time.Since(began)))
 		select {
 		case <-rest.C:
@@ -309,7 +228,7 @@ func (s *Inspector) follow(w http.ResponseWriter, r *http.Request, p *page) {
 	}
 }
 
-// fragment is the part of a page that changes.
+// fragment renders the part of a page that changes.
 func (s *Inspector) fragment(ctx context.Context, r *http.Request, p *page) *update {
 	if why := s.live.trouble(); why != "" && !s.Fleet.Connected() {
 		return &update{"trouble", []byte(why)}
@@ -324,9 +243,4 @@ func (s *Inspector) fragment(ctx context.Context, r *http.Request, p *page) *upd
 	}
 	s.complete(v, r)
 	return &update{"page", s.execute(p.name, "live", v)}
-}
-
-// eventOf decodes an event that was heard.
-func eventOf(o *Observed) (*schema.Event, error) {
-	return schema.Decode(o.Record.Header, o.Record.Body)
 }

@@ -38,7 +38,6 @@ func (s *Inspector) pages() []page {
 	return []page{
 		{"/{$}", "fleet", "Fleet", "fleet", calm, s.fleetPage},
 		{"/needs-you", "needs", "Needs you", "needs", calm, s.needsPage},
-		{"/tail", "tail", "Tail", "tail", 2 * brisk, s.tailPage},
 		{"/executors", "executors", "Executors", "executors", brisk, s.executorsPage},
 		{"/health", "health", "Health", "health", 2 * calm, s.healthPage},
 		{"/run/{run}", "run", "Run", "run", brisk, s.timelinePage},
@@ -127,7 +126,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "tail", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}

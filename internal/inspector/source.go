@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -17,12 +16,6 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// Observed is an event that the fold has accepted.
-type Observed struct {
-	Run    string
-	Record schema.Record
-}
 
 // Fleet is what the pages read and change.
 type Fleet interface {
@@ -39,12 +32,11 @@ type Fleet interface {
 	CheckAnswer(ctx context.Context, run string, in publisher.Input) error
 	// As calls use with the fleet as an executor of a name that keeps no run: what it takes over it lets go of.
 	As(ctx context.Context, name string, use func(*publisher.Fleet) error) error
-	// Observe hands accepted events over until stop is called, and the refusal if the server does not permit it.
-	Observe(take func(Observed), refused func(error)) (stop func(), err error)
+	// Observe calls changed with the run of each accepted event until stop is called, and refused if the server does not
+	// permit it.
+	Observe(changed func(run string), refused func(error)) (stop func(), err error)
 	// Connected reports whether the server is there.
 	Connected() bool
-	// Gaps counts the times that accepted events may have been missed: the connection was lost, or they came faster than they were taken.
-	Gaps() int64
 }
 
 // remote is a fleet behind a connection.
@@ -53,8 +45,6 @@ type remote struct {
 	service *fleetclient.Client
 	keys    *encryption.Keys
 	cfg     publisher.ReaderConfig
-	// observed is the subscription to accepted events; nil before there is one.
-	observed atomic.Pointer[nats.Subscription]
 }
 
 // Connect returns the fleet as a connection reaches it. The connection stays the caller's.
@@ -102,19 +92,18 @@ func (f *remote) Ask(ctx context.Context, verb, run string, request, reply any) 
 }
 
 // Observe implements [Fleet].
-func (f *remote) Observe(take func(Observed), refused func(error)) (func(), error) {
+func (f *remote) Observe(changed func(run string), refused func(error)) (func(), error) {
 	subject := schema.ObservedSubject(f.Name(), "*.*", "*")
 	ctx, cancel := context.WithCancel(context.Background())
 	refusal, done := f.service.Refusals.Context(ctx, subject)
 	sub, err := f.Conn().Subscribe(subject, func(m *nats.Msg) {
-		take(Observed{m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], schema.NewRecord(0, m.Header, m.Data)})
+		changed(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
 	})
 	if err != nil {
 		done()
 		cancel()
 		return nil, fmt.Errorf("observing events: %w", err)
 	}
-	f.observed.Store(sub)
 	stop := context.AfterFunc(refusal, func() {
 		if ctx.Err() == nil {
 			refused(context.Cause(refusal))
@@ -126,17 +115,6 @@ func (f *remote) Observe(take func(Observed), refused func(error)) (func(), erro
 		done()
 		_ = sub.Unsubscribe() // a closed connection has no subscription to end
 	}, nil
-}
-
-// Gaps implements [Fleet].
-func (f *remote) Gaps() int64 {
-	gaps := int64(f.Conn().Stats().Reconnects) //nolint:gosec // a count
-	if sub := f.observed.Load(); sub != nil {
-		if n, err := sub.Dropped(); err == nil {
-			gaps += int64(n)
-		}
-	}
-	return gaps
 }
 
 // Connected implements [Fleet].

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,55 +104,6 @@ func TestWhole_AtAPointBeforeARewind_IsThatOfThePoint(t *testing.T) {
 	require.Equal(t, strings.TrimSpace(first), strings.TrimSpace(d.page(html.UnescapeString(m[1]))))
 	status, _ := d.get("/run/twice/whole?event=none&part=0")
 	require.Equal(t, http.StatusNotFound, status)
-}
-
-// broken is a fleet whose events were missed so often.
-type broken struct {
-	Fleet
-	times atomic.Int64
-}
-
-func (b *broken) Gaps() int64 { return b.times.Load() }
-
-// A tail that may lack events says where.
-func TestTail_EventsWereMissed_HasARowThere(t *testing.T) {
-	t.Parallel()
-	b := &broken{}
-	d := newDesk(t, func(c *Config) {
-		b.Fleet = c.Fleet
-		c.Fleet = b
-	})
-	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "live", Agent: "coder"})
-	require.NoError(t, err)
-	lines := d.lines("/live/tail")
-	d.finds(lines, "run.started")
-	require.NotContains(t, d.page("/tail"), "may be missing here")
-	b.times.Add(1)
-	d.finds(lines, "events may be missing here")
-	require.NoError(t, run.Error(t.Context(), schema.Error{Type: "odd", Message: "behind it"}, "run"))
-	d.finds(lines, "behind it")
-	page := d.page("/tail?run=live")
-	require.Less(t, strings.Index(page, "behind it"), strings.Index(page, "may be missing here"))
-	require.Less(t, strings.Index(page, "may be missing here"), strings.Index(page, "run.started"))
-	require.Equal(t, 1, strings.Count(page, "may be missing here"))
-}
-
-func TestTail_RunErased_TextsAreDropped(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t, nil)
-	run, err := d.stage.Executor("box-1").Start(t.Context(), publisher.RunSpec{ID: "gone", Agent: "coder", Task: "the secret task"})
-	require.NoError(t, err)
-	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "the secret summary"}))
-	require.Eventually(t, func() bool { return strings.Contains(d.page("/tail"), "secret summary") }, 20*time.Second, 20*time.Millisecond)
-	nc := d.world.Conn()
-	require.Eventually(t, func() bool {
-		m, err := nc.Request(schema.ServiceSubject(schema.VerbErase, schema.DefaultFleet, "gone"), []byte(`{"by":"ann"}`), 10*time.Second)
-		return err == nil && strings.Contains(string(m.Data), `"done":true`)
-	}, 30*time.Second, 50*time.Millisecond)
-	require.Eventually(t, func() bool {
-		page := d.page("/tail")
-		return strings.Contains(page, "run.erased") && !strings.Contains(page, "secret")
-	}, 20*time.Second, 20*time.Millisecond)
 }
 
 // What is asked at length is cut, and can be read whole.

@@ -28,7 +28,6 @@ var looks = []struct{ name, path string }{
 	{"rewind", "/run/fix-login/act/rewind?at=record:4"},
 	{"executors", "/executors"},
 	{"compare", "/compare?a=fix-login@record:8&b=fix-login"},
-	{"tail", "/tail"},
 	{"health", "/health"},
 	{"held", "/run/payout-7/recovery"},
 	{"trouble", "/run/none"},
@@ -100,7 +99,7 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b := s.open()
 	b.show("/needs-you")
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
-	paths := []string{"/", "/needs-you", "/tail", "/executors", "/compare?a=hostile&b=hostile-doubt"}
+	paths := []string{"/", "/needs-you", "/executors", "/compare?a=hostile&b=hostile-doubt"}
 	for _, run := range runs {
 		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/lineage", "/act"} {
 			paths = append(paths, "/run/"+run+tab)
@@ -183,10 +182,10 @@ func TestKeys_RowsAndPages_AreReached(t *testing.T) {
 	// Single letters can be switched off, for good.
 	b.await(`document.querySelector("#keys").hidden === false && document.querySelector("#keys").ariaPressed === "true"`)
 	b.click("#keys")
-	b.show("/tail")
+	b.show("/executors")
 	b.await(`document.querySelector("#keys").ariaPressed === "false" && document.querySelector("#pause").hidden === false`)
 	b.do(chromedp.KeyEvent("h"), chromedp.KeyEvent("p"))
-	require.Equal(t, "/tail", eval[string](b, "location.pathname"))
+	require.Equal(t, "/executors", eval[string](b, "location.pathname"))
 	require.Equal(t, "false", eval[string](b, `document.querySelector("#pause").ariaPressed`))
 	b.click("#keys")
 	b.do(chromedp.KeyEvent("h"))

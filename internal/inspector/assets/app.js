@@ -153,7 +153,7 @@ document.addEventListener("input", (e) => {
 });
 
 // Keys: j and k go through the rows, Enter opens one, / goes to the filter, f n t e h to the pages, p pauses.
-const pages = { f: "/", n: "/needs-you", t: "/tail", e: "/executors", h: "/health" };
+const pages = { f: "/", n: "/needs-you", e: "/executors", h: "/health" };
 document.addEventListener("keydown", (e) => {
   if (!keyed || e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.nodeName)) return;
   if (e.key === "j" || e.key === "k") {
@@ -168,7 +168,7 @@ document.addEventListener("keydown", (e) => {
   } else if (e.key === "p") {
     pause();
   } else if (e.key === "?") {
-    alert("j k rows · Enter opens · / filter · f fleet · n needs you · t tail · e executors · h health · p pause");
+    alert("j k rows · Enter opens · / filter · f fleet · n needs you · e executors · h health · p pause");
     setTimeout(() => alert(""), 6000);
   } else if (pages[e.key]) {
     location.assign(pages[e.key]);
