@@ -13,7 +13,7 @@ AXE := $(BIN)/axe-$(AXE_CORE_VERSION)
 
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
-CHECK_FULL := dist-short deploycheck agents uicheck bench-short asyncapi cross fuzz chaos-check long
+CHECK_FULL := dist-short deploycheck agents uicheck transcripts bench-short asyncapi cross fuzz chaos-check long
 NIGHTLY := vulncheck deploycheck agents uicheck asyncapi cross fuzz gobench chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
@@ -113,6 +113,9 @@ agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents,
 
 uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
 	export WAYMARK_AXE="$$(sh tools/uicheck.sh $(AXE) $(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
+
+transcripts: $(LINT) $(GOTESTSUM) ## run the tests of tools/transcripts, which reads other agents' transcripts
+	$(call MODULE,tools/transcripts)
 
 bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones
 	cd $(BENCHMARKS) && $(TEST) $(SHORT) ./...

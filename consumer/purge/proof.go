@@ -54,7 +54,7 @@ func (e *unproven) Unwrap() error { return e.err }
 // hint is the next step.
 func (e *unproven) hint(run string) string {
 	if e.segment != 0 {
-		return fmt.Sprintf("the log still has what it held: keep it, restore the segment bucket from a backup, and look with: waymark export %s", run)
+		return fmt.Sprintf("the log still has what it held: keep it, restore the segment bucket from a backup, and look with: waymark events %s --all --no-follow", run)
 	}
 	return "look what is missing with: waymark get " + run
 }

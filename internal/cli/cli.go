@@ -10,7 +10,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/runs"
 	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/cli/storage"
-	"github.com/waymarkio/waymark/internal/cli/transfer"
 	"github.com/waymarkio/waymark/internal/cli/ui"
 )
 
@@ -23,8 +22,6 @@ type cli struct {
 	base.Flags
 
 	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with an embedded NATS server unless a server is named."`
-	Import   transfer.ImportCmd `cmd:"" help:"Replay transcripts as runs."`
-	Export   transfer.ExportCmd `cmd:"" help:"Write a run as a transcript, or export its events."`
 	Start    runs.StartCmd      `cmd:"" help:"Submit a run for an executor of its agent."`
 	Runs     runs.Cmd           `cmd:"" help:"List, show and watch runs."`
 	Files    runs.ArtifactsCmd  `cmd:"" name:"artifacts" help:"List a run's artifacts, and fetch stored ones."`
@@ -37,7 +34,6 @@ type cli struct {
 	Resume   runs.ResumeCmd     `cmd:"" help:"Continue a run from one of its steps, or from another point of its history."`
 	Fork     runs.ForkCmd       `cmd:"" help:"Start a new run that continues from a point of another one."`
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
-	Replay   runs.ReplayCmd     `cmd:"" help:"Replay a run's tool calls and check that their results are the same."`
 	Inbox    runs.InboxCmd      `cmd:"" help:"List runs that need a person, oldest first, and answer them."`
 	Input    runs.InputCmd      `cmd:"" help:"Answer a waiting run, or show its question."`
 	Mark     runs.MarkCmd       `cmd:"" help:"Name the current point of a run."`

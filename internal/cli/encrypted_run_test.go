@@ -210,11 +210,6 @@ func TestEncryptedRun_KilledAskedForkedResumedAndSaved_OnlyTheKeyReadsIt(t *test
 		requireHas(t, text, "every user of this machine can read the file of --key-file (mode -rw-r--r--)")
 	}
 	require.NoError(t, os.Chmod(keys, 0o600))
-	h.waymarkAs(t, "exported with the key", with, 0, "export", "r1", "--format", "openai-chat")
-	code, text = runWith(t, none, "export", "r1", "--format", "openai-chat")
-	require.NotZero(t, code)
-	requireHas(t, text, "provide the key with --key-file FILE")
-	h.add("export without the key", []byte(text))
 
 	// What is written without the key is said.
 	code, text = runWith(t, none, "signal", "f1", "note", "--payload", `"plain"`)

@@ -2,13 +2,21 @@ package cli
 
 import (
 	"bytes"
-	"fmt"
-	"os"
+	"context"
+	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // scriptSame compares two JSON files as values: same FILE FILE.
@@ -28,23 +36,53 @@ func scriptSame(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptBigChat writes a conversation of so many MiB: bigchat FILE MIB. Its id is big.
-func scriptBigChat(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: bigchat FILE MIB")
+// scriptFill publishes a run of so many MiB, to its end: fill RUN MIB. With ! the fleet is full before the end, and
+// standard error has what a command says of that.
+func scriptFill(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: [!] fill RUN MIB")
 	}
 	size, err := strconv.Atoi(args[1])
 	if err != nil {
 		ts.Fatalf("%v", err)
 	}
-	page := strings.Repeat("Once upon a time there was a very long story. ", (128<<10)/46)
-	var b bytes.Buffer
-	b.WriteString(`{"id":"big","messages":[{"role":"user","content":"tell me a long story"}`)
-	for i := range size * 8 {
-		fmt.Fprintf(&b, `,{"role":"assistant","content":"%s"},{"role":"user","content":"go on, part %d"}`, page, i)
+	ctx, cancel := context.WithTimeout(context.Background(), fillLimit)
+	defer cancel()
+	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
+	if err == nil {
+		err = fill(ctx, end, args[0], size)
 	}
-	b.WriteString("]}\n")
-	if err := os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o600); err != nil {
-		ts.Fatalf("%v", err)
+	if neg != errors.Is(err, publisher.ErrFleetFull) || !neg && err != nil {
+		ts.Fatalf("the run ended with: %v", err)
 	}
+	if neg && failure.Report(ctx, err, prompt.Prompt{}, ts.Stderr()) != int(failure.Full) {
+		ts.Fatalf("not the exit code of a full fleet: %v", err)
+	}
+}
+
+// fillLimit bounds the run of a script.
+const fillLimit = 5 * time.Minute
+
+func fill(ctx context.Context, end statedir.Endpoint, id string, size int) (err error) {
+	nc, err := end.Connect(nats.ReconnectBufSize(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	fleet, err := publisher.Connect(ctx, publisher.Config{Conn: nc, Executor: "shell-test", Agent: "talker"})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fleet.Close(ctx)) }()
+	run, err := fleet.Start(ctx, publisher.RunSpec{ID: id})
+	if err != nil {
+		return err
+	}
+	page := textMessage(schema.RoleUser, strings.Repeat("Once upon a time there was a very long story. ", (128<<10)/46))
+	for range size * 8 {
+		if err := run.AddMessage(ctx, page); err != nil {
+			return err
+		}
+	}
+	return run.End(ctx, publisher.RunEnd{})
 }

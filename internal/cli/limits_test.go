@@ -16,7 +16,6 @@ import (
 	answers "github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -73,10 +72,9 @@ func limitRows() [][3]string {
 		{"claims in a row without progress", count(schema.DefaultMaxClaims), "quarantine: `waymark release`, or a takeover with reason request"},
 		{"a `response_schema`; nesting of it and of an answer", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},
 		{"steps of holding an answer against its schema", count(answers.MaxWork), "the same"},
-		{"Server and import", "", ""},
+		{"Server", "", ""},
 		{"largest message of the embedded server", size(natsd.DefaultMaxPayload), ""},
 		{"a stop of the embedded server", span(natsd.DefaultStopTimeout), "then it is ended"},
-		{"a line of a transcript", size(transcript.DefaultMaxLine), "refused with file and line; the rest is imported"},
 	}
 }
 

@@ -71,7 +71,7 @@ var stopsEarly = regexp.MustCompile(`(?m)^\s*(\[[^\]]*\]\s*)*stop\b`)
 //	agent RUN open|done  publishes a small run, as an executor without the SDK would
 //	publish RUN FILE     publishes the events of a file, one a line, as the run's executor
 //	same FILE FILE       compares two JSON files as values
-//	bigchat FILE MIB     writes a conversation of that size
+//	fill RUN MIB         publishes a run of that size with the SDK; with ! until the fleet is full
 //	get URL STATUS       requests a URL; the body becomes standard output
 //	until waymark …      runs the program until it prints something, for what the folder does in its own time
 //	exits N waymark …    runs the program and fails unless it exits with N
@@ -122,7 +122,7 @@ func runScripts(t *testing.T, dir string) {
 			"agent":   scriptRun,
 			"publish": scriptPublish,
 			"same":    scriptSame,
-			"bigchat": scriptBigChat,
+			"fill":    scriptFill,
 			"until":   scriptUntil,
 			// What it sends is kept from one collector of the script to the next.
 			"collector": scriptCollector,

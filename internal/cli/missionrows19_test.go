@@ -82,10 +82,10 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		25, "Replay", "The calls of `fix-login` are saved and compared. The executor of `invoice` was killed within a payment: no executor pays again before a person says what became of it.",
+		25, "Replay", "`again` is a fork at the end of `fix-login`: it begins with the same calls in the same order. The executor of `invoice` was killed within a payment: no executor pays again before a person says what became of it.",
 		[]shown{
-			{command: `waymark replay fix-login --save calls.json`, want: []string{`^replay +matches its record$`}},
-			{command: `waymark replay fix-login --expect calls.json`, want: []string{`^replay +matches its record$`, `^file +calls\.json: the same in 5 of 5 steps$`}},
+			{command: `waymark fork fix-login --as again --hold`, first: 1, want: []string{`^continues +fix-login at end, as a fork$`}},
+			{command: `waymark diff fix-login again`, want: []string{`^the same +5 steps$`}},
 			{command: `waymark plan invoice`, want: []string{`^ +2 +b +1 +pay +hold +hold$`, `waymark settle invoice 2 b .*--how decided --result JSON$`, `waymark settle invoice 2 b .*--how rerun$`, `^reused +1 call, by recorded outcome$`}},
 		},
 	},
@@ -129,9 +129,9 @@ var missionRowsFrom19 = []missionRow{
 	},
 	{
 		30, "Defects of its forerunners", "None of the five exists here. One mutable record: a log only grows (10). Every tenth save: each boundary has a checkpoint (24). Unused limits: they are " +
-			"kept and reported (21). Pruning of live runs: a cleanup takes none of `release`, `invoice` and `lost`. Wiped evidence: what a resume left behind stays in the record.",
+			"kept and reported (21). Pruning of live runs: a cleanup takes none of `release`, `invoice` and `lost`, nor `fix-login`, from which a fork goes on. Wiped evidence: what a resume left behind stays in the record.",
 		[]shown{
-			{command: `waymark cleanup --max-age 0d --grace 1s --dry-run --quiet | sort -u`, later: true, want: []string{`^bound$`, `^fix-login$`, `^nightly$`, `^helper$`, `^boss$`}, not: []string{`^(release|invoice|lost|left|fix-logout)$`}},
+			{command: `waymark cleanup --max-age 0d --grace 1s --dry-run --quiet | sort -u`, later: true, want: []string{`^bound$`, `^nightly$`, `^helper$`, `^boss$`}, not: []string{`^(release|invoice|lost|left|fix-login|fix-logout)$`}},
 			{command: `waymark events fix-logout --all --no-follow`, want: []string{`tool\.returned +left behind: d, "run_tests is done"`, `run\.ended +left behind: completed, It does\.`, `run\.resumed .*rewind`}},
 			{command: `waymark runs history fix-logout --limit 0`, want: []string{`.* left behind`}},
 		},

@@ -105,7 +105,7 @@ var missionRowsTo18 = []missionRow{
 		9, "No loss", "`fix-login` was taken over in the middle of its third call. The sequence of its tool calls is whole, and is read back as it was recorded. The " +
 			"package of events and fold knows no server.",
 		[]shown{
-			{command: `waymark replay fix-login --at end`, want: []string{`^replay +matches its record$`, `^steps +5$`}},
+			{command: `waymark verify fix-login`, first: 3, want: []string{`^state +whole\nevents +18$`}},
 			{command: `waymark runs show fix-login`, want: []string{`^.* orphaned +ex-2 fell silent\n.* taken over +by ex-3 \(claim\)\n.* edit +█.*\n(.*\n)?.* model .*\n.* run_tests `, `^.* completed +It does\.$`}},
 			{command: `go list -f '{{join .Imports "\n"}}' ./schema`, want: []string{`^github\.com/cloudevents/sdk-go/v2/event$`}, not: []string{`nats`, `^net$`, `^os$`, `waymark`}},
 		},

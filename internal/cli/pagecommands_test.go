@@ -12,16 +12,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
-// commandPages are the pages whose commands are run in their order, by what a fleet has before the first one: commands, which the page does
-// not show.
+// commandPages are the pages whose commands are run in their order, with the ids of the runs that the fleet has before the first one.
 var commandPages = map[string][]string{
-	"backup.md":        {"waymark import internal/transcript/testdata/harbour.jsonl"},
+	"backup.md":        {"fix", "fix-login"},
 	"deploy.md":        nil,
-	"history.md":       nil,
+	"history.md":       {"fix"},
 	"observability.md": nil,
-	"retention.md":     {"waymark import internal/transcript/testdata/harbour.jsonl"},
+	"retention.md":     {"fix", "fix-login"},
 	"security.md":      nil,
 }
 
@@ -39,7 +40,7 @@ func TestPages_Commands_PrintWhatThePageShows(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the pages are for a POSIX shell")
 	}
-	for page, before := range commandPages {
+	for page, runs := range commandPages {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join("..", "..", "docs", page)
@@ -48,8 +49,8 @@ func TestPages_Commands_PrintWhatThePageShows(t *testing.T) {
 			text := strings.ReplaceAll(string(written), "\r\n", "\n")
 			require.Empty(t, bareCommand.FindAllString(text, -1), "put commands into a block: ```sh, or ```console with their output")
 			w := newPageWorld(t)
-			for _, command := range before {
-				w.run(t, "-euc", command)
+			for _, run := range runs {
+				w.write(t, run)
 			}
 			ran := 0
 			updated := text
@@ -100,6 +101,29 @@ func newPageWorld(t *testing.T) pageWorld {
 	t.Cleanup(func() { _, _ = stop() })
 	w.http = regexp.MustCompile(` http=http://(\S+)`).FindStringSubmatch(line)[1]
 	return w
+}
+
+// pageRun has the events of each run that the pages show.
+const pageRun = `
+run.started {"agent":"coder","executor":"coder-1","task":"Mend the sum."}
+turn.started@1 {"turn":1,"messages":[{"role":"system","parts":[{"type":"text","content":"You mend code."}]},{"role":"user","parts":[{"type":"text","content":"The sum is wrong."}]}]}
+turn.answered@1 {"turn":1,"message":{"role":"assistant","parts":[{"type":"text","content":"I list the files."}]},"calls":[{"tool_call_id":"c1","name":"bash","arguments":{"command":"ls"}}]}
+tool.returned@1 {"tool_call_id":"c1","result":"sum.py"}
+turn.answered@2 {"turn":2,"message":{"role":"assistant","parts":[{"type":"text","content":"I read it."}]},"calls":[{"tool_call_id":"c2","name":"bash","arguments":{"command":"cat sum.py"}}]}
+tool.returned@2 {"tool_call_id":"c2","result":"a - b"}
+turn.answered@3 {"turn":3,"message":{"role":"assistant","parts":[{"type":"text","content":"It is a plus."}]},"calls":[{"tool_call_id":"c3","name":"submit","arguments":{}}]}
+tool.returned@3 {"tool_call_id":"c3","result":"submitted"}
+run.ended {"status":"completed"}
+`
+
+// write publishes a run of the pages.
+func (w pageWorld) write(t *testing.T, run string) {
+	t.Helper()
+	events, err := parseScriptEvents(pageRun)
+	require.NoError(t, err)
+	end, err := statedir.Discover(t.Context(), filepath.Join(w.dir, "state"))
+	require.NoError(t, err)
+	require.NoError(t, publishEvents(t.Context(), end, run, events))
 }
 
 // run runs commands in a shell and returns what they print. With -e each of them has to succeed, without the last one.

@@ -102,7 +102,7 @@ func TestHint_FailedCommand_NamesSameServer(t *testing.T) {
 func TestHint_CommandNamesARun_TheIDStandsInIt(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"export r-1": "r-1", "runs get r-1": "r-1", "events": "", "runs ls": "", "import r-1": "",
+		"plan r-1": "r-1", "runs get r-1": "r-1", "events": "", "runs ls": "",
 	} {
 		parser, err := newParser(new(cli), env(), io.Discard, io.Discard)
 		require.NoError(t, err)

@@ -96,16 +96,9 @@ func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	var events []scriptEvent
-	for l := range strings.Lines(ts.ReadFile(args[1])) {
-		if l = strings.TrimSpace(l); l == "" {
-			continue
-		}
-		e, err := parseScriptEvent(l)
-		if err != nil {
-			ts.Fatalf("%s: %v", args[1], err)
-		}
-		events = append(events, e)
+	events, err := parseScriptEvents(ts.ReadFile(args[1]))
+	if err != nil {
+		ts.Fatalf("%s: %v", args[1], err)
 	}
 	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
 	if err == nil {
@@ -121,6 +114,20 @@ type scriptEvent struct {
 	data schema.Data
 	turn int32
 	lost bool
+}
+
+func parseScriptEvents(text string) (events []scriptEvent, err error) {
+	for l := range strings.Lines(text) {
+		if l = strings.TrimSpace(l); l == "" {
+			continue
+		}
+		e, err := parseScriptEvent(l)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
 }
 
 func parseScriptEvent(line string) (scriptEvent, error) {

@@ -180,8 +180,6 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 		for _, command := range [][]string{
 			{"runs", "history", run},
 			{"runs", "get", run, "--view", "state"},
-			{"replay", run},
-			{"export", run, "--format", "cloudevents"},
 		} {
 			require.NotContains(t, s.as(t, fleet, access.Operator, 0, command...), "checkpoint.marked  ", "%v", command)
 		}

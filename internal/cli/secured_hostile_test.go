@@ -326,7 +326,7 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 				{"recover", id, "--executor", "e"},
 				{"recover", "r1", "--executor", id},
 				{"cancel", id},
-				{"export", id, "--format", "cloudevents"},
+				{"events", id, "--all", "--no-follow", "--json", "--raw"},
 				{"plan", id},
 				{"tree", id},
 				{"verify", id},

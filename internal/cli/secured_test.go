@@ -87,7 +87,7 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "runs", "get", "r1", "--view", "state"), canary)
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "runs", "watch", "r1", "--until-end"), "completed")
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "events", "r1", "--all", "--no-follow"), "tool.returned")
-	requireHas(t, s.as(t, fleet, access.Observer, 0, "export", "r1", "--format", "cloudevents"), "run.started")
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "events", "r1", "--all", "--no-follow", "--json", "--raw"), "run.started")
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "fleet"), fleet)
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "verify", "--all"), "1 run with")
 	for _, role := range []access.Role{access.Observer, access.Operator, access.Daemon} {

@@ -210,7 +210,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	_, err = f.AcceptHandoff(ctx, offer, publisher.RunSpec{})
 	require.ErrorIs(t, err, publisher.ErrHandoffTaken, "the executors share a key, and only one has the hand-off")
 	require.NoError(t, f.Cancel(ctx, "r1", "ann", "enough"))
-	log := k.person(t, "bob", 0, "export", "r1", "--format", "cloudevents")
+	log := k.person(t, "bob", 0, "events", "r1", "--all", "--no-follow", "--json", "--raw")
 	requireHas(t, log, fmt.Sprintf(`"by":%q,"claimed":"ann"`, worker))
 	require.NotContains(t, log, `"by":"ann"`)
 

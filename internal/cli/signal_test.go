@@ -48,9 +48,7 @@ func TestServe_CtrlC_EndsDaemonAndFollowers(t *testing.T) {
 	require.Error(t, cmd.Run())
 	require.Equal(t, int(failure.NotFound), cmd.ProcessState.ExitCode())
 
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "..", "talk.json"), []byte(
-		`{"id":"talk","messages":[{"role":"user","content":"one"},{"role":"assistant","content":"One."}]}`), 0o600))
-	add := exec.CommandContext(t.Context(), "waymark", "import", filepath.Join(dir, "..", "talk.json"))
+	add := exec.CommandContext(t.Context(), "waymark", "start", "talker", "--id", "talk")
 	add.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+dir)
 	require.NoError(t, add.Run())
 

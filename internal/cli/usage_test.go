@@ -112,7 +112,6 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"fleet", "add", "x", "--duties", ""},
 		{"signal", "x", "note", "--payload", ""},
 		{"runs", "get", "x", "--view", ""},
-		{"export", "x", "--format", ""},
 	} {
 		code, stdout, stderr := typedOffline(t, args...)
 		require.Equal(t, int(failure.Usage), code, "%q: %s", args, stderr)

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -113,7 +112,7 @@ func TestExport_DataWithSpacesAndLineBreaks_KeepsItsBytes(t *testing.T) {
 	w.write("r1", schema.RunEnded, 0, want[3])
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "application/x-protobuf") }))
 	defer collector.Close()
-	for _, words := range []string{"export r1 --format cloudevents", "events r1 --all --no-follow --json --raw"} {
+	for _, words := range []string{"events r1 --all --no-follow --json --raw"} {
 		lines := w.told(strings.Fields(words)...)
 		require.Equal(t, len(want), strings.Count(lines, "\n"), lines)
 		require.NotContains(t, lines, "\r")
@@ -168,17 +167,6 @@ func (w *writtenFleet) rewound(run string) {
 	w.write(run, schema.CheckpointMarked, 0, `{"name":"unlucky"}`) // 6
 	w.rewind(run, 3)
 	turn(2, "again") // 8 and 9
-}
-
-// The calls of a run that was rewound are those of the events that it kept.
-func TestReplay_RewoundRun_LeftBehindEventsAreNotCompared(t *testing.T) {
-	t.Parallel()
-	w := newWrittenFleet(t)
-	w.rewound("r1")
-	said := w.told("replay", "r1")
-	require.Regexp(t, `(?m)^replay +matches its record$`, said)
-	require.Regexp(t, `(?m)^steps +2$`, said)
-	w.told("replay", "r1", "--at", "record:6")
 }
 
 // A name of a turn leads to the turn that the run kept. A point that was left behind has another name, which leads to itself.
@@ -280,7 +268,7 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 }
 
 // Cipher text is not shown as if it were text, and a person can answer a question whose schema only the executor can read.
-func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
+func TestEncryptedFields_ViewsAndInput_NameTheKey(t *testing.T) {
 	t.Parallel()
 	w := newWrittenFleet(t)
 	ref := func(path string) string { return fmt.Sprintf(`{"path":%q,"key_id":"k1","codec":"aes"}`, path) }
@@ -306,10 +294,4 @@ func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
 	require.Regexp(t, `"response_schema": "k1"`, asked, "a program is told the key")
 	require.Contains(t, w.told("input", "r1", "--text", "go on"), "answered")
 
-	code, _, complaints := w.ask("", "export", "r1", "--format", "openai-chat")
-	require.Equal(t, int(failure.Usage), code)
-	require.Contains(t, complaints, "message 1 at /parts/0/content is encrypted with key k1")
-	require.NotContains(t, complaints, "blob store")
-	require.Contains(t, complaints, "--format cloudevents")
-	w.told("export", "r1", "--format", "cloudevents")
 }

@@ -71,17 +71,3 @@ func sum(c byte) string {
 	}
 	return string(b)
 }
-
-func TestCalls_File_ReadAsWritten(t *testing.T) {
-	want := &history.Golden{Run: "r", Point: "end", Steps: steps(call("read", `{"a":1}`, `"x"`), call("write", `2`, ``))}
-	b, err := want.Encode()
-	require.NoError(t, err)
-	got, err := history.DecodeGolden(b)
-	require.NoError(t, err)
-	require.Nil(t, history.Compare(want.Steps, got.Steps).Divergence)
-	require.Equal(t, want.Run, got.Run)
-	_, err = history.DecodeGolden([]byte(`{"format":9}`))
-	require.ErrorContains(t, err, "format 9")
-	_, err = history.DecodeGolden([]byte(`{`))
-	require.Error(t, err)
-}

@@ -76,7 +76,6 @@ var fuzzed = map[string]string{
 	"internal/encryption.ReadableData":      "internal/encryption.FuzzReadable",
 	"internal/encryption.ReadableValue":     "internal/encryption.FuzzReadable",
 	"internal/encryption.replaced":          "internal/encryption.FuzzReadable",
-	"internal/history.DecodeGolden":         "internal/history.FuzzGolden",
 	"internal/transcript.detectDocument":    "internal/transcript.FuzzTranscript",
 	"internal/transcript.File.messageList":  "internal/transcript.FuzzTranscript",
 	"internal/form.Stored":                  "internal/transcript.FuzzTranscript",

@@ -25,10 +25,10 @@ import (
 // question to a person that is missing or not recorded, a missing phase, or another end. It also fails if the agent did
 // not use Recorded.Model, or ran a tool by other means.
 //
-// file is the output of waymark export RUN --format cloudevents. If the recorded run has not ended, or a call in it was
-// abandoned, it is replayed up to there. A run with fields in the blob store (above 256 KiB) cannot be replayed,
-// because they are not in the file. People answer as recorded. Phases and all other code except model and tools run for
-// real.
+// file is the output of waymark events RUN --all --no-follow --json --raw. If the recorded run has not ended, or a call
+// in it was abandoned, it is replayed up to there. A run with fields in the blob store (above 256 KiB) cannot be
+// replayed, because they are not in the file. People answer as recorded. Phases and all other code except model and
+// tools run for real.
 func Replay(tb testing.TB, file string, agent func(*Recorded) publisher.Work) {
 	tb.Helper()
 	ReplayWith(tb, file, nil, agent)
@@ -92,7 +92,7 @@ var errOver = errors.New("the record ends here")
 func readRecorded(file string) (*Recorded, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%w: write it with: waymark export RUN --format cloudevents -o FILE", err)
+		return nil, fmt.Errorf("%w: write it with: waymark events RUN --all --no-follow --json --raw > FILE", err)
 	}
 	r := &Recorded{shown: make(map[int32][]schema.Message), waited: make(map[int32]int), played: make(map[schema.CallKey]bool), given: make(map[schema.Position]int)}
 	n := 0

@@ -15,7 +15,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// record runs an agent and writes what waymark export --format cloudevents writes. The last lines may be left out.
+// record runs an agent and writes what waymark events --json --raw writes. The last lines may be left out.
 func record(t *testing.T, config func(*publisher.Config), loop publisher.Loop, leftOut int) string {
 	t.Helper()
 	answer := ""
@@ -167,7 +167,7 @@ func TestReplay_FileCannotBePlayed_SaysWhy(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(c.content), 0o600))
 		require.Contains(t, replayed(t, file), c.says)
 	}
-	require.Contains(t, replayed(t, filepath.Join(dir, "missing")), "waymark export RUN --format cloudevents")
+	require.Contains(t, replayed(t, filepath.Join(dir, "missing")), "waymark events RUN --all --no-follow --json --raw")
 	// A result above 256 KiB is in the blob store.
 	large := record(t, nil, mailer(sending(publisher.Pure, string(bytes.Repeat([]byte("x"), 300<<10))), nil), 0)
 	require.Contains(t, replayed(t, large), "the content of call b in turn 2 is in the blob store")

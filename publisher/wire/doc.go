@@ -10,12 +10,11 @@
 //
 //   - Signed content goes back to its provider unchanged: thinking and its signature, redacted thinking, encrypted
 //     reasoning. So do blocks, items and members that this package does not know. They are kept in source{} of the
-//     answer's parts, so any executor can send the next request; `waymark import` keeps them, too, for transcripts in
-//     the forms openai-chat and claude-code.
+//     answer's parts, so any executor can send the next request.
 //   - A part that a form cannot express is an error that names it. An incomplete response is an error, too.
 //   - Reasoning of another provider, or without a signature, is not sent: no provider accepts it. The name of a
-//     message's participant is not sent to a form without one, an empty text is not sent to Anthropic, and an import's
-//     note on a message (its usage, its time) is never sent.
+//     message's participant is not sent to a form without one, an empty text is not sent to Anthropic, and a note
+//     on a message (its usage, its time) is never sent.
 //   - The same conversation gives the same bytes, so that prompt caches work.
 //
 // A result that is a list of texts and images, as returned by MCP tools, is sent in this form; Chat Completions accepts

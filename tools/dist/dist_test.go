@@ -72,11 +72,9 @@ func lifecycle(t *testing.T, dir, kind, mode string) {
 	require.NoError(t, os.Mkdir(out, 0o700))
 	here, err := filepath.Abs("testdata")
 	require.NoError(t, err)
-	transcripts, err := filepath.Abs("../../internal/transcript/testdata/small")
-	require.NoError(t, err)
 	args := []string{
 		"--quiet", "--register=no", "--keep-unit", "--private-network", "--volatile=overlay", "--directory=" + filepath.Join(dir, "root"),
-		"--bind-ro=" + dir + ":/pkg", "--bind-ro=" + here + ":/script", "--bind-ro=" + transcripts + ":/transcripts", "--bind=" + out + ":/out",
+		"--bind-ro=" + dir + ":/pkg", "--bind-ro=" + here + ":/script", "--bind=" + out + ":/out",
 	}
 	script := "/bin/sh /script/lifecycle.sh " + kind + " " + mode + " >/out/said 2>&1"
 	if mode == "systemd" {
@@ -137,9 +135,7 @@ func TestImage_NewVersionOnTheVolume_KeepsTheRuns(t *testing.T) {
 		require.Equal(t, "v"+version, info.Main.Version)
 		roots = append(roots, root)
 	}
-	transcripts, err := filepath.Abs("../../internal/transcript/testdata/small")
-	require.NoError(t, err)
-	script := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "testdata/image.sh", roots[0], roots[1], transcripts) //nolint:gosec // named above
+	script := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "testdata/image.sh", roots[0], roots[1]) //nolint:gosec // named above
 	script.Env = []string{"PATH=" + os.Getenv("PATH"), "IMAGE_CMD=" + strings.Join(command, " ")}
 	out, err := script.CombinedOutput()
 	t.Logf("%s", out)

@@ -24,7 +24,7 @@ import (
 // OtelCmd is waymark otel.
 type OtelCmd struct {
 	Run_      string   `arg:"" name:"run" optional:"" help:"Export the ended spans of this run and exit (default: follow all runs)."`
-	File      string   `placeholder:"FILE" help:"Export a file from waymark export --format cloudevents and exit; uses no server."`
+	File      string   `placeholder:"FILE" help:"Export a file from waymark events --json --raw and exit; uses no server."`
 	All       bool     `help:"Without a saved position, begin with the oldest kept event."`
 	NoFollow  bool     `help:"Stop at the end of the log."`
 	Endpoint  string   `placeholder:"URL" help:"Collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other OTLP variables apply)."`
@@ -251,10 +251,10 @@ func (c OtelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter
 		if errors.Is(err, spans.ErrCollector) {
 			return collectorError(err)
 		}
-		return failure.New(failure.Usage, "create such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
+		return failure.New(failure.Usage, "create such a file with: waymark events RUN --all --no-follow --json --raw > FILE", "%s", strings.TrimSpace(err.Error()))
 	}
 	if one.Runs() == 0 {
-		return failure.New(failure.NotFound, "create such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
+		return failure.New(failure.NotFound, "create such a file with: waymark events RUN --all --no-follow --json --raw > FILE", "%s has no event", c.File)
 	}
 	return c.finish(ctx, a, one, exporter)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 )
@@ -171,22 +170,6 @@ func explainBackup(err error) *Error {
 	}
 	return broke
 }
-
-// hintNotWritten is completed by [importer.underAnotherID], which knows the file.
-const hintNotWritten = "nothing was written to it"
-
-var transcriptErrors = []sentinel{
-	{transcript.ErrUnknownFormat, Usage, "name the format, openai-chat, claude-code or swe-agent: waymark import --format openai-chat FILE"},
-	{transcript.ErrSeveralRuns, Usage, "omit --run-id: each run is named after its conversation"},
-	{transcript.ErrDiverged, Conflict, hintNotWritten},
-	{transcript.ErrInUse, Conflict, hintNotWritten + "; wait until that executor has ended it; if the executor will not come back, add --take-over"},
-	{transcript.ErrCancelled, Conflict, hintNotWritten + "; to complete it anyway, add --take-over"},
-	{transcript.ErrUnresolvedBlob, Damaged, ""},
-	{transcript.ErrEncrypted, Usage, "provide the key with --key-file FILE, or export the encrypted events: waymark export RUN --format cloudevents"},
-}
-
-// explainTranscript explains errors of import and export.
-func explainTranscript(err error) *Error { return find(err, transcriptErrors) }
 
 // LeastRoom is the free space required before a server that ran out of space starts again: on a small disk a twentieth
 // of it. With less, the disk would be full again at once.

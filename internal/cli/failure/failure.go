@@ -169,7 +169,7 @@ func Explain(ctx context.Context, err error) *Error {
 		return &Error{Code: Interrupted, What: "interrupted", Err: err}
 	}
 	for _, explain := range []func(error) *Error{
-		explainBackup, explainServer, explainConnection, ExplainService, explainTranscript, explainPublisher, ExplainStorage, explainInput, explainFile,
+		explainBackup, explainServer, explainConnection, ExplainService, explainPublisher, ExplainStorage, explainInput, explainFile,
 	} {
 		if f := explain(err); f != nil {
 			f.Err = err

@@ -15,7 +15,6 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/permissions"
-	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -54,10 +53,6 @@ func TestExitCode_EveryFailure_HasOne(t *testing.T) {
 		{fmt.Errorf("x: %w", publisher.ErrFenced), Conflict, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrIncomplete), Damaged, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrNoService), Unavailable, "waymark serve"},
-		{fmt.Errorf("x: %w", transcript.ErrUnknownFormat), Usage, "--format"},
-		{fmt.Errorf("x: %w", transcript.ErrDiverged), Conflict, "nothing was written"},
-		{fmt.Errorf("x: %w", transcript.ErrInUse), Conflict, "--take-over"},
-		{fmt.Errorf("x: %w", transcript.ErrCancelled), Conflict, "--take-over"},
 		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), Damaged, "backup"},
 		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrNotExist}), NotFound, "the file or its directory does not exist"},
 		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrPermission}), General, "permissions"},
@@ -85,7 +80,7 @@ func TestExitCode_Table_EachOnce(t *testing.T) {
 		require.NotEmpty(t, e.Meaning)
 		seen[e.Code] = true
 	}
-	for _, list := range [][]sentinel{publisherErrors, storageErrors, transcriptErrors} {
+	for _, list := range [][]sentinel{publisherErrors, storageErrors} {
 		for _, s := range list {
 			require.True(t, seen[s.code], "%v", s.err)
 		}
@@ -109,7 +104,7 @@ func TestHint_ForeignText_NotSearchedForCommands(t *testing.T) {
 	require.Equal(t, "list the runs with: waymark --nats a runs ls", (&Error{Hint: "list the runs with: waymark runs ls", Own: true}).Advice(p))
 	require.Equal(t, "see: waymark serve --help", (&Error{Hint: "see: waymark serve --help", Own: true}).Advice(p))
 	require.Equal(t, "it waits for: 'waymark runs ls'", (&Error{Hint: "it waits for: 'waymark runs ls'"}).Advice(p))
-	for _, list := range [][]sentinel{publisherErrors, storageErrors, transcriptErrors} {
+	for _, list := range [][]sentinel{publisherErrors, storageErrors} {
 		for _, s := range list {
 			f := Explain(t.Context(), s.err)
 			if strings.HasSuffix(f.Hint, " --help") {

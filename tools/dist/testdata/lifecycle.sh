@@ -1,6 +1,6 @@
 #!/bin/sh
 # The life of a package, as root of a machine that may be thrown away: lifecycle.sh deb|rpm systemd|plain. /pkg has the packages, in a folder
-# for each version; /transcripts what is imported. plain has no systemd: the daemon is started as its unit says.
+# for each version. plain has no systemd: the daemon is started as its unit says.
 set -eu
 kind=$1 mode=$2
 unit=/usr/lib/systemd/system/waymark.service
@@ -105,8 +105,10 @@ start
 first=$(daemon_pid)
 [ "$(stat -c %U /proc/"$first")" = waymark ] || die "the daemon runs as $(stat -c %U /proc/"$first")"
 tr '\0' '\n' </proc/"$first"/environ | grep -x WAYMARK_NAME=package-test || die "the settings are not read"
-waymark import --quiet /transcripts
-waymark start coder --id handed-in --task "Mend it." --quiet
+for run in handed-in second third fourth; do
+	waymark start coder --id $run --task "Mend it." --quiet
+	waymark signal $run note --text "The sum is wrong." --quiet
+done
 runs >/tmp/before
 cat /tmp/before
 [ "$(wc -l </tmp/before)" -gt 3 ] || die "not every run is listed"

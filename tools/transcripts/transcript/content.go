@@ -40,8 +40,9 @@ type result struct {
 
 func (m *message) text(s string) { m.Parts = append(m.Parts, schema.Text(s)) }
 
+// call adds a call. No tool runs: the policy pure needs no begin before the result.
 func (m *message) call(id, name string, arguments jsontext.Value) {
-	m.calls = append(m.calls, call{publisher.ToolCall{ID: id, Name: name, Arguments: []byte(arguments)}, len(m.Parts)})
+	m.calls = append(m.calls, call{publisher.ToolCall{ID: id, Name: name, Arguments: []byte(arguments), Replay: schema.ReplayPure}, len(m.Parts)})
 	m.Parts = append(m.Parts, schema.Part{})
 }
 
