@@ -32,6 +32,7 @@ PKG ?= ./...
 TIMEOUT ?= 15m
 RECORDS ?= $(BIN)/records/alone
 SHORT := -short -vet=off -parallel 4
+IN_MEMORY = export GOTMPDIR= $$(sh tools/ram.sh);
 TIER := MAKE="$(MAKE)" GOTESTSUM="$(GOTESTSUM)" sh tools/tier.sh
 TEST = mkdir -p $(RECORDS) && $(GOTESTSUM) --format pkgname --format-hide-empty-pkg --hide-summary skipped --jsonfile $(RECORDS)/$@.json -- -timeout $(TIMEOUT)
 # A process with the race detector sleeps a second at its end, and its shadow memory is in small pages, unless told otherwise.
@@ -65,13 +66,13 @@ nightly: $(GOTESTSUM) ## the whole of what the other tiers sample, and what take
 	@FULL=1 LATER="make skew OLDER=COMMIT, make bench" $(TIER) nightly $(NIGHTLY)
 
 tests: $(GOTESTSUM)
-	$(TEST) $(SHORT) $(PKG)
+	$(IN_MEMORY) $(TEST) $(SHORT) $(PKG)
 
 short: $(GOTESTSUM) ## run the tests but the long ones, of the packages that "make race" leaves out
-	$(TEST) $(SHORT) $(REST)
+	$(IN_MEMORY) $(TEST) $(SHORT) $(REST)
 
 race: $(GOTESTSUM) ## run the tests but the long ones under the race detector: of the SDK, the stores, the daemon but its service
-	$(TEST) -race $(SHORT) $(RACED)
+	$(IN_MEMORY) $(TEST) -race $(SHORT) $(RACED)
 
 long: $(GOTESTSUM) ## run the long tests, samples of the longest
 	@mkdir -p $(BIN)/test
@@ -183,48 +184,22 @@ vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev)
 # Cases of "make bench", all of them by default, and its flags.
 BENCH ?=
 BENCHFLAGS ?=
-bench-build: ## build the benchmark program into .bin/bench
-	@mkdir -p $(BIN)
+bench-build:
 	go build -C $(BENCHMARKS) -trimpath -o $(BIN)/ .
 
-bench: bench-build ## compare Waymark with raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
+bench: bench-build ## compare Waymark with raw JetStream (BENCH="boundary turn" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
 	$(BIN)/bench run $(BENCH) $(BENCHFLAGS)
 
-# Where "make bench-all" and "make bench-peers" write their lines, and for which systems.
-BENCH_OUT ?= bench-results.jsonl
-PEERS_OUT ?= bench-peers.jsonl
-PEERS ?=
-bench-all: bench-build ## measure every case on one server and on a cluster of three, then report (idle machine; 15 to 25 minutes)
-	rm -f $(BENCH_OUT)
-	@failed=0; \
-	$(BIN)/bench run --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
-	$(BIN)/bench run boundary boundaries turn lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
-	$(BIN)/bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report && exit $$failed
-
-peers:
+peers: # tools/bench/peers/turn.sh has the variables of "make bench-turn"
 	@mkdir -p $(BIN)/peers
 	cp $(BENCHMARKS)/peers/*.mjs $(BENCHMARKS)/peers/package*.json $(BIN)/peers/
 	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(BIN)/peers
 
 bench-peers: peers ## measure Restate, DBOS and LangGraph with the same workload (needs node, npm and PostgreSQL; 4 minutes)
-	node $(BIN)/peers/main.mjs $(PEERS) >$(PEERS_OUT)
+	node $(BIN)/peers/main.mjs $(PEERS) >bench-peers.jsonl
 
-# Rounds of "make bench-turn", in each of which Waymark and then the other systems are measured; runs of one process, and runs that have
-# an executor process each. PEERS chooses other systems than Restate, PEERS_STORE the disk of all.
-TURN_OUT ?= bench-turn.jsonl
-TURN_ROUNDS ?= 5
-TURN_RUNS ?= 1 16 64
-TURN_EXECUTORS ?= 64
-TURN_BENCH = $(BIN)/bench run turn --quiet --rounds 1 --out $(TURN_OUT) $(if $(PEERS_STORE),--store $(PEERS_STORE)) $(if $(PEERS_QUICK),--quick) $(BENCHFLAGS)
 bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
-	rm -f $(TURN_OUT)
-	@set -e; for round in $$(seq $(TURN_ROUNDS)); do \
-		echo "round $$round of $(TURN_ROUNDS)"; \
-		for runs in $(TURN_RUNS); do $(TURN_BENCH) --runs $$runs; done; \
-		for runs in $(TURN_EXECUTORS); do $(TURN_BENCH) --runs $$runs --executors $$runs; done; \
-		PEERS_RUNS="$(TURN_RUNS)" node $(BIN)/peers/main.mjs --turn $(or $(PEERS),restate) >>$(TURN_OUT); \
-	done
-	$(BIN)/bench report $(TURN_OUT)
+	@sh $(BENCHMARKS)/peers/turn.sh $(BIN)
 
 # A tier only checks that each Go benchmark works, and links the packages that have one alone.
 BENCHTIME ?= 1x

@@ -21,8 +21,7 @@ type cli struct {
 	Quiet bool `short:"q" help:"Print no progress."`
 
 	Run    runCmd    `cmd:"" default:"withargs" help:"Compare Waymark with raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
-	Report reportCmd `cmd:"" help:"Make a page and plots of results, to look at."`
-	Store  storeCmd  `cmd:"" help:"Fill a fleet with generated runs, for measurements at a size."`
+	Report reportCmd `cmd:"" help:"Print the medians of whole turns, of Waymark and of other systems."`
 	Child  childCmd  `cmd:"" hidden:""`
 }
 

@@ -8,31 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/rs/zerolog"
 	"golang.org/x/term"
 )
-
-// document prints one JSON document.
-func document(w io.Writer, v any) error {
-	b, err := json.Marshal(v, json.Deterministic(true), jsontext.WithIndent("  "))
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(b, '\n'))
-	return err
-}
-
-// line prints one JSON document on a line of its own.
-func line(w io.Writer, v any) error {
-	b, err := json.Marshal(v, json.Deterministic(true))
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(b, '\n'))
-	return err
-}
 
 // column is a column of a table; right aligns numbers.
 type column struct {

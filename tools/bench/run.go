@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"runtime/pprof"
 
 	"github.com/waymarkio/waymark/tools/bench/internal/bench"
@@ -16,7 +14,7 @@ import (
 
 // runCmd measures.
 type runCmd struct {
-	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all but million, which takes a quarter of an hour."`
+	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all."`
 	List       bool     `help:"List the cases and measure nothing."`
 	Server     string   `default:"embedded" enum:"embedded,process,cluster" placeholder:"KIND" help:"embedded in this process, process of its own, or cluster of three processes (default: embedded)."`
 	Sync       string   `default:"" enum:",always,default" placeholder:"WHEN" help:"When servers write through to the disk: always, or JetStream's default of two minutes (default: always, save in cases about the other)."`
@@ -27,9 +25,7 @@ type runCmd struct {
 	Daemons    int      `default:"0" placeholder:"N" help:"Daemons in processes of their own (default: one within this process)."`
 	Executors  int      `default:"0" placeholder:"N" help:"Executor processes that share the runs in case turn, at most one a run (default: all runs in this process)."`
 	Out        string   `placeholder:"FILE" help:"Append the results to a file, one line of JSON each."`
-	Report     string   `placeholder:"DIR" help:"Make a report of the results in a directory, too; see bench report."`
 	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process, in pprof's form."`
-	MemProfile string   `name:"memprofile" placeholder:"FILE" help:"Write a profile of what was allocated, in pprof's form."`
 	Store      string   `placeholder:"DIR" help:"Where the servers' temporary directories are made: the disk that is measured (default: the system's)."`
 	Small      bool     `name:"quick" help:"Only see that each case works, in seconds; the figures mean nothing."`
 }
@@ -99,58 +95,31 @@ func (c runCmd) Run(ctx context.Context, a *app) (err error) {
 	if !a.cli.JSON {
 		err = errors.Join(err, printResults(a.stdout, results))
 	}
-	if c.Report != "" && len(results) > 0 {
-		err = errors.Join(err, writeReport(a, c.Report, results))
-	}
 	return err
 }
 
-// profile begins the profiles that were asked for; stop writes them.
+// profile begins the profile that was asked for; stop writes it.
 func (c runCmd) profile() (stop func() error, err error) {
-	stop = func() error { return nil }
-	if c.CPUProfile != "" {
-		file, err := os.Create(c.CPUProfile)
-		if err != nil {
-			return nil, err
-		}
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
-		stop = func() error {
-			pprof.StopCPUProfile()
-			return file.Close()
-		}
+	if c.CPUProfile == "" {
+		return func() error { return nil }, nil
 	}
-	if c.MemProfile == "" {
-		return stop, nil
+	file, err := os.Create(c.CPUProfile)
+	if err != nil {
+		return nil, err
 	}
-	stopCPU := stop
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	return func() error {
-		file, err := os.Create(c.MemProfile)
-		if err != nil {
-			return errors.Join(stopCPU(), err)
-		}
-		runtime.GC() // what is in use is told as of the last collection
-		return errors.Join(stopCPU(), pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
+		pprof.StopCPUProfile()
+		return file.Close()
 	}, nil
 }
 
-// listedCase is a case for programs.
-type listedCase struct {
-	Name  string   `json:"name"`
-	About string   `json:"about"`
-	Uses  []string `json:"options,omitzero"`
-}
-
 func listCases(a *app, cases []bench.Case) error {
-	list := make([]listedCase, len(cases))
-	var rows [][]string
+	rows := make([][]string, len(cases))
 	for i, c := range cases {
-		list[i] = listedCase{c.Name, c.About, c.Uses}
-		rows = append(rows, []string{c.Name, c.About})
-	}
-	if a.cli.JSON {
-		return document(a.stdout, list)
+		rows[i] = []string{c.Name, c.About}
 	}
 	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES"}}, rows)
 }
@@ -187,13 +156,12 @@ func printResults(w io.Writer, results []bench.Result) error {
 	}, verdicts)
 }
 
-// reportCmd makes a page and plots of lines that were measured, perhaps on several machines.
+// reportCmd compares whole turns, which "make bench-turn" measures of several systems in alternation.
 type reportCmd struct {
-	File   []string `arg:"" help:"Results, as --out wrote them. Of lines that were measured again the last counts, of whole turns their median."`
-	Report string   `default:"bench-report" placeholder:"DIR" help:"Directory of the report (default: bench-report)."`
+	File []string `arg:"" help:"Lines that --out and tools/bench/peers wrote."`
 }
 
-// Run reads the files and writes the report.
+// Run reads the files and prints the table.
 func (c reportCmd) Run(a *app) error {
 	var results []bench.Result
 	for _, name := range c.File {
@@ -207,29 +175,19 @@ func (c reportCmd) Run(a *app) error {
 		}
 		results = append(results, read...)
 	}
-	return writeReport(a, c.Report, results)
-}
-
-// writtenReport is what a report consists of, for programs.
-type writtenReport struct {
-	Dir   string   `json:"dir"`
-	Files []string `json:"files"`
-}
-
-func writeReport(a *app, dir string, results []bench.Result) error {
-	files, err := bench.WriteReport(dir, results)
-	if err != nil {
-		return err
-	}
-	if a.cli.JSON {
-		return line(a.stdout, writtenReport{dir, files})
-	}
-	for _, name := range files {
-		if _, err := fmt.Fprintln(a.stdout, filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return printTable(a.stdout, []column{
+		{title: "SYSTEM"},
+		{title: "SERVER"},
+		{title: "RUNS", right: true},
+		{title: "EXECUTORS", right: true},
+		{title: "TURNS/S", right: true},
+		{title: "P50 US", right: true},
+		{title: "P99 US", right: true},
+		{title: "STORED/PAYLOAD", right: true},
+		{title: "DEVICE/PAYLOAD", right: true},
+		{title: "CPU US", right: true},
+		{title: "LINES", right: true},
+	}, bench.WholeTurnsTable(results))
 }
 
 // childCmd is a process of a measurement: a server, a daemon or an executor.

@@ -14,8 +14,6 @@ type Case struct {
 	About string
 	// Uses names the options that the case understands in addition to rounds, server and sync: runs, turns, shards, daemons, executors.
 	Uses []string
-	// Named: measured only when it is asked for by name, because it takes long or much of a disk.
-	Named bool
 	// Variants are what is measured under given options, each in a world of its own.
 	Variants func(o Options) []Variant
 }
@@ -65,8 +63,6 @@ type Sample struct {
 	Payload int64
 	// Bytes are those that went over the wire; where it is above 0 a rate in MB/s is reported.
 	Bytes int64
-	// FoldLags are the times from accepted to checkpointed, in any order.
-	FoldLags []time.Duration
 }
 
 // Cases are all cases, in the order in which they are run.
@@ -75,26 +71,17 @@ func Cases() []Case {
 		boundaryCase(),
 		boundariesCase(),
 		turnCase(),
-		loopCase(),
-		neighboursCase(),
-		lagCase(),
 		foldCase(),
-		growthCase(),
-		keptCase(),
 		recoveryCase(),
-		memoryCase(),
-		shardsCase(),
-		replicasCase(),
-		millionCase(),
 	}
 }
 
-// Find returns the cases with the given names, in the order of Cases. For no names it returns all but those that have to
-// be asked for. It returns [ErrUnknownCase] for a name that none has.
+// Find returns the cases with the given names, in the order of Cases. For no names it returns all.
+// It returns [ErrUnknownCase] for a name that none has.
 func Find(names ...string) ([]Case, error) {
 	all := Cases()
 	if len(names) == 0 {
-		return slices.DeleteFunc(all, func(c Case) bool { return c.Named }), nil
+		return all, nil
 	}
 	var found []Case
 	for _, c := range all {

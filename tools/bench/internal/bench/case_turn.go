@@ -152,15 +152,15 @@ func (t *turnTrial) finish(_ context.Context, r *Result) error {
 	}
 	switch t.shape {
 	case SmallTurn:
-		r.AtMost("stored per payload byte", r.StoredPerPayload, smallStoredAim).For(GoalSmallStored, at)
+		r.AtMost("stored per payload byte", r.StoredPerPayload, smallStoredAim)
 		return nil
 	case TimedTurn:
 		if r.Ours != nil {
-			r.AtMost("added to a turn, p50 us", r.Ours.P50, turnAddedAim).For(GoalTurnAdded, at)
+			r.AtMost("added to a turn, p50 us", r.Ours.P50, turnAddedAim)
 		}
 		return nil
 	}
-	r.AtMost("stored per payload byte", r.StoredPerPayload, turnStoredAim).For(GoalTurnStored, at)
-	r.AtMost("CPU of a turn, us", figureOf(r.CPU, "all"), turnCPUAim).For(GoalTurnCPU, at)
+	r.AtMost("stored per payload byte", r.StoredPerPayload, turnStoredAim)
+	r.AtMost("CPU of a turn, us", r.cpu(), turnCPUAim)
 	return nil
 }

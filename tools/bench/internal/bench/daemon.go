@@ -21,16 +21,8 @@ const daemonSilence = 10 * time.Minute
 // daemonConfig says what a daemon of a measurement is.
 type daemonConfig struct {
 	Fleet, Name string
-	// NoFold answers requests and folds nothing.
-	NoFold bool
-	// LeaseTTL of the fold workers in ms; 0 means their default.
-	LeaseMS int64
-	// SilenceMS is how long executors may be silent; 0 means ten minutes.
-	SilenceMS int64
-	// PurgeMS is how long sealed events stay in the log; 0 means the default, a negative number for ever. Synced says
-	// that the server writes each message through.
-	PurgeMS int64
-	Synced  bool
+	// Synced says that the server writes each message through.
+	Synced bool
 	// Shared says that there are other daemons to share the shards with.
 	Shared bool
 }
@@ -73,23 +65,15 @@ func startDaemon(ctx context.Context, cfg daemonConfig, connect connector, log z
 			err = errors.Join(fmt.Errorf("daemon %s: %w", cfg.Name, err), d.stop())
 		}
 	}()
-	silence := daemonSilence
-	if cfg.SilenceMS > 0 {
-		silence = time.Duration(cfg.SilenceMS) * time.Millisecond
-	}
 	config := consumer.Config{
 		Fleet: cfg.Fleet, Name: cfg.Name, Alone: !cfg.Shared,
-		Worker: fold.Config{
-			Silence: silence, LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond, PurgeAfter: time.Duration(cfg.PurgeMS) * time.Millisecond, Synced: cfg.Synced,
-		},
+		Worker: fold.Config{Silence: daemonSilence, Synced: cfg.Synced},
 	}
 	if config.Service, err = d.connect(connect, cfg.Name+"-service"); err != nil {
 		return nil, err
 	}
-	if !cfg.NoFold {
-		if config.Fold, err = d.connect(connect, cfg.Name+"-fold-worker"); err != nil {
-			return nil, err
-		}
+	if config.Fold, err = d.connect(connect, cfg.Name+"-fold-worker"); err != nil {
+		return nil, err
 	}
 	waymark, err := consumer.New(ctx, config, time.Now, log)
 	if err != nil {

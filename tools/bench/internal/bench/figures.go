@@ -81,15 +81,5 @@ func figures(samples []Sample) *Figures {
 	return f
 }
 
-// foldLags are the percentiles over all rounds together: a lag is a property of the daemon, not of a round.
-func foldLags(samples []Sample) (p50, p99 *float64) {
-	var all []time.Duration
-	for _, s := range samples {
-		all = append(all, s.FoldLags...)
-	}
-	slices.Sort(all)
-	return percentile(all, 0.5), percentile(all, 0.99)
-}
-
 // sortedKeys are those of a map, in order.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

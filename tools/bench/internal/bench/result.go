@@ -51,15 +51,10 @@ type Result struct {
 	LogBytes        *float64 `json:"log_bytes,omitzero"`
 	SegmentBytes    *float64 `json:"segment_bytes,omitzero"`
 	CheckpointBytes *float64 `json:"checkpoint_bytes,omitzero"`
-	// StoredPerPayload is log, segments and checkpoint puts by payload; DevicePerPayload the device's bytes by payload;
-	// KeptPerPayload what is stored in the end by payload.
+	// StoredPerPayload is log, segments and checkpoint puts by payload; DevicePerPayload the device's bytes by payload.
 	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
 	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
-	KeptPerPayload   *float64 `json:"kept_per_payload,omitzero"`
 
-	// Fold lag: from accepted to checkpointed.
-	FoldLagP50 *float64 `json:"fold_lag_p50_us,omitzero"`
-	FoldLagP99 *float64 `json:"fold_lag_p99_us,omitzero"`
 	// EventsPerCheckpoint is how many events one put of a checkpoint covered.
 	EventsPerCheckpoint *float64 `json:"events_per_checkpoint,omitzero"`
 	// CPU per boundary in us, in our rounds: of all processes, and of each kind where they are processes.

@@ -1,6 +1,9 @@
 package bench
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50), rate
 // and p50 by those of raw. What was not measured is empty.
@@ -40,4 +43,35 @@ func number(v *float64) string {
 		return strconv.FormatFloat(*v, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(*v, 'f', 2, 64)
+}
+
+// where is the server in words: "embedded, R1, sync always".
+func (r *Result) where() string {
+	s := fmt.Sprintf("%s, %s, sync %s", r.Server, r.Replicas, r.Sync)
+	if r.Shards > 1 {
+		s += fmt.Sprintf(", %d shards", r.Shards)
+	}
+	if r.Daemons > 0 {
+		s += fmt.Sprintf(", %d daemon processes", r.Daemons)
+	}
+	return s
+}
+
+// parameter is a number among the parameters of a line, 0 for none: a float64 where the line was read.
+func (r *Result) parameter(name string) int {
+	switch v := r.Parameters[name].(type) {
+	case float64:
+		return int(v)
+	case int:
+		return v
+	}
+	return 0
+}
+
+// cpu is that of all processes for each boundary, or whatever is counted.
+func (r *Result) cpu() *float64 {
+	if v, ok := r.CPU["all"]; ok {
+		return &v
+	}
+	return nil
 }

@@ -74,7 +74,10 @@ func describe(r *Result, c Case, v Variant, o Options) {
 	spec := v.spec(o)
 	r.Format, r.Case, r.Parameters, r.Quick = Format, c.Name, v.Parameters, o.Quick
 	r.Server, r.Sync, r.Shards, r.Daemons = spec.Server, spec.Sync, spec.Shards, spec.Daemons
-	r.Replicas = replicasOf(spec.Server)
+	r.Replicas = "R1"
+	if spec.Server == ThreeNodes {
+		r.Replicas = "R3"
+	}
 	if r.Rounds == 0 {
 		r.Rounds = o.Rounds
 	}
@@ -162,7 +165,7 @@ func (m *measurement) settle(ctx context.Context) error {
 	switch {
 	case m.trial.Settle != nil:
 		return m.trial.Settle(ctx)
-	case m.w.Spec.NoFold, m.w.Spec.NoDaemon && m.w.Daemons() == 0:
+	case m.w.Spec.NoDaemon && m.w.Daemons() == 0:
 		return nil
 	}
 	return m.w.AwaitFolded(ctx)
@@ -210,7 +213,6 @@ func (m *measurement) fill(begin, end reading) {
 	if r.Raw != nil {
 		r.RateRatio, r.P50Ratio = ratio(r.Ours.PerSecond, r.Raw.PerSecond), ratio(r.Ours.P50, r.Raw.P50)
 	}
-	r.FoldLagP50, r.FoldLagP99 = foldLags(m.ours)
 	if puts := end.fold.Checkpoints - begin.fold.Checkpoints; puts > 0 {
 		perPut := float64(end.fold.Events-begin.fold.Events) / float64(puts)
 		r.EventsPerCheckpoint = &perPut

@@ -35,13 +35,6 @@ type WorldSpec struct {
 	Daemons int
 	// NoDaemon starts none: the case starts its own, with [World.StartDaemon].
 	NoDaemon bool
-	// NoFold lets the daemons answer requests without folding.
-	NoFold bool
-	// Silence of executors until their runs are orphaned; 0 means ten minutes, so that nothing is while a machine is
-	// busy. LeaseTTL of fold workers; 0 means theirs.
-	Silence, LeaseTTL time.Duration
-	// PurgeAfter is how long sealed events stay in the log; 0 means ten minutes, a negative time for ever.
-	PurgeAfter time.Duration
 }
 
 // World is where one variant is measured. It has one owner.
@@ -112,9 +105,7 @@ func openWorld(ctx context.Context, spec WorldSpec, o Options) (w *World, err er
 				return w, err
 			}
 		}
-		if !spec.NoFold {
-			return w, w.AwaitLeaders(ctx)
-		}
+		return w, w.AwaitLeaders(ctx)
 	}
 	return w, nil
 }
@@ -188,19 +179,11 @@ func (w *World) Fleet(ctx context.Context, executor string, changes ...func(*pub
 	return f, nil
 }
 
-// Shards of the fleet, in the order of their numbers.
-func (w *World) Shards() []*kvstore.Shard { return w.shards }
-
-// Dir is the temporary directory of the world; what is written there is gone when it ends.
-func (w *World) Dir() string { return w.dir }
-
 // StartDaemon starts one more daemon: in a process of its own, unless the specification asks for none of those. It
 // returns when the daemon answers requests.
 func (w *World) StartDaemon(ctx context.Context) error {
 	cfg := daemonConfig{
-		Fleet: FleetName, Name: fmt.Sprintf("daemon-%d", w.began), NoFold: w.Spec.NoFold,
-		LeaseMS: w.Spec.LeaseTTL.Milliseconds(), SilenceMS: w.Spec.Silence.Milliseconds(),
-		PurgeMS: w.Spec.PurgeAfter.Milliseconds(), Synced: w.Spec.Sync == SyncAlways,
+		Fleet: FleetName, Name: fmt.Sprintf("daemon-%d", w.began), Synced: w.Spec.Sync == SyncAlways,
 		Shared: w.Spec.Daemons > 0,
 	}
 	w.began++
@@ -233,25 +216,6 @@ func openShards(js jetstream.JetStream, settings schema.FleetSettings, name stri
 
 // Daemons is the number of daemons that were started; those that were stopped or killed keep their number.
 func (w *World) Daemons() int { return len(w.daemons) }
-
-// Leading is the number of shards that a daemon folds; 0 for one that is gone.
-func (w *World) Leading(daemon int) (int64, error) {
-	c, _, err := w.daemons[daemon].tell()
-	return c.Leading, err
-}
-
-// KillDaemon ends the process of a daemon as kill -9 does.
-func (w *World) KillDaemon(daemon int) error {
-	d := w.daemons[daemon]
-	if d.child == nil {
-		return fmt.Errorf("%w: daemon %d is no process of its own", ErrChild, daemon)
-	}
-	if _, _, err := d.tell(); err != nil { // its counts so far
-		return err
-	}
-	d.gone = true
-	return d.child.kill()
-}
 
 // StopDaemons ends all daemons cleanly.
 func (w *World) StopDaemons() error {
