@@ -17,80 +17,13 @@ import (
 // Bounds on the dead letters of one run: a run that floods its log with garbage must neither slow the fold of its
 // shard nor push other runs' letters out of their stream. The events themselves stay in the log.
 const (
-	// LetterBurst is how many bytes of a run's dead letters may be stored at once.
-	LetterBurst = 4 << 20
-	// LetterRate is how many further bytes are allowed per second.
-	LetterRate = 4 << 10
-	// letterCost is the smallest size that a letter counts as: its description is larger than most garbage.
-	letterCost = 4 << 10
-	// letterRuns is how many runs have their own quota. The others share one, and so do subjects without a valid run.
-	letterRuns = 1024
+	// LettersOfRun is how many letters of a run are stored within LetterPeriod.
+	LettersOfRun = 100
+	LetterPeriod = time.Minute
+	// letterRuns is how many runs are counted within a period. Later ones share one count, as do subjects without a
+	// valid run.
+	letterRuns = 4096
 )
-
-// letterQuota decides which dead letters are stored. Only the folding goroutine uses it, and a new term starts with a
-// fresh one: letters of an uncommitted batch are granted again.
-type letterQuota struct {
-	runs   map[string]*letterBucket
-	shared letterBucket
-	swept  time.Time
-}
-
-// letterBucket is the recently stored size, in bytes, as of a time.
-type letterBucket struct {
-	used int
-	at   time.Time
-}
-
-// settle subtracts the allowance for the time since.
-func (b *letterBucket) settle(now time.Time) {
-	passed := now.Sub(b.at)
-	if allowed := int(passed.Seconds() * LetterRate); allowed < b.used {
-		// The rest below a byte counts the next time; a clock that went back allows nothing.
-		allowed = max(allowed, 0)
-		b.used -= allowed
-		b.at = b.at.Add(time.Duration(allowed) * time.Second / LetterRate)
-		return
-	}
-	b.used, b.at = 0, now
-}
-
-// grant reports whether a letter of a run may be stored. A run without recent letters may store one of any size.
-func (q *letterQuota) grant(run string, size int, now time.Time) bool {
-	b := q.of(run, now)
-	b.settle(now)
-	size = max(size, letterCost)
-	if b.used > 0 && b.used+size > LetterBurst {
-		return false
-	}
-	b.used += size
-	return true
-}
-
-func (q *letterQuota) of(run string, now time.Time) *letterBucket {
-	if !schema.ValidName(run) {
-		return &q.shared
-	}
-	if b, ok := q.runs[run]; ok {
-		return b
-	}
-	if len(q.runs) >= letterRuns && now.Sub(q.swept) >= time.Second {
-		q.swept = now
-		for id, b := range q.runs {
-			if b.settle(now); b.used == 0 {
-				delete(q.runs, id)
-			}
-		}
-	}
-	if len(q.runs) >= letterRuns {
-		return &q.shared
-	}
-	if q.runs == nil {
-		q.runs = make(map[string]*letterBucket)
-	}
-	b := &letterBucket{}
-	q.runs[run] = b
-	return b
-}
 
 // droppedLetters counts rejected events without a stored dead letter, and names one of their runs.
 type droppedLetters struct {
@@ -104,7 +37,8 @@ func (d *droppedLetters) add(n int64, run string) {
 	}
 }
 
-// letters stores the dead letters of a term. Only the folding goroutine uses it.
+// letters stores the dead letters of a term. Only the folding goroutine uses it, and a new term counts again: letters
+// of an uncommitted batch are granted again.
 type letters struct {
 	dead        *kvstore.DeadLetters
 	names       schema.Names
@@ -112,20 +46,30 @@ type letters struct {
 	stats       *Stats
 	now         func() time.Time
 	log         zerolog.Logger
-	// quota decides which rejected events are stored; dropped are the others, until they are logged.
-	quota   letterQuota
+	// stored counts the letters by run since a time; dropped are the other rejected events, until they are logged.
+	stored  map[string]int
+	since   time.Time
 	dropped droppedLetters
+}
+
+// grant reports whether another letter of a run may be stored.
+func (x *letters) grant(run string) bool {
+	if now := x.now(); now.Sub(x.since) >= LetterPeriod || x.stored == nil {
+		x.stored, x.since = make(map[string]int), now
+	}
+	if _, known := x.stored[run]; !schema.ValidName(run) || !known && len(x.stored) >= letterRuns {
+		run = ""
+	}
+	if x.stored[run] >= LettersOfRun {
+		return false
+	}
+	x.stored[run]++
+	return true
 }
 
 // reject makes a dead letter of an event, or counts it if its run has used up its share.
 func (x *letters) reject(b *batch, a *message, rec *schema.Record, reason schema.Reason, detail string) {
-	size := len(rec.Body)
-	for name, values := range rec.Header {
-		for _, v := range values {
-			size += len(name) + len(v)
-		}
-	}
-	if !x.quota.grant(a.run, size, x.now()) {
+	if !x.grant(a.run) {
 		b.dropped.add(1, a.run)
 		return
 	}

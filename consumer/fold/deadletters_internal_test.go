@@ -10,46 +10,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLetterQuota_OneRun_HasABurstAndThenARate(t *testing.T) {
+func TestLetters_OneRun_LimitedWithinAPeriod(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	var q letterQuota
-	const burst = LetterBurst / letterCost
-	for range burst {
-		require.True(t, q.grant("run-1", 1, now))
+	x := &letters{now: func() time.Time { return now }}
+	for range LettersOfRun {
+		require.True(t, x.grant("run-1"))
 	}
-	require.False(t, q.grant("run-1", 1, now))
-	require.True(t, q.grant("run-2", 1, now), "another run has its own")
-	require.False(t, q.grant("run-1", 1, now.Add(-time.Hour)), "a clock that goes back grants nothing")
-	const looks = 100_000
-	for range looks - 1 {
-		now = now.Add(10 * letterCost / LetterRate * time.Second / looks)
-		q.of("run-1", now).settle(now)
-	}
-	now = now.Add(10 * letterCost / LetterRate * time.Second / looks)
-	for range 10 {
-		require.True(t, q.grant("run-1", 1, now))
-	}
-	require.False(t, q.grant("run-1", 1, now))
-	now = now.Add(LetterBurst / LetterRate * time.Second)
-	require.True(t, q.grant("run-1", 2*LetterBurst, now), "one of any size")
-	require.False(t, q.grant("run-1", 1, now))
+	require.False(t, x.grant("run-1"))
+	require.True(t, x.grant("run-2"), "another run has its own limit")
+	now = now.Add(LetterPeriod - 1)
+	require.False(t, x.grant("run-1"))
+	now = now.Add(1)
+	require.True(t, x.grant("run-1"))
 }
 
-func TestLetterQuota_ManyRuns_ShareOneBeyondTheTable(t *testing.T) {
+func TestLetters_ManyRuns_ShareOneLimit(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	var q letterQuota
+	x := &letters{now: func() time.Time { return now }}
 	for i := range letterRuns {
-		require.True(t, q.grant(fmt.Sprintf("run-%d", i), 1, now))
+		require.True(t, x.grant(fmt.Sprintf("run-%d", i)))
 	}
-	require.True(t, q.grant("one-more", LetterBurst-letterCost, now))
-	require.True(t, q.grant("no run id", 1, now), "subjects without a run id share it, too")
-	require.False(t, q.grant("and-another", 1, now))
-	require.Len(t, q.runs, letterRuns)
-	now = now.Add(letterCost / LetterRate * time.Second)
-	require.True(t, q.grant("and-another", 1, now), "runs that stored nothing of late make room")
-	require.Len(t, q.runs, 1)
+	for i := range LettersOfRun / 2 {
+		require.True(t, x.grant(fmt.Sprintf("more-%d", i)))
+		require.True(t, x.grant("no run id"), "subjects without a run id share it, too")
+	}
+	require.False(t, x.grant("and-another"))
+	require.True(t, x.grant("run-1"), "a run that is counted keeps its own")
+	require.LessOrEqual(t, len(x.stored), letterRuns+1)
 }
 
 func TestDroppedLetters_Tick_LogsTheirNumberOnce(t *testing.T) {

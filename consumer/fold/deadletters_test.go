@@ -82,15 +82,15 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const n = fold.LetterBurst/(4<<10) + 500
+	const n = 10 * fold.LettersOfRun
 	w.garbage("flood", n)
 	w.garbage("run-1", 1)
 	f, _ := w.Fold(fold.Config{})
 	awaitFolded(t, f, n+1)
 	filed, dropped := f.Stats().DeadLetters.Load(), f.Stats().DeadLettersDropped.Load()
 	require.EqualValues(t, n+1, filed+dropped)
-	require.GreaterOrEqual(t, dropped, int64(400), "some are allowed by the time that passed")
-	require.GreaterOrEqual(t, filed, int64(fold.LetterBurst/(4<<10)))
+	require.GreaterOrEqual(t, dropped, int64(fold.LettersOfRun), "some are allowed by the time that passed")
+	require.GreaterOrEqual(t, filed, int64(fold.LettersOfRun+1))
 	dead, err := kvstore.NewDeadLetters(w.JS, "default")
 	require.NoError(t, err)
 	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: "run-1"}, 0, 10)

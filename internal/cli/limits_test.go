@@ -54,7 +54,7 @@ func limitRows() [][3]string {
 		{"checkpoints kept per run", fmt.Sprintf("%d (1 to %d)", kvstore.DefaultCheckpointsPerRun, kvstore.MaxCheckpointsPerRun), "`serve --checkpoints`; one of a run that ended and is purged"},
 		{"time between two checkpoints of a run", span(fold.DefaultLinger) + ", " + span(fold.MinLinger) + " to " + span(fold.MaxLinger), "`serve --checkpoint-interval`; at once when 1,024 events or 8 MiB wait"},
 		{"events in the log after they were sealed", span(fold.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
-		{"dead letters of one run", size(fold.LetterBurst) + ", then " + size(fold.LetterRate) + " a second", "`waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
+		{"dead letters of one run", fmt.Sprintf("%d a minute", fold.LettersOfRun), "`waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
 		{"pairs of agent and tier, and tools, with metrics of their own", fmt.Sprintf("%d; %d", activity.MaxAgents, activity.MaxTools), "counts as `other` ([observability](observability.md#what-agents-did))"},
 		{"shards", fmt.Sprintf("%d on the embedded server, 1 on a joined one (to %d)", kvstore.LoneShards, kvstore.MaxShards), "`serve --shards`; fewer on a small disk"},
 		{"Deadlines of the SDK", "", ""},
