@@ -60,19 +60,19 @@ const DeniedType = schema.DeniedType
 // decide moves an open call that is not in doubt one step closer to its run. done means that no decision is missing and
 // the tool may run. Tool returns err to its caller.
 func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
-	noContent := func() error {
-		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content",
-			c.key.ToolCallID, c.key.Turn, c.run.id, ErrNoContent)
+	unknown := func() error {
+		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: the event of the call is missing",
+			c.key.ToolCallID, c.key.Turn, c.run.id, ErrIncomplete)
 	}
 	switch policy := c.run.fleet.cfg.Policy; {
 	case c.call == nil && (c.approving || c.open.Decision != ""):
-		return false, noContent()
+		return false, unknown()
 	case c.decision == nil && policy == nil:
 	case c.decision == nil && c.stage == running:
 		// The tool has already run, at a time when no policy was set.
 	case c.decision == nil:
 		if c.call == nil {
-			return false, noContent()
+			return false, unknown()
 		}
 		d, err := policy(ctx, c.run, c.occurrence())
 		if c.run.fleet.observes() {

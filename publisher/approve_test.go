@@ -121,37 +121,6 @@ func TestApprove_PolicyFails_DecidesNothing(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestApprove_HeadOnlyPolicy_Refused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	asked := 0
-	f := w.fleet(fixed(publisher.Decision{Decision: schema.DecisionAllow}, &asked))
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
-	require.NoError(t, err)
-	_, err = openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, newOutside(t).tool)
-	require.ErrorIs(t, err, publisher.ErrNoContent)
-	require.Zero(t, asked)
-}
-
-func TestApprove_HeadOnlyHandle_DoesNotRun(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	f := w.fleet()
-	o := newOutside(t)
-	call := publisher.ToolCall{ID: "c1", Name: "deploy", Replay: schema.ReplayIdempotent}
-	turn := openTurn(t, start(t, f, "r1"))
-	_, err := turn.Call(t.Context(), call)
-	require.NoError(t, err)
-	require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAsk}))
-	require.NoError(t, turn.Run().Wait(t.Context(), schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}))
-	w.serve()
-	run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
-	require.NoError(t, err)
-	_, err = run.Turn(1).Tool(t.Context(), call, o.tool)
-	require.ErrorIs(t, err, publisher.ErrNoContent)
-	require.Empty(t, o.keys())
-}
-
 func ask() publisher.Decision {
 	return publisher.Decision{Decision: schema.DecisionAsk, Policy: "prod", Reason: "it changes production", Expires: time.Hour}
 }

@@ -98,7 +98,7 @@ func BenchmarkManyRuns(b *testing.B) {
 						}
 						continue
 					}
-					run, err := f.Start(b.Context(), publisher.RunSpec{ID: fmt.Sprintf("r%d", i), HeadOnly: true})
+					run, err := f.Start(b.Context(), publisher.RunSpec{ID: fmt.Sprintf("r%d", i)})
 					require.NoError(b, err)
 					publish[i] = func() error { return run.AddMessage(b.Context(), user(payload)) }
 				}

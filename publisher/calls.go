@@ -102,12 +102,13 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 	}
 }
 
-// takeOver notes the calls that were open when the run was taken over. state is nil if the handle keeps only the head.
-func (b *callBook) takeOver(head *schema.Head, state *schema.State) {
+// takeOver notes the calls that were open when the run was taken over.
+func (b *callBook) takeOver(state *schema.State) {
+	head := &state.Head
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = time.Now()
-	if state != nil && head.TurnOpen {
+	if head.TurnOpen {
 		for i := range state.Calls {
 			// The start of the turn abandoned it, not a person: the model may use the id again.
 			if c := &state.Calls[i]; c.Turn == head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
@@ -118,7 +119,7 @@ func (b *callBook) takeOver(head *schema.Head, state *schema.State) {
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		b.old[c.CallKey] = true
-		if c.Requested && state != nil {
+		if c.Requested {
 			if call := state.Call(c.CallKey); call != nil && len(call.Settlements) == 0 {
 				delete(b.old, c.CallKey) // never begun
 			}
@@ -240,9 +241,9 @@ func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *sch
 type callView struct {
 	// known: the call was recorded.
 	known bool
-	// call is its record; nil if the handle keeps only the head.
+	// call is its record; nil if its event is missing.
 	call *schema.Call
-	// decision is the latest one about the call; nil if there is none or the handle keeps only the head.
+	// decision is the latest one about the call; nil if there is none.
 	decision *schema.StateDecision
 	// approving: an approval question is open.
 	approving bool
@@ -257,8 +258,9 @@ type callView struct {
 	outcome *outcome
 }
 
-// view looks up a call. state is nil if the handle keeps only the head.
-func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallKey) callView {
+// view looks up a call.
+func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
+	head := &state.Head
 	b.mu.Lock()
 	v := callView{stage: b.stage[key], outcome: b.outcomes[key]}
 	b.mu.Unlock()
@@ -272,10 +274,6 @@ func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallK
 	v.approving = slices.ContainsFunc(head.Interrupts, func(o schema.OpenInterrupt) bool {
 		return o.Reason == schema.WaitToolApproval && o.CallKey() == key
 	})
-	if state == nil {
-		v.known = v.known || head.CallsOf(key.Turn, key.ToolCallID) >= key.Occurrence
-		return v
-	}
 	if c := state.Call(key); c != nil {
 		call := *c
 		v.known, v.call = true, &call

@@ -45,14 +45,14 @@ func TestCallBook_OutcomeNotReturned_IsAskedForAgain(t *testing.T) {
 func TestCallBook_TakenOver_OlderExecutorMayStillBeginOpenCalls(t *testing.T) {
 	b := newCallBook()
 	open := schema.CallKey{Turn: 1, ToolCallID: "open", Occurrence: 1}
-	b.takeOver(&schema.Head{OpenCalls: []schema.OpenCall{{CallKey: open}}}, nil)
+	b.takeOver(&schema.State{Head: schema.Head{OpenCalls: []schema.OpenCall{{CallKey: open}}}})
 	require.Positive(t, b.left(open, time.Hour))
 	require.LessOrEqual(t, b.left(open, 0), time.Duration(0))
 	require.Zero(t, b.left(schema.CallKey{Turn: 1, ToolCallID: "own", Occurrence: 1}, time.Hour))
 
 	b.note(schema.Verdict{Kind: schema.Applied, Call: open, Data: &schema.ToolSettledData{How: schema.SettledRerun}}, false)
 	require.Zero(t, b.left(open, time.Hour), "this handle settled it: its tool may run again")
-	require.Equal(t, ready, b.view(&schema.Head{}, nil, open).stage)
+	require.Equal(t, ready, b.view(new(schema.State), open).stage)
 }
 
 func TestCallBook_AskedTwice_FirstQuestionStands(t *testing.T) {

@@ -29,8 +29,7 @@ type ClaimSpec struct {
 	// AllowGaps claims runs although events of them are known to be missing; see [ResumeSpec]. Without it such a run is
 	// given back, and the claim fails with [ErrIncomplete].
 	AllowGaps bool
-	// HeadOnly and OnControl as in [RunSpec].
-	HeadOnly  bool
+	// OnControl as in [RunSpec].
 	OnControl func(event *schema.Event, data schema.Data)
 }
 

@@ -241,8 +241,7 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
 	resume := c.resumption(spec)
-	resume.AllowGaps, resume.HeadOnly, resume.OnControl = true, true, nil
-	run, err := f.resume(ctx, c.run, resume)
+	run, err := f.takeHead(ctx, c.run, resume)
 	if err == nil {
 		reason := schema.InterruptedPreempted
 		// A value that its key does not open counts as damaged: no other executor could read it either.
@@ -261,5 +260,5 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 
 // resumption is the spec for resuming the claim's run.
 func (c *claim) resumption(spec *ClaimSpec) ResumeSpec {
-	return ResumeSpec{Reason: schema.TakeoverClaim, RequestID: c.id, AllowGaps: spec.AllowGaps, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl}
+	return ResumeSpec{Reason: schema.TakeoverClaim, RequestID: c.id, AllowGaps: spec.AllowGaps, OnControl: spec.OnControl}
 }

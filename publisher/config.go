@@ -86,8 +86,7 @@ type Config struct {
 	// seconds. A call that is not verified by then is held.
 	VerifyTimeout time.Duration
 	// Policy decides about every call before its tool runs; nil allows all calls. A call that it did not allow gets no
-	// result in the record: every way to record one returns [ErrNotAllowed]. Policy needs the content of runs, so it
-	// does not work with HeadOnly.
+	// result in the record: every way to record one returns [ErrNotAllowed].
 	Policy Policy
 	// PolicyMode is [PolicyEnforce] (the default) or [PolicyObserve].
 	PolicyMode PolicyMode

@@ -156,9 +156,6 @@ func (l *ledger) completes(c Contract, handed bool, end *schema.RunEndedData) er
 	if end.CompletedBy == "" {
 		return refuse("no call completes it")
 	}
-	if l.fold.state == nil {
-		return fmt.Errorf("run %s: completion by call %s: %w: start or resume the run with its content", l.run, end.CompletedBy, ErrNoContent)
-	}
 	why := "call " + end.CompletedBy + " was not recorded"
 	for i := len(l.fold.state.Calls) - 1; i >= 0; i-- {
 		call := &l.fold.state.Calls[i]

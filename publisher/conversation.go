@@ -10,8 +10,7 @@ import (
 )
 
 // Conversation returns the messages for the model's next request: [schema.State.Conversation] of the run's state, with
-// large fields loaded. It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], and [ErrEncrypted] if
-// the record has cipher text.
+// large fields loaded. It returns [ErrBlob], and [ErrEncrypted] if the record has cipher text.
 func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
 	return r.conversationAhead(ctx, nil)
 }
@@ -28,9 +27,6 @@ func (r *Run) conversationAhead(ctx context.Context, outcomes []*outcomeAhead) (
 // Task returns the task that the run was started with, loaded from the blob store if necessary; empty if there is none.
 // Its errors are those of [Run.Conversation].
 func (r *Run) Task(ctx context.Context) (string, error) {
-	if r.ledger.headOnly() {
-		return "", fmt.Errorf("task of run %s: %w", r.id, ErrNoContent)
-	}
 	one := new(schema.State)
 	r.View(func(s *schema.State) { one.Started = s.Started })
 	if one.Started == nil {
@@ -46,9 +42,6 @@ func (r *Run) Task(ctx context.Context) (string, error) {
 // that already has an outcome, Tool returns that outcome. Its errors are those of [Run.Conversation].
 func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	r := t.run
-	if r.ledger.headOnly() {
-		return nil, fmt.Errorf("calls of %s: %w", t, ErrNoContent)
-	}
 	own := new(schema.State)
 	r.View(func(s *schema.State) {
 		for i := range s.Calls {
@@ -86,9 +79,6 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 
 // loaded is [Run.State] with its large fields loaded, once the outcomes of calls are durable.
 func (r *Run) loaded(ctx context.Context, outcomes ...*outcomeAhead) (*schema.State, error) {
-	if r.ledger.headOnly() {
-		return nil, ErrNoContent
-	}
 	state, err := r.ledger.foreseen(outcomes)
 	if err != nil {
 		return nil, err

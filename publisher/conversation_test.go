@@ -47,25 +47,6 @@ func TestInvocation_LargeArguments_AreLoaded(t *testing.T) {
 	require.Equal(t, string(call.Arguments), string(inv.Arguments))
 }
 
-func TestInvocation_HeadOnly_HasTheCallersArguments(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
-	require.NoError(t, err)
-	var inv publisher.Invocation
-	_, err = openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "a", Name: "pay", Arguments: raw(`{"cents":1}`)}, told(&inv))
-	require.NoError(t, err)
-	require.Equal(t, "pay", inv.Name)
-	require.Equal(t, `{"cents":1}`, string(inv.Arguments))
-
-	_, err = run.Conversation(t.Context())
-	require.ErrorIs(t, err, publisher.ErrNoContent)
-	_, err = run.Task(t.Context())
-	require.ErrorIs(t, err, publisher.ErrNoContent)
-	_, err = run.Turn(1).Calls(t.Context())
-	require.ErrorIs(t, err, publisher.ErrNoContent)
-}
-
 func TestInvocation_RedactedArguments_TheToolGetsTheRealOnes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -11,7 +11,7 @@
 //	  │   List, History, Plan, Offers  ├── Task, Conversation
 //	  │                                ├── Signals, AwaitSignal, ConsumeSignals
 //	  └── Submit, Result, Signal,      └── End, Interrupt
-//	      Input, Cancel, Settle
+//	      Input, Cancel, Settle, Release
 //
 // A program that only reads uses [NewReader]: it needs no executor name, and sends no heartbeats. Tests and scripts run
 // the same work without a server, on a run of [Unrecorded].

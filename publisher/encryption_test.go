@@ -361,11 +361,13 @@ func TestReads_KeyIsNotThere_AreErrors(t *testing.T) {
 	_, err = other.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1"})
 	require.ErrorIs(t, err, publisher.ErrEncrypted)
 	require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedShutdown))
-	head := w.fleet(func(c *publisher.Config) { c.Executor = "exec-3" })
-	taken, err := head.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
-	require.NoError(t, err)
-	_, _, err = taken.Input(t.Context(), "q")
-	require.ErrorIs(t, err, publisher.ErrNoContent)
+	keyless := w.fleet(func(c *publisher.Config) { c.Executor = "exec-3" })
+	_, err = keyless.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.ErrorIs(t, err, publisher.ErrEncrypted)
+	head, err := keyless.Release(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err, "a release needs no key")
+	require.Equal(t, schema.StatusInterrupted, head.Status)
+	require.Equal(t, w.fold("r1").Head, head)
 }
 
 // A name that the model made up is content, whatever else is wrong with the call.

@@ -83,8 +83,6 @@ var (
 	ErrPointAmbiguous = errors.New("the run has that point more than once")
 	// ErrPointPurged is returned for a point whose events, or earlier ones, are no longer kept.
 	ErrPointPurged = errors.New("the point is no longer kept")
-	// ErrNoContent is returned by methods that need the run's content, on a handle that keeps only the head.
-	ErrNoContent = errors.New("handle keeps only the head")
 	// ErrEncrypted is returned for content that is encrypted with a key that this process does not have; the error
 	// names the key. Provide it in [Encryption].
 	ErrEncrypted = errors.New("the content is encrypted")

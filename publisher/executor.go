@@ -50,9 +50,8 @@ type ExecutorSpec struct {
 	// the work should return it. The run then needs no memory until it is answered. The executor that claims it next
 	// reaches the same question and gets the answer.
 	WaitDetached bool
-	// AllowGaps, HeadOnly and OnControl as in [ClaimSpec].
+	// AllowGaps and OnControl as in [ClaimSpec].
 	AllowGaps bool
-	HeadOnly  bool
 	OnControl func(event *schema.Event, data schema.Data)
 	// OnOutcome is called once for each run that the executor has finished with. err is the error of its work, or the
 	// reason why the outcome could not be published. nil means no callback.
@@ -159,9 +158,6 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 
 // addLoops turns the loops into agents.
 func (s *ExecutorSpec) addLoops() error {
-	if len(s.Loops) > 0 && s.HeadOnly {
-		return configError("HeadOnly", true, "set it to false: a loop needs the content of its runs")
-	}
 	if s.Agents == nil {
 		s.Agents = make(map[string]func(context.Context, *Run) (Work, error), len(s.Loops))
 	}
@@ -233,7 +229,7 @@ func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 	case !e.fleet.startedUnheard(&head) || head.Agent != spec.Agent:
 		return nil, err
 	}
-	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
+	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, OnControl: spec.OnControl})
 }
 
 // Adopt drives a run whose handle another part of this process has: the program itself, or another executor, whose work
@@ -387,7 +383,7 @@ func (e *Executor) inHand() []*drive {
 func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	spec := ClaimSpec{
 		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
-		AllowGaps: e.spec.AllowGaps, HeadOnly: e.spec.HeadOnly, OnControl: e.spec.OnControl,
+		AllowGaps: e.spec.AllowGaps, OnControl: e.spec.OnControl,
 	}
 	var pause claimPauses
 	for {

@@ -166,9 +166,6 @@ type RunSpec struct {
 	baseState *schema.State
 	// Time of the start; zero means now.
 	Time time.Time
-	// HeadOnly keeps only the head in memory, not messages and results. Use it for long runs whose state is not needed.
-	// On such a handle Tool cannot return recorded results.
-	HeadOnly bool
 	// OnControl is called for each control event of another process in the run (input, cancel, settlement), after it
 	// was folded. The goroutine that folds it calls it: a publish, or the fleet after a notice. It must not block and
 	// must not call the run. nil means no callback.
@@ -219,9 +216,6 @@ func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*R
 	r := newRun(f, names, spec.ID)
 	r.ledger.onControl = spec.OnControl
 	r.ledger.start(spec.baseState)
-	if spec.HeadOnly {
-		r.ledger.keepHead()
-	}
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,

@@ -14,10 +14,10 @@ import (
 // localFold is the state of a run, folded from its events in this process. It has no lock and does no I/O: the ledger
 // guards it.
 type localFold struct {
-	run string
-	// state is nil if only the head is kept. head is then the fold's own, otherwise the state's.
+	run   string
 	state *schema.State
-	head  *schema.Head
+	// head is the state's.
+	head *schema.Head
 	// open decrypts the content of an event with the known keys; nil without keys.
 	open func(*schema.Event, schema.Data)
 }
@@ -27,20 +27,6 @@ func newFold(fleet, run string, open func(*schema.Event, schema.Data)) localFold
 	state.Settle() // a rewind is a takeover, which fences this handle
 	state.Open(open)
 	return localFold{run: run, state: state, head: &state.Head, open: open}
-}
-
-// keepHead drops the content, for a handle that keeps only the head.
-func (f *localFold) keepHead() {
-	head := f.head.Clone()
-	f.state, f.head = nil, &head
-}
-
-// content is the state, or one with only a copy of the head.
-func (f *localFold) content() *schema.State {
-	if f.state == nil {
-		return &schema.State{Head: f.head.Clone()}
-	}
-	return f.state
 }
 
 // seal makes events of drafts after writer, and folds them on a copy of head: an event that the fold refuses is not
@@ -54,9 +40,7 @@ func (f *localFold) seal(drafts []draft, head *schema.Head, writer *schema.Write
 		if it.verdict = it.preflight(next); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", f.run, rejectedError(it))
 		}
-		if f.state != nil {
-			it.read() // the state keeps the data
-		}
+		it.read() // the state keeps the data
 		items[i] = it
 	}
 	if len(items) == 1 {
@@ -88,32 +72,18 @@ func (f *localFold) take(it *item, stream schema.StreamSequence) schema.Verdict 
 	if next == nil || it.base != f.head.Position || stream <= it.base.Stream || v.Kind != schema.Applied {
 		return f.applyItem(it, stream)
 	}
-	if f.state != nil {
-		f.state.Adopt(*next, v, stream)
-	} else {
-		f.head.Adopt(*next, stream)
-	}
+	f.state.Adopt(*next, v, stream)
 	return v
 }
 
 // applyItem folds an item without a valid predicted head.
 func (f *localFold) applyItem(it *item, stream schema.StreamSequence) schema.Verdict {
 	it.read()
-	switch {
-	case !it.plain:
-		rec := it.record(stream)
-		return f.apply(schema.ExecutorsOnly, &rec)
-	case f.state != nil:
+	if it.plain {
 		return f.state.ApplySealed(it.event, it.content, it.data, stream)
 	}
-	return f.head.ApplySealed(it.event, it.content, it.data, stream)
-}
-
-func (f *localFold) apply(keys *schema.Keys, rec *schema.Record) schema.Verdict {
-	if f.state != nil {
-		return f.state.Apply(keys, rec)
-	}
-	return f.head.Apply(keys, rec)
+	rec := it.record(stream)
+	return f.state.Apply(schema.ExecutorsOnly, &rec)
 }
 
 // forged reports whether an event with a later epoch is forged according to the fleet's keys: no daemon signed the
@@ -145,11 +115,9 @@ func (f *localFold) input(id string) (schema.RunInputData, inputState) {
 	if slices.ContainsFunc(f.head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == id }) {
 		return schema.RunInputData{}, inputOpen
 	}
-	if f.state != nil {
-		for i := range slices.Backward(f.state.Waits) {
-			if w := &f.state.Waits[i]; w.InterruptID == id && w.Input != nil {
-				return *w.Input, inputGiven
-			}
+	for i := range slices.Backward(f.state.Waits) {
+		if w := &f.state.Waits[i]; w.InterruptID == id && w.Input != nil {
+			return *w.Input, inputGiven
 		}
 	}
 	return schema.RunInputData{}, inputUnknown

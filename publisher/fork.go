@@ -21,8 +21,7 @@ type ForkSpec struct {
 	Agent, Task string
 	// Labels of the fork; nil means those of the base.
 	Labels map[string]string
-	// HeadOnly and OnControl as in [RunSpec].
-	HeadOnly  bool
+	// OnControl as in [RunSpec].
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
@@ -57,7 +56,7 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 		return nil, fmt.Errorf("fork of run %s: %w", spec.Base, err)
 	}
 	start := RunSpec{
-		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl,
+		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels, OnControl: spec.OnControl,
 		ResumedFrom: spec.Base, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head, reply.At.Begun), baseState: state,
 	}
 	if start.Agent == "" {
@@ -75,9 +74,6 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 		if start.Task == "" {
 			start.Task = s.Task
 		}
-	}
-	if start.HeadOnly {
-		start.baseState = nil
 	}
 	run, err := f.Start(ctx, start)
 	if err != nil {

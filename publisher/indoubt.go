@@ -44,8 +44,7 @@ func (c *callRunner) settleDoubt(ctx context.Context) error {
 	return err
 }
 
-// askTool asks the verify subject that was recorded with the call. A handle that keeps only the head uses the caller's
-// subject.
+// askTool asks the verify subject that was recorded with the call.
 func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
 	fleet := c.run.fleet
 	request := &schema.VerifyRequest{

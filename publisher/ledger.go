@@ -94,7 +94,7 @@ func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
 	l.fold.state, l.fold.head = state, head
 	l.writer.Epoch, l.writer.Last = reply.Epoch, reply.NextSequence-1
 	l.last, l.lastID = reply.LastStream, head.Position.ID
-	l.calls.takeOver(head, state)
+	l.calls.takeOver(state)
 	l.keep()
 	if head.CancelRequested {
 		l.haltWith(l.cancelError())
@@ -116,17 +116,11 @@ func (l *ledger) standing() (schema.Head, schema.StreamSequence, schema.Writer) 
 	return l.fold.head.Clone(), l.last, l.writer
 }
 
-func (l *ledger) keepHead() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fold.keepHead()
-}
-
 // foreseen is a copy of the state as it will be once the outcomes of calls are durable.
 func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	state, writer := l.fold.content().Clone(), l.writer
+	state, writer := l.fold.state.Clone(), l.writer
 	fold := localFold{run: l.run, state: state, head: &state.Head}
 	for _, o := range outcomes {
 		if openCall(fold.head, o.key) == nil {
@@ -141,12 +135,6 @@ func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 		}
 	}
 	return state, nil
-}
-
-func (l *ledger) headOnly() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.fold.state == nil
 }
 
 func (l *ledger) isStarting() bool {
@@ -418,7 +406,7 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d is not from this handle", l.run, ErrForked, e.ID, rec.Stream))
 		}
 	}
-	v := l.fold.apply(keys, rec)
+	v := l.fold.state.Apply(keys, rec)
 	l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
 	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == l.writer.Epoch {
 		return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
@@ -428,9 +416,6 @@ func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item
 	}
 	if v.Kind != schema.Applied {
 		return nil, nil
-	}
-	if l.fold.state == nil && l.fold.open != nil && v.Data != nil {
-		l.fold.open(v.Event, v.Data)
 	}
 	l.calls.note(v, true)
 	l.wake()
@@ -518,5 +503,5 @@ func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-
 func (l *ledger) call(key schema.CallKey) callView {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.calls.view(l.fold.head, l.fold.state, key)
+	return l.calls.view(l.fold.state, key)
 }

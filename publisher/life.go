@@ -83,9 +83,6 @@ func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunIn
 	if err := r.Sync(ctx); err != nil {
 		return input, false, err
 	}
-	if r.ledger.headOnly() {
-		return input, false, fmt.Errorf("input %s of run %s: %w", interruptID, r.id, ErrNoContent)
-	}
 	r.View(func(s *schema.State) {
 		for i := range slices.Backward(s.Waits) {
 			if w := &s.Waits[i]; !ok && w.InterruptID == interruptID && w.Input != nil {

@@ -80,9 +80,6 @@ func (r *Run) LimitReached(ctx context.Context, limit Limit, wrapUp func(ctx con
 
 // lastAnswer is the text of the model's last answer in the latest turn; empty if it is unknown.
 func (r *Run) lastAnswer(ctx context.Context) (string, error) {
-	if r.ledger.headOnly() {
-		return "", nil
-	}
 	s, err := r.loaded(ctx)
 	if err != nil {
 		return "", fmt.Errorf("last answer of run %s: %w", r.id, err)
@@ -125,8 +122,6 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	v := r.ledger.call(call)
 	wrong := ""
 	switch {
-	case v.call == nil && r.ledger.headOnly():
-		return fmt.Errorf("completion of run %s: %w: the call's outcome is unknown", r.id, ErrNoContent)
 	case v.call == nil:
 		wrong = "call " + call.ToolCallID + " was not recorded"
 	default:
@@ -193,15 +188,11 @@ func (b Budget) Of(tokens int64) (BudgetLevel, error) {
 }
 
 // Check returns the level of the run's context, and its tokens: the input and output tokens of the latest turn with a
-// usage, or the tokens left by a later compaction. A run without a usage is at 0. It returns [ErrNoContent] on a handle
-// that keeps only the head.
+// usage, or the tokens left by a later compaction. A run without a usage is at 0.
 //
 // Input tokens include cached ones, as in the OpenTelemetry conventions. If a provider reports fewer input tokens than
 // cached ones, its input tokens exclude them, and the cached ones are added.
 func (b Budget) Check(r *Run) (BudgetLevel, int64, error) {
-	if r.ledger.headOnly() {
-		return "", 0, fmt.Errorf("context budget of run %s: %w", r.id, ErrNoContent)
-	}
 	var tokens int64
 	r.View(func(s *schema.State) { tokens = contextTokens(s) })
 	level, err := b.Of(tokens)

@@ -160,15 +160,12 @@ func (l *Loop) prepare() error {
 }
 
 // Work does the rest of a run's work; it is a [Work]. In addition to the errors of the run's own methods it returns
-// those of [Loop.Validate], [ErrNoContent] on a handle that keeps only the head, and the model's last error.
+// those of [Loop.Validate], and the model's last error.
 func (l Loop) Work(ctx context.Context, run *Run) (err error) {
 	if err := l.prepare(); err != nil {
 		return err
 	}
 	l.ModelTries, l.ToolTries, l.Parallel = cmp.Or(l.ModelTries, defaultModelTries), cmp.Or(l.ToolTries, defaultToolTries), cmp.Or(l.Parallel, defaultParallel)
-	if run.ledger.headOnly() {
-		return fmt.Errorf("loop on run %s: %w", run.id, ErrNoContent)
-	}
 	if err := l.completes(run); err != nil {
 		return err
 	}

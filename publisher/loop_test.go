@@ -520,9 +520,7 @@ func TestLoop_WhatCannotWork_IsRefusedBeforeItBegins(t *testing.T) {
 		require.ErrorIs(t, loop.Work(t.Context(), nil), publisher.ErrConfig, name)
 	}
 	good := map[string]publisher.Loop{"coder": {Model: m}}
-	_, err := f.NewExecutor(publisher.ExecutorSpec{Loops: good, HeadOnly: true})
-	require.ErrorIs(t, err, publisher.ErrConfig)
-	_, err = f.NewExecutor(publisher.ExecutorSpec{Loops: good, Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){"coder": working(nil)}})
+	_, err := f.NewExecutor(publisher.ExecutorSpec{Loops: good, Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){"coder": working(nil)}})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 	_, err = f.NewExecutor(publisher.ExecutorSpec{})
 	require.ErrorIs(t, err, publisher.ErrConfig)

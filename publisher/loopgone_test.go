@@ -344,7 +344,7 @@ func TestLoop_DuplicateIDsAcrossTurns_Distinct(t *testing.T) {
 	}
 }
 
-// A start in the future, a handle of the head, RunSpec.MaxTurns.
+// A start in the future, RunSpec.MaxTurns.
 func TestLoop_Task_StartsRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -352,10 +352,6 @@ func TestLoop_Task_StartsRun(t *testing.T) {
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "future", Task: "x", Time: time.Now().Add(time.Hour)})
 	require.NoError(t, err)
 	t.Log(publisher.Loop{Model: new(scripted).model, MaxTime: time.Minute}.Work(t.Context(), run), run.Head().Status)
-	run, err = f.Start(t.Context(), publisher.RunSpec{ID: "head", Task: "x", HeadOnly: true})
-	require.NoError(t, err)
-	require.ErrorIs(t, publisher.Loop{Model: new(scripted).model}.Work(t.Context(), run), publisher.ErrNoContent)
-	t.Log(names(w.log("head")))
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`)), 2: calls(call("a", "look", `{"at":1}`))}}
 	run, err = f.Start(t.Context(), publisher.RunSpec{ID: "turns", Task: "x", MaxTurns: 1})
 	require.NoError(t, err)

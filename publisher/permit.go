@@ -71,16 +71,13 @@ func (l *ledger) permit(drafts []draft, head *schema.Head) error {
 		if refused == "" {
 			continue
 		}
-		if l.fold.state == nil {
-			return fmt.Errorf("run %s: call %s of turn %d: %w: the policy's decision is unknown; start or resume the run with its content", l.run, id, d.turn, ErrNoContent)
-		}
 		key := schema.CallKey{Turn: d.turn, ToolCallID: id, Occurrence: occurrence}
 		if at := head.FindOpen(d.turn, id, occurrence); at >= 0 {
 			key = head.OpenCalls[at].CallKey
 		} else if occurrence == 0 { // closed: its result would be added to its outcome
 			key.Occurrence = max(1, head.CallsOf(d.turn, id))
 		}
-		if v := l.calls.view(l.fold.head, l.fold.state, key); l.policy.permits(v.decision) {
+		if v := l.calls.view(l.fold.state, key); l.policy.permits(v.decision) {
 			continue
 		}
 		return fmt.Errorf("run %s: call %s of turn %d: %w: %s, and no policy has allowed it: call Turn.Begin before its tool runs", l.run, id, d.turn, ErrNotAllowed, refused)
@@ -97,11 +94,8 @@ func (l *ledger) bringsResult(d *draft, head *schema.Head) error {
 			if p.Type != schema.PartToolCallResponse || len(p.Response) == 0 && !hasRef(m.refs, fmt.Sprintf("%s/parts/%d/response", m.path, j)) {
 				continue
 			}
-			if l.fold.state == nil {
-				return fmt.Errorf("run %s: result of call %s: %w: the policy's decision is unknown; start or resume the run with its content", l.run, p.ID, ErrNoContent)
-			}
 			for _, key := range callsOfPart(p, m.turn, head, l.fold.state) {
-				if v := l.calls.view(l.fold.head, l.fold.state, key); !l.policy.permits(v.decision) {
+				if v := l.calls.view(l.fold.state, key); !l.policy.permits(v.decision) {
 					return fmt.Errorf("run %s: call %s of turn %d: %w: a message contains its result, but no policy has allowed the call: remove the response from the message",
 						l.run, key.ToolCallID, key.Turn, ErrNotAllowed)
 				}

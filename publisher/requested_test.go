@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,25 +73,6 @@ func TestRequested_MissingOccurrence_BeginsNoOther(t *testing.T) {
 	}
 }
 
-func TestRequested_HeadOnlyRepeatOfSecond_NotFirst(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder", HeadOnly: true})
-	require.NoError(t, err)
-	turn := openTurn(t, run)
-	call := publisher.ToolCall{ID: "a", Name: "mail"}
-	answers(t, turn, call, call)
-	second := call
-	second.Occurrence = 2
-	var n atomic.Int64
-	_, err = turn.Tool(t.Context(), second, counted(&n, "second"))
-	require.NoError(t, err)
-	_, err = turn.Tool(t.Context(), second, counted(&n, "second"))
-	t.Log(err, names(w.log("r1")))
-	require.Equal(t, int64(1), n.Load())
-	require.True(t, run.Head().OpenCalls[0].Requested, "the first was begun without a request to run it")
-}
-
 func TestRequested_TakeoverWithStricterPolicy_NotRunTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -122,7 +104,7 @@ func TestRequested_TakeoverWithStricterPolicy_NotRunTwice(t *testing.T) {
 	require.Equal(t, int64(1), n.Load(), "the stricter of the recorded and the present policy counts")
 }
 
-func TestRequested_HeadOnlyTakeover_DeniedCallRefused(t *testing.T) {
+func TestRequested_TakeoverOfUndecidedCall_NotRun(t *testing.T) {
 	for _, how := range []string{"policy", "person"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +114,6 @@ func TestRequested_HeadOnlyTakeover_DeniedCallRefused(t *testing.T) {
 			turn := openTurn(t, run)
 			call := publisher.ToolCall{ID: "a", Name: "mail"}
 			answers(t, turn, call)
-			key := schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}
 			w.serve()
 			if how == "policy" {
 				require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionDeny}))
@@ -140,11 +121,23 @@ func TestRequested_HeadOnlyTakeover_DeniedCallRefused(t *testing.T) {
 				require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}))
 				w.control("r1", 1, &schema.RunInputData{InterruptID: "none", Payload: []byte(`{"decision":"deny"}`)})
 			}
-			two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart", HeadOnly: true})
+			two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart"})
 			require.NoError(t, err)
 			var n atomic.Int64
-			_, err = two.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
-			t.Log(key, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := two.Turn(1).Tool(ctx, call, counted(&n, "ran"))
+				done <- err
+			}()
+			if how == "policy" {
+				require.ErrorIs(t, <-done, publisher.ErrToolFailed)
+			} else {
+				require.Eventually(t, func() bool { return len(w.fold("r1").Head.Interrupts) == 1 }, patience, time.Millisecond, "the person is asked")
+				cancel()
+				require.ErrorIs(t, <-done, context.Canceled)
+			}
+			cancel()
 			require.Zero(t, n.Load(), "it was not allowed")
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A person denies the call; the executor dies before it acts on that; the next keeps only the head.
-func TestRequested_HeadOnlyTakeover_PersonDeniedRefused(t *testing.T) {
+// A person denies the call; the executor dies before it acts on that.
+func TestRequested_Takeover_PersonDeniedRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
@@ -28,7 +28,7 @@ func TestRequested_HeadOnlyTakeover_PersonDeniedRefused(t *testing.T) {
 	w.serve()
 	err := f.Input(t.Context(), "r1", publisher.Input{InterruptID: "i", Payload: raw(`{"decision":"deny"}`), By: "ann"})
 	require.NoError(t, err)
-	two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart", HeadOnly: true})
+	two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart"})
 	require.NoError(t, err)
 	var n atomic.Int64
 	_, err = two.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
@@ -188,7 +188,7 @@ func TestRequested_ParallelTools_Recorded(t *testing.T) {
 	require.True(t, s.Head.Clean())
 }
 
-// The same with a question that is still open: the next executor begins the call by Begin, or keeps only the head.
+// The same with a question that is still open: the next executor begins the call by Begin.
 func TestRequested_BeginWithOpenQuestion_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -33,30 +33,6 @@ func TestRequested_ManyMediumCalls_Fit(t *testing.T) {
 	}
 }
 
-// A fork keeps only the head.
-func TestRequested_HeadOnlyFork_DeniedCallRefused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.serve()
-	f := w.fleet()
-	origin := start(t, f, "origin")
-	turn := openTurn(t, origin)
-	call := publisher.ToolCall{ID: "a", Name: "mail"}
-	answers(t, turn, call)
-	require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionDeny}))
-	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
-	p, err := schema.ParsePoint("seq:3")
-	require.NoError(t, err)
-	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Base: "origin", At: p})
-	require.NoError(t, err)
-	fork, err := f.Resume(t.Context(), "fork", publisher.ResumeSpec{Reason: "restart", HeadOnly: true})
-	require.NoError(t, err)
-	var n atomic.Int64
-	_, err = fork.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
-	t.Log(err)
-	require.Zero(t, n.Load())
-}
-
 // With Policy: each crash point of a requested hold call behind an approval.
 func TestRequested_PolicyCrashPoints_RunOnce(t *testing.T) {
 	t.Parallel()

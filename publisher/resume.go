@@ -33,8 +33,7 @@ type ResumeSpec struct {
 	// AllowGaps takes over a run although events of it are known to be missing. Without it Resume returns
 	// [ErrIncomplete]. The takeover itself is done then, and can be repeated with AllowGaps.
 	AllowGaps bool
-	// HeadOnly and OnControl as in [RunSpec].
-	HeadOnly  bool
+	// OnControl as in [RunSpec].
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
@@ -47,26 +46,90 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
-	if spec.At != (schema.Point{}) {
-		if spec.Reason != "" {
-			return nil, configError("Reason", spec.Reason, "leave it empty if At is set")
-		}
-		spec.Reason = schema.TakeoverRewind
-	} else if spec.Reason == schema.TakeoverRewind {
-		return nil, configError("At", "the end of the run", "name the point after which the run continues, and leave Reason empty")
-	}
-	if spec.Agent == "" {
-		spec.Agent = f.cfg.Agent
+	if err := spec.complete(f); err != nil {
+		return nil, err
 	}
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
-	if !spec.HeadOnly {
-		if err := f.mayRead(ctx, run); err != nil {
-			return nil, fmt.Errorf("resume (nothing was changed): %w", err)
-		}
+	if err := f.mayRead(ctx, run); err != nil {
+		return nil, fmt.Errorf("resume (nothing was changed): %w", err)
 	}
 	return f.resume(ctx, run, spec)
+}
+
+// complete checks the spec, and fills in what the configuration says.
+func (s *ResumeSpec) complete(f *Fleet) error {
+	if s.At != (schema.Point{}) {
+		if s.Reason != "" {
+			return configError("Reason", s.Reason, "leave it empty if At is set")
+		}
+		s.Reason = schema.TakeoverRewind
+	} else if s.Reason == schema.TakeoverRewind {
+		return configError("At", "the end of the run", "name the point after which the run continues, and leave Reason empty")
+	}
+	if s.Agent == "" {
+		s.Agent = f.cfg.Agent
+	}
+	return nil
+}
+
+// Release takes a run over and leaves it to other executors, which may claim it at once. It returns the head after
+// that. It reads only the run's head: it needs no key, and it works on runs of any size and on runs with missing
+// events. It returns the errors of [Fleet.Resume] and of publishing.
+func (f *Fleet) Release(ctx context.Context, run string, spec ResumeSpec) (schema.Head, error) {
+	if err := checkRun(run); err != nil {
+		return schema.Head{}, err
+	}
+	if err := spec.complete(f); err != nil {
+		return schema.Head{}, err
+	}
+	r, err := f.takeHead(ctx, run, spec)
+	if err != nil {
+		return schema.Head{}, err
+	}
+	if err := r.Interrupt(ctx, schema.InterruptedPreempted); err != nil && !errors.Is(err, ErrFenced) {
+		return schema.Head{}, fmt.Errorf("run %s was taken over but not released: release it again, or wait until %s counts as gone: %w", run, f.cfg.Executor, err)
+	}
+	return r.Head(), nil
+}
+
+// takeover is the request of a takeover.
+func (f *Fleet) takeover(spec *ResumeSpec, view string) *schema.RecoverRequest {
+	request := &schema.RecoverRequest{
+		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: cmp.Or(spec.RequestID, rand.Text()),
+		ExpectedEpoch: spec.ExpectedEpoch, View: view,
+	}
+	if spec.Reason == schema.TakeoverRewind {
+		request.At = spec.At.String()
+	}
+	return request
+}
+
+// takeHead takes a run over without its content. The handle can release the run, and nothing else.
+func (f *Fleet) takeHead(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
+	if err := f.appear(); err != nil {
+		return nil, fmt.Errorf("resume of run %s: %w", run, err)
+	}
+	defer f.takeovers.begin(run)()
+	reply, err := askOne[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewHead))
+	if err != nil {
+		return nil, err
+	}
+	state := schema.NewState(f.cfg.Fleet, run)
+	state.Head = reply.Head
+	state.Settle()
+	return f.taken(state, reply, nil)
+}
+
+// taken returns the handle of a run that was taken over.
+func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply, onControl func(*schema.Event, schema.Data)) (*Run, error) {
+	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), state.Head.Run)
+	r.ledger.onControl = onControl
+	if err := r.ledger.takeUp(state, reply); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // resume is Resume for a run of any agent, unless spec names one.
@@ -74,20 +137,8 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
-	if spec.RequestID == "" {
-		spec.RequestID = rand.Text()
-	}
 	defer f.takeovers.begin(run)()
-	request := &schema.RecoverRequest{
-		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID,
-		ExpectedEpoch: spec.ExpectedEpoch, View: schema.ViewEvents,
-	}
-	if spec.Reason == schema.TakeoverRewind {
-		request.At = spec.At.String()
-	}
-	if spec.HeadOnly {
-		request.View = schema.ViewHead
-	}
+	request := f.takeover(&spec, schema.ViewEvents)
 	var read *assembly
 	var reply *schema.RecoverReply
 	err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
@@ -111,9 +162,6 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		return nil, err
 	}
 	state := read.state
-	if spec.HeadOnly {
-		state.Head = reply.Head
-	}
 	err = checkFold(run, &state.Head, &reply.Head, reply.Complete, reply.Gaps)
 	if err != nil {
 		if !spec.AllowGaps || reply.Complete {
@@ -122,20 +170,10 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		// The missing events are missing in the content. The daemon's head has the run's position.
 		state.Head = reply.Head
 	}
-	if !spec.HeadOnly {
-		if err := cmp.Or(f.hasKeys(ctx, &reply.Head), read.unread); err != nil {
-			return nil, fmt.Errorf("resume: %w", unreadableOf(err, reply.Head.KeyIDs))
-		}
+	if err := cmp.Or(f.hasKeys(ctx, &reply.Head), read.unread); err != nil {
+		return nil, fmt.Errorf("resume: %w", unreadableOf(err, reply.Head.KeyIDs))
 	}
-	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), run)
-	r.ledger.onControl = spec.OnControl
-	if err := r.ledger.takeUp(state, reply); err != nil {
-		return nil, err
-	}
-	if spec.HeadOnly {
-		r.ledger.keepHead()
-	}
-	return r, nil
+	return f.taken(state, reply, spec.OnControl)
 }
 
 // rebuild reads the run again from the daemon, because the log no longer has the message that the handle knows: the

@@ -144,7 +144,7 @@ func TestRead_LargeRun_FlowControlled(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	text := strings.Repeat("x", 100<<10)
 	for range 200 { // 20 MB, five windows of the flow control

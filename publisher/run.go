@@ -60,20 +60,18 @@ func (r *Run) Head() schema.Head {
 }
 
 // State returns a snapshot of the run after the last durable event. Large fields are references, see [Reader.Hydrate].
-// On a handle that keeps only the head the content is missing. The cost grows with the run: to look at one value use
-// [Run.View].
+// The cost grows with the run: to look at one value use [Run.View].
 func (r *Run) State() *schema.State {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	return r.ledger.fold.content().Clone()
+	return r.ledger.fold.state.Clone()
 }
 
-// View calls look with the run's state. look must not keep or change it, and must not call the run. On a handle that
-// keeps only the head the content is missing.
+// View calls look with the run's state. look must not keep or change it, and must not call the run.
 func (r *Run) View(look func(*schema.State)) {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	look(r.ledger.fold.content())
+	look(r.ledger.fold.state)
 }
 
 // CancelRequested reports whether this handle has seen a request to cancel the run. It sees the request when the

@@ -19,38 +19,29 @@ func TestHandle_CallersBuffers_NotKept(t *testing.T) {
 	f := w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
 	})
-	for _, headOnly := range []bool{false, true} {
-		id := map[bool]string{false: "whole", true: "head"}[headOnly]
-		t.Run(id, func(t *testing.T) {
-			run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, HeadOnly: headOnly})
-			require.NoError(t, err)
-			turn := openTurn(t, run)
-			messages := []schema.Message{user("one"), user("two")}
-			require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: messages}))
-			messages[0].Parts[0] = schema.Text("changed")
-			messages[1] = schema.Message{}
+	run := start(t, f, "r1")
+	turn := openTurn(t, run)
+	messages := []schema.Message{user("one"), user("two")}
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: messages}))
+	messages[0].Parts[0] = schema.Text("changed")
+	messages[1] = schema.Message{}
 
-			p.dropAcks(-1)
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			data := &schema.TurnStartedData{Turn: 2, Messages: []schema.Message{user("three")}}
-			require.ErrorIs(t, run.Publish(ctx, data, 2), publisher.ErrUnresolved)
-			data.Turn, data.Messages = 7, append(data.Messages, user("four"))
-			p.dropAcks(0)
-			require.NoError(t, run.Resolve(t.Context()))
+	p.dropAcks(-1)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	data := &schema.TurnStartedData{Turn: 2, Messages: []schema.Message{user("three")}}
+	require.ErrorIs(t, run.Publish(ctx, data, 2), publisher.ErrUnresolved)
+	data.Turn, data.Messages = 7, append(data.Messages, user("four"))
+	p.dropAcks(0)
+	require.NoError(t, run.Resolve(t.Context()))
 
-			end := &schema.TurnEndedData{Turn: 2, Messages: []schema.Message{user("five")}}
-			require.NoError(t, run.Publish(t.Context(), end, 2))
-			end.Messages[0].Parts = nil
+	end := &schema.TurnEndedData{Turn: 2, Messages: []schema.Message{user("five")}}
+	require.NoError(t, run.Publish(t.Context(), end, 2))
+	end.Messages[0].Parts = nil
 
-			log := w.fold(id)
-			require.Equal(t, log.Head, run.Head())
-			if !headOnly {
-				require.Equal(t, log, run.State())
-			}
-			require.Equal(t, int64(4), log.Head.Counts.Messages)
-		})
-	}
+	log := w.fold("r1")
+	require.Equal(t, log, run.State())
+	require.Equal(t, int64(4), log.Head.Counts.Messages)
 }
 
 // Readers do not parse a year of five digits: an import that gives one is refused as the fold refuses it.

@@ -114,12 +114,8 @@ func (s Signal) Message() schema.Message {
 // calls [Run.Sync]. RunSpec.OnControl is called for each.
 //
 // To show signals to a model, name them in [TurnSpec]. After acting on them in another way, call [Run.ConsumeSignals].
-// Signals returns [ErrNoContent] on a handle that keeps only the head, [ErrIncomplete] if the event of a signal is
-// missing, [ErrBlob] and [ErrEncrypted].
+// Signals returns [ErrIncomplete] if the event of a signal is missing, [ErrBlob] and [ErrEncrypted].
 func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
-	if r.ledger.headOnly() {
-		return nil, fmt.Errorf("signals of run %s: %w", r.id, ErrNoContent)
-	}
 	own := new(schema.State)
 	var turns []int32
 	missing := ""
@@ -155,9 +151,6 @@ func (r *Run) Signals(ctx context.Context) ([]Signal, error) {
 // [Invocation.Run]. It waits even under an [Executor] with WaitDetached. Its errors are those of [Run.Signals],
 // [ErrCancelRequested] after a request to cancel the run, and the error that ended the handle.
 func (r *Run) AwaitSignal(ctx context.Context) ([]Signal, error) {
-	if r.ledger.headOnly() {
-		return nil, fmt.Errorf("signals of run %s: %w", r.id, ErrNoContent)
-	}
 	if err := r.Sync(ctx); err != nil && !transient(err) {
 		return nil, err
 	}

@@ -97,16 +97,8 @@ func TestEnd_NoSignals_RefusedUntilAllAreConsumed(t *testing.T) {
 	require.Equal(t, []string{"run.started", "signal.sent", "signal.consumed", "run.ended"}, names(w.log("r1")))
 }
 
-func TestSignals_HandleWithoutContent_Error(t *testing.T) {
+func TestSignals_UnrecordedRun_WaitsForNone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.serve()
-	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
-	require.NoError(t, err)
-	_, err = run.Signals(t.Context())
-	require.ErrorIs(t, err, publisher.ErrNoContent)
-	_, err = run.AwaitSignal(t.Context())
-	require.ErrorIs(t, err, publisher.ErrNoContent)
 	require.Nil(t, publisher.InvocationOf(t.Context()).Run(), "outside of a tool")
 	alone, err := publisher.Unrecorded(t.Context(), publisher.Config{Executor: "test"}, publisher.RunSpec{ID: "alone", Agent: "coder"})
 	require.NoError(t, err)

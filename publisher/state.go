@@ -36,12 +36,8 @@ func (r *Run) DeleteState(ctx context.Context, key string) error {
 // A jsontext.Value or json.RawMessage keeps numbers exactly as recorded. found is false if the key has no value.
 // GetState loads a large value from the blob store; it does not read the log. [Run.State] has all keys.
 //
-// It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], [ErrEncrypted], and the errors of
-// [Run.Err].
+// It returns [ErrBlob], [ErrEncrypted], and the errors of [Run.Err].
 func (r *Run) GetState(ctx context.Context, key string, into any) (found bool, err error) {
-	if r.ledger.headOnly() {
-		return false, fmt.Errorf("state %q of run %s: %w", key, r.id, ErrNoContent)
-	}
 	if err := r.ledger.err(); err != nil {
 		return false, err
 	}

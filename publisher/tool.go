@@ -22,8 +22,8 @@ type Invocation struct {
 	Key schema.CallKey
 	// Name of the tool.
 	Name string
-	// Arguments as recorded, with large ones loaded: the same on each run of the call. On a handle that keeps only the
-	// head, and if [Redaction] changed them in the record, they are the caller's.
+	// Arguments as recorded, with large ones loaded: the same on each run of the call. If [Redaction] changed them in
+	// the record, they are the caller's.
 	Arguments json.RawMessage
 	// IdempotencyKey is the same on each run of the call. Pass it to the system that the tool changes.
 	IdempotencyKey string
@@ -412,7 +412,7 @@ func failureOf(err error) schema.Error {
 func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
 	key, call := c.key, c.call
 	if call == nil {
-		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w; resume the run with its content", key.ToolCallID, key.Turn, c.run.id, ErrNoContent)
+		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w: the event of the call is missing", key.ToolCallID, key.Turn, c.run.id, ErrIncomplete)
 	}
 	switch call.Outcome {
 	case schema.OutcomeFailed:
@@ -444,7 +444,7 @@ func (c *callRunner) compare(ctx context.Context) error {
 	c.arguments = call.Arguments
 	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(asked)}}
 	if c.call == nil {
-		// Only the head is kept: it has the name, possibly shortened.
+		// The event of the call is missing. The head has the name, possibly shortened.
 		if c.open != nil && c.open.Name != call.Name && len(call.Name) <= len(c.open.Name) {
 			diverged.Recorded = CallContent{Name: c.open.Name}
 			return fmt.Errorf("run %s: %w", r.id, diverged)

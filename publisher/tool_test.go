@@ -460,26 +460,6 @@ func TestTool_LargeArguments_Compared(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrDiverged)
 }
 
-func TestTool_HeadOnlyHandle_NoContent(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	f := w.fleet()
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
-	require.NoError(t, err)
-	var n atomic.Int64
-	_, err = openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, counted(&n, "ok"))
-	require.NoError(t, err)
-	require.Empty(t, run.State().Calls)
-	require.Equal(t, w.fold("r1").Head, run.Head())
-	w.serve()
-	run, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
-	require.NoError(t, err)
-	_, err = run.Turn(1).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, counted(&n, "ok"))
-	require.ErrorIs(t, err, publisher.ErrNoContent, "a recorded result that is not there must not be run again")
-	require.Equal(t, int64(1), n.Load())
-	require.Equal(t, w.fold("r1").Head, run.Head())
-}
-
 func TestTool_ResultUnrecorded_NotRunAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

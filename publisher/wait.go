@@ -146,11 +146,7 @@ func (r *Run) ask(ctx context.Context, d schema.RunWaitingData, own bool) (schem
 	l := r.ledger
 	l.mu.Lock()
 	_, state := l.fold.input(d.InterruptID)
-	content := l.fold.state != nil
 	l.mu.Unlock()
-	if !content {
-		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, ErrNoContent)
-	}
 	if state == inputUnknown {
 		if _, err := r.publish(ctx, draft{data: &d, own: own}); err != nil {
 			return schema.RunInputData{}, err
@@ -173,8 +169,6 @@ func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, e
 	err := r.awaitThat(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
 		found, state := fold.input(id)
 		switch {
-		case fold.state == nil:
-			return false, fmt.Errorf("answer to %s of run %s: %w", id, r.id, ErrNoContent)
 		case state == inputUnknown:
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
 		case state == inputOpen:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
@@ -32,7 +31,6 @@ func ForkID(run string) string {
 
 // Fork starts a new run from a point of another run and releases it: at once, or held until it is answered.
 func Fork(ctx context.Context, fleet *publisher.Fleet, spec publisher.ForkSpec, hold bool) error {
-	spec.HeadOnly = true
 	run, err := fleet.Fork(ctx, spec)
 	if err != nil {
 		return err
@@ -61,14 +59,7 @@ func Taken(p prompt.Prompt, id string, err error, get func() error) error {
 // Rewind takes a run over after a point and releases it to the fleet. It returns the head. epoch is the one in which
 // the run was seen: in any other it is left alone. A repeated call with the same request is the same takeover.
 func Rewind(ctx context.Context, fleet *publisher.Fleet, run string, epoch schema.Epoch, point schema.Point, request string) (schema.Head, error) {
-	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{At: point, RequestID: request, ExpectedEpoch: epoch, HeadOnly: true})
-	if err != nil {
-		return schema.Head{}, err
-	}
-	if err := r.Interrupt(ctx, schema.InterruptedPreempted); err != nil && !errors.Is(err, publisher.ErrFenced) {
-		return schema.Head{}, fmt.Errorf("run %s continues after %s, but is not released yet; the fleet may claim it once %s counts as gone: %w", run, point, fleet.Executor(), err)
-	}
-	return r.Head(), nil
+	return fleet.Release(ctx, run, publisher.ResumeSpec{At: point, RequestID: request, ExpectedEpoch: epoch})
 }
 
 // Releasable reports whether a release has an effect: a run without an executor and without failed claims is free already.
@@ -86,12 +77,5 @@ func Releasable(p prompt.Prompt, h *schema.Head, force bool) (bool, error) {
 // Release takes a run over by request, which ends a quarantine, and then releases it. It returns the head. epoch is as
 // in [Rewind].
 func Release(ctx context.Context, fleet *publisher.Fleet, run string, epoch schema.Epoch) (schema.Head, error) {
-	r, err := fleet.Resume(ctx, run, publisher.ResumeSpec{ExpectedEpoch: epoch, HeadOnly: true, AllowGaps: true})
-	if err != nil {
-		return schema.Head{}, err
-	}
-	if err := r.Interrupt(ctx, schema.InterruptedPreempted); err != nil {
-		return schema.Head{}, fmt.Errorf("run %s was taken over but not released; run the command again: %w", run, err)
-	}
-	return r.Head(), nil
+	return fleet.Release(ctx, run, publisher.ResumeSpec{ExpectedEpoch: epoch})
 }

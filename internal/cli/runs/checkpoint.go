@@ -92,7 +92,7 @@ func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	answer := checkpointed{Run: c.Run_, Set: slices.Sorted(maps.Keys(values)), Unset: append([]string{}, c.Unset...)}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
-		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true})
+		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{})
 		if err != nil {
 			return err
 		}

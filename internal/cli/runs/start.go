@@ -96,7 +96,7 @@ func (c StartCmd) Run(ctx context.Context, a *base.App) error {
 	said := started{Run: c.ID, Agent: c.Agent}
 	err = cl.WithExecutor(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		fresh, err := fleet.Submit(ctx, publisher.RunSpec{
-			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, ModelTier: c.Tier, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete, HeadOnly: true,
+			ID: c.ID, Agent: c.Agent, Task: c.Task, ThreadID: c.Thread, Labels: c.Label, ModelTier: c.Tier, MaxTurns: c.MaxTurns, MaxTokens: c.MaxTokens, Complete: c.Complete,
 		})
 		said.Already = !fresh
 		if err != nil || !c.Await {

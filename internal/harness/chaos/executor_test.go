@@ -211,7 +211,7 @@ func (x *executor) takeOver(id string) {
 	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Takeover, Run: id, Executor: x.name, Request: request})
 	ctx, cancel := context.WithTimeout(x.ctx, serviceTimeout)
 	defer cancel()
-	run, err := x.fleet.Resume(ctx, id, publisher.ResumeSpec{RequestID: request, AllowGaps: true, HeadOnly: x.requests%2 == 0})
+	run, err := x.fleet.Resume(ctx, id, publisher.ResumeSpec{RequestID: request, AllowGaps: true})
 	x.w.rec.End(op, func(op *checker.Op) {
 		switch {
 		case err == nil:
@@ -234,7 +234,7 @@ func (x *executor) claim() {
 	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Takeover, Executor: x.name, Detail: checker.DetailClaim})
 	ctx, cancel := context.WithTimeout(x.ctx, serviceTimeout)
 	defer cancel()
-	run, err := x.fleet.Claim(ctx, publisher.ClaimSpec{AllowGaps: true, HeadOnly: x.tokens%2 == 0})
+	run, err := x.fleet.Claim(ctx, publisher.ClaimSpec{AllowGaps: true})
 	x.w.rec.End(op, func(op *checker.Op) {
 		switch {
 		case err == nil:

@@ -127,7 +127,7 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 
 	successor := w.patientFleet("successor")
 	begun = time.Now()
-	taken, err := successor.Resume(t.Context(), run, publisher.ResumeSpec{Agent: "writer", HeadOnly: true})
+	taken, err := successor.Resume(t.Context(), run, publisher.ResumeSpec{Agent: "writer"})
 	require.NoError(t, err)
 	t.Logf("taken over in %s", time.Since(begun).Round(time.Millisecond))
 	before := taken.Head()
@@ -182,7 +182,7 @@ type heavy struct {
 func write(t *testing.T, fleet *publisher.Fleet, id string, of weight) *heavy {
 	t.Helper()
 	h := &heavy{rnd: rand.New(rand.NewPCG(number(t, "WAYMARK_CHAOS_SEED", 1), 4))} //nolint:gosec // chooses texts
-	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id, Task: "grow", HeadOnly: true})
+	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id, Task: "grow"})
 	require.NoError(t, err)
 	h.run = run
 	for n := 0; h.bytes < of.bytes; n++ {

@@ -118,9 +118,9 @@ type Player struct {
 	turn  int
 }
 
-// StartRun begins a run and returns its player. The handle keeps only the head, as for a long run.
+// StartRun begins a run and returns its player.
 func StartRun(ctx context.Context, f *publisher.Fleet, id string, shape Shape) (*Player, error) {
-	run, err := f.Start(ctx, publisher.RunSpec{ID: id, HeadOnly: true})
+	run, err := f.Start(ctx, publisher.RunSpec{ID: id})
 	if err != nil {
 		return nil, fmt.Errorf("start run %s: %w", id, err)
 	}
