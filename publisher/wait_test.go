@@ -193,6 +193,6 @@ func TestAsk_UnusableResponseSchema_IsRefusedAndNotAsked(t *testing.T) {
 	q.ResponseSchema = raw(`{"$ref":"https://example.org/answer.json"}`)
 	_, err := run.Ask(t.Context(), q)
 	require.ErrorIs(t, err, publisher.ErrConfig)
-	require.ErrorContains(t, err, "only to places within itself")
+	require.ErrorContains(t, err, "no schema below $defs")
 	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
 }

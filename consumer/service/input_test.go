@@ -118,7 +118,7 @@ func TestAnswer_Invalid_Refused(t *testing.T) {
 		},
 		{"nothing where something is asked for", "run-1", answerTo("w1", ``), schema.CodeInvalidAnswer, "is required", `[{"path":"","problem":"is required"}]`},
 		{"a schema that is none", "run-1", answerTo("broken", `{}`), schema.CodeInvalidAnswer, "/type", ``},
-		{"a schema that leads elsewhere", "run-1", answerTo("remote", `{}`), schema.CodeInvalidAnswer, "only to places within itself", ``},
+		{"a schema that leads elsewhere", "run-1", answerTo("remote", `{}`), schema.CodeInvalidAnswer, "below $defs of the outermost schema", ``},
 		{"a call in doubt, which wants to be settled", "held", answerTo("doubt", `{}`), schema.CodeConflict, "call-x", ``},
 		{"no interrupt", "run-1", req(func(r *schema.InputRequest) { r.InterruptID = "" }), schema.CodeBadRequest, "/interrupt_id", ``},
 		{"an answer without a sender", "run-1", req(func(r *schema.InputRequest) { r.By = "" }), schema.CodeBadRequest, "/by", ``},

@@ -1,16 +1,23 @@
-// Package answerschema validates answers to waiting runs against the JSON Schema of the question.
+// Package answerschema validates answers to waiting runs against the schema of the question: a subset of JSON Schema
+// that is small enough to be read, shown as a form, and checked at bounded cost.
 //
-// # What it owns
+// # The subset
 //
-// [Check]: schema and payload in, problems of the payload with their positions out.
+//	any value   type (one name or several), enum, const, anyOf, oneOf, $ref to "#/$defs/NAME" of the same schema
+//	object      properties, required, additionalProperties (true or false)
+//	array       items, minItems, maxItems
+//	string      minLength, maxLength, pattern (a Go regular expression)
+//	number      minimum, maximum, exclusiveMinimum, exclusiveMaximum
+//
+// Annotations are ignored: title, description, default, examples, format, deprecated, readOnly, writeOnly, $schema, $id,
+// $comment. Any other keyword is an error of the schema, because an answer would be accepted against it.
 //
 // # What it promises
 //
-// Both texts come from outside, so their cost is bounded. No schema is ever loaded: a reference to another document is
-// refused, whatever its scheme; only the JSON Schema organisation's metaschemas are known, and they are compiled in.
-// Sizes, depth, numbers and patterns are bounded before use. The work of a check is counted and given up at [MaxWork]
-// steps, because a few lines of schema can require more work than a computer does in a year. All bounds are numbers of
-// steps or bytes, not times: a refused payload is always refused.
+// Both texts come from outside, so their cost is bounded: the size of a schema, the size of a compiled pattern, and the
+// steps of a check. A few lines of schema can require more work than a computer does in a year; a check is given up at
+// [MaxWork] steps. All bounds are numbers of steps or bytes, not times: a refused payload is always refused. No schema
+// is loaded from elsewhere.
 //
 // # On failure
 //

@@ -70,7 +70,7 @@ func limitRows() [][3]string {
 		{"replies under way unacknowledged", size(schema.FlowWindow), "the daemon waits 30s, then `not_acknowledged`"},
 		{"claims given a run, by each replica", fmt.Sprintf("%d a second, %d at once", service.DefaultClaimRate, service.DefaultClaimBurst), "told when to ask again"},
 		{"claims in a row without progress", count(schema.DefaultMaxClaims), "quarantine: `waymark release`, or a takeover with reason request"},
-		{"a `response_schema`; nesting of it and of an answer", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},
+		{"a `response_schema`; depth of its check", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},
 		{"steps of holding an answer against its schema", count(answers.MaxWork), "the same"},
 		{"Server", "", ""},
 		{"largest message of the embedded server", size(natsd.DefaultMaxPayload), ""},

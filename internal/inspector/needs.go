@@ -1,10 +1,12 @@
 package inspector
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encryption"
@@ -191,38 +194,29 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 // mostFields bounds the fields of a form.
 const mostFields = 12
 
-// fieldsOf makes a form of a JSON Schema: an object of texts, numbers, yes or no, and choices. Any other schema has no form.
+// fieldsOf makes a form of a schema: an object of texts, numbers, yes or no, and choices. Any other schema has no form.
 func fieldsOf(v jsontext.Value) []field {
-	var object struct {
-		Type       string         `json:"type"`
-		Properties jsontext.Value `json:"properties"`
-		Required   []string       `json:"required"`
-	}
-	if json.Unmarshal(v, &object) != nil || object.Type != "object" {
-		return nil
-	}
-	var properties map[string]struct {
-		Type  string   `json:"type"`
-		Title string   `json:"title"`
-		Enum  []string `json:"enum"`
-	}
-	if json.Unmarshal(object.Properties, &properties) != nil || len(properties) == 0 || len(properties) > mostFields {
+	object, err := answerschema.Parse(v)
+	if err != nil || !slices.Equal(object.Types, []string{"object"}) || len(object.Properties) == 0 || len(object.Properties) > mostFields {
 		return nil
 	}
 	var list []field
-	for name, p := range properties {
-		switch p.Type {
-		case "string", "number", "integer", "boolean":
-		default:
+	for _, name := range slices.Sorted(maps.Keys(object.Properties)) {
+		p := object.Properties[name]
+		f := field{Name: name, Title: cmp.Or(p.Title, name), Required: slices.Contains(object.Required, name)}
+		if len(p.Types) != 1 || !slices.Contains([]string{"string", "number", "integer", "boolean"}, p.Types[0]) {
 			return nil
 		}
-		title := p.Title
-		if title == "" {
-			title = name
+		f.Kind = p.Types[0]
+		for _, value := range p.Enum {
+			text, err := jsontext.AppendUnquote(nil, value)
+			if err != nil {
+				return nil
+			}
+			f.Options = append(f.Options, string(text))
 		}
-		list = append(list, field{Name: name, Title: title, Kind: p.Type, Options: p.Enum, Required: slices.Contains(object.Required, name)})
+		list = append(list, f)
 	}
-	slices.SortFunc(list, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
