@@ -68,7 +68,7 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 	case c.call == nil && (c.approving || c.open.Decision != ""):
 		return false, unknown()
 	case c.decision == nil && policy == nil:
-	case c.decision == nil && c.stage == running:
+	case c.decision == nil && c.stage.begun():
 		// The tool has already run, at a time when no policy was set.
 	case c.decision == nil:
 		if c.call == nil {
@@ -88,7 +88,7 @@ func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 	case c.decision.Decision == schema.DecisionDeny:
 		return false, c.deny(ctx)
 	}
-	if c.stage == 0 && !c.open.Replay.Rerunnable() {
+	if !c.mine && !c.open.Replay.Rerunnable() {
 		// Open in this epoch but not begun by this handle: a takeover was repeated with the same request id.
 		return false, c.run.held(c.open, "")
 	}

@@ -52,7 +52,7 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: the policy decides about recorded calls: record it with Turn.Call or Turn.Answer first",
 				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
 		case c.open == nil: // not recorded yet: only the epoch can be proven
-		case c.open.InDoubt, c.outcome != nil, (c.stage == running || c.stage == 0) && !c.open.Replay.Rerunnable():
+		case c.open.InDoubt, c.outcome != nil, (c.stage == callRunning || !c.mine) && !c.open.Replay.Rerunnable():
 			if err := c.hold(ctx, ""); err != nil {
 				return err
 			}

@@ -9,45 +9,52 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// callStage is what this handle did with an open call.
-type callStage int
-
-const (
-	// ready: recorded in this epoch, and not begun.
-	ready callStage = iota + 1
-	// running: begun by this handle.
-	running
-)
-
-// callBook knows which open calls this handle may run without doubt: it keeps what this handle did with each of them,
-// in addition to the log. Folded events and the calls of Turn.Tool update it. It depends on neither log nor fold.
+// callBook knows what this handle did with each call, in addition to the log. Folded events and the calls of Turn.Tool
+// update it. It depends on neither log nor fold.
 type callBook struct {
 	mu    sync.Mutex
-	stage map[schema.CallKey]callStage
-	// asked are the calls that this handle closed.
-	asked map[schema.CallKey]bool
-	// reserved are the occurrences that a Tool call is working on.
-	reserved map[schema.CallKey]bool
-	// tries counts how often this handle began a call.
-	tries map[schema.CallKey]int
-	// outcomes of tools that ran, until they are durable and Tool has returned them.
-	outcomes map[schema.CallKey]*outcome
-	// questions are the approval questions about calls.
-	questions map[schema.CallKey]*schema.RunWaitingData
-	// old are the calls that were open at the takeover: the previous executor may be about to begin them.
-	old map[schema.CallKey]bool
+	calls map[schema.CallKey]*knownCall
 	// taken is when this handle learned that it took the run over.
 	taken time.Time
 }
 
-func newCallBook() *callBook {
-	return &callBook{
-		stage: make(map[schema.CallKey]callStage), asked: make(map[schema.CallKey]bool),
-		reserved: make(map[schema.CallKey]bool), tries: make(map[schema.CallKey]int),
-		outcomes:  make(map[schema.CallKey]*outcome),
-		questions: make(map[schema.CallKey]*schema.RunWaitingData),
-		old:       make(map[schema.CallKey]bool),
+// knownCall is what a handle knows of one call.
+type knownCall struct {
+	stage callStage
+	// reserved: a Tool call is working on it.
+	reserved bool
+	// tries counts how often this handle began it.
+	tries int
+	// outcome of its tool, in the stages callRan and callKept.
+	outcome *outcome
+	// question is the approval question about it.
+	question *schema.RunWaitingData
+}
+
+func newCallBook() *callBook { return &callBook{calls: make(map[schema.CallKey]*knownCall)} }
+
+// look returns what is known of a call. Under mu.
+func (b *callBook) look(key schema.CallKey) knownCall {
+	if c := b.calls[key]; c != nil {
+		return *c
 	}
+	return knownCall{}
+}
+
+// on moves a call to its next stage. Under mu.
+func (b *callBook) on(key schema.CallKey, event callEvent) *knownCall {
+	c := b.calls[key]
+	if c == nil {
+		c = new(knownCall)
+		b.calls[key] = c
+	}
+	if c.stage = c.stage.after(event); !c.stage.open() {
+		c.tries, c.question = 0, nil
+		if c.stage != callKept {
+			c.outcome = nil
+		}
+	}
+	return c
 }
 
 // note applies an event that the fold accepted. foreign: another process wrote it.
@@ -55,75 +62,64 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 	if v.Kind != schema.Applied {
 		return
 	}
+	own := func(mine, other callEvent) callEvent {
+		if foreign {
+			return other
+		}
+		return mine
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range v.Abandoned {
-		b.close(key)
 		if v.Superseded {
-			b.asked[key] = true // the model may use the id again
+			b.on(key, callSuperseded)
+		} else {
+			b.on(key, callOverByOther)
 		}
 	}
 	switch d := v.Data.(type) {
 	case *schema.TurnAnsweredData:
-		if !foreign {
-			for _, key := range v.Calls {
-				b.stage[key] = ready
+		for _, key := range v.Calls {
+			if !foreign {
+				b.on(key, callRecorded)
 			}
 		}
 		b.forget(d.Turn)
 	case *schema.ToolCalledData:
-		if !foreign && b.stage[v.Call] != running {
-			b.stage[v.Call] = ready
+		if !foreign {
+			b.on(v.Call, callRecorded)
 		}
 	case *schema.ToolReturnedData, *schema.ToolFailedData:
-		o := b.outcomes[v.Call]
-		b.close(v.Call)
-		switch {
-		case foreign:
-		case o != nil:
-			b.outcomes[v.Call] = o // its caller may have received only an error, and may repeat this call
-		default:
-			b.asked[v.Call] = true
-		}
+		b.on(v.Call, own(callOver, callOverByOther))
 	case *schema.ToolSettledData:
-		if d.How != schema.SettledRerun {
-			b.close(v.Call)
-			return
-		}
-		if b.stage[v.Call] != running {
-			b.stage[v.Call] = ready
-		}
-		if !foreign {
-			// After this event the tool may run again in any case, or the log refuses the previous epochs.
-			delete(b.old, v.Call)
+		if d.How == schema.SettledRerun {
+			b.on(v.Call, own(callRerun, callRerunByOther))
+		} else {
+			b.on(v.Call, callOverByOther)
 		}
 	case *schema.TurnStartedData:
 		b.forget(d.Turn)
 	}
 }
 
-// takeOver notes the calls that were open when the run was taken over.
+// takeOver notes the calls of a run that was taken over.
 func (b *callBook) takeOver(state *schema.State) {
 	head := &state.Head
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = time.Now()
-	if head.TurnOpen {
-		for i := range state.Calls {
-			// The start of the turn abandoned it, not a person: the model may use the id again.
-			if c := &state.Calls[i]; c.Turn == head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
-				b.asked[c.CallKey] = true
-			}
+	for i := range state.Calls {
+		// The start of the turn abandoned it, not a person: the model may use the id again.
+		if c := &state.Calls[i]; head.TurnOpen && c.Turn == head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
+			b.on(c.CallKey, callSuperseded)
 		}
 	}
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
-		b.old[c.CallKey] = true
-		if c.Requested {
-			if call := state.Call(c.CallKey); call != nil && len(call.Settlements) == 0 {
-				delete(b.old, c.CallKey) // never begun
-			}
+		if call := state.Call(c.CallKey); c.Requested && call != nil && len(call.Settlements) == 0 {
+			continue // never begun
 		}
+		b.on(c.CallKey, callTakenOver)
 	}
 }
 
@@ -132,51 +128,49 @@ func (b *callBook) takeOver(state *schema.State) {
 func (b *callBook) left(key schema.CallKey, outwait time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.old[key] {
+	if !b.look(key).stage.waits() {
 		return 0
 	}
 	return time.Until(b.taken.Add(outwait))
 }
 
-// forget drops entries that only matter in turns before turn.
+// forget drops the closed calls of turns before turn. Under mu.
 func (b *callBook) forget(turn int32) {
-	maps.DeleteFunc(b.asked, func(key schema.CallKey, _ bool) bool { return key.Turn < turn })
-	maps.DeleteFunc(b.outcomes, func(key schema.CallKey, _ *outcome) bool { return key.Turn < turn && b.stage[key] != running })
-}
-
-func (b *callBook) close(key schema.CallKey) {
-	delete(b.stage, key)
-	delete(b.tries, key)
-	delete(b.outcomes, key)
-	delete(b.questions, key)
-	delete(b.old, key)
+	maps.DeleteFunc(b.calls, func(key schema.CallKey, c *knownCall) bool {
+		return key.Turn < turn && !c.reserved && (c.stage == callUnknown || !c.stage.open())
+	})
 }
 
 // reserve returns the key of the requested call. Without an occurrence it picks the first one of the id that this
-// handle has neither closed nor reserved.
+// handle has neither handed to its caller nor reserved.
 func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKey, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := schema.CallKey{Turn: turn, ToolCallID: id, Occurrence: occurrence}
 	if occurrence == 0 {
-		for key.Occurrence = 1; b.asked[key] || b.reserved[key]; key.Occurrence++ {
+		for key.Occurrence = 1; b.look(key).stage == callHanded || b.look(key).reserved; key.Occurrence++ {
 		}
 	}
-	if b.reserved[key] {
+	if b.look(key).reserved {
 		return key, false
 	}
-	b.reserved[key] = true
+	if b.calls[key] == nil {
+		b.calls[key] = new(knownCall)
+	}
+	b.calls[key].reserved = true
 	return key, true
 }
 
-// release ends the reservation of a call. ended: the caller has its outcome. An outcome that was not returned is kept
-// for the next request.
-func (b *callBook) release(key schema.CallKey, ended bool) {
+// release ends the reservation of a call. delivered: the caller has its outcome. An outcome that was not returned is
+// kept for the next request.
+func (b *callBook) release(key schema.CallKey, delivered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.reserved, key)
-	if ended && b.outcomes[key] == nil {
-		b.asked[key] = true
+	if c := b.calls[key]; c != nil {
+		c.reserved = false
+	}
+	if delivered {
+		b.on(key, callDelivered)
 	}
 }
 
@@ -184,39 +178,32 @@ func (b *callBook) release(key schema.CallKey, ended bool) {
 func (b *callBook) allow(key schema.CallKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stage[key] != running {
-		b.stage[key] = ready
-	}
+	b.on(key, callAllowed)
 }
 
 // begin marks a call as run by this handle and returns the number of the attempt.
 func (b *callBook) begin(key schema.CallKey, earlier int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.stage[key] = running
-	b.tries[key]++
-	return earlier + b.tries[key]
+	c := b.on(key, callBegins)
+	c.tries++
+	return earlier + c.tries
 }
 
-// ran keeps the outcome of a tool until it is durable and returned.
+// ran keeps the outcome of a tool until it is durable and delivered.
 func (b *callBook) ran(key schema.CallKey, o *outcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.outcomes[key] = o
-}
-
-// returned drops the outcome of a call: the caller has it.
-func (b *callBook) returned(key schema.CallKey) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.outcomes, key)
+	if c := b.on(key, callReturns); c.stage == callRan {
+		c.outcome = o
+	}
 }
 
 // begun reports whether this handle began a call and did not learn its outcome.
 func (b *callBook) begun(key schema.CallKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.stage[key] == running && b.outcomes[key] == nil
+	return b.look(key).stage == callRunning
 }
 
 // question returns the approval question about a call, or nil. A handle keeps the same question, so that a repeated
@@ -224,17 +211,20 @@ func (b *callBook) begun(key schema.CallKey) bool {
 func (b *callBook) question(key schema.CallKey) *schema.RunWaitingData {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.questions[key]
+	return b.look(key).question
 }
 
 // ask keeps the question about a call unless there is one already, and returns the one that is kept.
 func (b *callBook) ask(key schema.CallKey, question *schema.RunWaitingData) *schema.RunWaitingData {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.questions[key] == nil {
-		b.questions[key] = question
+	if b.calls[key] == nil {
+		b.calls[key] = new(knownCall)
 	}
-	return b.questions[key]
+	if c := b.calls[key]; c.question == nil {
+		c.question = question
+	}
+	return b.calls[key].question
 }
 
 // callView is the state of a call as this handle knows it.
@@ -250,6 +240,8 @@ type callView struct {
 	// open is its entry among the open calls; nil if it is closed.
 	open  *schema.OpenCall
 	stage callStage
+	// mine: only this handle may begin it, or has begun it.
+	mine bool
 	// stricter is the caller's call, if its policy is stricter than the recorded one.
 	stricter *ToolCall
 	// arguments for the tool.
@@ -262,14 +254,14 @@ type callView struct {
 func (b *callBook) view(state *schema.State, key schema.CallKey) callView {
 	head := &state.Head
 	b.mu.Lock()
-	v := callView{stage: b.stage[key], outcome: b.outcomes[key]}
+	known := b.look(key)
 	b.mu.Unlock()
+	v := callView{stage: known.stage, outcome: known.outcome}
 	if c := openCall(head, key); c != nil {
 		open := *c
 		v.known, v.open = true, &open
-		if v.stage == 0 && open.Requested && (!open.Replay.Rerunnable() || open.Epoch < head.Epoch) {
-			v.stage = ready // not begun in this epoch: only this executor may begin it
-		}
+		v.mine = v.stage.mine() || v.stage.begun() ||
+			open.Requested && (!open.Replay.Rerunnable() || open.Epoch < head.Epoch) // not begun in this epoch: only this executor may begin it
 	}
 	v.approving = slices.ContainsFunc(head.Interrupts, func(o schema.OpenInterrupt) bool {
 		return o.Reason == schema.WaitToolApproval && o.CallKey() == key

@@ -33,11 +33,13 @@ func TestCallBook_OutcomeNotReturned_IsAskedForAgain(t *testing.T) {
 	require.True(t, b.begun(key))
 	b.ran(key, &outcome{})
 	require.False(t, b.begun(key), "its outcome is known")
-	b.release(key, true)
+	b.release(key, false)
 	again, _ := b.reserve(1, "c", 0)
 	require.Equal(t, key, again)
-	b.returned(key)
+	b.note(schema.Verdict{Kind: schema.Applied, Call: key, Data: &schema.ToolReturnedData{}}, false)
+	require.NotNil(t, b.view(new(schema.State), key).outcome, "its caller may have received only an error")
 	b.release(key, true)
+	require.Nil(t, b.view(new(schema.State), key).outcome)
 	next, _ := b.reserve(1, "c", 0)
 	require.Equal(t, 2, next.Occurrence)
 }
@@ -52,7 +54,7 @@ func TestCallBook_TakenOver_OlderExecutorMayStillBeginOpenCalls(t *testing.T) {
 
 	b.note(schema.Verdict{Kind: schema.Applied, Call: open, Data: &schema.ToolSettledData{How: schema.SettledRerun}}, false)
 	require.Zero(t, b.left(open, time.Hour), "this handle settled it: its tool may run again")
-	require.Equal(t, ready, b.view(new(schema.State), open).stage)
+	require.Equal(t, callReady, b.view(new(schema.State), open).stage)
 }
 
 func TestCallBook_AskedTwice_FirstQuestionStands(t *testing.T) {

@@ -130,9 +130,6 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 	isOpen := func() bool { return r.ledger.call(key).open != nil }
 	if c.ran == nil || !isOpen() {
 		ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
-		if c.ran != nil {
-			r.ledger.calls.returned(key)
-		}
 		return result, nil, err
 	}
 	// The tool has run: record the outcome even if the caller's context has ended.
@@ -153,9 +150,7 @@ func (t *Turn) tool(ctx context.Context, call ToolCall, run ToolFunc) (result To
 				failed = errOvertaken
 			}
 		}
-		if ended = failed == nil || errors.Is(failed, errOvertaken); ended {
-			r.ledger.calls.returned(key)
-		}
+		ended = failed == nil || errors.Is(failed, errOvertaken)
 		if failed != nil {
 			return failure(failed)
 		}
@@ -220,7 +215,7 @@ func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) 
 				return ToolResult{}, err
 			}
 			continue // decide again from the new record
-		case c.stage == running && !c.open.Replay.Rerunnable():
+		case c.stage == callRunning && !c.open.Replay.Rerunnable():
 			// This handle ran it but did not learn its outcome.
 			return ToolResult{}, c.run.held(c.open, "")
 		}

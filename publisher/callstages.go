@@ -1,0 +1,88 @@
+package publisher
+
+// callStage is the knowledge that a handle has of one call, in addition to the run's record.
+type callStage int
+
+const (
+	// callUnknown: this handle did nothing with the call. It may be recorded.
+	callUnknown callStage = iota
+	// callInherited: it was open at the takeover, and the previous executor may be about to begin it.
+	callInherited
+	// callAwaited: this handle may run it, once the previous executor can no longer begin it.
+	callAwaited
+	// callReady: this handle may run it.
+	callReady
+	// callRunning: this handle began it and does not know its outcome.
+	callRunning
+	// callRan: its tool ran here, and the outcome is not durable yet.
+	callRan
+	// callKept: the outcome of its tool is durable, and its caller may have received only an error.
+	callKept
+	// callClosed: it is closed, and no caller of this handle has its outcome.
+	callClosed
+	// callHanded: it is closed, and its caller has the outcome. The model may use the id for another call.
+	callHanded
+
+	callStages = iota
+)
+
+// callEvent changes what a handle knows of a call.
+type callEvent int
+
+const (
+	// callTakenOver: the run was taken over while the call was open.
+	callTakenOver callEvent = iota
+	// callRecorded: the call, or its begin, is durable and from this handle.
+	callRecorded
+	// callAllowed: this handle recorded that the call may run.
+	callAllowed
+	// callRerun: this handle settled it as rerun. From then on the log refuses the previous epochs.
+	callRerun
+	// callRerunByOther: another writer settled it as rerun.
+	callRerunByOther
+	// callBegins: its tool begins here.
+	callBegins
+	// callReturns: its tool returned here.
+	callReturns
+	// callOver: its outcome is durable and from this handle.
+	callOver
+	// callOverByOther: another writer closed it, or the turn did.
+	callOverByOther
+	// callSuperseded: its turn was started again without it.
+	callSuperseded
+	// callDelivered: its caller has the outcome.
+	callDelivered
+
+	callEvents = iota
+)
+
+// callSteps has the next stage for each stage and event: the only way in which a stage changes. An event that changes
+// nothing leads to the same stage. A closed call is never opened again, and only a call that runs here has an outcome
+// here.
+var callSteps = [callStages][callEvents]callStage{
+	//              taken over     recorded     allowed      rerun        by other     begins       returns      over        by other    superseded  delivered
+	callUnknown:   {callInherited, callReady, callReady, callReady, callReady, callRunning, callUnknown, callHanded, callClosed, callHanded, callHanded},
+	callInherited: {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callInherited, callHanded, callClosed, callHanded, callHanded},
+	callAwaited:   {callInherited, callReady, callAwaited, callReady, callAwaited, callRunning, callAwaited, callHanded, callClosed, callHanded, callHanded},
+	callReady:     {callReady, callReady, callReady, callReady, callReady, callRunning, callReady, callHanded, callClosed, callHanded, callHanded},
+	callRunning:   {callRunning, callRunning, callRunning, callRunning, callRunning, callRunning, callRan, callHanded, callClosed, callHanded, callRunning},
+	callRan:       {callRan, callRan, callRan, callRan, callRan, callRan, callRan, callKept, callClosed, callHanded, callHanded},
+	callKept:      {callKept, callKept, callKept, callKept, callKept, callKept, callKept, callKept, callKept, callHanded, callHanded},
+	callClosed:    {callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callClosed, callHanded, callHanded},
+	callHanded:    {callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded, callHanded},
+}
+
+// after is the stage after an event.
+func (s callStage) after(on callEvent) callStage { return callSteps[s][on] }
+
+// open reports whether the call may still run or be closed here.
+func (s callStage) open() bool { return s <= callRan }
+
+// mine reports whether this handle may begin the call, apart from the wait for the previous executor.
+func (s callStage) mine() bool { return s == callAwaited || s == callReady }
+
+// begun reports whether this handle began the call and it is not closed.
+func (s callStage) begun() bool { return s == callRunning || s == callRan }
+
+// waits reports whether the previous executor may still begin the call.
+func (s callStage) waits() bool { return s == callInherited || s == callAwaited }
