@@ -198,7 +198,7 @@ func (r *Run) uncompleted() error {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
 	head := r.ledger.fold.head
-	if c := r.ledger.bound(head); c.Complete != "" && !head.Status.Terminal() && !head.CancelRequested && r.ledger.dead == nil {
+	if c := r.ledger.bound(head); c.Complete != "" && !head.Status.Terminal() && !head.CancelRequested && r.ledger.over == nil {
 		return fmt.Errorf("run %s: %w: its work returned before a call of %s completed it", r.id, ErrNotCompleted, c.Complete)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/publisher/internal/send"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -66,6 +68,50 @@ func (a *appender) deliverAll(ctx context.Context, items []*item) error {
 	return nil
 }
 
+// flight are the events of a failed delivery. A repeated call continues with them.
+type flight struct{ items []*item }
+
+// landed is the result of a delivery: the events that a repeated call continues with, what it means for the handle, and
+// the error. over: the handle has ended.
+func landed(run string, items []*item, err error, over bool) (flight, handleEvent, error) {
+	if err == nil || over {
+		return flight{}, handleAnswered, err
+	}
+	unresolved := errors.Is(err, ErrUnresolved)
+	if !unresolved && slices.ContainsFunc([]error{ErrRejected, ErrCancelRequested, ErrPayloadTooLarge, errOutdated, ErrSignalled}, func(kind error) bool { return errors.Is(err, kind) }) {
+		return flight{}, handleAnswered, err // certainly not stored, and not valid unchanged
+	}
+	if !slices.ContainsFunc(items, func(it *item) bool { return it.sent && it.stream == 0 }) {
+		return flight{items}, handleAnswered, err
+	}
+	if !unresolved {
+		err = fmt.Errorf("%w: event %s of run %s: %w", ErrUnresolved, items[0].event.ID, run, err)
+	}
+	return flight{items}, handleUnanswered, err
+}
+
+// again returns the events if the drafts are the same, or those of them that are not durable; otherwise nil.
+func (f flight) again(drafts []draft) []*item {
+	unsure := slices.DeleteFunc(slices.Clone(f.items), func(it *item) bool { return it.stream != 0 })
+	if f.items != nil && (sameEvents(f.items, drafts) || sameEvents(unsure, drafts)) {
+		return f.items
+	}
+	return nil
+}
+
+// offeredAt is the time stamp of an offer among the events, so that the repeated call is the same event; otherwise at.
+func (f flight) offeredAt(handoff, at string) string {
+	if len(f.items) != 1 || f.items[0].event.Name() != schema.HandoffOffered {
+		return at
+	}
+	if data, err := schema.ParseData(f.items[0].event); err == nil {
+		if d, ok := data.(*schema.HandoffOfferedData); ok && d.HandoffID == handoff {
+			return d.CreatedAt
+		}
+	}
+	return at
+}
+
 // deliverOne makes the first of items durable. It also gets the others, because an earlier try may have stored them,
 // too. While the fleet is full it waits for the daemon to free space.
 func (a *appender) deliverOne(ctx context.Context, items []*item) error {
@@ -92,107 +138,150 @@ type refusedFull struct{ answer error }
 func (e *refusedFull) Error() string { return e.answer.Error() }
 
 // deliverWithin is deliverOne until the deadline of one event, or until the stream is full. It makes at least one try:
-// if the caller's context ended while the fleet was full, the wait for space reports that. See the table of answers in
-// the package's documentation.
-func (a *appender) deliverWithin(ctx context.Context, items []*item) error {
-	it := items[0]
-	caller := ctx
+// if the caller's context ended while the fleet was full, the wait for space reports that.
+func (a *appender) deliverWithin(caller context.Context, items []*item) error {
 	// The caller's context is checked between tries, not within one. A try is answered in a moment; to break it off
 	// would leave the event in doubt and make the other users of the handle wait for its resolution.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.PublishTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), a.cfg.PublishTimeout)
 	defer cancel()
-	wait := a.cfg.pause()
-	var lastErr error
-	learn := func(err error) {
-		// Keep the error of the previous try if the deadline ended this one, unless it indicates a regressed log.
-		if _, sign := errors.AsType[*regression](err); sign || lastErr == nil || ctx.Err() == nil {
-			lastErr = err
-		}
-	}
+	d := &delivery{appender: a, items: items, caller: caller, wait: a.cfg.pause()}
 	for {
-		if err := a.steady(ctx); err != nil {
-			if !errors.Is(err, errAgain) {
-				return err
-			}
-			if learn(err); caller.Err() != nil || !wait.Wait(ctx) {
-				return a.expired(caller, it, lastErr)
-			}
-			continue
-		}
-		sent := time.Now()
-		last, _ := a.ledger.end()
-		answer := a.sender.Append(ctx, it.message(a.subject), last)
-		switch answer.Outcome {
-		case eventlog.Stored:
-			if answer.Duplicate {
-				if a.ledger.isStarting() && !it.sent {
-					return a.ledger.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", a.run, ErrRunExists))
-				}
-				err := a.confirm(ctx, it, answer.Stream)
-				if errors.Is(err, errElsewhere) {
-					done, err2 := a.resolvePurged(ctx, answer.Stream, items)
-					if done || err2 != nil && !errors.Is(err2, errAgain) {
-						return err2
-					}
-					err = errors.Join(err, err2)
-				}
-				if err != nil {
-					it.sent = true
-					learn(err)
-					break
-				}
-				sent = time.Time{} // when the first try was sent
-			}
-			return a.ledger.acknowledged(it, answer.Stream, sent)
-		case eventlog.Outdated:
-			done, err := a.resolve(ctx, answer.Stream, items)
-			if done || err != nil && !errors.Is(err, errAgain) {
-				return err
-			}
-			if err == nil {
-				// The event belongs after the foreign events now. An earlier try can no longer be stored: its sequence
-				// is taken.
-				it.sent, lastErr = false, answer.Err
-				if ctx.Err() == nil && caller.Err() == nil {
-					continue
-				}
-			} else {
-				learn(err)
-			}
-		case eventlog.Full:
-			return &refusedFull{answer.Err}
-		case eventlog.Oversized:
-			e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
-			e.Field, e.Size = largestField(it.event.Data)
-			if it.sent {
-				// Another server has a lower size limit than the one that got an earlier try.
-				return a.undelivered(it, errors.Join(e, answer.Err))
-			}
-			return errors.Join(e, answer.Err)
-		case eventlog.Denied, eventlog.Refused:
-			return a.undelivered(it, answer.Err)
-		case eventlog.AnswerDenied:
-			it.sent = true
-			return a.undelivered(it, answer.Err)
-		case eventlog.Unsent:
-			lastErr = answer.Err
-			if a.nc.IsClosed() {
-				return a.undelivered(it, answer.Err)
-			}
-		case eventlog.Unanswered:
-			it.sent = true
-			learn(answer.Err)
-		case eventlog.InFlight, eventlog.Contended:
-			// The other publish is over within one replication; a longer wait only loses the next race, too.
-			lastErr = answer.Err
-			wait.Next = min(wait.Next, conflictBackoff)
-		default:
-			lastErr = answer.Err
-		}
-		if caller.Err() != nil || !wait.Wait(ctx) {
-			return a.expired(caller, it, lastErr)
+		step, err := d.try(ctx)
+		switch {
+		case step == stepEnded:
+			return err
+		case step == stepAtOnce && ctx.Err() == nil && caller.Err() == nil:
+		case caller.Err() != nil || !d.wait.Wait(ctx):
+			return a.expired(caller, items[0], d.last)
 		}
 	}
+}
+
+// delivery is the delivery of one event: the first of items.
+type delivery struct {
+	*appender
+	items  []*item
+	caller context.Context //nolint:containedctx // lives for one delivery
+	wait   *pause.Backoff
+	// last is the error of the last try.
+	last error
+}
+
+// step is what follows a try.
+type step int
+
+const (
+	// stepEnded: the event is durable, or the error says why it is given up.
+	stepEnded step = iota
+	// stepAtOnce: the event is sent again, behind the events that were folded meanwhile.
+	stepAtOnce
+	// stepLater: the same is sent again after a pause.
+	stepLater
+)
+
+// learn keeps the error of a try. If the deadline ended the try, the error of the previous one says more, unless this
+// one indicates a regressed log.
+func (d *delivery) learn(ctx context.Context, err error) (step, error) {
+	if _, sign := errors.AsType[*regression](err); sign || d.last == nil || ctx.Err() == nil {
+		d.last = err
+	}
+	return stepLater, nil
+}
+
+// try sends the event once.
+func (d *delivery) try(ctx context.Context) (step, error) {
+	if err := d.steady(ctx); err != nil {
+		if errors.Is(err, errAgain) {
+			return d.learn(ctx, err)
+		}
+		return stepEnded, err
+	}
+	sent := time.Now()
+	last, _ := d.ledger.end()
+	return d.answered(ctx, d.sender.Append(ctx, d.items[0].message(d.subject), last), sent)
+}
+
+// answered says what an answer means; see the table of answers in the package's documentation.
+func (d *delivery) answered(ctx context.Context, answer eventlog.Appended, sent time.Time) (step, error) {
+	it := d.items[0]
+	switch answer.Outcome {
+	case eventlog.Stored:
+		if answer.Duplicate {
+			return d.duplicate(ctx, answer.Stream)
+		}
+		return stepEnded, d.ledger.acknowledged(it, answer.Stream, sent)
+	case eventlog.Outdated:
+		return d.outdated(ctx, answer)
+	case eventlog.Full:
+		return stepEnded, &refusedFull{answer.Err}
+	case eventlog.Oversized:
+		return stepEnded, d.oversized(answer.Err)
+	case eventlog.Denied, eventlog.Refused:
+		return stepEnded, d.undelivered(it, answer.Err)
+	case eventlog.AnswerDenied:
+		it.sent = true
+		return stepEnded, d.undelivered(it, answer.Err)
+	case eventlog.Unanswered:
+		it.sent = true
+		return d.learn(ctx, answer.Err)
+	case eventlog.Unsent:
+		if d.nc.IsClosed() {
+			return stepEnded, d.undelivered(it, answer.Err)
+		}
+	case eventlog.InFlight, eventlog.Contended:
+		// The other publish is over within one replication; a longer wait only loses the next race, too.
+		d.wait.Next = min(d.wait.Next, conflictBackoff)
+	default:
+	}
+	d.last = answer.Err
+	return stepLater, nil
+}
+
+// duplicate is the answer that the message was stored before, at a stream sequence.
+func (d *delivery) duplicate(ctx context.Context, at schema.StreamSequence) (step, error) {
+	it := d.items[0]
+	if d.ledger.isStarting() && !it.sent {
+		return stepEnded, d.ledger.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", d.run, ErrRunExists))
+	}
+	err := d.confirm(ctx, it, at)
+	if errors.Is(err, errElsewhere) {
+		done, err2 := d.resolvePurged(ctx, at, d.items)
+		if done || err2 != nil && !errors.Is(err2, errAgain) {
+			return stepEnded, err2
+		}
+		err = errors.Join(err, err2)
+	}
+	if err != nil {
+		it.sent = true
+		return d.learn(ctx, err)
+	}
+	return stepEnded, d.ledger.acknowledged(it, at, time.Time{}) // it is not known when the first try was sent
+}
+
+// outdated is the answer that the run's last message is another one than expected.
+func (d *delivery) outdated(ctx context.Context, answer eventlog.Appended) (step, error) {
+	done, err := d.resolve(ctx, answer.Stream, d.items)
+	switch {
+	case done || err != nil && !errors.Is(err, errAgain):
+		return stepEnded, err
+	case err != nil:
+		return d.learn(ctx, err)
+	}
+	// The event belongs after the foreign events now. An earlier try can no longer be stored: its sequence is taken.
+	d.items[0].sent, d.last = false, answer.Err
+	return stepAtOnce, nil
+}
+
+// oversized is the error of an event that the server finds too large.
+func (d *delivery) oversized(cause error) error {
+	it := d.items[0]
+	e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
+	e.Field, e.Size = largestField(it.event.Data)
+	if it.sent {
+		// Another server has a lower size limit than the one that got an earlier try.
+		return d.undelivered(it, errors.Join(e, cause))
+	}
+	return errors.Join(e, cause)
 }
 
 // expired is the error of a publish past its deadline.

@@ -2,18 +2,16 @@ package publisher
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ledger is a handle's record of its run: the fold of the durable events, the run's position in the log, the events
-// without an answer, and the error that ended the handle. It does no I/O: the appender passes it the log's events. It
-// is safe for concurrent use.
+// ledger is a handle's record of its run: the fold of the durable events, the run's position in the log, what this
+// handle did with each call (callstages.go), and what may still be published (handlestages.go). It does no I/O: the
+// appender passes it the log's events. It is safe for concurrent use.
 type ledger struct {
 	run   string
 	calls *callBook
@@ -39,14 +37,11 @@ type ledger struct {
 	// provenAt is when the try was sent that the server acknowledged as new for the latest event: at that time the epoch
 	// was this handle's. Zero if that is unknown for the latest event.
 	provenAt time.Time
-	// starting: run.started is not durable yet.
-	starting bool
-	// pending are the events of an interrupted call; unknown: one of them may be stored.
-	pending []*item
-	unknown bool
-	// dead is the error that ended the handle; gone: its own executor released the run.
-	dead error
-	gone bool
+	// stage says what may be published, and over why nothing may; nil before.
+	stage handleStage
+	over  error
+	// flight are the events of a failed delivery.
+	flight flight
 	// cancelUnseen: a request to cancel was folded, and no call has returned it yet.
 	cancelUnseen bool
 	// signalUnseen: a signal was folded, and the work has not looked for signals since.
@@ -62,6 +57,7 @@ func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) *led
 		run: writer.Run, calls: newCallBook(), fold: newFold(writer.Fleet, writer.Run, open), writer: writer,
 		held: func(bool, bool, schema.Epoch) {},
 	}
+	l.stage = handleUsable
 	l.halt, l.haltWith = context.WithCancelCause(context.Background())
 	return l
 }
@@ -71,7 +67,7 @@ func newLedger(writer schema.Writer, open func(*schema.Event, schema.Data)) *led
 func (l *ledger) start(base *schema.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.starting, l.writer.Epoch = true, 1
+	l.stage, l.writer.Epoch = handleStarting, 1
 	if base != nil {
 		l.fold.state.Graft(base.Clone())
 	}
@@ -140,14 +136,14 @@ func (l *ledger) foreseen(outcomes []*outcomeAhead) (*schema.State, error) {
 func (l *ledger) isStarting() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.starting
+	return l.stage == handleStarting
 }
 
 // ended returns the error that ended the handle, or nil.
 func (l *ledger) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.dead
+	return l.over
 }
 
 // err returns the error that ended the handle, or [ErrUnresolved], or nil.
@@ -158,17 +154,14 @@ func (l *ledger) err() error {
 }
 
 func (l *ledger) errLocked() error {
-	switch {
-	case l.dead != nil:
-		return l.dead
-	case l.unknown:
+	if l.stage == handleUnresolved {
 		return l.unresolved()
 	}
-	return nil
+	return l.over
 }
 
 func (l *ledger) unresolved() error {
-	return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, l.pending[0].event.ID, l.run)
+	return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, l.flight.items[0].event.ID, l.run)
 }
 
 // cancelError is the error after an operator's request to cancel the run.
@@ -193,8 +186,8 @@ func (l *ledger) checkLive() error {
 func (l *ledger) proven(age time.Duration) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead != nil {
-		return false, l.dead
+	if l.over != nil {
+		return false, l.over
 	}
 	// Only the wall clock shows that the machine was suspended.
 	return !l.provenAt.IsZero() && time.Since(l.provenAt) < age && time.Now().Round(0).Sub(l.provenAt.Round(0)) < age, nil
@@ -221,36 +214,34 @@ func (l *ledger) openTurn() int32 {
 func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead != nil {
-		return nil, l.dead
+	if l.over != nil {
+		return nil, l.over
 	}
 	drafts, err := opened(drafts, l.fold.head)
 	if err != nil {
 		return nil, err
 	}
-	if l.pending != nil {
-		unsure := slices.DeleteFunc(slices.Clone(l.pending), func(it *item) bool { return it.stream != 0 })
-		if sameEvents(l.pending, drafts) || sameEvents(unsure, drafts) {
-			return l.pending, nil
-		}
-		if l.unknown {
-			return nil, l.unresolved()
-		}
-		l.pending = nil
+	if again := l.flight.again(drafts); again != nil {
+		return again, nil
 	}
+	if err := l.errLocked(); err != nil {
+		return nil, err
+	}
+	l.flight = flight{}
 	if err := l.gate(drafts, l.fold.head); err != nil {
 		return nil, err
 	}
 	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
-	if err == nil && l.cancelUnseen && l.fold.head.CancelRequested && beginsWork(items) {
-		// The request was folded between two publishes. The executor must learn of it before more work begins.
-		l.cancelUnseen = false
-		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && l.guarded(items) {
+	if err := l.cancelled(items); err != nil {
+		return nil, err
+	}
+	if l.guarded(items) {
 		return nil, l.signalledError()
 	}
-	return items, err
+	return items, nil
 }
 
 // durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as
@@ -269,7 +260,7 @@ func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time
 		_ = l.dieLocked(fmt.Errorf("run %s: %w: %w", l.run, ErrForked, err))
 	}
 	l.last, l.lastID = max(l.last, stream), it.event.ID
-	l.starting = false
+	l.stage = l.stage.after(handleStored)
 	l.calls.note(it.verdict, false)
 	l.keep()
 	l.wake()
@@ -280,36 +271,22 @@ func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time
 func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.dead
+	before := l.over
 	l.durableLocked(it, stream, sent)
 	if before != nil {
 		return nil
 	}
-	return l.dead
+	return l.over
 }
 
-// delivered records the result of a delivery, and returns its error. After an error that leaves the handle usable, the
-// events stay pending, so that a repeated call continues with them.
+// delivered records the result of a delivery, and returns its error. After an error that leaves the handle usable, a
+// repeated call continues with the same events.
 func (l *ledger) delivered(items []*item, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pending, l.unknown = nil, false
-	if err == nil || l.dead != nil {
-		return err
-	}
-	for _, it := range items {
-		l.unknown = l.unknown || it.sent && it.stream == 0
-	}
-	switch {
-	case errors.Is(err, ErrUnresolved):
-	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated), errors.Is(err, ErrSignalled):
-		l.unknown = false
-		return err // certainly not stored, and not valid unchanged
-	}
-	l.pending = items
-	if l.unknown && !errors.Is(err, ErrUnresolved) {
-		err = fmt.Errorf("%w: event %s of run %s: %w", ErrUnresolved, items[0].event.ID, l.run, err)
-	}
+	var on handleEvent
+	l.flight, on, err = landed(l.run, items, err, l.over != nil)
+	l.stage = l.stage.after(on)
 	return err
 }
 
@@ -317,10 +294,10 @@ func (l *ledger) delivered(items []*item, err error) error {
 func (l *ledger) unresolvedItems() ([]*item, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead != nil || !l.unknown {
-		return nil, l.dead
+	if l.stage != handleUnresolved {
+		return nil, l.over
 	}
-	return l.pending, nil
+	return l.flight.items, nil
 }
 
 // offeredAt is the time stamp of an offer. It is the one of an earlier try without an answer, so that the repeated call
@@ -328,15 +305,10 @@ func (l *ledger) unresolvedItems() ([]*item, error) {
 func (l *ledger) offeredAt(handoff, at string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.unknown || len(l.pending) != 1 || l.pending[0].event.Name() != schema.HandoffOffered {
+	if l.stage != handleUnresolved {
 		return at
 	}
-	if data, err := schema.ParseData(l.pending[0].event); err == nil {
-		if d, ok := data.(*schema.HandoffOfferedData); ok && d.HandoffID == handoff {
-			return d.CreatedAt
-		}
-	}
-	return at
+	return l.flight.offeredAt(handoff, at)
 }
 
 // resolved decides, after a read of the log from before on, whether the first of items can be sent again. done: the log
@@ -351,8 +323,8 @@ func (l *ledger) resolved(items []*item, before schema.StreamSequence, read erro
 		return true, nil
 	case read != nil:
 		return false, read
-	case l.dead != nil:
-		return false, l.dead
+	case l.over != nil:
+		return false, l.over
 	}
 	if l.last == before {
 		return false, errAgain // the message that the server reported is gone again
@@ -360,87 +332,10 @@ func (l *ledger) resolved(items []*item, before schema.StreamSequence, read erro
 	return false, l.fold.recheck(items)
 }
 
-// meet folds the next message after the last known one, from any writer. items are the events that this handle is
-// delivering.
-func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) error {
-	control, err := l.meetLocked(keys, rec, items)
-	if control != nil && l.onControl != nil {
-		l.onControl(control.Event, control.Data)
-	}
-	return err
-}
-
-// meetLocked returns the verdict of a control event.
-func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item) (control *schema.Verdict, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if rec.Stream <= l.last {
-		return nil, nil
-	}
-	e, err := schema.Decode(rec.Header, rec.Body)
-	if err != nil {
-		e = nil
-	}
-	if schema.ErasedMark(e) {
-		if l.starting {
-			return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: %w: choose another id", l.run, ErrRunExists, ErrRunErased))
-		}
-		return nil, l.dieLocked(fmt.Errorf("run %s: %w: stop working on it", l.run, ErrRunErased))
-	}
-	// An identical start, by an executor of the same name at the same time, is another process's unless this handle
-	// sent it before.
-	if l.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {
-		return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: resume it, or choose another id", l.run, ErrRunExists))
-	}
-	if e != nil {
-		for _, it := range items {
-			if it.stream == 0 && e.ID == it.event.ID && e.Sequence == l.writer.Last+1 {
-				l.durableLocked(it, rec.Stream, time.Time{})
-				return nil, nil
-			}
-		}
-		switch {
-		case e.Epoch > l.writer.Epoch && !l.fold.forged(keys, rec):
-			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d: stop working on the run", l.run, ErrFenced, holder(e), e.Epoch, l.writer.Epoch))
-		case e.Epoch == l.writer.Epoch && e.Sequence > l.writer.Last:
-			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d is not from this handle", l.run, ErrForked, e.ID, rec.Stream))
-		}
-	}
-	v := l.fold.state.Apply(keys, rec)
-	l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
-	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == l.writer.Epoch {
-		return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
-	}
-	if outdates(v, items) {
-		return nil, fmt.Errorf("run %s: %w: a late result of call %s of turn %d was recorded first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
-	}
-	if v.Kind != schema.Applied {
-		return nil, nil
-	}
-	l.calls.note(v, true)
-	l.wake()
-	// New work must not begin after a request to stop that the executor does not know of. Its next try may: then it
-	// knows.
-	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && l.fold.head.CancelRequested {
-		l.haltWith(l.cancelError())
-		if l.cancelUnseen = true; len(items) > 0 && beginsWork(items) {
-			l.cancelUnseen = false
-			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
-		}
-	}
-	if _, signal := v.Data.(*schema.SignalSentData); signal {
-		l.signalUnseen = true
-		if l.guarded(items) {
-			return &v, l.signalledError()
-		}
-	}
-	return &v, nil
-}
-
 // keep calls held when the handle's own events make the run active or end that. Under mu.
 func (l *ledger) keep() {
 	attended := l.fold.attended()
-	if held := l.dead == nil && attended; held != l.inHand {
+	if held := l.over == nil && attended; held != l.inHand {
 		l.inHand = held
 		l.held(held, attended, l.writer.Epoch)
 	}
@@ -453,14 +348,17 @@ func (l *ledger) die(err error) error {
 	return l.dieLocked(err)
 }
 
-func (l *ledger) dieLocked(err error) error {
-	if l.dead == nil {
-		l.dead = err
+func (l *ledger) dieLocked(err error) error { return l.endLocked(handleGone, err) }
+
+// endLocked ends the handle, unless it has ended.
+func (l *ledger) endLocked(on handleEvent, err error) error {
+	if l.stage = l.stage.after(on); l.over == nil {
+		l.over = err
 		l.haltWith(err)
 		l.keep()
 		l.wake()
 	}
-	return l.dead
+	return l.over
 }
 
 // release ends the handle because its own executor released the run, so that this process publishes no event after the
@@ -468,14 +366,13 @@ func (l *ledger) dieLocked(err error) error {
 func (l *ledger) release(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone = l.gone || l.dead == nil
-	_ = l.dieLocked(err) // an earlier error stays
+	_ = l.endLocked(handleRelease, err) // an earlier error stays
 }
 
 func (l *ledger) wentAway() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.gone
+	return l.stage == handleReleased
 }
 
 // wake wakes all goroutines that wait for a change of the run. Under mu.
@@ -492,7 +389,7 @@ func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ok, err = done(&l.fold); !ok && err == nil {
-		err = l.dead
+		err = l.over
 	}
 	if l.changed == nil {
 		l.changed = make(chan struct{})

@@ -49,7 +49,7 @@ func (f *Fleet) noticed(m *nats.Msg) {
 func (l *ledger) met(at schema.StreamSequence) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.dead == nil && at <= l.last
+	return l.over == nil && at <= l.last
 }
 
 // follower reads a run in the background, up to the sequences that notices name. The same read follows up notices that
