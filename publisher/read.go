@@ -61,10 +61,8 @@ func atOf(point schema.Point) string {
 
 // stateAt reads a run at a point. forks counts the forks of it that were already read.
 func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
-	var a *assembly
-	begin := func() { a = newAssembly(ctx, r, run) }
-	begin()
-	reply, err := r.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
+	a := newAssembly(r, run)
+	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewEvents, At: at}, a.begin, a.take)
 	if err == nil {
 		err = a.finish(ctx, forks)
 	}
@@ -88,11 +86,16 @@ func (r *Reader) Events(ctx context.Context, run string, yield func(schema.Recor
 // EventsAt is [Reader.Events] up to a point of the run's history. In addition to the errors of Events it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
-	head := schema.NewHead(r.opts.Fleet, run)
+	if err := checkRun(run); err != nil {
+		return err
+	}
+	var head schema.Head
 	var at place
 	// passed counts the records of this answer, shown those that yield got; digest is the digest of their fold.
 	passed, shown, digest := 0, 0, ""
-	reply, err := r.events(ctx, run, atOf(point), func(rec schema.Record) error {
+	begin := func(context.Context) { head, at, passed = schema.NewHead(r.opts.Fleet, run), place{}, 0 }
+	request := &schema.GetRequest{View: schema.ViewEvents, At: atOf(point)}
+	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, request, begin, func(ctx context.Context, rec schema.Record) error {
 		keys, err := r.keys.Keys(ctx)
 		if err != nil {
 			return err
@@ -114,7 +117,7 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 			return nil
 		}
 		return yield(rec)
-	}, func() { head, at, passed = schema.NewHead(r.opts.Fleet, run), place{}, 0 })
+	})
 	if err != nil {
 		return err
 	}
@@ -155,26 +158,22 @@ type yieldError struct{ err error }
 
 func (e *yieldError) Error() string { return e.err.Error() }
 
-// events streams a run's records. restart is called when they start again from the first one: after a retry of an
-// answer that broke off, or when the daemon takes back what it sent.
-func (r *Reader) events(ctx context.Context, run, at string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
-	if err := checkRun(run); err != nil {
-		return nil, err
-	}
-	request := &schema.GetRequest{View: schema.ViewEvents, At: at}
-	var reply *schema.GetReply
-	tries := 0
-	err := r.service().Ask(ctx, schema.VerbGet, run, request, func() *fleetclient.Replies {
-		if tries++; tries > 1 {
-			restart()
-		}
+// read sends a request that is answered with a run's records, and returns the answer. take gets each record. begin is
+// called before the first one, and when they start again from the first: after a retry of an answer that broke off, or
+// when the daemon takes back what it sent. An error of take is returned unchanged.
+func read[T any](ctx context.Context, r *Reader, verb, run string, request any, begin func(context.Context), take func(context.Context, schema.Record) error) (*T, error) {
+	var reply *T
+	err := r.service().Ask(ctx, verb, run, request, func() *fleetclient.Replies {
+		begin(ctx)
 		return &fleetclient.Replies{
 			Answer: func(body []byte) error {
-				reply = new(schema.GetReply)
+				reply = new(T)
 				return fleetclient.Decode(body, reply)
 			},
-			Again: restart,
-			Piece: func(kind string, frames []byte) error { return readPiece(kind, frames, yield) },
+			Again: func() { begin(ctx) },
+			Piece: func(kind string, frames []byte) error {
+				return readPiece(kind, frames, func(rec schema.Record) error { return take(ctx, rec) })
+			},
 		}
 	})
 	if own, ok := errors.AsType[*yieldError](err); ok {
@@ -201,6 +200,80 @@ func readPiece(kind string, frames []byte, yield func(schema.Record) error) erro
 			return &yieldError{err}
 		}
 	}
+}
+
+// assembly folds the records of one answer into a run's state. It keeps the records of a fork until the content of its
+// base is loaded.
+type assembly struct {
+	reader *Reader
+	run    string
+	state  *schema.State
+	at     place
+	base   *schema.Base
+	held   []schema.Record
+	begun  bool
+	// unread is the error of the first value whose key could not decrypt it.
+	unread error
+}
+
+func newAssembly(r *Reader, run string) *assembly { return &assembly{reader: r, run: run} }
+
+// begin drops what was folded, before the first record.
+func (a *assembly) begin(ctx context.Context) {
+	*a = assembly{reader: a.reader, run: a.run, state: schema.NewState(a.reader.opts.Fleet, a.run)}
+	if secrets := a.reader.secrets; secrets != nil {
+		a.state.Open(func(e *schema.Event, data schema.Data) {
+			if err := secrets.Open(ctx, e, data); a.unread == nil && err != nil {
+				a.unread = fmt.Errorf("run %s: %w", a.run, err)
+			}
+		})
+	}
+}
+
+// take adds the next record.
+func (a *assembly) take(ctx context.Context, rec schema.Record) error {
+	if !a.begun {
+		a.base, a.begun = schema.BaseOfRecord(&rec)
+	}
+	if a.base != nil {
+		a.held = append(a.held, rec)
+		return nil
+	}
+	keys, err := a.reader.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	a.at.follow(&a.state.Head, &rec)
+	a.state.Apply(keys, &rec)
+	return nil
+}
+
+// finish reads the base of a fork, and folds the kept records.
+func (a *assembly) finish(ctx context.Context, forks int) error {
+	defer a.state.Settle() // the answer has no rewind after them
+	if a.base == nil {
+		return nil
+	}
+	run, base := a.run, a.base
+	if forks == schema.MaxBases {
+		return fmt.Errorf("run %s: %w: %w", run, ErrIncomplete, errTooManyBases)
+	}
+	state, _, err := a.reader.stateAt(ctx, base.Run, base.Place().String(), forks+1)
+	if err != nil {
+		return fmt.Errorf("run %s is a fork of run %s: %w", run, base.Run, err)
+	}
+	if state.Head.Digest != base.Digest || state.Head.Position.ID != base.Position.ID {
+		return &IncompleteError{Run: run, Detail: fmt.Sprintf("it is a fork of run %s at digest %.16s…, but that run has %.16s… there", base.Run, base.Digest, state.Head.Digest)}
+	}
+	a.state.Graft(state)
+	held := a.held
+	a.base, a.held = nil, nil
+	for i := range held {
+		if err := a.take(ctx, held[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // List returns a page of the fleet's runs from their checkpoints. It may be a moment behind the log. A daemon that is

@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -138,30 +137,15 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
 	defer f.takeovers.begin(run)()
-	request := f.takeover(&spec, schema.ViewEvents)
-	var read *assembly
-	var reply *schema.RecoverReply
-	err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
-		begin := func() { read = newAssembly(ctx, f.Reader, run) }
-		begin()
-		return &fleetclient.Replies{
-			Answer: func(body []byte) error {
-				reply = new(schema.RecoverReply)
-				return fleetclient.Decode(body, reply)
-			},
-			Again: begin,
-			Piece: func(kind string, frames []byte) error {
-				return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
-			},
-		}
-	})
+	a := newAssembly(f.Reader, run)
+	reply, err := read[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewEvents), a.begin, a.take)
 	if err == nil {
-		err = read.finish(ctx, 0)
+		err = a.finish(ctx, 0)
 	}
 	if err != nil {
 		return nil, err
 	}
-	state := read.state
+	state := a.state
 	err = checkFold(run, &state.Head, &reply.Head, reply.Complete, reply.Gaps)
 	if err != nil {
 		if !spec.AllowGaps || reply.Complete {
@@ -170,7 +154,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		// The missing events are missing in the content. The daemon's head has the run's position.
 		state.Head = reply.Head
 	}
-	if err := cmp.Or(f.hasKeys(ctx, &reply.Head), read.unread); err != nil {
+	if err := cmp.Or(f.hasKeys(ctx, &reply.Head), a.unread); err != nil {
 		return nil, fmt.Errorf("resume: %w", unreadableOf(err, reply.Head.KeyIDs))
 	}
 	return f.taken(state, reply, spec.OnControl)
