@@ -263,65 +263,75 @@ func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 // blobs together may have eight times Config.MaxBlob.
 func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
 	h := hydrator{reader: r, ctx: ctx, left: maxHydrate * r.opts.MaxBlob}
+	eachPart(s, func(_ string, refs *[]schema.Ref, part any) { h.fill(refs, part) })
+	return h.err
+}
+
+// eachPart calls do for each part of a state that has refs. Parts that several copies of a state share are replaced by
+// copies.
+func eachPart(s *schema.State, do func(what string, refs *[]schema.Ref, part any)) {
+	some := func(what string, refs *[]schema.Ref, part any) {
+		if len(*refs) > 0 {
+			do(what, refs, part)
+		}
+	}
 	for i := range s.Messages {
-		m := &s.Messages[i]
-		if len(m.Refs) > 0 {
+		if m := &s.Messages[i]; len(m.Refs) > 0 {
 			m.Parts = slices.Clone(m.Parts)
-			h.fill(&m.Refs, &m.Message)
+			do(fmt.Sprintf("message %d", i+1), &m.Refs, &m.Message)
 		}
 	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
-		h.fill(&c.Refs, c)
-		if c.Late != nil && len(c.Late.Refs) > 0 {
-			late := *c.Late
-			h.fill(&late.Refs, &late)
-			c.Late = &late
+		some("call "+c.ToolCallID, &c.Refs, c)
+		if own(&c.Late, func(d *schema.LateResult) []schema.Ref { return d.Refs }) {
+			do("late result of call "+c.ToolCallID, &c.Late.Refs, c.Late)
 		}
 	}
 	for i := range s.Turns {
-		if a := s.Turns[i].Answer; a != nil && len(a.Refs) > 0 {
-			answer := *a
-			h.fill(&answer.Refs, &answer)
-			s.Turns[i].Answer = &answer
+		if t := &s.Turns[i]; own(&t.Answer, func(d *schema.StateAnswer) []schema.Ref { return d.Refs }) {
+			do(fmt.Sprintf("answer of turn %d", t.Turn), &t.Answer.Refs, t.Answer)
 		}
 	}
 	for i := range s.Phases {
-		h.fill(&s.Phases[i].Refs, &s.Phases[i])
+		some("phase "+s.Phases[i].Phase, &s.Phases[i].Refs, &s.Phases[i])
 	}
 	for i := range s.Compactions {
-		h.fill(&s.Compactions[i].Refs, &s.Compactions[i].ContextCompactedData)
+		some("context.compacted", &s.Compactions[i].Refs, &s.Compactions[i].ContextCompactedData)
 	}
 	for i := range s.Waits {
 		w := &s.Waits[i]
-		h.fill(&w.Refs, &w.RunWaitingData)
-		if w.Input != nil && len(w.Input.Refs) > 0 {
-			input := *w.Input
-			h.fill(&input.Refs, &input)
-			w.Input = &input
+		some("question "+w.InterruptID, &w.Refs, &w.RunWaitingData)
+		if own(&w.Input, func(d *schema.RunInputData) []schema.Ref { return d.Refs }) {
+			do("answer to "+w.InterruptID, &w.Input.Refs, w.Input)
 		}
 	}
 	for i := range s.Values {
-		h.fill(&s.Values[i].Refs, &s.Values[i])
+		some("state "+s.Values[i].Key, &s.Values[i].Refs, &s.Values[i])
 	}
 	for i := range s.Signals {
-		h.fill(&s.Signals[i].Refs, &s.Signals[i].SignalSentData)
+		some("signal "+s.Signals[i].SignalID, &s.Signals[i].Refs, &s.Signals[i].SignalSentData)
 	}
 	for i := range s.Artifacts {
-		h.fill(&s.Artifacts[i].Refs, &s.Artifacts[i].ArtifactAddedData)
+		some("artifact "+s.Artifacts[i].ArtifactID, &s.Artifacts[i].Refs, &s.Artifacts[i].ArtifactAddedData)
 	}
-	if s.Started != nil && len(s.Started.Refs) > 0 {
-		d := *s.Started
-		d.State = slices.Clone(d.State)
-		h.fill(&d.Refs, &d)
-		s.Started = &d
+	if own(&s.Started, func(d *schema.RunStartedData) []schema.Ref { return d.Refs }) {
+		s.Started.State = slices.Clone(s.Started.State)
+		do("run.started", &s.Started.Refs, s.Started)
 	}
-	if s.Ended != nil && len(s.Ended.Refs) > 0 {
-		d := *s.Ended
-		h.fill(&d.Refs, &d)
-		s.Ended = &d
+	if own(&s.Ended, func(d *schema.RunEndedData) []schema.Ref { return d.Refs }) {
+		do("run.ended", &s.Ended.Refs, s.Ended)
 	}
-	return h.err
+}
+
+// own replaces a part that has refs by a copy, and reports whether it has.
+func own[T any](part **T, refs func(*T) []schema.Ref) bool {
+	if *part == nil || len(refs(*part)) == 0 {
+		return false
+	}
+	c := **part
+	*part = &c
+	return true
 }
 
 // Field returns the value of a field of an event's data or of the state. inline is the field's value there. The value

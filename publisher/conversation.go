@@ -92,33 +92,12 @@ func (r *Reader) load(ctx context.Context, s *schema.State) error {
 		return err
 	}
 	var err error
-	check := func(what string, refs []schema.Ref) {
-		for _, ref := range refs {
+	eachPart(s, func(what string, refs *[]schema.Ref, _ any) {
+		for _, ref := range *refs {
 			if ref.KeyID != "" && err == nil {
 				err = keyError(ref.Path+" of "+what, ref.KeyID, nil)
 			}
 		}
-	}
-	if s.Started != nil {
-		check("run.started", s.Started.Refs)
-	}
-	if s.Ended != nil {
-		check("run.ended", s.Ended.Refs)
-	}
-	for i := range s.Messages {
-		check(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs)
-	}
-	for i := range s.Calls {
-		check("call "+s.Calls[i].ToolCallID, s.Calls[i].Refs)
-	}
-	for i := range s.Signals {
-		check("signal "+s.Signals[i].SignalID, s.Signals[i].Refs)
-	}
-	for i := range s.Values {
-		check("state "+s.Values[i].Key, s.Values[i].Refs)
-	}
-	for i := range s.Compactions {
-		check("context.compacted", s.Compactions[i].Refs)
-	}
+	})
 	return err
 }
