@@ -52,8 +52,8 @@ func TestDemo_Kills_NothingLostOrRunTwice(t *testing.T) {
 		`(?m)^events LOST +0$`,
 		`(?m)^runs taken over +3 `,
 		`(?m)^calls of look \(pure\) +5  6 executions`,
-		`(?m)^calls of book \(idempotent\) +5  6 executions, 5 entries`,
-		`(?m)^calls of send \(hold\) +5  5 executions, 5 letters`,
+		`(?m)^calls of book \(idempotent\) +5  6 executions, 5 effects`,
+		`(?m)^calls of send \(hold\) +5  5 executions, 5 effects`,
 		`(?m)^The proof holds`,
 	} {
 		require.Regexp(t, want, string(out))

@@ -30,13 +30,19 @@ const (
 	patience = 30 * time.Second
 )
 
-// agent is one of the three agents: its run has its name, and its tool the policy that the demonstration is about.
+// agent is one of the three agents: its run has its name, and its tool the policy that the demonstration is about. fate is what the kill
+// means for a call of it.
 type agent struct {
 	name, tool string
 	replay     schema.Replay
+	fate       string
 }
 
-var agents = []agent{{"scout", "look", publisher.Pure}, {"clerk", "book", publisher.Idempotent}, {"courier", "send", publisher.Hold}}
+var agents = []agent{
+	{"scout", "look", publisher.Pure, "it only reads, and ran again after the kill"},
+	{"clerk", "book", publisher.Idempotent, "it ran again after the kill, with the same key"},
+	{"courier", "send", publisher.Hold, "a person was asked, and it did not run again"},
+}
 
 // parcel is the argument of each call.
 type parcel struct {

@@ -34,6 +34,7 @@ type toolProof struct {
 	Calls      int           `json:"calls"`
 	Executions int           `json:"executions"`
 	Effects    int           `json:"effects"`
+	fate       string
 }
 
 func (p *proof) problem(format string, args ...any) {
@@ -110,7 +111,7 @@ func (p *proof) compare(g agent, notes []note, events []*schema.Event) {
 
 // check looks at a run's end, the results of its calls, and how often they ran.
 func (p *proof) check(g agent, notes []note, state *schema.State, effects int) {
-	t := toolProof{Tool: g.tool, Replay: g.replay, Calls: len(state.Calls), Effects: effects}
+	t := toolProof{Tool: g.tool, Replay: g.replay, Calls: len(state.Calls), Effects: effects, fate: g.fate}
 	if state.Head.Status != schema.StatusCompleted || len(state.Calls) != turns {
 		p.problem("run %s is %s with %d calls", g.name, state.Head.Status, len(state.Calls))
 	}
@@ -151,15 +152,7 @@ func (p *proof) print(w io.Writer) error {
 		{"runs taken over", strconv.Itoa(p.TakenOver), fmt.Sprintf("by another executor, after %s of silence", silence)},
 	}
 	for _, t := range p.Tools {
-		ran := output.Plural(t.Executions, "execution")
-		switch t.Replay {
-		case publisher.Pure:
-			ran += ": it only reads, so it ran again after the kill"
-		case publisher.Idempotent:
-			ran += fmt.Sprintf(", %d entries: it ran again with the same key", t.Effects)
-		default:
-			ran += fmt.Sprintf(", %d letters: a person was asked, and it did not run again", t.Effects)
-		}
+		ran := output.Plural(t.Executions, "execution") + ", " + output.Plural(t.Effects, "effect") + ": " + t.fate
 		rows = append(rows, []string{fmt.Sprintf("calls of %s (%s)", t.Tool, t.Replay), strconv.Itoa(t.Calls), ran})
 	}
 	var b strings.Builder

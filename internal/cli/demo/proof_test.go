@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/output"
-	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -17,7 +16,10 @@ func TestProof_AnyTerminal_FitsWithoutCuts(t *testing.T) {
 	t.Parallel()
 	for _, width := range []int{80, 100, 200} {
 		var b bytes.Buffer
-		p := proof{Tools: []toolProof{{"look", publisher.Pure, 5, 6, 0}, {"book", publisher.Idempotent, 5, 6, 5}, {"send", publisher.Hold, 5, 5, 5}}}
+		var p proof
+		for _, g := range agents {
+			p.Tools = append(p.Tools, toolProof{g.tool, g.replay, 5, 6, 5, g.fate})
+		}
 		require.NoError(t, p.print(output.NewPage(&b, func(string) string { return fmt.Sprint(width) })))
 		require.NotContains(t, b.String(), "…")
 		require.Contains(t, b.String(), "The proof holds.")
