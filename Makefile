@@ -3,13 +3,11 @@
 
 include tools/versions.mk
 
-SHELL := /bin/sh
 BIN := $(CURDIR)/.bin
 LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
 VULNCHECK := $(BIN)/govulncheck-$(GOVULNCHECK_VERSION)
 CYCLONEDX := $(BIN)/cyclonedx-gomod-$(CYCLONEDX_GOMOD_VERSION)
 GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
-AXE := $(BIN)/axe-$(AXE_CORE_VERSION)
 
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
@@ -22,9 +20,6 @@ RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./
 	$(addprefix ./consumer/,activity assign fold liveness purge reader retention verify) ./kvstore/... \
 	$(addprefix ./internal/,blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
-
-# The benchmark program is a module of its own.
-BENCHMARKS := tools/bench
 
 # FULL=1 runs the whole of what "make check-full" samples. RECORDS is where a step leaves what became of each test.
 FULL ?=
@@ -42,204 +37,137 @@ NOT_TESTED = { mkdir -p $(RECORDS); echo "NOT TESTED: $@: $(1)" | tee -a $(RECOR
 # Lint and tests of a module of its own: its dependencies are large.
 MODULE = go -C $(1) mod download || $(call NOT_TESTED,the modules of $(1) cannot be fetched); \
 	cd $(1) && $(LINT) run --config $(CURDIR)/.golangci.yml ./... && $(TEST) -count=1 ./...
+# The folders of files that have a line like this.
+WITH = $$(git grep -l --untracked -E '$(1)' -- '*.go' ':!tools' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
 
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-
 build: ## build the waymark binary into .bin
-	@mkdir -p $(BIN)
 	go build -trimpath -o $(BIN)/ ./cmd/...
+demo: build ## run the demonstration
+	$(BIN)/waymark demo
+clean: ## remove built and fetched files
+	rm -rf $(BIN)
 
-# Tiers. The steps that no other tier or page names have no line in the list.
 test: $(GOTESTSUM) ## run all tests but the long ones, without linter and race detector (PKG=./schema for one package)
 	@LATER="lint and the race detector (make check), the long tests (make check-full)" $(TIER) test tests
-
 check: $(GOTESTSUM) ## before each push: generated files, lint, vet, all tests but the long ones, those of the core under the race detector
 	@LATER="$(CHECK_FULL) (make check-full, or one of them)" $(TIER) check $(CHECK)
-
 check-full: $(GOTESTSUM) ## what CI runs after "make check": long tests, other modules, fuzzing, seeded bugs; of the longest a sample
 	@LATER="$(NIGHTLY) (make nightly, or one of them)" $(TIER) check-full $(CHECK_FULL)
-
 nightly: $(GOTESTSUM) ## the whole of what the other tiers sample, and what takes hours: docs/reliability.md has the last counts
 	@FULL=1 LATER="make skew OLDER=COMMIT, make bench" $(TIER) nightly $(NIGHTLY)
 
+# Steps of the tiers.
 tests: $(GOTESTSUM)
 	$(IN_MEMORY) $(TEST) $(SHORT) $(PKG)
-
 short: $(GOTESTSUM) ## run the tests but the long ones, of the packages that "make race" leaves out
 	$(IN_MEMORY) $(TEST) $(SHORT) $(REST)
-
 race: $(GOTESTSUM) ## run the tests but the long ones under the race detector: of the SDK, the stores, the daemon but its service
 	$(IN_MEMORY) $(TEST) -race $(SHORT) $(RACED)
-
 long: $(GOTESTSUM) ## run the long tests, samples of the longest
-	@mkdir -p $(BIN)/test
 	go build -o $(BIN)/test/ ./cmd/waymark ./internal/harness/nemesis/helper
 	set -f; WAYMARK_TEST_BIN=$(BIN)/test $(TEST) -vet=off $$(sh tools/long.sh)
-
 race-all: $(GOTESTSUM) ## run all tests under the race detector, the long ones included (FULL=1: the whole of each, hours)
 	WAYMARK_E2E_FULL=$(FULL) $(TEST) -race -timeout $(if $(FULL),0,$(TIMEOUT)) $(PKG)
-
 lint: $(LINT) $(GOTESTSUM) ## run golangci-lint, layers and formatting included, and this project's own rules
-	@# The modules whose dependencies are large are linted by their own steps.
 	$(LINT) run $(PKG)
-	cd $(BENCHMARKS) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd tools/bench && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TEST) ./internal/lint
-
 fmt: $(LINT) ## format the code as lint requires
 	$(LINT) fmt
-
 vet: ## run go vet with failpoints compiled in, where that is other code; lint has govet for the code without them
-	go vet -tags waymark_failpoints $$(git grep -l --untracked -E '^//go:build .*waymark_failpoints' -- '*.go' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
-
+	go vet -tags waymark_failpoints $(call WITH,^//go:build .*waymark_failpoints)
 generate: ## write the generated files again
 	go generate ./...
-
 generate-check: ## fail when a generated file is out of date
 	@sh tools/generate-check.sh
-
 golden: ## write a golden store of this version's stored formats, after a new one (30 seconds)
 	WAYMARK_GOLDEN=write go test ./internal/harness/nemesis -run TestGoldenStores -count=1
-
 dist-short: $(LINT) $(GOTESTSUM) ## run the tests of tools/dist without builds and installations
 	$(call MODULE,tools/dist)
-
 deploycheck: $(LINT) $(GOTESTSUM) ## pass the files in deploy to their real readers: kustomize, compose, buildkit, Prometheus
 	$(call MODULE,tools/deploycheck)
-
 agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs
 	$(call MODULE,docs/examples/agents)
-
-uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
-	export WAYMARK_AXE="$$(sh tools/uicheck.sh $(AXE) $(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
-
 transcripts: $(LINT) $(GOTESTSUM) ## run the tests of tools/transcripts, which reads other agents' transcripts
 	$(call MODULE,tools/transcripts)
-
+uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
+	export WAYMARK_AXE="$$(sh tools/uicheck.sh $(BIN)/axe-$(AXE_CORE_VERSION) $(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
 bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones
-	cd $(BENCHMARKS) && $(TEST) $(SHORT) ./...
-
+	cd tools/bench && $(TEST) $(SHORT) ./...
 bench-race: $(GOTESTSUM) ## run all tests of tools/bench under the race detector
-	cd $(BENCHMARKS) && $(TEST) -race ./...
-
+	cd tools/bench && $(TEST) -race ./...
 asyncapi: $(GOTESTSUM) ## validate the AsyncAPI document (needs npm)
 	@sh tools/asyncapi.sh $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION) $(ASYNCAPI_PARSER_VERSION)
 	$(TEST) -count=1 -run TestAsyncAPI_Document_Valid ./schema
-
 cross: ## build the program and vet all code for Windows (FULL=1: for macOS and another processor of Linux, too)
 	@# go vet compiles what other packages import, and checks the types of all. go build ./... would link each program.
 	@set -e; for platform in windows/amd64 $(if $(FULL),darwin/arm64 linux/arm64); do \
 		echo "go build, go vet: $$platform"; \
 		export CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/}; \
-		go build -o /dev/null ./cmd/waymark; \
-		go vet ./...; \
-		go vet -C $(BENCHMARKS) ./...; \
+		go build -o /dev/null ./cmd/waymark; go vet ./...; go vet -C tools/bench ./...; \
 	done
-
-FUZZTIME ?= $(if $(FULL),1m,3s)
 fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
-	@FUZZTIME=$(FUZZTIME) sh tools/fuzz.sh
-
+	@FUZZTIME=$(or $(FUZZTIME),$(if $(FULL),1m,3s)) sh tools/fuzz.sh
 chaos-check: $(GOTESTSUM) ## run some random schedules in process, and check that every mutant is found
 	go run ./internal/harness/mutant/gen $(BIN)/mutants
 	$(TEST) -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json ./internal/failpoint ./internal/harness/mutant ./internal/harness/chaos
+vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev)
+	@sh tools/vulncheck.sh $(VULNCHECK) || { [ $$? = 75 ] && $(call NOT_TESTED,the database of vulnerabilities cannot be reached); }
+gobench: ## run the packages' Go benchmarks once each (BENCHTIME=5s)
+	go test -run '^$$' -bench . -benchtime $(or $(BENCHTIME),1x) $(call WITH,^func Benchmark)
 
-# The first seed (empty: 1), the number of schedules of "make chaos-inprocess", and how many run side by side.
-SEED ?=
-SCHEDULES ?= 10000
-WORKERS ?= 8
-chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=10000); a failing one prints its seed
-	WAYMARK_SEED=$(SEED) WAYMARK_SCHEDULES=$(SCHEDULES) WAYMARK_WORKERS=$(WORKERS) \
-		go test -tags waymark_failpoints -timeout 12h -run TestSchedules_Random_LoseNothingAcknowledged -v ./internal/harness/chaos
-
-# Rounds of "make chaos", each with its own seed from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is both.
-ROUNDS ?= 10
-SERVERS ?=
-CUTS ?= 1
+# SEED is the first seed (empty: 1, of "make chaos" another one each time), SERVERS is 1 or 3 (empty: both).
 CHAOSFLAGS ?= -run RandomFaults
+CHAOS = WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_SERVERS=$(SERVERS)
+chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=10000); a failing one prints its seed
+	WAYMARK_SEED=$(SEED) WAYMARK_SCHEDULES=$(or $(SCHEDULES),10000) WAYMARK_WORKERS=8 \
+		go test -tags waymark_failpoints -timeout 12h -run TestSchedules_Random_LoseNothingAcknowledged -v ./internal/harness/chaos
 chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 SERVERS=3; about a minute a round)
-	WAYMARK_E2E_FULL=1 WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_ROUNDS=$(ROUNDS) WAYMARK_CHAOS_SERVERS=$(SERVERS) WAYMARK_CHAOS_CUTS=$(CUTS) \
-		go test -count=1 -timeout 0 -v $(CHAOSFLAGS) ./internal/harness/nemesis
-
+	$(CHAOS) WAYMARK_E2E_FULL=1 WAYMARK_CHAOS_ROUNDS=$(or $(ROUNDS),10) go test -count=1 -timeout 0 -v $(CHAOSFLAGS) ./internal/harness/nemesis
 chaos-power: ## cut the power of all servers, under load and at aimed moments (CUTS=50 SERVERS=1; as root, on Linux)
-	@[ "$$(id -u)" = 0 ] || $(call NOT_TESTED,it mounts disks, and needs root); $(MAKE) --no-print-directory chaos CHAOSFLAGS="-run PowerCut"
-
-# How long "make soak" takes, and what it breaks meanwhile: mild or none.
-DURATION ?= 1h
-FAULTS ?= mild
+	@[ "$$(id -u)" = 0 ] || $(call NOT_TESTED,it mounts disks: run it as root); \
+	$(CHAOS) WAYMARK_E2E_FULL=1 WAYMARK_CHAOS_CUTS=$(or $(CUTS),1) go test -count=1 -timeout 0 -v -run PowerCut ./internal/harness/nemesis
 soak: ## do the same work for hours: memory, files, goroutines and the store stay as they are (DURATION=8h SERVERS=3 FAULTS=none)
-	WAYMARK_SOAK=$(DURATION) WAYMARK_SOAK_FAULTS=$(FAULTS) WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_SERVERS=$(SERVERS) \
-		go test -count=1 -timeout 0 -v -run TestSoak_ ./internal/harness/nemesis
-
-# The older version of "make skew": any commit.
-OLDER ?=
+	$(CHAOS) WAYMARK_SOAK=$(or $(DURATION),1h) WAYMARK_SOAK_FAULTS=$(or $(FAULTS),mild) go test -count=1 -timeout 0 -v -run TestSoak_ ./internal/harness/nemesis
 skew: ## run daemons and executors of two versions on one fleet, and kill them (OLDER=COMMIT; 2 minutes)
 	@sh tools/skew.sh "$(OLDER)"
 
-vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev)
-	@sh tools/vulncheck.sh $(VULNCHECK) || { [ $$? = 75 ] && $(call NOT_TESTED,the database of vulnerabilities cannot be reached); }
-
-# Cases of "make bench", all of them by default, and its flags.
-BENCH ?=
-BENCHFLAGS ?=
+# Measurements. tools/bench/peers/turn.sh has the variables of "make bench-turn".
 bench-build:
-	go build -C $(BENCHMARKS) -trimpath -o $(BIN)/ .
-
+	go build -C tools/bench -trimpath -o $(BIN)/ .
 bench: bench-build ## compare Waymark with raw JetStream (BENCH="boundary turn" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
 	$(BIN)/bench run $(BENCH) $(BENCHFLAGS)
-
-peers: # tools/bench/peers/turn.sh has the variables of "make bench-turn"
-	@mkdir -p $(BIN)/peers
-	cp $(BENCHMARKS)/peers/*.mjs $(BENCHMARKS)/peers/package*.json $(BIN)/peers/
+peers:
+	mkdir -p $(BIN)/peers && cp tools/bench/peers/*.mjs tools/bench/peers/package*.json $(BIN)/peers/
 	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(BIN)/peers
-
 bench-peers: peers ## measure Restate, DBOS and LangGraph with the same workload (needs node, npm and PostgreSQL; 4 minutes)
 	node $(BIN)/peers/main.mjs $(PEERS) >bench-peers.jsonl
-
 bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
-	@sh $(BENCHMARKS)/peers/turn.sh $(BIN)
+	@sh tools/bench/peers/turn.sh $(BIN)
 
-# A tier only checks that each Go benchmark works, and links the packages that have one alone.
-BENCHTIME ?= 1x
-gobench: ## run the packages' Go benchmarks (BENCHTIME=5s)
-	go test -run '^$$' -bench . -benchtime $(BENCHTIME) $$(git grep -l --untracked '^func Benchmark' -- '*_test.go' ':!tools' | sed 's,/[^/]*$$,,;s,^,./,' | sort -u)
-
-man: ## write the manual page to .bin/waymark.1
-	@mkdir -p $(BIN)
-	go run ./tools/manpages docs/cli.md $(BIN)/waymark.1
-
-sbom: $(CYCLONEDX) ## write the binary's list of parts, CycloneDX with licences, to .bin/waymark.cdx.json
-	$(CYCLONEDX) app -json -licenses -main cmd/waymark -output $(BIN)/waymark.cdx.json .
-
-# A release is made in .bin/dist. VERSION: that of the commit's tag, else a -dev of the next one.
-VERSION ?=
+# A release, in .bin/dist. VERSION: that of the commit's tag, else a -dev of the next one.
 DIST = $(BIN)/dist-program -cyclonedx "$(CYCLONEDX)"
 dist-build: $(CYCLONEDX)
 	go build -C tools/dist -o $(BIN)/dist-program .
-
 dist: dist-build ## make a release into .bin/dist: archives of six platforms, .deb, .rpm, image, licences, lists of parts, checksums
 	$(DIST) -next $(NEXT_VERSION) -version "$(VERSION)" -out $(BIN)/dist
-
 distcheck: dist-build $(GOTESTSUM) ## install, start, upgrade and remove packages and image in separate machines (Linux on amd64, as root)
-	@for tool in debootstrap systemd-nspawn; do [ "$$(id -u)" = 0 ] && command -v $$tool >/dev/null || \
-		$(call NOT_TESTED,it needs root and $$tool (Debian: apt-get install debootstrap systemd-container)); done; \
-	sh tools/distcheck.sh "$(BIN)/distcheck" $(DIST) && export WAYMARK_DISTCHECK="$(BIN)/distcheck" && cd tools/dist && $(TEST) -count=1 -v ./...
+	@[ "$$(id -u)" = 0 ] && command -v debootstrap systemd-nspawn >/dev/null || \
+		$(call NOT_TESTED,it needs root and a Debian with debootstrap and systemd-container); \
+	sh tools/distcheck.sh $(BIN)/distcheck $(DIST) && export WAYMARK_DISTCHECK=$(BIN)/distcheck && cd tools/dist && $(TEST) -count=1 -v ./...
+man: ## write the manual page to .bin/waymark.1
+	mkdir -p $(BIN) && go run ./tools/manpages docs/cli.md $(BIN)/waymark.1
+sbom: $(CYCLONEDX) ## write the binary's list of parts, CycloneDX with licences, to .bin/waymark.cdx.json
+	$(CYCLONEDX) app -json -licenses -main cmd/waymark -output $(BIN)/waymark.cdx.json .
 
-demo: build ## run the demonstration
-	$(BIN)/waymark demo
-
-clean: ## remove built and fetched files
-	rm -rf $(BIN)
-
-# The version is part of the name, so that a new one is fetched when versions.mk changes.
+# Tools. The version is part of the name, so that a new one is fetched when versions.mk changes. A module pins two with all of their dependencies.
 $(LINT):
 	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) && mv $(BIN)/golangci-lint $@
-
 $(VULNCHECK):
 	GOBIN=$(BIN) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) && mv $(BIN)/govulncheck $@
-
-# A module pins these two with all of their dependencies.
 $(CYCLONEDX) $(GOTESTSUM): tools/pinned/go.mod
 	go build -C tools/pinned -o $@ $(if $(filter $@,$(GOTESTSUM)),gotest.tools/gotestsum,github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod)
