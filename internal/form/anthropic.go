@@ -147,20 +147,6 @@ func takeContent(o *Object, part *schema.Part, name string) bool {
 	return ok
 }
 
-// Anthropic writes a message of the Messages API; of is its role.
-func (e *Encoder) Anthropic(m *schema.Message, d *Detail, of string) jsontext.Value {
-	var o Writer
-	switch {
-	case d.Role != "":
-		o.Str("role", d.Role)
-	case !d.Lacks("role"):
-		o.Str("role", of)
-	}
-	o.content(d.Content, naturalShape(of, m.Parts), m.Parts, e.AnthropicBlock)
-	o.Members(d.Members)
-	return o.Value()
-}
-
 // AnthropicBlock writes one block of a content list.
 func (e *Encoder) AnthropicBlock(p *schema.Part) jsontext.Value {
 	d, own := DetailOf(p.Source, e.Keys...)
@@ -191,7 +177,7 @@ func (e *Encoder) AnthropicBlock(p *schema.Part) jsontext.Value {
 		}
 	case schema.PartToolCall:
 		o.Str("type", "tool_use")
-		writeID(&o, "id", e.callID(p.ID), &d)
+		writeID(&o, "id", callID(p.ID), &d)
 		writeName(&o, p.Name, &d)
 		if !d.Lacks("input") {
 			o.Set("input", inputOf(p.Arguments, &d))
@@ -248,21 +234,19 @@ var anthropicResultBlocks = map[string]string{"text": "text", "image": "source",
 
 func (e *Encoder) result(o *Writer, p *schema.Part, d *Detail) {
 	o.Str("type", "tool_result")
-	writeID(o, "tool_use_id", e.callID(p.ID), d)
-	v, isError := e.outcome(p, d)
+	writeID(o, "tool_use_id", callID(p.ID), d)
+	v := p.Response
 	switch parts := resultParts(v); {
 	case d.Lacks("content"):
-	case e.Strict && parts != nil:
+	case parts != nil:
 		blocks := make([]jsontext.Value, len(parts))
 		for i := range parts {
 			blocks[i] = e.AnthropicBlock(&parts[i])
 		}
 		o.Set("content", Array(blocks))
-	case d.Content == ShapeNull && !e.Strict:
-		o.Set("content", jsontext.Value("null"))
-	case v == nil, v.Kind() == 'n' && e.Strict, v.Kind() == 'n' && d.Content == "":
+	case v == nil, v.Kind() == 'n':
 		o.Str("content", "")
-	case v.Kind() == '"', v.Kind() == '[' && e.takesList(v, anthropicResultBlocks), d.Content == ShapeValue && !e.Strict:
+	case v.Kind() == '"', v.Kind() == '[' && takesList(v, anthropicResultBlocks):
 		o.Set("content", v)
 	default:
 		o.Str("content", string(v))
@@ -270,7 +254,7 @@ func (e *Encoder) result(o *Writer, p *schema.Part, d *Detail) {
 	switch {
 	case d.IsError != nil:
 		o.Set("is_error", d.IsError)
-	case isError != nil:
-		o.Set("is_error", Marshal(*isError))
+	case p.IsError:
+		o.Set("is_error", Marshal(true))
 	}
 }

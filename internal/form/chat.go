@@ -10,14 +10,13 @@ import (
 
 // Members of a chat message that become their own parts.
 const (
-	// FieldReasoning and FieldAction come from programs other than OpenAI's: a model's reasoning, and SWE-agent's call.
-	FieldReasoning    = "reasoning_content"
-	FieldAction       = "action"
+	// fieldReasoning comes from programs other than OpenAI's: a model's reasoning.
+	fieldReasoning    = "reasoning_content"
 	fieldRefusal      = "refusal"
 	fieldFunctionCall = "function_call"
 )
 
-// Chat reads a message of Chat Completions; the entries of SWE-agent's history are such messages with more members.
+// Chat reads a message of Chat Completions.
 func (c *Decoder) Chat(o *Object) (*Message, error) {
 	m := new(Message)
 	role, ok := o.TakeStr("role")
@@ -43,8 +42,8 @@ func (c *Decoder) Chat(o *Object) (*Message, error) {
 		c.response(m, o)
 	} else {
 		c.chatContent(m, o)
-		if s, ok := o.TakeStr(FieldReasoning); ok {
-			c.field(m, schema.Reasoning(s), FieldReasoning)
+		if s, ok := o.TakeStr(fieldReasoning); ok {
+			c.field(m, schema.Reasoning(s), fieldReasoning)
 		}
 		if s, ok := o.TakeStr(fieldRefusal); ok {
 			c.field(m, schema.Text(s), fieldRefusal)
@@ -75,9 +74,6 @@ func (c *Decoder) response(m *Message, o *Object) {
 		p.Detail.Lacking("content")
 	default:
 		p.SetContent(content)
-	}
-	if c.Observations {
-		p.Detail.Field = "tool_call_id"
 	}
 	if m.Detail.Role == "function" {
 		p.Legacy = m.Name
@@ -246,10 +242,6 @@ func (c *Decoder) toolCalls(m *Message, v jsontext.Value) ([]Call, bool) {
 		p.Detail.Members = o.Rest()
 		calls = append(calls, p)
 	}
-	if c.Full != nil && c.Full(m.Parts, calls) {
-		m.Unrecorded = len(values)
-		return nil, false
-	}
 	return calls, true
 }
 
@@ -301,9 +293,8 @@ func (e *Encoder) ChatMessages(m *schema.Message, own bool, write func(*schema.M
 	return out
 }
 
-// Chat writes one message. more writes members before those of the detail; content are the parts for the member
-// content.
-func (e *Encoder) Chat(m *schema.Message, d *Detail, more func(o *Writer, content []schema.Part)) jsontext.Value {
+// Chat writes one message.
+func (e *Encoder) Chat(m *schema.Message, d *Detail) jsontext.Value {
 	var o Writer
 	role := m.Role
 	if d.Role != "" {
@@ -315,8 +306,6 @@ func (e *Encoder) Chat(m *schema.Message, d *Detail, more func(o *Writer, conten
 	}
 	var content []schema.Part
 	var calls []jsontext.Value
-	var ids []jsontext.Value
-	var reasoning []string
 	answered := false
 	for i := range m.Parts {
 		p := &m.Parts[i]
@@ -324,8 +313,6 @@ func (e *Encoder) Chat(m *schema.Message, d *Detail, more func(o *Writer, conten
 		switch {
 		case p.Type == schema.PartToolCall && pd.Field == fieldFunctionCall:
 			o.Set(fieldFunctionCall, e.chatFunction(p, &pd, "arguments"))
-		case p.Type == schema.PartToolCall && pd.Field == FieldAction:
-			o.Set(FieldAction, orNull(p.Arguments))
 		case p.Type == schema.PartToolCall:
 			calls = append(calls, e.chatCall(p, &pd))
 		case p.Type == schema.PartToolCallResponse:
@@ -333,31 +320,21 @@ func (e *Encoder) Chat(m *schema.Message, d *Detail, more func(o *Writer, conten
 				e.chatResult(&o, p, &pd)
 				answered = true
 			}
-			ids = append(ids, e.chatResponseID(&o, role, p, &pd)...)
+			if role != "function" {
+				writeID(&o, "tool_call_id", p.ID, &pd)
+			}
 		case pd.Field != "" && p.Content != nil:
 			o.Str(pd.Field, *p.Content)
 		case p.Type == schema.PartReasoning && !own:
-			if p.Content != nil && !e.Strict {
-				reasoning = append(reasoning, *p.Content)
-			}
 		default:
 			content = append(content, *p)
 		}
-	}
-	if len(ids) > 0 {
-		o.Set("tool_call_ids", Array(ids))
-	}
-	if len(reasoning) > 0 {
-		o.Str(e.Reasoning, strings.Join(reasoning, "\n"))
 	}
 	if !answered {
 		o.content(d.Content, naturalChatShape(m.Role, content), content, e.chatBlock)
 	}
 	if len(calls) > 0 {
 		o.Set("tool_calls", Array(calls))
-	}
-	if more != nil {
-		more(&o, content)
 	}
 	o.Members(d.Members)
 	return o.Value()
@@ -384,7 +361,7 @@ func (e *Encoder) chatBlock(p *schema.Part) jsontext.Value {
 		inner.Str("format", strings.TrimPrefix(p.MimeType, "audio/"))
 		inner.Members(d.Inner)
 		o.Set("input_audio", inner.Value())
-	case p.Type == schema.PartBlob && p.Modality == "document" && e.Strict:
+	case p.Type == schema.PartBlob && p.Modality == "document":
 		o.Str("type", "file")
 		inner.Str("filename", "document")
 		inner.Str("file_data", dataURL(p, text))
@@ -457,8 +434,8 @@ var chatResultBlocks = map[string]string{"text": "text"}
 
 // chatResult writes the response of a call as the message's content.
 func (e *Encoder) chatResult(o *Writer, p *schema.Part, d *Detail) {
-	v, _ := e.outcome(p, d)
-	if parts := resultParts(v); e.Strict && parts != nil {
+	v := p.Response
+	if parts := resultParts(v); parts != nil {
 		texts := make([]jsontext.Value, len(parts))
 		for i := range parts {
 			e.place(&parts[i], parts[i].Type == schema.PartText)
@@ -469,31 +446,11 @@ func (e *Encoder) chatResult(o *Writer, p *schema.Part, d *Detail) {
 	}
 	switch {
 	case d.Lacks("content"):
-	case e.Strict && (v == nil || v.Kind() == 'n'):
+	case v == nil, v.Kind() == 'n':
 		o.Str("content", "")
-	case v == nil || d.Content == ShapeNull:
-		o.Set("content", jsontext.Value("null"))
-	case v.Kind() == '"', v.Kind() == '[' && e.takesList(v, chatResultBlocks), d.Content == ShapeValue:
+	case v.Kind() == '"', v.Kind() == '[' && takesList(v, chatResultBlocks), d.Content == ShapeValue:
 		o.Set("content", v)
 	default:
 		o.Str("content", string(v))
 	}
-}
-
-// chatResponseID writes tool_call_id, or returns the id for the list that swe-agent has.
-func (e *Encoder) chatResponseID(o *Writer, role string, p *schema.Part, d *Detail) []jsontext.Value {
-	if role == "function" {
-		return nil
-	}
-	if e.Observations && d.Field != "tool_call_id" {
-		if d.Lacks("id") || role != schema.RoleTool && d.Field != "tool_call_ids" {
-			return nil
-		}
-		if d.ID != nil {
-			return []jsontext.Value{d.ID}
-		}
-		return []jsontext.Value{Quote(p.ID)}
-	}
-	writeID(o, "tool_call_id", p.ID, d)
-	return nil
 }

@@ -1,5 +1,5 @@
 // Package form reads and writes messages in the formats of model providers: Anthropic's Messages, OpenAI's Chat
-// Completions and OpenAI's Responses. The importers of transcripts and publisher/wire share it.
+// Completions and OpenAI's Responses.
 //
 // It owns
 //
@@ -9,6 +9,6 @@
 //   - JSON that is decoded member by member ([Object], [Writer]).
 //
 // Promises: the encoder of a form writes decoded data JSON-equal, with unchanged strings and numbers. Members and parts
-// that it does not know are kept unchanged. A strict encoder ([Encoder.Strict]) writes the format of the provider's
-// API, or names the part that it cannot write.
+// that it does not know are kept unchanged. The encoder writes the format of the provider's API, or names the part that
+// it cannot write.
 package form

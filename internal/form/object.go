@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -47,49 +44,6 @@ func CheckJSON(b []byte) error {
 	return nil
 }
 
-// ReplaceInvalid returns a copy of b with U+FFFD in place of lone surrogate escapes and invalid UTF-8 bytes, and their
-// number.
-func ReplaceInvalid(b []byte) (out []byte, n int) {
-	out = make([]byte, 0, len(b))
-	for i := 0; i < len(b); {
-		if b[i] != '\\' {
-			r, size := utf8.DecodeRune(b[i:])
-			if r == utf8.RuneError && size <= 1 {
-				n++
-			}
-			out = utf8.AppendRune(out, r)
-			i += size
-			continue
-		}
-		size := min(2, len(b)-i)
-		switch first := escaped(b[i:]); {
-		case !utf16.IsSurrogate(first):
-		case utf16.DecodeRune(first, escaped(b[i+6:])) != utf8.RuneError:
-			size = 12
-		default:
-			out = append(out, `\ufffd`...)
-			i += 6
-			n++
-			continue
-		}
-		out = append(out, b[i:i+size]...)
-		i += size
-	}
-	return out, n
-}
-
-// escaped is the code unit of a \uXXXX escape at the start of b; -1 if there is none.
-func escaped(b []byte) rune {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return -1
-	}
-	v, err := strconv.ParseUint(string(b[2:6]), 16, 16)
-	if err != nil {
-		return -1
-	}
-	return rune(v)
-}
-
 // Object is a JSON object whose members are taken out one by one; the rest are unknown members.
 type Object struct {
 	Names  []string
@@ -97,14 +51,11 @@ type Object struct {
 }
 
 // ParseObject splits a checked object. ok is false for any other value.
-func ParseObject(v jsontext.Value) (o *Object, ok bool) { return ParseObjectWith(v) }
-
-// ParseObjectWith is [ParseObject] for an unchecked value.
-func ParseObjectWith(v jsontext.Value, opts ...jsontext.Options) (o *Object, ok bool) {
+func ParseObject(v jsontext.Value) (o *Object, ok bool) {
 	if v.Kind() != '{' {
 		return nil, false
 	}
-	d := jsontext.NewDecoder(bytes.NewReader(v), opts...)
+	d := jsontext.NewDecoder(bytes.NewReader(v))
 	if _, err := d.ReadToken(); err != nil {
 		return nil, false
 	}
@@ -256,23 +207,6 @@ func Integer(v jsontext.Value) (int64, bool) {
 func Boolean(v jsontext.Value) (b, ok bool) {
 	k := v.Kind()
 	return k == 't', k == 't' || k == 'f'
-}
-
-// TimeOf reads an RFC 3339 text, or a count of seconds since 1970. Other values give the zero time.
-func TimeOf(v jsontext.Value) time.Time {
-	if s, ok := Unquote(v); ok {
-		if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
-			return t.UTC()
-		}
-		return time.Time{}
-	}
-	if v.Kind() == '0' {
-		f, err := strconv.ParseFloat(string(v), 64)
-		if err == nil && f > 0 && f < 1e11 {
-			return time.UnixMicro(int64(f * 1e6)).UTC()
-		}
-	}
-	return time.Time{}
 }
 
 // Marshal returns the JSON of v, which consists of strings, numbers and checked raw values.

@@ -248,7 +248,7 @@ func (e *Encoder) inputBlock(p *schema.Part) jsontext.Value {
 var responsesResultBlocks = map[string]string{"input_text": "text", "input_image": "detail"}
 
 func (w *itemWriter) output(p *schema.Part, d *Detail) jsontext.Value {
-	v, _ := w.e.outcome(p, d)
+	v := p.Response
 	if parts := resultParts(v); parts != nil {
 		blocks := make([]jsontext.Value, len(parts))
 		for i := range parts {
@@ -259,7 +259,7 @@ func (w *itemWriter) output(p *schema.Part, d *Detail) jsontext.Value {
 	switch {
 	case v == nil, v.Kind() == 'n':
 		return Quote("")
-	case v.Kind() == '"', v.Kind() == '[' && w.e.takesList(v, responsesResultBlocks):
+	case v.Kind() == '"', v.Kind() == '[' && takesList(v, responsesResultBlocks):
 		return v
 	default:
 		return Quote(string(v))

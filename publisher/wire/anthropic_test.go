@@ -2,15 +2,11 @@ package wire_test
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/publisher/wire"
 	"github.com/waymarkio/waymark/schema"
@@ -133,80 +129,4 @@ func TestRequest_ToolResults_Encoded(t *testing.T) {
 			require.JSONEq(t, tt.chat, asJSON(t, at(body(t, wire.OpenAIChat, conversation), "messages", 2, "content")))
 		})
 	}
-}
-
-// TestAnthropic_ImportedSession_GivesBackWhatWasSigned builds a request from a session that another program left, cut into lines as it
-// writes them.
-func TestAnthropic_ImportedSession_GivesBackWhatWasSigned(t *testing.T) {
-	t.Parallel()
-	var lines strings.Builder
-	lines.WriteString(`{"type":"user","uuid":"u1","sessionId":"s","message":{"role":"user","content":"Go on."}}` + "\n")
-	for _, block := range at(object(t, []byte(anthropicResponse)), "content").([]any) { //nolint:errcheck // it is a list
-		lines.WriteString(`{"type":"assistant","uuid":"a","sessionId":"s","message":{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","content":[` + asJSON(t, block) + `],"usage":{"input_tokens":1}}}` + "\n")
-	}
-	for _, id := range []string{"toolu_1", "toolu_2"} {
-		lines.WriteString(`{"type":"user","uuid":"u2","sessionId":"s","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"` + id + `","content":[{"type":"text","text":"sunny"}]}]}}` + "\n")
-	}
-	path := filepath.Join(t.TempDir(), "s.jsonl")
-	require.NoError(t, os.WriteFile(path, []byte(lines.String()), 0o600))
-	conversations := imported(t, path)
-	require.Len(t, conversations, 1)
-	request := body(t, wire.Anthropic, conversations[0])
-	require.Len(t, at(request, "messages"), 3)
-	require.JSONEq(t, anthropicContent, asJSON(t, at(request, "messages", 1, "content")))
-	require.JSONEq(t, `[{"type":"text","text":"sunny"}]`, asJSON(t, at(request, "messages", 2, "content", 1, "content")))
-}
-
-func imported(t *testing.T, path string) (conversations [][]schema.Message) {
-	t.Helper()
-	file, err := transcript.Open(path, transcript.Options{})
-	require.NoError(t, err)
-	for run := range file.Runs() {
-		events, err := transcript.Events(run, transcript.EventOptions{Fleet: "default", Executor: "importer"})
-		require.NoError(t, err)
-		s := schema.NewState("default", run.ID)
-		for i, e := range events {
-			header, text := e.Encode()
-			rec := schema.NewRecord(schema.StreamSequence(i+1), header, text)
-			require.Equal(t, schema.Applied, s.Apply(schema.NoKeys, &rec).Kind)
-		}
-		conversations = append(conversations, s.Conversation())
-	}
-	require.NoError(t, file.Err())
-	return conversations
-}
-
-// sharedData is a directory outside the repository that may have real transcripts.
-const sharedData = "../../../shared/data/claude-code"
-
-func TestAnthropic_RealSessions_GiveBackWhatWasSigned(t *testing.T) {
-	t.Parallel()
-	folder := sharedData
-	if given := os.Getenv("WAYMARK_TRANSCRIPTS"); given != "" {
-		folder = given
-	}
-	files, err := filepath.Glob(filepath.Join(folder, "*.jsonl"))
-	require.NoError(t, err)
-	if len(files) == 0 {
-		t.Skipf("no real transcripts at %s: signatures of real sessions are not proven by this run", folder)
-	}
-	signed := 0
-	for _, path := range files {
-		for _, conversation := range imported(t, path) {
-			request, err := wire.Anthropic.Request(publisher.ModelRequest{Messages: conversation}, nil)
-			require.NoError(t, err, path)
-			for _, m := range conversation {
-				for _, p := range m.Parts {
-					_, source, found := strings.Cut(string(p.Source), `"signature":`)
-					if p.Type != schema.PartReasoning || !found {
-						continue
-					}
-					signature, _, _ := strings.Cut(source[1:], `"`)
-					require.Contains(t, string(request), `"signature":"`+signature+`"`, path)
-					signed++
-				}
-			}
-		}
-	}
-	t.Logf("%d files, %d signatures", len(files), signed)
 }

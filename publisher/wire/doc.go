@@ -13,8 +13,7 @@
 //     answer's parts, so any executor can send the next request.
 //   - A part that a form cannot express is an error that names it. An incomplete response is an error, too.
 //   - Reasoning of another provider, or without a signature, is not sent: no provider accepts it. The name of a
-//     message's participant is not sent to a form without one, an empty text is not sent to Anthropic, and a note
-//     on a message (its usage, its time) is never sent.
+//     message's participant is not sent to a form without one, and an empty text is not sent to Anthropic.
 //   - The same conversation gives the same bytes, so that prompt caches work.
 //
 // A result that is a list of texts and images, as returned by MCP tools, is sent in this form; Chat Completions accepts

@@ -120,7 +120,7 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 	case OpenAIChat:
 		messages, err = chatMessages(request.Messages)
 	case OpenAIResponses:
-		e := &form.Encoder{Keys: []string{form.KeyResponses}, Strict: true}
+		e := &form.Encoder{Keys: []string{form.KeyResponses}}
 		messages = form.Array(e.Responses(request.Messages))
 		err = e.Err()
 	default:
@@ -211,7 +211,7 @@ func (f Form) tools(o *form.Object, tools []publisher.Tool) (jsontext.Value, err
 // anthropicMessages returns the texts of the role system, and the others in turns of user and assistant. Results come
 // first in their turn.
 func anthropicMessages(conversation []schema.Message) (system, messages jsontext.Value, err error) {
-	e := &form.Encoder{Keys: []string{form.KeyAnthropic, "claude-code"}, Strict: true}
+	e := &form.Encoder{Keys: []string{form.KeyAnthropic}}
 	type turn struct {
 		role            string
 		results, blocks []jsontext.Value
@@ -279,11 +279,8 @@ func anthropicBlocks(e *form.Encoder, m *schema.Message) (blocks, results []json
 	return blocks, results, e.Err()
 }
 
-// notes are members that transcript collectors add to messages. No API accepts them.
-var notes = []string{"timestamp", "created_at", "created", "finish_reason", "usage", "model", "response_id", "id", "index"}
-
 func chatMessages(conversation []schema.Message) (jsontext.Value, error) {
-	e := &form.Encoder{Keys: []string{form.KeyChat}, Strict: true}
+	e := &form.Encoder{Keys: []string{form.KeyChat}}
 	var list []jsontext.Value
 	for i := range conversation {
 		m := &conversation[i]
@@ -293,8 +290,8 @@ func chatMessages(conversation []schema.Message) (jsontext.Value, error) {
 		_, own := form.DetailOf(m.Source, e.Keys...)
 		list = append(list, e.ChatMessages(m, own, func(one *schema.Message) jsontext.Value {
 			d, _ := form.DetailOf(one.Source, e.Keys...)
-			d.Members = emptied(d.Members, notes...)
-			return e.Chat(one, &d, nil)
+			d.Members = emptied(d.Members)
+			return e.Chat(one, &d)
 		})...)
 		if err := e.Err(); err != nil {
 			return nil, fmt.Errorf("message %d: %w", i+1, err)
@@ -303,10 +300,10 @@ func chatMessages(conversation []schema.Message) (jsontext.Value, error) {
 	return form.Array(list), nil
 }
 
-// emptied returns the members without the given names and without empty ones; nil if none is left.
-func emptied(members map[string]jsontext.Value, names ...string) map[string]jsontext.Value {
-	maps.DeleteFunc(members, func(name string, v jsontext.Value) bool {
-		return slices.Contains(names, name) || v.Kind() == 'n' || string(v) == "[]"
+// emptied returns the members without empty ones; nil if none is left.
+func emptied(members map[string]jsontext.Value) map[string]jsontext.Value {
+	maps.DeleteFunc(members, func(_ string, v jsontext.Value) bool {
+		return v.Kind() == 'n' || string(v) == "[]"
 	})
 	if len(members) == 0 {
 		return nil
