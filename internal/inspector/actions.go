@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// actionsBody is the page of what a viewer can do to a run.
+// actionsBody is the page of actions on a run.
 type actionsBody struct {
 	// Ended: the run has ended. Free: there is nothing to release. Busy: an executor may be working on it.
 	Ended, Free, Busy bool
@@ -139,7 +139,7 @@ func (s *Inspector) take(ctx context.Context, r *http.Request, do func(*schema.H
 	return s.Fleet.As(ctx, s.By, func(fleet *publisher.Fleet) error { return do(&reply.Head, epoch, fleet) })
 }
 
-// seenEpoch is the epoch in which a viewer who is sure saw the run. The service refuses an action on any other.
+// seenEpoch is the epoch on the confirmed page. The service refuses an action on another one.
 func seenEpoch(r *http.Request) (schema.Epoch, error) {
 	epoch, err := strconv.ParseUint(r.PostForm.Get("seen"), 10, 31)
 	if r.PostForm.Get("sure") != "yes" || err != nil || epoch == 0 {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// askReaders is how many runs are read at the same time for their questions.
+	// askReaders bounds the concurrent reads of questions.
 	askReaders = 8
-	// askedBytes bounds all questions of a page, and leastAsked is the least that each field shows, in bytes.
+	// askedBytes bounds all questions of a page, and leastAsked is the minimum for each field, in bytes.
 	askedBytes, leastAsked = 64 << 10, 400
 )
 

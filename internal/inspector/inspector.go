@@ -22,10 +22,10 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// Config is what an inspector is made of.
+// Config configures an inspector.
 type Config struct {
 	Fleet Fleet
-	// Prompt writes the commands that pages show.
+	// Prompt formats the commands that pages show.
 	Prompt prompt.Prompt
 	// By is the viewer's name, which is recorded with what the viewer decides.
 	By string
@@ -33,13 +33,13 @@ type Config struct {
 	Acts, NoContent bool
 	// Local: the address is a loopback one. Secure: it is reached by TLS.
 	Local, Secure bool
-	// Token lets a viewer in as often as it is shown; empty means that [Inspector.NewToken] makes tokens of one use each.
+	// Token is a reusable token; if it is empty, [Inspector.NewToken] makes single-use tokens.
 	Token string
-	// Used is called for each single-use token that was used; nil for no call.
+	// Used is called after each use of a single-use token; nil for no call.
 	Used func()
-	// Doctor looks at the fleet's server, streams and limits as waymark doctor does; nil where only that command does.
+	// Doctor checks the fleet's server, streams and limits as waymark doctor does; nil if the pages show no findings.
 	Doctor func(ctx context.Context) ([]Finding, error)
-	// Now is the clock that ages are told by.
+	// Now is the clock for ages.
 	Now func() time.Time
 }
 
@@ -50,17 +50,17 @@ type Inspector struct {
 	templates map[string]*template.Template
 	door      door
 	live      *hub
-	// csrf proves that a form is of a page that this process made.
+	// csrf proves that this process rendered the form.
 	csrf string
-	// submissions are the forms that were sent last.
+	// submissions are the latest submitted forms.
 	submissions submissions
 	stories     recent[readStory]
 	needs       needs
 	heads       heads
-	// executors are those of the fleet as they were last read.
+	// executors is the latest list of the fleet's executors.
 	executors cached[*schema.ExecutorsReply]
 	findings  cached[[]Finding]
-	// wanted is when a page wanted to say of an executor when it was heard, in nanoseconds.
+	// wanted is when a page last showed an executor's heartbeat, in nanoseconds.
 	wanted atomic.Int64
 }
 
@@ -97,11 +97,11 @@ func New(cfg Config) (*Inspector, error) {
 // Close ends the live pages.
 func (s *Inspector) Close() { s.live.close() }
 
-// policy lets a browser run and load what this package serves, and nothing else.
+// policy restricts the browser to this package's scripts and files.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP implements http.Handler: what no page may do is decided here, before any page is asked.
+// ServeHTTP implements http.Handler. It refuses forbidden requests before a page handles them.
 func (s *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -130,10 +130,10 @@ func (s *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// maxForm bounds a form that is sent, in bytes.
+// maxForm bounds a submitted form, in bytes.
 const maxForm = 1<<20 + 64<<10
 
-// form takes a form that a page of this process made, and shows where it says to go on.
+// form handles a form of this process, and redirects to the page that the action names.
 func (s *Inspector) form(do func(context.Context, *http.Request) (next, said string, err error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -146,7 +146,7 @@ func (s *Inspector) form(do func(context.Context, *http.Request) (next, said str
 			return
 		}
 		done := s.submissions.once(r, func() (o outcome) { //nolint:contextcheck // it outlives the request
-			// A second click ends the first request, and what is half done would stay so.
+			// A second click ends the first request, which must not leave the action half done.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actWithin)
 			defer cancel()
 			o.next, o.said, o.err = do(ctx, r)
@@ -162,13 +162,13 @@ func (s *Inspector) form(do func(context.Context, *http.Request) (next, said str
 	}
 }
 
-// statuses are those of HTTP for the exit codes of commands.
+// statuses are the HTTP statuses of exit codes.
 var statuses = map[failure.Code]int{
 	failure.Usage: http.StatusBadRequest, failure.Unavailable: http.StatusServiceUnavailable, failure.NotFound: http.StatusNotFound,
 	failure.Conflict: http.StatusConflict, failure.Refused: http.StatusForbidden, failure.Full: http.StatusInsufficientStorage,
 }
 
-// problem is what failed, and what to do.
+// problem is a failure with its next step.
 type problem struct{ What, Do string }
 
 func (s *Inspector) problemOf(ctx context.Context, err error) (problem, int) {
@@ -191,22 +191,22 @@ func (s *Inspector) trouble(w http.ResponseWriter, r *http.Request, err error) {
 	s.render(w, status, "trouble", v)
 }
 
-// cached is a value that is read again once it is old. The zero value is empty.
+// cached is a value that is read again after a time. The zero value is empty.
 type cached[T any] struct {
 	mu    sync.Mutex
 	value T
 	err   error
 	at    time.Time
-	// took is how long the last reading took.
+	// took is the duration of the last read.
 	took time.Duration
-	// busy is closed when the reading that is under way has ended; nil while there is none.
+	// busy is closed at the end of the read in progress; nil if there is none.
 	busy chan struct{}
-	// forgotten counts the times that the value was forgotten: a reading that began before is of no use.
+	// forgotten counts calls of forget: the result of an earlier read is dropped.
 	forgotten int
 }
 
-// get returns the value, and has it read again if it is older than a time. What takes long to read is read less often. It waits for a reading no longer than patience: then there is
-// the older value, and no value yet is none.
+// get returns the value, and reads it again if it is older than old. A slow value is read less often. After patience it
+// returns the older value; ok is false if there is none.
 func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) (T, error)) (value T, ok bool, err error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -227,7 +227,7 @@ func (c *cached[T]) get(old, patience time.Duration, read func(context.Context) 
 	return c.value, !c.at.IsZero(), c.err
 }
 
-// begin begins a reading unless there is one under way, or the value is not old. It returns what is closed when the reading has ended.
+// begin starts a read unless one is in progress or the value is recent. The returned channel is closed at its end.
 func (c *cached[T]) begin(old time.Duration, read func(context.Context) (T, error)) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,17 +251,17 @@ func (c *cached[T]) begin(old time.Duration, read func(context.Context) (T, erro
 	return done
 }
 
-// peek returns the value as it was last read, if that is not long ago.
+// peek returns the latest value without reading it, if it is recent.
 func (c *cached[T]) peek() (value T, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value, c.err == nil && time.Since(c.at) < peekable
 }
 
-// peekable is how old a value may be that is shown without a reading.
+// peekable is the maximum age of a value from peek.
 const peekable = 5 * time.Second
 
-// forget drops the value, and what a reading that is under way brings: both are from before what was just changed.
+// forget drops the value and the result of a read in progress: both precede a change.
 func (c *cached[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,8 +269,8 @@ func (c *cached[T]) forget() {
 	c.at, c.took = time.Time{}, 0
 }
 
-// readWithin bounds a reading that no request waits for.
+// readWithin bounds a read in the background.
 const readWithin = time.Minute
 
-// commandOf is the command that says what a page says.
+// commandOf is the command that prints the content of a page.
 func (s *Inspector) commandOf(words string) string { return output.Printable(s.Prompt.Command(words)) }

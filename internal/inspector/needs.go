@@ -26,17 +26,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// needs is what needs a person, as it was last read, and how the fleet is.
+// needs caches the things that need a person, and the counts of the fleet.
 type needs struct {
 	cached cached[*found]
 	fleet  cached[*schema.FleetReply]
-	// known is the count as it was last read.
+	// known is the last known number of things.
 	known atomic.Int64
 }
 
 type found struct{ inbox.Found }
 
-// needsOld is from when on what needs a person is read again.
+// needsOld is the age at which the things are read again.
 const needsOld = time.Second
 
 func (n *needs) get(s *Inspector, patience time.Duration) (*found, bool, error) {
@@ -59,25 +59,25 @@ func (n *needs) count() int { return int(n.known.Load()) }
 type thing struct {
 	*standstill.Reason
 	Commands []string
-	// Path of the run's page, and Anchor on the page of all things.
+	// Path is the run's page, and Anchor the place on the page of all things.
 	Path, Anchor string
 	Text         string
-	// Question is what is asked, whole; nil where it was not read. Unread says why.
+	// Question is the full question; nil if it was not read, and Unread says why.
 	Question *question
 	Unread   string
 }
 
-// question is what a person must know to answer.
+// question has the facts for an answer.
 type question struct {
 	inbox.Question
 	Message, Arguments, Schema string
 	Approval                   bool
-	// Fields are those of a form that is made of the schema; none where it asks for more than a form has.
+	// Fields of the form for the schema; none for a schema beyond what forms support.
 	Fields []field
 	Late   string
-	// Whole are the addresses of the fields that are cut, by their names.
+	// Whole are the addresses of cut fields, by name.
 	Whole map[string]string
-	// Readable says that what is sent is stored readable, and of which key; empty where it is not, or the run is not encrypted.
+	// Readable names the keys of an encrypted run if the answer would be stored in plain text; else empty.
 	Readable string
 }
 
@@ -108,7 +108,7 @@ func (s *Inspector) things(f *found, most int) []thing {
 	return s.thingsOf(f.Reasons[:min(len(f.Reasons), most)])
 }
 
-// needsBody is the page of what needs a person.
+// needsBody is the page of things that need a person.
 type needsBody struct {
 	Things     []thing
 	More       int
@@ -118,7 +118,7 @@ type needsBody struct {
 	NoContent  bool
 }
 
-// thingsMost is how many things the page shows.
+// thingsMost bounds the things on the page.
 const thingsMost = 50
 
 func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, error) {
@@ -142,7 +142,7 @@ func (s *Inspector) needsPage(ctx context.Context, _ *http.Request) (*view, erro
 	return v, s.askAll(ctx, body.Things)
 }
 
-// question reads what is asked, whole.
+// question reads the full question.
 func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*question, error) {
 	state, _, err := s.stateOf(ctx, r.Run, "")
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *Inspector) question(ctx context.Context, r *standstill.Reason) (*questi
 // mostFields bounds the fields of a form.
 const mostFields = 12
 
-// fieldsOf makes a form of a schema: an object of texts, numbers, yes or no, and choices. Any other schema has no form.
+// fieldsOf returns the form for a schema: an object of texts, numbers, booleans and choices. Another schema has no form.
 func fieldsOf(v jsontext.Value) []field {
 	object, err := answerschema.Parse(v)
 	if err != nil || !slices.Equal(object.Types, []string{"object"}) || len(object.Properties) == 0 || len(object.Properties) > mostFields {
@@ -260,7 +260,7 @@ func valueOf(r *http.Request, fields []field) (jsontext.Value, error) {
 	return v, nil
 }
 
-// current is the thing that a form is about, as its run needs it now. If it is needed no more, the error says who was first.
+// current reads the thing of a form again. If it is not needed any more, the error says whose answer came first.
 func (s *Inspector) current(ctx context.Context, r *http.Request) (*standstill.Reason, error) {
 	f := r.PostForm
 	t := &standstill.Reason{
@@ -281,7 +281,7 @@ func (s *Inspector) current(ctx context.Context, r *http.Request) (*standstill.R
 	return found, nil
 }
 
-// late says of a thing that is needed no more who was first. err is what the service said, if it was asked.
+// late says whose answer came first. err is the refusal of the service, if there was one.
 func (s *Inspector) late(ctx context.Context, t *standstill.Reason, err error) error {
 	how, readErr := inbox.HowEnded(ctx, s.Fleet, t)
 	if readErr != nil && ctx.Err() != nil {
@@ -290,7 +290,7 @@ func (s *Inspector) late(ctx context.Context, t *standstill.Reason, err error) e
 	return &failure.Error{Code: failure.Conflict, What: t.Run + ": " + how, Hint: "nothing was changed; see the run", Err: err}
 }
 
-// refused says what became of a thing whose answer was refused.
+// refused explains the refusal of an answer.
 func (s *Inspector) refused(ctx context.Context, t *standstill.Reason, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
@@ -377,7 +377,7 @@ func (s *Inspector) settle(ctx context.Context, r *http.Request) (next, said str
 	return "/needs-you", fmt.Sprintf("%s: call %s settled as %s, as %s.", t.Run, t.ToolCallID, request.How, s.By), nil
 }
 
-// command lets a parked run be folded again.
+// command retries the fold of a parked run.
 func (s *Inspector) command(ctx context.Context, r *http.Request) (next, said string, err error) {
 	run := r.PostForm.Get("run")
 	var reply schema.RetryReply
@@ -390,7 +390,7 @@ func (s *Inspector) command(ctx context.Context, r *http.Request) (next, said st
 	return "/needs-you", run + " is folded again.", nil
 }
 
-// mark pins the point where a run stands.
+// mark marks the current point of a run.
 func (s *Inspector) mark(ctx context.Context, r *http.Request) (next, said string, err error) {
 	run, name := r.PathValue("run"), strings.TrimSpace(r.PostForm.Get("name"))
 	var reply schema.ControlReply

@@ -31,7 +31,7 @@ type compareBody struct {
 
 // sideRow is a step on one side of the first difference.
 type sideRow struct {
-	// Side is the run and its point, Path the address of its page.
+	// Side is the run with its point, Path the address of its page.
 	Side, Path string
 	// Step is nil if the run has no such step.
 	Step              *history.Step
@@ -94,7 +94,7 @@ func (s *Inspector) comparePage(ctx context.Context, r *http.Request) (*view, er
 	return v, nil
 }
 
-// shownValue is a value, cut to the size that a page shows, or the hash of a value in the blob store.
+// shownValue is a value, cut for the page, or the hash of a value in the blob store.
 func shownValue(v jsontext.Value, hash string) *partRow {
 	if hash != "" {
 		return &partRow{Text: "sha256 " + hash}
@@ -106,7 +106,7 @@ func shownValue(v jsontext.Value, hash string) *partRow {
 	return &partRow{Text: text, Lines: diffOf(text)}
 }
 
-// lineageDepth is how many levels of descendants are shown below each ancestor.
+// lineageDepth bounds the levels of descendants below each ancestor.
 const lineageDepth = 8
 
 // lineageBody is the page of related runs.

@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// messagesShown is how many messages a page shows, and fieldCut how much of one field of them, in bytes.
+	// messagesShown bounds the messages of a page, and fieldCut one of their fields, in bytes.
 	messagesShown, fieldCut = 50, 8 << 10
-	// contentMost bounds the stored size of a run whose content the pages show: they hold it while they are made.
+	// contentMost bounds the stored size of a run whose content is shown: rendering holds it in memory.
 	contentMost = 256 << 20
-	// imageBytes bounds an image that a page shows, as it is stored.
+	// imageBytes bounds a shown image, as stored.
 	imageBytes = 48 << 10
 )
 
-// conversationBody is the page of what was said.
+// conversationBody is the page of the conversation.
 type conversationBody struct {
 	Messages []messageRow
-	// Older is the address of what is before; empty for none. Latest is that of the end, on a page that is not of it.
+	// Older is the address of the messages before; empty for none. Latest is the address of the end, if the page shows an earlier part.
 	Older, Latest string
 	Left          int
 	Compacted     *schema.Compacted
@@ -44,7 +44,7 @@ type conversationBody struct {
 }
 
 type messageRow struct {
-	// Class is the role, if it is a known one.
+	// Class is the role; empty for an unknown one.
 	Role, Class, Name, Time string
 	Turn                    int32
 	First                   bool
@@ -54,17 +54,17 @@ type messageRow struct {
 // partRow is a part of a message.
 type partRow struct {
 	Kind, Title, Text string
-	// Lines are those of a text that is a change of files.
+	// Lines of a text that is a diff.
 	Lines []diffLine
 	Image template.URL
-	// Whole is the address of the rest of a text that was cut.
+	// Whole is the address of the full text, if it was cut.
 	Whole string
 	Error bool
 }
 
 type diffLine struct{ Class, Text string }
 
-// content reads what a run holds, at a point of it. It is folded here, because the daemon has no keys of content.
+// content reads the state of a run at a point. It folds the events here, because the daemon has no content keys.
 func (s *Inspector) content(ctx context.Context, run, at string) (*schema.GetReply, error) {
 	reply, err := s.headAt(ctx, run, at)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Inspector) content(ctx context.Context, run, at string) (*schema.GetRep
 	return reply, nil
 }
 
-// point is the point that an address names, as commands take it.
+// point parses the point in an address, as commands do.
 func point(r *http.Request) (string, error) {
 	text := r.URL.Query().Get("at")
 	if text == "" {
@@ -117,7 +117,7 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 	}
 	body := conversationBody{NoContent: s.NoContent, At: at, Compacted: reply.State.Compacted}
 	path := v.Run.Path + "/conversation"
-	// The page ends before a message; the others that it had when it was opened are before that.
+	// The page ends before a message.
 	last := len(reply.State.Messages)
 	if before := number(r.URL.Query().Get("before")); before > 0 {
 		last = min(before, last)
@@ -139,7 +139,7 @@ func (s *Inspector) conversationPage(ctx context.Context, r *http.Request) (*vie
 
 var roles = []string{schema.RoleSystem, schema.RoleUser, schema.RoleAssistant, schema.RoleTool}
 
-// messagesOf are the messages of a page, with what their calls came to.
+// messagesOf are the messages of a page, with the outcomes of their calls.
 func messagesOf(run, at string, v *schema.StateView) []messageRow {
 	rows, turn, tools := make([]messageRow, len(v.Messages)), int32(-1), make(map[string]string)
 	for i := range v.Messages {
@@ -165,7 +165,7 @@ func messagesOf(run, at string, v *schema.StateView) []messageRow {
 	return rows
 }
 
-// wholePath is the address of one field, whole.
+// wholePath is the address of one field in full.
 func wholePath(run, at, event string, turn int32, part int, p *schema.PartView) string {
 	q := url.Values{}
 	if at != "" {
@@ -187,10 +187,10 @@ func wholePath(run, at, event string, turn int32, part int, p *schema.PartView) 
 	return runPath(run, "/whole?"+q.Encode())
 }
 
-// images are the types of images that a page shows. A vector image is none: it may have script.
+// images are the shown image types. Vector images are not shown: they may contain script.
 var images = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
-// partOf is a part as people read it.
+// partOf formats a part.
 func partOf(p *schema.PartView, whole func() string) partRow {
 	row := partRow{Kind: p.Type}
 	switch p.Type {
@@ -219,7 +219,7 @@ func partOf(p *schema.PartView, whole func() string) partRow {
 	return row
 }
 
-// readable is a result: a text as it is, any other value as JSON.
+// readable formats a result: a text unchanged, another value as JSON.
 func readable(v jsontext.Value) string {
 	var text string
 	if v.Kind() == '"' && json.Unmarshal(v, &text) == nil {
@@ -228,7 +228,7 @@ func readable(v jsontext.Value) string {
 	return pretty(v)
 }
 
-// diffOf are the lines of a text that is a change of files in the unified form; nil for any other.
+// diffOf are the lines of a unified diff; nil for another text.
 func diffOf(text string) []diffLine {
 	if !strings.HasPrefix(text, "diff --git ") && !strings.HasPrefix(text, "--- ") || !strings.Contains(text, "\n@@ ") {
 		return nil
@@ -326,7 +326,7 @@ func (s *Inspector) stateOf(ctx context.Context, run, at string) (state *schema.
 
 // stateBody is the page of a run at a point.
 type stateBody struct {
-	// Record that is shown, of so many, and the point by which it was asked for.
+	// Record is the shown record, of Records; At is the requested point.
 	Record, Records int64
 	At, Since       string
 	Changes         []change
@@ -348,7 +348,7 @@ type valueRow struct {
 	Turn           int32
 }
 
-// shownMessages is how many of the latest messages the page of a state shows.
+// shownMessages bounds the latest messages on the page of a state.
 const shownMessages = 3
 
 func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, error) {
@@ -371,7 +371,7 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 		shown, err = s.content(asking, run, at)
 		return err
 	})
-	// What came before a record is asked for at the same time, where the number of the record is known.
+	// If the number of the record is known, the state before it is read concurrently.
 	if p, err := schema.ParsePoint(at); err == nil && p.Kind == schema.PointRecord && p.Number > 1 {
 		group.Go(func() (err error) {
 			before, err = s.headAt(asking, run, fmt.Sprintf("record:%d", p.Number-1))
@@ -427,13 +427,13 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 	return v, nil
 }
 
-// headAt reads where a run stood at a point.
+// headAt reads the head of a run at a point.
 func (s *Inspector) headAt(ctx context.Context, run, at string) (*schema.GetReply, error) {
 	reply := new(schema.GetReply)
 	return reply, s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead, At: at}, reply)
 }
 
-// changes are what differs between two heads of a run.
+// changes are the differences between two heads of a run.
 func changes(a, b *schema.Head) (list []change) {
 	for _, n := range []struct {
 		what string

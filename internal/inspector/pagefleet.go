@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// rowsOfRuns is a page of the list of runs, and headReaders how many heads are read at the same time.
+	// rowsOfRuns bounds a page of the list of runs, and headReaders the concurrent reads of heads.
 	rowsOfRuns, headReaders = 50, 8
-	// stripMost is how many things the strip above the list shows.
+	// stripMost bounds the entries of the strip above the list.
 	stripMost = 3
-	// soon is how long a page waits for what is nice to have on it.
+	// soon is how long a page waits for optional content.
 	soon = 150 * time.Millisecond
 )
 
@@ -42,7 +42,7 @@ type fleetBody struct {
 	Oldest string
 	Needs  *found
 	Strip  []thing
-	// NeedsUnknown says why the strip is not there.
+	// NeedsUnknown says why the strip is missing.
 	NeedsUnknown      string
 	Status            string
 	Agent, Label      string
@@ -57,7 +57,7 @@ type fleetBody struct {
 type runRow struct {
 	schema.RunSummary
 	Class, StatusText, Now string
-	// Person: it needs one.
+	// Person: it needs a person.
 	Person bool
 }
 
@@ -132,7 +132,7 @@ func (s *Inspector) readFleet(ctx context.Context) (*schema.FleetReply, error) {
 	return reply, s.Fleet.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, reply)
 }
 
-// rowsOf adds to runs that have not ended what they do now, which only their heads say.
+// rowsOf adds the current activity of live runs, which it reads from their heads.
 func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]runRow, error) {
 	rows := make([]runRow, len(runs))
 	group, ctx := errgroup.WithContext(ctx)
@@ -163,7 +163,7 @@ func (s *Inspector) rowsOf(ctx context.Context, runs []schema.RunSummary) ([]run
 	return rows, group.Wait()
 }
 
-// nowOf is what a run does now.
+// nowOf is the current activity of a run.
 func (s *Inspector) nowOf(h *schema.Head, now time.Time) string {
 	since := func(at string) string {
 		if begun := schema.ParseTime(at); !begun.IsZero() && now.After(begun) {
@@ -206,7 +206,7 @@ func (s *Inspector) nowOf(h *schema.Head, now time.Time) string {
 	return ""
 }
 
-// heads are those of runs as they were last read: a run without new events has the same.
+// heads are the latest heads of runs. A run without new events is not read again.
 type heads struct {
 	mu   sync.Mutex
 	kept map[string]headRead
@@ -218,7 +218,7 @@ type headRead struct {
 	head    *schema.Head
 }
 
-// headsKept bounds the heads that are kept; beyond it all are read again.
+// headsKept bounds the cached heads; beyond it all are read again.
 const headsKept = 1000
 
 func (k *heads) read(ctx context.Context, fleet Fleet, r *schema.RunSummary) (*schema.Head, error) {
@@ -246,15 +246,15 @@ type healthBody struct {
 	*schema.FleetReply
 	Parked []schema.ParkedRun
 	Rows   []shardRow
-	// Findings are the doctor's, those to do something about first; nil while it looks. Fine counts those that are right.
+	// Findings are the doctor's, problems first; nil while it runs. Fine counts the passed checks.
 	Findings []Finding
 	Fine     int
-	// Doctor: there is one. DoctorErr is why it found nothing out.
+	// Doctor: there is a doctor. DoctorErr is its failure.
 	Doctor    bool
 	DoctorErr string
 }
 
-// Finding is one thing that the doctor looked at.
+// Finding is the result of one check of the doctor.
 type Finding struct {
 	Name   string `json:"check"`
 	Result string `json:"result"`
@@ -262,7 +262,7 @@ type Finding struct {
 	Do     string `json:"do,omitzero"`
 }
 
-// Class is by which the eye finds what is wrong.
+// Class is the CSS class of the result.
 func (f Finding) Class() string {
 	switch f.Result {
 	case "ok":
@@ -275,10 +275,10 @@ func (f Finding) Class() string {
 	return "off"
 }
 
-// findingsOld is from when on the doctor looks again.
+// findingsOld is the age at which the doctor runs again.
 const findingsOld = time.Minute
 
-// examine adds what the doctor found.
+// examine adds the doctor's findings.
 func (s *Inspector) examine(ctx context.Context, body *healthBody) {
 	if body.Doctor = s.Doctor != nil; !body.Doctor {
 		return

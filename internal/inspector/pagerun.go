@@ -19,20 +19,20 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// runBar is what stands above each page of a run.
+// runBar is the header of each page of a run.
 type runBar struct {
 	*schema.Head
 	Tab, StatusText, Class, Claims string
 	Overdue                        int
-	// Heard is how long ago its executor was heard, and HeardClass how that is.
+	// Heard is the age of the latest heartbeat of the executor, and HeardClass its CSS class.
 	Heard, HeardClass string
 	// Things that need a person.
 	Things []thing
-	// Path is that of the run's first page.
+	// Path is the address of the run's first page.
 	Path string
 }
 
-// head reads where a run stands, and returns a view with it.
+// head reads the head of a run, and returns a view with it.
 func (s *Inspector) head(ctx context.Context, r *http.Request, tab, words string) (*view, *schema.GetReply, error) {
 	reply, err := s.headAt(ctx, r.PathValue("run"), "")
 	if err != nil {
@@ -69,16 +69,16 @@ func (s *Inspector) runView(ctx context.Context, reply *schema.GetReply, tab, wo
 	return v, nil
 }
 
-// timelineBody is the page of what a run did.
+// timelineBody is the timeline of a run.
 type timelineBody struct {
 	*story.Told
 	Only, Text string
 	Rows       []lineRow
-	// Earlier and Later are the addresses of the turns before and behind; empty for none. Hidden counts the lines that the filter leaves out.
+	// Earlier and Later are the addresses of the neighbouring pages; empty for none. Hidden counts the filtered lines.
 	Earlier, Later, Latest string
 	Hidden                 int
 	Missing                string
-	// Here is the record that the address names, and HereID the line that it is on.
+	// Here is the record in the address, and HereID its line.
 	Here   int64
 	HereID string
 }
@@ -87,21 +87,21 @@ type timelineBody struct {
 type lineRow struct {
 	*story.Beat
 	ID, When, Took, Tone string
-	// First: the turn begins with it. Width is the bar's, of a thousand.
+	// First: the line begins a turn. Width of the bar is in thousandths.
 	First bool
 	Width int64
-	// Gap is how long nothing happened before the line; empty for a short time.
+	// Gap is the idle time before the line; empty for a short time.
 	Gap    string
 	Detail string
 	Whole  string
 }
 
 const (
-	// windowRecords is how many records a page of the timeline reads, and timelineRows the most lines that it shows.
+	// windowRecords bounds the records of a page of the timeline, and timelineRows its lines.
 	windowRecords, timelineRows = 400, 250
-	// idle is from when on a time without anything is shown as a gap.
+	// idle is the shortest idle time that is shown.
 	idle = 30 * time.Second
-	// lineCut is how much of a detail a line shows.
+	// lineCut bounds the detail of a line.
 	lineCut = 240
 )
 
@@ -140,7 +140,7 @@ func (s *Inspector) timelinePage(ctx context.Context, r *http.Request) (*view, e
 	return v, nil
 }
 
-// window shows the lines of a page of records, and reads no more of the run.
+// window shows the lines of one page of records, and reads only those.
 func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
 	from, to := int64(number(q.Get("from"))), int64(number(q.Get("through")))
 	if at := q.Get("at"); at != "" && from == 0 && to == 0 {
@@ -167,7 +167,7 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 	for i, b := range w.Beats {
 		w.Beats[i] = b.Until(s.Now())
 	}
-	// A page has so many lines at most, but always those of one record.
+	// The lines of one record stay together, even beyond the bound.
 	beats, first, through := w.Beats, w.From, w.Through
 	if n := len(beats) - timelineRows; n > 0 && from == 0 {
 		for n < len(beats)-1 && beats[n].Record == beats[n-1].Record {
@@ -201,7 +201,7 @@ func (s *Inspector) window(ctx context.Context, v *view, q url.Values, head *sch
 	return nil
 }
 
-// filtered shows the lines of a run that match. All of the run is read for it.
+// filtered shows the matching lines of a run. It reads the whole run.
 func (s *Inspector) filtered(ctx context.Context, v *view, q url.Values, head *schema.Head, body *timelineBody) error {
 	told, missing, err := s.told(ctx, head)
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *Inspector) filtered(ctx context.Context, v *view, q url.Values, head *s
 	return nil
 }
 
-// linesOf are lines of a run; latest is when something happened before them.
+// linesOf formats lines of a run; latest is the time of the event before them.
 func (s *Inspector) linesOf(beats []*story.Beat, head *schema.Head, latest time.Time) []lineRow {
 	rows := make([]lineRow, len(beats))
 	turn, begun := int32(0), schema.ParseTime(head.StartedAt)
@@ -273,7 +273,7 @@ func (s *Inspector) linesOf(beats []*story.Beat, head *schema.Head, latest time.
 	return rows
 }
 
-// scaled gives the lines bars, by the longest of them.
+// scaled adds bars to the lines, relative to the longest one.
 func scaled(rows []lineRow) []lineRow {
 	longest := int64(1)
 	for i := range rows {
@@ -292,7 +292,7 @@ func scaled(rows []lineRow) []lineRow {
 	return rows
 }
 
-// readStory is the story of a run. It is read again once its run has more events.
+// readStory is the story of a run. It is read again after new events.
 type readStory struct {
 	mu      sync.Mutex
 	records int64
@@ -301,10 +301,10 @@ type readStory struct {
 	missing error
 }
 
-// storiesKept bounds the stories that are kept.
+// storiesKept bounds the cached stories.
 const storiesKept = 4
 
-// told tells the story of a run. missing names its missing events.
+// told reads the story of a run. missing names its missing events.
 func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.Told, missing, err error) {
 	r, now := s.stories.of(head.Run, storiesKept), s.Now()
 	r.mu.Lock()
@@ -322,7 +322,7 @@ func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.To
 	return r.story.Tell(0, now), r.missing, nil
 }
 
-// recoveryBody is the page of what a takeover would do.
+// recoveryBody is the page of the effects of a takeover.
 type recoveryBody struct {
 	*schema.Plan
 	At, NextText, TurnText, ReusedText, NotReusedText, SavedText string
@@ -366,7 +366,7 @@ func (s *Inspector) recoveryPage(ctx context.Context, r *http.Request) (*view, e
 	return v, nil
 }
 
-// plan is the plan of a run's next executor. missing names the missing events of the run.
+// plan is the plan for a run's next executor. missing names the missing events of the run.
 func (s *Inspector) plan(ctx context.Context, run string) (plan *schema.Plan, missing, err error) {
 	state, missing, err := s.stateOf(ctx, run, "")
 	if err != nil {
@@ -376,7 +376,7 @@ func (s *Inspector) plan(ctx context.Context, run string) (plan *schema.Plan, mi
 	return &p, missing, nil
 }
 
-// planJSON is what waymark plan --json prints.
+// planJSON serves the output of waymark plan --json.
 func (s *Inspector) planJSON(w http.ResponseWriter, r *http.Request) {
 	plan, _, err := s.plan(r.Context(), r.PathValue("run"))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// recent has a value for each of the runs that were looked at last.
+// recent has a value for each of the latest viewed runs.
 type recent[T any] struct {
 	mu   sync.Mutex
 	list []*ofRun[T]
@@ -16,7 +16,7 @@ type ofRun[T any] struct {
 	value T
 }
 
-// of returns the value of a run, which becomes the latest; most bounds the runs.
+// of returns the value of a run, and makes the run the latest; most bounds the runs.
 func (l *recent[T]) of(run string, most int) *T {
 	l.mu.Lock()
 	defer l.mu.Unlock()

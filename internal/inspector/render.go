@@ -25,14 +25,14 @@ var templates embed.FS
 
 // page is a kind of page.
 type page struct {
-	// path as http.ServeMux has it; name is that of the template.
+	// path is a pattern of http.ServeMux; name is the template.
 	path, name, title, nav string
-	// every is the shortest time between two makings of a page that is open; 0 for one that does not change.
+	// every is the shortest interval between two renderings of an open page; 0 for a static one.
 	every time.Duration
 	show  func(ctx context.Context, r *http.Request) (*view, error)
 }
 
-// pages are all pages.
+// pages returns all pages.
 func (s *Inspector) pages() []page {
 	const brisk, calm = 250 * time.Millisecond, time.Second
 	return []page{
@@ -51,23 +51,23 @@ func (s *Inspector) pages() []page {
 	}
 }
 
-// view is what a template is given. Body is the page's own.
+// view is the input of a template. Body belongs to the page.
 type view struct {
 	Title, Nav, Fleet string
-	// Command says the same as the page.
+	// Command prints the content of the page.
 	Command string
-	// Live is the address of the page's changes; empty for none.
+	// Live is the address of the page's live updates; empty for none.
 	Live string
-	// Trouble is why the page may be behind, Said what the last form did.
+	// Trouble says why the page may be out of date. Said is the result of the last form.
 	Trouble, Said string
-	// Needs counts what needs a person, as far as it is known.
+	// Needs is the last known number of things that need a person.
 	Needs int
 	Acts  bool
-	// CSRF is the token of the page's forms; empty in what an open page is sent, which keeps its own.
+	// CSRF is the token of the page's forms; empty in live updates, because the open page keeps its own.
 	CSRF string
-	// By is who is recorded with what the viewer decides.
+	// By is the recorded name for the viewer's decisions.
 	By string
-	// Run is what the run is about whose page it is; nil elsewhere.
+	// Run is the header of a run's page; nil elsewhere.
 	Run  *runBar
 	Body any
 }
@@ -80,7 +80,7 @@ func (s *Inspector) view(title, nav, command string) *view {
 	return v
 }
 
-// complete adds what every page has.
+// complete adds the parts that every page has.
 func (s *Inspector) complete(v *view, r *http.Request) {
 	v.Live = "/live" + r.URL.RequestURI()
 	v.Needs = s.needs.count()
@@ -110,7 +110,7 @@ func (s *Inspector) render(w http.ResponseWriter, status int, name string, v *vi
 	_, _ = w.Write(b) // the viewer may be gone
 }
 
-// execute runs a part of a page's template. A template that fails is this package's mistake, and the page says so.
+// execute runs a part of a page's template. A failure is a bug of this package, and is shown on the page.
 func (s *Inspector) execute(name, part string, v *view) []byte {
 	var b bytes.Buffer
 	if err := s.templates[name].ExecuteTemplate(&b, part, v); err != nil {
@@ -133,7 +133,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 	return all
 }
 
-// functions of the templates. Text from outside passes through one, block or cut: what a person could not see is a visible mark then.
+// functions of the templates. Foreign text passes through one, block or cut, which make invisible characters visible.
 var functions = template.FuncMap{
 	"one":     output.Printable,
 	"lines":   block,
@@ -157,7 +157,7 @@ func plural(n any, noun string) string {
 	return output.Plural(reflect.ValueOf(n).Convert(reflect.TypeFor[int64]()).Int(), noun)
 }
 
-// hidden are the fields of a form that say what it is about.
+// hidden are the hidden fields of a form.
 type hidden struct {
 	CSRF string
 	T    thing
@@ -169,7 +169,7 @@ type forkForm struct {
 	At string
 }
 
-// block makes text from outside of several lines safe to look at.
+// block makes foreign text of several lines printable.
 func block(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
@@ -178,7 +178,7 @@ func block(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// printableTabs is output.Printable, which makes tabs spaces, with tabs kept.
+// printableTabs is output.Printable that keeps tabs.
 func printableTabs(line string) string {
 	parts := strings.Split(line, "\t")
 	for i := range parts {
@@ -187,14 +187,14 @@ func printableTabs(line string) string {
 	return strings.Join(parts, "\t")
 }
 
-// pretty is a JSON value over several lines, its numbers as they are. What is no JSON stays as it is.
+// pretty indents a JSON value and keeps its numbers. Other text stays unchanged.
 func pretty(v jsontext.Value) string {
 	v = v.Clone()
 	_ = v.Indent(jsontext.WithIndent("  "))
 	return string(v)
 }
 
-// cut shortens text to so many characters.
+// cut shortens text to n characters.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -208,7 +208,7 @@ func cut(s string, n int) string {
 	return s
 }
 
-// stateOf is the class by which the eye finds a status.
+// stateOf is the CSS class of a status.
 func stateOf(s schema.Status) string {
 	switch s {
 	case schema.StatusRunning:
@@ -224,7 +224,7 @@ func stateOf(s schema.Status) string {
 	return "off"
 }
 
-// number reads a number of a form or an address; what is none is 0.
+// number parses a number in a form or an address; 0 for other text.
 func number(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {

@@ -14,23 +14,23 @@ import (
 
 // door lets viewers in. A token becomes a cookie.
 type door struct {
-	// name is that of the session's cookie. Browsers send a cookie to every port of an address, so each process has a name of its own.
+	// name of the session's cookie. Browsers send a cookie to every port of an address, so each process has its own name.
 	name string
-	// standing is a token that stays; empty for none.
+	// standing is the reusable token; empty for none.
 	standing string
 
 	mu sync.Mutex
-	// tokens of one use that were not used, and sessions, the latest last.
+	// tokens are unused single-use tokens; sessions are open. The latest is last.
 	tokens, sessions []string
 }
 
-// kept bounds tokens and sessions: the oldest give way.
+// kept bounds tokens and sessions: the oldest are dropped.
 const kept = 64
 
-// same compares secrets without telling how far they agree.
+// same compares secrets in constant time.
 func same(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// NewToken makes a token of one use.
+// NewToken makes a single-use token.
 func (s *Inspector) NewToken() string {
 	token := rand.Text()
 	s.door.mu.Lock()
@@ -41,7 +41,7 @@ func (s *Inspector) NewToken() string {
 
 func latest(list []string) []string { return list[max(len(list)-kept, 0):] }
 
-// enters takes a token, and returns the session that it begins; empty for a wrong token.
+// enters uses a token, and returns the new session; empty for a wrong token.
 func (d *door) enters(token string) (session string, once bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,7 @@ func (d *door) enters(token string) (session string, once bool) {
 	return session, once
 }
 
-// knows reports whether a request has the cookie of a session.
+// knows reports whether a request has a session's cookie.
 func (d *door) knows(r *http.Request) bool {
 	cookie, err := r.Cookie(d.name)
 	if err != nil {
@@ -72,14 +72,14 @@ func newCookie(name, value string, secure bool) *http.Cookie {
 	return &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure}
 }
 
-// say has the next page say something, once.
+// say shows a message on the next page, once.
 func (d *door) say(w http.ResponseWriter, said string, secure bool) {
 	if said != "" {
 		http.SetCookie(w, newCookie(d.name+"-said", url.QueryEscape(said), secure))
 	}
 }
 
-// said is what the page before wanted to be said.
+// said returns the message from the previous page.
 func (d *door) said(w http.ResponseWriter, r *http.Request, secure bool) string {
 	cookie, err := r.Cookie(d.name + "-said")
 	if err != nil {
@@ -95,8 +95,8 @@ func (d *door) said(w http.ResponseWriter, r *http.Request, secure bool) string 
 	return text
 }
 
-// enter takes the token, from the address that the command printed or from the form. The answer is a page that goes on to the fleet by
-// itself: a redirect would still be a step of whatever led here, and a strict cookie is not sent on such.
+// enter takes the token, from the printed address or from the form. Its page loads the fleet by script: after a redirect
+// from another site the browser would not send a strict cookie.
 func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
 	v := s.view("Waymark", "", "")
 	token := r.URL.Query().Get("t")
@@ -120,8 +120,8 @@ func (s *Inspector) enter(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// stranger answers a request without a cookie. Behind a link on another site a browser leaves the cookie out: the same page, asked for by
-// this one, has it.
+// stranger answers a request without a cookie. After a link on another site the browser omits the cookie: the answer
+// loads the page again, with it.
 func (s *Inspector) stranger(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
 		v := s.view("Waymark", "", "")

@@ -13,19 +13,19 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
-// actWithin bounds an action, in time.
+// actWithin bounds the duration of an action.
 const actWithin = time.Minute
 
-// outcome is what an action came to: the address of the next page, and what it says.
+// outcome of an action: the address of the next page, and its message.
 type outcome struct {
 	next, said string
 	err        error
 }
 
-// submissions are the forms that were sent last. A second click on a button, or a form that is loaded again, sends the same form: it
-// does nothing more, and leads to the same page.
+// submissions are the latest submitted forms. A second click or a reload submits the same form: it has no further
+// effect, and leads to the same page.
 //
-// The forms of a page that was loaded have an id of that load. Loaded again, or with other content, it is another form.
+// Each load of a page has an id, which its forms contain. After another load, or with other content, it is another form.
 type submissions struct {
 	mu   sync.Mutex
 	list []*submission
@@ -33,24 +33,24 @@ type submissions struct {
 
 type submission struct {
 	key [sha256.Size]byte
-	// done is closed when the action has ended.
+	// done is closed at the end of the action.
 	done chan struct{}
 	outcome
 }
 
-// submissionsKept bounds the forms that are kept.
+// submissionsKept bounds the remembered forms.
 const submissionsKept = 256
 
-// loaded returns the token of the forms of a page that is loaded now: the secret of the process, and the id of the load.
+// loaded returns the token for the forms of a new load: the secret of the process, and the id of the load.
 func (s *Inspector) loaded() string { return s.csrf + "-" + rand.Text() }
 
-// madeHere reports whether a form is of a page of this process.
+// madeHere reports whether this process rendered the form.
 func (s *Inspector) madeHere(r *http.Request) bool {
 	secret, _, _ := strings.Cut(r.PostForm.Get("csrf"), "-")
 	return same(secret, s.csrf)
 }
 
-// once carries out the action of a form, unless the form was sent before. What failed may be sent again.
+// once carries out the action of a form, once. A failed form may be submitted again.
 func (l *submissions) once(r *http.Request, do func() outcome) outcome {
 	key := sha256.Sum256([]byte(r.URL.Path + "\n" + r.PostForm.Encode()))
 	l.mu.Lock()
@@ -80,5 +80,5 @@ func (l *submissions) once(r *http.Request, do func() outcome) outcome {
 	return own.outcome
 }
 
-// errBroken is what an action came to that did not end.
+// errBroken is the outcome of an action that did not end.
 var errBroken = failure.New(failure.General, "look at what it did, and send it again if it did nothing", "the action broke off, by a mistake of this program")

@@ -209,7 +209,7 @@ func withoutCalls(m schema.Message) schema.Message {
 	return m
 }
 
-// limitText is a limit with what was reached of it.
+// limitText formats a limit with its value.
 func limitText(d *schema.LimitReachedData) string {
 	switch {
 	case len(d.Value) > 0 && len(d.Maximum) > 0:
@@ -222,7 +222,7 @@ func limitText(d *schema.LimitReachedData) string {
 	return d.Limit
 }
 
-// CompactionText says what a compaction put a summary in place of.
+// CompactionText names the turns and tokens that a compaction replaced.
 func CompactionText(d *schema.ContextCompactedData) string {
 	through, tokens := "", ""
 	if d.ThroughTurn > 0 {

@@ -1,14 +1,16 @@
-// Package story tells what a run did: its turns and calls with how long each took, takeovers, waits and errors.
+// Package story describes events and tells what a run did: its turns and calls with their durations, takeovers, waits
+// and errors.
 //
 // # What it owns
 //
-// [Story], which collects the lines of a run from its events, [Told], which sums them up, and the texts of the parts: tokens, limits,
-// compactions, artifacts. The command runs show and the page of a run both show it. [Window] tells a part of a run, from a page of its records:
-// windows one behind the other add up to the story.
+// [Describe], which has the texts of each type of event; [Story], which collects the lines of a run from its events;
+// [Told], which sums them up; and the texts of tokens, limits, compactions and artifacts. The command runs show and the
+// pages of a run show them. [Window] tells a part of a run from a page of its records: adjacent windows add up to the
+// story.
 //
 // # What it promises
 //
-// Times are those that executors wrote. What the fold refuses is not told. Encrypted fields are named by their key.
+// Times are those that executors wrote. Refused events have no line. Encrypted fields are named by their key.
 //
 // # On failure
 //

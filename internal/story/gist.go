@@ -8,8 +8,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Sender says whose decision a control event is, short and with the claimed name. Other events have none; neither have marks, which
-// executors write, too.
+// Sender names the sender of a control event, with a short key and the claimed name. Other events have none, nor have
+// marks, because executors write them, too.
 func Sender(e *schema.Event) string {
 	data, err := schema.ParseData(e)
 	if err != nil {
@@ -22,10 +22,10 @@ func Sender(e *schema.Event) string {
 	return output.ByText(shortBy(by), claimed)
 }
 
-// shortKey is how much of a public key tells the keys of a fleet apart.
+// shortKey is the length of a public key that distinguishes the keys of a fleet.
 const shortKey = 8
 
-// shortBy is By of a control event with the beginning of the key alone. A claimed name stays as it is.
+// shortBy is By of a control event with a shortened key. A claimed name stays unchanged.
 func shortBy(by string) string {
 	if role, key, _ := strings.Cut(by, ":"); schema.IsProven(by) && len(key) > shortKey {
 		return schema.ProvenBy(role, key[:shortKey])
@@ -33,7 +33,7 @@ func shortBy(by string) string {
 	return by
 }
 
-// Gist says in a few words what an event is about, without its sender; what it does not know is shown as it is.
+// Gist summarises an event without its sender. Data of an unknown type is shown unchanged.
 func Gist(e *schema.Event) string {
 	if schema.ErasedMark(e) {
 		return "the run was removed, and its id is not used again"
@@ -50,7 +50,7 @@ func Gist(e *schema.Event) string {
 	return Describe(data, nil).Gist
 }
 
-// maxParts bounds the parts of a message that are worth a look on one line.
+// maxParts bounds the parts of a message on one line.
 const maxParts = 8
 
 // MessagesText is the role and the beginning of messages.

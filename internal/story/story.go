@@ -34,18 +34,18 @@ type Beat struct {
 	Kind string `json:"kind"`
 	// Turn it belongs to; 0 for none.
 	Turn int32 `json:"turn,omitzero"`
-	// What it is, in a word or two: the name of a tool, the model.
+	// What is the subject: the name of a tool, the model.
 	What string `json:"what"`
 	// Detail in words.
 	Detail string `json:"detail,omitzero"`
-	// At is when it began, RFC 3339, and DurationMS how long it took, or has taken so far; absent for what takes no time.
+	// At is the time of its begin, RFC 3339. DurationMS is its duration so far; absent for an instant.
 	At         string `json:"at,omitzero"`
 	DurationMS *int64 `json:"duration_ms,omitzero"`
-	// Open: it is not over.
+	// Open: it has not ended.
 	Open bool `json:"open,omitzero"`
-	// Record is the number of the record by which it began.
+	// Record is the number of its first record.
 	Record int64 `json:"-"`
-	// lost: its executor was gone before it had an outcome.
+	// lost: a takeover came before its outcome.
 	lost bool
 	// call that a wait is about; empty for none.
 	call string
@@ -55,22 +55,22 @@ type Beat struct {
 type Story struct {
 	State *schema.State
 	beats []*Beat
-	// calls and waits that are open, by what names them; turn is the begin of the turn's model call.
+	// calls and waits that are open, by key; turn is the open call of the model.
 	calls map[schema.CallKey]*Beat
 	waits map[string]*Beat
 	turn  *Beat
-	// asked are the keys of the calls that answers asked for, in order.
+	// asked are the keys of requested calls, in order.
 	asked []schema.CallKey
-	// latest is the time of the event before.
+	// latest is the time of the previous event.
 	latest time.Time
-	// submitted: the run was handed in for an executor to claim. takeovers are counted, and the open signals.
+	// submitted: the run was created for an executor to claim. takeovers and signals count takeovers and open signals.
 	submitted          bool
 	takeovers, signals int
-	// at is what is known of the run at the record that is told.
+	// at is the place of the current record.
 	at moment
 }
 
-// moment is where a run is behind a record.
+// moment is the place of a record in its run.
 type moment struct {
 	record int64
 	epoch  schema.Epoch
@@ -91,7 +91,8 @@ type Source interface {
 	Decrypt(ctx context.Context, e *schema.Event, data schema.Data) error
 }
 
-// Read collects the story of a run, whose head says what rewinds left behind. Of a run that misses events the story is what is there.
+// Read collects the story of a run, whose head names the records that rewinds left behind. If events are missing, it is
+// the story of the others.
 func Read(ctx context.Context, from Source, head *schema.Head) (*Story, error) {
 	s := New(from.Name(), head.Run)
 	s.State.Open(func(e *schema.Event, data schema.Data) { _ = from.Decrypt(ctx, e, data) }) // what stays encrypted is shown as that
@@ -104,10 +105,10 @@ func Read(ctx context.Context, from Source, head *schema.Head) (*Story, error) {
 	})
 }
 
-// Empty reports whether there is nothing to tell.
+// Empty reports whether there are no lines.
 func (s *Story) Empty() bool { return len(s.beats) == 0 }
 
-// Add folds a record. What the fold does not accept is no part of the story.
+// Add folds a record. Refused events have no line.
 func (s *Story) Add(keys *schema.Keys, rec *schema.Record) {
 	v := s.State.Apply(keys, rec)
 	if v.Event == nil || v.Kind != schema.Applied {
@@ -118,7 +119,7 @@ func (s *Story) Add(keys *schema.Keys, rec *schema.Record) {
 	s.tell(v)
 }
 
-// tell tells an accepted event.
+// tell adds an accepted event.
 func (s *Story) tell(v schema.Verdict) {
 	at := schema.ParseTime(v.Event.Time)
 	s.event(v, v.Event.Time, at)
@@ -217,7 +218,7 @@ func (s *Story) takeover(d *schema.RunResumedData, when string) {
 	}
 }
 
-// move puts a line at the end, because what it tells begins now.
+// move puts a line at the end: its call begins now.
 func (s *Story) move(b *Beat, when string) {
 	b.At, b.Record = when, s.at.record
 	s.beats = append(slices.DeleteFunc(s.beats, func(other *Beat) bool { return other == b }), b)
@@ -260,7 +261,7 @@ func (s *Story) end(d *schema.RunEndedData, when string, at time.Time) {
 	s.say(&Beat{Kind: kind, What: d.Status, Detail: detail, At: when})
 }
 
-// answered ends the model's call: by its own word, or from the begin of the turn, or from the event before.
+// answered ends the model's call. Its duration is the recorded one, else since the start of the turn or the previous event.
 func (s *Story) answered(d *schema.TurnAnsweredData, when string, at time.Time) {
 	b := s.turn
 	if b == nil || b.Turn != d.Turn {
@@ -286,7 +287,7 @@ func (s *Story) answered(d *schema.TurnAnsweredData, when string, at time.Time) 
 	}
 }
 
-// keysOf are the keys of an answer's calls, in its order.
+// keysOf are the keys of an answer's calls, in order.
 func keysOf(d *schema.TurnAnsweredData) []schema.CallKey {
 	keys := make([]schema.CallKey, len(d.Calls))
 	seen := make(map[string]int)
@@ -339,10 +340,10 @@ func (s *Story) closed(key schema.CallKey, detail string, duration int64, at tim
 	b.took(duration, at)
 }
 
-// CallRequested is the detail of a call that no executor has begun, callRunning of one that runs.
+// CallRequested is the detail of a requested call, callRunning of a begun one.
 const CallRequested, callRunning = "requested", "running"
 
-// submitted is what begins a run that was handed in, and waits for an executor to claim it.
+// submitted is the first line of a run that waits for an executor to claim it.
 const submitted = "submitted"
 
 func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when string, at time.Time) {
@@ -369,7 +370,7 @@ func (s *Story) settled(key schema.CallKey, d *schema.ToolSettledData, when stri
 	}
 }
 
-// openTool is the tool of the open call with an id, the latest of them.
+// openTool is the tool of the latest open call with an id.
 func (s *Story) openTool(id string) (tool string) {
 	latest := schema.CallKey{}
 	for key, b := range s.calls {
@@ -416,7 +417,7 @@ func (s *Story) note(data schema.Data, turn int32, when string) {
 	}
 }
 
-// took says how long something took that began before: by its own word, else up to a time.
+// took sets the duration: the recorded one, else up to a time.
 func (b *Beat) took(said int64, at time.Time) {
 	if said == 0 {
 		begun := schema.ParseTime(b.At)
@@ -428,7 +429,7 @@ func (b *Beat) took(said int64, at time.Time) {
 	b.DurationMS = &said
 }
 
-// usageText are the tokens of a model's call.
+// usageText formats the tokens of a model's call.
 func usageText(u *schema.Usage) string {
 	if u == nil || u.IsZero() {
 		return ""
@@ -436,12 +437,12 @@ func usageText(u *schema.Usage) string {
 	return TokensText(*u)
 }
 
-// joined joins what is not empty.
+// joined joins the texts that are not empty.
 func joined(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
-// Span is a duration for people.
+// Span formats a duration.
 func Span(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -456,10 +457,10 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%dd %02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// Barred reports whether the line has a bar: work has, waiting not.
+// Barred reports whether the line has a bar: work has one, waiting has none.
 func (b *Beat) Barred() bool { return b.Kind == KindModel || b.Kind == KindCall }
 
-// TokensText shows what a run used.
+// TokensText formats the used tokens.
 func TokensText(u schema.Usage) string {
 	if u.IsZero() {
 		return ""
@@ -471,7 +472,7 @@ func TokensText(u schema.Usage) string {
 	return t
 }
 
-// Tones of a line: what it is to the eye.
+// Tones of a line, for its colour.
 const (
 	ToneBad   = "bad"
 	ToneWait  = "wait"
