@@ -3,10 +3,6 @@ package cli
 import (
 	"bytes"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -96,8 +92,8 @@ func (w *writtenFleet) control(run string, epoch schema.Epoch, data schema.Data)
 	w.store(e)
 }
 
-// Ids have a hash of the data's bytes: an export with other spaces is one of other events.
-func TestExport_DataWithSpacesAndLineBreaks_KeepsItsBytes(t *testing.T) {
+// Ids have a hash of the data's bytes: with other spaces they would be other events.
+func TestEvents_RawDataWithSpacesAndLineBreaks_KeepsItsBytes(t *testing.T) {
 	t.Parallel()
 	w := newWrittenFleet(t)
 	want := []string{
@@ -110,22 +106,14 @@ func TestExport_DataWithSpacesAndLineBreaks_KeepsItsBytes(t *testing.T) {
 	w.write("r1", schema.TurnAnswered, 1, want[1])
 	w.write("r1", schema.StateSet, 0, want[2])
 	w.write("r1", schema.RunEnded, 0, want[3])
-	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "application/x-protobuf") }))
-	defer collector.Close()
-	for _, words := range []string{"events r1 --all --no-follow --json --raw"} {
-		lines := w.told(strings.Fields(words)...)
-		require.Equal(t, len(want), strings.Count(lines, "\n"), lines)
-		require.NotContains(t, lines, "\r")
-		require.Equal(t, 2, strings.Count(lines, `"data_base64":`), lines)
-		for i, line := range strings.Split(strings.TrimSpace(lines), "\n") {
-			e, err := schema.Decode(nil, []byte(line))
-			require.NoError(t, err)
-			require.Equal(t, want[i], string(e.Data), words)
-		}
-		file := filepath.Join(t.TempDir(), "run.jsonl")
-		require.NoError(t, os.WriteFile(file, []byte(lines), 0o600))
-		code, stdout, stderr := w.ask("", "otel", "--file", file, "--endpoint", collector.URL, "--json")
-		require.Zero(t, code, "the exporter of spans reads it, too: %s%s", stdout, stderr)
+	lines := w.told("events", "r1", "--all", "--no-follow", "--json", "--raw")
+	require.Equal(t, len(want), strings.Count(lines, "\n"), lines)
+	require.NotContains(t, lines, "\r")
+	require.Equal(t, 2, strings.Count(lines, `"data_base64":`), lines)
+	for i, line := range strings.Split(strings.TrimSpace(lines), "\n") {
+		e, err := schema.Decode(nil, []byte(line))
+		require.NoError(t, err)
+		require.Equal(t, want[i], string(e.Data))
 	}
 	w.told("verify", "r1", "--strict")
 }

@@ -13,7 +13,6 @@ import (
 // keylessFolds are the files that may fold with schema.NoKeys, and why. All other folds need their fleet's keys: a
 // reader without them accepts forged control events, or disagrees with the daemon.
 var keylessFolds = map[string]string{
-	"internal/cli/events/otel.go":             "a file of events does not say when the server stored them",
 	"internal/harness/foldtest/writer.go":     "a fleet without keys",
 	"internal/harness/loadgen/check.go":       "events that are made of numbers, and no control events among them",
 	"internal/harness/randomlog/draw.go":      "a fleet that is drawn without keys",

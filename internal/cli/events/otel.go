@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +23,6 @@ import (
 // OtelCmd is waymark otel.
 type OtelCmd struct {
 	Run_      string   `arg:"" name:"run" optional:"" help:"Export the ended spans of this run and exit (default: follow all runs)."`
-	File      string   `placeholder:"FILE" help:"Export a file from waymark events --json --raw and exit; uses no server."`
 	All       bool     `help:"Without a saved position, begin with the oldest kept event."`
 	NoFollow  bool     `help:"Stop at the end of the log."`
 	Endpoint  string   `placeholder:"URL" help:"Collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other OTLP variables apply)."`
@@ -49,9 +47,8 @@ Examples:
 
 // exported is the report of a single export.
 type exported struct {
-	Run     string `json:"run,omitzero"`
-	Trace   string `json:"trace_id,omitzero"`
-	Runs    int    `json:"runs"`
+	Run     string `json:"run"`
+	Trace   string `json:"trace_id"`
 	Spans   int64  `json:"spans"`
 	Open    int    `json:"open"`
 	Dropped int64  `json:"dropped,omitzero"`
@@ -63,12 +60,10 @@ const hintCollector = "check that the collector runs and that --endpoint names i
 // singlePatience is how long a one-time export waits for the collector.
 const singlePatience = 20 * time.Second
 
-// Run exports until Ctrl-C, or exports the named run or file.
+// Run exports until Ctrl-C, or exports the named run.
 func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
-	case c.Run_ != "" && c.File != "":
-		return failure.New(failure.Usage, "name one of them", "a run and --file are two sources")
-	case (c.Run_ != "" || c.File != "") && (c.All || c.NoFollow || c.Position != ""):
+	case c.Run_ != "" && (c.All || c.NoFollow || c.Position != ""):
 		return failure.New(failure.Usage, "omit them", "--all, --no-follow and --position apply only to the export of all runs")
 	}
 	log, err := base.NewLogger(a.Stderr, c.LogLevel, c.LogFormat)
@@ -80,9 +75,6 @@ func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 		return failure.New(failure.Usage, "see: waymark otel --help", "%v", err)
 	}
 	defer client.Close()
-	if c.File != "" {
-		return c.file(ctx, a, c.exporter(a, client, log))
-	}
 	cl, err := a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
 		return err
@@ -109,7 +101,7 @@ func (c OtelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) 
 		Service: c.Service, Version: base.Versions().Waymark, Fleet: a.Fleet,
 		Hint: hintCollector,
 	}
-	if c.Run_ != "" || c.File != "" || c.NoFollow {
+	if c.Run_ != "" || c.NoFollow {
 		config.Patience = singlePatience
 	}
 	return spans.NewExporter(client, config, log)
@@ -130,8 +122,8 @@ func collectorError(err error) error {
 
 // single exports one run.
 func (c OtelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Reader, exporter *spans.Exporter) error {
-	one := spans.NewSingle(a.Fleet, c.options(), fleet.Keys, exporter.Export)
-	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, c.Run_, &rec) })
+	one := spans.NewSingle(a.Fleet, c.Run_, c.options(), fleet.Keys, exporter.Export)
+	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, &rec) })
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return collectorError(err)
 	}
@@ -143,19 +135,11 @@ func (c OtelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exp
 	if err := one.Finish(ctx); err != nil {
 		return collectorError(err)
 	}
-	said := exported{Run: c.Run_, Runs: one.Runs(), Spans: exporter.Sent.Load(), Open: one.Open(), Dropped: exporter.Dropped.Load()}
-	if c.Run_ != "" {
-		said.Trace = fmt.Sprintf("%x", spans.TraceID(a.Fleet, c.Run_))
-	}
+	said := exported{Run: c.Run_, Trace: fmt.Sprintf("%x", spans.TraceID(a.Fleet, c.Run_)), Spans: exporter.Sent.Load(), Open: one.Open(), Dropped: exporter.Dropped.Load()}
 	if a.JSON {
 		return output.Line(a.Stdout, said)
 	}
-	what := "exported " + output.Plural(said.Spans, "span")
-	if said.Trace != "" {
-		what += " as trace " + said.Trace
-	} else {
-		what += " of " + output.Plural(said.Runs, "run")
-	}
+	what := "exported " + output.Plural(said.Spans, "span") + " as trace " + said.Trace
 	if said.Open > 0 {
 		what += fmt.Sprintf("; %d have not ended and were not sent", said.Open)
 	}
@@ -239,22 +223,4 @@ func historyOf(fleet *publisher.Reader) func(context.Context, string, func(schem
 		}
 		return err
 	}
-}
-
-// file exports the events of a file.
-func (c OtelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter) error {
-	// The file does not have the server's times of storage, so signatures cannot be verified.
-	unchecked := func(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }
-	one := spans.NewSingle(a.Fleet, c.options(), unchecked, exporter.Export)
-	err := spans.ReadFile(c.File, func(run string, rec *schema.Record) error { return one.Take(ctx, run, rec) })
-	if err != nil {
-		if errors.Is(err, spans.ErrCollector) {
-			return collectorError(err)
-		}
-		return failure.New(failure.Usage, "create such a file with: waymark events RUN --all --no-follow --json --raw > FILE", "%s", strings.TrimSpace(err.Error()))
-	}
-	if one.Runs() == 0 {
-		return failure.New(failure.NotFound, "create such a file with: waymark events RUN --all --no-follow --json --raw > FILE", "%s has no event", c.File)
-	}
-	return c.finish(ctx, a, one, exporter)
 }
