@@ -238,17 +238,3 @@ func TestServeVerify_Stop_EndsContext(t *testing.T) {
 		t.Fatal("who asked is not answered")
 	}
 }
-
-// No tool is asked about a call that only a transcript tells of: it is held at once.
-func TestTool_CallOfATranscript_IsHeldUnasked(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	f := w.fleet(func(c *publisher.Config) { c.VerifyTimeout = time.Hour })
-	call := verifyCall()
-	call.VerifySubject = schema.VerifyTranscript
-	crashed(t, w, f, call)
-	run := resume(t, f, "r1")
-	_, err := run.Turn(1).Tool(t.Context(), call, nil)
-	require.ErrorIs(t, err, publisher.ErrHeld)
-	require.ErrorContains(t, err, "import it again")
-}

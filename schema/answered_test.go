@@ -217,51 +217,28 @@ func TestAnswered_TurnEndedByNext_IsPoint(t *testing.T) {
 	require.NotEqual(t, -1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 1}), "and turn:1 is no point")
 }
 
-// A call known only from a transcript needs a person once an executor has seen it and asked.
-func TestHeldCalls_CallOfATranscript_CountsOnceAnExecutorAsked(t *testing.T) {
+// A settlement keeps the provider's details of its result.
+func TestToolSettled_VerifiedWithSource_KeepsIt(t *testing.T) {
 	t.Parallel()
-	told := func() *testRun {
-		r := newTestRun(t)
-		r.start()
-		requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: schema.VerifyTranscript}
-		mustApply(t, r.write(answerOf(1, requested), 1))
-		mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n", VerifySubject: schema.VerifyTranscript}, 1))
-		return r
-	}
-	end := &schema.RunEndedData{Status: string(schema.StatusCancelled)}
-	r := told()
-	mustApply(t, r.write(end, 0))
-	require.Len(t, r.head.OpenCalls, 1)
-	require.Empty(t, r.head.HeldCalls())
-
-	r = told()
-	r.takeover("importer")
-	require.Len(t, r.head.InDoubt(), 1)
-	mustApply(t, r.write(end, 0))
-	require.Empty(t, r.head.HeldCalls(), "the transcript grew, and has no result yet")
-
-	r = told()
+	r := newTestRun(t)
+	r.start()
+	requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: "tools.n"}
+	mustApply(t, r.write(answerOf(1, requested), 1))
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
 	r.takeover("ex-2")
-	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "i", Reason: schema.WaitToolInDoubt, ToolCallID: "a"}, 1))
-	require.Len(t, r.head.HeldCalls(), 1)
-	r.takeover("importer")
-	mustApply(t, r.write(end, 0))
-	require.Len(t, r.head.HeldCalls(), 1, "behind the end, too")
-
-	r = told()
-	r.takeover("importer")
+	require.Len(t, r.head.InDoubt(), 1)
 	settled := &schema.ToolSettledData{ToolCallID: "a", How: schema.SettledVerified, Result: []byte(`1`), Source: []byte(`{"x":1}`)}
 	mustApply(t, r.write(settled, 1))
 	require.False(t, r.head.TurnOpen)
 	require.JSONEq(t, `{"x":1}`, string(r.state.Calls[0].ResultSource))
 }
 
-// When an executor begins a call itself, a person decides its outcome, whatever a transcript said about it.
-func TestHeldCalls_ExecutorBeginsTheCallOfATranscript_Counts(t *testing.T) {
+// A person decides the outcome of a call that is open when its run ends.
+func TestHeldCalls_VerifyCallOpenAtTheEnd_Counts(t *testing.T) {
 	t.Parallel()
 	r := newTestRun(t)
 	r.start()
-	requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: schema.VerifyTranscript}
+	requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: "tools.n"}
 	mustApply(t, r.write(answerOf(1, requested), 1))
 	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
 	mustApply(t, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0))

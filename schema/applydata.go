@@ -387,7 +387,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	v := Verdict{Kind: Applied, Boundary: true}
 	if d.Reason == WaitToolInDoubt {
 		c := &h.OpenCalls[call]
-		c.Requested, c.Again, c.Told, c.InDoubt, c.Held = false, false, false, true, true
+		c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, true
 		v.Call = c.CallKey
 	}
 	h.Status = StatusWaiting

@@ -300,7 +300,7 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	case !policy.Rerunnable() && c.MayHaveRun(h.Epoch):
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
 	}
-	c.Requested, c.Again, c.Epoch, c.Replay, c.Told = false, false, h.Epoch, policy, policy == ReplayVerify && d.VerifySubject == VerifyTranscript
+	c.Requested, c.Again, c.Epoch, c.Replay = false, false, h.Epoch, policy
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
@@ -389,7 +389,7 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	h.Counts.Settled++
 	if d.How == SettledRerun {
 		h.noDoubt(c.CallKey)
-		c.InDoubt, c.Held, c.Late, c.Told, c.Epoch = false, false, false, false, h.Epoch
+		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
 		if p.control {
 			c.Decision = "" // a person's decision, not an executor's
 		}

@@ -119,9 +119,6 @@ type OpenCall struct {
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt and left to a person, by its policy or because the run waits for its settlement.
 	Held bool `json:"held,omitzero"`
-	// Told: only a transcript mentions the call, without its result; see [VerifyTranscript]. It is reset when a
-	// person is asked about the call.
-	Told bool `json:"told,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
 	// Scope replaces the run's id in the call's idempotency key if another run or an earlier line of this one may
@@ -340,12 +337,11 @@ type Head struct {
 }
 
 // HeldCalls returns the open calls whose outcome a person must decide: those in doubt that the replay policy leaves
-// to a person, and each open call of an ended run, which has no executor. A call known only from a transcript is left
-// out until an executor has seen it: it is past, and nothing waits for it.
+// to a person, and each open call of an ended run, which has no executor.
 func (h *Head) HeldCalls() []OpenCall {
 	var held []OpenCall
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; h.Status.Terminal() && !c.Told || c.InDoubt && c.Held {
+		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.InDoubt && c.Held {
 			held = append(held, *c)
 		}
 	}

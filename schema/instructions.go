@@ -100,7 +100,7 @@ func InstructionsOf(h *Head, maxClaims int) *Instructions {
 		for i := range h.OpenCalls {
 			c := &h.OpenCalls[i]
 			switch forPerson := c.Held || !c.Requested && c.Replay == ReplayHold || h.Status.Terminal(); {
-			case forPerson != held, h.Status.Terminal() && c.Told:
+			case forPerson != held:
 			default:
 				in.entry(func() string { return h.callLine(c) })
 			}

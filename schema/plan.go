@@ -284,9 +284,6 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 		if o.Replay == ReplayVerify && c != nil {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"
 		}
-		if c != nil && c.VerifySubject == VerifyTranscript {
-			p.Why = "whether it had its effect is not known: it is of a transcript that has no result of it"
-		}
 		for i := range h.Interrupts {
 			if w := &h.Interrupts[i]; w.Reason == WaitToolInDoubt && w.CallKey() == o.CallKey {
 				p.InterruptID = w.InterruptID
@@ -300,9 +297,9 @@ func (h *Head) planCall(o *OpenCall, s *State) PlanCall {
 // head is known.
 func verifiable(o *OpenCall, c *Call) bool {
 	if c == nil {
-		return !o.Told && !o.Held
+		return !o.Held
 	}
-	return c.VerifySubject != "" && c.VerifySubject != VerifyTranscript
+	return c.VerifySubject != ""
 }
 
 // planUndecided plans a call that was not allowed: it never ran, whatever its policy.

@@ -470,13 +470,13 @@ func TestFork_OpenCallOfTheBase_KeepsItsIdempotencyKey(t *testing.T) {
 	require.Equal(t, "r1.1.c1.1", plan.Calls[0].IdempotencyKey)
 }
 
-// An executor may claim of its own hold call that only a transcript mentions it. The call must still be listed as held when
-// the run ends, or the operator never learns that a payment has no outcome. An import makes only verify calls.
-func TestHeldCalls_HoldCallBegunAsOfATranscript_IsListedWhenTheRunEnds(t *testing.T) {
+// An executor may begin its own hold call with a verify subject. The call must still be listed as held when the run ends,
+// or the operator never learns that a payment has no outcome.
+func TestHeldCalls_HoldCallBegunWithAVerifySubject_IsListedWhenTheRunEnds(t *testing.T) {
 	r := newTestRun(t)
 	r.start()
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}}}, 1)
-	require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", VerifySubject: schema.VerifyTranscript}, 1).Kind)
+	require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", VerifySubject: "tools.pay"}, 1).Kind)
 	require.Equal(t, schema.Applied, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0).Kind)
 	require.Len(t, r.head.HeldCalls(), 1)
 }

@@ -17,11 +17,6 @@ const (
 	ReplayHold Replay = "hold"
 )
 
-// VerifyTranscript is the verify subject of a call that a transcript mentions without a result. There is no tool to
-// ask: a later import of the transcript settles the call, or a person does. No process can answer there, because
-// subjects below waymark are not asked.
-const VerifyTranscript = "waymark.transcript"
-
 // orHold returns the policy, hold if it is empty.
 func (r Replay) orHold() Replay {
 	if r == "" {

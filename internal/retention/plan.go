@@ -36,7 +36,7 @@ func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
 		Forks: forks, Unreadable: !c.Complete(),
 	}
 	for i := range c.OpenCalls {
-		if call := &c.OpenCalls[i]; call.InDoubt && !call.Told || call.Held {
+		if call := &c.OpenCalls[i]; call.InDoubt || call.Held {
 			r.InDoubt++
 		}
 	}

@@ -191,16 +191,12 @@ func planOf(runs []retention.Run) *retention.Plan {
 	return &p
 }
 
-func TestRunOf_CallOfATranscript_IsNotPendingBeforeAPersonIsAsked(t *testing.T) {
+func TestRunOf_OpenCall_IsPending(t *testing.T) {
 	c := &schema.Checkpoint{Head: schema.Head{
-		Run: "r", Status: schema.StatusCancelled, OpenCalls: []schema.OpenCall{{Replay: schema.ReplayVerify, Told: true, InDoubt: true}},
+		Run: "r", Status: schema.StatusCancelled, OpenCalls: []schema.OpenCall{{Replay: schema.ReplayVerify, InDoubt: true}},
 	}}
 	r := retention.RunOf(c, 0, nil)
 	why, _ := r.Pending()
-	require.Empty(t, why)
-	c.OpenCalls[0].Told = false
-	r = retention.RunOf(c, 0, nil)
-	why, _ = r.Pending()
 	require.Equal(t, schema.WhyInDoubt, why)
 	c.OpenCalls[0].InDoubt = false
 	r = retention.RunOf(c, 0, nil)
