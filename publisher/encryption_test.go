@@ -347,9 +347,8 @@ func TestReads_KeyIsNotThere_AreErrors(t *testing.T) {
 	require.NoError(t, f.Input(t.Context(), "r1", publisher.Input{InterruptID: "q", Payload: raw(`"canary"`)}))
 	offer, err := run.Handoff("task_complete").Decisions("canary").Offer(t.Context())
 	require.NoError(t, err)
-	input, ok, err := run.Input(t.Context(), "q")
+	input, err := run.AwaitInput(t.Context(), "q")
 	require.NoError(t, err)
-	require.True(t, ok)
 	require.JSONEq(t, `"canary"`, string(input.Payload))
 
 	other := w.fleet(encrypted(secretKeys("k2")), func(c *publisher.Config) { c.Executor = "exec-2" })

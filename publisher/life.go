@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
@@ -70,35 +69,10 @@ func (r *Run) Mark(ctx context.Context, name string) error {
 	return err
 }
 
-// Wait publishes run.waiting: the run waits for a person or an event. The answer arrives as a control event, see
-// [Run.Input].
+// Wait publishes run.waiting: the run waits for a person or an event. [Run.AwaitInput] returns the answer.
 func (r *Run) Wait(ctx context.Context, d schema.RunWaitingData) error {
 	_, err := r.publish(ctx, draft{data: &d})
 	return err
-}
-
-// Input looks up the answer that the run waits for. It reads the log first; ok is false while there is no answer. If
-// the answer cannot be read, it returns [ErrEncrypted] or [ErrNotDecrypted].
-func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunInputData, ok bool, err error) {
-	if err := r.Sync(ctx); err != nil {
-		return input, false, err
-	}
-	r.View(func(s *schema.State) {
-		for i := range slices.Backward(s.Waits) {
-			if w := &s.Waits[i]; !ok && w.InterruptID == interruptID && w.Input != nil {
-				input, ok = *w.Input, true
-			}
-		}
-	})
-	if !ok {
-		return input, false, nil
-	}
-	payload, err := r.fleet.field(ctx, input.Refs, "/payload", input.Payload)
-	if err != nil {
-		return input, true, fmt.Errorf("input %s of run %s: %w", interruptID, r.id, err)
-	}
-	input.Payload = payload
-	return input, true, nil
 }
 
 // Interrupt publishes run.interrupted: this executor stops cleanly, and other executors may claim the run at once.
