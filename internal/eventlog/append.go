@@ -2,10 +2,7 @@ package eventlog
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 
@@ -49,8 +46,8 @@ const (
 // Appended is the answer to one append.
 type Appended struct {
 	Outcome Outcome
-	// Stream is the stream sequence of a [Stored] message, or of the last one of a batch; for an [Outdated] message
-	// it is that of the run's last message.
+	// Stream is the stream sequence of a [Stored] message; for an [Outdated] message it is that of the run's last
+	// message.
 	Stream schema.StreamSequence
 	// Duplicate: the server already had the message id.
 	Duplicate bool
@@ -88,54 +85,6 @@ func Append(ctx context.Context, request Request, m *nats.Msg, last schema.Strea
 	}
 	return Appended{Outcome: Stored, Stream: schema.StreamSequence(ack.Sequence), Duplicate: ack.Duplicate}
 }
-
-// AppendBatch stores messages after the run's last message as one atomic batch, in one try. It changes only the
-// expectation of the first. Only the last is answered: an incomplete batch is refused there. Only [Stored] is final:
-// after any other outcome each message must be resolved on its own.
-func AppendBatch(ctx context.Context, nc *nats.Conn, request Request, msgs []*nats.Msg, expected schema.StreamSequence) Appended {
-	Expect(msgs[0], expected)
-	id := rand.Text()
-	ids, last := []string{id}, len(msgs)-1
-	var end *nats.Msg
-	for i, m := range msgs {
-		header := make(nats.Header, len(m.Header)+3)
-		maps.Copy(header, m.Header)
-		header[jsapi.HeaderBatch] = ids
-		header[jsapi.HeaderBatchSequence] = batchSequences[i]
-		member := &nats.Msg{Subject: m.Subject, Header: header, Data: m.Data}
-		if i == last {
-			header[jsapi.HeaderBatchCommit] = batchSequences[0]
-			end = member
-			break
-		}
-		if err := nc.PublishMsg(member); err != nil {
-			return outcomeOf(&jsapi.UnsentError{Err: err}) // the server drops a batch without its end
-		}
-	}
-	answer, err := request(ctx, end)
-	if err != nil {
-		return outcomeOf(err)
-	}
-	ack, err := jsapi.DecodeAck(answer)
-	switch {
-	case err != nil:
-		return outcomeOf(err)
-	case ack.Batch != id || ack.Count != len(msgs) || ack.Sequence < uint64(len(msgs)):
-		return Appended{Outcome: Unanswered, Err: fmt.Errorf("answer %.120q does not acknowledge the batch %s of %d", answer.Data, id, len(msgs))}
-	}
-	return Appended{Outcome: Stored, Stream: schema.StreamSequence(ack.Sequence)}
-}
-
-// MaxBatch is the number of messages that the server accepts in one atomic batch.
-const MaxBatch = 1000
-
-// batchSequences are the numbers of a batch's members as header values, created once.
-var batchSequences = func() (list [MaxBatch][]string) {
-	for i := range list {
-		list[i] = []string{strconv.Itoa(i + 1)}
-	}
-	return list
-}()
 
 // ResourcesExhausted reports whether the server refused a message because of a limit of its stream, of the account,
 // or of the storage.

@@ -45,24 +45,6 @@ func TestAppend_LastMessage_IsCompared(t *testing.T) {
 	require.Equal(t, eventlog.Appended{Outcome: eventlog.Stored, Stream: 2}, eventlog.Append(t.Context(), request, eventlog.Message(names, event("b")), 1))
 }
 
-func TestAppendBatch_LastMessageOrAMemberLost_StoresNothing(t *testing.T) {
-	t.Parallel()
-	nc, js := logOf(t, jetstream.StreamConfig{AllowAtomicPublish: true})
-	batch := func() []*nats.Msg {
-		return []*nats.Msg{eventlog.Message(names, event("a")), eventlog.Message(names, event("b")), eventlog.Message(names, event("c"))}
-	}
-	require.NotEqual(t, eventlog.Stored, eventlog.AppendBatch(t.Context(), nc, nc.RequestMsgWithContext, batch(), 7).Outcome)
-	lost := func(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
-		m.Header["Nats-Batch-Sequence"] = []string{"4"}
-		return nc.RequestMsgWithContext(ctx, m)
-	}
-	require.NotEqual(t, eventlog.Stored, eventlog.AppendBatch(t.Context(), nc, lost, batch(), 0).Outcome)
-	_, found, err := eventlog.Last(t.Context(), js, names, "r1")
-	require.NoError(t, err)
-	require.False(t, found)
-	require.Equal(t, eventlog.Appended{Outcome: eventlog.Stored, Stream: 3}, eventlog.AppendBatch(t.Context(), nc, nc.RequestMsgWithContext, batch(), 0))
-}
-
 func TestAppend_EachRefusal_HasItsOutcome(t *testing.T) {
 	t.Parallel()
 	nc, _ := logOf(t, jetstream.StreamConfig{MaxMsgSize: 1 << 10, MaxMsgs: 1, Discard: jetstream.DiscardNew})

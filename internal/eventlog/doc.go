@@ -10,8 +10,8 @@
 //
 // A [Follower] reads a whole shard, or the keys of a bucket, and continues with new messages.
 //
-// [Append] and [AppendBatch] store events after the last message of their run, by compare-and-set, in one try, and
-// translate the server's answer. Executors and daemons have their own rules to repeat, resolve and make room.
+// [Append] stores an event after the last message of its run, by compare-and-set, in one try, and translates the
+// server's answer. Executors and daemons have their own rules to repeat, resolve and make room.
 //
 // Records come in log order and without duplicates. An answer that breaks off (a timeout, a lost server) is an error
 // and never looks like the end of the log. Records are read in batches bounded in count and bytes, so that a slow

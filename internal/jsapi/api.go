@@ -128,9 +128,6 @@ type Ack struct {
 	Stream    string `json:"stream"`
 	Sequence  uint64 `json:"seq"`
 	Duplicate bool   `json:"duplicate"`
-	// Batch and Count are those of an atomic batch.
-	Batch string `json:"batch"`
-	Count int    `json:"count"`
 }
 
 // DecodeAck reads the answer to a publish. Anything but an acknowledgement is an error.
