@@ -36,8 +36,8 @@ type appender struct {
 	ledger  *ledger
 	// connections counts the connections opened when the log was last seen to hold the run's last message; see steady.
 	connections uint64
-	// shorter is the time since when a replicated stream has reported a log shorter than before.
-	shorter time.Time
+	// shorter judges reports of a log that is shorter than before.
+	shorter eventlog.Shorter
 }
 
 func newAppender(f *Fleet, names schema.Names, l *ledger) *appender {
@@ -179,10 +179,9 @@ const (
 	stepLater
 )
 
-// learn keeps the error of a try. If the deadline ended the try, the error of the previous one says more, unless this
-// one indicates a regressed log.
+// learn keeps the error of a try. If the deadline ended the try, the error of the previous one says more.
 func (d *delivery) learn(ctx context.Context, err error) (step, error) {
-	if _, sign := errors.AsType[*regression](err); sign || d.last == nil || ctx.Err() == nil {
+	if d.last == nil || ctx.Err() == nil {
 		d.last = err
 	}
 	return stepLater, nil
@@ -292,9 +291,6 @@ func (a *appender) expired(caller context.Context, it *item, last error) error {
 	if cause := context.Cause(caller); cause != nil {
 		last = fmt.Errorf("%w (%w)", cause, last)
 	}
-	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= eventlog.ShorterTrust {
-		return a.ledger.die(regressed.err)
-	}
 	return a.undelivered(it, last)
 }
 
@@ -335,15 +331,6 @@ var errAgain = errors.New("not resolved yet")
 // conflictBackoff is the longest wait for a concurrent publish to the run.
 const conflictBackoff = 10 * time.Millisecond
 
-// regression is a sign of a regressed log. A stale leader can give the same sign, so it counts only if it persists.
-type regression struct {
-	err   error
-	since time.Time
-}
-
-func (e *regression) Error() string   { return e.err.Error() }
-func (e *regression) Unwrap() []error { return []error{errAgain, e.err} }
-
 // resolve finds out why the run's last message is the one at upTo. done: the first of items is durable. Neither done
 // nor an error: it is not in the log, and must be published after the messages folded meanwhile.
 func (a *appender) resolve(ctx context.Context, upTo schema.StreamSequence, items []*item) (done bool, err error) {
@@ -351,7 +338,7 @@ func (a *appender) resolve(ctx context.Context, upTo schema.StreamSequence, item
 	if upTo < last {
 		return false, a.shorterLog(ctx, upTo, last, lastID)
 	}
-	a.shorter = time.Time{}
+	a.shorter.Reaches()
 	return a.ledger.resolved(items, last, a.catchUp(ctx, upTo, items))
 }
 
@@ -373,11 +360,8 @@ func (a *appender) shorterLog(ctx context.Context, upTo, last schema.StreamSeque
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}
-	if replicas > 1 {
-		if a.shorter.IsZero() {
-			a.shorter = time.Now()
-		}
-		return &regression{gone, a.shorter}
+	if _, believed := a.shorter.Seems(replicas, time.Now()); !believed {
+		return errors.Join(errAgain, gone)
 	}
 	return a.ledger.die(gone)
 }
