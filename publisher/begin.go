@@ -86,7 +86,7 @@ func (c *callRunner) recall(ctx context.Context) error {
 	if c.call == nil {
 		return nil // decide returns the error: the policy cannot be asked
 	}
-	arguments, err := c.run.fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
+	arguments, err := c.run.fleet.Field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
 	}

@@ -338,10 +338,6 @@ func own[T any](part **T, refs func(*T) []schema.Ref) bool {
 // may be in the blob store, encrypted, or both. It returns [ErrEncrypted] without the key, [ErrNotDecrypted], and the
 // errors of [Reader.Blob].
 func (r *Reader) Field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
-	return r.field(ctx, refs, path, inline)
-}
-
-func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline []byte) ([]byte, error) {
 	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
 	if i < 0 || len(inline) > 0 && refs[i].KeyID == "" {
 		return inline, nil

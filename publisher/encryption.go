@@ -159,7 +159,7 @@ func (r *Reader) CheckAnswer(ctx context.Context, run string, in Input) error {
 		if w.InterruptID != in.InterruptID || w.Input != nil {
 			continue
 		}
-		asked, err := r.field(ctx, w.Refs, "/response_schema", w.ResponseSchema)
+		asked, err := r.Field(ctx, w.Refs, "/response_schema", w.ResponseSchema)
 		if err != nil || len(asked) == 0 {
 			return err
 		}

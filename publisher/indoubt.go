@@ -55,7 +55,7 @@ func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
 	if c.call != nil {
 		subject = cmp.Or(c.call.VerifySubject, subject) // the policy may be stricter now than the recorded one
 		var err error
-		if request.Arguments, err = fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments); err != nil {
+		if request.Arguments, err = fleet.Field(ctx, c.call.Refs, "/arguments", c.call.Arguments); err != nil {
 			return nil, err
 		}
 	}

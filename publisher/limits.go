@@ -132,7 +132,7 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	}
 	if len(end.Output) == 0 {
 		var err error
-		if end.Output, err = r.fleet.field(ctx, v.call.Refs, "/result", v.call.Result); err != nil {
+		if end.Output, err = r.fleet.Field(ctx, v.call.Refs, "/result", v.call.Result); err != nil {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func (r *Run) phaseOutput(ctx context.Context, name string) (json.RawMessage, er
 			}
 		}
 	})
-	output, err := r.fleet.field(ctx, refs, "/output", output)
+	output, err := r.fleet.Field(ctx, refs, "/output", output)
 	if err != nil {
 		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
 	}

@@ -51,7 +51,7 @@ func (r *Run) GetState(ctx context.Context, key string, into any) (found bool, e
 	if !found {
 		return false, nil
 	}
-	body, err := r.fleet.field(ctx, refs, "/value", value)
+	body, err := r.fleet.Field(ctx, refs, "/value", value)
 	if err == nil {
 		err = jsonv2.Unmarshal(body, into)
 	}

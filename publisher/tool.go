@@ -420,7 +420,7 @@ func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
 		return ToolResult{Result: []byte(call.Result), IsError: call.IsError, Recorded: true},
 			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, c.run.id, ErrAbandoned)
 	default:
-		result, err := c.run.fleet.field(ctx, call.Refs, "/result", call.Result)
+		result, err := c.run.fleet.Field(ctx, call.Refs, "/result", call.Result)
 		if err != nil {
 			err = fmt.Errorf("result of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, c.run.id, err)
 		}
@@ -446,7 +446,7 @@ func (c *callRunner) compare(ctx context.Context) error {
 		}
 		return nil
 	}
-	recorded, err := r.fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
+	recorded, err := r.fleet.Field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}

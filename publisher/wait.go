@@ -186,7 +186,7 @@ func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, e
 // answer loads an answer's content from the blob store, and returns an error if the question was cancelled or has
 // expired.
 func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.RunInputData, error) {
-	payload, err := r.fleet.field(ctx, input.Refs, "/payload", input.Payload)
+	payload, err := r.fleet.Field(ctx, input.Refs, "/payload", input.Payload)
 	if err != nil {
 		return input, fmt.Errorf("answer to question %.80q of run %s: %w", input.InterruptID, r.id, err)
 	}
