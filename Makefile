@@ -110,8 +110,8 @@ cross: ## build the program and vet all code for Windows (FULL=1: for macOS and 
 		export CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/}; \
 		go build -o /dev/null ./cmd/waymark; go vet ./...; go vet -C tools/bench ./...; \
 	done
-fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
-	@FUZZTIME=$(or $(FUZZTIME),$(if $(FULL),1m,3s)) sh tools/fuzz.sh
+fuzz: ## run the fuzz targets of the stored formats for some seconds (FULL=1: each target, a minute; FUZZTIME=1h)
+	@FUZZTIME=$(or $(FUZZTIME),$(if $(FULL),1m,5s)) FUZZDIRS="$(if $(FULL),,schema kvstore)" sh tools/fuzz.sh
 chaos-check: $(GOTESTSUM) ## run some random schedules in process, and check that every mutant is found
 	go run ./internal/harness/mutant/gen $(BIN)/mutants
 	$(TEST) -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json ./internal/failpoint ./internal/harness/mutant ./internal/harness/chaos
