@@ -374,8 +374,8 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 	lines := []string{"runs ls --status running", "runs get " + taken, "events --all --no-follow " + taken, "verify " + taken}
 	if testbin.Full(m.tb) {
 		lines = append(lines,
-			"runs ls", "runs history "+taken, "export "+taken, "recover --at turn:0 "+taken, "recover --executor another "+taken, "plan "+taken, "tree "+taken, "cut --at 1s", "fleet show",
-			"fleet retention", "shards ls", "cleanup --dry-run --max-age 1d", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
+			"runs ls", "runs history "+taken, "recover --at turn:0 "+taken, "recover --executor another "+taken, "plan "+taken, "tree "+taken, "cut --at 1s", "fleet show",
+			"fleet retention", "shards", "cleanup --dry-run --max-age 1d", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
 	}
 	for _, line := range lines {
 		questions["waymark "+line] = func(ctx context.Context) error { return m.command(ctx, line) }
