@@ -336,21 +336,21 @@ func TestWatermark_Revision_Compared(t *testing.T) {
 	}
 }
 
-func TestWatermark_Safe_KeptPerShard(t *testing.T) {
+func TestPurgeMarks_Shards_KeptApart(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	safe := kvstore.NewSafeWatermarks(b.js)
-	rev, err := safe.Put(t.Context(), b.names, kvstore.Watermark{Incarnation: "i"}, 0)
+	marks := kvstore.NewPurgeMarks(b.js)
+	rev, err := marks.Put(t.Context(), b.names, kvstore.Watermark{Incarnation: "i"}, 0)
 	require.NoError(t, err)
-	_, err = safe.Put(t.Context(), b.names, kvstore.Watermark{Incarnation: "j"}, 0)
+	_, err = marks.Put(t.Context(), b.names, kvstore.Watermark{Incarnation: "j"}, 0)
 	require.ErrorIs(t, err, kvstore.ErrConflict)
-	_, err = safe.Put(t.Context(), schema.NamesOf("alpha", 1), kvstore.Watermark{Incarnation: "k"}, 0)
+	_, err = marks.Put(t.Context(), schema.NamesOf("alpha", 1), kvstore.Watermark{Incarnation: "k"}, 0)
 	require.NoError(t, err)
-	w, got, err := safe.Get(t.Context(), b.names)
+	w, got, err := marks.Get(t.Context(), b.names)
 	require.NoError(t, err)
 	require.Equal(t, rev, got)
 	require.Equal(t, "i", w.Incarnation)
 	require.NoError(t, b.js.DeleteStream(t.Context(), checkpointStream))
-	_, _, err = safe.Get(t.Context(), b.names)
+	_, _, err = marks.Get(t.Context(), b.names)
 	require.NoError(t, err, "it outlives the checkpoints")
 }

@@ -24,6 +24,9 @@ type Watermark struct {
 	Incarnation string `json:"incarnation"`
 	// Position of the last event folded. The zero position is the stream's beginning.
 	Position schema.Position `json:"position"`
+	// Safe is a position whose checkpoints were on disk when this watermark was put: the fold begins there after an
+	// unclean start of the server, because a power cut can undo puts that the watermark counts.
+	Safe schema.Position `json:"safe,omitzero"`
 	// Worker is the fold worker that wrote it.
 	Worker string `json:"folder"`
 	// Updated is its time by the fold worker's clock, RFC 3339. It is for people; no code decides by it.
@@ -55,50 +58,38 @@ func (c *Checkpoints) PutWatermark(ctx context.Context, w Watermark, rev schema.
 	return putWatermark(ctx, &c.bucket, schema.WatermarkKey, w, rev)
 }
 
-// SafeWatermarks keeps a second watermark of each shard in a bucket that is synced like the log. A power cut can undo
-// checkpoint puts that the watermark counts. So the fold worker lets this one lag behind by more than the server's
-// sync interval, and begins there after an unclean start of the server.
-type SafeWatermarks struct {
-	bucket bucket
-	// kind of watermark: the first token of the keys.
-	kind string
+// PurgeMarks keeps the purge cursor of each shard in a bucket that is synced like the log: everything below a shard's
+// cursor was checked for purges. They are hints; a lost one costs a walk through the log.
+type PurgeMarks struct{ bucket bucket }
+
+// NewPurgeMarks returns the purge cursors of the account that js speaks to. It does no I/O.
+func NewPurgeMarks(js jetstream.JetStream) *PurgeMarks {
+	return &PurgeMarks{newBucket(js, schema.LeaseBucket)}
 }
 
-// NewSafeWatermarks returns the safe watermarks of the account that js speaks to. It does no I/O.
-func NewSafeWatermarks(js jetstream.JetStream) *SafeWatermarks {
-	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "safe"}
-}
-
-// NewPurgeMarks returns the purge cursors of the account that js speaks to, stored with the safe watermarks:
-// everything below a shard's cursor was checked for purges. They are hints; a lost one costs a walk through the log.
-// It does no I/O.
-func NewPurgeMarks(js jetstream.JetStream) *SafeWatermarks {
-	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "purged"}
-}
-
-func (s *SafeWatermarks) key(n schema.Names) (string, error) {
+func purgeKey(n schema.Names) (string, error) {
 	if err := schema.CheckName("fleet", n.Fleet); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s.%s.%d", s.kind, n.Fleet, n.Shard), nil
+	return fmt.Sprintf("purged.%s.%d", n.Fleet, n.Shard), nil
 }
 
-// Get reads a shard's safe watermark from the leader; errors are those of [Checkpoints.Watermark].
-func (s *SafeWatermarks) Get(ctx context.Context, n schema.Names) (Watermark, schema.Revision, error) {
-	key, err := s.key(n)
+// Get reads a shard's cursor from the leader; errors are those of [Checkpoints.Watermark].
+func (p *PurgeMarks) Get(ctx context.Context, n schema.Names) (Watermark, schema.Revision, error) {
+	key, err := purgeKey(n)
 	if err != nil {
 		return Watermark{}, 0, err
 	}
-	return getWatermark(ctx, &s.bucket, key)
+	return getWatermark(ctx, &p.bucket, key)
 }
 
-// Put stores a shard's safe watermark by compare-and-set, like [Checkpoints.PutWatermark].
-func (s *SafeWatermarks) Put(ctx context.Context, n schema.Names, w Watermark, rev schema.Revision) (schema.Revision, error) {
-	key, err := s.key(n)
+// Put stores a shard's cursor by compare-and-set, like [Checkpoints.PutWatermark].
+func (p *PurgeMarks) Put(ctx context.Context, n schema.Names, w Watermark, rev schema.Revision) (schema.Revision, error) {
+	key, err := purgeKey(n)
 	if err != nil {
 		return 0, err
 	}
-	return putWatermark(ctx, &s.bucket, key, w, rev)
+	return putWatermark(ctx, &p.bucket, key, w, rev)
 }
 
 func getWatermark(ctx context.Context, b *bucket, key string) (Watermark, schema.Revision, error) {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/fold"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -181,24 +180,40 @@ func TestWorker_EmptyShardLosesCheckpointBucket_RecreatesIt(t *testing.T) {
 	require.Equal(t, x.Model(), c.Head)
 }
 
-// A paused fold worker must not overwrite the safe watermark of its successor.
-func TestSafeWatermark_PutByAnotherWorker_IsNotOverwritten(t *testing.T) {
+// A power cut undid the last puts of a run's checkpoint, and left the watermark that counts them. The run has no next
+// event that would show it.
+func TestWorker_UncleanStart_FoldsFromSafePosition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	safe := kvstore.NewSafeWatermarks(w.JS)
-	f, _ := w.Fold(fold.Config{SafeAfter: 10 * time.Millisecond, ReconcileEvery: 10 * time.Millisecond})
-	awaitSafe := func(at schema.StreamSequence) (mark kvstore.Watermark, rev schema.Revision) {
-		require.Eventually(t, func() (ok bool) {
-			var err error
-			mark, rev, err = safe.Get(t.Context(), w.Names)
-			return err == nil && mark.Position.Stream >= at
-		}, time.Minute, time.Millisecond)
-		return mark, rev
-	}
+	_, stop := w.Fold(fold.Config{})
 	x := w.Writer("run-1")
-	mark, rev := awaitSafe(x.Start())
-	_, err := safe.Put(t.Context(), w.Names, mark, rev)
+	x.Start()
+	safe := x.TurnOf(10)
+	c := w.Await("before the power cut", func(c *schema.Checkpoint) bool { return c.Position.Stream >= safe })
+	x.TurnOf(10)
+	last := x.TurnOf(10)
+	w.AwaitPassed(uint64(last))
+	stop()
+	mark, rev, err := w.Shard.Checkpoints.Watermark(t.Context())
 	require.NoError(t, err)
-	awaitSafe(x.TurnOf(10))
-	require.EqualValues(t, 1, f.Stats().Conflicts.Load(), "it gives way, and begins again with the stored one")
+	require.Zero(t, mark.Safe.Stream, "nothing is old enough")
+	mark.Safe = c.Position
+	_, err = w.Shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
+	require.NoError(t, err)
+	_, rev, err = w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	_, err = w.Shard.Checkpoints.Put(t.Context(), c, rev)
+	require.NoError(t, err)
+
+	f, _ := w.Fold(fold.Config{Holder: "worker-2", UncleanStart: true, SafeAfter: time.Nanosecond, ReconcileEvery: 10 * time.Millisecond})
+	c = w.Await("folded again", func(c *schema.Checkpoint) bool { return c.Position.Stream >= last })
+	require.Equal(t, x.Model(), c.Head)
+	require.Less(t, f.Stats().Events.Load()+f.Stats().Replayed.Load(), int64(len(x.Acked)), "not from the beginning of the log")
+	at := x.TurnOf(10)
+	w.AwaitPassed(uint64(at))
+	require.Eventually(t, func() bool {
+		x.TurnOf(10)
+		mark, _, err := w.Shard.Checkpoints.Watermark(t.Context())
+		return err == nil && mark.Safe.Stream >= at
+	}, time.Minute, 20*time.Millisecond, "the safe position follows")
 }

@@ -58,14 +58,14 @@ type Config struct {
 	// LeaseTTL is how long a silent worker keeps its shard. Default 5 s; at least 1 s.
 	LeaseTTL time.Duration
 	// ReconcileEvery is the interval at which an idle worker compares its position with the log, seals idle tails and
-	// moves the safe watermark. Default 5 s.
+	// moves the safe position. Default 5 s.
 	ReconcileEvery time.Duration
-	// SafeAfter is the age of the safe watermark: two sync intervals of the server. Default 5 minutes.
+	// SafeAfter is the age of the safe position: two sync intervals of the server. Default 5 minutes.
 	SafeAfter time.Duration
 	// OrderPatience is the interval at which removal orders are listed; an order that stays undecided for so long is
 	// withdrawn. Default one minute.
 	OrderPatience time.Duration
-	// UncleanStart begins at the safe watermark: the server may have lost unsynced checkpoints in a power cut.
+	// UncleanStart begins at the safe position: the server may have lost unsynced checkpoints in a power cut.
 	UncleanStart bool
 	// AfterUnclean is called once everything affected by the unclean start was folded again, so that the next start
 	// may be a clean one. May be nil.

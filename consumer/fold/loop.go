@@ -503,6 +503,7 @@ func (s *term) pass(ctx context.Context, b *batch) error {
 func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
 	next.Position, next.Worker, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
+	next.Safe = s.safeMark.position(s.now())
 	s.totals.at(&next, s.stats.totals())
 	next.Parked = s.parked.list()
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)

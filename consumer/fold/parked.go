@@ -67,13 +67,11 @@ type parkedRun struct {
 	began  time.Time
 }
 
-// begin takes over the runs of watermarks. For a run in several lists the last one counts.
-func (p *parking) begin(now time.Time, lists ...[]schema.ParkedRun) {
+// begin takes over the runs of the watermark.
+func (p *parking) begin(now time.Time, list []schema.ParkedRun) {
 	p.runs, p.retries = make(map[string]*parkedRun), make(chan retryOrder)
-	for _, list := range lists {
-		for _, r := range list {
-			p.runs[r.Run] = &parkedRun{ParkedRun: r, next: now.Add(parkedWait(r.Tries))}
-		}
+	for _, r := range list {
+		p.runs[r.Run] = &parkedRun{ParkedRun: r, next: now.Add(parkedWait(r.Tries))}
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/foldtest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -132,41 +131,4 @@ func laterCheckpoint(t *testing.T) []byte {
 	body := stored[:len(stored)-len(`"}`)-sha256.Size*2]
 	sum := sha256.Sum256(append(slices.Clone(body), `"}`...))
 	return append(append(body, hex.EncodeToString(sum[:])...), `"}`...)
-}
-
-// The safe watermark is older: for a run that failed since, it has fewer tries and an older reason.
-func TestPark_UncleanStart_LaterTriesAreKept(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	x := w.Writer("run-1")
-	x.Start()
-	_, stop := w.Fold(fold.Config{})
-	x.TurnOf(100)
-	w.AwaitPassed(x.Last)
-	stop()
-	mark, rev, err := w.Shard.Checkpoints.Watermark(t.Context())
-	require.NoError(t, err)
-	early := schema.ParkedRun{Run: "large", Since: schema.FormatTime(time.Now()), Why: "then", Tries: 1}
-	late := early
-	late.Why, late.Tries = "now", 7
-	safe := kvstore.NewSafeWatermarks(w.JS)
-	_, safeRev, err := safe.Get(t.Context(), w.Names)
-	if err != nil {
-		require.ErrorIs(t, err, kvstore.ErrNotFound)
-	}
-	first, err := schema.Decode(x.Acked[0].Header, x.Acked[0].Body)
-	require.NoError(t, err)
-	was := mark
-	was.Position = schema.Position{Stream: 1, ID: first.ID}
-	was.Parked = []schema.ParkedRun{early}
-	_, err = safe.Put(t.Context(), w.Names, was, safeRev)
-	require.NoError(t, err)
-	mark.Parked = []schema.ParkedRun{late}
-	_, err = w.Shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
-	require.NoError(t, err)
-
-	w.Fold(fold.Config{Holder: "worker-2", UncleanStart: true})
-	x.TurnOf(100)
-	w.AwaitPassed(x.Last)
-	require.Equal(t, []schema.ParkedRun{late}, w.Parked())
 }

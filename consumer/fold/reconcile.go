@@ -12,7 +12,7 @@ import (
 
 // reconcile is the periodic work of an idle worker: it compares its position with the log, so that it never waits
 // beyond the end of a log that went back; seals idle tails; lowers a raised quota; repairs the live index; moves the
-// safe watermark.
+// safe position.
 func (s *term) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {
@@ -42,7 +42,8 @@ func (s *term) reconcile(ctx context.Context) error {
 	if err := s.live.purgeMarks(ctx); err != nil {
 		return err
 	}
-	return s.safeMark.move(ctx, &s.mark)
+	s.safeMark.note(s.mark.Position, s.now())
+	return nil
 }
 
 // checkBucket notices a checkpoint bucket that was deleted or created again while there was nothing to put.

@@ -1,63 +1,46 @@
 package fold
 
 import (
-	"context"
-	"slices"
 	"time"
 
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// aging is a watermark and the time of its put.
-type aging struct {
-	mark kvstore.Watermark
-	at   time.Time
-}
-
-// safeMark is the watermark from which the fold begins after an unclean start.
+// safeMark is the position from which the fold begins after an unclean start of the server: a power cut can undo puts
+// of checkpoints that are younger than two sync intervals. Each watermark has it, so whichever watermark the power cut
+// leaves says what was on disk before it.
 type safeMark struct {
-	store *kvstore.SafeWatermarks
-	names schema.Names
-	// after is how long a watermark waits before it is safe.
+	// after is how long a position waits before it is safe.
 	after time.Duration
-	now   func() time.Time
-	// rev is the revision of the safe watermark that the term found or put.
-	rev schema.Revision
-	// aging are watermarks that wait to become the safe one.
+	// at is the safe position, and aging are later ones that wait to become it.
+	at    schema.Position
 	aging []aging
 }
 
-// read reads the safe watermark.
-func (x *safeMark) read(ctx context.Context) (mark kvstore.Watermark, err error) {
-	mark, x.rev, err = x.store.Get(ctx, x.names)
-	return mark, err
+// aging is a stored position and its time.
+type aging struct {
+	position schema.Position
+	at       time.Time
 }
 
-// move keeps the watermark of two sync intervals ago in a synced bucket: whatever checkpoints a power cut undid,
-// those before that watermark are on disk. A busy shard has one waiting entry per tick: SafeAfter divided by
+// begin takes over the safe position of the stored watermark.
+func (x *safeMark) begin(safe, stored schema.Position, now time.Time) {
+	x.at, x.aging = safe, nil
+	x.note(stored, now)
+}
+
+// note remembers a stored position. A busy shard has one waiting position per tick: SafeAfter divided by
 // ReconcileEvery, a few dozen.
-func (x *safeMark) move(ctx context.Context, mark *kvstore.Watermark) error {
-	now := x.now()
-	if n := len(x.aging); n == 0 || x.aging[n-1].mark.Position != mark.Position || !slices.Equal(x.aging[n-1].mark.Parked, mark.Parked) {
-		x.aging = append(x.aging, aging{*mark, now})
+func (x *safeMark) note(stored schema.Position, now time.Time) {
+	if n := len(x.aging); n == 0 || x.aging[n-1].position != stored {
+		x.aging = append(x.aging, aging{stored, now})
 	}
-	due := -1
-	for i, a := range x.aging {
-		if now.Sub(a.at) >= x.after {
-			due = i
-		}
+}
+
+// position is the safe position at a time.
+func (x *safeMark) position(now time.Time) schema.Position {
+	for len(x.aging) > 0 && now.Sub(x.aging[0].at) >= x.after {
+		x.at, x.aging = x.aging[0].position, x.aging[1:]
 	}
-	if due < 0 || x.aging[due].mark.Incarnation == "" {
-		return nil
-	}
-	// The revision is from this term's beginning or last put: a paused worker must not overwrite its successor's
-	// value.
-	rev, err := x.store.Put(ctx, x.names, x.aging[due].mark, x.rev)
-	if err != nil {
-		return lost(err)
-	}
-	x.rev = rev
-	x.aging = x.aging[due+1:]
-	return nil
+	return x.at
 }

@@ -6,35 +6,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/fleettest"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestSafeMark_WatermarkAges_IsPutOnceItIsOldEnough(t *testing.T) {
+func TestSafeMark_PositionAges_SafeOnceItIsOldEnough(t *testing.T) {
 	t.Parallel()
-	w := fleettest.New(t)
-	x := &safeMark{store: kvstore.NewSafeWatermarks(w.JS), names: w.Names, after: time.Second, now: w.Clock.Now}
-	_, err := x.read(t.Context())
-	require.ErrorIs(t, err, kvstore.ErrNotFound)
-	at := func(n schema.StreamSequence) *kvstore.Watermark {
-		return &kvstore.Watermark{Incarnation: "i", Position: schema.Position{Stream: n, ID: "x"}}
-	}
-	require.NoError(t, x.move(t.Context(), at(5)))
-	_, err = x.read(t.Context())
-	require.ErrorIs(t, err, kvstore.ErrNotFound, "a power cut may still take it back")
-	w.Clock.Forward(x.after / 2)
-	require.NoError(t, x.move(t.Context(), at(7)))
-	w.Clock.Forward(x.after / 2)
-	require.NoError(t, x.move(t.Context(), at(9)))
-	safe, err := x.read(t.Context())
-	require.NoError(t, err)
-	require.EqualValues(t, 5, safe.Position.Stream)
-
-	// Another worker puts its own: this worker's revision is no longer that of the bucket.
-	other := &safeMark{store: x.store, names: x.names, after: time.Second, now: w.Clock.Now, rev: x.rev}
-	require.NoError(t, other.move(t.Context(), at(20)))
-	w.Clock.Forward(time.Second)
-	require.NoError(t, other.move(t.Context(), at(20)))
-	require.ErrorIs(t, x.move(t.Context(), at(9)), errSuperseded)
+	now := time.Unix(1_700_000_000, 0)
+	at := func(n schema.StreamSequence) schema.Position { return schema.Position{Stream: n, ID: "x"} }
+	x := safeMark{after: time.Second}
+	x.begin(at(2), at(5), now)
+	require.Equal(t, at(2), x.position(now), "a power cut may still undo the others")
+	now = now.Add(x.after / 2)
+	x.note(at(7), now)
+	x.note(at(7), now.Add(x.after/4))
+	require.Equal(t, at(2), x.position(now))
+	now = now.Add(x.after / 2)
+	x.note(at(9), now)
+	require.Equal(t, at(5), x.position(now))
+	require.Equal(t, at(7), x.position(now.Add(x.after/2)))
+	require.Equal(t, at(9), x.position(now.Add(time.Hour)))
 }

@@ -47,25 +47,13 @@ func (s *Stats) totals() schema.FoldTotals {
 	}
 }
 
-// totals adds the counts of one term to those of the highest watermark known at its begin. That watermark may be
+// totals adds the counts of one term to those of the watermark found at its begin. That watermark may be
 // ahead of the term's beginning: an unclean start of the server, a lost index, and untrusted checkpoints make the
 // term fold counted events again.
 type totals struct {
 	before, began schema.FoldTotals
 	// through is the position up to which events are in before.
 	through schema.StreamSequence
-}
-
-// countedOf returns the counts of a shard's watermark and its safe watermark. The latter is older, and exists if the
-// other's bucket was lost.
-func countedOf(mark, safe *kvstore.Watermark, incarnation string) kvstore.Watermark {
-	var found kvstore.Watermark
-	for _, w := range []*kvstore.Watermark{mark, safe} {
-		if w.Incarnation == incarnation && countedThrough(w) >= countedThrough(&found) {
-			found = *w
-		}
-	}
-	return found
 }
 
 func countedThrough(w *kvstore.Watermark) schema.StreamSequence {

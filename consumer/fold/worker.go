@@ -94,7 +94,6 @@ type Worker struct {
 	// keys sign and check the fleet's control events.
 	keys  *keyring.Ring
 	dead  *kvstore.DeadLetters
-	safe  *kvstore.SafeWatermarks
 	names schema.Names
 	log   zerolog.Logger
 	stats Stats
@@ -128,7 +127,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shard *kvstore.Shard
 	}
 	cfg = cfg.withDefaults()
 	return &Worker{
-		cfg: cfg, keys: keys, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
+		cfg: cfg, keys: keys, nc: nc, js: js, shard: shard, dead: dead,
 		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now, unclean: cfg.UncleanStart,
 		log: log.With().Str(logkey.Fleet, cfg.Fleet).Int(logkey.Shard, cfg.Shard).Logger(),
 	}, nil
@@ -334,7 +333,7 @@ type term struct {
 func (f *Worker) newTerm() *term {
 	s := &term{
 		Worker: f, cache: newRunCache(f.cfg.CachedRuns), room: frameRoom{limit: f.cfg.TailMemory},
-		safeMark:  safeMark{store: f.safe, names: f.names, after: f.cfg.SafeAfter, now: f.now},
+		safeMark:  safeMark{after: f.cfg.SafeAfter},
 		letters:   letters{dead: f.dead, names: f.names, stats: &f.stats, now: f.now, log: f.log},
 		sealer:    sealer{shard: f.shard, js: f.js, names: f.names, stats: &f.stats, log: f.log},
 		live:      liveIndex{shard: f.shard, stats: &f.stats, now: f.now, log: f.log},
@@ -382,33 +381,24 @@ func (f *Worker) begin(ctx context.Context) (*term, error) {
 		return nil, err
 	}
 	s.doubted = s.mark.Position.Stream
-	safe, safeErr := s.safeMark.read(ctx)
-	if safeErr != nil && !errors.Is(safeErr, kvstore.ErrNotFound) && !errors.Is(safeErr, kvstore.ErrCorrupt) {
-		return nil, safeErr
-	}
-	was := s.mark.Parked // an older watermark does not name runs parked since
-	if f.unclean && !s.rebuild {
-		switch {
-		case safeErr != nil:
-			s.mark = kvstore.Watermark{RebuildTo: s.mark.RebuildTo}
-		case safe.Incarnation == s.incarnation && safe.Position.Stream < s.mark.Position.Stream:
-			safe.RebuildTo = s.mark.RebuildTo
-			s.mark = safe
-		}
-		f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Msg("unclean start of the server, folding from the safe watermark")
+	if f.unclean && s.mark.Safe.Stream < s.mark.Position.Stream {
+		s.mark.Position = s.mark.Safe
+		f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Msg("unclean start of the server, folding from the safe position")
 	}
 	if !s.rebuild && s.mark.Position.Stream > 0 {
 		if err := s.checkPosition(ctx); err != nil {
 			return nil, err
 		}
 	}
-	// The safe watermark is older for a run that both name.
-	s.parked.begin(f.now(), s.mark.Parked, was)
+	s.parked.begin(f.now(), s.mark.Parked)
 	s.mark.Incarnation = s.incarnation
+	s.safeMark.begin(s.mark.Safe, s.mark.Position, f.now())
 	s.passed = s.mark.Position.Stream
 	s.setCommitted()
-	counted := countedOf(&found, &safe, s.incarnation)
-	s.totals.begin(&counted, s.stats.totals())
+	if found.Incarnation != s.incarnation {
+		found = kvstore.Watermark{} // it counts events of another log
+	}
+	s.totals.begin(&found, s.stats.totals())
 	if err := s.beginRebuild(ctx); err != nil {
 		return nil, err
 	}

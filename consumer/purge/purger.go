@@ -92,7 +92,7 @@ type Purger struct {
 	cfg         Config
 	deps        Deps
 	incarnation string
-	marks       *kvstore.SafeWatermarks
+	marks       *kvstore.PurgeMarks
 	// press asks the fold goroutine to seal tails early, for a number of bytes.
 	press chan int64
 

@@ -110,14 +110,12 @@ func TestTotals_WorkerReplaced_EqualStore(t *testing.T) {
 	}
 }
 
-func (w *serviceWorld) putSafe(mark *kvstore.Watermark) {
+func (w *serviceWorld) putSafe(was *kvstore.Watermark) {
 	w.TB.Helper()
-	safe := kvstore.NewSafeWatermarks(w.JS)
-	_, rev, err := safe.Get(w.TB.Context(), w.Names)
-	if err != nil {
-		require.ErrorIs(w.TB, err, kvstore.ErrNotFound)
-	}
-	_, err = safe.Put(w.TB.Context(), w.Names, *mark, rev)
+	mark, rev, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
+	require.NoError(w.TB, err)
+	mark.Safe = was.Position
+	_, err = w.Shard.Checkpoints.PutWatermark(w.TB.Context(), mark, rev)
 	require.NoError(w.TB, err)
 }
 
@@ -130,15 +128,14 @@ func TestTotals_WorkerFoldsAgain_EventsCountOnce(t *testing.T) {
 		// older: the watermark found lacks the last batch, whose puts and boundaries are not counted.
 		older bool
 	}{
-		"unclean start without a safe watermark": {change: func(cfg *fold.Config) { cfg.UncleanStart = true }},
+		"unclean start without a safe position": {change: func(cfg *fold.Config) { cfg.UncleanStart = true }},
 		"unclean start": {
 			stored: func(w *serviceWorld, was *kvstore.Watermark) {
 				w.putSafe(was)
 			},
 			change: func(cfg *fold.Config) { cfg.UncleanStart = true },
 		},
-		"checkpoints lost": {stored: func(w *serviceWorld, was *kvstore.Watermark) {
-			w.putSafe(was)
+		"checkpoints lost": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {
 			require.NoError(w.TB, w.JS.DeleteKeyValue(w.TB.Context(), w.Names.CheckpointBucket()))
 		}, older: true},
 		"killed at the beginning of a rebuild": {stored: func(w *serviceWorld, _ *kvstore.Watermark) {

@@ -142,7 +142,7 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 		config.Worker.UncleanStart = d.server.UncleanStart()
 		config.Worker.AfterUnclean = func() {
 			if err := d.server.ClearUnclean(); err != nil {
-				log.Warn().Err(err).Msg("unclean stop stays recorded; the next start folds from the safe watermark again")
+				log.Warn().Err(err).Msg("unclean stop stays recorded; the next start folds from the safe position again")
 			}
 		}
 	}
