@@ -221,64 +221,10 @@ func (r *lifeRow) label() string {
 	return strings.Join(out, ", ")
 }
 
-// drawn is the label of an arrow: events that any executor event has in common are not listed one by one.
-func (r *lifeRow) drawn() string {
-	control, own := lifeRow{}, lifeRow{}
-	events := lifeEvents()
-	for _, name := range r.events {
-		if events[slices.IndexFunc(events, func(e lifeEvent) bool { return e.name == name })].control {
-			control.events = append(control.events, name)
-		} else {
-			own.events = append(own.events, name)
-		}
-	}
-	var parts []string
-	if len(own.events) > len(events)/3 {
-		parts = append(parts, "its executor writes")
-	} else if len(own.events) > 0 {
-		parts = append(parts, own.label())
-	}
-	if len(control.events) > 0 {
-		parts = append(parts, control.label())
-	}
-	return strings.ReplaceAll(strings.Join(parts, "; "), "`", "")
-}
-
-// The page's drawing and table are derived from the fold: every event in every state. go test ./schema -update writes
-// them.
-func TestRunStates_Drawing_EqualsFold(t *testing.T) {
+// The page's table is derived from the fold: every event in every state. go test ./schema -update writes it.
+func TestRunStates_Table_EqualsFold(t *testing.T) {
 	rows := lifeTable(t)
 	var b strings.Builder
-	b.WriteString("```mermaid\nstateDiagram-v2\n")
-	ids := map[string]string{}
-	for i, state := range lifeStates[1:] {
-		ids[state] = fmt.Sprintf("s%d", i+1)
-		fmt.Fprintf(&b, "    state \"%s\" as %s\n", state, ids[state])
-	}
-	edges := map[string]*lifeRow{}
-	var order []string
-	for _, row := range rows {
-		for i, to := range row.cells {
-			from := lifeStates[i]
-			if ids[to] == "" || to == from || from == "new" && to != "running" {
-				continue
-			}
-			key := "[*] --> " + ids[to]
-			if from != "new" {
-				key = ids[from] + " --> " + ids[to]
-			}
-			if edges[key] == nil {
-				edges[key] = new(lifeRow)
-				order = append(order, key)
-			}
-			edges[key].events = append(edges[key].events, row.events...)
-		}
-	}
-	slices.Sort(order)
-	for _, key := range order {
-		fmt.Fprintf(&b, "    %s: %s\n", key, edges[key].drawn())
-	}
-	fmt.Fprintf(&b, "    %s --> [*]\n```\n\n", ids["ended"])
 	fmt.Fprintf(&b, "| event | %s |\n|%s\n", strings.Join(lifeStates, " | "), strings.Repeat("---|", len(lifeStates)+1))
 	for _, row := range rows {
 		cells := slices.Clone(row.cells)
@@ -294,7 +240,7 @@ func TestRunStates_Drawing_EqualsFold(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", row.label(), strings.Join(cells, " | "))
 	}
-	requireGenerated(t, filepath.Join("..", "docs", "run-life.md"), "statuses", b.String())
+	requireGenerated(t, filepath.Join("..", "docs", "events.md"), "statuses", b.String())
 }
 
 // requireGenerated compares the generated part of a page, between its markers, with the expected text.
