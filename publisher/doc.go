@@ -51,6 +51,8 @@
 //	   ├──fenced, forked, regressed──▶ ended        (only Resume continues the run)
 //	   └──released by its executor──▶ ended        (until it is claimed again)
 //
+// The table is in handlestages.go, and that of what a handle knows of each call in callstages.go.
+//
 // # Liveness
 //
 // A fleet handle that has started, resumed or claimed a run, or looked for one, sends a heartbeat over core NATS every
