@@ -86,21 +86,26 @@ func (r *Reader) Events(ctx context.Context, run string, yield func(schema.Recor
 // EventsAt is [Reader.Events] up to a point of the run's history. In addition to the errors of Events it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
+	return r.Walk(ctx, run, point, func(step *schema.Step) error { return yield(step.Record) })
+}
+
+// Walk is [Reader.EventsAt] with the verdict on each record, and the head after it.
+func (r *Reader) Walk(ctx context.Context, run string, point schema.Point, yield func(*schema.Step) error) error {
 	if err := checkRun(run); err != nil {
 		return err
 	}
 	var head schema.Head
-	var at place
+	var order schema.Order
 	// passed counts the records of this answer, shown those that yield got; digest is the digest of their fold.
 	passed, shown, digest := 0, 0, ""
-	begin := func(context.Context) { head, at, passed = schema.NewHead(r.opts.Fleet, run), place{}, 0 }
+	begin := func(context.Context) { head, order, passed = schema.NewHead(r.opts.Fleet, run), schema.Order{}, 0 }
 	request := &schema.GetRequest{View: schema.ViewEvents, At: atOf(point)}
 	reply, err := read[schema.GetReply](ctx, r, schema.VerbGet, run, request, begin, func(ctx context.Context, rec schema.Record) error {
 		keys, err := r.keys.Keys(ctx)
 		if err != nil {
 			return err
 		}
-		at.follow(&head, &rec)
+		order.Next(&head, &rec)
 		v := head.Apply(keys, &rec)
 		passed++
 		switch {
@@ -116,7 +121,7 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 		if v.Kind == schema.Replayed || v.Kind == schema.Skipped {
 			return nil
 		}
-		return yield(rec)
+		return yield(&schema.Step{Record: rec, Verdict: v, Head: &head})
 	})
 	if err != nil {
 		return err
@@ -125,18 +130,6 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 		return &IncompleteError{Run: run, Gaps: reply.Gaps, Detail: fmt.Sprintf("%d events were yielded first, but the run has %d", shown, passed)}
 	}
 	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
-}
-
-// place follows the stream sequences of one answer. They rise, unless the log was damaged or created again after older
-// events had been sealed. Then they start again, and the events that follow come after all earlier ones.
-type place struct{ last schema.StreamSequence }
-
-// follow makes the head accept the record as the next one.
-func (p *place) follow(head *schema.Head, rec *schema.Record) {
-	if rec.Stream <= p.last {
-		head.Position = schema.Position{}
-	}
-	p.last = rec.Stream
 }
 
 // checkFold compares the fold of the received records with the daemon's head.
@@ -208,7 +201,7 @@ type assembly struct {
 	reader *Reader
 	run    string
 	state  *schema.State
-	at     place
+	order  schema.Order
 	base   *schema.Base
 	held   []schema.Record
 	begun  bool
@@ -243,7 +236,7 @@ func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 	if err != nil {
 		return err
 	}
-	a.at.follow(&a.state.Head, &rec)
+	a.order.Next(&a.state.Head, &rec)
 	a.state.Apply(keys, &rec)
 	return nil
 }

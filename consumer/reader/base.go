@@ -103,8 +103,8 @@ func (rd *Reader) Graft(ctx context.Context, to *StateSink, run string, base *sc
 		return err
 	}
 	own := to.State
-	to.State, to.last = schema.NewState(rd.fleet, base.Run), 0
-	defer func() { to.State, to.last = own, 0 }()
+	to.State, to.order = schema.NewState(rd.fleet, base.Run), schema.Order{}
+	defer func() { to.State, to.order = own, schema.Order{} }()
 	if err := rd.Graft(ctx, to, base.Run, m.Head.Base, forks+1); err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func storedKeyframe(ctx context.Context, r *Snapshot, n int) *schema.Head {
 
 // walk folds the content of a snapshot from a keyframe.
 func (rd *Reader) walk(ctx context.Context, r *Snapshot, from *keyframe, w *walker) error {
-	w.head, w.next, w.last = from.head.Clone(), from.segment+1, from.head.Position.Stream
+	w.head, w.next, w.order = from.head.Clone(), from.segment+1, schema.Order{Last: from.head.Position.Stream}
 	err := rd.Content(ctx, r, &Cursor{Next: w.next, digest: from.head.Digest, follows: from.segment > 0}, w)
 	if err == nil && w.next != r.Segments.Count+1 {
 		err = fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)

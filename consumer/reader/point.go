@@ -34,8 +34,8 @@ type walker struct {
 	head    schema.Head
 	records int64
 	// next is the number of the next segment.
-	next int
-	last schema.StreamSequence
+	next  int
+	order schema.Order
 	// record is the current record, for before and behind.
 	record *schema.Record
 	// before and behind see the head around each record; the walk ends if either returns true.
@@ -64,10 +64,7 @@ func (w *walker) Segment(n int, stored []byte) error {
 func (w *walker) Frames(chunk []byte) error {
 	var stop error
 	err := schema.ReadFrames(chunk, func(rec schema.Record) bool {
-		if rec.Stream <= w.last {
-			w.head.Position = schema.Position{} // sequences that damage freed were used again
-		}
-		w.last = rec.Stream
+		w.order.Next(&w.head, &rec)
 		p := schema.Prepare(w.keys, &rec)
 		if w.before(&p) {
 			stop = eventlog.ErrStop

@@ -15,8 +15,8 @@ type StateSink struct {
 	State  *schema.State
 	budget *semaphore.Weighted
 	held   int64
-	// last is the stream sequence of the last record, bytes the size of all records.
-	last  schema.StreamSequence
+	order  schema.Order
+	// bytes is the size of all records.
 	bytes int64
 }
 
@@ -26,7 +26,7 @@ func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weig
 }
 
 // Again prepares the sink to receive the tail again from its beginning.
-func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
+func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.order = keys, schema.Order{} }
 
 // take reserves budget for a piece of content. It never waits: folds that wait while they hold a share would wait for
 // each other.
@@ -77,10 +77,7 @@ func (s *StateSink) Frames(chunk []byte) error {
 
 func (s *StateSink) apply(frames []byte) error {
 	return schema.ReadFrames(frames, func(rec schema.Record) bool {
-		if rec.Stream <= s.last {
-			s.State.Head.Position = schema.Position{} // sequences that damage freed were used again
-		}
-		s.last = rec.Stream
+		s.order.Next(&s.State.Head, &rec)
 		if v := s.State.Apply(s.keys, &rec); v.Kind != schema.Replayed {
 			s.bytes += int64(rec.Size())
 		}

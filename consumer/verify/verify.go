@@ -129,7 +129,7 @@ type verifier struct {
 	// sums are those of the sealed events, and sealed is their end.
 	sums   map[schema.StreamSequence]replay.Sum
 	sealed schema.StreamSequence
-	last   schema.StreamSequence
+	order  schema.Order
 	// links are the expected states of the run at the ends of segments after a broken one.
 	links map[schema.StreamSequence]link
 	// logFrom is the beginning of the log. walking: purges may have been undone, and the purger is about to check.
@@ -305,7 +305,7 @@ func (v *verifier) breakAt(n int, problem string) {
 
 // foldSegment folds a segment, or only records its events if an earlier one is broken.
 func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, stored int) error {
-	before, folded, place := v.head.Clone(), v.is.Records, v.last
+	before, folded, place := v.head.Clone(), v.is.Records, v.order
 	records, last := 0, schema.Position{}
 	err := schema.ReadFrames(frames, func(rec schema.Record) bool {
 		records++
@@ -326,7 +326,7 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 		err = fmt.Errorf("folds to digest %.16s…, described as %.16s…: %w", v.head.Digest, info.DigestAfter, schema.ErrCorrupt)
 	}
 	if err != nil {
-		v.head, v.is.Records, v.last = before, folded, place
+		v.head, v.is.Records, v.order = before, folded, place
 		return err
 	}
 	v.sealed = max(v.sealed, info.Last.Stream)
@@ -340,10 +340,7 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 
 // fold applies a record, and compares the data at its position.
 func (v *verifier) fold(rec *schema.Record, in string, segment int) {
-	if rec.Stream <= v.last {
-		v.head.Position = schema.Position{} // sequences that damage freed were used again
-	}
-	v.last = rec.Stream
+	v.order.Next(&v.head, rec)
 	verdict := v.apply(rec)
 	v.is.Records++
 	if v.base != nil && v.head.Records == v.base.Records {

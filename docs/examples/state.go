@@ -63,15 +63,9 @@ func TryAgain(ctx context.Context, fleet *publisher.Fleet, run string, call uint
 
 // FirstWhere returns the point of a run behind the first event after which a condition holds: fork or resume there.
 func FirstWhere(ctx context.Context, fleet *publisher.Fleet, run string, holds func(*schema.Head, *schema.Event) bool) (point schema.Point, found bool, err error) {
-	keys, err := fleet.Keys(ctx)
-	if err != nil {
-		return point, false, err
-	}
-	head := schema.NewHead(fleet.Name(), run)
-	err = fleet.Events(ctx, run, func(rec schema.Record) error {
-		v := head.Apply(keys, &rec)
-		if !found && v.Kind == schema.Applied && holds(&head, v.Event) {
-			point, found = schema.Point{Kind: schema.PointEvent, Name: v.Event.ID}, true
+	err = fleet.Walk(ctx, run, schema.Point{}, func(step *schema.Step) error {
+		if !found && step.Kind == schema.Applied && holds(step.Head, step.Event) {
+			point, found = schema.Point{Kind: schema.PointEvent, Name: step.Event.ID}, true
 		}
 		return nil
 	})

@@ -123,17 +123,12 @@ func Decision(allow bool, reason string) (jsontext.Value, error) {
 // HowEnded says why an entry is no longer needed: who answered or settled it, as far as the record shows.
 func HowEnded(ctx context.Context, from story.Source, t *standstill.Reason) (string, error) {
 	what := "it is no longer needed"
-	keys, err := from.Keys(ctx)
-	if err != nil {
-		return what, err
-	}
-	head := schema.NewHead(from.Name(), t.Run)
-	err = from.Events(ctx, t.Run, func(rec schema.Record) error {
-		if v := head.Apply(keys, &rec); v.Kind == schema.Applied {
-			if v.Data != nil {
-				_ = from.Decrypt(ctx, v.Event, v.Data) // encrypted content is shown as such
+	err := from.Walk(ctx, t.Run, schema.Point{}, func(step *schema.Step) error {
+		if step.Kind == schema.Applied {
+			if step.Data != nil {
+				_ = from.Decrypt(ctx, step.Event, step.Data) // encrypted content is shown as such
 			}
-			what = endedBy(t, &v, what)
+			what = endedBy(t, &step.Verdict, what)
 		}
 		return nil
 	})

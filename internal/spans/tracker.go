@@ -42,7 +42,7 @@ type Tracker struct {
 	trace      []byte
 
 	head    schema.Head
-	last    schema.StreamSequence
+	order   schema.Order
 	started *schema.RunStartedData
 
 	epoch  *open
@@ -85,7 +85,7 @@ func NewTracker(fleet, run string, opts Options) *Tracker {
 }
 
 // Last is the stream sequence of the latest record.
-func (t *Tracker) Last() schema.StreamSequence { return t.last }
+func (t *Tracker) Last() schema.StreamSequence { return t.order.Last }
 
 // Ended reports whether the run has ended and no span is open.
 func (t *Tracker) Ended() bool { return t.epoch == nil && t.head.Status.Terminal() }
@@ -108,17 +108,13 @@ func (t *Tracker) Open() int {
 // Apply takes the next record of the run's log, verified by the fleet's keys, and returns the spans that ended with it.
 // missing means that the fold found earlier records missing: then nothing was changed, and the run must be read again.
 func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb.Span, missing bool) {
-	if rec.Stream != 0 && rec.Stream <= t.last {
-		// Sequences freed by damage were used again; the record still follows the earlier ones.
-		t.head.Position = schema.Position{}
-	}
+	t.order.Next(&t.head, rec)
 	p := schema.Prepare(keys, rec)
 	doubted := slices.Clone(t.head.OpenCalls)
 	v := t.head.ApplyPrepared(&p)
 	if t.opts.Content && v.Data != nil {
 		v.Data = encryption.ReadableContent(v.Data)
 	}
-	t.last = rec.Stream
 	switch {
 	case v.Kind == schema.Applied, v.Kind == schema.Evidence:
 	case v.Kind == schema.Rejected && (v.Reason == schema.ReasonGap || v.Reason == schema.ReasonEpochAhead):

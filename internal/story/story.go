@@ -54,6 +54,7 @@ type Beat struct {
 // Story collects the beats of a run from its events.
 type Story struct {
 	State *schema.State
+	order schema.Order
 	beats []*Beat
 	// calls and waits that are open, by key; turn is the open call of the model.
 	calls map[schema.CallKey]*Beat
@@ -86,20 +87,19 @@ func New(fleet, run string) *Story {
 type Source interface {
 	Name() string
 	Keys(ctx context.Context) (*schema.Keys, error)
-	Events(ctx context.Context, run string, yield func(schema.Record) error) error
+	Walk(ctx context.Context, run string, to schema.Point, yield func(*schema.Step) error) error
 	// Decrypt decrypts the content of an event as far as there are keys.
 	Decrypt(ctx context.Context, e *schema.Event, data schema.Data) error
 }
 
-// Read collects the story of a run, whose head names the records that rewinds left behind. If events are missing, it is
-// the story of the others.
+// Read collects the story of a run. If events are missing, it is the story of the others.
 func Read(ctx context.Context, from Source, head *schema.Head) (*Story, error) {
 	s := New(from.Name(), head.Run)
 	s.State.Open(func(e *schema.Event, data schema.Data) { _ = from.Decrypt(ctx, e, data) }) // what stays encrypted is shown as that
-	return s, from.Events(ctx, head.Run, func(rec schema.Record) error {
+	return s, from.Walk(ctx, head.Run, schema.Point{}, func(step *schema.Step) error {
 		keys, err := from.Keys(ctx)
 		if err == nil {
-			s.Add(keys, &rec)
+			s.Add(keys, &step.Record)
 		}
 		return err
 	})
@@ -110,6 +110,7 @@ func (s *Story) Empty() bool { return len(s.beats) == 0 }
 
 // Add folds a record. Refused events have no line.
 func (s *Story) Add(keys *schema.Keys, rec *schema.Record) {
+	s.order.Next(&s.State.Head, rec)
 	v := s.State.Apply(keys, rec)
 	if v.Event == nil || v.Kind != schema.Applied {
 		return

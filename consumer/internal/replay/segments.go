@@ -58,10 +58,9 @@ func segment(keys *schema.Keys, head *schema.Head, overview *schema.Overview, ru
 	if err := Continues(&info, run, n, head.Digest); err != nil {
 		return info, err
 	}
-	if info.First.Stream <= head.Position.Stream {
-		head.Position = schema.Position{} // sequences that damage freed were used again
-	}
+	order := schema.Order{Last: head.Position.Stream}
 	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+		order.Next(head, &rec)
 		v := head.Apply(keys, &rec)
 		if overview != nil {
 			overview.Apply(head, &v)

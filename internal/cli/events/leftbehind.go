@@ -11,9 +11,9 @@ import (
 // counting folds the head of a run from its first event, to find the records that a rewind left behind. nil counts
 // nothing.
 type counting struct {
-	head   schema.Head
-	last   *schema.Head
-	before schema.StreamSequence
+	head  schema.Head
+	last  *schema.Head
+	order schema.Order
 }
 
 // counting starts one for a run that is read from its first event. The ranges left behind are requested before the
@@ -41,10 +41,7 @@ func (n *counting) leftBehind(rec *schema.Record, keys *schema.Keys) bool {
 	if n == nil {
 		return false
 	}
-	if rec.Stream <= n.before {
-		n.head.Position = schema.Position{} // sequences freed by damage were used again
-	}
-	n.before = rec.Stream
+	n.order.Next(&n.head, rec)
 	v := n.head.Apply(keys, rec)
 	return n.last != nil && v.Kind != schema.Skipped && n.last.LeftBehind(n.head.Records)
 }
@@ -54,5 +51,5 @@ func (n *counting) unknown() bool { return n != nil && n.last == nil && len(n.he
 
 // behind reports whether fewer events were read than the run had when the daemon answered.
 func (n *counting) behind() bool {
-	return n != nil && n.last != nil && n.before < n.last.Position.Stream
+	return n != nil && n.last != nil && n.order.Last < n.last.Position.Stream
 }

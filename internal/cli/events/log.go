@@ -41,7 +41,7 @@ func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 	err = c.follow(ctx, cl, take)
 	for err == nil && c.NoFollow && count.behind() && time.Now().Before(limit) {
 		// The replica that answered lags. What was shown is not shown again.
-		shown = count.before
+		shown = count.order.Last
 		if err = pause.For(ctx, readAgainAfter); err == nil {
 			err = c.follow(ctx, cl, take)
 		}

@@ -53,7 +53,7 @@ func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at sc
 			if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 				return err
 			}
-			return fleet.EventsAt(ctx, run, at, foldedEvents(ctx, a, fleet, run, head))
+			return fleet.Walk(ctx, run, at, foldedEvents(ctx, a, run, head))
 		})
 	}
 	var reply schema.GetReply
@@ -176,25 +176,14 @@ func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) e
 		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 			return err
 		}
-		return fleet.Events(ctx, run, foldedEvents(ctx, a, fleet, run, head))
+		return fleet.Walk(ctx, run, schema.Point{}, foldedEvents(ctx, a, run, head))
 	})
 }
 
 // foldedEvents prints the events of a run with the fold's verdicts. last is the head after them, which knows the
 // rewinds.
-func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Reader, run string, last schema.Head) func(schema.Record) error {
-	head, before := schema.NewHead(fleet.Name(), run), schema.StreamSequence(0)
-	return func(rec schema.Record) error {
-		if rec.Stream <= before {
-			head.Position = schema.Position{} // sequences freed by damage were used again
-		}
-		before = rec.Stream
-		keys, err := fleet.Keys(ctx)
-		if err != nil {
-			return err
-		}
-		v := head.Apply(keys, &rec)
-		behind := v.Kind != schema.Skipped && last.LeftBehind(head.Records)
-		return events.Cmd{Run_: run}.Show(ctx, a, rec, run, events.JudgedByFold(v, behind))
+func foldedEvents(ctx context.Context, a *base.App, run string, last schema.Head) func(*schema.Step) error {
+	return func(step *schema.Step) error {
+		return events.Cmd{Run_: run}.Show(ctx, a, step.Record, run, events.JudgedByFold(step.Verdict, last.LeftBehind(step.Head.Records)))
 	}
 }

@@ -83,25 +83,15 @@ func (c historyCmd) Run(ctx context.Context, a *base.App) error {
 
 // collect reads the run's boundaries, and keeps the newest.
 func (c historyCmd) collect(ctx context.Context, fleet *publisher.Reader, history *runHistory) error {
-	head := schema.NewHead("", c.Run_)
-	last := schema.StreamSequence(0)
-	return fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
-		if rec.Stream <= last {
-			head.Position = schema.Position{} // sequences freed by damage were used again
-		}
-		last = rec.Stream
-		keys, err := fleet.Keys(ctx)
-		if err != nil {
-			return err
-		}
-		v := head.Apply(keys, &rec)
+	return fleet.Walk(ctx, c.Run_, schema.Point{}, func(step *schema.Step) error {
+		v, head := step.Verdict, step.Head
 		if d, ok := v.Data.(*schema.RunResumedData); ok && d.To != nil && v.Kind == schema.Applied {
-			history.rewound(&head)
+			history.rewound(head)
 		}
 		if !v.Boundary {
 			return nil
 		}
-		history.Points = append(history.Points, newHistoryPoint(&head, v))
+		history.Points = append(history.Points, newHistoryPoint(head, v))
 		if c.Limit > 0 && len(history.Points) >= 2*c.Limit {
 			history.keep(c.Limit)
 		}
