@@ -2,10 +2,11 @@ package publisher
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
@@ -37,22 +38,20 @@ type ClaimSpec struct {
 // silent, or that got the answer it waited for. The daemon chooses the run: runs of this executor's name first, then
 // the one that has waited longest.
 //
-// If a claimed run cannot be resumed, it stays this executor's: the daemon gives it to no other executor. Later claims
-// retry it, after 1 second at first, then at growing intervals up to 30 seconds; between the retries they claim other
-// runs. From the sixth try on, after half a minute, the run is given back for other executors, which needs only its
-// head. A run that cannot be given back is abandoned after the 24th try, some ten minutes later: the heartbeats report
-// it, and it is orphaned. Tries while no daemon answers do not count. With 8 runs to retry, Claim begins no new claim.
+// A claimed run that lacks events or a key is given back for other executors. One that cannot be resumed for another
+// reason is dropped: the heartbeats do not name it, so it is orphaned within two of their intervals, and claimable again.
+// The same happens to a run that the daemon gave by an answer that was lost; that does not count as a claim without
+// progress.
 //
 // It returns [*NothingError] when there is no run now; [*ClaimedRunError], with the fate of the run, for a run that
 // could not be resumed (it wraps [ErrIncomplete] depending on spec, and [ErrConflict] when the run was taken from this
 // executor at this moment); [ErrUnavailable]; and [ErrNoService].
 func (f *Fleet) Claim(ctx context.Context, spec ClaimSpec) (*Run, error) {
-	return f.claimOnce(ctx, spec, 0, false)
+	return f.claimOnce(ctx, spec, 0)
 }
 
-// claimOnce is Claim for an executor with room for so many runs; 0 means unknown. pendingOnly retries earlier claims
-// and begins no new one.
-func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int, pendingOnly bool) (*Run, error) {
+// claimOnce is Claim for an executor with room for so many runs; 0 means unknown.
+func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, error) {
 	if len(spec.Agents) == 0 && f.cfg.Agent != "" {
 		spec.Agents = []string{f.cfg.Agent}
 	}
@@ -67,41 +66,56 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int, pending
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	c, done, ok := f.takeovers.take(&spec, pendingOnly)
-	if !ok {
-		return nil, &NothingError{}
-	}
-	defer done()
-	run, err := f.claim(ctx, &c, &spec, room)
+	id := rand.Text()
+	reply, err := askOne[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
+		Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: id, Agents: spec.Agents, Labels: spec.Labels,
+		Room: max(room, 0), WithoutKeys: f.takeovers.withoutKeys(),
+	})
 	if err != nil {
-		return nil, f.claimFailed(ctx, &c, &spec, err)
+		return nil, err
 	}
-	return run, nil
-}
-
-func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec, room int) (*Run, error) {
-	if c.run == "" {
-		reply, err := askOne[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
-			Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: c.id, Agents: spec.Agents, Labels: spec.Labels,
-			Room: max(room, 0), WithoutKeys: f.takeovers.withoutKeys(),
-		})
-		if err != nil {
-			return nil, err
-		}
-		if reply.Run == "" {
-			return nil, &NothingError{RetryAfter: time.Duration(max(reply.RetryAfterMS, 0)) * time.Millisecond, Claimable: reply.Claimable}
-		}
-		c.run, c.epoch, c.pause = reply.Run, reply.Epoch, 0
+	if reply.Run == "" {
+		return nil, &NothingError{RetryAfter: time.Duration(max(reply.RetryAfterMS, 0)) * time.Millisecond, Claimable: reply.Claimable}
 	}
+	defer f.takeovers.begin(reply.Run)()
 	// The run is this executor's now: finish the takeover even if the caller's context ends.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
-	run, err := f.resume(bounded, c.run, c.resumption(spec))
-	_, unreadable := errors.AsType[*unreadableError](err)
-	if errors.Is(err, ErrIncomplete) || unreadable {
-		return nil, errors.Join(err, f.giveBack(ctx, c, spec, err))
+	resume := ResumeSpec{Reason: schema.TakeoverClaim, RequestID: id, AllowGaps: spec.AllowGaps, OnControl: spec.OnControl}
+	run, err := f.resume(bounded, reply.Run, resume)
+	if err == nil || errors.Is(err, ErrStopped) {
+		return run, err
 	}
-	return run, err
+	failed := &ClaimedRunError{Run: reply.Run, Fate: ClaimDropped, Err: err}
+	if _, unreadable := errors.AsType[*unreadableError](err); unreadable || errors.Is(err, ErrIncomplete) {
+		if back := f.giveBack(ctx, reply.Run, resume, err); back != nil {
+			failed.Err = errors.Join(err, back)
+		} else {
+			failed.Fate = ClaimGivenBack
+		}
+	}
+	return nil, failed
+}
+
+// giveBack releases a claimed run that cannot be resumed. It counts as a claim without progress, so that the run is not
+// passed around for ever.
+func (f *Fleet) giveBack(ctx context.Context, id string, resume ResumeSpec, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
+	defer cancel()
+	run, err := f.takeHead(ctx, id, resume)
+	if err == nil {
+		reason := schema.InterruptedPreempted
+		// A value that its key does not open counts as damaged: no other executor could read it either.
+		if unreadable, ok := errors.AsType[*unreadableError](why); ok && !errors.Is(why, ErrNotDecrypted) {
+			reason = schema.InterruptedUnreadable
+			f.takeovers.lack(unreadable.keys)
+		}
+		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: reason}})
+	}
+	if err != nil {
+		return fmt.Errorf("giving run %s back: %w", id, err)
+	}
+	return nil
 }
 
 // Claims yields one run after the other until its consumer stops or ctx ends. When there is no run to claim, it waits
@@ -162,7 +176,7 @@ func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 	case none:
 		*p = claimPauses{}
 		return nothing.RetryAfter, true
-	case one && failed.Fate != ClaimRetried && failed.Run != p.bad:
+	case one && failed.Run != p.bad:
 		p.bad, p.short = failed.Run, leastPause
 		return p.short, true
 	case one:
@@ -177,7 +191,7 @@ func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 // is closed. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration, called <-chan struct{}) bool {
 	d = max(d, leastPause)
-	timer := time.NewTimer(d + rand.N(d/2+1)) //nolint:gosec // jitter
+	timer := time.NewTimer(d + mathrand.N(d/2+1)) //nolint:gosec // jitter
 	defer timer.Stop()
 	select {
 	case <-timer.C:

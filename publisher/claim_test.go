@@ -59,31 +59,50 @@ func TestClaim_OrphanedRun_Delivered(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestClaim_ReplyLost_RunNotLost(t *testing.T) {
+// The answers to claims are lost, more often than a run may be claimed without progress: its executor lives, and does
+// not know of the run.
+func TestClaim_RepliesLost_RunClaimableAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")
 	w.orphan("r1", 1)
 	p := newProxy(t, w.server.URL())
-	second := w.fleet(named("exec-2"), func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options, c.RequestTimeout = nil, p.url(), w.server.Options(), 2*time.Second
+	second := w.fleet(through(w, p, "exec-2"), func(c *publisher.Config) {
+		c.Heartbeat, c.RequestTimeout = 50*time.Millisecond, 300*time.Millisecond
 	})
 	p.loseClaims(true)
+	const lost = schema.DefaultMaxClaims + 1
 	require.Eventually(t, func() bool {
 		_, err := second.Claim(t.Context(), publisher.ClaimSpec{})
 		require.ErrorIs(t, err, publisher.ErrUnavailable)
-		return w.fold("r1").Head.Executor == "exec-2"
+		return w.fold("r1").Head.Epoch > lost
 	}, patience, time.Millisecond, "the daemon assigns it, and no caller tracks it")
-	p.loseClaims(false)
-	var run *publisher.Run
-	require.Eventually(t, func() bool {
-		var err error
-		run, err = second.Claim(t.Context(), publisher.ClaimSpec{})
-		return err == nil
-	}, patience, 10*time.Millisecond)
+	run := claimed(t, w.fleet(named("exec-3")), publisher.ClaimSpec{})
 	require.Equal(t, "r1", run.ID())
-	require.Equal(t, schema.Epoch(2), run.Epoch(), "the claim is continued, not made again")
+	require.Equal(t, 1, run.Head().Stalled, "only the claim that was answered counts")
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	for _, name := range names(w.log("r1")) {
+		require.Contains(t, []string{"run.started", "run.orphaned", "run.resumed", "run.ended"}, name, "nothing ran in between")
+	}
+}
+
+func TestClaim_ResumeFails_DroppedForOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	start(t, w.fleet(), "r1")
+	w.orphan("r1", 1)
+	p := newProxy(t, w.server.URL())
+	second := w.fleet(through(w, p, "exec-2"), func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
+	p.spoilTakeovers("r1", -1)
+	failed := claimFailed(t, second)
+	require.Equal(t, publisher.ClaimDropped, failed.Fate)
+	require.ErrorIs(t, failed, publisher.ErrBadAnswer)
+	require.ErrorContains(t, failed, "waymark release r1 --force")
+	run := claimed(t, w.fleet(named("exec-3")), publisher.ClaimSpec{})
+	require.Equal(t, "r1", run.ID())
+	require.Equal(t, schema.Epoch(3), run.Epoch())
 }
 
 func TestClaim_TwoExecutors_EachRunOnce(t *testing.T) {

@@ -60,7 +60,7 @@ type Config struct {
 	// Instance distinguishes this start of the process from other starts under the same name, so that no start takes
 	// another one's runs for its own. If it is empty, Connect creates one, with a key that signs the heartbeats so that
 	// no other process can send them. Without heartbeats, runs then name no instance. An Instance given here is not
-	// authenticated.
+	// authenticated, and heartbeats do not name its runs: one that its handle lost stays with it until it is silent.
 	Instance string
 	// Heartbeat is the interval of the executor's heartbeats, once it has an active run or looks for one. 0 means the
 	// interval that the fleet's silence timeout requires, 3 seconds by default (schema.FleetSettings.Heartbeat). A

@@ -93,7 +93,7 @@ func TestExecutor_LeavingSaidByAnother_KeepsItsRuns(t *testing.T) {
 	start(t, other, "r2")
 	for _, forged := range []schema.Heartbeat{
 		{Executor: "exec-1", Instance: victim.Instance(), Beat: 1 << 60, Leaving: true},
-		{Executor: "exec-1", Instance: victim.Instance(), Beat: 1 << 60, GivenUp: []schema.GivenUp{{Run: "r1", Epoch: 1}}},
+		{Executor: "exec-1", Instance: victim.Instance(), Beat: 1 << 60, Held: []schema.HeldRun{}},
 	} {
 		body, err := json.Marshal(&forged)
 		require.NoError(t, err)

@@ -97,23 +97,18 @@ type ClaimFate string
 
 // Fates of a claimed run.
 const (
-	// ClaimRetried: it stays this executor's, and a later claim retries it.
-	ClaimRetried ClaimFate = "retried"
 	// ClaimGivenBack: other executors may claim it.
 	ClaimGivenBack ClaimFate = "given_back"
-	// ClaimGone: it has ended, or another executor has it or may claim it.
-	ClaimGone ClaimFate = "gone"
-	// ClaimLeft: it is not retried, and could not be given back. The executor's heartbeats report it as abandoned, and
-	// it is orphaned. Without heartbeats it stays under the executor's name until an operator releases it.
-	ClaimLeft ClaimFate = "left"
+	// ClaimDropped: the executor's heartbeats do not name it, so it is orphaned soon if it is still the executor's.
+	// Without heartbeats, or with an instance that Config names, it stays under the executor's name until the executor
+	// is silent or an operator releases it.
+	ClaimDropped ClaimFate = "dropped"
 )
 
 // ClaimedRunError names a claimed run that could not be resumed, and its fate.
 type ClaimedRunError struct {
 	Run  string
 	Fate ClaimFate
-	// RetryAfter is the earliest time until a claim retries a retried run.
-	RetryAfter time.Duration
 	// Err is the cause.
 	Err error
 }
@@ -122,14 +117,10 @@ type ClaimedRunError struct {
 func (e *ClaimedRunError) Error() string {
 	fate := ""
 	switch e.Fate {
-	case ClaimRetried:
-		fate = fmt.Sprintf("a later claim retries it after %s", e.RetryAfter)
 	case ClaimGivenBack:
 		fate = "it was given back, and other executors may claim it"
-	case ClaimGone:
-		fate = "it no longer belongs to this executor"
-	case ClaimLeft:
-		fate = fmt.Sprintf("it was abandoned and will be orphaned; if it is not, run: waymark release %s --force", e.Run)
+	case ClaimDropped:
+		fate = fmt.Sprintf("it was dropped and will be orphaned; if it is not, run: waymark release %s --force", e.Run)
 	}
 	return fmt.Sprintf("claimed run %s could not be resumed: %s: %s", e.Run, fate, e.Err)
 }

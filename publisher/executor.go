@@ -377,9 +377,7 @@ func (e *Executor) inHand() []*drive {
 	return slices.Collect(maps.Keys(e.driven))
 }
 
-// claimRuns claims runs while there is capacity. A run from an earlier claim is resumed even if the capacity was used
-// up meanwhile: it belongs to this executor, and no other one would drive it. A claim in progress when ctx ends
-// continues until claiming ends.
+// claimRuns claims runs while there is capacity. A claim in progress when ctx ends continues until claiming ends.
 func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	spec := ClaimSpec{
 		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
@@ -387,12 +385,12 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	}
 	var pause claimPauses
 	for {
-		room, ok := e.mayClaim(ctx, &spec)
+		room, ok := e.mayClaim(ctx)
 		if !ok {
 			return
 		}
 		called := e.fleet.calls.next()
-		run, err := e.fleet.claimOnce(claiming, spec, room, room <= 0)
+		run, err := e.fleet.claimOnce(claiming, spec, room)
 		switch {
 		case err == nil:
 			e.take(run) //nolint:contextcheck // work outlives the call
@@ -405,43 +403,23 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	}
 }
 
-// mayClaim waits until there is capacity for more runs and returns how many, or until an earlier claim must be retried.
-// It returns false if ctx ends first.
-func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room int, ok bool) {
+// mayClaim waits until there is capacity for more runs and returns how many. It returns false if ctx ends first.
+func (e *Executor) mayClaim(ctx context.Context) (room int, ok bool) {
 	for {
 		e.mu.Lock()
 		room = e.spec.Capacity - len(e.driven)
 		e.mu.Unlock()
-		due, pending := e.fleet.takeovers.due(spec)
-		pending = pending && e.spec.Capacity > 0 // an executor that does not claim leaves retries to one that does
-		left := time.Until(due)
-		if room > 0 || pending && left <= 0 {
+		if room > 0 {
 			return room, ctx.Err() == nil && !e.fleet.isStopped()
 		}
-		if !e.awaitFreed(ctx, pending, left) {
+		select {
+		case <-e.freed:
+		case <-ctx.Done():
+			return 0, false
+		case <-e.fleet.life.Done():
 			return 0, false
 		}
 	}
-}
-
-// awaitFreed waits until a run was released, or until left is over if a claim is pending. It returns false if ctx ends
-// first.
-func (e *Executor) awaitFreed(ctx context.Context, pending bool, left time.Duration) bool {
-	var due <-chan time.Time
-	if pending {
-		timer := time.NewTimer(left)
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-e.freed:
-	case <-due:
-	case <-ctx.Done():
-		return false
-	case <-e.fleet.life.Done():
-		return false
-	}
-	return true
 }
 
 // abandon finishes the runs whose work did not stop.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/schema"
 )
 
 // SetWaitPoll sets how often waits look by themselves. Call it before the first.
@@ -23,9 +22,6 @@ func SetProofAge(f *Fleet, d time.Duration) { f.proofAge = d }
 // BeginTries bounds the events that are published for one proof.
 const BeginTries = beginTries
 
-// Abandon gives a run up.
-func Abandon(f *Fleet, left schema.GivenUp) { f.presence.abandon(left) }
-
 // Outwait is how long that is.
 const Outwait = beginWithin + beginGrace
 
@@ -35,26 +31,6 @@ func AgeProof(r *Run, d time.Duration) {
 	defer r.ledger.mu.Unlock()
 	r.ledger.provenAt = r.ledger.provenAt.Add(-d)
 }
-
-// SetClaimRetry sets the wait before the first retry of a claimed run that could not be resumed. Call it before the
-// first claim.
-func SetClaimRetry(f *Fleet, d time.Duration) { f.takeovers.retry = d }
-
-// SetUnclaimedAfter sets how long a run assigned to this process may be untracked. Call it before the first is.
-func SetUnclaimedAfter(f *Fleet, d time.Duration) { f.unclaimed.after = d }
-
-// PendingClaims counts the claims that are tried again.
-func PendingClaims(f *Fleet) int {
-	f.takeovers.mu.Lock()
-	defer f.takeovers.mu.Unlock()
-	return len(f.takeovers.pending)
-}
-
-// Tries after which a claimed run is given back, and given up.
-const (
-	ClaimGiveBackAfter = claimGiveBackAfter
-	ClaimGiveUpAfter   = claimGiveUpAfter
-)
 
 // ClaimPausesAfter returns the pauses after claims that failed one after the other, without jitter.
 func ClaimPausesAfter(errs ...error) []time.Duration {

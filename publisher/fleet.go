@@ -48,7 +48,6 @@ type Fleet struct {
 	works     works
 	takeovers takeovers
 	calls     calls
-	unclaimed unclaimedRuns
 
 	mu      sync.Mutex
 	stopped bool
@@ -70,9 +69,8 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		cfg: cfg.withDefaults(), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin,
 		hand: hand{runs: make(map[string][]*Run)},
 	}
-	f.takeovers = takeovers{retry: claimRetry, asked: make(map[string]int)}
 	f.works.now = f.cfg.Now
-	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, pace: f.pace, overdue: f.works.overdue, news: make(chan struct{}, 1)}
+	f.presence = presence{cfg: &f.cfg, inHand: f.hand.size, pace: f.pace, held: f.heldRuns, overdue: f.works.overdue, news: make(chan struct{}, 1)}
 	if f.cfg.Instance == "" && f.cfg.Heartbeat >= 0 {
 		public, private, err := ed25519.GenerateKey(nil)
 		if err != nil {
@@ -80,7 +78,6 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		}
 		f.cfg.Instance, f.presence.key = schema.InstanceOf(public), private
 	}
-	f.unclaimed = unclaimedRuns{after: unclaimedAfter(&cfg, &f.cfg), look: f.stillAsked, due: make(map[string]time.Time)}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
 	reader, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)
@@ -183,6 +180,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
+	defer f.takeovers.begin(spec.ID)()
 	return f.begin(ctx, f.shardOf(spec.ID), spec)
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -26,9 +25,10 @@ type hand struct {
 	runs map[string][]*Run
 }
 
-func (h *hand) take(r *Run) {
+func (h *hand) take(r *Run, epoch schema.Epoch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	r.takenIn = epoch
 	h.runs[r.id] = append(h.runs[r.id], r)
 }
 
@@ -60,22 +60,45 @@ func (h *hand) size() int {
 	return len(h.runs)
 }
 
-// holder adds a handle's run to the active runs and removes it. If the log still assigns the run to this process after
-// its handle ended, the run is reported as abandoned: otherwise this living process's heartbeats would keep the run
-// from every other executor.
+// list adds the handles' runs to those that a heartbeat names.
+func (h *hand) list(to map[schema.HeldRun]struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, runs := range h.runs {
+		for _, r := range runs {
+			to[schema.HeldRun{Run: id, Epoch: r.takenIn}] = struct{}{}
+		}
+	}
+}
+
+// holder adds a handle's run to the active runs and removes it. The next heartbeat no longer names a removed run: if the
+// log still gives it to this process, it is orphaned.
 func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
 	return func(in, attended bool, epoch schema.Epoch) {
 		if in {
-			f.hand.take(r)
-			f.unclaimed.found(r.id)
-			f.presence.found(schema.GivenUp{Run: r.id, Epoch: epoch})
+			f.hand.take(r, epoch)
 			return
 		}
 		f.hand.remove(r)
 		if attended && len(f.hand.of(r.id)) == 0 {
-			f.presence.abandon(schema.GivenUp{Run: r.id, Epoch: epoch})
+			f.presence.hurry()
 		}
 	}
+}
+
+// heldRuns are the runs that this process holds or takes over; nil if they are too many for a heartbeat.
+func (f *Fleet) heldRuns() []schema.HeldRun {
+	held := make(map[schema.HeldRun]struct{})
+	f.takeovers.list(held) // first: a run that is taken over becomes active before its takeover ends
+	f.hand.list(held)
+	if len(held) > schema.MaxHeld {
+		return nil
+	}
+	list := make([]schema.HeldRun, 0, len(held))
+	for run := range held {
+		list = append(list, run)
+	}
+	return list
 }
 
 // publishLast publishes a run's interruption and releases the run.
@@ -167,14 +190,15 @@ func (f *Fleet) depart() error {
 	return nil
 }
 
-// presence sends this executor's heartbeats over core NATS, and the runs that it abandoned. It knows runs only by their
-// ids.
+// presence sends this executor's heartbeats over core NATS. It knows runs only by their ids.
 type presence struct {
 	cfg *Config
 	nc  *nats.Conn
 	// inHand counts the active runs for heartbeats, and pace is the interval.
 	inHand func() int
 	pace   func() time.Duration
+	// held lists the runs that this process holds or takes over.
+	held func() []schema.HeldRun
 	// overdue lists work that takes too long, for heartbeats.
 	overdue func() (list []schema.Overdue, more int)
 	// key signs heartbeats; nil if the caller named the instance.
@@ -186,8 +210,6 @@ type presence struct {
 	beats uint64
 	// capacity is the maximum number of runs of this handle's executors.
 	capacity int
-	// abandoned are the latest runs that could not be released in their log.
-	abandoned []schema.GivenUp
 }
 
 // beat publishes heartbeats until life ends or the connection is closed for good.
@@ -215,32 +237,6 @@ func (p *presence) beat(life context.Context) {
 	}
 }
 
-// abandon reports, at once and in each further heartbeat, that this process does nothing more for a run in that epoch,
-// so that the run is orphaned.
-func (p *presence) abandon(left schema.GivenUp) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.giveUp(left)
-}
-
-// abandonUnless is abandon for a run that is not in use. A later user of the run calls found.
-func (p *presence) abandonUnless(left schema.GivenUp, used func() bool) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if used() {
-		return false
-	}
-	p.giveUp(left)
-	return true
-}
-
-// found withdraws the report of an abandoned run: it is active again.
-func (p *presence) found(run schema.GivenUp) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.abandoned = slices.DeleteFunc(p.abandoned, func(g schema.GivenUp) bool { return g == run })
-}
-
 // addCapacity changes what heartbeats say.
 func (p *presence) addCapacity(n int) {
 	p.mu.Lock()
@@ -256,36 +252,23 @@ func (p *presence) hurry() {
 	}
 }
 
-// giveUp is abandon under mu.
-func (p *presence) giveUp(left schema.GivenUp) {
-	if slices.Contains(p.abandoned, left) {
-		return
-	}
-	p.hurry()
-	p.abandoned = append(p.abandoned, left)
-	if more := len(p.abandoned) - schema.MaxGivenUp; more > 0 {
-		for _, dropped := range p.abandoned[:more] {
-			p.cfg.Logger.Warn().Str("executor", p.cfg.Executor).Str("run", dropped.Run).Uint64("epoch", uint64(dropped.Epoch)).
-				Str("hint", "if the run is not orphaned, run: waymark release "+dropped.Run+" --force").
-				Msg("too many abandoned runs; heartbeats no longer report this one")
-		}
-		p.abandoned = slices.Delete(p.abandoned, 0, more)
-	}
-}
-
 // heartbeat publishes one. Without a connection it is dropped, not sent later.
 func (p *presence) heartbeat(leaving bool) bool {
 	p.mu.Lock()
 	p.beats++
-	capacity, abandoned, count := p.capacity, slices.Clone(p.abandoned), p.beats
+	capacity, count := p.capacity, p.beats
 	p.mu.Unlock()
 	overdue, more := p.overdue()
+	var held []schema.HeldRun
+	if p.key != nil { // another handle may have the instance that the caller named
+		held = p.held()
+	}
 	m := nats.NewMsg(schema.HeartbeatSubject(p.cfg.Fleet, p.cfg.Executor))
 	var err error
 	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: p.cfg.Executor, Instance: p.cfg.Instance, IntervalMS: p.pace().Milliseconds(),
 		Time: schema.FormatTime(p.cfg.Now()), Runs: p.inHand(), Capacity: capacity, Leaving: leaving,
-		GivenUp: abandoned, Beat: count, Overdue: overdue, OverdueMore: more,
+		Held: held, Beat: count, Overdue: overdue, OverdueMore: more,
 	})
 	if p.key != nil {
 		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(p.key, m.Subject, m.Data))

@@ -35,13 +35,8 @@ func (f *Fleet) noticed(m *nats.Msg) {
 		f.calls.come()
 		return
 	}
-	met := false
 	for _, r := range f.hand.of(n.Run) {
 		f.followUp(r, n.Position.Stream)
-		met = met || r.ledger.met(n.Position.Stream)
-	}
-	if n.Name == schema.RunResumed && !met {
-		f.watchUnclaimed(n.Run)
 	}
 }
 

@@ -22,6 +22,8 @@ type Run struct {
 	ledger   *ledger
 	recorder recorder
 	follower follower
+	// takenIn is the epoch in which it is active; [hand] guards it.
+	takenIn schema.Epoch
 	// driver drives the run; nil if no executor does.
 	driver atomic.Pointer[drive]
 }

@@ -94,6 +94,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.unattended()
 	case *RunOrphanedData:
 		if h.Unattended == "" && !h.Status.Claimable() { // the first reason stays
+			if d.Unheld && h.Stalled > 0 {
+				h.Stalled-- // its executor never knew of it
+			}
 			h.leave(StatusOrphaned)
 		}
 	case *RunInterruptedData:

@@ -44,9 +44,10 @@ type Heartbeat struct {
 	Capacity int `json:"capacity,omitzero"`
 	// Leaving: the executor stops now and works on no run any more.
 	Leaving bool `json:"leaving,omitzero"`
-	// GivenUp are runs that the executor abandoned although it could not record that in their log: they are orphaned.
-	// At most [MaxGivenUp].
-	GivenUp []GivenUp `json:"given_up,omitzero"`
+	// Held are all runs that the instance works on, starts or takes over, at most [MaxHeld]; absent if it does not list
+	// them. A run that the log gives to the instance, and that the list lacks, is orphaned: at once if an earlier list
+	// had it, else a full interval after the instance got it.
+	Held []HeldRun `json:"held,omitzero"`
 	// Overdue are model requests and tool calls that exceed their limit, the oldest first. At most [MaxOverdue];
 	// OverdueMore is how many more there are.
 	Overdue     []Overdue      `json:"overdue,omitzero"`
@@ -54,14 +55,13 @@ type Heartbeat struct {
 	Extra       jsontext.Value `json:",embed"`
 }
 
-// MaxGivenUp bounds the abandoned runs in a heartbeat.
-const MaxGivenUp = 1024
+// MaxHeld bounds the runs in a heartbeat. An instance with more lists none.
+const MaxHeld = 4096
 
-// GivenUp is a run that an executor abandoned, and the epoch in which it had it. It does not count for a later epoch,
-// in which the executor may have the run again.
-type GivenUp struct {
+// HeldRun is a run that an instance holds, and the epoch in which it does; 0 means any: the instance is taking it over.
+type HeldRun struct {
 	Run   string `json:"run"`
-	Epoch Epoch  `json:"epoch"`
+	Epoch Epoch  `json:"epoch,omitzero"`
 }
 
 // MaxOverdue bounds the overdue work in a heartbeat.

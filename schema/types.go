@@ -216,7 +216,10 @@ type RunOrphanedData struct {
 	// LastSeen is the RFC 3339 time of its last sign of life.
 	LastSeen string `json:"last_seen,omitzero"`
 	// Missed counts the missing heartbeats.
-	Missed int64          `json:"missed,omitzero"`
+	Missed int64 `json:"missed,omitzero"`
+	// Unheld: the executor is alive, and never named the run as its own. The answer to its claim was lost, so the claim
+	// does not count as one without progress.
+	Unheld bool           `json:"unheld,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
 

@@ -63,7 +63,7 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 			signedBeat(t, wrongKey, schema.Heartbeat{Executor: "executor-1", Instance: dead, Beat: 100 + count}),
 			signedBeat(t, wrongKey, schema.Heartbeat{Executor: "executor-1", Instance: live, Beat: 100 + count, Leaving: true}),
 			signedBeat(t, wrongKey, schema.Heartbeat{
-				Executor: "executor-1", Instance: live, Beat: 100 + count, GivenUp: []schema.GivenUp{{Run: "run-1", Epoch: 1}},
+				Executor: "executor-1", Instance: live, Beat: 100 + count, Held: []schema.HeldRun{{Run: "run-1", Epoch: 1}},
 			}),
 		} {
 			require.ErrorIs(t, w.hb.executor(m), errHeartbeat)
@@ -78,19 +78,24 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
 }
 
-// A process itself announces that it leaves and which runs it abandons, and its signature counts.
+// A process itself announces that it leaves and which runs it holds, and its signature counts.
 func TestHeartbeats_SignedByTheirInstance_Count(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	instance, key := newInstance(t)
 	given, left := w.begin("run-1", "executor-1", instance), w.begin("run-2", "executor-1", instance)
 	require.NoError(t, w.hb.executor(signedBeat(t, key, schema.Heartbeat{
-		Executor: "executor-1", Instance: instance, Beat: 1, GivenUp: []schema.GivenUp{{Run: "run-1", Epoch: 1}},
+		Executor: "executor-1", Instance: instance, Beat: 1, Held: []schema.HeldRun{{Run: "run-1", Epoch: 1}, {Run: "run-2", Epoch: 1}},
+	})))
+	w.pass(1, nil)
+	given.stays(schema.StatusRunning)
+	require.NoError(t, w.hb.executor(signedBeat(t, key, schema.Heartbeat{
+		Executor: "executor-1", Instance: instance, Beat: 2, Held: []schema.HeldRun{{Run: "run-2", Epoch: 1}},
 	})))
 	w.pass(1, nil)
 	given.Becomes(schema.StatusOrphaned)
 	require.Equal(t, schema.StatusRunning, left.Checkpoint().Status)
-	require.NoError(t, w.hb.executor(signedBeat(t, key, schema.Heartbeat{Executor: "executor-1", Instance: instance, Beat: 2, Leaving: true})))
+	require.NoError(t, w.hb.executor(signedBeat(t, key, schema.Heartbeat{Executor: "executor-1", Instance: instance, Beat: 3, Leaving: true})))
 	w.pass(1, nil)
 	left.Becomes(schema.StatusOrphaned)
 }

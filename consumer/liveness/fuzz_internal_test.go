@@ -13,7 +13,7 @@ import (
 
 // FuzzHeard tries unsolicited messages to a daemon: heartbeats of executors and agents.
 func FuzzHeard(f *testing.F) {
-	f.Add(uint8(0), []byte(`{"executor":"ex-1","instance":"s1","interval_ms":3000,"leaving":true,"given_up":[{"run":"r-1","epoch":2}]}`))
+	f.Add(uint8(0), []byte(`{"executor":"ex-1","instance":"s1","interval_ms":3000,"leaving":true,"held":[{"run":"r-1","epoch":2}]}`))
 	f.Add(uint8(0), []byte(`{"executor":"ex-1","interval_ms":9223372036854775807}`))
 	f.Add(uint8(1), []byte(`{"agent":"a","owner":"o","instance_id":"ex-1","interval_s":1e308}`))
 	f.Add(uint8(1), []byte(`{"agent":"a","owner":"o","instance_id":"ex-1","interval_s":3.5}`))

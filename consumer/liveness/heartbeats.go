@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,11 +27,11 @@ const (
 	maxInstances = 1 << 16
 	// maxOwnInstances bounds those of one executor that are remembered although they are certainly gone.
 	maxOwnInstances = 64
-	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each abandoned run, and 1 KiB
-	// for each piece of overdue work.
-	maxHeartbeat = 16<<10 + schema.MaxGivenUp*128 + schema.MaxOverdue<<10
-	// maxGivenUp bounds the remembered abandoned runs of all instances.
-	maxGivenUp = 1 << 16
+	// maxHeartbeat is the largest accepted heartbeat, in bytes: 16 KiB, 128 bytes for each run, and 1 KiB for each
+	// piece of overdue work.
+	maxHeartbeat = 16<<10 + schema.MaxHeld*128 + schema.MaxOverdue<<10
+	// maxHeld bounds the remembered runs of all instances.
+	maxHeld = 1 << 18
 	// maxOverdue bounds the remembered overdue work of all instances.
 	maxOverdue = 1 << 14
 	// maxInterval is the longest accepted interval of an executor, so that no executor is trusted for days.
@@ -58,7 +57,7 @@ type HeartbeatStats struct {
 // report. All fold workers of a daemon share it.
 //
 // It is bounded: beyond 65,536 instances the one that has been silent for longest is forgotten, and counts as never
-// seen. The instances may abandon at most 65,536 runs together.
+// seen. The instances may list at most 262,144 runs together.
 type Heartbeats struct {
 	fleet string
 	nc    *nats.Conn
@@ -76,15 +75,15 @@ type Heartbeats struct {
 	// steady is since when no heartbeat was missed; zero while Run does not listen.
 	steady time.Time
 	lost   int
-	// abandoned counts the abandoned runs of all instances.
-	abandoned int
+	// held counts the runs that all instances list.
+	held int
 	// overdue counts the overdue work of all instances.
 	overdue int
 	subs    []*nats.Subscription
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not run.
 	awake time.Time
-	// held: no executor counts as silent; see [Heartbeats.Hold].
-	held bool
+	// onHold: no executor counts as silent; see [Heartbeats.Hold].
+	onHold bool
 }
 
 // instanceLife is the state of one instance of an executor. Without a name the instance is "".
@@ -97,8 +96,8 @@ type instanceLife struct {
 	interval time.Duration
 	// left is when it said that it leaves; zero if it did not.
 	left time.Time
-	// abandoned are its abandoned runs.
-	abandoned []schema.GivenUp
+	// held are the runs that its last heartbeat listed; nil if it lists none.
+	held map[string]schema.Epoch
 	// overdue is the overdue work in its last heartbeat.
 	overdue []schema.Overdue
 	// count of its last heartbeat, if it signs them.
@@ -110,9 +109,10 @@ func (l *instanceLife) unheard() bool {
 	return l.beaten.IsZero() || l.seen.Sub(l.beaten) > 2*l.interval
 }
 
-// gaveUp reports whether the instance abandoned the run in this epoch.
-func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
-	return slices.Contains(l.abandoned, schema.GivenUp{Run: run, Epoch: epoch})
+// names reports whether the instance lists the run as its own in this epoch.
+func (l *instanceLife) names(run string, epoch schema.Epoch) bool {
+	at, ok := l.held[run]
+	return ok && (at == 0 || at == epoch)
 }
 
 // NewHeartbeats returns an empty table. Call Run to listen.
@@ -204,10 +204,10 @@ func (h *Heartbeats) setSteady(subs []*nats.Subscription, at time.Time) {
 // Hold counts no executor as silent until release is called. A test that moves the daemon's clock first lets the live
 // executors send a heartbeat.
 func (h *Heartbeats) Hold() (release func()) {
-	set := func(held bool) {
+	set := func(onHold bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.held = held
+		h.onHold = onHold
 	}
 	set(true)
 	return func() { set(false) }
@@ -251,7 +251,7 @@ func (h *Heartbeats) Steady() (time.Time, bool) {
 		h.lost, h.steady = lost, h.now()
 	}
 	h.noteStop(time.Now())
-	return h.steady, !h.steady.IsZero() && !h.held
+	return h.steady, !h.steady.IsZero() && !h.onHold
 }
 
 // errHeartbeat wraps the reason why a heartbeat is refused.
@@ -294,8 +294,8 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 	}
 	interval := time.Duration(b.IntervalMS) * time.Millisecond
 	interval = cmp.Or(interval, schema.DefaultHeartbeatMS*time.Millisecond)
-	if len(b.GivenUp) > schema.MaxGivenUp {
-		return fmt.Errorf("%w: %d runs are given up, at most %d", errHeartbeat, len(b.GivenUp), schema.MaxGivenUp)
+	if len(b.Held) > schema.MaxHeld {
+		return fmt.Errorf("%w: it lists %d runs, at most %d", errHeartbeat, len(b.Held), schema.MaxHeld)
 	}
 	if err := schema.CheckHeartbeat(b.Instance, m.Subject, m.Data, m.Header.Get(schema.HeaderSignature)); err != nil {
 		return fmt.Errorf("%w: executor %s: %w", errHeartbeat, b.Executor, err)
@@ -304,7 +304,7 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 		return err
 	}
 	h.beat(b.Executor, b.Instance, interval, b.Leaving)
-	return errors.Join(h.giveUp(b.Executor, b.Instance, b.GivenUp), h.setOverdue(b.Executor, b.Instance, b.Overdue))
+	return errors.Join(h.setHeld(b.Executor, b.Instance, b.Held), h.setOverdue(b.Executor, b.Instance, b.Overdue))
 }
 
 // counted refuses a signed heartbeat that was received before.
@@ -363,23 +363,29 @@ func (h *Heartbeats) beat(executor, instance string, interval time.Duration, lea
 	}
 }
 
-// giveUp replaces the abandoned runs of an instance. If there is no room for the list, it refuses it and keeps the
-// previous one; the heartbeat is still a sign of life. Otherwise one executor could fill the table and have another
-// one's runs orphaned.
-func (h *Heartbeats) giveUp(executor, instance string, runs []schema.GivenUp) error {
+// setHeld replaces the list of an instance's runs; nil means that it lists none. Without room for a list the instance
+// counts as one that lists none; the heartbeat is still a sign of life. Otherwise one executor could fill the memory.
+func (h *Heartbeats) setHeld(executor, instance string, runs []schema.HeldRun) error {
+	var held map[string]schema.Epoch
+	if runs != nil {
+		held = make(map[string]schema.Epoch, len(runs))
+	}
+	for _, r := range runs {
+		held[r.Run] = r.Epoch
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.touch(executor, instance)
-	more := len(runs) - len(l.abandoned)
-	if more > 0 && h.abandoned+more > maxGivenUp {
+	h.held -= len(l.held)
+	l.held = nil
+	if h.held+len(held) > maxHeld {
 		h.forgetGone()
 	}
-	if more > 0 && h.abandoned+more > maxGivenUp {
-		return fmt.Errorf("%w: executor %s abandons %d runs, but the fleet's instances have abandoned %d already, at most %d; "+
-			"it only counts as a sign of life: close the executors that abandoned runs", errHeartbeat, executor, len(runs), h.abandoned, maxGivenUp)
+	if h.held+len(held) > maxHeld {
+		return fmt.Errorf("%w: executor %s lists %d runs, but the fleet's instances list %d already, at most %d", errHeartbeat, executor, len(runs), h.held, maxHeld)
 	}
-	h.abandoned += more
-	l.abandoned = runs
+	h.held += len(held)
+	l.held = held
 	return nil
 }
 
@@ -455,7 +461,7 @@ func oldest(own map[string]*list.Element) *list.Element {
 func (h *Heartbeats) forget(el *list.Element) {
 	l := lifeOf(el)
 	h.recent.Remove(el)
-	h.abandoned -= len(l.abandoned)
+	h.held -= len(l.held)
 	h.overdue -= len(l.overdue)
 	own := h.executors[l.executor]
 	delete(own, l.instance)

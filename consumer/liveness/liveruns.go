@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -56,7 +57,7 @@ type shardRuns struct {
 	seen schema.Revision
 }
 
-// entry is one run. Only hidden, holder and round change; otherwise a new entry replaces it.
+// entry is one run. Only hidden, named, holder and round change; otherwise a new entry replaces it.
 type entry struct {
 	live     schema.Live
 	revision schema.Revision
@@ -68,6 +69,8 @@ type entry struct {
 	// held is since when the run has its executor, by the same clock; writes of others do not change it.
 	held   time.Time
 	hidden time.Time
+	// named: a heartbeat of its instance named the run. Only the sweeper of its shard uses it.
+	named atomic.Bool
 	// holder is the executor that works on it, or that has just got it; zero for none.
 	holder Holder
 	round  uint64
@@ -303,8 +306,9 @@ func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 		since: schema.ParseTime(c.Live.Since), expires: schema.ParseTime(c.Live.ExpiresAt), started: schema.ParseTime(c.Live.StartedAt),
 	}
 	e.held = e.changed
-	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance {
+	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance && !old.live.Status.Claimable() {
 		e.held = old.held
+		e.named.Store(old.named.Load())
 	}
 	e.holder = holderOf(&e.live)
 	r.load(e)

@@ -282,8 +282,11 @@ func (w *Sweeper) gone(e *entry) bool {
 		// later.
 		return true
 	}
-	if seen && l.gaveUp(e.live.Run, e.live.Epoch) {
+	if seen && l.disowns(e) {
 		return true
+	}
+	if seen && l.names(e.live.Run, e.live.Epoch) {
+		e.named.Store(true)
 	}
 	since := e.changed
 	if seen && l.interval > 0 {
@@ -297,10 +300,19 @@ func (w *Sweeper) gone(e *entry) bool {
 	return now.Sub(since) >= l.silence(w.silence())
 }
 
-// heard reports whether the run's executor was seen within its silence, and neither leaves nor abandoned the run.
+// disowns reports whether the heartbeats of the run's instance list its runs without this one: not any more, or not a
+// full interval after it got the run.
+func (l *instanceLife) disowns(e *entry) bool {
+	if e.live.Instance == "" || l.held == nil || l.names(e.live.Run, e.live.Epoch) {
+		return false
+	}
+	return e.named.Load() || l.beaten.Sub(e.held) >= l.interval
+}
+
+// heard reports whether the run's executor was seen within its silence, and neither leaves nor disowns the run.
 func (w *Sweeper) heard(e *entry) bool {
 	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.silence())
-	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.deps.Now().Sub(l.seen) < l.silence(w.silence())
+	return seen && l.left.IsZero() && !l.disowns(e) && w.deps.Now().Sub(l.seen) < l.silence(w.silence())
 }
 
 func later(a, b time.Time) time.Time {
@@ -373,6 +385,7 @@ func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)
 		since = l.seen
+		data.Unheld = !e.named.Load() && l.left.IsZero() && l.disowns(e)
 	}
 	data.Missed = int64(now.Sub(since) / cmp.Or(l.interval, schema.DefaultHeartbeatMS*time.Millisecond))
 	return data

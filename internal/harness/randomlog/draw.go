@@ -390,7 +390,7 @@ func (s *Log) controlData() schema.Data {
 	case 2:
 		return &schema.RunCancelRequestedData{By: "op"}
 	case 3:
-		return &schema.RunOrphanedData{Executor: s.Head.Executor}
+		return &schema.RunOrphanedData{Executor: s.Head.Executor, Unheld: s.oneOf("unheld", "", "yes") == "yes"}
 	case 4, 5:
 		d := &schema.HandoffAcceptedData{HandoffID: handoff, By: "b", ChildRun: "r2"}
 		if open := s.Head.Handoffs; len(open) > 0 {

@@ -432,6 +432,9 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	case *schema.RunOrphanedData:
 		if m.gone == "" {
 			m.gone = schema.StatusOrphaned
+			if d.Unheld {
+				m.claims = max(m.claims-1, 0)
+			}
 		}
 	case *schema.RunInterruptedData:
 		waits := d.Reason == schema.InterruptedWaiting && len(m.waits) > 0 && !m.cancelled

@@ -1,21 +1,18 @@
 package publisher_test
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestGiveUp_UnresolvedRun_Abandoned(t *testing.T) {
+func TestHeartbeat_UnresolvedRun_NotHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
@@ -28,27 +25,20 @@ func TestGiveUp_UnresolvedRun_Abandoned(t *testing.T) {
 	}, func(spec *publisher.ExecutorSpec) { spec.Patience = 100 * time.Millisecond })
 	run, err := s.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
 	require.NoError(t, err)
+	require.Equal(t, []schema.HeldRun{{Run: "r1", Epoch: 1}}, heldBy(next, "r1"))
 	got := s.outcome(t, "r1")
 	require.Equal(t, publisher.OutcomeLeft, got.outcome)
 	require.ErrorContains(t, got.err, "not published")
 	require.Error(t, run.Mark(t.Context(), "later"), "nothing follows what could not be said")
-	require.Eventually(t, func() bool {
-		return slices.Contains(next().GivenUp, schema.GivenUp{Run: "r1", Epoch: 1})
-	}, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(next().Held) == 0 }, patience, time.Millisecond)
 }
 
-func TestHeartbeat_TooManyGivenUpRuns_DroppedRunIsLogged(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var out bytes.Buffer
-	log := zerolog.New(&out)
-	f := w.fleet(func(c *publisher.Config) { c.Logger = &log })
-	for i := range schema.MaxGivenUp {
-		publisher.Abandon(f, schema.GivenUp{Run: fmt.Sprintf("r%d", i), Epoch: 1})
+// heldBy is the list of the first heartbeat that names a run in an epoch.
+func heldBy(next func() schema.Heartbeat, run string) []schema.HeldRun {
+	for {
+		held := next().Held
+		if slices.ContainsFunc(held, func(h schema.HeldRun) bool { return h.Run == run && h.Epoch != 0 }) {
+			return held
+		}
 	}
-	require.NotContains(t, out.String(), "too many abandoned runs")
-	publisher.Abandon(f, schema.GivenUp{Run: "last", Epoch: 1})
-	require.Contains(t, out.String(), "too many abandoned runs")
-	require.Contains(t, out.String(), `"run":"r0","epoch":1`)
-	require.NotContains(t, out.String(), `"run":"r1",`)
 }
