@@ -82,7 +82,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	wg.Wait()
 	require.Len(t, m.Shards, w.settings.Shards)
 
-	_, err = backup.Check(dir, backup.Trust{})
+	_, err = backup.Check(dir, 0)
 	require.NoError(t, err)
 	done, err := backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
 	require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestBackup_Interrupted_NotABackup(t *testing.T) {
 				// A crash at this moment would leave no manifest.
 				left := partial(t, dir)
 				require.Len(t, left, 1)
-				_, err := backup.Open(left[0], backup.Trust{})
+				_, err := backup.Open(left[0])
 				require.ErrorIs(t, err, backup.ErrNotABackup)
 				cancel()
 			}
@@ -434,7 +434,7 @@ func TestRestore_DamagedBackup_NamedAndRefused(t *testing.T) {
 				require.NoError(t, os.WriteFile(c.file, is, 0o600))
 			}
 			defer func() { require.NoError(t, os.WriteFile(c.file, was, 0o600)) }()
-			_, err = backup.Check(dir, backup.Trust{})
+			_, err = backup.Check(dir, 0)
 			require.ErrorIs(t, err, c.want)
 			other := empty(t)
 			_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
@@ -443,7 +443,7 @@ func TestRestore_DamagedBackup_NamedAndRefused(t *testing.T) {
 			require.Error(t, err, "nothing was restored")
 		})
 	}
-	_, err := backup.Check(dir, backup.Trust{})
+	_, err := backup.Check(dir, 0)
 	require.NoError(t, err)
 }
 

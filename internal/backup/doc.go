@@ -4,7 +4,6 @@
 //
 // The form of a backup, and how it is made:
 //
-//	DIR/manifest.sig                         the signature of the manifest, and so of every file, if requested
 //	DIR/manifest.json                        written last: a complete backup has it, an interrupted one does not
 //	DIR/streams/<stream>/backup.json         the stream's state, and its configuration under the settings
 //	DIR/streams/<stream>/stream.arc.s2       its messages with their sequences and times, in the form of the server's snapshots

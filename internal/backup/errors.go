@@ -12,9 +12,6 @@ var (
 	ErrNotABackup = errors.New("not a backup")
 	// ErrDamaged comes when a file of a backup does not match the manifest. Use another backup.
 	ErrDamaged = errors.New("the backup is damaged")
-	// ErrSignature comes for a backup that is not signed with the named key. Nothing was written. Do not trust its
-	// origin.
-	ErrSignature = errors.New("the backup is not signed as it must be")
 	// ErrTooLarge comes for a backup whose unpacked messages exceed the limit. Nothing was written.
 	ErrTooLarge = errors.New("the unpacked backup is too large")
 	// ErrFormat comes for a backup of a later version of Waymark. Use that version.

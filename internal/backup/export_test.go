@@ -2,12 +2,10 @@ package backup
 
 import (
 	"bytes"
-	"encoding/base64"
 	stdjson "encoding/json"
 	"testing"
 
 	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 )
 
@@ -57,14 +55,4 @@ func Bomb(tb testing.TB, content []byte, subject string, messages int) []byte {
 	}
 	require.NoError(tb, w.end())
 	return out.Bytes()
-}
-
-// SignedBy is the file of a signature of any text.
-func SignedBy(tb testing.TB, key nkeys.KeyPair, text string) []byte {
-	tb.Helper()
-	public, err := key.PublicKey()
-	require.NoError(tb, err)
-	sum, err := key.Sign([]byte(text))
-	require.NoError(tb, err)
-	return []byte(public + " " + base64.StdEncoding.EncodeToString(sum) + "\n")
 }

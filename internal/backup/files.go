@@ -93,3 +93,32 @@ func (r *checkedReader) finish() error {
 }
 
 func (r *checkedReader) Close() error { return r.f.Close() }
+
+// openRegular opens a file of a backup. A pipe or a device in its place may never end.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: it is no regular file", path, ErrDamaged)
+	}
+	return os.Open(path)
+}
+
+// readRegular reads a whole file of at most so many bytes.
+func readRegular(path string, limit int64) ([]byte, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("%s: %w: it is larger than %d bytes", path, ErrDamaged, limit)
+	}
+	return b, nil
+}

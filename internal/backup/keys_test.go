@@ -68,13 +68,4 @@ func TestRestore_FleetWithKeys_FoldsAsBefore(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)))
 	other.load()
 	require.Equal(t, w.settings.Keys, other.settings.Keys, "a fleet that is known keeps its keys")
-	points := map[string]backup.RunPoint{}
-	err = backup.Cut(t.Context(), other.js, backup.CutConfig{
-		Fleet: fleet, Time: time.Now(), OnShard: func(backup.ShardPoint) error { return nil }, OnRun: func(p backup.RunPoint) error {
-			points[p.Run] = p
-			return nil
-		},
-	})
-	require.NoError(t, err)
-	require.Equal(t, was.Digest, points["run-1"].Digest)
 }

@@ -170,15 +170,11 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrSignature], [ErrFormat] or [ErrDamaged]. If
-// the manifest must be signed, the signature is checked before the content.
-func Open(dir string, trust Trust) (*Manifest, error) {
+// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged].
+func Open(dir string) (*Manifest, error) {
 	b, err := readRegular(filepath.Join(dir, manifestName), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w: it has no %s", dir, ErrNotABackup, manifestName)
-	}
-	if err == nil {
-		err = trust.check(dir, b)
 	}
 	if err != nil {
 		return nil, err

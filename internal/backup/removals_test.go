@@ -67,7 +67,7 @@ func (w *world) begun(run string) *writer {
 // restored restores a backup and returns the world and the keys of its segment bucket.
 func restored(t *testing.T, dir string) (*world, []string) {
 	t.Helper()
-	_, err := backup.Check(dir, backup.Trust{})
+	_, err := backup.Check(dir, 0)
 	require.NoError(t, err)
 	w := empty(t)
 	_, err = backup.Restore(t.Context(), w.js, backup.Target{Dir: dir})

@@ -21,8 +21,9 @@ import (
 type Target struct {
 	// Dir of the backup. Required.
 	Dir string
-	// Trust is the required trust in the backup.
-	Trust Trust
+	// MaxBytes bounds the messages of the backup when unpacked; 0 means 100 times the size of its files, and 64 MiB at
+	// least.
+	MaxBytes int64
 	// Replicas of every stream; 0 means as before. A single server can have 1.
 	Replicas int
 	// Quota of each shard's log in bytes, as in kvstore.FleetConfig; 0 means as before.
@@ -44,7 +45,7 @@ type Restored struct {
 //
 // It returns [ErrFleetExists], [ErrRestore], [ErrLone], and what [Check] returns.
 func Restore(ctx context.Context, js jetstream.JetStream, to Target) (*Restored, error) {
-	m, err := Check(to.Dir, to.Trust)
+	m, err := Check(to.Dir, to.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -239,14 +240,18 @@ func adapt(config jetstream.StreamConfig, has state, m *Manifest, to *Target) (j
 
 // Check reads a whole backup and compares every file with the manifest: sums, sizes, and that each stream is
 // complete, in order, has this version's configuration, only has messages of its subjects, and ends where it should.
-// It needs no server. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged], naming all damaged files.
-func Check(dir string, trust Trust) (*Manifest, error) {
-	m, err := Open(dir, trust)
+// maxBytes is that of [Target]. It needs no server. It returns [ErrNotABackup], [ErrFormat], [ErrTooLarge] or [ErrDamaged], naming
+// all damaged files.
+func Check(dir string, maxBytes int64) (*Manifest, error) {
+	m, err := Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	left := trust.most(m)
+	left := uint64(max(maxBytes, 0)) //nolint:gosec // not below 0
+	if left == 0 {
+		left = max(64<<20, 100*uint64(max(m.Bytes(), 0))) //nolint:gosec // not below 0
+	}
 	for i := range m.Streams {
 		if err := checkStream(dir, m, &m.Streams[i], &left); err != nil {
 			errs = append(errs, fmt.Errorf("stream %s: %w", m.Streams[i].Name, err))

@@ -16,7 +16,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 
 	"github.com/waymarkio/waymark/internal/durable"
 	"github.com/waymarkio/waymark/kvstore"
@@ -33,8 +32,6 @@ type Config struct {
 	Actor string
 	// Now tells the time. Required.
 	Now func() time.Time
-	// SignWith signs the manifest; nil leaves it unsigned.
-	SignWith nkeys.KeyPair
 	// OnStream is called when a stream is about to be read or restored, with its size. It may be nil.
 	OnStream func(stream string, bytes uint64)
 }
@@ -101,15 +98,6 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	// The manifest comes last, and the directory's own name after it.
 	if err := durable.SyncDir(filepath.Join(partial, streamsDir)); err != nil {
 		return nil, err
-	}
-	if cfg.SignWith != nil {
-		signature, err := sign(cfg.SignWith, b)
-		if err == nil {
-			_, err = writeFile(filepath.Join(partial, signatureName), signature)
-		}
-		if err != nil {
-			return nil, err
-		}
 	}
 	if _, err := writeFile(filepath.Join(partial, manifestName), b); err != nil {
 		return nil, err

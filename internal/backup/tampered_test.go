@@ -113,7 +113,7 @@ func TestRestore_TamperedBackup_NothingIsWritten(t *testing.T) {
 				t.Errorf("stream %s was written", stream)
 				require.NoError(t, other.js.DeleteStream(t.Context(), stream))
 			}
-			_, err = backup.Check(copied, backup.Trust{})
+			_, err = backup.Check(copied, 0)
 			require.Error(t, err, "waymark backup verify refuses it, too")
 		})
 	}
@@ -123,7 +123,7 @@ func TestCheck_MessageOfAForeignSubject_IsDamaged(t *testing.T) {
 	t.Parallel()
 	_, _, dir, _ := small(t)
 	tamperFile(t, dir, 1, func(b []byte) []byte { return backup.Resubject(t, b, "foreign.x") })
-	_, err := backup.Check(dir, backup.Trust{})
+	_, err := backup.Check(dir, 0)
 	require.ErrorIs(t, err, backup.ErrDamaged)
 	require.ErrorContains(t, err, `subject "foreign.x"`)
 }

@@ -48,7 +48,6 @@ type cli struct {
 	Shards   fleet.ShardsCmd    `cmd:"" help:"Show the fleet's shards: their fold workers, positions and sizes."`
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
-	Cut      storage.CutCmd     `cmd:"" help:"Show the state of every run of the fleet at one moment."`
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's server, streams, limits, clocks and daemons, and say what to do."`
 	Events   events.Cmd         `cmd:"" aliases:"tail" help:"Follow the events of a run or of all runs."`
 	Otel     events.OtelCmd     `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`

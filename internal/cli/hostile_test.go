@@ -92,7 +92,6 @@ var hostileCommands = []hostileCommand{
 	{access.Operator, false, []string{"fleet", "keys", "ls"}},
 	{access.Operator, false, []string{"fleet", "keys", "add", "TEXT"}},
 	{access.Operator, false, []string{"fleet", "keys", "retire", "TEXT"}},
-	{access.Daemon, false, []string{"cut", "--at", "1s"}},
 	{access.Daemon, false, []string{"backup", "BACKUP"}},
 	{access.Daemon, false, []string{"backup", "verify", "BACKUP", "--runs"}},
 	{access.Daemon, false, []string{"restore", "BACKUP"}},

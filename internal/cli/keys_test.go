@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/base64"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,12 +44,9 @@ func TestSecretSeed_InPlaceOfAnotherArgument_IsNotPrinted(t *testing.T) {
 	dir := t.TempDir()
 	for _, given := range []string{seed, seed[:40], seed + "A"} {
 		for _, args := range [][]string{
-			{"backup", "verify", dir, "--verify-with", given},
-			{"restore", dir, "--verify-with", given},
 			{"fleet", "keys", "add", given},
 			{"fleet", "keys", "retire", given},
 			{"fleet", "keys", "ls", given},
-			{"backup", dir, "--sign-with", given},
 			{"serve", "--http", "off", "--nkey", given},
 			{"--nats", "nats://127.0.0.1:1", "--nkey", given, "runs", "ls"},
 			{"--nats", "nats://127.0.0.1:1", "--creds", given, "runs", "ls"},
@@ -68,7 +64,7 @@ func TestPublicKey_Nonsense_IsRefusedWithTheNextStep(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, args := range [][]string{
-		{"backup", "verify", dir, "--verify-with", "nonsense"}, {"restore", dir, "--verify-with", "nonsense"}, {"fleet", "keys", "add", "UBAD"}, {"fleet", "keys", "retire", "UBAD"},
+		{"fleet", "keys", "add", "UBAD"}, {"fleet", "keys", "retire", "UBAD"},
 	} {
 		code, text := command(t, dir, append([]string{"--state-dir", filepath.Join(dir, "state")}, args...)...)
 		require.Equal(t, int(failure.Usage), code, "%v: %s", args, text)
@@ -91,22 +87,9 @@ func TestRestore_FleetWithKeys_IsServedByALocalServerWithItsKey(t *testing.T) {
 	_, err = k.executor(t, "one").Start(ctx, publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	saved := filepath.Join(k.dir, "saved")
-	signing := filepath.Join(k.dir, "backup.seed")
-	seed, _ := newSeed(t)
-	require.NoError(t, os.WriteFile(signing, []byte(seed), 0o600))
-	k.as(t, keyedFleet, access.Daemon, 0, "backup", saved, "--sign-with", signing)
+	k.as(t, keyedFleet, access.Daemon, 0, "backup", saved)
 	code, text := stop()
 	require.Zero(t, code, text)
-
-	_, other := newSeed(t)
-	text = k.waymark(t, int(failure.Damaged), "backup", "verify", saved, "--verify-with", other)
-	requireHas(t, text, "do not use this backup")
-	require.NotContains(t, text, "leave out")
-	// What stands in a signature's file in place of a public key may be anything.
-	forged := filepath.Join(k.dir, "forged")
-	require.NoError(t, os.CopyFS(forged, os.DirFS(saved)))
-	require.NoError(t, os.WriteFile(filepath.Join(forged, "manifest.sig"), []byte("secret-text "+base64.StdEncoding.EncodeToString(make([]byte, 64))+"\n"), 0o600))
-	require.NotContains(t, k.waymark(t, int(failure.Damaged), "backup", "verify", forged, "--verify-with", other), "secret-text")
 
 	lone := []string{"--state-dir", filepath.Join(k.dir, "lone"), "--fleet", keyedFleet}
 	local := func(code int, args ...string) string { return k.waymark(t, code, append(lone, args...)...) }

@@ -166,7 +166,6 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		{"events --all --no-follow", []string{live, ended}},
 		{"plan " + live, []string{live, call, asks}},
 		{"tree " + live, []string{live}},
-		{"cut --at 1ms", []string{live, ended}},
 		{"cleanup --max-age 0d --grace 1s --dry-run", []string{ended}},
 	} {
 		for _, columns := range []string{"80", "100", "200", ""} {

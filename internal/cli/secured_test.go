@@ -168,7 +168,6 @@ func TestThreeNodes_EachRole_DoesItsWork(t *testing.T) {
 	requireHas(t, s.as(t, fleet, access.Daemon, int(failure.Conflict), "restore", saved), "")
 	// A server without a cluster has one copy of each stream.
 	requireHas(t, s.waymark(t, int(failure.Usage), "--state-dir", filepath.Join(t.TempDir(), "lone"), "restore", saved), "--replicas 1")
-	requireHas(t, s.as(t, fleet, access.Daemon, 0, "cut", "--at", "1ms"), "r1")
 
 	// Nothing of it can be read on a stolen disk.
 	require.True(t, s.onDisk(t, "WAYMARK") || !s.onDisk(t, canary), "the search finds what is there")

@@ -140,15 +140,12 @@ var backupErrors = []sentinel{
 	{backup.ErrExists, Conflict, "name a directory that does not exist; existing files are never overwritten"},
 	{backup.ErrFleetExists, Conflict, "restore into a server or account without the fleet; nothing was changed"},
 	{backup.ErrNotABackup, NotFound, "name the directory of a backup: it has a manifest.json"},
-	{backup.ErrSignature, Damaged, "do not use this backup; nothing was written. Use one signed by this key"},
 	{backup.ErrLone, Usage, "nothing was restored; repeat the restore with --replicas 1"},
 	{backup.ErrTooLarge, Damaged, "nothing was written; if you trust the backup, allow more with --max-size"},
 	{backup.ErrDamaged, Damaged, "use another backup"},
 	{backup.ErrFormat, Damaged, "use the waymark version that wrote it, or a later one"},
 	{backup.ErrStale, Unavailable, "try again: nothing was kept"},
 	{backup.ErrChanged, Conflict, "try again: nothing was kept"},
-	{backup.ErrFuture, Usage, "name a time or a position in the past"},
-	{backup.ErrMoving, Unavailable, "try again"},
 	{backup.ErrConfig, Usage, ""},
 }
 

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 
 	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
@@ -32,39 +30,12 @@ type BackupCmd struct {
 }
 
 type backupTakeCmd struct {
-	Dir      string `arg:"" help:"Directory to create; it appears when complete."`
-	SignWith string `name:"sign-with" placeholder:"SEEDFILE" help:"Sign the manifest with this NKey seed."`
+	Dir string `arg:"" help:"Directory to create; it appears when complete."`
 }
 
-// trustFlags are the conditions that a backup must meet before it is used.
-type trustFlags struct {
-	VerifyWith string        `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse a backup that this public NKey has not signed."`
-	MaxSize    base.ByteSize `default:"0" placeholder:"SIZE" help:"Maximum unpacked size (default: 100 times the files' size, at least 64MiB)."`
-}
-
-func (f trustFlags) trust() (backup.Trust, error) {
-	if f.VerifyWith != "" && !nkeys.IsValidPublicKey(f.VerifyWith) {
-		return backup.Trust{}, base.NotPublic("--verify-with", f.VerifyWith, "name the public key of the seed that signed the backup (A… or U…), shown by: nk -inkey SEEDFILE -pubout")
-	}
-	return backup.Trust{Key: f.VerifyWith, MaxBytes: int64(f.MaxSize)}, nil
-}
-
-// readSeed reads the key pair whose seed is in a file.
-func readSeed(file string) (nkeys.KeyPair, error) {
-	b, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "check the path", Err: err}
-	}
-	if err != nil {
-		return nil, err
-	}
-	key, err := nkeys.ParseDecoratedNKey(b)
-	clear(b)
-	if err != nil {
-		// The cause is not shown: it could contain a part of the file.
-		return nil, failure.New(failure.Usage, "create one with: nk -gen account", "file %s does not contain an NKey seed", file)
-	}
-	return key, nil
+// sizeFlag bounds what a backup may unpack to.
+type sizeFlag struct {
+	MaxSize base.ByteSize `default:"0" placeholder:"SIZE" help:"Maximum unpacked size (default: 100 times the files' size, at least 64MiB)."`
 }
 
 // Help is the text below the flags.
@@ -73,19 +44,11 @@ func (backupTakeCmd) Help() string {
 		`daemon's credentials if roles have separate permissions.
 
 Example:
-  waymark backup /var/backups/waymark-2026-01-31 --sign-with backup.seed`
+  waymark backup /var/backups/waymark-2026-01-31`
 }
 
 // Run backs the fleet up.
 func (c backupTakeCmd) Run(ctx context.Context, a *base.App) error {
-	var key nkeys.KeyPair
-	if c.SignWith != "" {
-		var err error
-		if key, err = readSeed(c.SignWith); err != nil {
-			return err
-		}
-		defer key.Wipe()
-	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
@@ -95,7 +58,7 @@ func (c backupTakeCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	m, err := backup.Take(ctx, js, backup.Config{
-		Fleet: cl.Fleet, Dir: c.Dir, Actor: base.Operator, Now: a.Now, SignWith: key, OnStream: streamNotes(a, "reading"),
+		Fleet: cl.Fleet, Dir: c.Dir, Actor: base.Operator, Now: a.Now, OnStream: streamNotes(a, "reading"),
 	})
 	if m == nil {
 		return err
@@ -144,7 +107,7 @@ func printBackup(a *base.App, dir string, m *backup.Manifest) error {
 }
 
 type backupVerifyCmd struct {
-	trustFlags
+	sizeFlag
 	Dir  string `arg:"" help:"Directory of the backup."`
 	Runs bool   `help:"Restore to a temporary server, and verify every run as waymark verify does."`
 	Temp string `placeholder:"DIR" help:"Directory of the temporary server; needs several times the backup's size (default: the system's)."`
@@ -160,11 +123,7 @@ Example:
 
 // Run checks a backup.
 func (c backupVerifyCmd) Run(ctx context.Context, a *base.App) error {
-	trust, err := c.trust()
-	if err != nil {
-		return err
-	}
-	m, err := backup.Check(c.Dir, trust)
+	m, err := backup.Check(c.Dir, int64(c.MaxSize))
 	if err != nil || !c.Runs {
 		if err == nil {
 			err = printBackup(a, c.Dir, m)
@@ -172,7 +131,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *base.App) error {
 		return err
 	}
 	total := verified{Verified: []*verify.Result{}}
-	if err := c.rehearse(ctx, a, m, trust, &total); err != nil {
+	if err := c.rehearse(ctx, a, m, &total); err != nil {
 		return err
 	}
 	whole := VerifyCmd{All: true}
@@ -186,7 +145,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // rehearse restores the backup to a temporary server and verifies all runs there.
-func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Manifest, trust backup.Trust, total *verified) (err error) {
+func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Manifest, total *verified) (err error) {
 	dir, err := os.MkdirTemp(c.Temp, "waymark-rehearsal-")
 	if err != nil {
 		return err
@@ -197,7 +156,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Ma
 		if err != nil {
 			return err
 		}
-		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, Trust: trust, Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: streamNotes(a, "restoring")}); err != nil {
+		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, MaxBytes: int64(c.MaxSize), Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: streamNotes(a, "restoring")}); err != nil {
 			return err
 		}
 		settings, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
@@ -210,7 +169,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Ma
 
 // RestoreCmd is waymark restore.
 type RestoreCmd struct {
-	trustFlags
+	sizeFlag
 	Dir      string        `arg:"" help:"Directory of the backup."`
 	Replicas base.Positive `placeholder:"N" help:"Replicas of every stream (default: as in the backup)."`
 	Quota    base.ByteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as in the backup)."`
@@ -227,11 +186,7 @@ Example:
 
 // Run restores the fleet of a backup.
 func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
-	trust, err := c.trust()
-	if err != nil {
-		return err
-	}
-	m, err := backup.Open(c.Dir, trust)
+	m, err := backup.Open(c.Dir)
 	if err != nil {
 		return err
 	}
@@ -246,7 +201,7 @@ func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 			return err
 		}
 		done, err = backup.Restore(ctx, js, backup.Target{
-			Dir: c.Dir, Trust: trust, Replicas: int(c.Replicas), Quota: int64(c.Quota), OnStream: streamNotes(a, "restoring"),
+			Dir: c.Dir, MaxBytes: int64(c.MaxSize), Replicas: int(c.Replicas), Quota: int64(c.Quota), OnStream: streamNotes(a, "restoring"),
 		})
 		return err
 	}
