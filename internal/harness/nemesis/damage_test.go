@@ -142,7 +142,7 @@ func (r *round) awaitOps(n int) {
 }
 
 // awaitCheckpoints waits until each run has a checkpoint. Events that were only in the damaged log leave no trace, as
-// known-limits.md says.
+// limits.md says.
 func (r *round) awaitCheckpoints() {
 	r.tb.Helper()
 	h, err := r.read()

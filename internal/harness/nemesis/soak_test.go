@@ -42,7 +42,7 @@ const (
 
 // soakRules are how far each figure may rise from the first third of the judged time to the last. A removed run
 // permanently leaves a tombstone, a checkpoint, a receipt and a delete marker for each segment and payload: 1.5 to
-// 2.6 KiB (docs/known-limits.md). A server keeps each subject in memory.
+// 2.6 KiB (docs/limits.md). A server keeps each subject in memory.
 func soakRules() []soak.Rule {
 	const kb, mb = 1 << 10, 1 << 20
 	return []soak.Rule{
