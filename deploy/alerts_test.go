@@ -55,13 +55,13 @@ func TestAlerts_UnitTests_HaveEachAlertAboutAgents(t *testing.T) {
 	}
 }
 
-func TestAlerts_EachAlert_HasASectionOfThePage(t *testing.T) {
+func TestAlerts_EachAlert_HasARowOfThePage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "alerts.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "observability.md"))
 	require.NoError(t, err)
-	var sections []string
-	for _, found := range regexp.MustCompile(`(?m)^### (\w+)$`).FindAllStringSubmatch(string(page), -1) {
-		sections = append(sections, found[1])
+	var rows []string
+	for _, found := range regexp.MustCompile(`(?m)^\| (Waymark\w+) \|`).FindAllStringSubmatch(string(page), -1) {
+		rows = append(rows, found[1])
 	}
-	require.Equal(t, alerts(t), sections, "docs/alerts.md has a section for each alert of deploy/prometheus/alerts.yaml, in the same order")
+	require.Equal(t, alerts(t), rows, "docs/observability.md has a row for each alert of deploy/prometheus/alerts.yaml, in the same order")
 }
