@@ -43,18 +43,17 @@ func natsServer() {
 // pathLimit bounds all steps of the page together.
 const pathLimit = 8 * time.Minute
 
-// pageBlocks are the commands of a page below docs, block by block, without those that it says are not run.
-func pageBlocks(t *testing.T, page string) (blocks []string) {
+// securedFleetBlocks are the commands of docs/security.md that the page says TestSecuredFleetPage runs, block by block.
+func securedFleetBlocks(t *testing.T) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "security.md"))
 	require.NoError(t, err)
-	all := regexp.MustCompile("(?s)(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
-	require.Len(t, all, strings.Count(string(text), "```sh\n"))
-	for _, b := range all {
-		if b[1] == "" {
-			blocks = append(blocks, b[2])
-		}
+	const mark = "<!-- run by `internal/cli.TestSecuredFleetPage_AllBlocks_PastedTwice` -->\n"
+	for _, b := range regexp.MustCompile("(?s)"+mark+"```sh\n(.*?)```\n").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, b[1])
 	}
+	require.Len(t, blocks, strings.Count(string(text), mark))
+	require.NotEmpty(t, blocks)
 	return blocks
 }
 
@@ -75,7 +74,7 @@ func requireWidth(t *testing.T, output string) {
 	}
 }
 
-// All blocks of docs/secured-fleet.md in order, twice in a row in the same directory, each time in a fresh shell: only ports are others,
+// All blocks of the secured fleet in docs/security.md in order, twice in a row in the same directory, each time in a fresh shell: only ports are others,
 // and the programs are built before.
 func TestSecuredFleetPage_AllBlocks_PastedTwice(t *testing.T) {
 	if testing.Short() {
@@ -84,7 +83,7 @@ func TestSecuredFleetPage_AllBlocks_PastedTwice(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the page is for a POSIX shell")
 	}
-	steps := strings.Join(pageBlocks(t, "secured-fleet.md"), "")
+	steps := strings.Join(securedFleetBlocks(t), "")
 	modules, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
 	require.NoError(t, err)
 	version := regexp.MustCompile(`nats-server/v2@(v\S+)`).FindStringSubmatch(steps)
