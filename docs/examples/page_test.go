@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the code in the pages")
 
 // pages show code of the examples, or have links to its files.
 var pages = []string{
-	"../../README.md", "../first-agent.md", "../tools.md", "../people.md", "../sdk.md", "../events.md", "../history.md", "../testing.md", "../looking.md",
+	"../../README.md", "../first-agent.md", "../tools.md", "../people.md", "../sdk.md", "../events.md", "../history.md", "../reliability.md", "../looking.md",
 }
 
 // agent is the program with a provider's client that a page shows.

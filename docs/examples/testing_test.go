@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests of docs/testing.md pass in an empty module outside of the repository, and fail there as the page says when a mistake is planted.
+// The tests of docs/reliability.md pass in an empty module outside of the repository, and fail there as the page says when a mistake is planted.
 func TestTestsOnPage_EmptyModule_Pass(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: builds a test binary with a NATS server in it, three times")
@@ -53,7 +53,7 @@ func TestTestsOnPage_EmptyModule_Pass(t *testing.T) {
 		require.Contains(t, out, says, name)
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, "planted_test.go")))
-	page, err := os.ReadFile("../testing.md")
+	page, err := os.ReadFile("../reliability.md")
 	require.NoError(t, err)
 	samples := regexp.MustCompile("(?s)```text\n(waymarktest: .*?)```").FindAllStringSubmatch(string(page), -1)
 	require.Len(t, samples, 2)

@@ -1,2 +1,2 @@
-// Package tested has the agent of docs/testing.md and its tests, as a user of Waymark writes them.
+// Package tested has the agent of docs/reliability.md and its tests, as a user of Waymark writes them.
 package tested
