@@ -4,7 +4,6 @@ package examples_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +20,7 @@ import (
 // quickstartLimit bounds all steps of the page, two builds included.
 const quickstartLimit = 8 * time.Minute
 
-// TestQuickstart_PastedIntoAnEmptyModule_AgentGoesOnAfterKill pastes what the README shows, commands and code, in the page's order. Only
+// TestQuickstart_PastedIntoAnEmptyModule_AgentGoesOnAfterKill pastes the commands of the README in the page's order. Only
 // the clone is a link to this repository, and the daemon of the other terminal runs in the background.
 func TestQuickstart_PastedIntoAnEmptyModule_AgentGoesOnAfterKill(t *testing.T) {
 	if testing.Short() {
@@ -33,16 +32,12 @@ func TestQuickstart_PastedIntoAnEmptyModule_AgentGoesOnAfterKill(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	dir := t.TempDir()
-	blocks := regexp.MustCompile("(?s)(<!-- not run: [^\n]+ -->\n)?```(sh|go)\n(.*?)```\n").FindAllStringSubmatch(string(page), -1)
-	require.Len(t, blocks, 6)
+	blocks := regexp.MustCompile("(?s)(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)```\n").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, blocks, 5)
 	var steps strings.Builder
 	for _, b := range blocks {
-		switch {
-		case b[1] != "":
-		case b[2] == "go":
-			fmt.Fprintf(&steps, "cat > main.go <<'END'\n%sEND\n", b[3])
-		default:
-			steps.WriteString(b[3])
+		if b[1] == "" {
+			steps.WriteString(b[2])
 		}
 	}
 	text := steps.String()

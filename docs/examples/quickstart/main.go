@@ -1,5 +1,3 @@
-// snippet: quickstart
-
 package main
 
 import (
@@ -14,6 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// snippet: loop
+
 type letter struct{ To string }
 
 // send is the tool. If it ran twice for a letter, sent.txt would have the line twice.
@@ -24,19 +24,6 @@ func send(_ context.Context, l letter) (string, error) {
 	}
 	_, err = fmt.Fprintln(f, "a letter to", l.To)
 	return "sent", errors.Join(err, f.Close())
-}
-
-// think is the model: three seconds for each answer.
-func think(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
-	fmt.Fprintln(os.Stderr, "asking the model, turn", request.Turn)
-	<-time.After(3 * time.Second)
-	people := []string{"Ann", "Bob", "Cleo", "Dan"}
-	if int(request.Turn) > len(people) {
-		done := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("All letters are sent.")}}
-		return publisher.Answer{Message: done}, nil
-	}
-	arguments, err := json.Marshal(letter{To: people[request.Turn-1]})
-	return publisher.Answer{Calls: []publisher.ToolCall{{Name: "send", Arguments: arguments}}}, err
 }
 
 func main() {
@@ -54,4 +41,17 @@ func main() {
 	panic(executor.Serve(ctx))
 }
 
-// end of quickstart
+// end of loop
+
+// think is the model: three seconds for each answer.
+func think(_ context.Context, request publisher.ModelRequest) (publisher.Answer, error) {
+	fmt.Fprintln(os.Stderr, "asking the model, turn", request.Turn)
+	<-time.After(3 * time.Second)
+	people := []string{"Ann", "Bob", "Cleo", "Dan"}
+	if int(request.Turn) > len(people) {
+		done := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("All letters are sent.")}}
+		return publisher.Answer{Message: done}, nil
+	}
+	arguments, err := json.Marshal(letter{To: people[request.Turn-1]})
+	return publisher.Answer{Calls: []publisher.ToolCall{{Name: "send", Arguments: arguments}}}, err
+}
