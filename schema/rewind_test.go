@@ -121,7 +121,11 @@ func TestState_CloneRewound_OriginalIsUnchanged(t *testing.T) {
 		}
 		state := folded(s.Records)
 		before := content(t, state)
-		rewindLog(s, rapid.IntRange(1, len(s.Records)).Draw(t, "record"))
+		n := rapid.IntRange(1, len(s.Records)).Draw(t, "record")
+		if head := folded(s.Records[:n]).Head; head.Digest == "" {
+			return // no event counts up to there
+		}
+		rewindLog(s, n)
 		for range rapid.IntRange(0, 10).Draw(t, "more") {
 			s.Step()
 		}
