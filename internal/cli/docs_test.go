@@ -263,7 +263,7 @@ const cliOutro = `
 
 ## Health and metrics
 
-` + "`waymark serve --http`" + ` serves ` + "`/healthz`, `/readyz`" + ` ([observability.md](observability.md)) and ` + "`/metrics`" + `
-([metrics.md](metrics.md)) without a login. On a loopback address only requests that name it by number or as localhost
+` + "`waymark serve --http`" + ` serves ` + "`/healthz`, `/readyz`" + ` and ` + "`/metrics`" + ` ([observability.md](observability.md))
+without a login. On a loopback address only requests that name it by number or as localhost
 are answered, and nowhere those of a page of another origin in a browser.
 `

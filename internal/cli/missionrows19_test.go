@@ -110,7 +110,7 @@ var missionRowsFrom19 = []missionRow{
 		},
 	},
 	{
-		28, "Observability", "The daemon serves what the fleet is and did, for the [dashboard and the alerts](observability.md) in `deploy`; [metrics.md](metrics.md) has all of it.",
+		28, "Observability", "The daemon serves what the fleet is and did, for the [dashboard and the alerts](observability.md) in `deploy`.",
 		[]shown{{
 			command: `curl -s http://127.0.0.1:9477/metrics | grep -E '^waymark_(runs|fleet_runs)_'`, later: true, want: []string{
 				`^waymark_runs_live\{fleet="default"\} [1-9]`, `^waymark_fleet_runs_completed_total\{.*\} \d+$`,
