@@ -30,38 +30,33 @@ Examples:
   waymark completion fish > ~/.config/fish/completions/waymark.fish`
 }
 
-// scripts pass the words up to the cursor to this program. Each line of the answer is a word, a tab and its help; the
-// line filesWord makes the shell complete file names.
+// scripts pass the line up to the cursor to this program. Each line of the answer is a word, a tab and its help. Without
+// an answer the shell completes file names.
 var scripts = map[string]string{
 	"bash": `# completion of waymark for bash
 _waymark() {
-	local IFS=$'\n' line
+	local line
 	COMPREPLY=()
 	while IFS= read -r line; do
-		if [ "$line" = "` + filesWord + `" ]; then
-			COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
-			compopt -o filenames 2>/dev/null
-			return
-		fi
-		COMPREPLY+=("${line%%$'\t'*}")
-	done < <("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+		line="${line%%$'\t'*}"
+		COMPREPLY+=("${line#--*=}")
+	done < <("$1" __complete -- "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
 }
-complete -F _waymark waymark
+complete -o default -F _waymark waymark
 `,
 	"zsh": `#compdef waymark
 # completion of waymark for zsh
 _waymark() {
 	local line
-	local -a words_ described
-	words_=("${(@)words[2,CURRENT]}")
+	local -a described
 	while IFS= read -r line; do
-		if [[ "$line" == "` + filesWord + `" ]]; then
-			_files
-			return
-		fi
 		described+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
-	done < <("${words[1]}" __complete -- "${words_[@]}" 2>/dev/null)
-	_describe waymark described
+	done < <("${words[1]}" __complete -- "${(@)words[1,CURRENT]}" 2>/dev/null)
+	if (( $#described )); then
+		_describe waymark described
+	else
+		_files
+	fi
 }
 if [ "$funcstack[1]" = "_waymark" ]; then
 	_waymark "$@"
@@ -72,19 +67,16 @@ fi
 	"fish": `# completion of waymark for fish
 function __waymark_complete
 	set -l words (commandline -opc) (commandline -ct)
-	set -l answer (command $words[1] __complete -- $words[2..-1] 2>/dev/null)
-	if test "$answer" = "` + filesWord + `"
-		__fish_complete_path (commandline -ct)
-	else
+	set -l answer (command $words[1] __complete -- $words 2>/dev/null)
+	if set -q answer[1]
 		printf '%s\n' $answer
+	else
+		__fish_complete_path (commandline -ct)
 	end
 end
 complete -c waymark -f -a "(__waymark_complete)"
 `,
 }
-
-// filesWord stands for file names.
-const filesWord = ":files"
 
 // Run prints the script.
 func (c completionCmd) Run(a *base.App) error {
@@ -97,26 +89,27 @@ func (c completionCmd) Run(a *base.App) error {
 
 // completeCmd answers the scripts.
 type completeCmd struct {
-	Words []string `arg:"" optional:"" passthrough:"" help:"The words after waymark, up to the one to complete."`
+	Line []string `arg:"" optional:"" passthrough:"" help:"The command line up to the cursor, as one word or several."`
 }
 
-// Run prints the completions of the last word.
+// Run prints the words that can stand at the cursor.
 func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 	parser, err := newParser(new(cli), a.Getenv, io.Discard, io.Discard)
 	if err != nil {
 		return err
 	}
-	words := c.Words
-	if len(words) > 0 && words[0] == "--" {
-		words = words[1:]
+	words := strings.Split(strings.TrimPrefix(strings.Join(c.Line, " "), "-- "), " ")
+	begun := words[len(words)-1]
+	before := slices.DeleteFunc(words[:len(words)-1], func(w string) bool { return w == "" })
+	if len(before) > 0 {
+		before = before[1:] // the program
 	}
-	if words = unsplit(words); len(words) == 0 {
-		words = []string{""}
+	list, err := choices(parser, before, begun, func(server []string) []string { return runIDs(ctx, a, server) })
+	if err != nil {
+		return err
 	}
-	line := completed{node: parser.Model.Node}
-	line.read(words[:len(words)-1])
 	var b strings.Builder
-	for _, w := range line.words(words[len(words)-1], func() []string { return runIDs(ctx, a, line.server) }) {
+	for _, w := range list {
 		b.WriteString(w.word)
 		if w.help != "" {
 			b.WriteString("\t" + output.Printable(w.help))
@@ -129,155 +122,110 @@ func (c completeCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// unsplit joins words that bash has split at colons, so that a server address is one word: half of an address is
-// another server.
-func unsplit(words []string) (joined []string) {
-	behind := false
-	for _, w := range words {
-		colon := strings.Trim(w, ":") == "" && w != ""
-		if n := len(joined); n > 0 && (colon || behind) {
-			joined[n-1] += w
-		} else {
-			joined = append(joined, w)
-		}
-		behind = colon
-	}
-	return joined
-}
-
-// completed is a command line up to the word to complete.
-type completed struct {
-	node *kong.Node
-	// positional counts the arguments so far.
-	positional int
-	// value is the flag whose value comes next; nil for none.
-	value *kong.Flag
-	// server are the flags that name a server, as given.
-	server []string
-}
-
-// read reads the words.
-func (l *completed) read(words []string) {
-	for _, word := range words {
-		if l.value != nil {
-			if word == "=" {
-				continue // bash makes it a word
-			}
-			l.gave(word)
-			continue
-		}
-		name, value, has := strings.Cut(word, "=")
-		if flag := l.flag(name); flag != nil {
-			if flag.IsBool() {
-				continue
-			}
-			l.value = flag
-			if has {
-				l.gave(value)
-			}
-			continue
-		}
-		child := slices.IndexFunc(l.node.Children, func(n *kong.Node) bool { return n.Name == word || slices.Contains(n.Aliases, word) })
-		if child >= 0 {
-			l.node, l.positional = l.node.Children[child], 0
-		} else {
-			l.positional++
-		}
-	}
-}
-
-// gave records the value of a flag.
-func (l *completed) gave(value string) {
-	if l.value.Group != nil && l.value.Group.Key == "server" {
-		l.server = append(l.server, "--"+l.value.Name, value)
-	}
-	l.value = nil
-}
-
-// flags of the command and of its parents.
-func (l *completed) flags() []*kong.Flag {
-	var list []*kong.Flag
-	for n := l.node; n != nil; n = n.Parent {
-		for _, f := range n.Flags {
-			if !f.Hidden {
-				list = append(list, f)
-			}
-		}
-	}
-	return list
-}
-
-func (l *completed) flag(word string) *kong.Flag {
-	for _, f := range l.flags() {
-		if word == "--"+f.Name || f.Short != 0 && word == "-"+string(f.Short) {
-			return f
-		}
-	}
-	return nil
-}
-
 // choice is a possible next word.
 type choice struct{ word, help string }
 
-// words returns the words that may follow and have the prefix begun.
-func (l *completed) words(begun string, runs func() []string) []choice {
-	var all []choice
-	prefix := ""
-	if name, value, has := strings.Cut(begun, "="); has && l.value == nil && l.flag(name) != nil {
-		l.value, prefix, begun = l.flag(name), name+"=", value
+// choices returns the words that can follow before and that begin with begun. runs returns the runs of a server, which
+// flags name.
+func choices(parser *kong.Kong, before []string, begun string, runs func(server []string) []string) ([]choice, error) {
+	// A flag without its value, which comes next, ends the trace with an error.
+	traced, pending := before, ""
+	if len(before) > 0 && strings.HasPrefix(before[len(before)-1], "-") {
+		traced, pending = before[:len(before)-1], before[len(before)-1]
 	}
+	line, err := kong.Trace(parser, traced)
+	if err != nil {
+		return nil, fmt.Errorf("reading the command line: %w", err)
+	}
+	node := line.Selected()
 	switch {
-	case l.value != nil:
-		all = valuesOf(l.value.Value, runs)
-	case strings.HasPrefix(begun, "-"):
-		for _, f := range l.flags() {
+	case node == nil:
+		node = parser.Model.Node
+	case node.Parent.DefaultCmd == node && !slices.Contains(traced, node.Name):
+		node = node.Parent // the trace went on to the default command
+	}
+	flags := slices.Concat(node.AllFlags(true)...)
+	known := func() []string {
+		if line.Error != nil {
+			return nil // it may name a server that was not read
+		}
+		return runs(serverFlags(line))
+	}
+
+	prefix := ""
+	if name, value, has := strings.Cut(begun, "="); has && strings.HasPrefix(name, "-") {
+		pending, prefix, begun = name, name+"=", value
+	}
+	var all []choice
+	switch value := flagNamed(flags, pending); {
+	case value != nil && !value.IsBool():
+		all = valuesOf(value.Value, known)
+	case prefix == "" && strings.HasPrefix(begun, "-"):
+		for _, f := range flags {
 			all = append(all, choice{"--" + f.Name, f.Help})
 		}
-	default:
-		for _, n := range l.node.Children {
-			if !n.Hidden && n.Type == kong.CommandNode {
-				all = append(all, choice{n.Name, n.Help})
-				for _, alias := range n.Aliases {
-					all = append(all, choice{alias, n.Help})
-				}
-			}
-		}
-		if args := l.node.Positional; len(args) > 0 {
-			// The last argument may take several values.
-			all = append(all, valuesOf(args[min(l.positional, len(args)-1)], runs)...)
-		}
+	case prefix == "":
+		all = commandsAndArguments(line, node, known)
 	}
-	if len(all) == 1 && all[0].word == filesWord {
-		return all
-	}
-	all = slices.DeleteFunc(all, func(c choice) bool { return c.word == filesWord || !strings.HasPrefix(c.word, begun) })
+	all = slices.DeleteFunc(all, func(c choice) bool { return c.word == "" || !strings.HasPrefix(c.word, begun) })
 	for i := range all {
 		all[i].word = prefix + all[i].word
+	}
+	return all, nil
+}
+
+// serverFlags are the flags of a line that name a server.
+func serverFlags(line *kong.Context) (flags []string) {
+	for _, p := range line.Path {
+		if p.Flag != nil && p.Flag.Group != nil && p.Flag.Group.Key == "server" {
+			flags = append(flags, fmt.Sprintf("--%s=%v", p.Flag.Name, line.FlagValue(p.Flag)))
+		}
+	}
+	return flags
+}
+
+func flagNamed(flags []*kong.Flag, word string) *kong.Flag {
+	i := slices.IndexFunc(flags, func(f *kong.Flag) bool { return word == "--"+f.Name || f.Short != 0 && word == "-"+string(f.Short) })
+	if i < 0 {
+		return nil
+	}
+	return flags[i]
+}
+
+// commandsAndArguments are the commands below a node, and the values of its next argument.
+func commandsAndArguments(line *kong.Context, node *kong.Node, runs func() []string) (all []choice) {
+	for _, n := range node.Children {
+		if !n.Hidden && n.Type == kong.CommandNode {
+			for _, name := range append([]string{n.Name}, n.Aliases...) {
+				all = append(all, choice{name, n.Help})
+			}
+		}
+	}
+	given := 0
+	for _, p := range line.Path {
+		if p.Positional != nil {
+			given++
+		}
+	}
+	if args := node.Positional; len(args) > 0 {
+		// The last argument may take several values.
+		all = append(all, valuesOf(args[min(given, len(args)-1)], runs)...)
 	}
 	return all
 }
 
-// valuesOf returns the known values of a flag or an argument.
-func valuesOf(v *kong.Value, runs func() []string) []choice {
+// valuesOf returns the known values of a flag or an argument; none for a file.
+func valuesOf(v *kong.Value, runs func() []string) (list []choice) {
 	place := v.Name
 	if v.Flag != nil {
 		place = v.Flag.PlaceHolder
 	}
-	switch strings.ToUpper(place) {
-	case "RUN":
-		var list []choice
-		for _, run := range runs() {
-			list = append(list, choice{run, ""})
-		}
-		return list
-	case "FILE", "DIR", "FILES", "PATH":
-		return []choice{{filesWord, ""}}
+	words := v.EnumSlice()
+	if strings.EqualFold(place, "run") {
+		words = runs()
 	}
-	var list []choice
-	if v.Enum != "" {
-		for word := range strings.SplitSeq(v.Enum, ",") {
-			list = append(list, choice{strings.TrimSpace(word), ""})
-		}
+	for _, word := range words {
+		list = append(list, choice{word, ""})
 	}
 	return list
 }

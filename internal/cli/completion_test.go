@@ -21,7 +21,7 @@ func complete(t *testing.T, stateDir string, words ...string) []string {
 	t.Helper()
 	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": stateDir}[name] }
 	var out bytes.Buffer
-	require.Zero(t, Run(t.Context(), append([]string{"__complete", "--"}, words...), getenv, nil, &out, io.Discard))
+	require.Zero(t, Run(t.Context(), []string{"__complete", "--", "waymark " + strings.Join(words, " ")}, getenv, nil, &out, io.Discard))
 	var list []string
 	for line := range strings.Lines(out.String()) {
 		word, _, _ := strings.Cut(strings.TrimRight(line, "\n"), "\t")
@@ -63,13 +63,13 @@ func TestComplete_Values_OffersFlagsAndArguments(t *testing.T) {
 	}{
 		{"settle r 1 c --how re", []string{"rerun"}},
 		{"settle r 1 c --how=re", []string{"--how=rerun"}},
-		{"settle r 1 c --how = re", []string{"rerun"}},
 		{"runs get fix-", []string{"fix-login", "fix-logout"}},
 		{"runs get --view state oth", []string{"other"}},
 		{"plan oth", []string{"other"}},
 		{"completion f", []string{"fish"}},
 		{"tai", []string{"tail"}},
-		{"otel --file ", []string{filesWord}},
+		{"--ver", []string{"--version"}},
+		{"fleet sh", []string{"show"}},
 		{"runs list --pare", []string{"--parent"}},
 		{"tail --acc", []string{"--accepted"}},
 		{"no-such-command --j", []string{"--json"}},
@@ -78,32 +78,34 @@ func TestComplete_Values_OffersFlagsAndArguments(t *testing.T) {
 		var got []string
 		require.Eventually(t, func() bool {
 			got = complete(t, w.StateDir(), strings.Split(c.line, " ")...)
-			return len(got) > 0
+			return len(got) == len(c.want)
 		}, 30*time.Second, time.Millisecond, c.line)
 		require.ElementsMatch(t, c.want, got, c.line)
 	}
+	require.Empty(t, complete(t, w.StateDir(), "cleanup", "--report", ""), "the shell completes file names")
 	require.Empty(t, complete(t, t.TempDir(), "runs", "get", "fix-"), "no server: no runs, and no error")
 	require.Contains(t, complete(t, w.StateDir()), "serve")
 }
 
-// bash makes words of colons. Half of an address is another server, which must not be asked, nor given a token.
-func TestComplete_AddressSplitAtColons_AsksThatServer(t *testing.T) {
+// A server that flags name is asked with all of its flags, and no other server is asked for a line that cannot be read.
+func TestComplete_NamedServer_AsksThatServer(t *testing.T) {
 	t.Parallel()
 	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
 	require.NoError(t, err)
+	const address = "nats://127.0.0.1:4999"
 	for line, server := range map[string][]string{
-		"--token T --nats nats : //127.0.0.1 : 4999 runs get":  {"--token", "T", "--nats", "nats://127.0.0.1:4999"},
-		"--nats = nats : //127.0.0.1 : 4999 runs get":          {"--nats", "nats://127.0.0.1:4999"},
-		"runs get --nats nats://127.0.0.1:4999":                {"--nats", "nats://127.0.0.1:4999"},
-		"--nats nats : // : : 1 : 4999 runs get --at turn : 3": {"--nats", "nats://::1:4999"},
+		"--token T --nats " + address + " runs get":   {"--token=T", "--nats=" + address},
+		"--nats=" + address + " runs get":             {"--nats=" + address},
+		"runs get --nats " + address + " --no-such x": nil,
 	} {
-		read := completed{node: parser.Model.Node}
-		read.read(unsplit(strings.Split(line, " ")))
-		require.Equal(t, server, read.server, line)
-		require.Equal(t, "get", read.node.Name, line)
+		var asked []string
+		_, err := choices(parser, strings.Fields(line), "", func(server []string) []string {
+			asked = server
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, server, asked, line)
 	}
-	require.Empty(t, unsplit(nil))
-	require.Equal(t, []string{"turn:"}, unsplit([]string{"turn", ":"}))
 }
 
 // The scripts in the shells themselves, as far as those are there.
@@ -116,7 +118,7 @@ func TestCompletion_Scripts_InTheirShells(t *testing.T) {
 	built, err := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "waymark"), "../../cmd/waymark").CombinedOutput()
 	require.NoError(t, err, "%s", built)
 	for shell, ask := range map[string]string{
-		"bash": `source "$1"; COMP_WORDS=(waymark settle r 1 c --how re); COMP_CWORD=6; _waymark; printf '%s\n' "${COMPREPLY[@]}"`,
+		"bash": `source "$1"; COMP_LINE="waymark settle r 1 c --how re"; COMP_POINT=${#COMP_LINE}; _waymark waymark re --how; printf '%s\n' "${COMPREPLY[@]}"`,
 		"zsh":  `autoload -U compinit; compinit -u -d "$1.dump"; _describe() { print -l -- ${(P)2} }; source "$1"; words=(waymark settle r 1 c --how re); CURRENT=7; _waymark`,
 		"fish": `source $argv[1]; complete -C "waymark settle r 1 c --how re"`,
 	} {
