@@ -34,7 +34,7 @@ type cli struct {
 	Resume   runs.ResumeCmd     `cmd:"" help:"Continue a run from one of its steps, or from another point of its history."`
 	Fork     runs.ForkCmd       `cmd:"" help:"Start a new run that continues from a point of another one."`
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
-	Inbox    runs.InboxCmd      `cmd:"" help:"List runs that need a person, oldest first, and answer them."`
+	Inbox    runs.InboxCmd      `cmd:"" help:"List runs that need a person, oldest first, with the commands that answer them."`
 	Input    runs.InputCmd      `cmd:"" help:"Answer a waiting run, or show its question."`
 	Mark     runs.MarkCmd       `cmd:"" help:"Name the current point of a run."`
 	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Set values of a run's application state by hand, and name the point after them."`

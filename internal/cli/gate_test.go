@@ -43,7 +43,7 @@ func result(t *testing.T, done <-chan error) error {
 // offered is the command of the inbox that says this of what one run asks.
 func (w *world) offered(word string) []string {
 	w.t.Helper()
-	_, out, _ := w.ask("100", "", "inbox", "--list")
+	_, out, _ := w.ask("100", "", "inbox")
 	require.NotContains(w.t, out, "--text")
 	for line := range strings.Lines(out) {
 		if strings.HasSuffix(line, "--"+word+"\n") {
@@ -63,7 +63,7 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	done, stop := gated(t, run, "release", &ran)
 	w.Await("r1", schema.StatusWaiting)
 	require.Eventually(t, func() bool { // a list is of checkpoints, and may be a moment old
-		_, out, _ := w.ask("100", "", "inbox", "--list")
+		_, out, _ := w.ask("100", "", "inbox")
 		return strings.Contains(out, "waits for approval of a phase: Release to production?")
 	}, 20*time.Second, 20*time.Millisecond)
 	stop()
@@ -85,7 +85,7 @@ func TestPhase_AfterApproval_StartsOnceAPersonAllowsIt(t *testing.T) {
 	done, _ = gated(t, run, "announce", &ran)
 	w.Await("r1", schema.StatusWaiting)
 	require.Eventually(t, func() bool {
-		_, out, _ := w.ask("100", "", "inbox", "--list")
+		_, out, _ := w.ask("100", "", "inbox")
 		return strings.Contains(out, "approval.phase.announce")
 	}, 20*time.Second, 20*time.Millisecond)
 	code, _, complaints = w.ask("", "", append(w.offered("deny"), "--reason", "not on a Friday", "--by", "ann")...)

@@ -97,7 +97,7 @@ func Gather(ctx context.Context, cl Asker, fleet string, request schema.ListRequ
 	for i := range suspects {
 		group.Go(func() (err error) {
 			details[i], err = ReasonsOf(ctx, cl, suspects[i].Run)
-			if failed[i] = Broken(err); failed[i] != nil {
+			if failed[i] = broken(err); failed[i] != nil {
 				err = nil // an unreadable run does not hide the others
 			}
 			return err
@@ -128,8 +128,8 @@ func Suspicious(r *schema.RunSummary) bool {
 	return r.Status.Claimable() || r.Status == schema.StatusWaiting || r.Waits > 0 || r.Handoffs > 0 || r.Held > 0 || r.Overdue > 0 || r.Quarantined || r.Gapped
 }
 
-// Broken is the error of a run that the daemon cannot read; nil if there is none or the error is not about one run.
-func Broken(err error) *schema.ServiceError {
+// broken is the error of a run that the daemon cannot read; nil if there is none or the error is not about one run.
+func broken(err error) *schema.ServiceError {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || service.Code != schema.CodeDamaged && service.Code != schema.CodeInternal {
 		return nil
@@ -163,7 +163,7 @@ func ReasonsOf(ctx context.Context, cl Asker, run string) ([]standstill.Reason, 
 		switch {
 		case ok && service.Code == schema.CodeNotFound:
 			reasons = append(reasons, standstill.OfNotBegun(&reply.Head, o))
-		case err != nil && Broken(err) == nil && (!ok || service.Code != schema.CodeErased):
+		case err != nil && broken(err) == nil && (!ok || service.Code != schema.CodeErased):
 			return nil, err
 		}
 	}

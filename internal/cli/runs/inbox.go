@@ -18,21 +18,19 @@ import (
 
 // InboxCmd is waymark inbox.
 type InboxCmd struct {
-	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
-	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Limit  int               `default:"100" placeholder:"N" help:"Maximum entries (default: 100)."`
-	Answer bool              `xor:"how" help:"Read answers from standard input even if it is no terminal, one a line."`
-	List   bool              `xor:"how" help:"List only, even on a terminal."`
-	By     string            `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Agent string            `placeholder:"NAME" help:"Only runs of this agent."`
+	Label map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
+	Limit int               `default:"100" placeholder:"N" help:"Maximum entries (default: 100)."`
 }
 
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
 	return `Approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined, parked or miss events. ` +
-		`A terminal asks for each answer; otherwise the commands that answer are shown. Waits for other systems: waymark runs ls --stuck.
+		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. Questions in full: waymark input RUN. ` +
+		`Waits for other systems: waymark runs ls --stuck.
 
 Example:
-  waymark inbox --label team=blue --list`
+  waymark inbox --label team=blue`
 }
 
 // task is one entry that needs a person.
@@ -52,10 +50,8 @@ type inboxList struct {
 	Unread []inbox.Unread `json:"unread,omitzero"`
 }
 
-func taskOf(a *base.App, r *standstill.Reason) task { return task{*r, inbox.Commands(a.Prompt, r)} }
-
-// Run lists the entries that need a person, and on a terminal takes the answers.
-func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
+// Run lists the entries that need a person, with the commands that answer them.
+func (c InboxCmd) Run(ctx context.Context, a *base.App, cl *base.Client) error {
 	if c.Limit < 1 {
 		return failure.New(failure.Usage, "use a number of at least 1", "--limit %d is below 1", c.Limit)
 	}
@@ -63,14 +59,6 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 		if err := schema.CheckName("--agent", c.Agent); err != nil {
 			return err
 		}
-	}
-	by, err := base.Sender(c.By)
-	if err != nil {
-		return err
-	}
-	cl, err := a.Connect(ctx)
-	if err != nil {
-		return err
 	}
 	found, err := inbox.Gather(ctx, cl, cl.Fleet, schema.ListRequest{Agent: c.Agent, Labels: c.Label}, inbox.MayNeedPerson, true)
 	if err != nil {
@@ -80,18 +68,13 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 	found.Cut(c.Limit)
 	list := inboxList{Inbox: make([]task, len(found.Reasons)), Incomplete: found.Incomplete, More: found.More, Unread: found.Unread}
 	for i := range found.Reasons {
-		list.Inbox[i] = taskOf(a, &found.Reasons[i])
+		r := &found.Reasons[i]
+		list.Inbox[i] = task{*r, inbox.Commands(a.Prompt, r)}
 	}
 	if a.JSON {
 		return errors.Join(output.Document(a.Stdout, list), unreadError(a, found.Unread))
 	}
-	asks := c.Answer || !c.List && output.IsTerminal(a.Stdin) && output.IsTerminal(output.Below(a.Stdout))
-	if asks {
-		err = answerAll(ctx, a, cl, by, list.Inbox)
-	} else {
-		err = printTasks(a, list.Inbox)
-	}
-	if err != nil {
+	if err := printTasks(a, list.Inbox); err != nil {
 		return err
 	}
 	switch {
@@ -110,18 +93,13 @@ func (c InboxCmd) Run(ctx context.Context, a *base.App) error {
 func printTasks(a *base.App, tasks []task) error {
 	for i := range tasks {
 		t := &tasks[i]
-		if err := errors.Join(t.show(a, i+1, len(tasks)), t.showCommands(a)); err != nil {
+		if err := t.show(a, i+1, len(tasks)); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// showCommands prints the commands that answer an entry.
-func (t *task) showCommands(a *base.App) error {
-	for _, command := range t.Commands {
-		if _, err := fmt.Fprintln(a.Stdout, "    "+output.Printable(command)); err != nil {
-			return err
+		for _, command := range t.Commands {
+			if _, err := fmt.Fprintln(a.Stdout, "    "+output.Printable(command)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
