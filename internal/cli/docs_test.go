@@ -214,11 +214,9 @@ const cliIntro = `# The command waymark
 After this page you know how a command finds its server, what its output and exit code mean, and what each command and
 flag does.
 
-Written by a test from the commands' help: ` + "`go test ./internal/cli -run Reference -update`" + `.
-
 ` + "`waymark serve`" + ` is the daemon; the other commands are for operators. Standard output has the result: tables as wide as
-the terminal (` + "`COLUMNS`" + `), whole in a pipe; with ` + "`--json`" + ` one JSON document, or one a line from commands that follow. Ids
-are never cut. Standard error has progress, logs, and failures with the next step:
+the terminal (` + "`COLUMNS`" + `), whole in a pipe; with ` + "`--json`" + ` one JSON document, or one a line from commands that follow.
+Standard error has progress, logs, and failures with the next step:
 
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
@@ -227,8 +225,8 @@ With ` + "`--json`" + ` a failure is one JSON object on the last line of standar
 
     {"error":"fleet default has no run r1","hint":"list the runs with: waymark runs ls","code":4,"name":"not found"}
 
-Commands in hints can be pasted: they repeat the flags of server and fleet. Secrets are never shown. Ctrl-C ends every
-command in order, a second one at once. A reader that goes away (` + "`| head`" + `) is no failure.
+Commands in hints can be pasted: they repeat the flags of server and fleet. Ctrl-C ends every command in order, a second
+one at once.
 
 ## Which server
 
@@ -264,6 +262,6 @@ const cliOutro = `
 ## Health and metrics
 
 ` + "`waymark serve --http`" + ` serves ` + "`/healthz`, `/readyz`" + ` and ` + "`/metrics`" + ` ([observability.md](observability.md))
-without a login. On a loopback address only requests that name it by number or as localhost
-are answered, and nowhere those of a page of another origin in a browser.
+without a login. It refuses requests of pages of another origin, and on a loopback address those that name it by another
+name than localhost or its number.
 `
