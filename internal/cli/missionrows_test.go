@@ -119,7 +119,7 @@ var missionRowsTo18 = []missionRow{
 			{command: `waymark checkpoint left --state plan.json --name by-hand`, want: []string{`^checkpoint +mark:by-hand of run left$`, `^set +plan$`, `waymark resume left --at mark:by-hand`}, before: func(m *mission) {
 				m.writes("plan.json", `{"plan": ["lock the door"]}`)
 			}},
-			{command: `waymark recover left --at mark:by-hand --view state`, want: []string{`^plan +\["lock the door"\] `}},
+			{command: `waymark runs get left --at mark:by-hand --view state`, want: []string{`^plan +\["lock the door"\] `}},
 			{command: `waymark verify damaged; echo $?`, want: []string{`^state +DAMAGED$`, `^checkpoints +5$`, `sum differs: corrupt stored data; recovery uses checkpoint \d+`, `^6$`}},
 		},
 	},

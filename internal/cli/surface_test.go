@@ -51,7 +51,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "input RUN"},
 	{words: "handoff ls RUN"},
 	{words: "otel RUN --endpoint OTLP"},
-	{words: "recover RUN --at end"},
+	{words: "runs get RUN --at end"},
 	{words: "retry RUN"},
 	{words: "mark RUN here", writes: true},
 	{words: "signal RUN note --payload 1 --id s1", writes: true},

@@ -169,8 +169,8 @@ func TestRunsHistory_RewoundRun_LeftBehindPointsSaySo(t *testing.T) {
 	}
 	require.Equal(t, 3, strings.Count(said, "left behind"), said)
 	require.NotContains(t, said, "mark:unlucky")
-	require.Contains(t, w.told("recover", "r1", "--at", "record:5", "--view", "state"), `"two"`)
-	require.Contains(t, w.told("recover", "r1", "--at", "turn:2", "--view", "state"), `"again"`)
+	require.Contains(t, w.told("runs", "get", "r1", "--at", "record:5", "--view", "state"), `"two"`)
+	require.Contains(t, w.told("runs", "get", "r1", "--at", "turn:2", "--view", "state"), `"again"`)
 	require.Contains(t, w.told("runs", "history", "r1", "--json"), `"left_behind": true`)
 }
 
@@ -229,7 +229,7 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 	require.Regexp(t, `(?m)1\.- +state\.set +plan, 1$`, said, "an executor's event without a sequence is no control event")
 	require.Equal(t, 2, strings.Count(said, "refused: "), said)
 	require.Contains(t, w.told("runs", "get", "r1", "--view", "events", "--json"), `"refused":"run_ended, `)
-	require.Contains(t, w.told("recover", "r1", "--at", "end", "--view", "events"), "refused: run_ended, ")
+	require.Contains(t, w.told("runs", "get", "r1", "--at", "end", "--view", "events"), "refused: run_ended, ")
 	var complaints string
 	require.Eventually(t, func() bool {
 		code, stdout, stderr := w.ask("", "runs", "get", "r1")
@@ -271,7 +271,7 @@ func TestEncryptedFields_ViewsAndInput_NameTheKey(t *testing.T) {
 		ref("/message")+`,`+ref("/response_schema")+`]}`)
 	const text = "(encrypted with key k1)"
 	for words, times := range map[string]int{
-		"runs get r1 --view state": 6, "runs get r1 --view events": 5, "events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2, "recover r1 --at end --view events": 5,
+		"runs get r1 --view state": 6, "runs get r1 --view events": 5, "events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2, "runs get r1 --at end --view events": 5,
 	} {
 		said := w.told(strings.Fields(words)...)
 		require.NotContains(t, said, "c2VjcmV0", words)

@@ -18,25 +18,21 @@ import (
 // RecoverCmd is waymark recover.
 type RecoverCmd struct {
 	Run_      string       `arg:"" name:"run" help:"Run id."`
-	Executor  string       `placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
-	At        string       `placeholder:"POINT" xor:"point" help:"Show the run at a point of its history, without a takeover."`
-	Step      *int         `name:"resume-step" placeholder:"K" xor:"point" help:"The same as --at step:K."`
+	Executor  string       `required:"" placeholder:"NAME" help:"Executor that takes the run over; the current one is fenced."`
 	Agent     string       `placeholder:"NAME" help:"Fail unless the run belongs to this agent."`
 	Reason    string       `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
 	Epoch     schema.Epoch `placeholder:"N" help:"Take the run over only in epoch N, which you saw."`
 	RequestID string       `placeholder:"ID" help:"Id of the takeover: a repeat continues the epoch that it opened (default: a new id)."`
-	View      string       `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"Show head, state or events (default: head)."`
 }
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `With --at or --resume-step nothing is written. Use waymark plan first; to release the run to the fleet's executors, use waymark ` +
+	return `Use waymark plan first, and waymark runs get --at to look at a point; to release the run to the fleet's executors, use waymark ` +
 		`release. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim the run.
 
 Examples:
   waymark recover fix-login --executor laptop --epoch 2
-  waymark recover fix-login --executor laptop --request-id try-1 --json
-  waymark recover fix-login --at mark:before-deploy --view state`
+  waymark recover fix-login --executor laptop --request-id try-1 --json`
 }
 
 // recovery is the JSON output of recover: the daemon's answer and the id with which it can be repeated.
@@ -45,31 +41,15 @@ type recovery struct {
 	schema.RecoverReply
 }
 
-// Run takes a run over and shows where to continue. It reads the state after the takeover, so that no event of the
-// previous executor can follow.
+// Run takes a run over and shows where to continue: the state after the takeover, so that no event of the previous
+// executor can follow.
 func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
-	at, past, err := c.point()
-	switch {
-	case err != nil:
+	if err := schema.CheckName("--executor", c.Executor); err != nil {
 		return err
-	case past && c.Executor != "":
-		return failure.New(failure.Usage, "to only look at it, omit --executor; to continue from there: waymark resume "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "--at and --executor were both given: with --at recover only shows the run")
-	case past && c.Epoch != 0:
-		return failure.New(failure.Usage, "omit --epoch: nothing is taken over", "--at and --epoch were both given: with --at recover only shows the run")
-	case past:
-	case c.Executor == "":
-		return failure.New(failure.Usage, "name the executor that takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
-	default:
-		if err := schema.CheckName("--executor", c.Executor); err != nil {
-			return err
-		}
 	}
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
-	}
-	if past {
-		return showAt(ctx, a, cl, c.Run_, at, c.View, false)
 	}
 	if c.RequestID == "" {
 		c.RequestID = rand.Text()
@@ -94,28 +74,7 @@ func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	return nil
 }
 
-// point is the requested point; past reports that there is one.
-func (c RecoverCmd) point() (at schema.Point, past bool, err error) {
-	text := c.At
-	switch {
-	case c.Step != nil && *c.Step < 1:
-		return at, false, failure.New(failure.Usage, "steps are counted from 1", "--resume-step %d is below 1", *c.Step)
-	case c.Step != nil:
-		text = fmt.Sprintf("step:%d", *c.Step)
-	case text == "":
-		return at, false, nil
-	}
-	at, err = parsePoint("--at", text)
-	return at, true, err
-}
-
 func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answer *recovery) error {
-	switch c.View {
-	case schema.ViewState:
-		return showState(ctx, a, cl, c.Run_, false)
-	case schema.ViewEvents:
-		return showEvents(ctx, a, cl, c.Run_)
-	}
 	if err := story.OpenHead(ctx, cl, &answer.Head); err != nil {
 		return err
 	}
