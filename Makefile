@@ -17,7 +17,7 @@ NIGHTLY := vulncheck deploycheck agents uicheck asyncapi cross fuzz gobench chao
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
 # three times slower: "make nightly" has it for the others. The longest package begins first.
 RACED := ./publisher ./publisher/internal/... ./publisher/wire/... ./consumer ./consumer/internal/... \
-	$(addprefix ./consumer/,activity assign fold liveness purge reader retention verify) ./kvstore/... \
+	$(addprefix ./consumer/,activity fold liveness purge reader retention verify) ./kvstore/... \
 	$(addprefix ./internal/,blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 REST = ./internal/cli ./consumer/service ./publisher/waymarktest $$(go list ./... | grep -v '/internal/lint$$' | grep -vxF "$$(go list $(RACED))")
 

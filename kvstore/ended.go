@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,12 +93,12 @@ func (c *Checkpoints) Ended(ctx context.Context, q EndedQuery) (EndedPage, error
 			width = endedWidth(end-start, len(found), batch)
 			continue
 		}
-		for i := len(found) - 1; i >= 0; i-- {
-			if found[i].stored.Before(q.Since) {
+		for _, f := range slices.Backward(found) {
+			if f.stored.Before(q.Since) {
 				p.Next = 0
 				return p, nil
 			}
-			e, ok := endedOf(found[i])
+			e, ok := endedOf(f)
 			if !ok || q.Match != nil && !q.Match(&e.Ended) {
 				continue
 			}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
 )
 
 // SetWaitPoll sets how often waits look by themselves. Call it before the first.

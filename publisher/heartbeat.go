@@ -122,7 +122,7 @@ func (f *Fleet) appear() error {
 		return fmt.Errorf("listening for notices: %w: %w", ErrUnavailable, err)
 	}
 	// Delivered at most once: an executor that misses it finds the change when it next reads the fleet's keys.
-	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), func(*nats.Msg) { f.changed() })
+	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), f.changed)
 	if err != nil {
 		return errors.Join(fmt.Errorf("listening for changes of the fleet: %w: %w", ErrUnavailable, err), sub.Unsubscribe())
 	}
@@ -147,7 +147,7 @@ func (f *Fleet) pace() time.Duration {
 
 // changed reads the fleet's settings again: the heartbeat interval follows the silence timeout. The subscription calls
 // it for one announcement after the other.
-func (f *Fleet) changed() {
+func (f *Fleet) changed(*nats.Msg) {
 	f.mu.Lock()
 	if f.stopped || f.cfg.Heartbeat != 0 {
 		f.mu.Unlock()

@@ -120,11 +120,8 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 		return err
 	}
 	v := r.ledger.call(call)
-	wrong := ""
-	switch {
-	case v.call == nil:
-		wrong = "call " + call.ToolCallID + " was not recorded"
-	default:
+	wrong := "call " + call.ToolCallID + " was not recorded"
+	if v.call != nil {
 		wrong = completedBy(v.call, r.Contract().Complete)
 	}
 	if wrong != "" {

@@ -168,14 +168,11 @@ func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, e
 	var input schema.RunInputData
 	err := r.awaitThat(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
 		found, state := fold.input(id)
-		switch {
-		case state == inputUnknown:
+		if state == inputUnknown {
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
-		case state == inputOpen:
-			return false, nil
 		}
 		input = found
-		return true, nil
+		return state != inputOpen, nil
 	})
 	if err != nil {
 		return input, err

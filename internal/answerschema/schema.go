@@ -139,8 +139,9 @@ func (s *Schema) names() error {
 	switch s.Type.Kind() {
 	case jsontext.KindInvalid:
 		return nil
-	case '[':
+	case jsontext.KindBeginArray:
 		return json.Unmarshal(s.Type, &s.Types)
+	default:
 	}
 	s.Types = make([]string, 1)
 	return json.Unmarshal(s.Type, &s.Types[0])

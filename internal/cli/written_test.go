@@ -281,5 +281,4 @@ func TestEncryptedFields_ViewsAndInput_NameTheKey(t *testing.T) {
 	asked := w.told("input", "r1", "--json")
 	require.Regexp(t, `"response_schema": "k1"`, asked, "a program is told the key")
 	require.Contains(t, w.told("input", "r1", "--text", "go on"), "answered")
-
 }

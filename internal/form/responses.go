@@ -186,7 +186,7 @@ func (w *itemWriter) part(m *schema.Message, p *schema.Part) {
 		}
 		o.Str("type", typ)
 		o.Str("call_id", p.ID)
-		o.Set("output", w.output(p, &d))
+		o.Set("output", w.output(p))
 		w.item(o.Value())
 	case m.Role == schema.RoleAssistant && p.Type == schema.PartText:
 		if d.Type != typeMore || len(w.content) == 0 {
@@ -247,7 +247,7 @@ func (e *Encoder) inputBlock(p *schema.Part) jsontext.Value {
 // responsesResultBlocks are the blocks that a result may contain, with the member of each.
 var responsesResultBlocks = map[string]string{"input_text": "text", "input_image": "detail"}
 
-func (w *itemWriter) output(p *schema.Part, d *Detail) jsontext.Value {
+func (w *itemWriter) output(p *schema.Part) jsontext.Value {
 	v := p.Response
 	if parts := resultParts(v); parts != nil {
 		blocks := make([]jsontext.Value, len(parts))

@@ -316,7 +316,7 @@ func TestTracer_ManyTurns_WholeTraces(t *testing.T) {
 	for turn := int32(1); turn <= turns; turn++ {
 		d := &schema.TurnAnsweredData{Turn: turn, Message: answer("text").Message}
 		for i := range turn % 4 {
-			d.Calls = append(d.Calls, schema.RequestedCall{ToolCallID: string(rune('a' + i)), Name: "search", Replay: schema.ReplayPure})
+			d.Calls = append(d.Calls, schema.RequestedCall{ToolCallID: string('a' + i), Name: "search", Replay: schema.ReplayPure})
 		}
 		l.add(d)
 		for i, c := range d.Calls {

@@ -195,8 +195,12 @@ func (d *Description) decided(e *schema.ToolDecidedData, tool func(id string) st
 		d.What, d.Detail = "policy", joined(decision+" about "+name, e.Policy, e.Reason)
 	}
 	d.Fields = []Field{
-		{Key: "gen_ai.tool.call.id", Text: e.ToolCallID}, {Key: "waymark.decision", Text: e.Decision}, {Key: "waymark.policy.mode", Text: e.Mode},
-		{Key: "waymark.policy", Text: e.Policy}, {Key: "waymark.by", Text: e.By, Content: true}, {Key: "waymark.reason", Text: e.Reason, Content: true},
+		{Key: "gen_ai.tool.call.id", Text: e.ToolCallID},
+		{Key: "waymark.decision", Text: e.Decision},
+		{Key: "waymark.policy.mode", Text: e.Mode},
+		{Key: "waymark.policy", Text: e.Policy},
+		{Key: "waymark.by", Text: e.By, Content: true},
+		{Key: "waymark.reason", Text: e.Reason, Content: true},
 	}
 }
 

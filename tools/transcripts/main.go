@@ -23,7 +23,7 @@ func main() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "transcripts:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
 

@@ -47,7 +47,7 @@ func ask(nc *nats.Conn, subject, request string) (*Reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer replies.Unsubscribe()
+	defer func() { _ = replies.Unsubscribe() }() // the connection ends with the program
 	if err := nc.PublishRequest(subject, inbox, []byte(request)); err != nil {
 		return nil, err
 	}

@@ -285,7 +285,7 @@ func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream
 	defer again.Stop()
 	for {
 		try, cancel := context.WithTimeout(ctx, provisionTry)
-		settings, err := c.provisionOnce(try, a, d, js, log)
+		settings, err := c.provisionOnce(try, a, d, js)
 		cancel()
 		if err == nil || !kvstore.MayCome(err) || ctx.Err() != nil {
 			return settings, err
@@ -300,7 +300,7 @@ func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream
 }
 
 // provisionOnce provisions, and returns the fleet's settings as stored. Settings without a flag stay unchanged.
-func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
+func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream) (schema.FleetSettings, error) {
 	fleets := kvstore.NewFleets(js)
 	config := kvstore.FleetConfig{Fleet: a.Fleet}
 	change := kvstore.Provision

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
@@ -49,7 +48,7 @@ func TestServe_FreshServerWithASmallStore_DefaultQuotaFits(t *testing.T) {
 	require.NoError(t, err)
 	a := &base.App{Flags: &base.Flags{}}
 	a.Fleet = "default"
-	settings, err := Cmd{}.provisionOnce(t.Context(), a, &daemon{server: server.NATSD()}, js, zerolog.Nop())
+	settings, err := Cmd{}.provisionOnce(t.Context(), a, &daemon{server: server.NATSD()}, js)
 	require.NoError(t, err)
 	require.EqualValues(t, 72<<20, settings.QuotaBytes)
 }

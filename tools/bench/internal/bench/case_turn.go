@@ -146,10 +146,6 @@ func runsText(n int) string {
 }
 
 func (t *turnTrial) finish(_ context.Context, r *Result) error {
-	at := runsText(t.runs)
-	if t.executors > 0 {
-		at += fmt.Sprintf(" in %d executors", t.executors)
-	}
 	switch t.shape {
 	case SmallTurn:
 		r.AtMost("stored per payload byte", r.StoredPerPayload, smallStoredAim)
