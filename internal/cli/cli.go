@@ -36,8 +36,7 @@ type cli struct {
 	Diff     runs.DiffCmd       `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
 	Inbox    runs.InboxCmd      `cmd:"" help:"List runs that need a person, oldest first, with the commands that answer them."`
 	Input    runs.InputCmd      `cmd:"" help:"Answer a waiting run, or show its question."`
-	Mark     runs.MarkCmd       `cmd:"" help:"Name the current point of a run."`
-	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Set values of a run's application state by hand, and name the point after them."`
+	Point    runs.CheckpointCmd `cmd:"" name:"checkpoint" help:"Name the current point of a run, or one after state values that you set by hand."`
 	Signal   runs.SignalCmd     `cmd:"" help:"Send a message to a run that has not ended."`
 	Cancel   runs.CancelCmd     `cmd:"" help:"Ask a run's executor to end it."`
 	Release  runs.ReleaseCmd    `cmd:"" help:"Make a quarantined or stuck run claimable again."`
@@ -45,7 +44,6 @@ type cli struct {
 	Handoff  runs.HandoffCmd    `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
 	Tree     runs.TreeCmd       `cmd:"" help:"Show a run's relations: parents, children, continuations, hand-offs."`
 	FleetCmd fleet.Cmd          `cmd:"" name:"fleet" help:"Show the fleet's state by shard: waiting runs, stored data, fold workers; or add a fleet."`
-	Shards   fleet.ShardsCmd    `cmd:"" help:"Show the fleet's shards: their fold workers, positions and sizes."`
 	Backup   storage.BackupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
 	Restore  storage.RestoreCmd `cmd:"" help:"Restore a backup to a server that does not have the fleet."`
 	Doctor   fleet.DoctorCmd    `cmd:"" help:"Check the fleet's server, streams, limits, clocks and daemons, and say what to do."`

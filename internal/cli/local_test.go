@@ -198,7 +198,6 @@ func TestServe_Defaults_LocalUserOnly(t *testing.T) {
 			{"doctor", "--json"},
 			{"fleet"},
 			{"fleet", "--json"},
-			{"shards", "--json"},
 			{"runs", "ls", "--json"},
 			{"runs", "get", "missing"},
 			{"--nats", strings.Replace(url, "nats://", "nats://waymark:"+context.Password+"@", 1), "runs", "get", "missing"},

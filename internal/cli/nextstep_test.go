@@ -105,7 +105,7 @@ func TestNoDaemon_LocalServerJustStarted_HintIsToTryAgain(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	local := env("WAYMARK_STATE_DIR", server.StateDir())
-	for command, code := range map[string]failure.Code{"runs ls": failure.Unavailable, "plan r": failure.NotFound, "shards": failure.NotFound} {
+	for command, code := range map[string]failure.Code{"runs ls": failure.Unavailable, "plan r": failure.NotFound, "fleet retention": failure.NotFound} {
 		var out bytes.Buffer
 		require.Equal(t, int(code), Run(t.Context(), strings.Fields(command), local, strings.NewReader(""), &out, &out), &out)
 		requireHas(t, out.String(), "hint: the daemon of that server is starting: try again in a few seconds\n")

@@ -43,7 +43,7 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 		require.Regexp(t, "operator "+name+" +"+regexp.QuoteMeta(p.Context)+", key "+p.Key+`\n`, added)
 	}
 
-	show := pasted(t, k.person(t, "ann", 0, "mark", "r-mail", "m1"), "show it with")
+	show := pasted(t, k.person(t, "ann", 0, "checkpoint", "r-mail", "--name", "m1"), "show it with")
 	requireHas(t, k.waymark(t, 0, show...), "mark:m1")
 
 	var history struct {

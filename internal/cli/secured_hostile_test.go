@@ -331,7 +331,7 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 				{"tree", id},
 				{"verify", id},
 				{"events", id, "--no-follow"},
-				{"mark", id, "name"},
+				{"checkpoint", id, "--name", "name"},
 				{"fork", "r1", "--id", id},
 			}
 			for _, args := range [][]string{
@@ -448,7 +448,7 @@ func TestHostileInput_EveryCommand_ChangesNothing(t *testing.T) {
 		require.NoError(t, h.Error(ctx, schema.Error{Type: hostile, Message: hostile}, ""))
 		require.NoError(t, h.Artifact(ctx, schema.ArtifactAddedData{ArtifactID: "a1", Name: hostile, URI: "file:///" + hostile}))
 		require.NoError(t, h.Wait(ctx, schema.RunWaitingData{InterruptID: "i\u202e\u2066", Reason: schema.WaitHumanInput, Message: hostile}))
-		s.as(t, fleet, access.Operator, 0, "mark", "hostile", "m\u202e\u2066")
+		s.as(t, fleet, access.Operator, 0, "checkpoint", "hostile", "--name", "m\u202e\u2066")
 
 		e := &schema.Event{
 			ID: hostile[:20], Source: hostile, Type: hostile, Subject: "hostile2", Extensions: map[string]string{"x": hostile},

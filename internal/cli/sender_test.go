@@ -218,9 +218,9 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	_, err = f.Mark(ctx, "r1", "m1", "ann", false)
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	for _, role := range []access.Role{access.Executor, access.Observer, access.Daemon} {
-		k.as(t, keyedFleet, role, int(failure.Refused), "mark", "r1", "m1", "--by", "ann")
+		k.as(t, keyedFleet, role, int(failure.Refused), "checkpoint", "r1", "--name", "m1", "--by", "ann")
 	}
-	require.NoError(t, json.Unmarshal([]byte(k.person(t, "bob", 0, "--json", "mark", "r1", "m1", "--by", "ann")), &told))
+	require.NoError(t, json.Unmarshal([]byte(k.person(t, "bob", 0, "--json", "checkpoint", "r1", "--name", "m1", "--by", "ann")), &told))
 	require.Equal(t, k.by("bob"), told.By)
 
 	// So does the receipt of a removed run.
@@ -289,7 +289,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 		{"events", "r1", "--all", "--no-follow"},
 		{"verify", "r1"},
 		{"plan", "r1"},
-		{"mark", "r1", "m1"},
+		{"checkpoint", "r1", "--name", "m1"},
 		{"cleanup", "--dry-run", "--max-age", "1h"},
 		{"fleet"},
 		{"cancel", "r1"},
@@ -333,7 +333,7 @@ func TestControlEvents_AccountsWithoutShare_AreRefused(t *testing.T) {
 	r, err := f.Start(ctx, publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Cancel(ctx, "r1", "ann", "enough"), "waymark fleet add "+keyedFleet)
-	requireHas(t, k.person(t, "ann", int(failure.Refused), "mark", "r1", "m1"), "waymark fleet add "+keyedFleet)
+	requireHas(t, k.person(t, "ann", int(failure.Refused), "checkpoint", "r1", "--name", "m1"), "waymark fleet add "+keyedFleet)
 	head, err := f.Head(ctx, "r1")
 	require.NoError(t, err)
 	require.False(t, head.CancelRequested)

@@ -53,7 +53,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "otel RUN --endpoint OTLP"},
 	{words: "runs get RUN --at end"},
 	{words: "retry RUN"},
-	{words: "mark RUN here", writes: true},
+	{words: "checkpoint RUN --name here", writes: true},
 	{words: "signal RUN note --payload 1 --id s1", writes: true},
 	{words: "signal RUN note --text wait --id s2", writes: true},
 	{words: "settle RUN 1 c1 --how rerun", writes: true},
@@ -300,7 +300,7 @@ var shownCommand = regexp.MustCompile(`(^|: +)waymark `)
 // widths asks for tables in terminals of several widths.
 func (s *surface) widths(t *testing.T) {
 	for _, words := range []string{
-		"runs ls --limit 3", "fleet", "events held-0 --all --no-follow", "events --all --no-follow", "runs get held-0 --view events", "runs history held-0", "shards", "tree held-0",
+		"runs ls --limit 3", "fleet", "events held-0 --all --no-follow", "events --all --no-follow", "runs get held-0 --view events", "runs history held-0", "tree held-0",
 		"runs watch held-0", "doctor", "runs get held-0", "plan held-0", "verify ended-0", "help",
 	} {
 		longest := map[int]int{}

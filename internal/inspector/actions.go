@@ -38,7 +38,7 @@ func (s *Inspector) actionsPage(ctx context.Context, r *http.Request) (*view, er
 	v.Body = &actionsBody{
 		Ended: h.Status.Terminal(), Free: err == nil && !there, Busy: operate.MayTake(s.Prompt, h, false) != nil, Asked: h.CancelRequested,
 		Commands: []string{
-			s.commandOf("fork " + run + " --hold"), s.commandOf("mark " + run + " NAME"), s.commandOf("signal " + run + " note --payload JSON"),
+			s.commandOf("fork " + run + " --hold"), s.commandOf("checkpoint " + run + " --name NAME"), s.commandOf("signal " + run + " note --payload JSON"),
 			s.commandOf("resume " + run + " --at POINT"), s.commandOf("release " + run), s.commandOf("cancel " + run),
 		},
 	}

@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,17 +28,19 @@ type CheckpointCmd struct {
 	Run_  string   `arg:"" name:"run" help:"Run id."`
 	State string   `placeholder:"FILE" help:"File with a JSON object, whose members become values of the state; - is standard input."`
 	Unset []string `placeholder:"KEY" help:"Delete this value; may be repeated."`
-	Name  string   `placeholder:"NAME" help:"Name of the point (default: state-at-record-N)."`
+	Name  string   `placeholder:"NAME" help:"Name of the point (default with new values: state-at-record-N)."`
 	Move  bool     `help:"Move the name if another point has it."`
-	Force bool     `help:"Take it from its executor, which is fenced and loses unrecorded work."`
+	Force bool     `help:"With new values: take it from its executor, which is fenced and loses unrecorded work."`
+	By    string   `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
 func (CheckpointCmd) Help() string {
-	return `Other values of the state (SetState in the SDK) stay. The run is taken over and then released to the fleet. To name a point ` +
-		`without changing the run, use waymark mark.
+	return `The point is mark:NAME, for waymark runs get --at and waymark resume --at. Without --state and --unset the run is not changed. ` +
+		`With them the run is taken over and then released to the fleet; other values of the state (SetState in the SDK) stay.
 
 Examples:
+  waymark checkpoint fix-login --name before-deploy
   waymark checkpoint fix-login --state plan.json --name new-plan
   echo '{"todo":["mend","test"]}' | waymark checkpoint fix-login --state -
   waymark checkpoint fix-login --unset scratchpad`
@@ -54,10 +57,43 @@ type checkpointed struct {
 	Head schema.Head `json:"head"`
 }
 
-// Run writes state values by hand, and a mark after them.
+// marked is the JSON output of checkpoint without new values.
+type marked struct {
+	Run   string `json:"run"`
+	Point string `json:"point"`
+	schema.ControlReply
+}
+
+// mark names the current point of a run.
+func (c CheckpointCmd) mark(ctx context.Context, a *base.App) error {
+	by, err := base.Sender(c.By)
+	if err != nil {
+		return err
+	}
+	cl, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	point := schema.Point{Kind: schema.PointMark, Name: c.Name}.String()
+	answer := marked{Run: c.Run_, Point: point}
+	if err := cl.Ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
+		return err
+	}
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
+	}
+	return output.Fields(a.Stdout, output.PastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, output.ByLabel(answer.By), answer.By, "position", output.Number(answer.Stream),
+		"show it with", a.Prompt.Command("runs get "+c.Run_+" --at "+schema.ShellWord(point)),
+		"go back to it with", a.Prompt.Command("resume "+c.Run_+" --at "+schema.ShellWord(point)))
+}
+
+// Run names a point. With new values it writes them first.
 func (c CheckpointCmd) Run(ctx context.Context, a *base.App) error {
-	if c.State == "" && len(c.Unset) == 0 {
-		return failure.New(failure.Usage, "give a JSON object with --state FILE; to only name the current point: waymark mark "+c.Run_+" NAME", "neither --state nor --unset is given")
+	switch {
+	case c.State == "" && len(c.Unset) == 0 && c.Name == "":
+		return failure.New(failure.Usage, "name the point with --name NAME, or set values with --state FILE", "none of --name, --state and --unset is given")
+	case c.State == "" && len(c.Unset) == 0:
+		return c.mark(ctx, a)
 	}
 	values, err := stateFile(a, c.State)
 	if err != nil {

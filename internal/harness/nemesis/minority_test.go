@@ -375,7 +375,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 	if testbin.Full(m.tb) {
 		lines = append(lines,
 			"runs ls", "runs history "+taken, "runs get --at turn:0 "+taken, "recover --executor another "+taken, "plan "+taken, "tree "+taken, "fleet show",
-			"fleet retention", "shards", "cleanup --dry-run --max-age 1d", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
+			"fleet retention", "cleanup --dry-run --max-age 1d", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
 	}
 	for _, line := range lines {
 		questions["waymark "+line] = func(ctx context.Context) error { return m.command(ctx, line) }

@@ -65,7 +65,7 @@ func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 	completed := w.listed(t, "--status", "completed", "--all")
 	require.Greater(t, len(completed), runs/10)
 	pinned, base := completed[0].Run, completed[1].Run
-	w.cli(t, "mark", pinned, "here")
+	w.cli(t, "checkpoint", pinned, "--name", "here")
 	w.cli(t, "fork", base, "--as", "a-fork", "--hold")
 	var all []string
 	require.Eventually(t, func() bool {
@@ -163,7 +163,7 @@ func TestBoundaries_Older_RestorableUntilRemoval(t *testing.T) {
 			require.Equal(t, digests[id][9-i], kept[i].Digest, "the latest five, newest first")
 		}
 		if id == "kept" {
-			w.cli(t, "mark", id, "here")
+			w.cli(t, "checkpoint", id, "--name", "here")
 		}
 		require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
 	}
