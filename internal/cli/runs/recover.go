@@ -27,7 +27,7 @@ type RecoverCmd struct {
 
 // Help is the text below the flags.
 func (RecoverCmd) Help() string {
-	return `Use waymark plan first, and waymark runs get --at to look at a point; to release the run to the fleet's executors, use waymark ` +
+	return `Use waymark plan first; to release the run to the fleet's executors, use waymark ` +
 		`release. An executor that then sends neither an event nor a heartbeat counts as gone after ten seconds, and the fleet may claim the run.
 
 Examples:
