@@ -71,7 +71,7 @@ func TestComplete_Values_OffersFlagsAndArguments(t *testing.T) {
 		{"--ver", []string{"--version"}},
 		{"fleet sh", []string{"show"}},
 		{"runs list --pare", []string{"--parent"}},
-		{"tail --acc", []string{"--accepted"}},
+		{"tail --no", []string{"--no-follow"}},
 		{"no-such-command --j", []string{"--json"}},
 	} {
 		// A shell does not wait for a busy daemon: without an answer in time there are no runs to offer.

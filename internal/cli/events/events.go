@@ -25,16 +25,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// eventsPending bounds the events that are read but not yet printed, per shard.
-const eventsPending = 512
-
 // Cmd is waymark events.
 type Cmd struct {
 	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; omit it for all runs of the fleet."`
 	All      bool          `xor:"from" help:"Begin with the run's first event, or with the log's oldest for all runs (without purged events)."`
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin this long ago, such as 10m."`
 	NoFollow bool          `help:"Stop at the end of the log."`
-	Accepted bool          `help:"Only accepted events, live; one may be missed, or repeated with the same id."`
 	Type     []string      `sep:"," placeholder:"NAME" help:"Only these events: tool.returned, or tool for all of tools."`
 	Raw      bool          `help:"With --json: structured CloudEvents."`
 }
@@ -84,8 +80,6 @@ type Line struct {
 // Run follows events until Ctrl-C.
 func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	switch {
-	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
-		return failure.New(failure.Usage, "to read the log, omit --accepted", "--accepted is live only")
 	case c.Raw && !a.JSON:
 		return failure.New(failure.Usage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
 	case c.Since < 0:
@@ -109,12 +103,7 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 		group.SetLimit(1)
 	}
 	group.Go(func() error { return c.sayMissing(work, a, cl) })
-	group.Go(func() error {
-		if c.Accepted {
-			return c.observe(work, a, cl)
-		}
-		return c.log(work, a, cl)
-	})
+	group.Go(func() error { return c.log(work, a, cl) })
 	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return nil
@@ -124,9 +113,6 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 
 // sayUnknown names the --type values that are not in the vocabulary: executors may write events of their own.
 func (c Cmd) sayUnknown(a *base.App) error {
-	if c.Accepted {
-		return nil // the daemon announces more events than the log has
-	}
 	known := schema.EventNames()
 	for _, name := range c.Type {
 		entity, _, _ := strings.Cut(name, ".")

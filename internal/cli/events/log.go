@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
@@ -78,28 +77,4 @@ func (c Cmd) complete(ctx context.Context, cl *base.Client, count *counting) err
 		err = failure.New(failure.Unavailable, cl.StartHint(ctx), "no daemon answers, so run %s may have more events: a replica that is cut off may have been read", c.Run_)
 	}
 	return err
-}
-
-// observe prints the events that the fold worker announces.
-func (c Cmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
-	run := "*"
-	if c.Run_ != "" {
-		run = c.Run_
-	}
-	arriving := make(chan *nats.Msg, eventsPending)
-	sub, err := cl.NATS.ChanSubscribe("waymark.observed."+cl.Fleet+".*.*."+run, arriving)
-	if err != nil {
-		return fmt.Errorf("observing events: %w", err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case m := <-arriving:
-			if err := c.Show(ctx, a, schema.NewRecord(0, m.Header, m.Data), m.Subject, Judged{}); err != nil {
-				return err
-			}
-		}
-	}
 }
