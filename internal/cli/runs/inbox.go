@@ -26,8 +26,8 @@ type InboxCmd struct {
 // Help is the text below the flags.
 func (InboxCmd) Help() string {
 	return `Approvals, questions, calls that a person must settle (also of ended runs), and runs that are quarantined, parked or miss events. ` +
-		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. Questions in full: waymark input RUN. ` +
-		`Waits for other systems: waymark runs ls --stuck.
+		`Each entry has the commands that answer it; if the question changed meanwhile, they answer nothing. ` +
+		`Waits for other systems: waymark runs ls --stuck. Questions in full: waymark input RUN.
 
 Example:
   waymark inbox --label team=blue`
