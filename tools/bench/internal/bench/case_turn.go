@@ -137,14 +137,6 @@ func (t *turnTrial) play(ctx context.Context, turns int) (s Sample, err error) {
 	return s, err
 }
 
-// runsText is a number of runs in words.
-func runsText(n int) string {
-	if n == 1 {
-		return "1 run"
-	}
-	return fmt.Sprintf("%d runs", n)
-}
-
 func (t *turnTrial) finish(_ context.Context, r *Result) error {
 	switch t.shape {
 	case SmallTurn:
