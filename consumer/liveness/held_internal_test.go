@@ -55,6 +55,24 @@ func TestHeartbeat_RunNeverHeld_FreedAfterAnIntervalWithoutCount(t *testing.T) {
 	require.True(t, w.orphanings("run-1")[0].Unheld)
 }
 
+// The answer to a claim may take longer than a short heartbeat interval.
+func TestHeartbeat_ShortInterval_RunFreedAfterASecond(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	listsNothing := func() {
+		w.hb.beat("executor-1", "i1", 20*time.Millisecond, false)
+		require.NoError(t, w.hb.setHeld("executor-1", "i1", []schema.HeldRun{}))
+		require.NoError(t, w.sweep(t.Context()))
+	}
+	w.Clock.Forward(answerPatience - time.Millisecond)
+	listsNothing()
+	r.stays(schema.StatusRunning)
+	w.Clock.Forward(time.Millisecond)
+	listsNothing()
+	r.Becomes(schema.StatusOrphaned)
+}
+
 func TestHeartbeat_NoList_RunKept(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)

@@ -300,13 +300,17 @@ func (w *Sweeper) gone(e *entry) bool {
 	return now.Sub(since) >= l.silence(w.silence())
 }
 
+// answerPatience is the least time that the answer to a claim may take before heartbeats disown the run: with a short
+// heartbeat interval a busy daemon would take back what the executor is about to get.
+const answerPatience = time.Second
+
 // disowns reports whether the heartbeats of the run's instance list its runs without this one: not any more, or not a
-// full interval after it got the run.
+// full interval after it got the run, and [answerPatience] at least.
 func (l *instanceLife) disowns(e *entry) bool {
 	if e.live.Instance == "" || l.held == nil || l.names(e.live.Run, e.live.Epoch) {
 		return false
 	}
-	return e.named.Load() || l.beaten.Sub(e.held) >= l.interval
+	return e.named.Load() || l.beaten.Sub(e.held) >= max(l.interval, answerPatience)
 }
 
 // heard reports whether the run's executor was seen within its silence, and neither leaves nor disowns the run.
