@@ -36,7 +36,7 @@ type CheckpointCmd struct {
 
 // Help is the text below the flags.
 func (CheckpointCmd) Help() string {
-	return `The point is mark:NAME, for waymark runs get --at and waymark resume --at. Without --state and --unset the run is not changed. ` +
+	return `The point is mark:NAME, for waymark runs get --at and waymark resume --at. Without new values the run is not changed. ` +
 		`With them the run is taken over and then released to the fleet; other values of the state (SetState in the SDK) stay.
 
 Examples:
