@@ -244,14 +244,8 @@ func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
 	return items, nil
 }
 
-// durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as
-// new. It is zero for an event found in the log, which does not prove the epoch.
-func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.durableLocked(it, stream, sent)
-}
-
+// durableLocked folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged
+// as new. It is zero for an event found in the log, which does not prove the epoch.
 func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time.Time) {
 	it.stream, l.provenAt = stream, sent
 	it.verdict = l.fold.take(it, stream)

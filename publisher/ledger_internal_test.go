@@ -46,7 +46,9 @@ func TestLedger_EventAcknowledged_ProvesTheEpoch(t *testing.T) {
 
 	items, err := l.resumeOrSeal([]draft{drafted(t, &schema.TurnStartedData{Turn: 1}, 1)})
 	require.NoError(t, err)
-	l.durable(items[0], 2, time.Time{})
+	l.mu.Lock()
+	l.durableLocked(items[0], 2, time.Time{})
+	l.mu.Unlock()
 	proven, err = l.proven(time.Hour)
 	require.NoError(t, err)
 	require.False(t, proven, "an event that is found in the log proves nothing")
