@@ -24,8 +24,6 @@ import (
 const (
 	// removesAtOnce is the number of runs whose removal is ordered concurrently.
 	removesAtOnce = 16
-	// pageTries bounds how often a page that ran out of time is repeated.
-	pageTries = 50
 	// notReached is the failure of a run that was not removed in time.
 	notReached = "not reached in time"
 	// forkRemovedWait bounds the wait for the removal of a fork whose base is on the same page.
@@ -42,12 +40,6 @@ type cleanupPlace struct {
 	Before schema.Revision `json:"b"`
 	// Now is when the first page was planned: ages are computed from it.
 	Now string `json:"n"`
-	// Again counts how often the page was repeated.
-	Again int `json:"a,omitzero"`
-	// Offering: the shard's other ended runs are done, and those with an offer follow, after the run Offered. They
-	// are in the live index.
-	Offering bool   `json:"o,omitzero"`
-	Offered  string `json:"r,omitzero"`
 }
 
 func (p *cleanupPlace) text() string {
@@ -65,7 +57,7 @@ func parseCleanupPlace(text string) (cleanupPlace, error) {
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
-	if err != nil || p.Shard < 0 || p.Again < 0 {
+	if err != nil || p.Shard < 0 {
 		return p, errors.New("not a place of a cleanup: use next of the previous page")
 	}
 	return p, nil
@@ -173,7 +165,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	if now, err = s.noLater(ctx, src, now); err != nil {
 		return err
 	}
-	if place.Before == 0 && !place.Offering {
+	if place.Before == 0 {
 		// Runs that are too young for every limit of the policy are not read.
 		young, err := src.Store.PositionAt(ctx, now.Add(-reply.Policy.Least()))
 		if err != nil {
@@ -183,16 +175,6 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 			return err
 		}
 	}
-	if place.Offering {
-		if reply.Items, err = s.offeredItems(ctx, src, &place, req, reply.Policy, now); err != nil {
-			return err
-		}
-		if place.Shard < len(shards) {
-			reply.Next = place.text()
-		}
-		return nil
-	}
-	from := place.Before
 	page, at, err := s.cleanupRuns(ctx, src, &place, req)
 	if err != nil {
 		return err
@@ -200,77 +182,15 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	plan := retention.New(page, reply.Policy, now)
 	reply.Items = plan.Items
 	if !req.DryRun {
-		removed := func(item schema.CleanupItem) bool { return item.Remove && item.Failed == "" }
-		if !s.carryOut(ctx, &plan, page, at, who) && place.Again < pageTries && slices.ContainsFunc(reply.Items, removed) {
-			// The removed runs are reported now, and the rest is the next page. A page that removes no run is not
-			// repeated: it is reported, and left to the next cleanup.
-			place.Before, place.Again = from, place.Again+1
-			reply.Items = slices.DeleteFunc(reply.Items, func(item schema.CleanupItem) bool { return !removed(item) })
-		} else {
-			place.Again = 0
-		}
+		s.carryOut(ctx, &plan, page, at, who)
 	}
 	if place.Before == 0 {
-		offered, err := s.offeredEnded(ctx, src, place.Shard, "", req)
-		if err != nil {
-			return err
-		}
-		if place.Offering = len(offered) > 0; !place.Offering {
-			place.Shard, place.Before = place.Shard+1, 0
-		}
+		place.Shard++
 	}
 	if place.Shard < len(shards) {
 		reply.Next = place.text()
 	}
 	return nil
-}
-
-// offeredEnded are the ended runs of a shard with a hand-off that waits for a taker, ordered by id, after the given
-// one: from memory, or from the live index until that is in memory.
-func (s *Service) offeredEnded(ctx context.Context, src *reader.Source, shard int, behind string, req *schema.CleanupRequest) (ids []string, err error) {
-	keep := func(l *schema.Live) {
-		if l.Status.Terminal() && len(l.Offers) > 0 && l.Run > behind && (len(req.Status) == 0 || slices.Contains(req.Status, l.Status)) {
-			ids = append(ids, l.Run)
-		}
-	}
-	if !s.liveRuns.Each(func(of int, l *schema.Live, _ time.Time) {
-		if of == shard {
-			keep(l)
-		}
-	}) {
-		err = src.Store.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
-			if e.Live != nil {
-				keep(e.Live)
-			}
-			return true
-		})
-	}
-	slices.Sort(ids)
-	return ids, err
-}
-
-// offeredItems are a page of those: the plan keeps each. Younger runs are left out, as on other pages.
-func (s *Service) offeredItems(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest, policy schema.RetentionPolicy,
-	now time.Time,
-) ([]schema.CleanupItem, error) {
-	ids, err := s.offeredEnded(ctx, src, place.Shard, place.Offered, req)
-	if err != nil {
-		return nil, err
-	}
-	if len(ids) > req.Limit {
-		ids = ids[:req.Limit]
-		place.Offered = ids[len(ids)-1]
-	} else {
-		place.Shard, place.Before, place.Offering, place.Offered = place.Shard+1, 0, false, ""
-	}
-	page, _, err := s.storedRuns(ctx, src, ids)
-	if err != nil {
-		return nil, err
-	}
-	page = slices.DeleteFunc(page, func(r retention.Run) bool { return r.Last.After(now.Add(-policy.Least())) })
-	plan := retention.New(page, policy, now)
-	// A run whose offer was taken and closed a moment ago is left to the next cleanup.
-	return slices.DeleteFunc(plan.Items, func(item schema.CleanupItem) bool { return item.Remove }), nil
 }
 
 // noLater returns the earlier of a time and the server's present time.
@@ -350,8 +270,8 @@ func (s *Service) storedRuns(ctx context.Context, src *reader.Source, ids []stri
 }
 
 // carryOut executes a plan, forks before their bases, and notes failures in the plan: one run's failure must not
-// block others. It reports false if it ran out of time.
-func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, who sender) bool {
+// block others. Runs that it does not reach in time are left to the next cleanup.
+func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, who sender) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
 	defer cancel()
 	var wave, bases []*schema.CleanupItem
@@ -399,7 +319,6 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 			stay[item.Run] = item.Failed
 		}
 	}
-	return ctx.Err() == nil
 }
 
 // removePlanned removes a run as planned, and notes a failure.
