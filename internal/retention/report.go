@@ -32,20 +32,8 @@ type Report struct {
 	ByWhy map[schema.Why]int64 `json:"by_why"`
 	// Pending runs have an unfinished removal; the daemon continues it.
 	Pending int64 `json:"pending"`
-	// Verified is the result of verifying the remaining runs; nil if there was none, and NotVerified says why.
-	Verified    *Verified `json:"verified,omitzero"`
-	NotVerified string    `json:"not_verified,omitzero"`
 	// Runs are the items of the plan.
 	Runs []schema.CleanupItem `json:"runs"`
-}
-
-// Verified is the result of verifying the remaining runs.
-type Verified struct {
-	Runs    int   `json:"runs"`
-	Events  int64 `json:"events"`
-	Damaged int   `json:"damaged"`
-	// DamagedRuns are some of them.
-	DamagedRuns []string `json:"damaged_runs,omitzero"`
 }
 
 // Add adds a page of items.
@@ -107,12 +95,6 @@ func (r *Report) Markdown(w io.Writer) error {
 	line("| kept | %d |", r.Kept)
 	line("| not removed after all | %d |", r.Failed)
 	line("| still being removed | %d |", r.Pending)
-	switch {
-	case r.Verified != nil:
-		line("| verified afterwards | %d, %d of them damaged |", r.Verified.Runs, r.Verified.Damaged)
-	case r.NotVerified != "":
-		line("| verified afterwards | none: %s |", r.NotVerified)
-	}
 	line("")
 	line("| why | runs |")
 	line("|---|---|")

@@ -9,12 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -36,13 +34,12 @@ var endedStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed,
 
 // CleanupCmd is waymark cleanup.
 type CleanupCmd struct {
-	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago, such as 30d or 36h (default: the fleet's policy); 0d: all ended runs."`
-	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep runs with events newer than this (default: 10m)."`
-	Status   []schema.Status `placeholder:"STATUS,..." help:"completed, failed or cancelled; may be repeated."`
-	DryRun   bool            `help:"Show the plan; remove nothing."`
-	Report   string          `placeholder:"FILE" help:"Write a report to a new file: Markdown if it ends with .md, else JSON."`
-	NoVerify bool            `help:"Do not verify the remaining runs."`
-	By       string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	MaxAge *age            `placeholder:"TIME" help:"Remove runs that ended longer ago, such as 30d or 36h (default: the fleet's policy); 0d: all ended runs."`
+	Grace  age             `default:"10m" placeholder:"TIME" help:"Keep runs with events newer than this (default: 10m)."`
+	Status []schema.Status `placeholder:"STATUS,..." help:"completed, failed or cancelled; may be repeated."`
+	DryRun bool            `help:"Show the plan; remove nothing."`
+	Report string          `placeholder:"FILE" help:"Write a report to a new file: Markdown if it ends with .md, else JSON."`
+	By     string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -122,9 +119,6 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	if err == nil && !report.DryRun {
 		err = c.await(ctx, cl, report)
 	}
-	if err == nil && !report.DryRun {
-		err = c.verify(ctx, a, cl, report)
-	}
 	stopped := ctx.Err() != nil
 	if err != nil && !stopped && report.Scanned == 0 {
 		file.discard()
@@ -142,9 +136,6 @@ func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 		return failure.New(failure.Interrupted, "the daemon finishes the ordered removals; the next cleanup continues with the rest", "interrupted: %s scanned, %d removed", output.Plural(report.Scanned, "run"), report.Removed)
 	case err != nil:
 		return err
-	case report.Verified != nil && report.Verified.Damaged > 0:
-		return failure.New(failure.Damaged, "find the damage with: waymark verify --all", "%d of %s that %s left %s damaged", report.Verified.Damaged,
-			output.Plural(report.Verified.Runs, "run"), output.InNumber(report.Verified.Runs, "is", "are"), output.InNumber(report.Verified.Damaged, "is", "are"))
 	}
 	return nil
 }
@@ -202,37 +193,6 @@ func (c CleanupCmd) await(ctx context.Context, cl *base.Client, report *retentio
 		}
 		if err := pause.For(ctx, cleanupLook); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// verify verifies the remaining runs.
-func (c CleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, report *retention.Report) error {
-	if c.NoVerify || report.Removed == 0 {
-		report.NotVerified = "no run was removed"
-		if c.NoVerify {
-			report.NotVerified = "not requested"
-		}
-		return nil
-	}
-	js, settings, err := cl.Settings(ctx)
-	total := verified{Verified: []*verify.Result{}}
-	if err == nil {
-		err = VerifyCmd{All: true}.all(ctx, a, js, settings, &total)
-	}
-	if _, refused := errors.AsType[*permissions.Error](err); refused {
-		report.NotVerified = "these credentials may not read the streams"
-		return nil
-	}
-	if err != nil {
-		report.NotVerified = err.Error()
-		return err
-	}
-	report.Verified = &retention.Verified{Runs: total.Runs, Events: total.Events, Damaged: total.Damaged}
-	for _, v := range total.Verified {
-		if len(v.Findings) > 0 && len(report.Verified.DamagedRuns) < shownRuns {
-			report.Verified.DamagedRuns = append(report.Verified.DamagedRuns, v.Run)
 		}
 	}
 	return nil
@@ -356,10 +316,6 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 			return err
 		}
 	}
-	verified := report.NotVerified
-	if v := report.Verified; v != nil {
-		verified = fmt.Sprintf("%s with %s, %d damaged", output.Plural(v.Runs, "run"), output.Plural(v.Events, "event"), v.Damaged)
-	}
 	failed, pending, unsettled := "", "", ""
 	if held > 0 {
 		// Only a person can settle these calls: age does not.
@@ -384,5 +340,5 @@ func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 	return output.Fields(a.Stdout, "dry run", proposal, "to remove them", do, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+enough,
 		removed, output.Plural(report.Removed, "run")+", "+output.Bytes(report.Bytes), "kept", keptText(report),
 		"waiting for a person", unsettled,
-		"not removed", failed, "still going", pending, "verified", verified)
+		"not removed", failed, "still going", pending)
 }

@@ -90,7 +90,7 @@ func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 	require.False(t, gone[pinned] || gone[base])
 
 	js := w.jetStream(t)
-	cleaning := launch(t, "cleanup", func() *exec.Cmd { return w.waymark(append(cleanup, "--no-verify")...) })
+	cleaning := launch(t, "cleanup", func() *exec.Cmd { return w.waymark(cleanup...) })
 	began := time.Now()
 	require.Eventually(t, func() bool { return erased(t, js) > len(gone)/3 }, 10*patience, 5*time.Millisecond, "nothing is removed")
 	half := erased(t, js)
@@ -102,13 +102,9 @@ func TestCleanup_KilledHalfway_Continues(t *testing.T) {
 
 	began = time.Now()
 	report := decoded[retention.Report](t, w.cli(t, append(cleanup, "--timeout", "5m")...))
-	t.Logf("gone on with: %d scanned, %d removed, %d pending in %s, verification included", report.Scanned, report.Removed, report.Pending, time.Since(began))
+	t.Logf("gone on with: %d scanned, %d removed, %d pending in %s", report.Scanned, report.Removed, report.Pending, time.Since(began))
 	require.Zero(t, report.Pending)
 	require.Zero(t, report.Failed)
-	if report.Removed > 0 { // else the daemon had carried out all that was ordered before the kill
-		require.NotNil(t, report.Verified, report.NotVerified)
-		require.Zero(t, report.Verified.Damaged, report.Verified.DamagedRuns)
-	}
 	w.cli(t, "verify", "--all")
 	require.Equal(t, len(gone), erased(t, js))
 
@@ -184,8 +180,7 @@ func TestBoundaries_Older_RestorableUntilRemoval(t *testing.T) {
 	}, patience, 100*time.Millisecond)
 	report := decoded[retention.Report](t, w.cli(t, "cleanup", "--max-age", "1s", "--grace", "1s", "--json"))
 	require.Equal(t, plan.Runs, report.Runs, "what was done is what was planned")
-	require.NotNil(t, report.Verified, report.NotVerified)
-	require.Zero(t, report.Verified.Damaged)
+	w.cli(t, "verify", "--all")
 	restorable("kept")
 	_, err := fleet.HeadAt(t.Context(), "gone", schema.Point{Kind: schema.PointTurn, Number: 1})
 	require.ErrorIs(t, err, publisher.ErrRunErased)

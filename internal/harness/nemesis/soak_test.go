@@ -264,7 +264,7 @@ func (s *soaking) cleanup(t *testing.T) {
 // cleanup makes a person remove the runs that ended longer ago than an age, by the command, and returns them. An
 // error has the output.
 func (w *world) cleanup(ctx context.Context, age time.Duration, more ...string) (removed []string, err error) {
-	args := []string{"--json", "cleanup", "--nats", w.urls("operator", 0), "--max-age", age.Round(time.Second).String(), "--grace", "1s", "--no-verify", "--by", "operator"}
+	args := []string{"--json", "cleanup", "--nats", w.urls("operator", 0), "--max-age", age.Round(time.Second).String(), "--grace", "1s", "--by", "operator"}
 	cmd := exec.CommandContext(ctx, waymarkBinary, append(args, more...)...)
 	cmd.Env = environment("NATS_USER="+w.user, "NATS_PASSWORD="+w.password)
 	var told strings.Builder
