@@ -20,14 +20,13 @@ const (
 	RuleRefused      Rule = "refused"
 	RuleStranger     Rule = "stranger"
 	RuleTwice        Rule = "twice"
-	RuleDense        Rule = "dense"
 	RuleModel        Rule = "model"
 	RuleFenced       Rule = "fenced"
 	RuleConverged    Rule = "converged"
 	RulePast         Rule = "past"
 	RuleWhole        Rule = "whole"
 	RuleBackwards    Rule = "backwards"
-	RuleLinear       Rule = "linear"
+	RuleOrder        Rule = "order"
 	RuleCalls        Rule = "calls"
 	RuleEnough       Rule = "enough"
 )
@@ -320,11 +319,10 @@ func (c *runCheck) all() {
 	c.takeovers()
 	c.strangers()
 	c.twice()
-	c.dense()
 	c.fenced()
 	c.sameAsModel()
 	c.converged()
 	c.answers()
+	c.order()
 	c.calls()
-	c.linear()
 }

@@ -19,18 +19,21 @@
 //     accepted event can be read.
 //   - refused: events that certainly failed are not in the run. stranger: nor are events without a publisher.
 //   - twice: no event, and no operation by any event, counts twice.
-//   - dense: the sequences of each epoch are 1, 2, 3 … in log order.
 //   - model: the answered head equals the naive fold of the log, and no event is reported missing.
 //   - fenced: no event of an epoch is accepted after the takeover that ended it, except late evidence.
 //   - converged: all places agree.
 //   - past: every answer is a state that the run was in: a prefix of its log.
 //   - whole (P2): an answer has every event that was acknowledged before its request.
 //   - backwards (P4): an answer has everything that an earlier answer had.
+//   - order: each event follows what was acknowledged or answered before its operation began; and an executor was
+//     fenced only after a takeover.
 //   - calls: every answer lists the open calls and those in doubt like the naive fold; and a tool runs no more often
 //     than its call's policy and the settlements in the log allow. One that must not run twice begins neither once its
 //     epoch is over nor after a run of a later epoch.
-//   - linear: publishes, takeovers and reads of a run are linearizable (porcupine).
 //   - enough: enough operations succeeded for a meaningful result.
+//
+// The log is the order of a run's operations, so past, whole, backwards and order together mean that publishes,
+// takeovers and reads of a run are linearizable: no other order has to be searched.
 //
 // The package does not know NATS or processes: it is data in, violations out.
 package checker

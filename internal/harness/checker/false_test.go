@@ -26,15 +26,15 @@ func TestHistory_SubtleViolation_Refused(t *testing.T) {
 			w.ops[0].Outcome = checker.Unknown
 			w.opts.Least = nil
 		}},
-		{"a run that was begun is called unknown", []checker.Rule{checker.RuleWhole, checker.RuleLinear}, func(w *world) {
+		{"a run that was begun is called unknown", []checker.Rule{checker.RuleWhole}, func(w *world) {
 			w.start("ex-1")
 			w.op(checker.Op{Actor: "op", Kind: checker.Read, Answer: checker.Absent()})
 		}},
-		{"a takeover is told that an existing run is unknown", []checker.Rule{checker.RuleWhole, checker.RuleLinear}, func(w *world) {
+		{"a takeover is told that an existing run is unknown", []checker.Rule{checker.RuleWhole}, func(w *world) {
 			w.start("ex-1")
 			w.op(checker.Op{Actor: "ex-2", Kind: checker.Takeover, Request: "q1", Outcome: checker.Failed, Answer: checker.Absent()})
 		}},
-		{"a run that was read is called unknown", []checker.Rule{checker.RuleBackwards, checker.RuleLinear}, func(w *world) {
+		{"a run that was read is called unknown", []checker.Rule{checker.RuleBackwards}, func(w *world) {
 			w.start("ex-1")
 			w.ops[0].Outcome, w.ops[0].End = checker.Unknown, 0
 			w.opts.Least = map[checker.Kind]int{}
@@ -134,7 +134,7 @@ func TestHistory_SubtleViolation_Refused(t *testing.T) {
 			w.places = map[string]checker.Answer{"service": *w.answer()}
 			w.head.Counts.Gaps, w.head.Gaps = 1, []schema.Gap{{Epoch: 1, From: 1, To: 1}}
 		}},
-		{"a run that was damaged and is whole was answered wrongly before", []checker.Rule{checker.RuleWhole, checker.RuleLinear}, func(w *world) {
+		{"a run that was damaged and is whole was answered wrongly before", []checker.Rule{checker.RuleWhole}, func(w *world) {
 			w.start("ex-1")
 			stale := w.answer()
 			w.publish("ex-1", said("one"))

@@ -210,27 +210,7 @@ func appendOps(ids []int64, ops []*Op) []int64 {
 	return ids
 }
 
-// dense: among executors' events, each epoch has the sequences 1, 2, 3 … in log order.
-func (c *runCheck) dense() {
-	if c.damaged() {
-		return
-	}
-	next := map[schema.Epoch]schema.Sequence{}
-	for i := range c.log {
-		x := &c.log[i]
-		if x.event == nil || x.event.Sequence == 0 || len(x.ops) == 0 || x.again || x.evidence || x.ops[0].Evidence {
-			continue
-		}
-		epoch := x.event.Epoch
-		if want := next[epoch] + 1; x.event.Sequence != want {
-			c.add(RuleDense, appendOps(nil, x.ops), "sequence %d of epoch %d stands at %d, where %d is next", uint64(x.event.Sequence), epoch, x.rec.Stream, uint64(want))
-		}
-		next[epoch] = max(next[epoch], x.event.Sequence)
-	}
-}
-
-// fenced: after an accepted takeover, no event of an older epoch is acknowledged, nor one that began when the epoch
-// was known to be over.
+// fenced: behind an accepted takeover, the log has no event of an older epoch, acknowledged or not.
 func (c *runCheck) fenced() {
 	if c.damaged() {
 		return // the takeovers themselves may be missing
@@ -246,16 +226,6 @@ func (c *runCheck) fenced() {
 			}
 		case x.event.Epoch != 0 && x.event.Epoch < now && len(x.ops) > 0 && !x.again && !x.evidence && !x.ops[0].Evidence:
 			c.add(RuleFenced, appendOps(nil, x.ops), "event %s of epoch %d stands at %d, behind the takeover to epoch %d", x.event.ID, x.event.Epoch, x.rec.Stream, now)
-		}
-	}
-	for _, take := range c.ops {
-		if take.Kind != Takeover || !take.done() || take.Answer == nil {
-			continue
-		}
-		for _, op := range c.ops {
-			if op.Kind == Publish && op.done() && !op.Evidence && op.Epoch != 0 && op.Epoch < take.Answer.Epoch && op.Start > take.End {
-				c.add(RuleFenced, []int64{take.ID, op.ID}, "an event of epoch %d was acknowledged that began after epoch %d was taken over", op.Epoch, take.Answer.Epoch)
-			}
 		}
 	}
 }
