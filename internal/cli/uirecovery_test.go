@@ -64,7 +64,7 @@ func TestUI_RecoveryPageOfRandomHistories_SaysWhatPlanPrints(t *testing.T) {
 		}
 	}
 	<-js.PublishAsyncComplete()
-	require.NoError(t, loadgen.AwaitFolded(t.Context(), js, "f", loadgen.Progress{Folded: func(uint64) {}}))
+	require.NoError(t, loadgen.AwaitFolded(t.Context(), js, "f"))
 
 	getenv := func(name string) string { return map[string]string{"WAYMARK_STATE_DIR": w.StateDir()}[name] }
 	b := browse(t, getenv, "--fleet", "f")

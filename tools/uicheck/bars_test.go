@@ -172,7 +172,7 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 	}
 	s := newSecuredScene(t)
 	cfg := loadgen.Config{Fleet: schema.DefaultFleet, Runs: runs, Live: runs / 100, Began: time.Now().Add(-time.Duration(runs) * time.Second)}
-	require.NoError(t, loadgen.Fill(t.Context(), s.js, cfg, unheard))
+	require.NoError(t, loadgen.Fill(t.Context(), s.js, cfg))
 	s.folded()
 	// No executor drives the running ones: they are orphaned first, so that no other work disturbs the measurement.
 	reader, err := publisher.NewReader(t.Context(), publisher.ReaderConfig{Conn: s.executor, Fleet: schema.DefaultFleet})
@@ -189,12 +189,10 @@ func TestBars_ManyRuns_TheirListOpensInTime(t *testing.T) {
 	b.clean()
 }
 
-var unheard = loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
-
 // folded waits until the daemon has folded all published events.
 func (s *scene) folded() {
 	s.Helper()
-	require.NoError(s, loadgen.AwaitFolded(s.Context(), s.js, schema.DefaultFleet, unheard))
+	require.NoError(s, loadgen.AwaitFolded(s.Context(), s.js, schema.DefaultFleet))
 }
 
 // heaps are the heap sizes of the page and of this process (server, daemon and inspector) after a garbage collection, in bytes.

@@ -1,7 +1,6 @@
 package loadgen
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -11,65 +10,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Config is what to generate. Two configurations that differ only in Runs agree on every run that both have.
+// Config is what to generate.
 type Config struct {
-	// Fleet to fill. Required.
+	// Fleet to fill.
 	Fleet string
 	// Runs to have in the end, and how many of them are to be live: running or waiting, evenly spread.
 	Runs, Live int
-	// Turns of a run; default 1. Each is three events.
-	Turns int
-	// Payload is the size in bytes of a tool's result, and half of it that of an answer. Default 256.
-	Payload int
-	// Agents that the runs are spread over; default 20. Besides them the agent "rare" has one run in 50,000.
-	Agents int
-	// Began is when the first run was started; the following ones each a second later. Required.
+	// Began is when the first run was started; the following ones each a second later.
 	Began time.Time
 }
 
-func (c Config) withDefaults() Config {
-	for _, f := range []struct {
-		field *int
-		value int
-	}{{&c.Turns, 1}, {&c.Payload, 256}, {&c.Agents, 20}} {
-		if *f.field == 0 {
-			*f.field = f.value
-		}
-	}
-	return c
-}
-
-// maxRuns is bounded by the digits in a run's name.
-const maxRuns = 99_999_999
-
-// Validate names the first field that cannot be used.
-func (c Config) Validate() error {
-	c = c.withDefaults()
-	if err := schema.CheckName("fleet", c.Fleet); err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		name           string
-		got, min, most int
-	}{
-		{"runs", c.Runs, 1, maxRuns},
-		{"live", c.Live, 0, c.Runs},
-		{"turns", c.Turns, 1, 200},
-		{"payload", c.Payload, 1, 64 << 10},
-		{"agents", c.Agents, 1, 100_000},
-	} {
-		if f.got < f.min || f.got > f.most {
-			return fmt.Errorf("%s is %d, use %d to %d", f.name, f.got, f.min, f.most)
-		}
-	}
-	if c.Began.IsZero() {
-		return errors.New("the time of the first run is missing")
-	}
-	return nil
-}
-
-// rareEvery is how many runs there are for one of the agent that has few.
-const rareEvery = 50_000
+// payload is the size in bytes of a tool's result, agents the number of agents that the runs are spread over.
+const payload, agents = 256, 20
 
 // RunID is the name of a run.
 func RunID(n int) string { return fmt.Sprintf("gen-%08d", n) }
@@ -80,37 +32,25 @@ func (c *Config) live(n int) bool {
 	return n*c.Live/c.Runs != (n+1)*c.Live/c.Runs
 }
 
-// Agent of a run.
-func (c *Config) Agent(n int) string {
-	if n%rareEvery == rareEvery/2 {
-		return "rare"
-	}
-	return fmt.Sprintf("agent-%d", n%c.Agents)
-}
-
-// Run returns the events of a run, in order, as they are published.
-func (c Config) Run(n int) ([]*schema.Event, error) {
-	c = c.withDefaults()
-	g := &generator{
-		cfg: &c, random: rand.New(rand.NewPCG(uint64(n), 1)), at: c.Began.Add(time.Duration(n) * time.Second), //nolint:gosec // not a secret
-		out: schema.Writer{Fleet: c.Fleet, Run: RunID(n), Executor: "generator", Epoch: 1},
-	}
+// Run returns the events of a run, in order, as they are published: one turn with one call, and mostly an end.
+func (c *Config) Run(n int) ([]*schema.Event, error) {
+	random := rand.New(rand.NewPCG(uint64(n), 1)) //nolint:gosec // not a secret
+	at := c.Began.Add(time.Duration(n) * time.Second)
 	start := &schema.RunStartedData{
-		Agent: c.Agent(n), Executor: "generator",
-		Labels: map[string]string{"team": fmt.Sprintf("team-%d", n%50), "month": g.at.UTC().Format("2006-01")},
+		Agent: fmt.Sprintf("agent-%d", n%agents), Executor: "generator",
+		Labels: map[string]string{"team": fmt.Sprintf("team-%d", n%50), "month": at.UTC().Format("2006-01")},
 	}
 	if n%10 == 9 {
 		start.Parent = &schema.Parent{Run: RunID(n - 1)}
 	}
-	g.add(start, 0)
-	for turn := int32(1); int(turn) <= c.Turns; turn++ {
-		call := fmt.Sprintf("call-%d", turn)
-		g.add(&schema.TurnStartedData{Turn: turn, Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(g.text(64))}}}}, turn)
-		g.add(&schema.TurnAnsweredData{
-			Turn: turn, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(g.text(c.Payload / 2)), schema.CallPart(call, "look")}},
-			Calls: []schema.RequestedCall{{ToolCallID: call, Name: "look", Arguments: jsontext.Value(`{"at":"` + g.text(32) + `"}`), Replay: schema.ReplayPure}},
-		}, turn)
-		g.add(&schema.ToolReturnedData{ToolCallID: call, Result: jsontext.Value(`"` + g.text(c.Payload) + `"`)}, turn)
+	data := []schema.Data{
+		start,
+		&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(text(random, 64))}}}},
+		&schema.TurnAnsweredData{
+			Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(text(random, payload/2)), schema.CallPart("call-1", "look")}},
+			Calls: []schema.RequestedCall{{ToolCallID: "call-1", Name: "look", Arguments: jsontext.Value(`{"at":"` + text(random, 32) + `"}`), Replay: schema.ReplayPure}},
+		},
+		&schema.ToolReturnedData{ToolCallID: "call-1", Result: jsontext.Value(`"` + text(random, payload) + `"`)},
 	}
 	switch {
 	case !c.live(n):
@@ -122,43 +62,40 @@ func (c Config) Run(n int) ([]*schema.Event, error) {
 		case 13:
 			end.Status = "cancelled"
 		}
-		g.add(end, 0)
-	case n*c.Live/c.Runs%2 == 0: // every other one of those that live
-		g.add(&schema.RunWaitingData{InterruptID: "q", Reason: "human_input"}, 0)
+		data = append(data, end)
+	case n*c.Live/c.Runs%2 == 0: // every other live one
+		data = append(data, &schema.RunWaitingData{InterruptID: "q", Reason: "human_input"})
 	}
-	return g.events, g.err
+	return c.events(n, at, data)
 }
 
-// generator makes the events of one run.
-type generator struct {
-	cfg    *Config
-	random *rand.Rand
-	out    schema.Writer
-	at     time.Time
-	events []*schema.Event
-	err    error
+// events are the events of a run, ten milliseconds apart.
+func (c *Config) events(n int, at time.Time, data []schema.Data) ([]*schema.Event, error) {
+	out := schema.Writer{Fleet: c.Fleet, Run: RunID(n), Executor: "generator", Epoch: 1}
+	events := make([]*schema.Event, 0, len(data))
+	for i, d := range data {
+		turn := int32(0)
+		if i >= 1 && i <= 3 {
+			turn = 1
+		}
+		e, err := out.Event(d, turn, at.Add(time.Duration(i)*10*time.Millisecond), 0)
+		if err == nil {
+			err = out.Commit(e)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("run %s: %w", RunID(n), err)
+		}
+		events = append(events, e)
+	}
+	return events, nil
 }
 
-func (g *generator) add(data schema.Data, turn int32) {
-	if g.err != nil {
-		return
-	}
-	var e *schema.Event
-	if e, g.err = g.out.Event(data, turn, g.at, 0); g.err != nil {
-		return
-	}
-	if g.err = g.out.Commit(e); g.err == nil {
-		g.events = append(g.events, e)
-		g.at = g.at.Add(10 * time.Millisecond)
-	}
-}
-
-// text returns about n bytes of text.
-func (g *generator) text(n int) string {
+// text returns n bytes of text.
+func text(random *rand.Rand, n int) string {
 	const words = "river stone harbour lantern meadow copper willow signal anchor timber orchard beacon gravel summit "
-	b := make([]byte, 0, n+16)
+	b := make([]byte, 0, n+8)
 	for len(b) < n {
-		at := g.random.IntN(len(words) - 8)
+		at := random.IntN(len(words) - 8)
 		b = append(b, words[at:at+8]...)
 	}
 	return string(b[:n])

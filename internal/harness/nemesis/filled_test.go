@@ -46,10 +46,9 @@ func names(runs []schema.RunSummary) []string {
 func (w *lone) fill(tb testing.TB, runs, live, compared int) {
 	tb.Helper()
 	cfg := loadgen.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	p := loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
 	fleet, js := w.fleet(tb, "reader"), w.jetStream(tb)
-	require.NoError(tb, loadgen.Fill(tb.Context(), js, cfg, p))
-	require.NoError(tb, loadgen.AwaitFolded(tb.Context(), js, cfg.Fleet, p))
+	require.NoError(tb, loadgen.Fill(tb.Context(), js, cfg))
+	require.NoError(tb, loadgen.AwaitFolded(tb.Context(), js, cfg.Fleet))
 	require.NoError(tb, loadgen.Check(tb.Context(), cfg, compared, func(ctx context.Context, run string) (*schema.Head, error) {
 		head, err := fleet.Head(ctx, run)
 		return &head, err
