@@ -68,7 +68,7 @@ short: $(GOTESTSUM) ## run the tests but the long ones, of the packages that "ma
 race: $(GOTESTSUM) ## run the tests but the long ones under the race detector: of the SDK, the stores, the daemon but its service
 	$(IN_MEMORY) $(TEST) -race $(SHORT) $(RACED)
 long: $(GOTESTSUM) ## run the long tests, samples of the longest
-	go build -o $(BIN)/test/ ./cmd/waymark ./internal/harness/nemesis/helper
+	go build -o $(BIN)/test/ ./cmd/waymark
 	set -f; WAYMARK_TEST_BIN=$(BIN)/test $(TEST) -vet=off $$(sh tools/long.sh)
 race-all: $(GOTESTSUM) ## run all tests under the race detector, the long ones included (FULL=1: the whole of each, hours)
 	WAYMARK_E2E_FULL=$(FULL) $(TEST) -race -timeout $(if $(FULL),0,$(TIMEOUT)) $(PKG)

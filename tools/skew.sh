@@ -7,5 +7,6 @@ dir=$PWD/.bin/skew
 rm -rf "$dir"
 mkdir -p "$dir/source" "$dir/$older"
 git archive "$older" | tar -x -C "$dir/source"
-go build -C "$dir/source" -o "$dir/$older/" ./cmd/waymark ./internal/harness/nemesis/helper
+go build -C "$dir/source" -o "$dir/$older/" ./cmd/waymark
+go test -C "$dir/source" -c -o "$dir/$older/nemesis.test" ./internal/harness/nemesis
 WAYMARK_SKEW_OLDER="$dir/$older" go test -count=1 -timeout 15m -v -run TestVersions ./internal/harness/nemesis

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -92,7 +91,7 @@ func (c *crowd) drive(ctx context.Context, fleet *publisher.Fleet, actor, id str
 		return err
 	})
 	c.world.record.End(op, func(op *checker.Op) {
-		nemesis.Ended(op, err)
+		Ended(op, err)
 		if err != nil {
 			op.Outcome = checker.Unknown // Start gives no handle to find out with
 		}
@@ -107,7 +106,7 @@ func (c *crowd) drive(ctx context.Context, fleet *publisher.Fleet, actor, id str
 	publish := func(name string, do func(ctx context.Context, m schema.Message) error) error {
 		token := next()
 		m := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(token), schema.Text(strings.Repeat("all at once ", len(token)))}}
-		return nemesis.Publish(free, c.world.record, checker.Op{Actor: actor, Token: token, Detail: name}, run, func(ctx context.Context) error {
+		return Publish(free, c.world.record, checker.Op{Actor: actor, Token: token, Detail: name}, run, func(ctx context.Context) error {
 			return c.call(func() error { return do(ctx, m) })
 		})
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -105,7 +104,7 @@ func (r *round) suffer(f fault) {
 	hit := struck{Fault: f.name, Servers: r.scale.servers, Seed: r.seed, begin: op.Start}
 	err := f.strike(r.tb.Context(), r.storm)
 	err = errors.Join(err, r.heal())
-	r.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+	r.record.End(op, func(op *checker.Op) { Ended(op, err) })
 	require.NoError(r.tb, err, f.name)
 	healed := time.Now()
 	hit.healed = r.record.Now()
@@ -120,7 +119,7 @@ func (w *world) heal() error {
 	for _, list := range append(slices.Clone(w.routes), w.allLinks()...) {
 		for _, p := range list {
 			if p != nil {
-				p.Set(nemesis.Weather{})
+				p.Set(Weather{})
 			}
 		}
 	}

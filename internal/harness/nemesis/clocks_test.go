@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -59,7 +58,7 @@ func TestClock_ExecutorSkewed_NoEffect(t *testing.T) {
 	require.NoError(t, err)
 	claims := 0
 	for i := range h.Ops {
-		if op := &h.Ops[i]; op.Kind == checker.Takeover && op.Outcome == checker.OK && op.Detail == nemesis.DetailClaim {
+		if op := &h.Ops[i]; op.Kind == checker.Takeover && op.Outcome == checker.OK && op.Detail == DetailClaim {
 			claims++
 		}
 	}

@@ -3,12 +3,14 @@
 //
 // # What it owns
 //
-//   - [Proxy]: a TCP link that can be cut, delayed, held one way or both, or cut in mid message.
-//   - [Main]: the helper program (internal/harness/nemesis/helper), depending on its environment: a nats-server, alone or one of
-//     three, or an executor under load, which records every operation before it begins.
-//   - In its tests the world of processes, the faults, the schedules, and the faults of disks. "make chaos" and
-//     "make soak" run them; "make check" runs a short part.
-//   - Also in its tests a daemon with its embedded server, for faults that need no proxy: a bucket deleted, a cleanup
+// All of it is tests:
+//
+//   - A TCP link that can be cut, delayed, held one way or both, or cut in mid message.
+//   - The test's own program in other roles, by its environment: a nats-server, alone or one of three, or an executor
+//     under load, which records every operation before it begins.
+//   - The world of processes, the faults, the schedules, and the faults of disks. "make chaos" and "make soak" run them;
+//     "make check" runs a short part.
+//   - A daemon with its embedded server, for faults that need no proxy: a bucket deleted, a cleanup
 //     killed half-way, a quota reached, an executor stopped, the stores of other versions.
 //
 // # What it promises
@@ -25,7 +27,7 @@
 //	WAYMARK_CHAOS_SERVERS=n   1 or 3 servers; default both
 //	WAYMARK_CHAOS_FAULTS=list only these faults, separated by commas
 //	WAYMARK_CHAOS_DIR=dir     where failing rounds leave their records; default: the system's directory for temporary files
-//	WAYMARK_TEST_BIN=dir      where waymark and helper are built already
+//	WAYMARK_TEST_BIN=dir      where waymark is built already
 //	WAYMARK_CHAOS_CUTS=n      power cuts of a world, four times as many of aimed ones; default 1, 0 for none
 //	WAYMARK_CHAOS_KEEP=1      leave them for successful rounds, too
 //	WAYMARK_CHAOS_REPORT=file a line of JSON is appended for each fault and each round

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -66,16 +65,16 @@ func faults() []fault {
 		{"second-during-catch-up", 3, 3, second},
 		{"rolling-kill", 1, 3, rollingKill},
 		{"acks-lost", 4, 1, func(ctx context.Context, s *storm) error {
-			return s.weather(ctx, s.executors, nemesis.Weather{Hold: [2]bool{false, true}}, 1000, 6000)
+			return s.weather(ctx, s.executors, Weather{Hold: [2]bool{false, true}}, 1000, 6000)
 		}},
 		{"half-open", 3, 1, func(ctx context.Context, s *storm) error {
-			return s.weather(ctx, slices.Concat(s.executors, s.daemons), nemesis.Weather{Hold: [2]bool{true, false}}, 1000, 7000)
+			return s.weather(ctx, slices.Concat(s.executors, s.daemons), Weather{Hold: [2]bool{true, false}}, 1000, 7000)
 		}},
 		{"mid-message", 3, 1, func(ctx context.Context, s *storm) error {
-			return s.weather(ctx, slices.Concat(s.executors, s.daemons), nemesis.Weather{CutAfter: int64(20_000 + s.rnd.IntN(50_000))}, 2000, 6000)
+			return s.weather(ctx, slices.Concat(s.executors, s.daemons), Weather{CutAfter: int64(20_000 + s.rnd.IntN(50_000))}, 2000, 6000)
 		}},
 		{"servers-away", 3, 1, func(ctx context.Context, s *storm) error {
-			return s.weather(ctx, slices.Concat(s.executors, s.daemons), nemesis.Weather{Cut: true}, 1000, 12000)
+			return s.weather(ctx, slices.Concat(s.executors, s.daemons), Weather{Cut: true}, 1000, 12000)
 		}},
 		{"packets-lost", 3, 1, lossy},
 		{"bucket-deleted", 2, 1, dropBucket},
@@ -202,9 +201,9 @@ func (s *storm) isolate(ctx context.Context, withClients bool) error {
 	if err != nil {
 		return err
 	}
-	held := nemesis.Weather{Hold: [2]bool{true, true}}
+	held := Weather{Hold: [2]bool{true, true}}
 	if s.rnd.IntN(2) == 0 {
-		held = nemesis.Weather{Cut: true} // noticed at once
+		held = Weather{Cut: true} // noticed at once
 	}
 	for i := range s.nodes {
 		if i != leader {
@@ -275,7 +274,7 @@ func rollingKill(ctx context.Context, s *storm) error {
 }
 
 // weather sets that of some clients' links for a while.
-func (s *storm) weather(ctx context.Context, list []*process, w nemesis.Weather, least, most int) error {
+func (s *storm) weather(ctx context.Context, list []*process, w Weather, least, most int) error {
 	for _, p := range list {
 		for _, link := range s.links[p.name] {
 			link.Set(w)
@@ -286,7 +285,7 @@ func (s *storm) weather(ctx context.Context, list []*process, w nemesis.Weather,
 
 // lossy imitates links that lose every second packet: half of the data comes later.
 func lossy(ctx context.Context, s *storm) error {
-	w := nemesis.Weather{StallEvery: 2, Stall: 200 * time.Millisecond, Delay: time.Millisecond}
+	w := Weather{StallEvery: 2, Stall: 200 * time.Millisecond, Delay: time.Millisecond}
 	for _, list := range s.routes {
 		for _, link := range list {
 			if link != nil {

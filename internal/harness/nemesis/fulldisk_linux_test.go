@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -205,7 +204,7 @@ func (r *round) held() *publisher.Run {
 	token := checker.Token(id, 0)
 	op := r.record.Begin(checker.Op{Actor: "judge", Kind: checker.Publish, Run: id, Epoch: 1, Sequence: 1, Token: token, Detail: schema.RunStarted})
 	held, err := r.fleet.Start(r.tb.Context(), publisher.RunSpec{ID: id, Task: token})
-	r.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+	r.record.End(op, func(op *checker.Op) { Ended(op, err) })
 	r.must(err)
 	return held
 }
@@ -222,7 +221,7 @@ func (r *round) toldByPublish(held *publisher.Run) {
 		begun := time.Now()
 		err := held.AddMessage(r.tb.Context(), schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(token)}})
 		took := time.Since(begun)
-		r.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+		r.record.End(op, func(op *checker.Op) { Ended(op, err) })
 		if err == nil {
 			require.Less(r.tb, n, 10_000, "a full disk takes events")
 			continue
@@ -243,7 +242,7 @@ func (r *round) goesOn(held *publisher.Run) {
 	r.tb.Helper()
 	r.eventually("the handle does not go on", func() error { return held.Resolve(r.tb.Context()) })
 	token := checker.Token(held.ID(), rand.IntN(1<<30)+1<<30) //nolint:gosec // any number that is new
-	r.must(nemesis.Publish(r.tb.Context(), r.record, checker.Op{Actor: "judge", Token: token, Detail: schema.MessageAdded}, held, func(ctx context.Context) error {
+	r.must(Publish(r.tb.Context(), r.record, checker.Op{Actor: "judge", Token: token, Detail: schema.MessageAdded}, held, func(ctx context.Context) error {
 		return held.AddMessage(ctx, schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(token)}})
 	}))
 }

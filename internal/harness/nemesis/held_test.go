@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -129,7 +128,7 @@ func (h *heldTest) sdk(role string, lane int) (fleet *publisher.Fleet) {
 	nc := h.dial(name, lane)
 	h.eventually("the fleet is not there", func() (err error) {
 		fleet, err = publisher.Connect(h.tb.Context(), publisher.Config{
-			Conn: nc, Executor: name, Agent: nemesis.Agent, PublishTimeout: 30 * time.Second, TryTimeout: 500 * time.Millisecond, RequestTimeout: 2 * time.Second,
+			Conn: nc, Executor: name, Agent: Agent, PublishTimeout: 30 * time.Second, TryTimeout: 500 * time.Millisecond, RequestTimeout: 2 * time.Second,
 		})
 		return err
 	})
@@ -199,9 +198,9 @@ func (h *heldTest) partition(ctx context.Context, rnd *rand.Rand) {
 	} else {
 		h.count("leader cut off")
 	}
-	cut := nemesis.Weather{Hold: [2]bool{true, true}}
+	cut := Weather{Hold: [2]bool{true, true}}
 	if rnd.IntN(2) == 0 {
-		cut = nemesis.Weather{Cut: true}
+		cut = Weather{Cut: true}
 	}
 	for i := range h.nodes {
 		if i != victim {
@@ -226,7 +225,7 @@ func (h *heldTest) partition(ctx context.Context, rnd *rand.Rand) {
 			case i != victim:
 				link.Set(cut)
 			case side == 2: // with the isolated server, and receives its messages
-				link.Set(nemesis.Weather{})
+				link.Set(Weather{})
 			}
 		}
 	}
@@ -238,7 +237,7 @@ func (l *heldLane) loses(ctx context.Context) {
 	reached := func(step int) {
 		if step == l.at {
 			for _, link := range l.links[fmt.Sprintf("first-%d", l.lane)] {
-				link.Set(nemesis.Weather{Hold: [2]bool{nemesis.Back: true}})
+				link.Set(Weather{Hold: [2]bool{Back: true}})
 			}
 			close(l.cut)
 		}
@@ -247,11 +246,11 @@ func (l *heldLane) loses(ctx context.Context) {
 	token := checker.Token(l.run, 1)
 	op := l.record.Begin(checker.Op{Actor: actor, Kind: checker.Publish, Run: l.run, Epoch: 1, Sequence: 1, Token: token, Detail: schema.RunStarted})
 	run, err := fleet.Start(ctx, publisher.RunSpec{ID: l.run, Task: token})
-	l.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+	l.record.End(op, func(op *checker.Op) { Ended(op, err) })
 	var turn *publisher.Turn
 	if err == nil {
 		token = checker.Token(l.run, 2)
-		err = nemesis.Publish(ctx, l.record, checker.Op{Actor: actor, Token: token, Detail: schema.TurnStarted}, run, func(ctx context.Context) error {
+		err = Publish(ctx, l.record, checker.Op{Actor: actor, Token: token, Detail: schema.TurnStarted}, run, func(ctx context.Context) error {
 			turn, err = run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{said(schema.RoleUser, token)}})
 			return err
 		})
@@ -303,7 +302,7 @@ func (l *heldLane) asks(ctx context.Context, actor string, run *publisher.Run, c
 		}
 	}
 	l.record.End(op, func(op *checker.Op) {
-		nemesis.Ended(op, err)
+		Ended(op, err)
 		if head := run.Head(); head.Epoch == op.Epoch {
 			op.Last = head.Sequence
 		}
@@ -341,7 +340,7 @@ func (l *heldLane) goesOn(ctx context.Context, parted time.Time) {
 	for end := time.Now().Add(patience); ; pause(ctx, 50*time.Millisecond) {
 		// Each try is the same request: one that was acted on late does not take the run over again.
 		op := checker.Op{Actor: actor, Executor: actor, Run: l.run, Request: l.run + "-next", Detail: "resume"}
-		run, err = nemesis.Takeover(l.record, op, func() (*publisher.Run, error) {
+		run, err = Takeover(l.record, op, func() (*publisher.Run, error) {
 			return fleet.Resume(ctx, l.run, publisher.ResumeSpec{RequestID: op.Request})
 		})
 		if err == nil || time.Now().After(end) {
@@ -404,7 +403,7 @@ func (l *heldLane) settle(ctx context.Context, fleet *publisher.Fleet, key schem
 		}
 	}
 	l.record.End(op, func(op *checker.Op) {
-		nemesis.Ended(op, err)
+		Ended(op, err)
 		if err == nil {
 			op.Event, op.Stream = reply.EventID, reply.Stream
 		} else {

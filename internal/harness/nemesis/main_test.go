@@ -1,10 +1,13 @@
 package nemesis_test
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,14 +19,24 @@ import (
 // patience bounds every single wait.
 const patience = 2 * time.Minute
 
-// Programs under test, built by TestMain.
-var waymarkBinary, helperBinary string
+// The program under test, built by TestMain, and this one, which is servers and executors, too.
+var waymarkBinary, testBinary string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(NodeVariable)+os.Getenv(ExecutorVariable) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		code := runRole(ctx, os.Getenv, os.Stdin, os.Stdout, os.Stderr)
+		stop()
+		os.Exit(code) //nolint:forbidigo // this is main
+	}
 	flag.Parse()
 	// With -short no test starts a program.
-	found := func(p []string) { waymarkBinary, helperBinary = p[0], p[1] }
-	os.Exit(testbin.Main(m.Run, !testing.Short(), found, "../../../cmd/waymark", "./helper")) //nolint:forbidigo // this is main
+	found := func(p []string) { waymarkBinary = p[0] }
+	var err error
+	if testBinary, err = os.Executable(); err != nil {
+		panic(err)
+	}
+	os.Exit(testbin.Main(m.Run, !testing.Short(), found, "../../../cmd/waymark")) //nolint:forbidigo // this is main
 }
 
 // number reads a variable that is a number.

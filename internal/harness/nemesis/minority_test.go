@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -174,7 +173,7 @@ func (m *minority) tryStart(ctx context.Context, fleet *publisher.Fleet, id stri
 	op := m.record.Begin(checker.Op{Actor: fleet.Executor(), Kind: checker.Publish, Run: id, Epoch: 1, Sequence: 1, Token: token, Detail: schema.RunStarted})
 	run, err := fleet.Start(ctx, publisher.RunSpec{ID: id, Task: token})
 	m.record.End(op, func(op *checker.Op) {
-		nemesis.Ended(op, err)
+		Ended(op, err)
 		if err != nil {
 			op.Outcome = checker.Unknown // Start gives no handle to find out with
 		}
@@ -192,7 +191,7 @@ func (m *minority) say(ctx context.Context, run *publisher.Run, more string) err
 		return err
 	}
 	token := checker.Token(run.ID(), int(m.prober.n.Add(1)))
-	return nemesis.Publish(ctx, m.record, checker.Op{Actor: "minority." + run.ID(), Token: token, Detail: schema.MessageAdded}, run, func(ctx context.Context) error {
+	return Publish(ctx, m.record, checker.Op{Actor: "minority." + run.ID(), Token: token, Detail: schema.MessageAdded}, run, func(ctx context.Context) error {
 		return run.AddMessage(ctx, schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(token), schema.Text(more)}})
 	})
 }
@@ -223,9 +222,9 @@ func (m *minority) insist(ctx context.Context, run *publisher.Run, more string) 
 // cut leaves the server, its daemon, an executor, a reader and the client to each other, and all others to themselves: connections
 // end, which is noticed, or nothing passes any more.
 func (m *minority) cut(noticed bool, client string) {
-	weather := nemesis.Weather{Hold: [2]bool{true, true}}
+	weather := Weather{Hold: [2]bool{true, true}}
 	if noticed {
-		weather = nemesis.Weather{Cut: true}
+		weather = Weather{Cut: true}
 	}
 	inside := []string{client, m.daemons[m.server].name, m.executors[0].name, "reader-1"}
 	for i := range m.nodes {
@@ -248,7 +247,7 @@ func (m *minority) acknowledge(ctx context.Context) {
 	m.tb.Helper()
 	var run *publisher.Run
 	m.eventually("the majority cannot take the run over", func() (err error) {
-		run, err = nemesis.Resume(ctx, m.record, m.majority.Executor(), m.majority, m.taken.ID())
+		run, err = Resume(ctx, m.record, m.majority.Executor(), m.majority, m.taken.ID())
 		return err
 	})
 	m.epoch = run.Epoch() // a try whose answer was lost may have taken it over, too
@@ -324,11 +323,11 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 			return err
 		},
 		"takeover": func(ctx context.Context) error {
-			_, err := nemesis.Resume(ctx, m.record, fleet.Executor(), fleet, taken)
+			_, err := Resume(ctx, m.record, fleet.Executor(), fleet, taken)
 			return err
 		},
 		"claim": func(ctx context.Context) error {
-			_, err := nemesis.Takeover(m.record, checker.Op{Actor: fleet.Executor(), Executor: fleet.Executor(), Detail: checker.DetailClaim}, func() (*publisher.Run, error) {
+			_, err := Takeover(m.record, checker.Op{Actor: fleet.Executor(), Executor: fleet.Executor(), Detail: checker.DetailClaim}, func() (*publisher.Run, error) {
 				return fleet.Claim(ctx, publisher.ClaimSpec{})
 			})
 			return err

@@ -13,7 +13,6 @@ import (
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -95,12 +94,12 @@ func (r *round) acknowledged(n uint64) error {
 	token := checker.Token(id, 0)
 	op := r.record.Begin(checker.Op{Actor: "judge", Kind: checker.Publish, Run: id, Epoch: 1, Sequence: 1, Token: token, Detail: schema.RunStarted})
 	run, err := r.fleet.Start(r.tb.Context(), publisher.RunSpec{ID: id, Task: token})
-	r.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+	r.record.End(op, func(op *checker.Op) { Ended(op, err) })
 	if err != nil {
 		return err
 	}
 	token = checker.Token(id, 1)
-	return nemesis.Publish(r.tb.Context(), r.record, checker.Op{Actor: "judge", Token: token, Detail: schema.MessageAdded}, run, func(ctx context.Context) error {
+	return Publish(r.tb.Context(), r.record, checker.Op{Actor: "judge", Token: token, Detail: schema.MessageAdded}, run, func(ctx context.Context) error {
 		return run.AddMessage(ctx, schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(token)}})
 	})
 }

@@ -16,21 +16,25 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// withMutants is the directory of the daemon and the helper with all mutants and failpoints. They are built once,
+// withMutants is the directory of the daemon and this test with all mutants and failpoints. They are built once,
 // when a test needs them, in a directory below that of the ordinary programs.
 var withMutants = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(filepath.Dir(helperBinary), "with-mutants")
+	dir := filepath.Join(filepath.Dir(waymarkBinary), "with-mutants")
 	all, err := mutant.All()
 	if err != nil {
 		return "", err
 	}
-	file, err := overlay.Write(filepath.Join("..", "..", ".."), filepath.Join(filepath.Dir(helperBinary), "mutants"), all)
+	file, err := overlay.Write(filepath.Join("..", "..", ".."), filepath.Join(filepath.Dir(waymarkBinary), "mutants"), all)
 	if err != nil {
 		return "", err
 	}
-	out, err := run("go", "build", "-tags", "waymark_failpoints", "-overlay", file, "-o", dir+string(filepath.Separator), "../../../cmd/waymark", "./helper")
-	if err != nil {
-		return "", fmt.Errorf("building programs with mutants: %w\n%s", err, out)
+	for _, build := range [][]string{
+		{"build", "-o", dir + string(filepath.Separator), "../../../cmd/waymark"}, {"test", "-c", "-o", filepath.Join(dir, filepath.Base(testBinary)), "."},
+	} {
+		args := slices.Insert(build, 1, "-tags", "waymark_failpoints", "-overlay", file)
+		if out, err := run("go", args...); err != nil {
+			return "", fmt.Errorf("building programs with mutants: %w\n%s", err, out)
+		}
 	}
 	return dir, nil
 })

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -51,7 +50,7 @@ func (w *world) probe() *prober {
 		token := checker.Token("prober", 0)
 		op := w.record.Begin(checker.Op{Actor: "prober", Kind: checker.Publish, Run: probeRun, Epoch: 1, Sequence: 1, Token: token, Detail: schema.RunStarted})
 		_, err := fleet.Start(ctx, publisher.RunSpec{ID: probeRun, Task: token})
-		w.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+		w.record.End(op, func(op *checker.Op) { Ended(op, err) })
 		return err
 	})
 	p.last.Store(time.Now().UnixNano())
@@ -75,11 +74,11 @@ func (p *prober) recover(ctx context.Context, fleet *publisher.Fleet) {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		// Errors are in the history.
-		if run, err := nemesis.Resume(ctx, p.world.record, "prober", fleet, probeRun); err == nil {
+		if run, err := Resume(ctx, p.world.record, "prober", fleet, probeRun); err == nil {
 			p.last.Store(time.Now().UnixNano())
 			p.recovered.Add(1)
 			token := checker.Token("prober", int(p.n.Add(1)))
-			_ = nemesis.Publish(ctx, p.world.record, checker.Op{Actor: "prober", Token: token, Detail: schema.MessageAdded}, run, func(ctx context.Context) error {
+			_ = Publish(ctx, p.world.record, checker.Op{Actor: "prober", Token: token, Detail: schema.MessageAdded}, run, func(ctx context.Context) error {
 				return run.AddMessage(ctx, schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(token)}})
 			})
 		}
@@ -99,7 +98,7 @@ func (p *prober) read(ctx context.Context, fleet *publisher.Fleet) {
 		op := p.world.record.Begin(checker.Op{Actor: fleet.Executor(), Kind: checker.Read, Run: id})
 		head, err := fleet.Head(ctx, id)
 		p.world.record.End(op, func(op *checker.Op) {
-			nemesis.Ended(op, err)
+			Ended(op, err)
 			if err == nil {
 				answer := checker.AnswerOf(&head, true)
 				op.Answer = &answer

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 )
 
 // echo answers each line with itself, until the test ends.
@@ -40,7 +38,7 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func port(p *nemesis.Proxy) string { return strconv.Itoa(p.Port()) }
+func port(p *Proxy) string { return strconv.Itoa(p.Port()) }
 
 // talker speaks through a proxy.
 type talker struct {
@@ -48,7 +46,7 @@ type talker struct {
 	r *bufio.Reader
 }
 
-func dialProxy(t *testing.T, p *nemesis.Proxy) *talker {
+func dialProxy(t *testing.T, p *Proxy) *talker {
 	t.Helper()
 	c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port(p)))
 	require.NoError(t, err)
@@ -82,9 +80,9 @@ func (c *talker) ends(t *testing.T) string {
 	return string(rest)
 }
 
-func newProxy(t *testing.T) *nemesis.Proxy {
+func newProxy(t *testing.T) *Proxy {
 	t.Helper()
-	p, err := nemesis.NewProxy(t.Context(), echo(t))
+	p, err := NewProxy(t.Context(), echo(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
@@ -95,22 +93,22 @@ func TestProxy_Cut_EndsOpenRefusesNew(t *testing.T) {
 	c := dialProxy(t, p)
 	c.say(t, "one")
 	c.hears(t, "one")
-	p.Set(nemesis.Weather{Cut: true})
+	p.Set(Weather{Cut: true})
 	require.Empty(t, c.ends(t))
 	require.Empty(t, dialProxy(t, p).ends(t))
-	p.Set(nemesis.Weather{})
+	p.Set(Weather{})
 	c = dialProxy(t, p)
 	c.say(t, "two")
 	c.hears(t, "two")
 }
 
 func TestProxy_HeldBytes_LostInOrder(t *testing.T) {
-	for _, way := range []nemesis.Way{nemesis.Forth, nemesis.Back} {
+	for _, way := range []Way{Forth, Back} {
 		p := newProxy(t)
 		c := dialProxy(t, p)
 		c.say(t, "one")
 		c.hears(t, "one")
-		var w nemesis.Weather
+		var w Weather
 		w.Hold[way] = true
 		p.Set(w)
 		c.say(t, "lost")
@@ -120,14 +118,14 @@ func TestProxy_HeldBytes_LostInOrder(t *testing.T) {
 		var timeout net.Error
 		require.ErrorAs(t, err, &timeout)
 		require.True(t, timeout.Timeout(), "the connection stays open while it is held")
-		p.Set(nemesis.Weather{})
+		p.Set(Weather{})
 		require.Empty(t, c.ends(t))
 	}
 }
 
 func TestProxy_CutInMessage_Ends(t *testing.T) {
 	p := newProxy(t)
-	p.Set(nemesis.Weather{CutAfter: 12})
+	p.Set(Weather{CutAfter: 12})
 	c := dialProxy(t, p)
 	c.say(t, "0123456789") // eleven bytes forth, and the first of the reply
 	require.Equal(t, "0", c.ends(t))
@@ -135,7 +133,7 @@ func TestProxy_CutInMessage_Ends(t *testing.T) {
 
 func TestProxy_Delay_LosesNothing(t *testing.T) {
 	p := newProxy(t)
-	p.Set(nemesis.Weather{Delay: 5 * time.Millisecond, StallEvery: 2, Stall: 20 * time.Millisecond})
+	p.Set(Weather{Delay: 5 * time.Millisecond, StallEvery: 2, Stall: 20 * time.Millisecond})
 	c := dialProxy(t, p)
 	begun := time.Now()
 	for _, line := range []string{"one", "two", "three", "four"} {

@@ -19,8 +19,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 )
 
 // held is one server's own copy of a stream: each message by its sequence.
@@ -149,7 +147,7 @@ func (r *round) sameEverywhere() {
 // apart cuts all servers off from each other, calls do with a connection to each, and lets them together again.
 func (r *round) apart(do func([]*nats.Conn)) {
 	r.tb.Helper()
-	weather := func(w nemesis.Weather) {
+	weather := func(w Weather) {
 		for _, list := range r.routes {
 			for _, p := range list {
 				if p != nil {
@@ -168,8 +166,8 @@ func (r *round) apart(do func([]*nats.Conn)) {
 		r.must(nc.Flush())
 		servers = append(servers, nc)
 	}
-	weather(nemesis.Weather{Cut: true})
-	defer weather(nemesis.Weather{})
+	weather(Weather{Cut: true})
+	defer weather(Weather{})
 	for i, nc := range servers {
 		for j := range servers {
 			r.eventually("the servers still hear each other", func() error {

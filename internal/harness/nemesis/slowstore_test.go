@@ -15,7 +15,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -77,7 +76,7 @@ func TestSlowStore_Load_ReportedNothingPilesUp(t *testing.T) {
 
 // slowLinks is a store whose answers, and requests to it, come late for some clients.
 func (w *world) slowLinks(name string, clients []string) slowness {
-	set := func(weather nemesis.Weather) func() error {
+	set := func(weather Weather) func() error {
 		return func() error {
 			for _, client := range clients {
 				for _, link := range w.links[client] {
@@ -87,7 +86,7 @@ func (w *world) slowLinks(name string, clients []string) slowness {
 			return nil
 		}
 	}
-	return slowness{name, set(nemesis.Weather{Delay: 300 * time.Millisecond}), set(nemesis.Weather{})}
+	return slowness{name, set(Weather{Delay: 300 * time.Millisecond}), set(Weather{})}
 }
 
 // unrecorded begins a run that is asked for by the thousand.

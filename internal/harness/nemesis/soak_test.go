@@ -24,8 +24,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
-	"github.com/waymarkio/waymark/internal/harness/soak"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -43,9 +41,9 @@ const (
 // soakRules are how far each figure may rise from the first third of the judged time to the last. A removed run
 // permanently leaves a tombstone, a checkpoint, a receipt and a delete marker for each segment and payload: 1.5 to
 // 2.6 KiB (docs/limits.md). A server keeps each subject in memory.
-func soakRules() []soak.Rule {
+func soakRules() []soakRule {
 	const kb, mb = 1 << 10, 1 << 20
-	return []soak.Rule{
+	return []soakRule{
 		{Figure: goroutines, Share: 0.1, Least: 15},
 		{Figure: openFiles, Share: 0.1, Least: 10},
 		{Figure: resident, Share: 0.2, Least: 16 * mb, PerRun: 2 * kb},
@@ -66,13 +64,13 @@ func soakRules() []soak.Rule {
 type soaking struct {
 	*round
 	ledger *ledger
-	log    soak.Log
+	log    soakLog
 	begun  time.Time
 	// lasts is how long it takes, warm when it is judged from, keeps how long ended runs are kept.
 	lasts, warm, keeps time.Duration
 	// read is when the histories were read last: runs that had ended a moment before are judged.
 	read  time.Time
-	rules []soak.Rule
+	rules []soakRule
 	probe *steadyProbe
 	// judged runs, and removed ones since warm.
 	judged, removed, removedWarm int
@@ -172,7 +170,7 @@ func (s *soaking) mildFault(t *testing.T) {
 			return s.storm.freeze(ctx, s.executors[:1], 4000, 8000, false)
 		}},
 		{"the links are cut", func(ctx context.Context) error {
-			return s.storm.weather(ctx, slices.Concat(s.executors, s.daemons), nemesis.Weather{Cut: true}, 500, 2500)
+			return s.storm.weather(ctx, slices.Concat(s.executors, s.daemons), Weather{Cut: true}, 500, 2500)
 		}},
 	}
 	if s.scale.servers > 1 {
@@ -189,7 +187,7 @@ func (s *soaking) breaks(t *testing.T, name string, do func(ctx context.Context)
 	s.faults++
 	op := s.record.Begin(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: name})
 	err := errors.Join(do(t.Context()), s.heal())
-	s.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
+	s.record.End(op, func(op *checker.Op) { Ended(op, err) })
 	require.NoError(t, err, name)
 	since, recovered := s.record.Now(), s.probe.recovered.Load()
 	s.eventually("not every process works again", func() error {
@@ -303,7 +301,7 @@ func (s *soaking) sample(t *testing.T) {
 			continue
 		}
 		for figure, value := range figures {
-			s.log.Add(at, soak.Key{Of: of, Figure: figure}, value)
+			s.log.Add(at, soakKey{Of: of, Figure: figure}, value)
 		}
 	}
 	list, err := streams(t.Context(), s.js)
@@ -314,16 +312,16 @@ func (s *soaking) sample(t *testing.T) {
 		for figure, value := range map[string]uint64{
 			bytesOf: info.State.Bytes, messagesOf: info.State.Msgs, subjectsOf: info.State.NumSubjects, consumers: uint64(info.State.Consumers), //nolint:gosec // a count
 		} {
-			s.log.Add(at, soak.Key{Of: info.Config.Name, Figure: figure}, float64(value))
+			s.log.Add(at, soakKey{Of: info.Config.Name, Figure: figure}, float64(value))
 		}
 	}
 	for i := range s.nodes {
 		bytes, files := s.disk(i)
-		s.log.Add(at, soak.Key{Of: s.nodes[i].name, Figure: onDisk}, float64(bytes))
-		s.log.Add(at, soak.Key{Of: s.nodes[i].name, Figure: filesOf}, float64(files))
+		s.log.Add(at, soakKey{Of: s.nodes[i].name, Figure: onDisk}, float64(bytes))
+		s.log.Add(at, soakKey{Of: s.nodes[i].name, Figure: filesOf}, float64(files))
 	}
 	for of, n := range map[string]int{"boundaries": s.ledger.outcomes["publish ok"], "runs judged": s.judged, "runs removed": s.removed} {
-		s.log.Add(at, soak.Key{Of: of, Figure: "work"}, float64(n))
+		s.log.Add(at, soakKey{Of: of, Figure: "work"}, float64(n))
 	}
 }
 
@@ -358,8 +356,8 @@ func (s *soaking) finish(t *testing.T) {
 	verdicts := s.log.Judge(s.warm, s.rules, s.removedWarm)
 	judged := make(map[string]bool)
 	for _, v := range verdicts {
-		if v.Judged && v.Figure == goroutines {
-			name, _, _ := strings.Cut(v.Of, " ")
+		if v.Judged && v.Key.Figure == goroutines {
+			name, _, _ := strings.Cut(v.Key.Of, " ")
 			judged[name] = true
 		}
 		if v.Rose {
@@ -384,7 +382,11 @@ func (s *soaking) leave(t *testing.T) {
 	require.NoError(t, writeTo(filepath.Join(dir, "figures.csv"), s.log.WriteCSV))
 	require.NoError(t, writeTo(filepath.Join(dir, "verdicts.json"), func(out io.Writer) error { return json.MarshalWrite(out, verdicts) }))
 	var table strings.Builder
-	require.NoError(t, soak.Write(&table, verdicts))
+	for _, v := range verdicts {
+		if v.Whole {
+			_, _ = fmt.Fprintf(&table, "%s\n", v) // a builder takes everything
+		}
+	}
 	t.Logf("%s, judged from %s on: %d runs judged, %d removed (%d in that time), %d mild faults, %d violations; %v; all figures are in %s\n%s",
 		time.Since(s.begun).Round(time.Second), s.warm, s.judged, s.removed, s.removedWarm, s.faults, len(s.violations), s.ledger.outcomes, dir, table.String())
 }
@@ -448,13 +450,13 @@ func (p *steadyProbe) recover(ctx context.Context, record *checker.Recorder, fle
 		op := record.Begin(begin)
 		_, err := fleet.Start(ctx, publisher.RunSpec{ID: id, Task: begin.Token})
 		record.End(op, func(op *checker.Op) {
-			nemesis.Ended(op, err)
+			Ended(op, err)
 			if err != nil {
 				op.Outcome = checker.Unknown
 			}
 		})
 		for taken, ended := 0, false; !ended && ctx.Err() == nil; {
-			run, err := nemesis.Resume(ctx, record, "prober", fleet, id)
+			run, err := Resume(ctx, record, "prober", fleet, id)
 			switch {
 			case errors.Is(err, publisher.ErrRunNotFound), errors.Is(err, publisher.ErrRunEnded):
 				ended = true // its start failed, or an executor had stolen it and brought it to its end
@@ -479,7 +481,7 @@ func (p *steadyProbe) boundary(ctx context.Context, record *checker.Recorder, ru
 	if last {
 		name, do = schema.RunEnded, func(ctx context.Context) error { return run.End(ctx, publisher.RunEnd{Summary: token}) }
 	}
-	err := nemesis.Publish(ctx, record, checker.Op{Actor: "prober", Token: token, Detail: name}, run, do)
+	err := Publish(ctx, record, checker.Op{Actor: "prober", Token: token, Detail: name}, run, do)
 	return last && err == nil
 }
 
@@ -498,7 +500,7 @@ func (p *steadyProbe) read(ctx context.Context, record *checker.Recorder, fleet 
 			op := record.Begin(checker.Op{Actor: "judge", Kind: checker.Read, Run: id})
 			head, err := fleet.Head(ctx, id)
 			record.End(op, func(op *checker.Op) {
-				nemesis.Ended(op, err)
+				Ended(op, err)
 				if err == nil {
 					answer := checker.AnswerOf(&head, true)
 					op.Answer = &answer

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// olderVariable is the directory of an older version's waymark and helper, which "make skew" builds.
+// olderVariable is the directory of an older version's waymark and nemesis.test, which "make skew" builds.
 const olderVariable = "WAYMARK_SKEW_OLDER"
 
 // Daemons and executors of two versions share one fleet. Each is killed, each changes its version in both directions,

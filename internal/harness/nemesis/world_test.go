@@ -27,7 +27,6 @@ import (
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/internal/harness/mutant"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
@@ -90,9 +89,9 @@ type world struct {
 	// names of the servers, as they call themselves.
 	names []string
 	// routes[i][j] is how server i reaches server j.
-	routes [][]*nemesis.Proxy
+	routes [][]*Proxy
 	// links of each client to each server.
-	links     map[string][]*nemesis.Proxy
+	links     map[string][]*Proxy
 	daemons   []*process
 	executors []*process
 	// halt is the failpoint at which new daemons stop, in the form of [failpoint.PointVariable]; empty means none.
@@ -123,7 +122,7 @@ func newWorld(tb testing.TB, s scale, seed uint64) *world {
 // emptyWorld has no processes yet.
 func emptyWorld(tb testing.TB, s scale, seed uint64) *world {
 	tb.Helper()
-	w := &world{tb: tb, dir: tb.TempDir(), scale: s, seed: seed, links: make(map[string][]*nemesis.Proxy)}
+	w := &world{tb: tb, dir: tb.TempDir(), scale: s, seed: seed, links: make(map[string][]*Proxy)}
 	for _, sub := range []string{"logs", "history", "outside"} {
 		require.NoError(tb, os.Mkdir(filepath.Join(w.dir, sub), 0o700))
 	}
@@ -165,8 +164,8 @@ func (w *world) end() {
 	}
 }
 
-func (w *world) allLinks() [][]*nemesis.Proxy {
-	var all [][]*nemesis.Proxy
+func (w *world) allLinks() [][]*Proxy {
+	var all [][]*Proxy
 	for _, list := range w.links {
 		all = append(all, list)
 	}
@@ -224,24 +223,24 @@ func (w *world) startServers() {
 	routePorts := natstest.FreePorts(w.tb, n)
 	w.ports = natstest.FreePorts(w.tb, n)
 	w.user, w.password = "nemesis", "nemesis"
-	w.routes = make([][]*nemesis.Proxy, n)
+	w.routes = make([][]*Proxy, n)
 	for i := range n {
 		via := make([]int, n)
-		w.routes[i] = make([]*nemesis.Proxy, n)
+		w.routes[i] = make([]*Proxy, n)
 		for j := range n {
 			if i != j {
 				w.routes[i][j] = w.link(routePorts[j])
 				via[j] = w.routes[i][j].Port()
 			}
 		}
-		settings := nemesis.NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Ping: w.scale.ping.Milliseconds()}
+		settings := NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Ping: w.scale.ping.Milliseconds()}
 		if n > 1 {
 			settings.Cluster = &natsd.Cluster{Name: "nemesis", Node: i, Ports: routePorts, Via: via, User: w.user, Password: w.password}
 		}
 		if w.scale.embedded {
 			w.nodes = append(w.nodes, w.embedded())
 		} else {
-			w.nodes = append(w.nodes, w.helper(fmt.Sprintf("server-%d", i), nemesis.NodeVariable, func(int) any { return settings }))
+			w.nodes = append(w.nodes, w.helper(fmt.Sprintf("server-%d", i), NodeVariable, func(int) any { return settings }))
 		}
 		if w.scale.held != nil {
 			w.scale.held(w.nodes[i])
@@ -294,7 +293,7 @@ func (w *world) serving(i int) error {
 	if w.scale.embedded {
 		return w.nodes[i].ready(nil)
 	}
-	var r nemesis.Ready
+	var r Ready
 	if err := w.nodes[i].ready(&r); err != nil {
 		return err
 	}
@@ -318,14 +317,14 @@ func (w *world) readCredentials() {
 }
 
 // link leads to a port of a server.
-func (w *world) link(port int) *nemesis.Proxy {
+func (w *world) link(port int) *Proxy {
 	w.tb.Helper()
 	return w.proxy(port)
 }
 
-func (w *world) proxy(port int) *nemesis.Proxy {
+func (w *world) proxy(port int) *Proxy {
 	w.tb.Helper()
-	p, err := nemesis.NewProxy(w.tb.Context(), net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	p, err := NewProxy(w.tb.Context(), net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	w.must(err)
 	return p
 }
@@ -345,20 +344,20 @@ func (w *world) urls(client string, first int) string {
 	return strings.Join(list, ",")
 }
 
-// helper is a process of the helper program. Settings are made again for each start.
+// helper is a process of this program in another role. Settings are made again for each start.
 func (w *world) helper(name, variable string, settings func(start int) any) *process {
 	p := &process{name: name, logs: w.logs()}
 	p.command = func() *exec.Cmd {
 		text, err := json.Marshal(settings(p.starts))
 		w.must(err)
-		cmd := exec.CommandContext(context.Background(), helperBinary)
+		cmd := exec.CommandContext(context.Background(), testBinary)
 		cmd.Env = environment(variable+"="+string(text), "GOMAXPROCS=2")
-		if variable == nemesis.NodeVariable && w.scale.mutant != "" {
-			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(helperBinary))
+		if variable == NodeVariable && w.scale.mutant != "" {
+			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(testBinary))
 			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant)
 		}
 		if w.scale.metrics {
-			cmd.Env = append(cmd.Env, nemesis.MetricsVariable+"=1")
+			cmd.Env = append(cmd.Env, MetricsVariable+"=1")
 		}
 		w.ofVersion(cmd, name)
 		return cmd
@@ -433,8 +432,8 @@ func (w *world) outside() string {
 func (w *world) executor(i int) *process {
 	name := fmt.Sprintf("executor-%d", i)
 	urls := w.urls(name, i)
-	return w.helper(name, nemesis.ExecutorVariable, func(start int) any {
-		s := nemesis.ExecutorSettings{
+	return w.helper(name, ExecutorVariable, func(start int) any {
+		s := ExecutorSettings{
 			Name: name, URLs: urls, User: w.user, Password: w.password, Seed: w.seed + uint64(1000*i+start), //nolint:gosec // small
 			History: filepath.Join(w.history(), fmt.Sprintf("%s.%d.jsonl", name, start)), First: int64(i+1)*1e12 + int64(start)*1e9,
 			Slots: w.scale.slots, Pause: w.scale.pause, Turns: w.scale.turns, Steal: w.scale.steal, Heartbeat: 1000,
@@ -465,7 +464,7 @@ func (w *world) load() {
 // dial connects this process, through proxies of its own.
 func (w *world) dial(name string, first int) *nats.Conn {
 	w.tb.Helper()
-	nc, err := nemesis.Dial(w.tb.Context(), name, w.urls(name, first), w.user, w.password)
+	nc, err := Dial(w.tb.Context(), name, w.urls(name, first), w.user, w.password)
 	w.must(err)
 	w.tb.Cleanup(func() { closeConn(nc) })
 	return nc

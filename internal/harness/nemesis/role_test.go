@@ -1,4 +1,4 @@
-package nemesis
+package nemesis_test
 
 import (
 	"context"
@@ -18,13 +18,13 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// Variables that make the helper program a process of the world. Their values are the settings as JSON.
+// Variables that make the test's program a process of the world. Their values are the settings as JSON.
 const (
 	NodeVariable     = "WAYMARK_NEMESIS_NODE"
 	ExecutorVariable = "WAYMARK_NEMESIS_EXECUTOR"
 )
 
-// MetricsVariable makes a process of the helper program serve its resource usage (memory, goroutines, open files)
+// MetricsVariable makes such a process serve its resource usage (memory, goroutines, open files)
 // like a daemon, on a free port that [Ready] names. Its value is any text.
 const MetricsVariable = "WAYMARK_NEMESIS_METRICS"
 
@@ -54,8 +54,8 @@ type Ready struct {
 	Error   string `json:"error,omitzero"`
 }
 
-// Main is the helper program. It ends with ctx, and when standard input ends: then its parent has exited.
-func Main(ctx context.Context, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+// runRole is a process of the world: a server or an executor, as its environment says. It ends with ctx, and when standard input ends: then its parent has exited.
+func runRole(ctx context.Context, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// A read that never ends cannot be awaited: this goroutine lives as long as the process.

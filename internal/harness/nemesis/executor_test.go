@@ -1,4 +1,4 @@
-package nemesis
+package nemesis_test
 
 import (
 	"context"

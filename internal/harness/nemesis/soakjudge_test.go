@@ -1,16 +1,84 @@
-package soak
+//go:build unix
+
+package nemesis_test
 
 import (
+	"cmp"
+	"encoding/csv"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"time"
-
-	"github.com/jedib0t/go-pretty/v6/table"
 )
 
-// Rule is how far a figure may rise over the judged time.
-type Rule struct {
+// How a soak judges whether a figure rose for good: if the median of the last third of the judged time is above that of
+// the first third, and the robust slope (Theil-Sen: the median of the slopes between any two points) over the same time
+// is, too. A figure that rises once and stays, like a filled cache, has risen by the medians and not by the slope; a
+// sawtooth changes neither. A steady rise above what its rule allows, from the middle of the first third to the middle
+// of the last, is always found.
+
+// soakKey identifies a figure and its owner.
+type soakKey struct {
+	// Of is a process or a stream.
+	Of string
+	// Figure is the measured quantity; it selects the rule.
+	Figure string
+}
+
+func (k soakKey) compare(other soakKey) int {
+	return cmp.Or(cmp.Compare(k.Figure, other.Figure), cmp.Compare(k.Of, other.Of))
+}
+
+// soakPoint is a figure at a time since the beginning.
+type soakPoint struct {
+	At    time.Duration
+	Value float64
+}
+
+// soakLog keeps figures over time. The zero value is empty and ready.
+type soakLog struct {
+	series map[soakKey][]soakPoint
+}
+
+// Add keeps a figure. Those of one key are added in the order of their times.
+func (l *soakLog) Add(at time.Duration, key soakKey, value float64) {
+	if l.series == nil {
+		l.series = make(map[soakKey][]soakPoint)
+	}
+	l.series[key] = append(l.series[key], soakPoint{At: at, Value: value})
+}
+
+// Keys are all there are, by figure.
+func (l *soakLog) Keys() []soakKey {
+	keys := make([]soakKey, 0, len(l.series))
+	for k := range l.series {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, soakKey.compare)
+	return keys
+}
+
+// WriteCSV writes all points: seconds, owner, figure, value.
+func (l *soakLog) WriteCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	if err := out.Write([]string{"seconds", "of", "figure", "value"}); err != nil {
+		return err
+	}
+	for _, k := range l.Keys() {
+		for _, p := range l.series[k] {
+			line := []string{strconv.FormatFloat(p.At.Seconds(), 'f', 1, 64), k.Of, k.Figure, strconv.FormatFloat(p.Value, 'f', -1, 64)}
+			if err := out.Write(line); err != nil {
+				return err
+			}
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// soakRule is how far a figure may rise over the judged time.
+type soakRule struct {
 	Figure string
 	// Share of its median in the first third.
 	Share float64
@@ -20,9 +88,9 @@ type Rule struct {
 	PerRun float64
 }
 
-// Verdict is the result for one figure.
-type Verdict struct {
-	Key
+// soakVerdict is the result for one figure.
+type soakVerdict struct {
+	Key soakKey
 	// Points that were judged.
 	Points int
 	// First and Last are the medians of the first and the last third.
@@ -44,17 +112,17 @@ const mostPoints = 600
 // Judge judges all figures from a time on, except those that begin a tenth of the time later or end so much earlier:
 // they belong to a restarted process, which has its own beginning. removed is how many runs were removed from then to
 // the end, two thirds of them between the middles of the first and the last third.
-func (l *Log) Judge(from time.Duration, rules []Rule, removed int) []Verdict {
-	var verdicts []Verdict
+func (l *soakLog) Judge(from time.Duration, rules []soakRule, removed int) []soakVerdict {
+	var verdicts []soakVerdict
 	last := from
 	for _, points := range l.series {
 		last = max(last, points[len(points)-1].At)
 	}
 	tenth := (last - from) / 10
 	for _, k := range l.Keys() {
-		points := slices.DeleteFunc(slices.Clone(l.series[k]), func(p Point) bool { return p.At < from })
-		v := Verdict{Key: k, Points: len(points)}
-		at := slices.IndexFunc(rules, func(r Rule) bool { return r.Figure == k.Figure })
+		points := slices.DeleteFunc(slices.Clone(l.series[k]), func(p soakPoint) bool { return p.At < from })
+		v := soakVerdict{Key: k, Points: len(points)}
+		at := slices.IndexFunc(rules, func(r soakRule) bool { return r.Figure == k.Figure })
 		if len(points) >= fewest {
 			begin, end := points[0].At, points[len(points)-1].At
 			third := (end - begin) / 3
@@ -73,7 +141,7 @@ func (l *Log) Judge(from time.Duration, rules []Rule, removed int) []Verdict {
 	return verdicts
 }
 
-func between(points []Point, from, to time.Duration) []float64 {
+func between(points []soakPoint, from, to time.Duration) []float64 {
 	var values []float64
 	for _, p := range points {
 		if p.At >= from && p.At <= to {
@@ -94,9 +162,9 @@ func median(values []float64) float64 {
 }
 
 // slope is the median of the slopes between any two points, a second.
-func slope(points []Point) float64 {
+func slope(points []soakPoint) float64 {
 	if step := (len(points) + mostPoints - 1) / mostPoints; step > 1 {
-		var some []Point
+		var some []soakPoint
 		for i := 0; i < len(points); i += step {
 			some = append(some, points[i])
 		}
@@ -114,42 +182,7 @@ func slope(points []Point) float64 {
 }
 
 // String is one line.
-func (v Verdict) String() string {
-	return fmt.Sprintf("%s of %s: %.0f in the first third, %.0f in the last (%+.0f; steadily %+.0f); allowed are %+.0f", v.Figure, v.Of,
+func (v soakVerdict) String() string {
+	return fmt.Sprintf("%s of %s: %.0f in the first third, %.0f in the last (%+.0f; steadily %+.0f); allowed are %+.0f", v.Key.Figure, v.Key.Of,
 		v.First, v.Last, v.Last-v.First, v.Steady, v.Allowed)
-}
-
-// Write writes verdicts as a table for a person. Figures with too few points, or for a part of the time only, are
-// left out.
-func Write(w io.Writer, verdicts []Verdict) error {
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"figure", "of", "points", "first third", "last third", "rose", "steadily", "allowed", ""})
-	for _, v := range verdicts {
-		if !v.Whole {
-			continue
-		}
-		said, allowed := "", ""
-		switch {
-		case v.Rose:
-			said = "ROSE"
-		case v.Judged:
-			said = "flat"
-		}
-		if v.Judged {
-			allowed = short(v.Allowed)
-		}
-		t.AppendRow(table.Row{v.Figure, v.Of, v.Points, short(v.First), short(v.Last), short(v.Last - v.First), short(v.Steady), allowed, said})
-	}
-	_, err := io.WriteString(w, t.Render()+"\n")
-	return err
-}
-
-// short is a number that a person can read: from ten thousand on in thousands of 1,024.
-func short(n float64) string {
-	unit := 0
-	for ; (n >= 10_000 || n <= -10_000) && unit < 3; unit++ {
-		n /= 1024
-	}
-	return fmt.Sprintf("%.*f%s", min(unit, 1), n, [...]string{"", " Ki", " Mi", " Gi"}[unit])
 }
