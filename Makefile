@@ -11,7 +11,7 @@ GOTESTSUM := $(BIN)/gotestsum-$(GOTESTSUM_VERSION)
 
 # Tiers of checks: docs/decisions/0041. Steps that fail quickly come first; a failed step does not keep the others from running.
 CHECK := generate-check lint vet short race
-CHECK_FULL := dist-short deploycheck agents uicheck transcripts bench-short asyncapi cross fuzz chaos-check long
+CHECK_FULL := dist-short deploycheck agents uicheck bench-short asyncapi cross fuzz chaos-check long
 NIGHTLY := vulncheck deploycheck agents uicheck asyncapi cross fuzz gobench chaos-check race-all bench-race chaos-inprocess chaos chaos-power soak distcheck
 
 # Packages whose tests "make check" runs under the race detector: the SDK, the stores, the daemon but its service. It makes tests
@@ -92,8 +92,6 @@ deploycheck: $(LINT) $(GOTESTSUM) ## pass the files in deploy to their real read
 	$(call MODULE,tools/deploycheck)
 agents: $(LINT) $(GOTESTSUM) ## kill the example agents of docs/examples/agents, which use local fakes of the providers' APIs
 	$(call MODULE,docs/examples/agents)
-transcripts: $(LINT) $(GOTESTSUM) ## run the tests of tools/transcripts, which reads other agents' transcripts
-	$(call MODULE,tools/transcripts)
 uicheck: $(LINT) $(GOTESTSUM) ## check the inspector in headless Chromium, with the rules of axe-core from npm
 	export WAYMARK_AXE="$$(sh tools/uicheck.sh $(BIN)/axe-$(AXE_CORE_VERSION) $(AXE_CORE_VERSION))" WAYMARK_UI_FULL=$(FULL); $(call MODULE,tools/uicheck)
 bench-short: $(GOTESTSUM) ## run the tests of tools/bench but the long ones

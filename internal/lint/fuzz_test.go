@@ -173,7 +173,7 @@ func targets(files []file) map[string]bool {
 
 // notShipped are packages that read no foreign input: tests, measurements, demonstrations.
 func notShipped(f file) bool {
-	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "tools/transcripts", "docs", "schema/internal/gen"} {
+	for _, dir := range []string{"internal/harness", "tools/bench", "tools/dist", "docs", "schema/internal/gen"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
 			return true
 		}
