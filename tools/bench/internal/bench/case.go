@@ -40,9 +40,6 @@ type Trial struct {
 	Raw func(ctx context.Context, round int) (Sample, error)
 	// Ours is the same round through Waymark. Required.
 	Ours func(ctx context.Context, round int) (Sample, error)
-	// Settle waits, behind the last round, for what is still under way and is to be counted; nil waits until all
-	// that was written is folded, where a daemon folds.
-	Settle func(ctx context.Context) error
 	// Verify compares what is stored with what was written; see [World.Verify]. Required: a case that cannot be wrong
 	// measures nothing.
 	Verify func(ctx context.Context) error

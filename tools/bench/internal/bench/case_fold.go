@@ -11,13 +11,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Aims of the fold, by raw async publishes.
-const (
-	foldAloneAim           = 0.5
-	foldWhilePublishingAim = 0.3
-	// refusedAim is how much slower refused events may be folded than accepted ones.
-	refusedAim = 2
-)
+// foldAim is the rate of a fold that catches up, by raw async publishes.
+const foldAim = 0.5
 
 // stallWait is how long a publish waits for room among those that are not acknowledged yet: a disk that is busy for a moment
 // makes a round slow, and does not fail it.
@@ -27,31 +22,23 @@ const stallWait = time.Minute
 func foldCase() Case {
 	return Case{
 		Name:  "fold",
-		About: "Folding into the KV, catching up alone, alone with events that are all refused, and while async publishers write, compared with raw async publishes of as many bytes.",
+		About: "Folding into the KV, catching up alone, compared with raw async publishes of as many bytes.",
 		Uses:  []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			runs, turns := o.Pick(o.Runs, 64, 4), o.Pick(o.Turns, 200, 3)
-			accepted := new(float64) // of the variant before, which refused events are compared with
-			variant := func(how string, alone, refused bool) Variant {
-				return Variant{
-					Parameters: map[string]any{"runs": runs, "turns": turns, "how": how},
-					World: func(s *WorldSpec) {
-						s.NoDaemon = alone
-						switch {
-						case s.Sync != "":
-						case refused:
-							s.Sync = SyncAlways // the price of a refused event was a sync
-						default:
-							s.Sync = SyncDefault // what the design speaks of
-						}
-					},
-					Setup: func(ctx context.Context, w *World) (*Trial, error) {
-						f := &foldTrial{w: w, runs: runs, turns: turns, alone: alone, refused: refused, accepted: accepted}
-						return f.trial(), nil
-					},
-				}
-			}
-			return []Variant{variant("alone", true, false), variant("refused", true, true), variant("while publishing", false, false)}
+			return []Variant{{
+				Parameters: map[string]any{"runs": runs, "turns": turns},
+				World: func(s *WorldSpec) {
+					s.NoDaemon = true
+					if s.Sync == "" {
+						s.Sync = SyncDefault // what the design speaks of
+					}
+				},
+				Setup: func(ctx context.Context, w *World) (*Trial, error) {
+					f := &foldTrial{w: w, runs: runs, turns: turns}
+					return f.trial(), nil
+				},
+			}}
 		},
 	}
 }
@@ -60,12 +47,7 @@ func foldCase() Case {
 type foldTrial struct {
 	w           *World
 	runs, turns int
-	alone       bool
-	// refused: the body of every event but a run's first is broken.
-	refused bool
-	// accepted is the rate of accepted events; the variant with refused ones reads it.
-	accepted *float64
-	wrote    []Wrote
+	wrote       []Wrote
 	// events of the coming round, and raw messages of the same sizes.
 	events, raw []*nats.Msg
 	payload     int64
@@ -76,35 +58,14 @@ func (f *foldTrial) trial() *Trial {
 		Prepare: func(_ context.Context, round int) error { return f.prepare(round) },
 		Raw:     func(ctx context.Context, _ int) (Sample, error) { return f.publish(ctx, f.raw) },
 		Ours:    f.ours,
-		Settle: func(ctx context.Context) error {
-			if f.w.Daemons() == 0 {
-				return nil
-			}
-			return f.w.AwaitFolded(ctx)
-		},
 		Verify: func(ctx context.Context) error {
-			if f.alone { // reading back needs a daemon
-				if err := f.w.StartDaemon(ctx); err != nil {
-					return err
-				}
+			if err := f.w.StartDaemon(ctx); err != nil { // reading back needs one
+				return err
 			}
 			return f.w.Verify(ctx, f.wrote)
 		},
 		Finish: func(_ context.Context, r *Result) error {
-			switch {
-			case f.refused:
-				if ours := r.Ours.PerSecond; ours != nil && *ours > 0 && *f.accepted > 0 {
-					times := *f.accepted / *ours
-					r.AtMost("accepted events/s by refused events/s", &times, refusedAim)
-				}
-			case f.alone:
-				if r.Ours.PerSecond != nil {
-					*f.accepted = *r.Ours.PerSecond
-				}
-				r.AtLeast("events/s by raw async", r.RateRatio, foldAloneAim)
-			default:
-				r.AtLeast("events/s by raw async", r.RateRatio, foldWhilePublishingAim)
-			}
+			r.AtLeast("events/s by raw async", r.RateRatio, foldAim)
 			return nil
 		},
 	}
@@ -128,9 +89,6 @@ func (f *foldTrial) prepare(round int) error {
 			return err
 		}
 		header, body := e.Encode()
-		if _, first := d.(*schema.RunStartedData); f.refused && !first {
-			body = body[:len(body)-1]
-		}
 		record := schema.NewRecord(0, header, body)
 		x.head.Apply(schema.NoKeys, &record)
 		shard := f.w.shards[schema.ShardOf(x.w.Run, f.w.Settings.Shards)]
@@ -201,26 +159,20 @@ func (f *foldTrial) publish(ctx context.Context, messages []*nats.Msg) (Sample, 
 	return Sample{Elapsed: time.Since(began), Boundaries: int64(len(messages)), Payload: f.payload}, nil
 }
 
-// ours is from the first publish until all is folded, or alone from the daemon's start: that is then part of it.
+// ours is from the daemons' start until all is folded.
 func (f *foldTrial) ours(ctx context.Context, _ int) (s Sample, err error) {
-	began := time.Now()
 	if s, err = f.publish(ctx, f.events); err != nil {
 		return s, err
 	}
-	if f.alone {
-		began = time.Now()
-		for range max(f.w.Spec.Daemons, 1) {
-			if err := f.w.StartDaemon(ctx); err != nil {
-				return s, err
-			}
+	began := time.Now()
+	for range max(f.w.Spec.Daemons, 1) {
+		if err := f.w.StartDaemon(ctx); err != nil {
+			return s, err
 		}
 	}
 	if err := f.w.AwaitFolded(ctx); err != nil {
 		return s, err
 	}
 	s.Elapsed = time.Since(began)
-	if f.alone {
-		return s, f.w.StopDaemons()
-	}
-	return s, nil
+	return s, f.w.StopDaemons()
 }

@@ -2,21 +2,17 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Aims of recovery: the head of a run of any length in us, content in MB/s of payload, its first byte in us.
+// Aims of recovery: the head of a run of any length in us, content in MB/s of payload.
 const (
-	headAim      = 3000
-	eventsAim    = 100
-	firstByteAim = 5000
+	headAim   = 3000
+	eventsAim = 100
 	// eventsRunEvents is the length of the run whose content is read.
 	eventsRunEvents = 20_000
 )
@@ -25,7 +21,7 @@ const (
 func recoveryCase() Case {
 	return Case{
 		Name:  "recovery",
-		About: "A run's head by the length of the run, compared with one raw publish and one read of its last message; its events, compared with reading the same messages raw.",
+		About: "A run's head by the length of the run, and all of its events.",
 		Uses:  []string{"turns", "daemons"},
 		Variants: func(o Options) []Variant {
 			variant := func(view string, events int) Variant {
@@ -58,8 +54,6 @@ type recovery struct {
 	player *Player
 	// reader is another process's handle.
 	reader *publisher.Fleet
-	names  schema.Names
-	first  []time.Duration
 }
 
 // trial writes the run, and waits until it is folded and sealed as far as it will be.
@@ -79,17 +73,20 @@ func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	if t.reader, err = t.w.Fleet(ctx, "reader"); err != nil {
 		return nil, err
 	}
-	t.names = t.w.shards[schema.ShardOf("run", t.w.Settings.Shards)].Names
 	trial := &Trial{
 		Verify: func(ctx context.Context) error { return t.w.Verify(ctx, WroteBy(t.player)) },
-		Raw:    t.rawHead, Ours: t.head,
+		Ours:   t.head,
 		Finish: func(_ context.Context, r *Result) error {
 			r.AtMost("head p50, us", r.Ours.P50, headAim)
 			return nil
 		},
 	}
 	if t.view == "events" {
-		trial.Raw, trial.Ours, trial.Finish = t.readings(t.rawEvents), t.readings(t.events), t.finishEvents
+		trial.Ours = t.readings
+		trial.Finish = func(_ context.Context, r *Result) error {
+			r.AtLeast("MB/s of payload", r.Ours.MBPerSecond, eventsAim)
+			return nil
+		}
 	}
 	return trial, nil
 }
@@ -108,22 +105,6 @@ func (t *recovery) times(ctx context.Context, n int, do func(ctx context.Context
 
 const headsPerRound = 100
 
-// rawHead is the least that could prove where a run stands: a publish, and a read of the last message.
-func (t *recovery) rawHead(ctx context.Context, _ int) (Sample, error) {
-	stream, err := t.w.JS.Stream(ctx, t.names.EventStream())
-	if err != nil {
-		return Sample{}, err
-	}
-	subject := t.names.EventSubject("run")
-	return t.times(ctx, t.w.Options.Pick(0, headsPerRound, 3), func(ctx context.Context) error {
-		if _, err := t.w.JS.Publish(ctx, RawSubject("barrier"), nil); err != nil {
-			return err
-		}
-		_, err := stream.GetLastMsgForSubject(ctx, subject)
-		return err
-	})
-}
-
 func (t *recovery) head(ctx context.Context, _ int) (Sample, error) {
 	want := t.player.Run.Head().Digest
 	return t.times(ctx, t.w.Options.Pick(0, headsPerRound, 3), func(ctx context.Context) error {
@@ -135,88 +116,18 @@ func (t *recovery) head(ctx context.Context, _ int) (Sample, error) {
 	})
 }
 
-// sample is that of one reading of the whole run.
-func (t *recovery) sample(began time.Time) Sample {
-	elapsed := time.Since(began)
-	return Sample{
-		Boundaries: int64(t.turns * TurnBoundaries), Elapsed: elapsed, Bytes: int64(t.turns) * TurnPayload,
-		Latencies: []time.Duration{elapsed},
-	}
-}
-
 // readings makes a round of one reading of a long run, or of several of a short one.
-func (t *recovery) readings(read func(context.Context) (Sample, error)) func(context.Context, int) (Sample, error) {
-	return func(ctx context.Context, _ int) (all Sample, err error) {
-		for range max(1, t.w.Options.Pick(0, eventsRunEvents, 1)/(t.turns*TurnBoundaries)) {
-			s, err := read(ctx)
-			if err != nil {
-				return all, err
-			}
-			all.Boundaries, all.Bytes, all.Elapsed = all.Boundaries+s.Boundaries, all.Bytes+s.Bytes, all.Elapsed+s.Elapsed
-			all.Latencies = append(all.Latencies, s.Latencies...)
+func (t *recovery) readings(ctx context.Context, _ int) (all Sample, err error) {
+	for range max(1, t.w.Options.Pick(0, eventsRunEvents, 1)/(t.turns*TurnBoundaries)) {
+		began := time.Now()
+		if err := t.reader.Events(ctx, "run", func(schema.Record) error { return nil }); err != nil {
+			return all, fmt.Errorf("events of the run: %w", err)
 		}
-		return all, nil
+		elapsed := time.Since(began)
+		all.Boundaries += int64(t.turns * TurnBoundaries)
+		all.Bytes += int64(t.turns) * TurnPayload
+		all.Elapsed += elapsed
+		all.Latencies = append(all.Latencies, elapsed)
 	}
-}
-
-// rawEvents reads the messages of the run with an ordered consumer, and does nothing with them.
-func (t *recovery) rawEvents(ctx context.Context) (Sample, error) {
-	began := time.Now()
-	consumer, err := t.w.JS.OrderedConsumer(ctx, t.names.EventStream(), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{t.names.EventSubject("run")},
-	})
-	if err != nil {
-		return Sample{}, err
-	}
-	left := t.player.Run.Head().Counts.Events
-	done := make(chan struct{})
-	running, err := consumer.Consume(func(jetstream.Msg) {
-		if left--; left == 0 {
-			close(done)
-		}
-	}, jetstream.PullMaxMessages(2000))
-	if err != nil {
-		return Sample{}, err
-	}
-	defer func() {
-		running.Stop()
-		<-running.Closed()
-	}()
-	select {
-	case <-done:
-		return t.sample(began), nil
-	case <-ctx.Done():
-		return Sample{}, context.Cause(ctx)
-	}
-}
-
-func (t *recovery) events(ctx context.Context) (Sample, error) {
-	began := time.Now()
-	first := time.Duration(0)
-	err := t.reader.Events(ctx, "run", func(schema.Record) error {
-		if first == 0 {
-			first = time.Since(began)
-		}
-		return nil
-	})
-	if err != nil {
-		return Sample{}, fmt.Errorf("events of the run: %w", err)
-	}
-	t.first = append(t.first, first)
-	return t.sample(began), nil
-}
-
-func (t *recovery) finishEvents(_ context.Context, r *Result) error {
-	if len(t.first) == 0 {
-		return errors.New("no event was read")
-	}
-	var us []float64
-	for _, d := range t.first {
-		us = append(us, float64(d)/float64(time.Microsecond))
-	}
-	first := median(us)
-	r.Set("first_event_us", *first)
-	r.AtLeast("MB/s of payload", r.Ours.MBPerSecond, eventsAim)
-	r.AtMost("first event p50, us", first, firstByteAim)
-	return nil
+	return all, nil
 }

@@ -5,13 +5,12 @@ import (
 	"fmt"
 )
 
-// Aims of a turn: bytes stored by payload, CPU of all processes in us, bytes stored by the payload of small steps, and what is added to
-// the time of model and tools, in us.
+// Aims of a turn: bytes stored by payload, CPU of all processes in us, and what is added to the time of model and
+// tools, in us.
 const (
-	turnStoredAim  = 1.6
-	turnCPUAim     = 600
-	smallStoredAim = 15
-	turnAddedAim   = 600
+	turnStoredAim = 1.6
+	turnCPUAim    = 600
+	turnAddedAim  = 600
 	// timedRuns are the runs of a turn with time in model and tools.
 	timedRuns = 16
 )
@@ -21,7 +20,7 @@ func turnCase() Case {
 	return Case{
 		Name: "turn",
 		About: "Whole turns of 1, 16 and 64 runs at once: an answer of 2 KB with two calls of 300 B, and two results of 4 KB, one awaited after the other, " +
-			"compared with as many raw messages of the same sizes; small steps of one run, a call and a result of 50 B; and turns of 16 runs whose model takes " +
+			"compared with as many raw messages of the same sizes; and turns of 16 runs whose model takes " +
 			"200 ms and whose tools 20 ms each. Rates and times are those of turns; the times of the last are without those of model and tools.",
 		Uses: []string{"runs", "turns", "shards", "daemons", "executors"},
 		Variants: func(o Options) []Variant {
@@ -36,9 +35,6 @@ func turnCase() Case {
 			}
 			for _, runs := range o.Span(o.Runs, []int{1, 16, 64}, []int{1, 4}) {
 				add(runs, FullTurn, map[string]any{"steps": "full"})
-			}
-			if o.Runs <= 1 {
-				add(1, SmallTurn, map[string]any{"steps": "small"})
 			}
 			if o.Runs == 0 || o.Runs == timedRuns {
 				add(timedRuns, TimedTurn, map[string]any{"steps": "timed"})
@@ -138,11 +134,7 @@ func (t *turnTrial) play(ctx context.Context, turns int) (s Sample, err error) {
 }
 
 func (t *turnTrial) finish(_ context.Context, r *Result) error {
-	switch t.shape {
-	case SmallTurn:
-		r.AtMost("stored per payload byte", r.StoredPerPayload, smallStoredAim)
-		return nil
-	case TimedTurn:
+	if t.shape == TimedTurn {
 		if r.Ours != nil {
 			r.AtMost("added to a turn, p50 us", r.Ours.P50, turnAddedAim)
 		}

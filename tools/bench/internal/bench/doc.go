@@ -18,7 +18,7 @@
 // # A case
 //
 //	Case ── Variants(options) ──▶ Variant, Variant, …            one line of JSON each
-//	Variant: open World ▶ Setup ▶ warm up ▶ Raw, Ours, Raw, Ours, … ▶ Settle ▶ Verify ▶ Finish ▶ close
+//	Variant: open World ▶ Setup ▶ warm up ▶ Raw, Ours, Raw, Ours, … ▶ Verify ▶ Finish ▶ close
 //
 // A case is added by writing one and naming it in [Cases]. It says only what a round does; CPU, memory, bytes on the
 // device, checkpoints and the bytes that JetStream counts are measured around its rounds.

@@ -61,8 +61,6 @@ type Result struct {
 	CPU map[string]float64 `json:"cpu_us_per_boundary,omitzero"`
 	// PeakMemory is the largest resident size in bytes, of each kind of process.
 	PeakMemory map[string]float64 `json:"peak_memory_bytes,omitzero"`
-	// Extra holds what one case alone measures, by a name that says the unit.
-	Extra map[string]float64 `json:"extra,omitzero"`
 	// Aims of the design that the line speaks about.
 	Aims []Aim `json:"aims,omitzero"`
 	// Verified is the number of events that were read back and found right.
@@ -93,14 +91,6 @@ type Figures struct {
 	// Spread is the distance between the fastest and the slowest round, by the median: of PerSecond, else of P50.
 	// Absent with a single round.
 	Spread *float64 `json:"spread,omitzero"`
-}
-
-// Set adds a figure of the case's own; its name says the unit.
-func (r *Result) Set(name string, value float64) {
-	if r.Extra == nil {
-		r.Extra = make(map[string]float64)
-	}
-	r.Extra[name] = value
 }
 
 // WriteTo writes the result as one line.

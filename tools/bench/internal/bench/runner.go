@@ -162,10 +162,7 @@ func (m *measurement) run(ctx context.Context) error {
 
 // settle waits for what is still under way, so that a round does not pay for the one before.
 func (m *measurement) settle(ctx context.Context) error {
-	switch {
-	case m.trial.Settle != nil:
-		return m.trial.Settle(ctx)
-	case m.w.Spec.NoDaemon && m.w.Daemons() == 0:
+	if m.w.Spec.NoDaemon && m.w.Daemons() == 0 {
 		return nil
 	}
 	return m.w.AwaitFolded(ctx)

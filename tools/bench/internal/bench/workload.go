@@ -41,12 +41,10 @@ const (
 	TurnPayload    = answerBytes + turnCalls*(callBytes+resultBytes)
 )
 
-// FullTurn is the turn of every case. TimedTurn is the same with a model and tools that take their time. SmallTurn is a small step: a
-// call and its result, and no text.
+// FullTurn is the turn of every case. TimedTurn is the same with a model and tools that take their time.
 var (
 	FullTurn  = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes}
 	TimedTurn = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes, Model: modelTime, Tool: toolTime}
-	SmallTurn = Shape{Calls: 1, Call: 50, Result: 50}
 )
 
 // Boundaries is the number of durable facts of a turn: the answer and the outcome of each call.
@@ -97,10 +95,7 @@ type turnText struct {
 }
 
 func (s Shape) text(t *Text) turnText {
-	var out turnText
-	if s.Answer > 0 {
-		out.answer = string(t.Bytes(s.Answer))
-	}
+	out := turnText{answer: string(t.Bytes(s.Answer))}
 	for range s.Calls {
 		out.calls = append(out.calls, t.Quoted(s.Call))
 		out.results = append(out.results, t.Quoted(s.Result))
@@ -174,10 +169,7 @@ func (p *Player) next() (turnText, publisher.Answer) {
 
 // answerOf is the answer as an adapter hands it over: the text, a part for each call, and the calls with their arguments.
 func answerOf(text turnText, turn int) publisher.Answer {
-	a := publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, FinishReasons: []string{"tool_calls"}}
-	if text.answer != "" {
-		a.Message.Parts = append(a.Message.Parts, schema.Text(text.answer))
-	}
+	a := publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(text.answer)}}, FinishReasons: []string{"tool_calls"}}
 	for i, arguments := range text.calls {
 		call := publisher.ToolCall{ID: fmt.Sprintf("call-%d-%d", turn, i), Name: "read", Arguments: arguments, Replay: schema.ReplayPure}
 		a.Message.Parts = append(a.Message.Parts, schema.CallPart(call.ID, call.Name))

@@ -39,7 +39,7 @@ func TestTurn_EveryForm_IsTheDocumentedEvents(t *testing.T) {
 		Options{Store: t.TempDir(), Logger: natstest.Logger(t)}.Defaults())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.close(context.WithoutCancel(t.Context()))) })
-	for name, shape := range map[string]Shape{"full": FullTurn, "small": SmallTurn} {
+	for name, shape := range map[string]Shape{"full": FullTurn} {
 		t.Run(name, func(t *testing.T) {
 			want := append([]string{schema.TurnAnswered}, slices.Repeat([]string{schema.ToolReturned}, shape.Calls)...)
 			steps := 0
