@@ -1,14 +1,14 @@
-// Package form reads and writes messages in the formats of model providers: Anthropic's Messages, OpenAI's Chat
-// Completions and OpenAI's Responses.
+// Package form reads a model's answer from the format of its provider's API, and writes conversations in it:
+// Anthropic's Messages, OpenAI's Chat Completions and OpenAI's Responses.
 //
 // It owns
 //
-//   - the codec of each form between JSON and [schema.Message] ([Decoder], [Encoder]);
-//   - [Detail]: the rest of a provider's message or part besides text, calls and results, in source{} of the message or
-//     part;
-//   - JSON that is decoded member by member ([Object], [Writer]).
+//   - [Answer]: an answer as a [schema.Message] and calls;
+//   - [Detail]: the rest of a provider's message or part besides text and calls, in source{} of the message or part;
+//   - [Encoder]: messages as JSON values of the form.
 //
-// Promises: the encoder of a form writes decoded data JSON-equal, with unchanged strings and numbers. Members and parts
-// that it does not know are kept unchanged. The encoder writes the format of the provider's API, or names the part that
-// it cannot write.
+// Promises: what the encoder of a form writes for an answer of the form is JSON-equal to it, with unchanged strings and
+// numbers. Members and parts that it does not know are kept unchanged. The encoder writes the format of the provider's
+// API, or names the part that it cannot write. Three things are written as the API wants them: calls without arguments
+// have empty ones, a chat message without content has the content null, and its empty members are omitted.
 package form

@@ -2,22 +2,22 @@ package form
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Encoder writes messages in the format of the provider's API. A part without a place in it is an error
-// ([Encoder.Err]). A list is the content of a result only if it consists of the form's blocks. Reasoning of another
-// provider is omitted, because no provider accepts it.
+// Encoder writes messages in the format of a provider's API, as values for [Marshal]. A part without a place in it is
+// an error ([Encoder.Err]). A list is the content of a result only if it consists of the form's blocks. Reasoning of
+// another provider is omitted, because no provider accepts it.
 type Encoder struct {
-	// Keys in source{} under which details of the form may be; the first present one counts.
-	Keys []string
-
+	key string
 	err error
 }
+
+// NewEncoder returns the encoder of the form with the key.
+func NewEncoder(key string) *Encoder { return &Encoder{key: key} }
 
 // Err is the error of the first part that could not be written; nil if all could.
 func (e *Encoder) Err() error { return e.err }
@@ -29,29 +29,90 @@ func (e *Encoder) place(p *schema.Part, fits bool) {
 	}
 }
 
-// takesList reports whether a list result is written as a list: it consists of blocks, each with the member that blocks
-// names for its type.
-func takesList(v jsontext.Value, blocks map[string]string) bool {
+// object is a JSON object that is written.
+type object = map[string]any
+
+// with adds unknown members.
+func with(o object, members Object) object {
+	for name, v := range members {
+		o[name] = v
+	}
+	return o
+}
+
+func textOf(p *schema.Part) string {
+	if p.Content == nil {
+		return ""
+	}
+	return *p.Content
+}
+
+func dataURL(p *schema.Part) string { return "data:" + p.MimeType + ";base64," + textOf(p) }
+
+// textArguments are the arguments of a call, for an API that demands a string.
+func textArguments(p *schema.Part, d *Detail) any {
+	if d.AsIs || p.Arguments.Kind() == '"' {
+		return p.Arguments
+	}
+	return string(p.Arguments)
+}
+
+// result is the result of a call. block writes a part of a result that is a content list of an MCP tool; blocks names
+// the types of the form's own blocks, each with a member that only it has.
+func result(v jsontext.Value, blocks map[string]string, block func(*schema.Part) any) any {
+	if parts := resultParts(v); parts != nil {
+		list := make([]any, len(parts))
+		for i := range parts {
+			list[i] = block(&parts[i])
+		}
+		return list
+	}
+	switch {
+	case v == nil, v.Kind() == 'n':
+		return ""
+	case v.Kind() == '"', hasBlocksOnly(v, blocks):
+		return v
+	default:
+		return string(v)
+	}
+}
+
+func hasBlocksOnly(v jsontext.Value, blocks map[string]string) bool {
 	values, _ := ParseArray(v)
 	for _, b := range values {
-		o, ok := ParseObject(b)
-		if !ok {
-			return false
-		}
+		o, _ := ParseObject(b)
 		typ, _ := o.Str("type")
-		if _, has := o.Get(blocks[typ]); !has {
+		if _, has := o[blocks[typ]]; !has {
 			return false
 		}
 	}
 	return len(values) > 0
 }
 
-// callID is an id in the format that Anthropic requires.
-func callID(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
-			return r
+// resultParts reads a result that is a content list of an MCP tool, with texts and images; nil for any other value.
+func resultParts(v jsontext.Value) []schema.Part {
+	values, _ := ParseArray(v)
+	var parts []schema.Part
+	for _, b := range values {
+		o, _ := ParseObject(b)
+		delete(o, "annotations")
+		delete(o, "_meta")
+		typ, _ := o.TakeStr("type")
+		part, ok := schema.Part{}, false
+		switch typ {
+		case "text":
+			var text string
+			text, ok = o.TakeStr("text")
+			part = schema.Text(text)
+		case "image":
+			data, isData := o.TakeStr("data")
+			mime, isMime := o.TakeStr("mimeType")
+			part, ok = schema.Part{Type: schema.PartBlob, Modality: "image", MimeType: mime, Content: &data}, isData && isMime
 		}
-		return '_'
-	}, id)
+		if !ok || len(o) > 0 {
+			return nil
+		}
+		parts = append(parts, part)
+	}
+	return parts
 }

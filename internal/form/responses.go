@@ -13,106 +13,107 @@ const (
 	typeMore    = "more"
 )
 
+// Types of items for the calls of custom tools.
+const (
+	customCall   = "custom_tool_call"
+	customOutput = "custom_tool_call_output"
+)
+
 // Responses reads the output items of a response of the Responses API: one answer.
-func (c *Decoder) Responses(items []jsontext.Value) *Message {
-	m := &Message{Message: schema.Message{Role: schema.RoleAssistant}}
+func Responses(items []jsontext.Value) (*Answer, error) {
+	a := newAnswer(KeyResponses)
 	for _, v := range items {
-		o, ok := ParseObject(v)
-		typ := ""
-		if ok {
-			typ, _ = o.TakeStr("type")
-		}
-		switch typ {
-		case typeMessage:
-			ok = c.outputMessage(m, o)
-		case "reasoning":
-			ok = c.reasoningItem(m, o)
-		case "function_call", "custom_tool_call":
-			c.callItem(m, o, typ)
-		default:
-			ok = false
-		}
-		if !ok {
-			m.Parts = append(m.Parts, foreignPart(v, c.Key))
+		if err := a.addItem(v); err != nil {
+			return nil, err
 		}
 	}
-	return m
+	return a, nil
 }
 
-// outputMessage reads an item of texts and refusals; false means that it has other content.
-func (c *Decoder) outputMessage(m *Message, o *Object) bool {
+func (a *Answer) addItem(v jsontext.Value) error {
+	o, _ := ParseObject(v)
+	typ, _ := o.TakeStr("type")
+	switch typ {
+	case typeMessage:
+		if parts := outputParts(o); parts != nil {
+			for _, p := range parts {
+				source, err := p.detail.Source(a.key)
+				if err != nil {
+					return err
+				}
+				p.part.Source = source
+				if err := a.append(p.part); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	case "reasoning":
+		if len(o) > 0 {
+			// The provider accepts nothing but the unchanged item back.
+			return a.add(v, schema.Part{Type: schema.PartReasoning, Content: summary(o)}, &Detail{Members: o})
+		}
+	case "function_call":
+		return a.addCall(o, o, "call_id", "arguments", '"', &Detail{Members: o})
+	case customCall:
+		return a.addCall(o, o, "call_id", "input", '"', &Detail{Field: fieldCustom, Members: o})
+	}
+	return a.addForeign(v)
+}
+
+// outputPart is a text or refusal of an output message.
+type outputPart struct {
+	part   schema.Part
+	detail Detail
+}
+
+// outputParts reads a message of texts and refusals; nil means that it has other content.
+func outputParts(o Object) []outputPart {
 	role, _ := o.TakeStr("role")
-	content, _ := o.Take("content")
-	values, _ := ParseArray(content)
-	var parts []schema.Part
+	values, _ := ParseArray(o.Take("content"))
+	if role != schema.RoleAssistant {
+		return nil
+	}
+	var parts []outputPart
 	for _, v := range values {
-		b, ok := ParseObject(v)
-		if !ok {
-			return false
-		}
-		d := Detail{Type: typeMore}
+		b, _ := ParseObject(v)
+		d := Detail{Type: typeMore, Inner: b}
 		typ, _ := b.TakeStr("type")
-		text, isText := b.TakeStr("text")
+		member := "text"
 		if typ == fieldRefusal {
-			d.Field = fieldRefusal
-			text, isText = b.TakeStr(fieldRefusal)
+			d.Field, member = fieldRefusal, fieldRefusal
 		}
+		text, isText := b.TakeStr(member)
 		if !isText || typ != fieldRefusal && typ != "output_text" {
-			return false
+			return nil
 		}
 		if len(parts) == 0 {
-			d.Type, d.Members = typeMessage, o.Rest()
+			d.Type, d.Members = typeMessage, o
 		}
-		d.Inner = b.Rest()
-		part := schema.Text(text)
-		part.Source = d.Source(c.Key)
-		parts = append(parts, part)
+		parts = append(parts, outputPart{part: schema.Text(text), detail: d})
 	}
-	if role != schema.RoleAssistant || len(parts) == 0 {
-		return false
-	}
-	m.Parts = append(m.Parts, parts...)
-	return true
+	return parts
 }
 
-// reasoningItem keeps the item unchanged, with the text of its summary: the provider accepts nothing else back.
-func (c *Decoder) reasoningItem(m *Message, o *Object) bool {
-	part := schema.Part{Type: schema.PartReasoning}
-	summary, _ := o.Get("summary")
-	values, _ := ParseArray(summary)
+// summary is the text of a reasoning item; nil if it has none.
+func summary(o Object) *string {
+	var all *string
+	values, _ := ParseArray(o["summary"])
 	for _, v := range values {
 		if s, ok := ParseObject(v); ok {
 			text, _ := s.Str("text")
-			if part.Content != nil {
-				text = *part.Content + "\n" + text
+			if all != nil {
+				text = *all + "\n" + text
 			}
-			part.Content = &text
+			all = &text
 		}
 	}
-	part.Source = (&Detail{Members: o.Rest()}).Source(c.Key)
-	if len(part.Source) == 0 {
-		return false
-	}
-	m.Parts = append(m.Parts, part)
-	return true
+	return all
 }
 
-func (c *Decoder) callItem(m *Message, o *Object, typ string) {
-	p := Call{Part: len(m.Parts)}
-	arguments := "arguments"
-	if typ == "custom_tool_call" {
-		p.Detail.Field, arguments = "custom", "input"
-	}
-	p.ID, _ = o.Take("call_id")
-	c.function(o, &p, arguments)
-	p.Detail.Members, p.Detail.Inner = p.Detail.Inner, nil
-	m.Calls = append(m.Calls, p)
-	m.Parts = append(m.Parts, schema.Part{})
-}
-
-// Responses writes a conversation as input items for a request of the Responses API. It needs a strict encoder.
-func (e *Encoder) Responses(messages []schema.Message) []jsontext.Value {
-	w := &itemWriter{e: e, custom: make(map[string]bool)}
+// Responses writes a conversation as input items for a request of the Responses API.
+func (e *Encoder) Responses(messages []schema.Message) []any {
+	w := &itemWriter{e: e, custom: make(map[string]bool), items: []any{}}
 	for i := range messages {
 		m := &messages[i]
 		for j := range m.Parts {
@@ -126,68 +127,50 @@ func (e *Encoder) Responses(messages []schema.Message) []jsontext.Value {
 // itemWriter collects the parts of one item.
 type itemWriter struct {
 	e     *Encoder
-	items []jsontext.Value
+	items []any
 	// custom are the ids of calls of custom tools.
 	custom map[string]bool
 
 	// role and members of the current message, and its content; without content there is no message.
 	role    string
-	members map[string]jsontext.Value
-	content []jsontext.Value
+	members Object
+	content []any
 }
 
 func (w *itemWriter) flush() {
-	if len(w.content) == 0 {
-		return
+	if len(w.content) > 0 {
+		w.items = append(w.items, with(object{"type": typeMessage, "role": w.role, "content": w.content}, w.members))
 	}
-	var o Writer
-	o.Str("type", typeMessage)
-	o.Str("role", w.role)
-	o.Members(w.members)
-	o.Set("content", Array(w.content))
 	w.content, w.members = nil, nil
-	w.items = append(w.items, o.Value())
 }
 
-func (w *itemWriter) item(v jsontext.Value) {
+func (w *itemWriter) item(v any) {
 	w.flush()
 	w.items = append(w.items, v)
 }
 
 func (w *itemWriter) part(m *schema.Message, p *schema.Part) {
-	d, own := DetailOf(p.Source, w.e.Keys...)
-	if d.JSON && p.Content != nil {
-		w.item(jsontext.Value(*p.Content))
-		return
-	}
-	var o Writer
+	d, own := detailOf(p.Source, w.e.key)
 	switch {
+	case d.JSON:
+		w.item(jsontext.Value(textOf(p)))
 	case p.Type == schema.PartReasoning:
 		if own {
-			o.Str("type", "reasoning")
-			o.Members(d.Members)
-			w.item(o.Value())
+			w.item(with(object{"type": "reasoning"}, d.Members))
 		}
 	case p.Type == schema.PartToolCall:
 		typ, arguments := "function_call", "arguments"
-		if d.Field == "custom" {
-			typ, arguments = "custom_tool_call", "input"
+		if d.Field == fieldCustom {
+			typ, arguments = customCall, "input"
 			w.custom[p.ID] = true
 		}
-		o.Str("type", typ)
-		writeID(&o, "call_id", p.ID, &d)
-		w.e.function(&o, p, &d, arguments)
-		o.Members(d.Members)
-		w.item(o.Value())
+		w.item(with(object{"type": typ, "call_id": p.ID, "name": p.Name, arguments: textArguments(p, &d)}, d.Members))
 	case p.Type == schema.PartToolCallResponse:
 		typ := "function_call_output"
 		if w.custom[p.ID] {
-			typ = "custom_tool_call_output"
+			typ = customOutput
 		}
-		o.Str("type", typ)
-		o.Str("call_id", p.ID)
-		o.Set("output", w.output(p))
-		w.item(o.Value())
+		w.item(object{"type": typ, "call_id": p.ID, "output": result(p.Response, responsesResultBlocks, w.e.inputBlock)})
 	case m.Role == schema.RoleAssistant && p.Type == schema.PartText:
 		if d.Type != typeMore || len(w.content) == 0 {
 			w.flush()
@@ -197,10 +180,7 @@ func (w *itemWriter) part(m *schema.Message, p *schema.Part) {
 		if d.Field == fieldRefusal {
 			typ, member = fieldRefusal, fieldRefusal
 		}
-		o.Str("type", typ)
-		o.Str(member, textIn(p))
-		o.Members(d.Inner)
-		w.content = append(w.content, o.Value())
+		w.content = append(w.content, with(object{"type": typ, member: textOf(p)}, d.Inner))
 	default:
 		w.role = m.Role
 		w.content = append(w.content, w.e.inputBlock(p))
@@ -208,100 +188,31 @@ func (w *itemWriter) part(m *schema.Message, p *schema.Part) {
 }
 
 // inputBlock writes one element of the input to the model.
-func (e *Encoder) inputBlock(p *schema.Part) jsontext.Value {
-	var o Writer
+func (e *Encoder) inputBlock(p *schema.Part) any {
+	if p.Type == schema.PartText {
+		return object{"type": "input_text", "text": textOf(p)}
+	}
 	image := p.Modality == "image"
-	e.place(p, p.Type == schema.PartText || image || p.Modality == "" || p.Modality == "document")
+	e.place(p, image || p.Modality == "" || p.Modality == "document")
+	o := object{"type": "input_file"}
+	url := "file_url"
+	if image {
+		o = object{"type": "input_image", "detail": "auto"}
+		url = "image_url"
+	}
 	switch {
-	case p.Type == schema.PartText:
-		o.Str("type", "input_text")
-		o.Str("text", textIn(p))
+	case p.Type == schema.PartFile:
+		o["file_id"] = p.FileID
+	case p.Type == schema.PartURI:
+		o[url] = p.URI
 	case image:
-		o.Str("type", "input_image")
-		o.Str("detail", "auto")
-		switch p.Type {
-		case schema.PartFile:
-			o.Str("file_id", p.FileID)
-		case schema.PartURI:
-			o.Str("image_url", p.URI)
-		default:
-			e.place(p, p.Type == schema.PartBlob)
-			o.Str("image_url", dataURL(p, textIn(p)))
-		}
+		e.place(p, p.Type == schema.PartBlob)
+		o[url] = dataURL(p)
 	default:
-		o.Str("type", "input_file")
-		switch p.Type {
-		case schema.PartFile:
-			o.Str("file_id", p.FileID)
-		case schema.PartURI:
-			o.Str("file_url", p.URI)
-		default:
-			e.place(p, p.Type == schema.PartBlob)
-			o.Str("filename", "document")
-			o.Str("file_data", dataURL(p, textIn(p)))
-		}
+		e.place(p, p.Type == schema.PartBlob)
+		o["filename"], o["file_data"] = "document", dataURL(p)
 	}
-	return o.Value()
+	return o
 }
 
-// responsesResultBlocks are the blocks that a result may contain, with the member of each.
 var responsesResultBlocks = map[string]string{"input_text": "text", "input_image": "detail"}
-
-func (w *itemWriter) output(p *schema.Part) jsontext.Value {
-	v := p.Response
-	if parts := resultParts(v); parts != nil {
-		blocks := make([]jsontext.Value, len(parts))
-		for i := range parts {
-			blocks[i] = w.e.inputBlock(&parts[i])
-		}
-		return Array(blocks)
-	}
-	switch {
-	case v == nil, v.Kind() == 'n':
-		return Quote("")
-	case v.Kind() == '"', v.Kind() == '[' && takesList(v, responsesResultBlocks):
-		return v
-	default:
-		return Quote(string(v))
-	}
-}
-
-func textIn(p *schema.Part) string {
-	if p.Content == nil {
-		return ""
-	}
-	return *p.Content
-}
-
-// resultParts reads a result that is a content list of an MCP tool, with texts and images; nil for any other value.
-func resultParts(v jsontext.Value) []schema.Part {
-	values, _ := ParseArray(v)
-	var parts []schema.Part
-	for _, b := range values {
-		o, ok := ParseObject(b)
-		if !ok {
-			return nil
-		}
-		o.Take("annotations")
-		o.Take("_meta")
-		typ, _ := o.TakeStr("type")
-		switch typ {
-		case "text":
-			text, ok := o.TakeStr("text")
-			if !ok || len(o.Names) > 0 {
-				return nil
-			}
-			parts = append(parts, schema.Text(text))
-		case "image":
-			data, ok := o.TakeStr("data")
-			mime, ok2 := o.TakeStr("mimeType")
-			if !ok || !ok2 || len(o.Names) > 0 {
-				return nil
-			}
-			parts = append(parts, schema.Part{Type: schema.PartBlob, Modality: "image", MimeType: mime, Content: &data})
-		default:
-			return nil
-		}
-	}
-	return parts
-}

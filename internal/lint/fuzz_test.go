@@ -80,7 +80,7 @@ var fuzzed = map[string]string{
 	"internal/encryption.ReadableData":      "internal/encryption.FuzzReadable",
 	"internal/encryption.ReadableValue":     "internal/encryption.FuzzReadable",
 	"internal/encryption.replaced":          "internal/encryption.FuzzReadable",
-	"internal/form.Stored":                  "publisher/wire.FuzzAnthropic",
+	"internal/form.detailOf":                "publisher/wire.FuzzAnthropic",
 	"internal/form.CheckJSON":               "publisher/wire.FuzzAnthropic",
 	"internal/form.ParseArray":              "publisher/wire.FuzzAnthropic",
 	"internal/form.ParseObject":             "publisher/wire.FuzzAnthropic",

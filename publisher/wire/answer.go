@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/waymarkio/waymark/internal/form"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -29,7 +27,7 @@ func (f Form) answer(response []byte) (a publisher.Answer, err error) {
 	if !ok {
 		return a, errors.New("the body is not an object")
 	}
-	var m *form.Message
+	var m *form.Answer
 	switch f {
 	case Anthropic:
 		m, err = anthropicAnswer(o, &a)
@@ -43,75 +41,30 @@ func (f Form) answer(response []byte) (a publisher.Answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	if a.Calls, err = f.calls(m); err != nil {
-		return a, err
-	}
-	m.Source = m.Detail.Source(string(f))
 	a.Message = m.Message
+	for _, c := range m.Calls {
+		a.Calls = append(a.Calls, publisher.ToolCall{ID: c.ID, Name: c.Name, Arguments: []byte(c.Arguments)})
+	}
 	a.ResponseID, _ = o.TakeStr("id")
 	a.Model, _ = o.TakeStr("model")
-	if v, ok := o.Get("usage"); ok && v.Kind() == '{' {
-		o.Take("usage")
-		a.Usage = usageOf(v)
-	}
-	a.Source = []byte((&form.Detail{Members: o.Rest()}).Source(string(f)))
-	return a, nil
-}
-
-// usageOf reads the counters of a response. Those without a field in [schema.Usage] are kept, too.
-func usageOf(v jsontext.Value) *schema.Usage {
-	u := form.Usage(v)
-	o, _ := form.ParseObject(v)
-	for _, name := range []string{
-		"input_tokens", "prompt_tokens", "output_tokens", "completion_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "reasoning_output_tokens",
-	} {
-		o.Take(name)
-	}
-	if rest := o.Rest(); rest != nil {
-		u.Extra = form.Marshal(rest)
-	}
-	return u
-}
-
-// calls are the calls of an answer, each with its part.
-func (f Form) calls(m *form.Message) ([]publisher.ToolCall, error) {
-	if m.Unrecorded > 0 {
-		return nil, fmt.Errorf("the answer has %d parts", m.Unrecorded)
-	}
-	var calls []publisher.ToolCall
-	for i := range m.Calls {
-		c := &m.Calls[i]
-		id, isText := form.Unquote(c.ID)
-		if c.ID != nil && !isText {
-			return nil, fmt.Errorf("call %d has the id %.80s, which is not a string", i+1, c.ID)
+	if usage := o["usage"]; usage.Kind() == '{' {
+		delete(o, "usage")
+		if a.Usage, err = form.Usage(usage); err != nil {
+			return a, err
 		}
-		name, isText := form.Unquote(c.Name)
-		if c.Name != nil && !isText {
-			return nil, fmt.Errorf("call %d has the name %.80s, which is not a string", i+1, c.Name)
-		}
-		p := &m.Parts[c.Part]
-		*p = schema.CallPart(id, name)
-		p.Source = c.Detail.Source(string(f))
-		calls = append(calls, publisher.ToolCall{ID: id, Name: name, Arguments: []byte(c.Arguments)})
 	}
-	return calls, nil
+	source, err := (&form.Detail{Members: o}).Source(string(f))
+	a.Source = []byte(source)
+	return a, err
 }
 
-func anthropicAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
+func anthropicAnswer(o form.Object, a *publisher.Answer) (*form.Answer, error) {
 	if typ, _ := o.TakeStr("type"); typ != "message" {
 		return nil, fmt.Errorf("the body has the type %.40q", typ)
 	}
-	message := new(form.Object)
-	for _, name := range []string{"role", "content"} {
-		if v, ok := o.Take(name); ok {
-			message.Put(name, v)
-		}
-	}
-	m, err := (&form.Decoder{Key: form.KeyAnthropic}).Anthropic(message, schema.RoleAssistant)
-	switch {
-	case err != nil:
-		return nil, err
-	case m.Detail.Role != "" || m.Detail.Content != "":
+	role, _ := o.TakeStr("role")
+	blocks, ok := form.ParseArray(o.Take("content"))
+	if role != schema.RoleAssistant || !ok {
 		return nil, errors.New("it is not an assistant message with a list of blocks")
 	}
 	switch reason, _ := o.TakeStr("stop_reason"); reason {
@@ -122,12 +75,11 @@ func anthropicAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error)
 	default:
 		a.FinishReasons = []string{reason}
 	}
-	return m, nil
+	return form.Anthropic(blocks)
 }
 
-func chatAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
-	raw, _ := o.Take("choices")
-	choices, _ := form.ParseArray(raw)
+func chatAnswer(o form.Object, a *publisher.Answer) (*form.Answer, error) {
+	choices, _ := form.ParseArray(o.Take("choices"))
 	if len(choices) != 1 {
 		return nil, fmt.Errorf("the response has %d choices, but an answer needs exactly one", len(choices))
 	}
@@ -135,38 +87,28 @@ func chatAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
 	if !ok {
 		return nil, errors.New("the choice is not an object")
 	}
-	message, ok := form.TakeObject(choice, "message")
+	message, ok := choice.TakeObject("message")
 	if !ok {
 		return nil, errors.New("the choice has no message")
 	}
-	m, err := (&form.Decoder{Key: form.KeyChat}).Chat(message)
-	if err != nil {
-		return nil, err
-	}
-	if m.Role != schema.RoleAssistant {
-		return nil, fmt.Errorf("the message has the role %.40q", m.Role)
-	}
-	for _, c := range m.Calls {
-		if c.Legacy {
-			return nil, errors.New("the message has function_call, the older format without tools")
-		}
-	}
-	if v := m.Detail.Members["tool_calls"]; v != nil && v.Kind() != 'n' && string(v) != "[]" {
-		return nil, errors.New("the message has tool_calls that cannot be read")
-	}
-	if v, there := choice.Get("finish_reason"); there && v.Kind() == 'n' {
+	if choice["finish_reason"].Kind() == 'n' {
 		return nil, errors.New("its finish_reason is null, so it may be incomplete")
 	}
 	if reason, ok := choice.TakeStr("finish_reason"); ok { // servers that imitate OpenAI's API omit it
 		a.FinishReasons = []string{reason}
 	}
-	o.Put("choice", form.Marshal(choice.Rest()))
-	return m, nil
+	if len(choice) > 0 {
+		rest, err := form.Marshal(choice)
+		if err != nil {
+			return nil, err
+		}
+		o["choice"] = rest
+	}
+	return form.Chat(message)
 }
 
-func responsesAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error) {
-	raw, _ := o.Take("output")
-	items, ok := form.ParseArray(raw)
+func responsesAnswer(o form.Object, a *publisher.Answer) (*form.Answer, error) {
+	items, ok := form.ParseArray(o.Take("output"))
 	if !ok {
 		return nil, errors.New("the response has no output")
 	}
@@ -175,17 +117,15 @@ func responsesAnswer(o *form.Object, a *publisher.Answer) (*form.Message, error)
 	case "completed":
 		a.FinishReasons = []string{status}
 	case "incomplete":
-		details, _ := o.Get("incomplete_details")
 		reason := status
-		if d, ok := form.ParseObject(details); ok {
-			if r, ok := d.Str("reason"); ok {
+		if details, ok := form.ParseObject(o["incomplete_details"]); ok {
+			if r, ok := details.Str("reason"); ok {
 				reason = r
 			}
 		}
 		a.FinishReasons = []string{reason}
 	default:
-		failure, _ := o.Get("error")
-		return nil, fmt.Errorf("the response is %.40q: %.500s", status, failure)
+		return nil, fmt.Errorf("the response is %.40q: %.500s", status, o["error"])
 	}
-	return (&form.Decoder{Key: form.KeyResponses}).Responses(items), nil
+	return form.Responses(items)
 }

@@ -82,7 +82,7 @@ func FuzzAnthropic(f *testing.F) {
 	})
 }
 
-// withSafeIDs returns blocks with the ids that Anthropic takes.
+// withSafeIDs returns blocks with the ids that Anthropic takes, and with an input of each call.
 func withSafeIDs(blocks []any) []any {
 	for _, b := range blocks {
 		block, _ := b.(map[string]any)
@@ -97,8 +97,36 @@ func withSafeIDs(blocks []any) []any {
 			}
 		}
 		block["id"] = string(safe)
+		if block["input"] == nil {
+			block["input"] = map[string]any{}
+		}
 	}
 	return blocks
+}
+
+// whole adds to a call what the API demands of it: a type, a name and arguments.
+func whole(c any) {
+	call, _ := c.(map[string]any)
+	member, arguments := "function", "arguments"
+	if _, custom := call["custom"]; custom {
+		member, arguments = "custom", "input"
+	}
+	if _, has := call["type"]; !has {
+		call["type"] = member
+	}
+	if call["id"] == nil {
+		call["id"] = ""
+	}
+	inner, _ := call[member].(map[string]any)
+	filled(inner, arguments)
+}
+
+func filled(call map[string]any, arguments string) {
+	for _, name := range []string{"name", arguments} {
+		if call[name] == nil {
+			call[name] = ""
+		}
+	}
 }
 
 func FuzzOpenAIChat(f *testing.F) {
@@ -112,6 +140,13 @@ func FuzzOpenAIChat(f *testing.F) {
 				if list, isList := v.([]any); v == nil && name != "content" || isList && len(list) == 0 && name != "content" {
 					delete(message, name)
 				}
+			}
+			if _, has := message["content"]; !has {
+				message["content"] = nil
+			}
+			calls, _ := message["tool_calls"].([]any)
+			for _, c := range calls {
+				whole(c)
 			}
 			return []any{message}
 		}
@@ -136,6 +171,14 @@ func FuzzOpenAIResponses(f *testing.F) {
 	f.Fuzz(func(t *testing.T, response []byte) {
 		comesBack(t, wire.OpenAIResponses, response, func(in map[string]any) []any {
 			output, _ := in["output"].([]any)
+			for _, item := range output {
+				switch call, _ := item.(map[string]any); call["type"] {
+				case "function_call":
+					filled(call, "arguments")
+				case "custom_tool_call":
+					filled(call, "input")
+				}
+			}
 			return append([]any{}, output...)
 		}, func(out map[string]any) []any {
 			input, _ := out["input"].([]any)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -79,7 +78,7 @@ func refused(err error) bool {
 	if o == nil {
 		return false
 	}
-	if inner, ok := form.TakeObject(o, "error"); ok {
+	if inner, ok := o.TakeObject("error"); ok {
 		o = inner
 	}
 	typ, _ := o.Str("type")
@@ -109,46 +108,50 @@ func (f Form) request(request publisher.ModelRequest, settings any) ([]byte, err
 		return nil, err
 	}
 	conversation := map[Form]string{Anthropic: "messages", OpenAIChat: "messages", OpenAIResponses: "input"}[f]
-	if v, _ := o.Take(conversation); v != nil && v.Kind() != 'n' {
+	if v := o.Take(conversation); v != nil && v.Kind() != 'n' {
 		return nil, fmt.Errorf("the settings have %s, but the run's record supplies it: remove it", conversation)
 	}
-	var w form.Writer
-	var system, messages jsontext.Value
+	body := make(map[string]any, len(o)+3)
+	for name, v := range o {
+		body[name] = v
+	}
+	e := form.NewEncoder(string(f))
 	switch f {
 	case Anthropic:
-		system, messages, err = anthropicMessages(request.Messages)
+		system, messages := anthropicMessages(e, request.Messages)
+		body[conversation] = messages
+		if len(system) > 0 {
+			if o["system"] != nil {
+				return nil, errors.New("both the settings and the run have system: use only Loop.System")
+			}
+			body["system"] = system
+		}
 	case OpenAIChat:
-		messages, err = chatMessages(request.Messages)
+		messages := []any{}
+		for i := range request.Messages {
+			if m := &request.Messages[i]; len(m.Parts) > 0 {
+				messages = append(messages, e.Chat(m)...)
+			}
+		}
+		body[conversation] = messages
 	case OpenAIResponses:
-		e := &form.Encoder{Keys: []string{form.KeyResponses}}
-		messages = form.Array(e.Responses(request.Messages))
-		err = e.Err()
+		body[conversation] = e.Responses(request.Messages)
 	default:
-		err = fmt.Errorf("form %.40q is unknown", string(f))
+		return nil, fmt.Errorf("form %.40q is unknown", string(f))
 	}
-	if err != nil {
+	if err := e.Err(); err != nil {
 		return nil, err
 	}
-	for i, name := range o.Names {
-		if name == "system" && f == Anthropic && system != nil {
-			return nil, errors.New("both the settings and the run have system: use only Loop.System")
-		}
-		w.Set(name, form.Compact(o.Values[i]))
+	if len(tools) > 0 {
+		body["tools"] = tools
 	}
-	if system != nil {
-		w.Set("system", system)
-	}
-	if tools != nil {
-		w.Set("tools", tools)
-	}
-	w.Set(conversation, messages)
-	return w.Value(), nil
+	return form.Marshal(body)
 }
 
 // settingsOf decodes the settings, as the client would encode them.
-func settingsOf(settings any) (*form.Object, error) {
+func settingsOf(settings any) (form.Object, error) {
 	if settings == nil {
-		return new(form.Object), nil
+		return nil, nil
 	}
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -164,149 +167,71 @@ func settingsOf(settings any) (*form.Object, error) {
 	return o, nil
 }
 
-// tools writes the tools of the settings and of the request; nil if there are none.
-func (f Form) tools(o *form.Object, tools []publisher.Tool) (jsontext.Value, error) {
-	given, _ := o.Take("tools")
-	list, ok := form.ParseArray(given)
+// tools are the tools of the settings and of the request.
+func (f Form) tools(o form.Object, tools []publisher.Tool) ([]any, error) {
+	given := o.Take("tools")
+	values, ok := form.ParseArray(given)
 	if !ok && given != nil && given.Kind() != 'n' {
 		return nil, errors.New("the settings have tools that are not a list")
 	}
+	list := make([]any, 0, len(values)+len(tools))
+	for _, v := range values {
+		list = append(list, v)
+	}
 	for i := range tools {
 		t := &tools[i]
-		parameters := []byte(t.Parameters)
+		parameters := jsontext.Value(t.Parameters)
 		if len(parameters) == 0 {
-			parameters = []byte(`{"type":"object","properties":{}}`)
+			parameters = jsontext.Value(`{"type":"object","properties":{}}`)
 		}
-		var tool, inner form.Writer
-		w := &tool
-		if f != Anthropic {
-			tool.Str("type", "function")
-		}
-		if f == OpenAIChat {
-			w = &inner
-		}
-		w.Str("name", t.Name)
+		tool := map[string]any{"name": t.Name}
 		if t.Description != "" {
-			w.Str("description", t.Description)
+			tool["description"] = t.Description
 		}
-		if f == Anthropic {
-			w.Set("input_schema", parameters)
-		} else {
-			w.Set("parameters", parameters)
+		switch f {
+		case Anthropic:
+			tool["input_schema"] = parameters
+		case OpenAIChat:
+			tool["parameters"] = parameters
+			tool = map[string]any{"type": "function", "function": tool}
+		case OpenAIResponses:
+			tool["type"], tool["parameters"] = "function", parameters
+			tool["strict"] = false // the default true supports few schemas
 		}
-		if f == OpenAIResponses {
-			w.Set("strict", jsontext.Value("false")) // the default true supports few schemas
-		}
-		if f == OpenAIChat {
-			tool.Set("function", inner.Value())
-		}
-		list = append(list, tool.Value())
+		list = append(list, tool)
 	}
-	if len(list) == 0 {
-		return nil, nil
-	}
-	return form.Array(list), nil
+	return list, nil
 }
 
 // anthropicMessages returns the texts of the role system, and the others in turns of user and assistant. Results come
 // first in their turn.
-func anthropicMessages(conversation []schema.Message) (system, messages jsontext.Value, err error) {
-	e := &form.Encoder{Keys: []string{form.KeyAnthropic}}
-	type turn struct {
-		role            string
-		results, blocks []jsontext.Value
+func anthropicMessages(e *form.Encoder, conversation []schema.Message) (system, messages []any) {
+	messages = []any{}
+	var role string
+	var results, blocks []any
+	flush := func() {
+		if content := append(results, blocks...); len(content) > 0 {
+			messages = append(messages, map[string]any{"role": role, "content": content})
+		}
+		results, blocks = nil, nil
 	}
-	var texts []jsontext.Value
-	var turns []turn
 	for i := range conversation {
 		m := &conversation[i]
-		blocks, results, err := anthropicBlocks(e, m)
-		if err != nil {
-			return nil, nil, fmt.Errorf("message %d: %w", i+1, err)
-		}
-		role := m.Role
-		switch role {
-		case schema.RoleSystem:
-			texts = append(texts, blocks...)
-			continue
-		case schema.RoleAssistant:
-		default:
-			role = schema.RoleUser
-		}
-		if len(blocks)+len(results) == 0 {
+		r, b := e.Anthropic(m)
+		if m.Role == schema.RoleSystem {
+			system = append(system, b...)
 			continue
 		}
-		if n := len(turns); n == 0 || turns[n-1].role != role {
-			turns = append(turns, turn{role: role})
+		of := schema.RoleUser
+		if m.Role == schema.RoleAssistant {
+			of = m.Role
 		}
-		t := &turns[len(turns)-1]
-		t.results, t.blocks = append(t.results, results...), append(t.blocks, blocks...)
-	}
-	list := make([]jsontext.Value, len(turns))
-	for i := range turns {
-		var o form.Writer
-		o.Str("role", turns[i].role)
-		o.Set("content", form.Array(append(turns[i].results, turns[i].blocks...)))
-		list[i] = o.Value()
-	}
-	if len(texts) > 0 {
-		system = form.Array(texts)
-	}
-	return system, form.Array(list), nil
-}
-
-func anthropicBlocks(e *form.Encoder, m *schema.Message) (blocks, results []jsontext.Value, err error) {
-	if d, _ := form.DetailOf(m.Source, e.Keys...); d.Content == form.ShapeValue && len(m.Parts) == 1 && m.Parts[0].Content != nil {
-		// A list with more blocks than a message may have parts.
-		list, ok := form.ParseArray(jsontext.Value(*m.Parts[0].Content))
-		if !ok {
-			return nil, nil, errors.New("its content is neither text nor a list")
+		if of != role && len(r)+len(b) > 0 {
+			flush()
+			role = of
 		}
-		return list, nil, nil
+		results, blocks = append(results, r...), append(blocks, b...)
 	}
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		d, own := form.DetailOf(p.Source, e.Keys...)
-		switch {
-		case p.Type == schema.PartReasoning && !own:
-		case p.Type == schema.PartText && p.Content != nil && *p.Content == "" && emptied(d.Members) == nil:
-		case p.Type == schema.PartToolCallResponse:
-			results = append(results, e.AnthropicBlock(p))
-		default:
-			blocks = append(blocks, e.AnthropicBlock(p))
-		}
-	}
-	return blocks, results, e.Err()
-}
-
-func chatMessages(conversation []schema.Message) (jsontext.Value, error) {
-	e := &form.Encoder{Keys: []string{form.KeyChat}}
-	var list []jsontext.Value
-	for i := range conversation {
-		m := &conversation[i]
-		if len(m.Parts) == 0 {
-			continue
-		}
-		_, own := form.DetailOf(m.Source, e.Keys...)
-		list = append(list, e.ChatMessages(m, own, func(one *schema.Message) jsontext.Value {
-			d, _ := form.DetailOf(one.Source, e.Keys...)
-			d.Members = emptied(d.Members)
-			return e.Chat(one, &d)
-		})...)
-		if err := e.Err(); err != nil {
-			return nil, fmt.Errorf("message %d: %w", i+1, err)
-		}
-	}
-	return form.Array(list), nil
-}
-
-// emptied returns the members without empty ones; nil if none is left.
-func emptied(members map[string]jsontext.Value) map[string]jsontext.Value {
-	maps.DeleteFunc(members, func(_ string, v jsontext.Value) bool {
-		return v.Kind() == 'n' || string(v) == "[]"
-	})
-	if len(members) == 0 {
-		return nil
-	}
-	return members
+	flush()
+	return system, messages
 }
