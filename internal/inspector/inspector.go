@@ -37,8 +37,6 @@ type Config struct {
 	Token string
 	// Used is called after each use of a single-use token; nil for no call.
 	Used func()
-	// Doctor checks the fleet's server, streams and limits as waymark doctor does; nil if the pages show no findings.
-	Doctor func(ctx context.Context) ([]Finding, error)
 	// Now is the clock for ages.
 	Now func() time.Time
 }
@@ -54,12 +52,10 @@ type Inspector struct {
 	csrf string
 	// submissions are the latest submitted forms.
 	submissions submissions
-	stories     recent[readStory]
 	needs       needs
 	heads       heads
 	// executors is the latest list of the fleet's executors.
 	executors cached[*schema.ExecutorsReply]
-	findings  cached[[]Finding]
 	// wanted is when a page last showed an executor's heartbeat, in nanoseconds.
 	wanted atomic.Int64
 }

@@ -252,7 +252,7 @@ func TestPages_AFleetAtWork_SayWhatItDoes(t *testing.T) {
 
 	state := d.page("/run/fix-login/state?at=record:3")
 	require.Contains(t, state, "record 3 of ")
-	require.Contains(t, state, "call a of turn 1 (read_file) requested")
+	require.Contains(t, state, "<b>read_file</b> a, turn 1, requested")
 	require.Contains(t, state, "waymark fork fix-login --at record:3 --hold")
 	require.Contains(t, d.page("/run/fix-login/state?record=4"), "record 4 of ", "the slider works without script")
 
@@ -366,7 +366,7 @@ func TestPages_HostileText_IsText(t *testing.T) {
 	d := newDesk(t, nil)
 	runs := d.stage.Hostile()
 	require.Eventually(t, func() bool { return strings.Count(d.page("/needs-you"), "<article") == 2 }, 20*time.Second, 20*time.Millisecond)
-	paths := []string{"/", "/needs-you", "/health", "/executors", "/compare?a=hostile&b=hostile-doubt", "/compare?a=hostile-doubt@record:1&b=hostile", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1])}
+	paths := []string{"/", "/needs-you", "/health", "/executors", "/?label=" + url.QueryEscape("team="+showcase.HostileTexts[1])}
 	for _, run := range runs {
 		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/act", "/lineage", "/act/rewind?at=record:1", "?text=" + url.QueryEscape(showcase.HostileTexts[0])} {
 			paths = append(paths, "/run/"+run+tab)

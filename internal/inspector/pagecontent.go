@@ -328,8 +328,7 @@ func (s *Inspector) stateOf(ctx context.Context, run, at string) (state *schema.
 type stateBody struct {
 	// Record is the shown record, of Records; At is the requested point.
 	Record, Records int64
-	At, Since       string
-	Changes         []change
+	At              string
 	Calls           []schema.OpenCall
 	Waits           []schema.OpenInterrupt
 	Values          []valueRow
@@ -340,8 +339,6 @@ type stateBody struct {
 	Commands        []string
 	NoContent       bool
 }
-
-type change struct{ Sign, Text string }
 
 type valueRow struct {
 	Key, Text, Set string
@@ -361,7 +358,7 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 		at = fmt.Sprintf("record:%d", max(number(n), 1))
 	}
 	var now *view
-	var reply, shown, before *schema.GetReply
+	var reply, shown *schema.GetReply
 	group, asking := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		now, reply, err = s.head(asking, r, "state", "")
@@ -371,13 +368,6 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 		shown, err = s.content(asking, run, at)
 		return err
 	})
-	// If the number of the record is known, the state before it is read concurrently.
-	if p, err := schema.ParsePoint(at); err == nil && p.Kind == schema.PointRecord && p.Number > 1 {
-		group.Go(func() (err error) {
-			before, err = s.headAt(asking, run, fmt.Sprintf("record:%d", p.Number-1))
-			return err
-		})
-	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
@@ -397,13 +387,6 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 	path := v.Run.Path + "/state?at=record:"
 	if body.Record > 1 {
 		body.First, body.Previous = path+"1", path+fmt.Sprint(body.Record-1)
-		body.Since = fmt.Sprintf("record:%d", body.Record-1)
-		if before == nil {
-			if before, err = s.headAt(ctx, run, body.Since); err != nil {
-				return nil, err
-			}
-		}
-		body.Changes = changes(&before.Head, h)
 	}
 	if body.Record < body.Records {
 		body.Next, body.Last = path+fmt.Sprint(body.Record+1), path+fmt.Sprint(body.Records)
@@ -422,6 +405,7 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 	}
 	body.Commands = []string{
 		s.commandOf("fork " + word + " --at " + body.At + " --hold"), s.commandOf("resume " + word + " --at " + body.At + " --dry-run"),
+		s.commandOf("diff " + word + "@" + body.At + " " + word),
 	}
 	v.Body = &body
 	return v, nil
@@ -431,75 +415,4 @@ func (s *Inspector) statePage(ctx context.Context, r *http.Request) (*view, erro
 func (s *Inspector) headAt(ctx context.Context, run, at string) (*schema.GetReply, error) {
 	reply := new(schema.GetReply)
 	return reply, s.Fleet.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead, At: at}, reply)
-}
-
-// changes are the differences between two heads of a run.
-func changes(a, b *schema.Head) (list []change) {
-	for _, n := range []struct {
-		what string
-		a, b int64
-	}{
-		{"events", a.Counts.Events, b.Counts.Events},
-		{"messages", a.Counts.Messages, b.Counts.Messages},
-		{"turn", int64(a.Turn), int64(b.Turn)},
-		{"calls", a.Counts.ToolCalls, b.Counts.ToolCalls},
-		{"results", a.Counts.ToolResults, b.Counts.ToolResults},
-		{"epoch", int64(a.Epoch), int64(b.Epoch)},
-		{"tokens in", a.Usage.InputTokens, b.Usage.InputTokens},
-		{"tokens out", a.Usage.OutputTokens, b.Usage.OutputTokens},
-		{"artifacts", a.Counts.Artifacts, b.Counts.Artifacts},
-		{"dead letters", a.Counts.DeadLetters, b.Counts.DeadLetters},
-	} {
-		if n.a != n.b {
-			list = append(list, change{"~", fmt.Sprintf("%s %d → %d", n.what, n.a, n.b)})
-		}
-	}
-	if a.Status != b.Status {
-		list = append(list, change{"~", fmt.Sprintf("status %s → %s", a.Status, b.Status)})
-	}
-	if a.Executor != b.Executor {
-		list = append(list, change{"~", "executor " + cmp.Or(a.Executor, "none") + " → " + cmp.Or(b.Executor, "none")})
-	}
-	calls := func(h *schema.Head) (names []string) {
-		for i := range h.OpenCalls {
-			c := &h.OpenCalls[i]
-			text := fmt.Sprintf("call %s of turn %d (%s)", c.ToolCallID, c.Turn, c.Name)
-			switch {
-			case c.InDoubt:
-				text += " in doubt"
-			case c.Requested:
-				text += " requested"
-			default:
-				text += " begun"
-			}
-			names = append(names, text)
-		}
-		return names
-	}
-	waits := func(h *schema.Head) (names []string) {
-		for i := range h.Interrupts {
-			names = append(names, "wait "+h.Interrupts[i].InterruptID)
-		}
-		return names
-	}
-	marks := func(h *schema.Head) (names []string) {
-		for i := range h.Marks {
-			names = append(names, "mark "+h.Marks[i].Name)
-		}
-		return names
-	}
-	for _, of := range []func(*schema.Head) []string{calls, waits, marks} {
-		before, after := of(a), of(b)
-		for _, name := range after {
-			if !slices.Contains(before, name) {
-				list = append(list, change{"+", name})
-			}
-		}
-		for _, name := range before {
-			if !slices.Contains(after, name) {
-				list = append(list, change{"-", name})
-			}
-		}
-	}
-	return list
 }

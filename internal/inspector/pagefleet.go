@@ -1,7 +1,6 @@
 package inspector
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -246,61 +245,6 @@ type healthBody struct {
 	*schema.FleetReply
 	Parked []schema.ParkedRun
 	Rows   []shardRow
-	// Findings are the doctor's, problems first; nil while it runs. Fine counts the passed checks.
-	Findings []Finding
-	Fine     int
-	// Doctor: there is a doctor. DoctorErr is its failure.
-	Doctor    bool
-	DoctorErr string
-}
-
-// Finding is the result of one check of the doctor.
-type Finding struct {
-	Name   string `json:"check"`
-	Result string `json:"result"`
-	Detail string `json:"detail"`
-	Do     string `json:"do,omitzero"`
-}
-
-// Class is the CSS class of the result.
-func (f Finding) Class() string {
-	switch f.Result {
-	case "ok":
-		return "live"
-	case "warning":
-		return "wait"
-	case "FAILED":
-		return "bad"
-	}
-	return "off"
-}
-
-// findingsOld is the age at which the doctor runs again.
-const findingsOld = time.Minute
-
-// examine adds the doctor's findings.
-func (s *Inspector) examine(ctx context.Context, body *healthBody) {
-	if body.Doctor = s.Doctor != nil; !body.Doctor {
-		return
-	}
-	list, ok, err := s.findings.get(findingsOld, soon, s.Doctor)
-	if err != nil {
-		p, _ := s.problemOf(ctx, err)
-		body.DoctorErr = p.What
-	}
-	if !ok {
-		return
-	}
-	body.Findings = []Finding{}
-	for _, f := range list {
-		if f.Class() == "live" {
-			body.Fine++
-			continue
-		}
-		body.Findings = append(body.Findings, f)
-	}
-	rank := map[string]int{"bad": 0, "wait": 1, "off": 2}
-	slices.SortStableFunc(body.Findings, func(a, b Finding) int { return cmp.Compare(rank[a.Class()], rank[b.Class()]) })
 }
 
 type shardRow struct {
@@ -326,7 +270,6 @@ func (s *Inspector) healthPage(ctx context.Context, _ *http.Request) (*view, err
 		body.Rows = append(body.Rows, row)
 		body.Parked = append(body.Parked, row.Parked...)
 	}
-	s.examine(ctx, &body)
 	v := s.view("Health", "health", "fleet")
 	v.Body = &body
 	return v, nil

@@ -2,20 +2,17 @@ package inspector
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/standstill"
 	"github.com/waymarkio/waymark/internal/story"
-	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -292,34 +289,13 @@ func scaled(rows []lineRow) []lineRow {
 	return rows
 }
 
-// readStory is the story of a run. It is read again after new events.
-type readStory struct {
-	mu      sync.Mutex
-	records int64
-	epoch   schema.Epoch
-	story   *story.Story
-	missing error
-}
-
-// storiesKept bounds the cached stories.
-const storiesKept = 4
-
 // told reads the story of a run. missing names its missing events.
 func (s *Inspector) told(ctx context.Context, head *schema.Head) (told *story.Told, missing, err error) {
-	r, now := s.stories.of(head.Run, storiesKept), s.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.story == nil || r.records != head.Records || r.epoch != head.Epoch {
-		read, err := story.Read(ctx, s.Fleet, head)
-		if err != nil && (read.Empty() || ctx.Err() != nil) {
-			return nil, nil, err
-		}
-		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
-			return read.Tell(0, now), err, nil // it may pass: the next look reads again
-		}
-		r.story, r.records, r.epoch, r.missing = read, head.Records, head.Epoch, err
+	read, err := story.Read(ctx, s.Fleet, head)
+	if err != nil && (read.Empty() || ctx.Err() != nil) {
+		return nil, nil, err
 	}
-	return r.story.Tell(0, now), r.missing, nil
+	return read.Tell(0, s.Now()), err, nil
 }
 
 // recoveryBody is the page of the effects of a takeover.

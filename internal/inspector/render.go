@@ -45,7 +45,6 @@ func (s *Inspector) pages() []page {
 		{"/run/{run}/state", "state", "State", "run", calm, s.statePage},
 		{"/run/{run}/recovery", "recovery", "Recovery", "run", brisk, s.recoveryPage},
 		{"/run/{run}/lineage", "lineage", "Lineage", "run", calm, s.lineagePage},
-		{"/compare", "compare", "Compare", "compare", calm, s.comparePage},
 		{"/run/{run}/act", "actions", "Actions", "run", calm, s.actionsPage},
 		{"/run/{run}/act/{do}", "sure", "Are you sure?", "run", 0, s.surePage},
 	}
@@ -126,7 +125,7 @@ func parse(now func() time.Time) map[string]*template.Template {
 		"since": func(at string) string { return strings.TrimSuffix(output.Ago(at, now()), " ago") },
 	}
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "compare", "lineage", "trouble", "enter", "entered"} {
+	for _, name := range []string{"fleet", "needs", "health", "executors", "run", "conversation", "state", "recovery", "actions", "sure", "lineage", "trouble", "enter", "entered"} {
 		t := template.New(name).Funcs(functions).Funcs(ago)
 		all[name] = template.Must(t.ParseFS(templates, "templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}

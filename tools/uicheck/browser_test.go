@@ -64,7 +64,7 @@ func newSceneWith(t *testing.T, cfg waymarktest.Config) *scene {
 	w := waymarktest.StartWith(t, cfg)
 	fleet, err := inspector.Connect(t.Context(), publisher.ReaderConfig{Conn: w.Conn(), Fleet: schema.DefaultFleet, RequestTimeout: 30 * time.Second})
 	require.NoError(t, err)
-	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now, Doctor: findings})
+	pages, err := inspector.New(inspector.Config{Fleet: fleet, Prompt: prompt.Prompt{}, By: "ann", Acts: true, Local: true, Now: w.Now})
 	require.NoError(t, err)
 	s := &scene{T: t, stage: showcase.New(t, w), pages: pages, server: httptest.NewServer(pages)}
 	s.entrance = func() string { return s.server.URL + "/enter?t=" + pages.NewToken() }
@@ -83,16 +83,6 @@ func needsChromium(t *testing.T) {
 	if chromium() == "" {
 		t.Skip("no Chromium: install it (on Debian: apt-get install chromium), or name one with WAYMARK_CHROMIUM")
 	}
-}
-
-// findings are the results of a doctor.
-func findings(context.Context) ([]inspector.Finding, error) {
-	return []inspector.Finding{
-		{Name: "server version", Result: "ok", Detail: "2.15.2"},
-		{Name: "credentials", Result: "warning", Detail: "the server lets in every user of this machine", Do: "configure accounts with credentials on the server"},
-		{Name: "lock", Result: "FAILED", Detail: "no daemon holds the lease of shard 3", Do: "start the daemon: waymark serve"},
-		{Name: "disk", Result: "unknown", Detail: "the server is not of this state directory: look on its machine"},
-	}, nil
 }
 
 // tab is a separate browser, with its errors.

@@ -27,7 +27,6 @@ var looks = []struct{ name, path string }{
 	{"actions", "/run/triage-3/act"},
 	{"rewind", "/run/fix-login/act/rewind?at=record:4"},
 	{"executors", "/executors"},
-	{"compare", "/compare?a=fix-login@record:8&b=fix-login"},
 	{"health", "/health"},
 	{"held", "/run/payout-7/recovery"},
 	{"trouble", "/run/none"},
@@ -99,7 +98,7 @@ func TestPages_HostileText_RunsNothingAndLoadsNothing(t *testing.T) {
 	b := s.open()
 	b.show("/needs-you")
 	b.await(`document.querySelectorAll("article.thing").length === 2`)
-	paths := []string{"/", "/needs-you", "/executors", "/compare?a=hostile&b=hostile-doubt"}
+	paths := []string{"/", "/needs-you", "/executors"}
 	for _, run := range runs {
 		for _, tab := range []string{"", "/conversation", "/state", "/recovery", "/lineage", "/act"} {
 			paths = append(paths, "/run/"+run+tab)

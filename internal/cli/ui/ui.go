@@ -14,7 +14,6 @@ import (
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
-	fleetcmd "github.com/waymarkio/waymark/internal/cli/fleet"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/inspector"
 	"github.com/waymarkio/waymark/publisher"
@@ -82,13 +81,6 @@ func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	acts := !c.ReadOnly && !readers[cl.NATS.Opts.InboxPrefix]
 	pages, err := New(a, address, inspector.Config{
 		Fleet: fleet, By: by, NoContent: c.NoContent, Token: token, Acts: acts,
-		Doctor: func(ctx context.Context) (list []inspector.Finding, err error) {
-			checks, err := fleetcmd.Examine(ctx, a, cl, "")
-			for _, c := range checks {
-				list = append(list, inspector.Finding(c))
-			}
-			return list, err
-		},
 	}, Say(a))
 	if err != nil {
 		return err
