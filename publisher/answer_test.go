@@ -271,7 +271,7 @@ func TestStartTurn_NothingNew_IsPublishedWhenItIsNeeded(t *testing.T) {
 		}, want: []string{"run.started", "turn.started", "message.added"}},
 		"a call": {then: func(t *testing.T, turn *publisher.Turn) {
 			t.Helper()
-			keys, err := turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x", Time: time.Unix(1_700_000_000, 0)})
+			keys, err := turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"})
 			require.NoError(t, err)
 			require.Equal(t, []schema.CallKey{{Turn: 1, ToolCallID: "c1", Occurrence: 1}}, keys)
 		}, want: []string{"run.started", "turn.started", "tool.called"}},

@@ -226,7 +226,7 @@ func TestApprove_EachCrash_Continues(t *testing.T) {
 		return func(t *testing.T, _ *world, turn *publisher.Turn) {
 			t.Helper()
 			require.NoError(t, turn.Run().Sync(t.Context())) // the answer, which goes before a permission
-			require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "c1", Decision: decision, Policy: "prod", Reason: "it changes production", By: "anna"}))
+			require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "c1", Decision: decision, Policy: "prod", Reason: "it changes production", By: "anna"}, turn.Number()))
 		}
 	}
 	asks := func(t *testing.T, _ *world, turn *publisher.Turn) {

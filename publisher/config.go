@@ -107,7 +107,7 @@ type Config struct {
 	// encryption. An executor without keys cannot resume an encrypted run.
 	Encryption *Encryption
 
-	// Now is the clock for events without a given time; nil means time.Now.
+	// Now is the clock of events; nil means time.Now.
 	Now func() time.Time
 	// Logger gets messages that have no caller to return them to; nil means no logging.
 	Logger *zerolog.Logger

@@ -161,8 +161,6 @@ type RunSpec struct {
 	// base of a fork and the run's state there; nil for none.
 	base      *schema.Base
 	baseState *schema.State
-	// Time of the start; zero means now.
-	Time time.Time
 	// OnControl is called for each control event of another process in the run (input, cancel, settlement), after it
 	// was folded. The goroutine that folds it calls it: a publish, or the fleet after a notice. It must not block and
 	// must not call the run. nil means no callback.
@@ -220,7 +218,7 @@ func (f *Fleet) begin(ctx context.Context, names schema.Names, spec RunSpec) (*R
 		MaxTurns: spec.MaxTurns, MaxTokens: spec.MaxTokens, CompletionTool: spec.Complete, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base,
 		State: spec.state, Source: []byte(spec.Source),
 	}
-	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
+	if _, err := r.publish(ctx, draft{data: data}); err != nil {
 		return nil, err
 	}
 	return r, nil

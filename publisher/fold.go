@@ -136,7 +136,7 @@ func openCall(head *schema.Head, key schema.CallKey) *schema.OpenCall {
 	return nil
 }
 
-// draft is an event to be published: its data, its turn, and its time or zero.
+// draft is an event to be published: its data, its turn, and its time once it is prepared.
 type draft struct {
 	data schema.Data
 	turn int32

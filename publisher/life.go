@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -99,8 +98,6 @@ type RunEnd struct {
 	Usage *schema.Usage
 	// Source holds details of the framework that the run comes from.
 	Source json.RawMessage
-	// Time of the end; zero means now.
-	Time time.Time
 }
 
 // End publishes run.ended. Only hand-offs and marks may follow.
@@ -118,6 +115,6 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 	_, err := r.publish(ctx, draft{unless: unless, data: &schema.RunEndedData{
 		Status: string(end.Status), Output: []byte(end.Output), Summary: end.Summary, CompletedBy: end.CompletedBy,
 		Error: end.Error, Usage: end.Usage, Source: []byte(end.Source),
-	}, at: end.Time})
+	}})
 	return err
 }

@@ -349,7 +349,7 @@ func TestLoop_Task_StartsRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "future", Task: "x", Time: time.Now().Add(time.Hour)})
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "future", Task: "x"})
 	require.NoError(t, err)
 	t.Log(publisher.Loop{Model: new(scripted).model, MaxTime: time.Minute}.Work(t.Context(), run), run.Head().Status)
 	m := &scripted{answers: map[int32]publisher.Answer{1: calls(call("a", "look", `{"at":1}`)), 2: calls(call("a", "look", `{"at":1}`))}}

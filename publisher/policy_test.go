@@ -81,20 +81,20 @@ func TestPolicy_EachWayAround_IsRefused(t *testing.T) {
 			return run.Publish(ctx, &schema.ToolCalledData{ToolCallID: "b", Name: "rm"}, 1)
 		},
 		"a permission of its own": func(ctx context.Context, _ *publisher.Run, turn *publisher.Turn) error {
-			return turn.Decide(ctx, schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAllow, Policy: "mine"})
+			return turn.Run().Publish(ctx, &schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAllow, Policy: "mine"}, turn.Number())
 		},
 		"an observation of its own": func(ctx context.Context, run *publisher.Run, _ *publisher.Turn) error {
 			return run.Publish(ctx, &schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionDeny, Mode: schema.ModeObserve}, 1)
 		},
 		"the word that it begins": func(ctx context.Context, _ *publisher.Run, turn *publisher.Turn) error {
-			err := turn.Decide(ctx, schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAllow, Policy: schema.BeginPolicy})
+			err := turn.Run().Publish(ctx, &schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAllow, Policy: schema.BeginPolicy}, turn.Number())
 			return errors.Join(err, turn.Return(ctx, key, gone))
 		},
 		"a settlement of its own": func(ctx context.Context, run *publisher.Run, _ *publisher.Turn) error {
 			return run.Publish(ctx, &schema.ToolSettledData{ToolCallID: "a", How: schema.SettledVerified, Result: []byte(`"gone"`)}, 1)
 		},
 		"a question without an answer": func(ctx context.Context, run *publisher.Run, turn *publisher.Turn) error {
-			return errors.Join(turn.Decide(ctx, schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAsk}), run.Publish(ctx, returned, 1))
+			return errors.Join(turn.Run().Publish(ctx, &schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionAsk}, turn.Number()), run.Publish(ctx, returned, 1))
 		},
 	}
 	for name, way := range tests {

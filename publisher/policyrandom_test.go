@@ -180,9 +180,9 @@ func (a *sloppyAgent) turn(ctx context.Context, run *publisher.Run) {
 			a.count(run.Publish(ctx, &schema.ToolReturnedData{ToolCallID: call.ID, Result: []byte(gone.Result)}, key.Turn))
 		case 6:
 			decision := []string{schema.DecisionAllow, schema.DecisionDeny, schema.DecisionAsk}[a.rnd.IntN(3)]
-			a.count(turn.Decide(ctx, schema.ToolDecidedData{
+			a.count(run.Publish(ctx, &schema.ToolDecidedData{
 				ToolCallID: call.ID, Decision: decision, Policy: []string{"inside", schema.BeginPolicy, ""}[a.rnd.IntN(3)], Mode: []string{"", schema.ModeObserve}[a.rnd.IntN(2)],
-			}))
+			}, key.Turn))
 			a.count(turn.Return(ctx, key, gone))
 		case 7:
 			how := []schema.Settlement{schema.SettledVerified, schema.SettledAdopted, schema.SettledDecided, schema.SettledRerun}[a.rnd.IntN(4)]

@@ -57,14 +57,14 @@ func TestStart_SameStartOtherHandle_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	spec := publisher.RunSpec{ID: "r1", Agent: "agent-1"}
-	// A process that died and began again with the time of its input makes the identical event.
-	ctx := publisher.WithTime(t.Context(), time.Unix(1_700_000_000, 0))
-	first, err := w.fleet().Start(ctx, spec)
+	// A process that died and began again at the same time makes the identical event.
+	at := func(c *publisher.Config) { c.Now = func() time.Time { return time.Unix(1_700_000_000, 0) } }
+	first, err := w.fleet(at).Start(t.Context(), spec)
 	require.NoError(t, err)
-	_, err = w.fleet().Start(ctx, spec)
+	_, err = w.fleet(at).Start(t.Context(), spec)
 	require.ErrorIs(t, err, publisher.ErrRunExists)
 	require.NoError(t, first.Mark(t.Context(), "still the writer"))
-	_, err = w.fleet().Start(ctx, spec)
+	_, err = w.fleet(at).Start(t.Context(), spec)
 	require.ErrorIs(t, err, publisher.ErrRunExists)
 	require.Len(t, w.log("r1"), 2)
 }
@@ -522,9 +522,8 @@ func TestPublish_MessageIDOnOtherSubject_NoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	ctx := publisher.WithTime(t.Context(), at)
-	f := w.fleet(func(c *publisher.Config) { c.TryTimeout = patience })
-	run, err := f.Start(ctx, publisher.RunSpec{ID: "r1"})
+	f := w.fleet(func(c *publisher.Config) { c.TryTimeout, c.Now = patience, func() time.Time { return at } })
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
 	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "one"}, 0, at, 0)
@@ -533,7 +532,7 @@ func TestPublish_MessageIDOnOtherSubject_NoSuccess(t *testing.T) {
 	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("other"), Data: []byte("x")}, jetstream.WithMsgID(e.ID))
 	require.NoError(t, err)
 	publisher.SetPublishTimeout(f, 5*time.Second)
-	err = run.Mark(ctx, "one")
+	err = run.Mark(t.Context(), "one")
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	require.ErrorContains(t, err, "is used by another message")
 	require.Len(t, w.log("r1"), 1)

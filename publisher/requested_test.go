@@ -116,9 +116,9 @@ func TestRequested_TakeoverOfUndecidedCall_NotRun(t *testing.T) {
 			answers(t, turn, call)
 			w.serve()
 			if how == "policy" {
-				require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionDeny}))
+				require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionDeny}, turn.Number()))
 			} else {
-				require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}))
+				require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}, turn.Number()))
 				w.control("r1", 1, &schema.RunInputData{InterruptID: "none", Payload: []byte(`{"decision":"deny"}`)})
 			}
 			two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart"})

@@ -23,7 +23,7 @@ func TestRequested_Takeover_PersonDeniedRefused(t *testing.T) {
 	turn := openTurn(t, start(t, f, "r1"))
 	call := publisher.ToolCall{ID: "a", Name: "mail"}
 	answers(t, turn, call)
-	require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}))
+	require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}, turn.Number()))
 	asksAbout(t, w, turn)
 	w.serve()
 	err := f.Input(t.Context(), "r1", publisher.Input{InterruptID: "i", Payload: raw(`{"decision":"deny"}`), By: "ann"})
@@ -59,7 +59,7 @@ func TestRequested_BeginDeniedCall_Refused(t *testing.T) {
 			f := w.fleet()
 			turn := openTurn(t, start(t, f, "r1"))
 			answers(t, turn, publisher.ToolCall{ID: "a", Name: "mail"})
-			require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: how}))
+			require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: how}, turn.Number()))
 			w.serve()
 			two := resume(t, f, "r1")
 			err := two.OpenTurn().Begin(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1})

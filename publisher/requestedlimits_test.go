@@ -173,7 +173,7 @@ func TestRequested_CallWithOpenApproval_Waits(t *testing.T) {
 	turn := openTurn(t, start(t, w.fleet(), "r1"))
 	call := publisher.ToolCall{ID: "a", Name: "mail"}
 	answers(t, turn, call)
-	require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}))
+	require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}, turn.Number()))
 	asksAbout(t, w, turn)
 	_, err := turn.Call(t.Context(), call)
 	require.Error(t, err, "WM-E-068")

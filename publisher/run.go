@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -90,24 +89,6 @@ func (r *Run) CancelRequested() bool {
 // Err returns the error that ended the handle, or [ErrUnresolved], or nil.
 func (r *Run) Err() error { return r.ledger.err() }
 
-type timeKey struct{}
-
-// WithTime returns a context that gives events this time instead of the current one. It is for importers, and for tests
-// that compare bytes. A time in a spec has precedence.
-func WithTime(ctx context.Context, t time.Time) context.Context {
-	return context.WithValue(ctx, timeKey{}, t)
-}
-
-func (f *Fleet) timeOf(ctx context.Context, at time.Time) time.Time {
-	if !at.IsZero() {
-		return at
-	}
-	if t, ok := ctx.Value(timeKey{}).(time.Time); ok && !t.IsZero() {
-		return t
-	}
-	return f.cfg.Now()
-}
-
 // Publish publishes any event of an executor that has no method of its own; turn is 0 outside turns.
 func (r *Run) Publish(ctx context.Context, data schema.Data, turn int32) error {
 	_, err := r.publish(ctx, draft{data: data, turn: turn})
@@ -151,7 +132,7 @@ func (r *Run) prepare(ctx context.Context, drafts []draft) (err error) {
 		if d.body != nil {
 			continue
 		}
-		d.at = r.fleet.timeOf(ctx, d.at)
+		d.at = r.fleet.cfg.Now()
 		if err = r.fleet.prepare(ctx, r.id, d); err != nil {
 			return fmt.Errorf("run %s: %w", r.id, err)
 		}

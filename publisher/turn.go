@@ -43,13 +43,10 @@ type TurnSpec struct {
 	Signals []string
 	// Purpose is work or recovery; empty means work.
 	Purpose string
-	// Time of the start; zero means now.
-	Time time.Time
 }
 
 // StartTurn returns a handle of the next turn, or of the turn with the number in spec. It publishes turn.started only
-// if needed: for messages, signals, the purpose recovery, a time, or to start a turn again that an earlier executor
-// left open. Otherwise the turn's answer opens it, and any other first event gets a turn.started before it. Until then
+// if needed: for messages, signals, the purpose recovery, or to start a turn again that an earlier executor left open. Otherwise the turn's answer opens it, and any other first event gets a turn.started before it. Until then
 // OpenTurn returns nil, and a second StartTurn returns the same number.
 //
 // For a run that has reached a limit of its [Contract] it returns a [*LimitError], except for the summary turn of
@@ -59,7 +56,7 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	if spec.Number == 0 {
 		spec.Number = last + 1
 	}
-	if spec.Number > last && len(spec.Messages) == 0 && len(spec.Signals) == 0 && spec.Purpose != schema.PurposeRecovery && spec.Time.IsZero() {
+	if spec.Number > last && len(spec.Messages) == 0 && len(spec.Signals) == 0 && spec.Purpose != schema.PurposeRecovery {
 		err := r.Err()
 		if err == nil {
 			err = r.ledger.checkLive() // before the caller pays for a model call
@@ -73,7 +70,7 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 		return &Turn{run: r, number: spec.Number}, nil
 	}
 	data := &schema.TurnStartedData{Turn: spec.Number, Messages: spec.Messages, Signals: spec.Signals, Purpose: spec.Purpose}
-	if _, err := r.publish(ctx, draft{data: data, turn: spec.Number, at: spec.Time}); err != nil {
+	if _, err := r.publish(ctx, draft{data: data, turn: spec.Number}); err != nil {
 		return nil, err
 	}
 	return &Turn{run: r, number: spec.Number}, nil
@@ -139,8 +136,6 @@ type ToolCall struct {
 	// Occurrence selects one of the turn's calls with the same id, for Tool; 0 means the first one that this handle has
 	// not closed. Other methods count occurrences themselves.
 	Occurrence int
-	// Time of the call; zero means now. Calls of an answer have the answer's time.
-	Time time.Time
 }
 
 func (c *ToolCall) requested() schema.RequestedCall {
@@ -152,7 +147,7 @@ func (c *ToolCall) requested() schema.RequestedCall {
 
 func (c *ToolCall) draft(turn int32) draft {
 	call := c.requested()
-	return draft{data: call.Called(), turn: turn, at: c.Time}
+	return draft{data: call.Called(), turn: turn}
 }
 
 // Answer is a model's answer.
@@ -171,8 +166,6 @@ type Answer struct {
 	Duration time.Duration
 	// Source holds the provider's details for replay.
 	Source json.RawMessage
-	// Time of the answer; zero means now.
-	Time time.Time
 }
 
 // Answer publishes the model's answer together with its calls, in one event, before any of them runs. So a crash can
@@ -196,7 +189,7 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 			c.Error = &schema.Error{Type: tooManyCallsType, Message: "the run cannot take more calls of this answer"}
 		}
 	}
-	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
+	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number})
 	if err != nil {
 		return nil, err
 	}
@@ -326,8 +319,6 @@ type ToolResult struct {
 	Duration time.Duration
 	// Source holds the provider's details for replay.
 	Source json.RawMessage
-	// Time of the result; zero means now.
-	Time time.Time
 	// Recorded reports that the result comes from the record; the tool did not run now.
 	Recorded bool
 }
@@ -348,7 +339,7 @@ func returnedDraft(key schema.CallKey, result ToolResult) draft {
 			ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Result: []byte(result.Result), IsError: result.IsError,
 			DurationMS: milliseconds(result.Duration), Source: []byte(result.Source),
 		},
-		turn: key.Turn, at: result.Time,
+		turn: key.Turn,
 	}
 }
 
@@ -360,13 +351,6 @@ func (t *Turn) Fail(ctx context.Context, key schema.CallKey, failure schema.Erro
 	return err
 }
 
-// Decide publishes a policy's or a person's decision about a call. With a [Policy] only that policy allows calls:
-// Decide refuses an allow with [ErrNotAllowed].
-func (t *Turn) Decide(ctx context.Context, decision schema.ToolDecidedData) error {
-	_, err := t.publish(ctx, draft{data: &decision, turn: t.number})
-	return err
-}
-
 // TurnEnd describes how a turn ended.
 type TurnEnd struct {
 	// Messages of the turn that are not published yet.
@@ -375,8 +359,6 @@ type TurnEnd struct {
 	Usage *schema.Usage
 	// Error that ended the turn; nil means none.
 	Error *schema.Error
-	// Time of the end; zero means now.
-	Time time.Time
 }
 
 // End ends the turn early: requested calls that have not begun are abandoned. An answered turn ends with the last
@@ -391,7 +373,7 @@ func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 		}
 	}
 	data := &schema.TurnEndedData{Turn: t.number, Messages: end.Messages, Usage: end.Usage, Error: end.Error}
-	_, err := t.publish(ctx, draft{data: data, turn: t.number, at: end.Time})
+	_, err := t.publish(ctx, draft{data: data, turn: t.number})
 	return err
 }
 

@@ -27,7 +27,7 @@ func TestUnrecorded_TheSameWork_TheSameState(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	work := func(run *publisher.Run) *schema.State {
-		ctx := publisher.WithTime(t.Context(), now)
+		ctx := t.Context()
 		phase, err := run.Phase(ctx, "build", func(context.Context) (any, error) { return 1.50, nil })
 		require.NoError(t, err)
 		require.Equal(t, "1.5", string(phase))
@@ -50,15 +50,15 @@ func TestUnrecorded_TheSameWork_TheSameState(t *testing.T) {
 		for range 20 {
 			require.NoError(t, run.AddMessage(ctx, assistant(schema.Text("on"))))
 		}
-		require.NoError(t, run.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted, Output: raw(`true`), Time: now}))
+		require.NoError(t, run.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted, Output: raw(`true`)}))
 		return run.State()
 	}
 	cfg := publisher.Config{Heartbeat: -1, Now: func() time.Time { return now }}
-	got := work(unrecorded(t, cfg, publisher.RunSpec{Time: now}))
+	got := work(unrecorded(t, cfg, publisher.RunSpec{}))
 
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.Heartbeat, c.Now = -1, cfg.Now })
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder", Time: now})
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
 	require.NoError(t, err)
 	want := work(run)
 	require.Equal(t, want.Head.Digest, got.Head.Digest)

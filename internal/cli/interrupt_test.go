@@ -62,7 +62,7 @@ func TestOtel_InterruptedBeforeTheCollectorAnswers_TellsFollowerFromExport(t *te
 	where, _, fleet := provisioned(t)
 	r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
 	require.NoError(t, err)
-	_, err = r.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
+	_, err = r.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{textMessage(schema.RoleUser, "go")}})
 	require.NoError(t, err)
 	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
 	failed := func(complaints string) bool { return strings.Contains(complaints, "127.0.0.1:1") }

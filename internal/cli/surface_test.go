@@ -164,7 +164,7 @@ func newSurface(t *testing.T) *surface {
 			}
 			r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id})
 			require.NoError(t, err)
-			turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
+			turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{textMessage(schema.RoleUser, "go")}})
 			require.NoError(t, err)
 			if state == "held" {
 				keys, err := turn.Answer(t.Context(), publisher.Answer{

@@ -141,7 +141,7 @@ func TestBoundaries_Older_RestorableUntilRemoval(t *testing.T) {
 		var turn *publisher.Turn
 		for n := 1; n <= 10; n++ {
 			if n%2 == 1 {
-				turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
+				turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{text("user", "go")}})
 			} else {
 				_, err = turn.Answer(t.Context(), publisher.Answer{Message: text("assistant", "done")})
 			}
