@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"iter"
 	mathrand "math/rand/v2"
 	"sync"
 	"time"
@@ -116,29 +115,6 @@ func (f *Fleet) giveBack(ctx context.Context, id string, resume ResumeSpec, why 
 		return fmt.Errorf("giving run %s back: %w", id, err)
 	}
 	return nil
-}
-
-// Claims yields one run after the other until its consumer stops or ctx ends. When there is no run to claim, it waits
-// as long as the daemon says, with jitter. It yields other errors, too, and claims again after a pause, which is short
-// if the error is about one run ([*ClaimedRunError]). [ErrStopped] and [ErrConfig] end it. The consumer must drive or
-// release each run that it gets.
-func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, error] {
-	return func(yield func(*Run, error) bool) {
-		var pause claimPauses
-		for ctx.Err() == nil {
-			called := f.calls.next()
-			run, err := f.Claim(ctx, spec)
-			if err != nil && ctx.Err() != nil {
-				return
-			}
-			if !errors.Is(err, ErrNothing) && !yield(run, err) || errors.Is(err, ErrStopped) || errors.Is(err, ErrConfig) {
-				return
-			}
-			if !pause.after(ctx, err, called) {
-				return
-			}
-		}
-	}
 }
 
 // claimPauses paces claims. The zero value is ready.
