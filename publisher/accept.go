@@ -256,9 +256,6 @@ func (f *Fleet) CloseHandoff(ctx context.Context, offer Offer, by, reason string
 }
 
 func (f *Fleet) endHandoff(ctx context.Context, offer Offer, action, by, reason string) error {
-	if err := checkRun(offer.Run); err != nil {
-		return err
-	}
 	return f.handoff(ctx, offer.Run, &schema.HandoffRequest{
 		HandoffID: offer.HandoffID, Action: action, By: cmp.Or(by, f.cfg.Executor), ChildRun: offer.ChildRun, Reason: reason,
 	})
@@ -266,7 +263,7 @@ func (f *Fleet) endHandoff(ctx context.Context, offer Offer, action, by, reason 
 
 // handoff asks the daemon to write into the log of the offering run.
 func (f *Fleet) handoff(ctx context.Context, run string, request *schema.HandoffRequest) error {
-	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbHandoff, run, request)
+	err := f.control(ctx, schema.VerbHandoff, run, request)
 	if !errors.Is(err, ErrHandoffTaken) {
 		return err
 	}

@@ -66,7 +66,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, room int) (*Run, 
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	id := rand.Text()
-	reply, err := askOne[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
+	reply, err := askFleet[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 		Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: id, Agents: spec.Agents, Labels: spec.Labels,
 		Room: max(room, 0), WithoutKeys: f.takeovers.withoutKeys(),
 	})

@@ -41,9 +41,6 @@ type ForkSpec struct {
 // It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run with missing events before the
 // point, [ErrConfig] for a run that already depends on schema.MaxBases others, and those of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
-	if err := checkRun(spec.Base); err != nil {
-		return nil, err
-	}
 	if spec.ID == spec.Base {
 		return nil, fmt.Errorf("fork of run %s: %w: a fork needs an id of its own", spec.Base, ErrConfig)
 	}

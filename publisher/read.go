@@ -20,21 +20,11 @@ func (r *Reader) Head(ctx context.Context, run string) (schema.Head, error) {
 // HeadAt is [Reader.Head] at a point of the run's history. In addition to the errors of Head it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (r *Reader) HeadAt(ctx context.Context, run string, point schema.Point) (schema.Head, error) {
-	if err := checkRun(run); err != nil {
-		return schema.Head{}, err
-	}
-	reply, err := askOne[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: atOf(point)})
+	reply, err := ask[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: atOf(point)})
 	if err != nil {
 		return schema.Head{}, err
 	}
 	return reply.Head, nil
-}
-
-func checkRun(run string) error {
-	if err := schema.CheckName("run id", run); err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	return nil
 }
 
 // Get reads a run with its content without taking it over. It includes every event acknowledged before the call. Large
@@ -91,9 +81,6 @@ func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, y
 
 // Walk is [Reader.EventsAt] with the verdict on each record, and the head after it.
 func (r *Reader) Walk(ctx context.Context, run string, point schema.Point, yield func(*schema.Step) error) error {
-	if err := checkRun(run); err != nil {
-		return err
-	}
 	var head schema.Head
 	var order schema.Order
 	// passed counts the records of this answer, shown those that yield got; digest is the digest of their fold.
@@ -155,6 +142,9 @@ func (e *yieldError) Error() string { return e.err.Error() }
 // called before the first one, and when they start again from the first: after a retry of an answer that broke off, or
 // when the daemon takes back what it sent. An error of take is returned unchanged.
 func read[T any](ctx context.Context, r *Reader, verb, run string, request any, begin func(context.Context), take func(context.Context, schema.Record) error) (*T, error) {
+	if err := checkRun(run); err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
 	var reply *T
 	err := r.service().Ask(ctx, verb, run, request, func() *fleetclient.Replies {
 		begin(ctx)
@@ -272,25 +262,17 @@ func (a *assembly) finish(ctx context.Context, forks int) error {
 // List returns a page of the fleet's runs from their checkpoints. It may be a moment behind the log. A daemon that is
 // cut off from the majority of its servers does not answer with old data: the error is [ErrUnavailable] then.
 func (r *Reader) List(ctx context.Context, request schema.ListRequest) (*schema.ListReply, error) {
-	return askOne[schema.ListReply](ctx, r, schema.VerbList, "", &request)
+	return askFleet[schema.ListReply](ctx, r, schema.VerbList, "", &request)
 }
 
 // History returns the kept checkpoints of a run, newest first. Like [Reader.List] it may be a moment behind the log.
 func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply, error) {
-	if err := checkRun(run); err != nil {
-		return nil, err
-	}
-	return askOne[schema.HistoryReply](ctx, r, schema.VerbHistory, run, struct{}{})
+	return ask[schema.HistoryReply](ctx, r, schema.VerbHistory, run, struct{}{})
 }
 
 // Settle settles a call in doubt by an operator's decision. Retries within one call are one request. It returns
 // [ErrNotInDoubt] if the call is not in doubt.
 func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.SettleReply, error) {
-	if err := checkRun(run); err != nil {
-		return nil, err
-	}
-	if request.RequestID == "" {
-		request.RequestID = rand.Text()
-	}
-	return askOne[schema.SettleReply](ctx, f.Reader, schema.VerbSettle, run, &request)
+	request.RequestID = cmp.Or(request.RequestID, rand.Text())
+	return ask[schema.SettleReply](ctx, f.Reader, schema.VerbSettle, run, &request)
 }

@@ -9,63 +9,56 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// kinds are this package's errors for the codes of the service.
+var kinds = map[schema.Code]error{
+	schema.CodeNotFound:         ErrRunNotFound,
+	schema.CodeErased:           ErrRunErased,
+	schema.CodeRunEnded:         ErrRunEnded,
+	schema.CodeWrongAgent:       ErrWrongAgent,
+	schema.CodeConflict:         ErrConflict,
+	schema.CodeDamaged:          ErrIncomplete,
+	schema.CodeStorageFull:      ErrFleetFull,
+	schema.CodeNotInDoubt:       ErrNotInDoubt,
+	schema.CodeUnknownFleet:     ErrNotProvisioned,
+	schema.CodeTooLarge:         ErrPayloadTooLarge,
+	schema.CodeUnknownInterrupt: ErrUnknownInterrupt,
+	schema.CodeUnknownHandoff:   ErrUnknownHandoff,
+	schema.CodeTooManySignals:   ErrSignalsFull,
+	schema.CodeHandoffTaken:     ErrHandoffTaken,
+	schema.CodeQuarantined:      ErrQuarantined,
+	schema.CodePointNotFound:    ErrPointNotFound,
+	schema.CodePointAmbiguous:   ErrPointAmbiguous,
+	schema.CodePointPurged:      ErrPointPurged,
+}
+
 // translate wraps the daemon's error with the matching error of this package.
 func translate(e *schema.ServiceError) error {
 	if e.Code == schema.CodeInvalidAnswer {
 		return invalidAnswer(e)
 	}
-	if kind := kindOf(e.Code); kind != nil {
+	if kind := kinds[e.Code]; kind != nil {
 		return fmt.Errorf("%w: %w", kind, e)
 	}
 	return e
 }
 
-// kindOf is this package's error for a code of the service, or nil.
-func kindOf(code schema.Code) error {
-	switch code {
-	case schema.CodeNotFound:
-		return ErrRunNotFound
-	case schema.CodeErased:
-		return ErrRunErased
-	case schema.CodeRunEnded:
-		return ErrRunEnded
-	case schema.CodeWrongAgent:
-		return ErrWrongAgent
-	case schema.CodeConflict:
-		return ErrConflict
-	case schema.CodeDamaged:
-		return ErrIncomplete
-	case schema.CodeStorageFull:
-		return ErrFleetFull
-	case schema.CodeNotInDoubt:
-		return ErrNotInDoubt
-	case schema.CodeUnknownFleet:
-		return ErrNotProvisioned
-	case schema.CodeTooLarge:
-		return ErrPayloadTooLarge
-	case schema.CodeUnknownInterrupt:
-		return ErrUnknownInterrupt
-	case schema.CodeUnknownHandoff:
-		return ErrUnknownHandoff
-	case schema.CodeTooManySignals:
-		return ErrSignalsFull
-	case schema.CodeHandoffTaken:
-		return ErrHandoffTaken
-	case schema.CodeQuarantined:
-		return ErrQuarantined
-	case schema.CodePointNotFound:
-		return ErrPointNotFound
-	case schema.CodePointAmbiguous:
-		return ErrPointAmbiguous
-	case schema.CodePointPurged:
-		return ErrPointPurged
-	default:
-		return nil
+func checkRun(run string) error {
+	if err := schema.CheckName("run id", run); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	return nil
 }
 
-// askOne sends a request whose answer is one reply.
-func askOne[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
+// ask sends a request about a run whose answer is one reply.
+func ask[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
+	if err := checkRun(run); err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
+	return askFleet[T](ctx, r, verb, run, request)
+}
+
+// askFleet is [ask] for a request that may be about no run.
+func askFleet[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
 	request, err := r.secrets.Request(ctx, run, request, func(ctx context.Context) ([]string, error) {
 		head, err := r.Head(ctx, run)
 		return head.KeyIDs, err
@@ -77,4 +70,10 @@ func askOne[T any](ctx context.Context, r *Reader, verb, run string, request any
 		return nil, fmt.Errorf("%s of run %s: %w", verb, run, err)
 	}
 	return fleetclient.One[T](ctx, r.service(), verb, run, request)
+}
+
+// control asks the daemon to write an event into a run.
+func (f *Fleet) control(ctx context.Context, verb, run string, request any) error {
+	_, err := ask[schema.ControlReply](ctx, f.Reader, verb, run, request)
+	return err
 }

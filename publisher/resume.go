@@ -42,9 +42,6 @@ type ResumeSpec struct {
 // It returns [ErrRunNotFound], [ErrRunEnded], [ErrPointNotFound], [ErrPointAmbiguous], [ErrWrongAgent], [ErrConflict],
 // [ErrIncomplete], [ErrUnavailable] and [ErrNoService]. They wrap the daemon's *schema.ServiceError, with its hint.
 func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
-	if err := checkRun(run); err != nil {
-		return nil, err
-	}
 	if err := spec.complete(f); err != nil {
 		return nil, err
 	}
@@ -77,9 +74,6 @@ func (s *ResumeSpec) complete(f *Fleet) error {
 // that. It reads only the run's head: it needs no key, and it works on runs of any size and on runs with missing
 // events. It returns the errors of [Fleet.Resume] and of publishing.
 func (f *Fleet) Release(ctx context.Context, run string, spec ResumeSpec) (schema.Head, error) {
-	if err := checkRun(run); err != nil {
-		return schema.Head{}, err
-	}
 	if err := spec.complete(f); err != nil {
 		return schema.Head{}, err
 	}
@@ -111,7 +105,7 @@ func (f *Fleet) takeHead(ctx context.Context, run string, spec ResumeSpec) (*Run
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
 	defer f.takeovers.begin(run)()
-	reply, err := askOne[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewHead))
+	reply, err := ask[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewHead))
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +125,8 @@ func (f *Fleet) taken(state *schema.State, reply *schema.RecoverReply, onControl
 	return r, nil
 }
 
-// resume is Resume for a run of any agent, unless spec names one.
+// resume is Resume of an executor that has appeared, for a run of any agent, unless spec names one.
 func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
-	if err := f.appear(); err != nil {
-		return nil, fmt.Errorf("resume of run %s: %w", run, err)
-	}
 	defer f.takeovers.begin(run)()
 	a := newAssembly(f.Reader, run)
 	reply, err := read[schema.RecoverReply](ctx, f.Reader, schema.VerbRecover, run, f.takeover(&spec, schema.ViewEvents), a.begin, a.take)

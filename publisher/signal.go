@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/json"
@@ -36,18 +37,10 @@ type SignalSpec struct {
 // the id of another signal and for a run that the daemon does not fold, [ErrConfig], [ErrUnavailable] and
 // [ErrNoService].
 func (f *Fleet) Signal(ctx context.Context, run string, s SignalSpec) error {
-	if err := checkRun(run); err != nil {
-		return err
-	}
 	if s.Name == "" {
 		return configError("SignalSpec.Name", `""`, "name the subject of the signal")
 	}
-	if s.ID == "" {
-		s.ID = cryptorand.Text()
-	}
-	if s.By == "" {
-		s.By = f.cfg.Executor
-	}
+	s.ID, s.By = cmp.Or(s.ID, cryptorand.Text()), cmp.Or(s.By, f.cfg.Executor)
 	data := &schema.SignalSentData{SignalID: s.ID, Name: s.Name}
 	if len(s.Payload) > 0 {
 		data.Payload = []byte(s.Payload)
@@ -66,9 +59,7 @@ func (f *Fleet) Signal(ctx context.Context, run string, s SignalSpec) error {
 	if n := len(data.Payload); n > schema.MaxSignalPayload && f.secrets != nil {
 		return fmt.Errorf("signal %.80q to run %s: %w: its payload has %d bytes, the limit is %d", s.ID, run, ErrPayloadTooLarge, n, schema.MaxSignalPayload)
 	}
-	_, err = askOne[schema.ControlReply](ctx, f.Reader, schema.VerbSignal, run,
-		&schema.SignalRequest{SignalID: data.SignalID, Name: data.Name, Payload: data.Payload, By: s.By})
-	return err
+	return f.control(ctx, schema.VerbSignal, run, &schema.SignalRequest{SignalID: data.SignalID, Name: data.Name, Payload: data.Payload, By: s.By})
 }
 
 // Signal is a message in a run that is not consumed yet.

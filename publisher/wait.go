@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	cryptorand "crypto/rand"
 	"crypto/sha256"
@@ -42,51 +43,32 @@ type Input struct {
 // wait for this, or no longer does; [*InvalidAnswerError] for a payload that does not match the question;
 // [ErrRunNotFound]; [ErrUnavailable]; and [ErrNoService].
 func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
-	if err := checkRun(run); err != nil {
-		return err
-	}
 	if in.InterruptID == "" {
 		return configError("InterruptID", `""`, "name the interrupt to answer")
-	}
-	request := &schema.InputRequest{InterruptID: in.InterruptID, EventID: in.EventID, Status: in.Status, Payload: []byte(in.Payload), By: in.By, RequestID: in.RequestID}
-	if request.By == "" {
-		request.By = f.cfg.Executor
-	}
-	if request.RequestID == "" {
-		request.RequestID = cryptorand.Text()
 	}
 	if err := f.CheckAnswer(ctx, run, in); err != nil {
 		return err
 	}
-	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbInput, run, request)
-	return err
+	return f.control(ctx, schema.VerbInput, run, &schema.InputRequest{
+		InterruptID: in.InterruptID, EventID: in.EventID, Status: in.Status, Payload: []byte(in.Payload),
+		By: cmp.Or(in.By, f.cfg.Executor), RequestID: cmp.Or(in.RequestID, cryptorand.Text()),
+	})
 }
 
 // Cancel asks the executor of a run to stop, in the name of by; empty means this executor. The run has not ended when
 // Cancel returns: its executor, or the next one, ends it. It returns [ErrRunEnded], [ErrRunNotFound], [ErrUnavailable]
 // and [ErrNoService].
 func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
-	if err := checkRun(run); err != nil {
-		return err
-	}
-	if by == "" {
-		by = f.cfg.Executor
-	}
-	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason, RequestID: cryptorand.Text()})
-	return err
+	return f.control(ctx, schema.VerbCancel, run, &schema.CancelRequest{By: cmp.Or(by, f.cfg.Executor), Reason: reason, RequestID: cryptorand.Text()})
 }
 
 // Mark names the current point of a run, for a person or a program that is not the run's executor. by is that person or
 // program; empty means this executor. If another point has the name, move transfers it; without move that is
 // [ErrConflict]. An executor marks its own run with [Run.Mark].
 func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*schema.ControlReply, error) {
-	if err := checkRun(run); err != nil {
-		return nil, err
-	}
-	if by == "" {
-		by = f.cfg.Executor
-	}
-	return askOne[schema.ControlReply](ctx, f.Reader, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: cryptorand.Text()})
+	return ask[schema.ControlReply](ctx, f.Reader, schema.VerbMark, run, &schema.MarkRequest{
+		Name: name, By: cmp.Or(by, f.cfg.Executor), Move: move, RequestID: cryptorand.Text(),
+	})
 }
 
 // Ask publishes run.waiting and waits for the answer. The question is asked once: if it is already open, as on a
